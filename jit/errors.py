@@ -1,0 +1,50 @@
+"""Every error and control-flow signal that crosses a room boundary."""
+
+from __future__ import annotations
+
+
+class JitError(RuntimeError):
+    """Base of all errors that the compiler itself raises."""
+
+
+class Unsupported(JitError):
+    """A step that cannot be captured or compiled.
+
+    Args:
+        why: one sentence saying what is not supported.
+        hint: what the user can do about it; may be empty.
+        where: (file, line, function) of the user's code, filled in by the frame room when it is not known here.
+        kind: a stable identifier of the reason, such as ``"data-dependent-branch"``.
+    """
+
+    def __init__(self, why: str, hint: str = "", where: tuple | None = None, kind: str = ""):
+        super().__init__(why)
+        self.why, self.hint, self.where, self.kind = why, hint, where, kind
+
+    def __str__(self):
+        text = self.why
+        if self.where:
+            text += f"\n  at {self.where[0]}:{self.where[1]} in {self.where[2]}"
+        if self.hint:
+            text += f"\n  hint: {self.hint}"
+        return text
+
+
+class NeedsEager(Unsupported):
+    """The whole call has to run in eager (gradients wanted, for example); nothing captured may be kept."""
+
+
+class EagerRaises(JitError):
+    """An operation raises in eager too: ``error`` is the exception that eager code would see."""
+
+    def __init__(self, error: BaseException):
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
+class CompileError(JitError):
+    """A generated kernel or the native runtime failed to build; the message names the tool, its output and a cure."""
+
+
+class GuardError(JitError):
+    """A guard cannot be expressed or was false for the very inputs it was made from."""

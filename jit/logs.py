@@ -1,0 +1,80 @@
+"""Log channels, switched on by ``JIT_LOGS=graph,guards`` (or ``all``) and written to stderr or to the file ``JIT_LOGS_OUT``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+
+CHANNELS = {
+    "graph": "each captured graph as runnable Python",
+    "guards": "the guard program of each new entry",
+    "recompiles": "why the existing entries of a function did not match",
+    "graph_breaks": "each break or eager fallback: file, line, reason, hint",
+    "kernels": "source text of each generated kernel",
+    "bytecode": "original and rewritten bytecode",
+    "plan": "the steps that the native executor runs",
+    "timing": "seconds spent in each stage of a compilation",
+}
+
+
+class Channel:
+    """One named log; true when it is enabled, called with text to write a record."""
+
+    __slots__ = ("name", "enabled")
+
+    def __init__(self, name: str):
+        self.name, self.enabled = name, False
+
+    def __bool__(self):
+        return self.enabled
+
+    def __call__(self, text):
+        if self.enabled:
+            body = str(text).rstrip("\n").replace("\n", f"\n[jit:{self.name}] ")
+            _write(f"[jit:{self.name}] {body}\n")
+
+
+_channels = {name: Channel(name) for name in CHANNELS}
+
+
+def _write(text: str):
+    path = os.environ.get("JIT_LOGS_OUT")
+    if path:
+        with open(path, "a", encoding="utf-8") as f:
+            f.write(text)
+    else:
+        sys.stderr.write(text)
+
+
+def channel(name: str) -> Channel:
+    """The channel called ``name``. Raises ValueError naming the channels that exist."""
+    if name not in _channels:
+        raise ValueError(f"no log channel {name!r}; the channels are: {', '.join(CHANNELS)}, all")
+    return _channels[name]
+
+
+def enable(names: str = ""):
+    """Switch on exactly the channels in a comma-separated list (``all`` for every one); raise ValueError for an unknown one."""
+    wanted = [n.strip() for n in names.split(",") if n.strip()]
+    chosen = set(CHANNELS) if "all" in wanted else {channel(n).name for n in wanted if n != "all"}
+    for n, c in _channels.items():
+        c.enabled = n in chosen
+
+
+@contextlib.contextmanager
+def timed(stage: str):
+    """Report the seconds that the block takes to the ``timing`` channel."""
+    log = _channels["timing"]
+    if not log:
+        yield
+        return
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        log(f"{stage}: {time.perf_counter() - start:.3f} s")
+
+
+enable(os.environ.get("JIT_LOGS", ""))
