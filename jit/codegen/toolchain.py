@@ -1,0 +1,171 @@
+"""The C++ compiler: finding g++, choosing flags, building shared objects side by side, loading them next to torch's OpenMP runtime.
+
+Kernels are headerless C++ that names libm, libmvec and OpenMP entry points itself. They are linked against libm and libmvec alone: the ``GOMP_*``
+symbols come from the OpenMP runtime that torch has already loaded, which is put into the global scope first. A second runtime would mean a second
+thread pool, which ignores ``torch.set_num_threads`` and fights torch's own for the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+import torch  # loads the OpenMP runtime that kernels must use
+
+from jit import logs
+from jit.codegen import cache
+from jit.errors import CompileError
+
+# No -ffast-math: NaN, infinities, signed zeros and the order of additions outside an explicit simd reduction are kept.
+# -fno-math-errno and -fno-trapping-math only give up errno and floating-point exception flags, without which nothing with a call or a
+# select in it is vectorised. -ffp-contract=off would forbid fused multiply-add; the default lets a*b+c be one rounding.
+FLAGS = (
+    "-std=c++17", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
+    "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-fno-semantic-interposition",
+    "-fvisibility=hidden", "-fno-plt", "-w",
+)  # fmt: skip
+LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s")
+LIBRARIES = ("-Wl,--push-state,--as-needed", "-lmvec", "-Wl,--pop-state", "-lm", "-lgcc")
+
+_log = logs.channel("timing")
+_loaded: dict[str, ctypes.CDLL] = {}
+
+
+@functools.lru_cache(maxsize=None)
+def compiler() -> str:
+    """The path of g++: ``$CXX`` when that is GNU C++, else the first of g++, g++-14 ... g++-11, c++ that is.
+
+    Raises CompileError saying what to install when there is none.
+    """
+    wanted = os.environ.get("CXX", "").strip()
+    for name in ([wanted] if wanted else []) + ["g++"] + [f"g++-{v}" for v in range(16, 10, -1)] + ["c++"]:
+        path = shutil.which(name)
+        if path and _is_gnu(path):
+            return path
+    raise CompileError(
+        "no GNU C++ compiler was found, so CPU kernels cannot be built. Install one (Debian/Ubuntu: apt install g++; "
+        "conda: conda install gxx) or set CXX to its path."
+    )
+
+
+def _is_gnu(path: str) -> bool:
+    if re.fullmatch(r"(.*-)?g\+\+(-\d+)?", os.path.basename(os.path.realpath(path))):
+        return True
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return "Free Software Foundation" in text
+
+
+@functools.lru_cache(maxsize=None)
+def fingerprint() -> str:
+    """What a build depends on besides its source: compiler (path, size, time of change), flags, CPU model and CPU flags."""
+    path = os.path.realpath(compiler())
+    info = os.stat(path)
+    return "\n".join((path, f"{info.st_size} {info.st_mtime_ns}", " ".join(FLAGS + LINK_FLAGS + LIBRARIES), *cpu_features()))
+
+
+@functools.lru_cache(maxsize=None)
+def cpu_features() -> tuple[str, str]:
+    """(model name, flags) of the first processor in /proc/cpuinfo; empty strings where there is none."""
+    found = {"model name": "", "flags": ""}
+    try:
+        with open("/proc/cpuinfo") as f:
+            for line in f:
+                if not line.strip():
+                    break
+                name, _, value = line.partition(":")
+                if name.strip() in found:
+                    found[name.strip()] = value.strip()
+    except OSError:
+        pass
+    return found["model name"], found["flags"]
+
+
+def build(sources: list[str]) -> list[str]:
+    """Compile each C++ source text to a shared object; return the paths of the checked cache entries, in order.
+
+    What the cache lacks is compiled by processes that run side by side. Raises CompileError with the compiler's output.
+    """
+    keys = [cache.key("cpp", source, fingerprint()) for source in sources]
+    paths = {k: cache.file(k) for k in keys}
+    missing = {k: s for k, s in zip(keys, sources) if paths[k] is None}
+    if missing:
+        with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation unit(s)"):
+            running = [(k, source, *_start(source, os.path.join(folder, k[:16]))) for k, source in missing.items()]
+            for k, source, process, output in running:
+                text = process.communicate()[0].decode(errors="replace")
+                if process.returncode:
+                    for _, _, other, _ in running:
+                        other.kill()
+                        other.wait()
+                    raise CompileError(_failure(process, text, source))
+                with open(output, "rb") as f:
+                    paths[k] = cache.put(k, f.read())
+    return [paths[k] for k in keys]
+
+
+def _start(source: str, stem: str) -> tuple[subprocess.Popen, str]:
+    """A running compiler and the path that it will write. The text goes through a file, so that no process waits for another's pipe."""
+    with open(stem + ".cpp", "w") as f:
+        f.write(source)
+    command = [compiler(), *FLAGS, *LINK_FLAGS, stem + ".cpp", "-o", stem + ".so", *LIBRARIES]
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), stem + ".so"
+    except OSError as error:
+        raise CompileError(f"{command[0]} could not be started: {error}. Set CXX to a working g++.") from error
+
+
+def _failure(process: subprocess.Popen, text: str, source: str) -> str:
+    handle, path = tempfile.mkstemp(prefix="jit-failed-", suffix=".cpp")
+    with os.fdopen(handle, "w") as f:
+        f.write(source)
+    lines = text.strip().splitlines()
+    shown = "\n".join(lines[:40]) + (f"\n... {len(lines) - 40} more lines" if len(lines) > 40 else "")
+    return (
+        f"{process.args[0]} failed with exit status {process.returncode} on a generated kernel, whose source is in {path}:\n{shown}\n"
+        "If the compiler is at fault (too old, killed for want of memory, missing libmvec), set CXX to another g++ (11 or later)."
+    )
+
+
+def openmp_runtimes() -> list[str]:
+    """Paths of the OpenMP runtimes loaded in this process; kernels need exactly one."""
+    found = set()
+    with open("/proc/self/maps") as f:
+        for line in f:
+            path = line.rstrip("\n").partition("/")[2]
+            if re.match(r"lib(gomp|iomp5|omp)[-.]", path.rpartition("/")[2]):
+                found.add("/" + path)
+    return sorted(found)
+
+
+@functools.lru_cache(maxsize=None)
+def _share_openmp():
+    runtimes = openmp_runtimes()
+    if not runtimes:
+        raise CompileError("torch has loaded no OpenMP runtime (libgomp, libiomp5 or libomp); CPU kernels need a torch built with OpenMP")
+    ours = next((p for p in runtimes if os.path.dirname(torch.__file__) in p), runtimes[0])
+    return ctypes.CDLL(ours, mode=ctypes.RTLD_GLOBAL)
+
+
+def load(path: str) -> ctypes.CDLL:
+    """Load a built kernel library, once per process. Raises CompileError when the dynamic linker refuses it."""
+    library = _loaded.get(path)
+    if library is None:
+        _share_openmp()
+        try:
+            library = _loaded[path] = ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL)
+        except OSError as error:
+            raise CompileError(f"the kernel library {path} does not load: {error}. Remove it, or set JIT_CACHE_DIR to another folder.") from error
+    return library
+
+
+def address(library: ctypes.CDLL, name: str) -> int:
+    """The address of an exported function."""
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
