@@ -1,0 +1,448 @@
+"""The kernel language: an iteration space, reduction axes and a straight SSA body of loads, computes, reductions and stores.
+
+A kernel stands for this program, in which the statements after ``p`` run in order for each point of the parallel axes::
+
+    for each (p0, p1, ...) in parallel:
+        for each (r0, ...): element-level statements
+        row-level statements
+
+A value is *element-level* when it depends on a reduction (``r``) axis, and *row-level* otherwise. ``Reduce`` turns an element-level
+value into a row-level one, which later element-level statements may use again: softmax reads its row, reduces it, and uses the row
+again. Whether a row is kept on chip or read again per pass is the emitter's choice.
+
+Indices are in elements of the buffer's dtype, from the pointer that is passed, over the axis names, the size symbols and the names of
+earlier integer values (an indirect load). Half types never appear in arithmetic: after a load they are cast to float32, and cast back
+before a store. All names are C identifiers, and axis, size, value and buffer names are disjoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Optional, Union
+
+import torch
+
+from ..graph import dims
+
+HALF = (torch.float16, torch.bfloat16)
+
+REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+SCAN_OPS = ("sum",)
+
+# Pointwise operators by arity. Comparisons, logical operators and predicates give bool.
+UNARY = frozenset(
+    "cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
+    "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan isinf isfinite signbit".split())
+BINARY = frozenset(
+    "add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le gt ge "
+    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr".split())
+TERNARY = frozenset(["where"])
+BOOL_RESULT = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split())
+POINTWISE = UNARY | BINARY | TERNARY
+
+
+def arity(op: str) -> int:
+    """How many arguments a pointwise operator takes. Raises KeyError for a name that is none."""
+    if op in UNARY:
+        return 1
+    if op in BINARY:
+        return 2
+    if op in TERNARY:
+        return 3
+    raise KeyError(op)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop. ``kind`` is "p" (parallel) or "r" (reduction); it runs from 0 to ``extent`` - 1."""
+
+    name: str
+    extent: "dims.IntExpr"
+    kind: str = "p"
+
+    @functools.cached_property
+    def sym(self):
+        """The axis as an index expression (0 for an axis of one iteration)."""
+        return axis_symbol(self.name, self.extent)
+
+
+def axis_symbol(name: str, extent):
+    """The index expression of a loop variable, with the bounds 0 .. extent-1."""
+    return dims.Sym(name, lo=0, hi=extent - 1)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A pointer argument. ``role``: "in", "out", "inout" (read and written at the same index in one iteration) or "error"
+    (one int32 that ``Check`` writes)."""
+
+    name: str
+    dtype: torch.dtype
+    role: str = "in"
+
+
+@dataclass(frozen=True)
+class Load:
+    """``dst = buffer[index]`` in the buffer's dtype; where ``mask`` (a bool value) is false nothing is read and dst is ``other``."""
+
+    dst: str
+    buffer: str
+    index: "dims.IntExpr"
+    mask: Optional[str] = None
+    other: Union[int, float, bool] = 0
+
+
+@dataclass(frozen=True)
+class Const:
+    """``dst = value`` as ``dtype``."""
+
+    dst: str
+    value: Union[int, float, bool]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class IndexValue:
+    """An index expression as a value of an integer ``dtype``."""
+
+    dst: str
+    expr: "dims.IntExpr"
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Compute:
+    """``dst = op(*args)``; ``op`` is the name of a pointwise prim. ``dtype`` is the type of dst; ``cast`` converts and rounds to it."""
+
+    dst: str
+    op: str
+    args: tuple
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """``dst`` = ``arg`` combined over all reduction axes; ``arg`` has dst's dtype, except for argmax and argmin, which give the int64
+    position of the first extreme in row-major order of the reduction axes (a NaN is extreme). max and min propagate NaN."""
+
+    dst: str
+    op: str
+    arg: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Inclusive running ``op`` of ``arg`` along the only reduction axis."""
+
+    dst: str
+    op: str
+    arg: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Store:
+    """``buffer[index] = value`` where ``mask`` holds. A row-level store is done once per row, an element-level one per element."""
+
+    buffer: str
+    index: "dims.IntExpr"
+    value: str
+    mask: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Where ``cond`` (a bool value) is false, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error buffer. Loads that
+    depend on a checked index are masked by ``cond``, so that nothing out of range is read."""
+
+    cond: str
+    buffer: str
+    code: int
+    mask: Optional[str] = None
+
+
+Stmt = Union[Load, Const, IndexValue, Compute, Reduce, Scan, Store, Check]
+
+
+def reads(stmt) -> tuple:
+    """The names of the values that a statement uses directly; those inside an index expression are in ``index_symbols``."""
+    if isinstance(stmt, Compute):
+        return stmt.args
+    if isinstance(stmt, (Reduce, Scan)):
+        return (stmt.arg,)
+    if isinstance(stmt, Load):
+        return () if stmt.mask is None else (stmt.mask,)
+    if isinstance(stmt, Store):
+        return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
+    if isinstance(stmt, Check):
+        return (stmt.cond,) if stmt.mask is None else (stmt.cond, stmt.mask)
+    return ()
+
+
+def index_symbols(stmt) -> frozenset:
+    """The names in a statement's index expression: axes, sizes and integer values."""
+    if isinstance(stmt, (Load, Store)):
+        return frozenset(dims.free_symbols(stmt.index))
+    if isinstance(stmt, IndexValue):
+        return frozenset(dims.free_symbols(stmt.expr))
+    return frozenset()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loop kernel. ``axes``: the parallel axes, outermost first, the innermost being the fastest-varying of the main store;
+    ``raxes``: the reduction axes, outermost first; ``sizes``: the size symbols, passed as int64 in this order; ``buffers``: the pointer arguments."""
+
+    name: str
+    axes: tuple
+    raxes: tuple
+    buffers: tuple
+    sizes: tuple
+    body: tuple
+    device: str = "cpu"
+
+    @functools.cached_property
+    def buffer_of(self) -> dict:
+        return {b.name: b for b in self.buffers}
+
+    @functools.cached_property
+    def dtypes(self) -> dict:
+        """Value name -> dtype."""
+        out = {}
+        for s in self.body:
+            if isinstance(s, Load):
+                out[s.dst] = self.buffer_of[s.buffer].dtype
+            elif not isinstance(s, (Store, Check)):
+                out[s.dst] = s.dtype
+        return out
+
+    @functools.cached_property
+    def element_values(self) -> frozenset:
+        """The names of the values that vary along a reduction axis."""
+        raxes = {a.name for a in self.raxes}
+        found = set()
+        for s in self.body:
+            if isinstance(s, (Store, Check, Reduce)):
+                continue
+            if isinstance(s, Scan) or any(r in found for r in reads(s)) or any(n in raxes or n in found for n in index_symbols(s)):
+                found.add(s.dst)
+        return frozenset(found)
+
+    def is_element(self, stmt) -> bool:
+        """Whether a statement runs once per element (it uses a reduction axis or an element-level value) or once per row."""
+        if isinstance(stmt, (Store, Check)):
+            raxes = {a.name for a in self.raxes}
+            return any(r in self.element_values for r in reads(stmt)) or any(n in raxes or n in self.element_values for n in index_symbols(stmt))
+        return stmt.dst in self.element_values
+
+    def text(self, name: Optional[str] = None) -> str:
+        """The kernel in readable form, one statement per line."""
+        return _text(self, name or self.name, {})
+
+    @functools.cached_property
+    def key(self) -> str:
+        """A hash of the structure, equal for kernels that differ only in names: the identity under which a kernel is compiled."""
+        names = {}
+        for prefix, group in (("p", self.axes), ("r", self.raxes), ("b", self.buffers)):
+            names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
+        names.update((s, f"n{i}") for i, s in enumerate(self.sizes))
+        names.update((s.dst, f"v{i}") for i, s in enumerate(self.body) if not isinstance(s, (Store, Check)))
+        return hashlib.sha256(_text(self, "k", names).encode()).hexdigest()[:24]
+
+
+def _text(kernel: Kernel, title: str, names: dict) -> str:
+    def n(x):
+        return names.get(x, x)
+
+    def e(x):
+        return str(x) if type(x) is int else dims.render(x, style="py", names=names)
+
+    def d(dtype):
+        return str(dtype).removeprefix("torch.")
+
+    def where(mask, other=None):
+        if mask is None:
+            return ""
+        return f" if {n(mask)}" + ("" if other is None else f" else {other!r}")
+
+    lines = [f"kernel {title} on {kernel.device} sizes({', '.join(map(n, kernel.sizes))})"]
+    lines += [f"  for {n(a.name)} in {e(a.extent)} ({a.kind})" for a in kernel.axes + kernel.raxes]
+    lines += [f"  {b.role} {n(b.name)}: {d(b.dtype)}" for b in kernel.buffers]
+    for s in kernel.body:
+        if isinstance(s, Load):
+            line = f"{n(s.dst)} = {n(s.buffer)}[{e(s.index)}]{where(s.mask, s.other)}"
+        elif isinstance(s, Const):
+            line = f"{n(s.dst)} = {s.value!r}: {d(s.dtype)}"
+        elif isinstance(s, IndexValue):
+            line = f"{n(s.dst)} = index({e(s.expr)}): {d(s.dtype)}"
+        elif isinstance(s, Compute):
+            line = f"{n(s.dst)} = {s.op}({', '.join(map(n, s.args))}): {d(s.dtype)}"
+        elif isinstance(s, Reduce):
+            line = f"{n(s.dst)} = reduce_{s.op}({n(s.arg)}): {d(s.dtype)}"
+        elif isinstance(s, Scan):
+            line = f"{n(s.dst)} = scan_{s.op}({n(s.arg)}): {d(s.dtype)}"
+        elif isinstance(s, Store):
+            line = f"{n(s.buffer)}[{e(s.index)}] = {n(s.value)}{where(s.mask)}"
+        else:
+            line = f"check {n(s.cond)} else {n(s.buffer)}[0] = {s.code}{where(s.mask)}"
+        lines.append("    " + line)
+    return "\n".join(lines)
+
+
+def rename(kernel: Kernel, name: str) -> Kernel:
+    """The same kernel under another name."""
+    return dataclasses.replace(kernel, name=name)
+
+
+class VerifyError(AssertionError):
+    """A kernel breaks a rule of the language; the message has the rule and the kernel's text."""
+
+
+def verify(kernel: Kernel) -> Kernel:
+    """Check SSA form, names, dtypes and levels; return the kernel. Raises VerifyError."""
+
+    def need(condition, rule):
+        if not condition:
+            raise VerifyError(f"{rule}\n{kernel.text()}")
+
+    axes = [a.name for a in kernel.axes + kernel.raxes]
+    names = axes + list(kernel.sizes) + [b.name for b in kernel.buffers]
+    need(len(set(names)) == len(names), "axis, size and buffer names are distinct")
+    need(all(a.kind == "p" for a in kernel.axes) and all(a.kind == "r" for a in kernel.raxes), "axes are p and raxes are r")
+    need(kernel.device in ("cpu", "cuda"), "the device is cpu or cuda")
+    for a in kernel.axes + kernel.raxes:
+        need(set(dims.free_symbols(a.extent)) <= set(kernel.sizes), f"the extent of {a.name} is over sizes")
+    taken, dtype, integers = set(names), {}, set(axes) | set(kernel.sizes)
+    raxes = {a.name for a in kernel.raxes}
+    for s in kernel.body:
+        for r in reads(s):
+            need(r in dtype, f"{r} is defined before its use")
+        need(index_symbols(s) <= integers, f"unknown names in an index: {sorted(index_symbols(s) - integers)}")
+        if isinstance(s, (Load, Store, Check)):
+            need(s.buffer in kernel.buffer_of, f"buffer {s.buffer} is declared")
+            role = kernel.buffer_of[s.buffer].role
+            need(role in {Load: ("in", "inout"), Store: ("out", "inout"), Check: ("error",)}[type(s)], f"{s.buffer} has the role {role}")
+            need(s.mask is None or dtype[s.mask] is torch.bool, "a mask is bool")
+        if isinstance(s, Store):
+            need(dtype[s.value] is kernel.buffer_of[s.buffer].dtype, f"the value stored to {s.buffer} has its dtype")
+            if kernel.is_element(s):
+                static = {a.name for a in kernel.raxes if a.extent != 1} if all(type(a.extent) is int for a in kernel.raxes) else set()
+                need(static <= index_symbols(s), "an element-level store is indexed by every reduction axis")
+        elif isinstance(s, Check):
+            need(dtype[s.cond] is torch.bool and s.code != 0, "a check has a bool and a code")
+        else:
+            need(s.dst not in taken, f"{s.dst} is assigned once")
+            taken.add(s.dst)
+            dtype[s.dst] = kernel.dtypes[s.dst]
+            if not dtype[s.dst].is_floating_point and not dtype[s.dst].is_complex and dtype[s.dst] is not torch.bool:
+                integers.add(s.dst)
+        if isinstance(s, Compute):
+            need(s.op in POINTWISE and len(s.args) == arity(s.op), f"{s.op} is a pointwise prim with {len(s.args)} arguments")
+            if s.op != "cast":
+                need(s.dtype not in HALF and all(dtype[a] not in HALF for a in s.args), f"{s.op} is not computed in a half type")
+            if s.op in BOOL_RESULT:
+                need(s.dtype is torch.bool, f"{s.op} gives bool")
+            if s.op == "where":
+                need(dtype[s.args[0]] is torch.bool and dtype[s.args[1]] is dtype[s.args[2]] is s.dtype, "where takes bool and two of its dtype")
+            elif s.op in BINARY and s.op not in BOOL_RESULT:
+                need(all(dtype[a] is s.dtype for a in s.args), f"the arguments of {s.op} have its dtype")
+            elif s.op in BINARY:
+                need(dtype[s.args[0]] is dtype[s.args[1]], f"the arguments of {s.op} have one dtype")
+        if isinstance(s, IndexValue):
+            need(s.dst in integers, "an index value is an integer")
+        if isinstance(s, Reduce):
+            need(kernel.raxes and s.op in REDUCE_OPS, f"{s.op} is a reduction, in a kernel with reduction axes")
+            need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype, f"the dtype of {s.op}")
+            need(dtype[s.arg] not in HALF, "no reduction in a half type")
+            need(s.op not in ("any", "all") or s.dtype is torch.bool, "any and all reduce bools")
+        if isinstance(s, Scan):
+            need(len(raxes) == 1 and s.op in SCAN_OPS, "a scan runs along the only reduction axis")
+            need(dtype[s.arg] is s.dtype and s.dtype not in HALF, "a scan keeps its dtype, no half type")
+    return kernel
+
+
+class KernelBuilder:
+    """Builds a kernel's body statement by statement; equal pure statements share one value.
+
+    >>> b = KernelBuilder("cpu")
+    >>> i = b.axis(8); x = b.buffer(torch.float32, "in"); y = b.buffer(torch.float32, "out")
+    >>> b.store(y, i, b.compute("neg", b.load(x, i), dtype=torch.float32))
+    >>> kernel = b.finish("k")
+    """
+
+    def __init__(self, device: str = "cpu"):
+        self.device = device
+        self.axes, self.raxes, self.buffers, self.body = [], [], [], []
+        self._values = {}
+        self.dtype = {}
+
+    def axis(self, extent, kind: str = "p"):
+        """Append a loop (inside the earlier ones of its kind) and return its index expression."""
+        group = self.axes if kind == "p" else self.raxes
+        axis = Axis(f"{kind}{len(group)}", extent, kind)
+        group.append(axis)
+        return axis.sym
+
+    def buffer(self, dtype, role: str = "in", name: Optional[str] = None) -> str:
+        """Declare a pointer argument and return its name."""
+        name = name or f"b{len(self.buffers)}"
+        self.buffers.append(Buffer(name, dtype, role))
+        return name
+
+    def _value(self, make, key, dtype) -> str:
+        name = self._values.get(key)
+        if name is None:
+            name = self._values[key] = f"v{len(self.dtype)}"
+            self.dtype[name] = dtype
+            self.body.append(make(name))
+        return name
+
+    def _dtype_of_buffer(self, name):
+        return next(b.dtype for b in self.buffers if b.name == name)
+
+    def load(self, buffer: str, index, mask=None, other=0) -> str:
+        return self._value(lambda n: Load(n, buffer, index, mask, other), ("load", buffer, index, mask, repr(other)), self._dtype_of_buffer(buffer))
+
+    def const(self, value, dtype) -> str:
+        return self._value(lambda n: Const(n, value, dtype), ("const", repr(value), dtype), dtype)
+
+    def index(self, expr, dtype=torch.int64) -> str:
+        return self._value(lambda n: IndexValue(n, expr, dtype), ("index", expr, dtype), dtype)
+
+    def compute(self, op: str, *args: str, dtype) -> str:
+        return self._value(lambda n: Compute(n, op, args, dtype), (op, args, dtype), dtype)
+
+    def cast(self, value: str, dtype) -> str:
+        return value if self.dtype[value] is dtype else self.compute("cast", value, dtype=dtype)
+
+    def reduce(self, op: str, arg: str, dtype=None) -> str:
+        dtype = dtype or (torch.int64 if op.startswith("arg") else self.dtype[arg])
+        return self._value(lambda n: Reduce(n, op, arg, dtype), ("reduce", op, arg, dtype), dtype)
+
+    def scan(self, op: str, arg: str) -> str:
+        return self._value(lambda n: Scan(n, op, arg, self.dtype[arg]), ("scan", op, arg), self.dtype[arg])
+
+    def store(self, buffer: str, index, value: str, mask=None):
+        self.body.append(Store(buffer, index, value, mask))
+
+    def check(self, cond: str, buffer: str, code: int, mask=None):
+        self.body.append(Check(cond, buffer, code, mask))
+
+    def symbol(self, value: str):
+        """An integer value as a term of an index expression."""
+        return dims.Sym(value)
+
+    def finish(self, name: str) -> Kernel:
+        """The kernel, with its size symbols collected in order of first use."""
+        kernel = Kernel(name, tuple(self.axes), tuple(self.raxes), tuple(self.buffers), (), tuple(self.body), self.device)
+        known = {a.name for a in kernel.axes + kernel.raxes} | set(self.dtype)
+        sizes = {}
+        for e in [a.extent for a in kernel.axes + kernel.raxes]:
+            sizes.update(dict.fromkeys(sorted(dims.free_symbols(e))))
+        for s in kernel.body:
+            sizes.update(dict.fromkeys(sorted(index_symbols(s) - known)))
+        return dataclasses.replace(kernel, sizes=tuple(sizes))
