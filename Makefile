@@ -1,0 +1,73 @@
+# make demo     set up, check the machine, compile a first function and a real model
+# make test     set up and run the whole test suite
+# make bench    set up and run the benchmarks
+# make doctor   set up and check the compiler's tools, with a cure for each that is missing
+# make clean    remove the environment and build leftovers
+#
+# PYTHON=python3.12     another interpreter (3.11 or 3.12)
+# VENV=none             install nothing: use $(PYTHON) as it is, with the torch that it has
+# PIP_FLAGS=...         more flags for pip, such as --index-url https://download.pytorch.org/whl/cpu
+#                       --extra-index-url https://pypi.org/simple for a torch without CUDA
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+
+ifeq ($(VENV),none)
+PY := $(PYTHON)
+READY := check-python
+else
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-input $(PIP_FLAGS)
+endif
+
+export PYTHONPATH := $(CURDIR)
+export PYTHONUNBUFFERED := 1
+.SHELLFLAGS := -eu -c
+.PHONY: demo test bench doctor clean check-python setup
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
+
+setup: $(READY)
+
+check-python:
+	@command -v $(PYTHON) >/dev/null || { echo "jit: no $(PYTHON) on the PATH; say which with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
+	{ echo "jit: $(PYTHON) is $$($(PYTHON) -V); Python 3.11 or 3.12 is needed: PYTHON=python3.12 make ..." >&2; exit 1; }
+	@test "$(VENV)" != none || $(PYTHON) -c 'import torch, bytecode' || \
+	{ echo "jit: VENV=none uses $(PYTHON) as it is, and it lacks the package named above; pip install it there, or leave VENV out" >&2; exit 1; }
+
+# The stamp depends on everything that is installed, so that a second run installs nothing.
+$(VENV)/.ready: requirements.txt requirements-triton.txt requirements-models.txt setup.cfg pyproject.toml | check-python
+	@echo "jit: setting up $(VENV) (a few minutes the first time)"
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
+	{ echo "jit: $(PYTHON) cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
+	@$(PIP) -r requirements.txt || { echo "jit: pip could not install requirements.txt (its message is above)" >&2; exit 1; }
+	@$(PY) -c 'import triton' 2>/dev/null || $(PIP) -r requirements-triton.txt || echo "jit: no Triton here: GPU kernels cannot be compiled" >&2
+	@$(PIP) --no-deps --target $(VENV)/extra --upgrade -r requirements-models.txt || \
+	echo "jit: timm and torchvision could not be installed: examples/vision.py will not run" >&2
+	@$(PIP) --no-deps --no-build-isolation -e . || { echo "jit: could not install this checkout into $(VENV)" >&2; exit 1; }
+	@touch $@
+
+doctor: $(READY)
+	@$(PY) -m jit doctor
+
+demo: doctor
+	@echo; echo "== examples/quickstart.py"; $(PY) examples/quickstart.py
+	@echo; echo "== examples/transformer.py"; $(PY) examples/transformer.py
+
+test: $(READY)
+	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+bench: $(READY)
+	@for b in call_overhead kernels cold_start models; do echo; echo "== benchmarks/$$b.py"; $(PY) benchmarks/$$b.py; done
+
+clean:
+	@rm -rf build dist *.egg-info .pytest_cache .hypothesis
+	@test "$(VENV)" = none || rm -rf -- "$(VENV)"
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
