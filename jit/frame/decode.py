@@ -1,0 +1,404 @@
+"""Original bytecode -> canonical instructions, with the exception table, stack depths and liveness.
+
+``decode(code)`` is cached per code object for as long as that lives. It reads ``co_code``, which is free of inline
+caches and of specialised or instrumented opcodes, with ``opcode``'s tables; nothing here imports a library.
+"""
+
+from __future__ import annotations
+
+import opcode
+import sys
+import weakref
+
+from .. import errors
+from .canonical import (BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, JUMP, NEXT, OPS,
+                        ORIGINS, STOP, Instr)
+
+VERSION = sys.version_info[:2]
+SUPPORTED_VERSIONS = ((3, 11), (3, 12))
+
+# Builtins that read the local variables of the frame that calls them.
+_READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+
+
+class CanonicalCode:
+    """A decoded code object.
+
+    Attributes:
+        instructions: list of ``Instr``. Jump targets and handlers are indices into it.
+        names: every variable slot of the frame, in the interpreter's order (locals, own cells, free variables).
+        body: index of the first instruction after the frame's setup (MAKE_CELL, COPY_FREE_VARS, RETURN_GENERATOR and
+            the first RESUME).
+    """
+
+    __slots__ = ("_code", "instructions", "names", "body", "_offsets", "_depths", "_live", "__weakref__")
+
+    def __init__(self, code, instructions, names, body, offsets):
+        self._code = weakref.ref(code)
+        self.instructions, self.names, self.body, self._offsets = instructions, names, body, offsets
+        self._depths = self._live = None
+
+    @property
+    def code(self):
+        """The code object, or None once it is gone: the decoded form does not keep it alive."""
+        return self._code()
+
+    def index_at(self, offset: int) -> int:
+        """The first instruction that stands for the original one at this byte offset (such as ``f_lasti``)."""
+        return self._offsets[offset // 2]
+
+    @property
+    def stack_depths(self) -> list:
+        """Stack slots in use before each instruction, NULLs counted; None where no path leads."""
+        if self._depths is None:
+            self._depths = _stack_depths(self.instructions)
+        return self._depths
+
+    def stack_depth(self, index: int) -> int | None:
+        """``stack_depths[index]``."""
+        return self.stack_depths[index]
+
+    @property
+    def max_stack(self) -> int:
+        """Stack slots that running the canonical instructions can need."""
+        return max_stack(self.instructions, self.stack_depths)
+
+    def live_locals(self, index: int) -> frozenset:
+        """Variables (locals, own cells and free variables) whose value before instruction ``index`` may still be used.
+
+        A zero-argument ``super()`` uses the first parameter; ``locals()`` and its like use every variable.
+        """
+        if self._live is None:
+            self._live = _Liveness(self)
+        return self._live.at(index)
+
+    def text(self, start: int = 0, stop: int | None = None) -> str:
+        """A listing, a line per instruction: source line, index, stack depth, instruction."""
+        lines, last = [], None
+        for i in range(start, len(self.instructions) if stop is None else stop):
+            instr, depth = self.instructions[i], self.stack_depths[i]
+            line = "" if instr.line in (None, last) else instr.line
+            last = instr.line
+            lines.append(f"{line!s:>5} {i:4} {'-' if depth is None else depth!s:>2}  {instr!r}")
+        return "\n".join(lines)
+
+
+# --- the exception table ------------------------------------------------------------------------------------------
+
+
+def parse_exception_table(table: bytes) -> list:
+    """``co_exceptiontable`` as (start, end, target, depth, push_lasti) rows; offsets in code units of two bytes.
+
+    The format is CPython's Objects/exception_handling_notes.txt: big-endian 6-bit groups, bit 6 continues a number.
+    """
+    numbers, value = [], 0
+    for byte in table:
+        value = value << 6 | byte & 63
+        if not byte & 64:
+            numbers.append(value)
+            value = 0
+    rows = []
+    for i in range(0, len(numbers), 4):
+        start, length, target, depth_lasti = numbers[i:i + 4]
+        rows.append((start, start + length, target, depth_lasti >> 1, bool(depth_lasti & 1)))
+    return rows
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------
+# Per opcode: a function (code tables, raw argument) -> canonical argument.
+
+
+class _Tables:
+    __slots__ = ("consts", "names", "slots")
+
+    def __init__(self, code):
+        self.consts, self.names = code.co_consts, code.co_names
+        varnames = code.co_varnames
+        self.slots = varnames + tuple(c for c in code.co_cellvars if c not in varnames) + code.co_freevars
+
+
+def _slot(t, arg):
+    return t.slots[arg]
+
+
+def _name(t, arg):
+    return t.names[arg]
+
+
+def _const(t, arg):
+    return t.consts[arg]
+
+
+def _number(t, arg):
+    return arg
+
+
+def _flag(t, arg):
+    return bool(arg)
+
+
+def _intrinsic(table):
+    names = [n.split("_", 2 if n[10:12] in ("1_", "2_") else 1)[-1] for n in table]
+    return lambda t, arg: names[arg]
+
+
+_ARGS = {
+    "BINARY_OP": lambda t, arg: (BINARY_SYMBOLS[arg % 13], arg >= 13),
+    "COMPARE_OP": lambda t, arg: COMPARE_SYMBOLS[arg if VERSION < (3, 12) else arg >> 4],
+    "IS_OP": _flag,
+    "CONTAINS_OP": _flag,
+    "CALL_FUNCTION_EX": lambda t, arg: bool(arg & 1),
+    "UNPACK_EX": lambda t, arg: (arg & 0xFF, arg >> 8),
+    "FORMAT_VALUE": lambda t, arg: (CONVERSIONS[arg & 3], bool(arg & 4)),
+    "MAKE_FUNCTION": lambda t, arg: tuple(p for bit, p in enumerate(FUNCTION_PARTS) if arg >> bit & 1),
+    "LOAD_SUPER_ATTR": lambda t, arg: (t.names[arg >> 2], bool(arg & 1), bool(arg & 2)),
+    "RETURN_CONST": _const,
+    "LOAD_CONST": _const,
+    "CALL_INTRINSIC_1": _intrinsic(getattr(opcode, "_intrinsic_1_descs", [])),
+    "CALL_INTRINSIC_2": _intrinsic(getattr(opcode, "_intrinsic_2_descs", [])),
+}
+
+# How the main loop treats an opcode.
+_PLAIN, _JUMP_FORWARD, _JUMP_BACKWARD, _SKIP, _EXTENDED, _KWNAMES, _CALL, _GLOBAL, _ATTR, _RETURN_CONST, _INTRINSIC, \
+    _UNKNOWN = range(12)
+
+
+def _build_table():
+    special = {"EXTENDED_ARG": _EXTENDED, "KW_NAMES": _KWNAMES, "CALL": _CALL, "LOAD_GLOBAL": _GLOBAL,
+               "RETURN_CONST": _RETURN_CONST, "CALL_INTRINSIC_1": _INTRINSIC, "CALL_INTRINSIC_2": _INTRINSIC}
+    if VERSION >= (3, 12):
+        special["LOAD_ATTR"] = _ATTR
+    jumps = set(opcode.hasjrel) | set(opcode.hasjabs)
+    table = [(_UNKNOWN, name, None, 0) for name in opcode.opname[:256]]
+    for name, number in opcode.opmap.items():
+        if number >= 256:
+            continue
+        op = ORIGINS.get(name, name)
+        caches = opcode._inline_cache_entries[number]
+        if name in special:
+            kind = special[name]
+        elif op is None:
+            kind = _SKIP
+        elif op not in OPS:
+            continue
+        elif number in jumps:
+            kind = _JUMP_BACKWARD if "BACKWARD" in name else _JUMP_FORWARD
+        else:
+            kind = _PLAIN
+        convert = _ARGS.get(name)
+        if convert is None:
+            if number in opcode.haslocal or number in opcode.hasfree:
+                convert = _slot
+            elif number in opcode.hasname:
+                convert = _name
+            elif number >= opcode.HAVE_ARGUMENT and kind == _PLAIN:
+                convert = _number
+        table[number] = (kind, op, convert, caches)
+    return table
+
+
+_TABLE = _build_table() if VERSION in SUPPORTED_VERSIONS else None
+_NO_ARG_YIELD = VERSION < (3, 12)
+
+
+# --- decoding -----------------------------------------------------------------------------------------------------
+
+_cache: dict = {}
+
+
+def decode(code) -> CanonicalCode:
+    """The canonical form of a code object.
+
+    Raises:
+        Unsupported: on a CPython version, or an opcode, that is not in the table.
+    """
+    # Keyed by identity: hashing a code object hashes its constants, which emitted code does not keep hashable.
+    key = id(code)
+    found = _cache.get(key)
+    if found is not None and found.code is code:
+        return found
+    result = _decode(code)
+    _cache[key] = result
+    weakref.finalize(code, _forget, key, weakref.ref(result)).atexit = False
+    return result
+
+
+def _forget(key, result):
+    if _cache.get(key) is result():
+        _cache.pop(key, None)
+
+
+def _decode(code) -> CanonicalCode:
+    if _TABLE is None:
+        raise errors.Unsupported(f"the bytecode of Python {VERSION[0]}.{VERSION[1]}",
+                                 hint="use Python 3.11 or 3.12", kind="python-version")
+    raw, tables, table = code.co_code, _Tables(code), _TABLE
+    positions = list(code.co_positions())
+    units = len(raw) // 2
+    index_of = [0] * (units + 1)
+    out: list = []
+    jumps: list = []
+    send_ends: dict = {}  # on 3.11, code unit -> index of the END_SEND put before it
+    extended, kwnames, unit = 0, (), 0
+    while unit < units:
+        index_of[unit] = len(out)
+        if unit in send_ends:
+            send_ends[unit] = len(out)
+            out.append(Instr("END_SEND", None, 2 * unit, positions[unit][0], positions[unit]))
+            index_of[unit] += 1
+        kind, op, convert, caches = table[raw[2 * unit]]
+        arg = raw[2 * unit + 1] | extended
+        if kind == _EXTENDED:
+            extended = arg << 8
+            unit += 1
+            continue
+        extended = 0
+        where = positions[unit]
+        line = where[0]
+        if kind == _PLAIN:
+            out.append(Instr(op, None if convert is None else convert(tables, arg), 2 * unit, line, where))
+        elif kind == _GLOBAL:
+            if arg & 1:
+                out.append(Instr("PUSH_NULL", None, 2 * unit, line, where))
+            out.append(Instr(op, tables.names[arg >> 1], 2 * unit, line, where))
+        elif kind == _ATTR:
+            out.append(Instr("LOAD_METHOD" if arg & 1 else op, tables.names[arg >> 1], 2 * unit, line, where))
+        elif kind == _CALL:
+            out.append(Instr(op, (arg, kwnames), 2 * unit, line, where))
+            kwnames = ()
+        elif kind == _JUMP_FORWARD or kind == _JUMP_BACKWARD:
+            instr = Instr(op, None, 2 * unit, line, where)
+            after = unit + 1 + caches
+            to = after + arg if kind == _JUMP_FORWARD else after - arg
+            if op == "SEND" and _NO_ARG_YIELD:
+                send_ends[to] = -1
+            jumps.append((instr, to))
+            out.append(instr)
+        elif kind == _KWNAMES:
+            kwnames = tables.consts[arg]
+        elif kind == _RETURN_CONST:
+            out.append(Instr("LOAD_CONST", tables.consts[arg], 2 * unit, line, where))
+            out.append(Instr(op, None, 2 * unit, line, where))
+        elif kind == _INTRINSIC:
+            name = convert(tables, arg)
+            own = INTRINSIC_OPS.get(name)
+            out.append(Instr(own or op, None if own else name, 2 * unit, line, where))
+        elif kind == _UNKNOWN:
+            raise errors.Unsupported(f"opcode {op} at offset {2 * unit} of {code.co_qualname}",
+                                     where=(code.co_filename, line, code.co_name), kind="opcode")
+        for skipped in range(unit + 1, unit + 1 + caches):
+            index_of[skipped] = len(out)
+        unit += 1 + caches
+    index_of[units] = len(out)
+    for instr, to in jumps:
+        instr.target = send_ends[to] if instr.op == "SEND" and _NO_ARG_YIELD else index_of[to]
+    for start, end, target, depth, push_lasti in parse_exception_table(code.co_exceptiontable):
+        handler = (index_of[target], depth, push_lasti)
+        for i in range(index_of[start], index_of[end]):
+            out[i].handler = handler
+    return CanonicalCode(code, out, tables.slots, _body(out), index_of)
+
+
+def _body(instructions) -> int:
+    for i, instr in enumerate(instructions):
+        if instr.op == "RESUME":
+            return i + 1
+        if instr.op not in ("MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", "POP_TOP", "NOP"):
+            return i
+    return 0
+
+
+# --- flow analysis ------------------------------------------------------------------------------------------------
+
+
+def _stack_depths(instructions) -> list:
+    """Depth before every instruction, by following every path from the first, through handlers too."""
+    depths: list = [None] * len(instructions)
+    work = [(0, 0)]
+    while work:
+        i, depth = work.pop()
+        while depths[i] is None:
+            depths[i] = depth
+            instr = instructions[i]
+            op = OPS[instr.op]
+            if instr.handler is not None:
+                target, base, push_lasti = instr.handler
+                if depths[target] is None:
+                    work.append((target, base + 1 + push_lasti))
+            flow = op.flow
+            if flow != STOP and instr.target is not None:
+                pops, pushes = op.effect(instr.arg, True)
+                if flow == JUMP:
+                    i, depth = instr.target, depth - pops + pushes
+                    continue
+                if depths[instr.target] is None:
+                    work.append((instr.target, depth - pops + pushes))
+            if flow == STOP:
+                break
+            pops, pushes = op.effect(instr.arg)
+            depth += pushes - pops
+            i += 1
+    return depths
+
+
+def max_stack(instructions, depths) -> int:
+    """The largest stack that the instructions reach, given the depth before each of them."""
+    most = 0
+    for instr, depth in zip(instructions, depths):
+        if depth is None:
+            continue
+        pops, pushes = OPS[instr.op].effect(instr.arg)
+        most = max(most, depth, depth - pops + pushes)
+        if instr.handler is not None:
+            most = max(most, instr.handler[1] + 1 + instr.handler[2])
+    return most
+
+
+_USES = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "LOAD_CLOSURE", "LOAD_DEREF",
+                   "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "MAKE_CELL"})
+_KILLS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
+
+
+class _Liveness:
+    """Backward data flow over variable bit sets. A handler's needs count at every instruction that it covers."""
+
+    def __init__(self, canonical):
+        instructions, self.names = canonical.instructions, canonical.names
+        bit = {name: 1 << i for i, name in enumerate(self.names)}
+        count = len(instructions)
+        self.before = before = [0] * (count + 1)
+        uses, kills = [0] * count, [0] * count
+        reads_all = (1 << len(self.names)) - 1
+        for i, instr in enumerate(instructions):
+            if instr.op in _USES:
+                uses[i] = bit[instr.arg]
+            elif instr.op == "LOAD_GLOBAL":
+                if instr.arg in _READS_LOCALS:
+                    uses[i] = reads_all
+                elif instr.arg == "super" and self.names:
+                    uses[i] = 1 | bit.get("__class__", 0)
+            if instr.op in _KILLS:
+                kills[i] = bit[instr.arg]
+        changed = True
+        while changed:
+            changed = False
+            for i in range(count - 1, -1, -1):
+                instr = instructions[i]
+                flow = OPS[instr.op].flow
+                after = before[i + 1] if flow != STOP and flow != JUMP else 0
+                if instr.target is not None:
+                    after |= before[instr.target]
+                live = uses[i] | after & ~kills[i]
+                if instr.handler is not None:
+                    live |= before[instr.handler[0]]
+                if live != before[i]:
+                    before[i] = live
+                    changed = True
+        self._sets: dict = {}
+
+    def at(self, index):
+        bits = self.before[index]
+        found = self._sets.get(bits)
+        if found is None:
+            found = self._sets[bits] = frozenset(n for i, n in enumerate(self.names) if bits >> i & 1)
+        return found
