@@ -168,6 +168,11 @@ class Check:
 Stmt = Union[Load, Const, IndexValue, Compute, Reduce, Scan, Store, Check]
 
 
+def index_key(e):
+    """A hashable stand-in for an index expression whose equality is structural; comparing Dims themselves may guard or raise."""
+    return e if type(e) is int else (frozenset(e.terms.items()), e.const)
+
+
 def reads(stmt) -> tuple:
     """The names of the values that a statement uses directly; those inside an index expression are in ``index_symbols``."""
     if isinstance(stmt, Compute):
@@ -379,6 +384,7 @@ class KernelBuilder:
         self.axes, self.raxes, self.buffers, self.body = [], [], [], []
         self._values = {}
         self.dtype = {}
+        self._buffer_dtype = {}
 
     def axis(self, extent, kind: str = "p"):
         """Append a loop (inside the earlier ones of its kind) and return its index expression."""
@@ -391,6 +397,7 @@ class KernelBuilder:
         """Declare a pointer argument and return its name."""
         name = name or f"b{len(self.buffers)}"
         self.buffers.append(Buffer(name, dtype, role))
+        self._buffer_dtype[name] = dtype
         return name
 
     def _value(self, make, key, dtype) -> str:
@@ -401,17 +408,14 @@ class KernelBuilder:
             self.body.append(make(name))
         return name
 
-    def _dtype_of_buffer(self, name):
-        return next(b.dtype for b in self.buffers if b.name == name)
-
     def load(self, buffer: str, index, mask=None, other=0) -> str:
-        return self._value(lambda n: Load(n, buffer, index, mask, other), ("load", buffer, index, mask, repr(other)), self._dtype_of_buffer(buffer))
+        return self._value(lambda n: Load(n, buffer, index, mask, other), ("load", buffer, index_key(index), mask, repr(other)), self._buffer_dtype[buffer])
 
     def const(self, value, dtype) -> str:
         return self._value(lambda n: Const(n, value, dtype), ("const", repr(value), dtype), dtype)
 
     def index(self, expr, dtype=torch.int64) -> str:
-        return self._value(lambda n: IndexValue(n, expr, dtype), ("index", expr, dtype), dtype)
+        return self._value(lambda n: IndexValue(n, expr, dtype), ("index", index_key(expr), dtype), dtype)
 
     def compute(self, op: str, *args: str, dtype) -> str:
         return self._value(lambda n: Compute(n, op, args, dtype), (op, args, dtype), dtype)
@@ -432,9 +436,9 @@ class KernelBuilder:
     def check(self, cond: str, buffer: str, code: int, mask=None):
         self.body.append(Check(cond, buffer, code, mask))
 
-    def symbol(self, value: str):
-        """An integer value as a term of an index expression."""
-        return dims.Sym(value)
+    def symbol(self, value: str, extent=None):
+        """An integer value as a term of an index expression; ``extent`` says that it lies in 0 .. extent-1."""
+        return dims.Sym(value, lo=None) if extent is None else dims.Sym(value, lo=0, hi=extent - 1)
 
     def finish(self, name: str) -> Kernel:
         """The kernel, with its size symbols collected in order of first use."""

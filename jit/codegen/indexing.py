@@ -1,0 +1,214 @@
+"""Views as arithmetic on indices: how an index into a view becomes one into the value under it, and which dimensions stay in step.
+
+An *index* is a tuple of IntExprs, one per dimension. An *alignment* is its cheap abstraction for the fusion pass: for each
+dimension of a value, the dimension of the loop nest whose variable indexes it directly, or ``FIXED`` for a dimension of size 1;
+the whole is None when some dimension is indexed in any other way.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ..graph import dims
+
+VIEWS = frozenset("permute reshape expand slice diagonal as_strided alias".split())
+FIXED = -1
+
+
+def same(a, b) -> bool:
+    """Whether two IntExprs are structurally equal. Never guards."""
+    return dims.structurally_equal(a, b)
+
+
+def is_one(e) -> bool:
+    return type(e) is int and e == 1
+
+
+def linear(index, strides):
+    """``sum(i * s)``: an element offset."""
+    out = 0
+    for i, s in zip(index, strides):
+        if type(i) is not int or i:
+            out = out + i * s
+    return out
+
+
+def contiguous_strides(shape) -> tuple:
+    """Row-major strides as eager computes them (a dimension of size 0 counts as 1)."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        if not (type(size) is int and size == 0):
+            step = step * size
+    return tuple(reversed(strides))
+
+
+def size_hint(e, default: int = 4096) -> int:
+    """The present value of a size, or ``default`` for a symbol without a hint. For decisions of cost only."""
+    if type(e) is int:
+        return e
+    try:
+        return dims.hint(e)
+    except dims.Undecidable:
+        return default
+
+
+def numel_hint(shape) -> int:
+    out = 1
+    for s in shape:
+        out *= size_hint(s)
+    return out
+
+
+def segments(source, target) -> list:
+    """Pair runs of dimensions with equal products in two shapes of equal element count.
+
+    Returns a list of (source dims, target dims) in order. Dimensions of size 1 belong to no run, so that a run of one dimension on both sides
+    is that dimension unchanged.
+    """
+    src = [i for i, s in enumerate(source) if not is_one(s)]
+    dst = [i for i, s in enumerate(target) if not is_one(s)]
+    out, i, j = [], 0, 0
+    while i < len(src) and j < len(dst):
+        a, b = [src[i]], [dst[j]]
+        pa, pb = source[src[i]], target[dst[j]]
+        i, j = i + 1, j + 1
+        while not same(pa, pb):
+            if i < len(src) and (j >= len(dst) or size_hint(pa) < size_hint(pb)):
+                pa = pa * source[src[i]]
+                a.append(src[i])
+                i += 1
+            elif j < len(dst):
+                pb = pb * target[dst[j]]
+                b.append(dst[j])
+                j += 1
+            else:
+                break
+        out.append((a, b))
+    if out:
+        out[-1][0].extend(src[i:])
+        out[-1][1].extend(dst[j:])
+    return out
+
+
+def reshape_index(source, target, index) -> tuple:
+    """The index into a value of shape ``source`` of element ``index`` of its row-major reshape to ``target``."""
+    out = [0] * len(source)
+    for a, b in segments(source, target):
+        if len(a) == 1 and len(b) == 1:
+            out[a[0]] = index[b[0]]
+            continue
+        flat = 0
+        for d in b:
+            flat = flat * target[d] + index[d]
+        for k in reversed(a[1:]):
+            out[k] = flat % source[k]
+            flat = flat // source[k]
+        out[a[0]] = flat
+    return tuple(out)
+
+
+def view_index(node, index) -> tuple:
+    """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``. Not for ``as_strided``, which has none."""
+    op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
+    if op == "alias":
+        return index
+    if op == "permute":
+        out = [0] * len(shape)
+        for i, d in enumerate(attrs["dims"]):
+            out[d] = index[i]
+        return tuple(out)
+    if op == "reshape":
+        return reshape_index(shape, node.type.shape, index)
+    if op == "expand":
+        return broadcast_index(shape, index)
+    if op == "slice":
+        d = attrs["dim"]
+        return index[:d] + (index[d] * attrs["step"] + attrs["start"],) + index[d + 1 :]
+    if op == "diagonal":
+        d1, d2, offset = attrs["dim1"] % len(shape), attrs["dim2"] % len(shape), attrs["offset"]
+        rest, along = list(index[:-1]), index[-1]
+        out = [None] * len(shape)
+        out[d1] = along + (-offset if offset < 0 else 0)
+        out[d2] = along + (offset if offset > 0 else 0)
+        for k in range(len(shape)):
+            if out[k] is None:
+                out[k] = rest.pop(0)
+        return tuple(out)
+    raise KeyError(op)
+
+
+def broadcast_index(shape, index) -> tuple:
+    """The index into an operand of ``shape`` of element ``index`` of the result it is broadcast to."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(0 if is_one(s) else i for s, i in zip(shape, tail))
+
+
+def broadcast_alignment(shape, align) -> Optional[tuple]:
+    if align is None:
+        return None
+    tail = align[len(align) - len(shape) :]
+    return tuple(FIXED if is_one(s) else a for s, a in zip(shape, tail))
+
+
+def view_alignment(node, align) -> Optional[tuple]:
+    """The alignment of ``node.inputs[0]`` under that of the view ``node``."""
+    if align is None:
+        return None
+    op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
+    if op == "alias":
+        return align
+    if op == "permute":
+        out = [FIXED] * len(shape)
+        for i, d in enumerate(attrs["dims"]):
+            out[d] = align[i]
+        return tuple(out)
+    if op == "expand":
+        return broadcast_alignment(shape, align)
+    if op == "slice":
+        d = attrs["dim"]
+        whole = type(attrs["start"]) is int and attrs["start"] == 0 and attrs["step"] == 1 and same(attrs["length"], shape[d])
+        return align if whole else None
+    if op == "reshape":
+        out = [FIXED] * len(shape)
+        for a, b in segments(shape, node.type.shape):
+            if len(a) != 1 or len(b) != 1:
+                return None
+            out[a[0]] = align[b[0]]
+        return tuple(out)
+    return None
+
+
+def view_offset(node):
+    """What a view adds to its input's element offset, given that the input is materialised with its type's strides.
+
+    ``as_strided`` returns its own offset, which is absolute: (True, offset); every other view (False, offset to add)."""
+    op, attrs = node.op, node.attrs
+    if op == "as_strided":
+        return True, attrs["offset"]
+    strides = node.inputs[0].type.strides
+    if op == "slice":
+        return False, attrs["start"] * strides[attrs["dim"]]
+    if op == "diagonal":
+        offset, rank = attrs["offset"], len(strides)
+        return False, (-offset * strides[attrs["dim1"] % rank] if offset < 0 else offset * strides[attrs["dim2"] % rank])
+    return False, 0
+
+
+def base_of(node):
+    """The value under a chain of views."""
+    while node.op in VIEWS:
+        node = node.inputs[0]
+    return node
+
+
+def offset_in_base(node):
+    """The element offset of a view in its base."""
+    total = 0
+    while node.op in VIEWS:
+        absolute, offset = view_offset(node)
+        total = total + offset
+        if absolute:
+            break
+        node = node.inputs[0]
+    return total
