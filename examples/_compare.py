@@ -18,10 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
-_fresh = tempfile.mkdtemp(prefix="jit-example-")
-atexit.register(shutil.rmtree, _fresh, ignore_errors=True)
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_fresh, "inductor")
-os.environ["TRITON_CACHE_DIR"] = os.path.join(_fresh, "triton")
+CACHE = os.environ.get("JIT_BENCH_CACHE")  # a benchmark that starts several processes says which folder they share
+if not CACHE:
+    CACHE = tempfile.mkdtemp(prefix="jit-example-")
+    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(CACHE, "inductor")
+os.environ["TRITON_CACHE_DIR"] = os.path.join(CACHE, "triton")
 
 import torch
 
@@ -88,7 +90,7 @@ def compiled(compiler: str, program, **options):
     if compiler == "jit":
         import jit
 
-        jit.config.cache_dir = os.path.join(_fresh, "jit")
+        jit.config.cache_dir = os.path.join(CACHE, "jit")
         return jit.compile(program, **options)
     raise ValueError(f"no compiler {compiler!r}; there are: {', '.join(COMPILERS)}")
 
@@ -219,7 +221,8 @@ def report(title: str, rows: list[Row], tolerance: float | None = None) -> bool:
             continue
         speed = f"{base.min_ms / row.min_ms:.2f}x" if base and row.min_ms else "-"
         verdict = "" if row.compiler == "eager" else "ok" if row.ok(tolerance) else "DIFFERS"
-        lines.append([row.compiler, f"{row.cold_s:.2f} s", milliseconds(row.ms), milliseconds(row.min_ms), speed, f"{row.max_error:.1e} {verdict}".strip()])
+        first = f"{row.cold_s:.2f} s" if row.compiler != "eager" else "-"
+        lines.append([row.compiler, first, milliseconds(row.ms), milliseconds(row.min_ms), speed, f"{row.max_error:.1e} {verdict}" if verdict else "-"])
     print(f"\n{title}")
     print(table(["", "first call", "median", "least", "vs eager", "max error"], lines))
     by_name = {r.compiler: r for r in rows}

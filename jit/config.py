@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -14,6 +15,7 @@ class Option:
 
     default: object
     help: str
+    minimum: int | None = None
 
     @property
     def type(self):
@@ -22,37 +24,68 @@ class Option:
 
 OPTIONS = {
     "cache_dir": Option(os.path.join(os.path.expanduser("~"), ".cache", "jit"), "folder of the kernel cache and of the built runtime"),
-    "cache_limit": Option(8, "compiled entries a function may have before it runs in eager"),
-    "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse"),
+    "cache_limit": Option(8, "compiled entries a function may have before it runs in eager", 1),
+    "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0),
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),
-    "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time"),
+    "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1),
 }
 
 
-def _parse(name: str, option: Option, text: str):
+def _checked(name: str, value):
+    """``value`` if the option ``name`` takes it. Raises TypeError for another type and ValueError for a number that is too small."""
+    option = OPTIONS[name]
+    if type(value) is not option.type:
+        raise TypeError(f"jit.config.{name} takes {option.type.__name__}, not {type(value).__name__}")
+    if option.minimum is not None and value < option.minimum:
+        raise ValueError(f"jit.config.{name} = {value!r}: the least is {option.minimum}")
+    return value
+
+
+def _parse(name: str, text: str):
+    """The value that the environment variable's text stands for. Raises ValueError naming the variable."""
+    variable, option = "JIT_" + name.upper(), OPTIONS[name]
     if option.type is bool:
         if text.lower() in ("1", "true", "yes", "on"):
             return True
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
-        raise ValueError(f"JIT_{name.upper()}={text!r}: expected 1 or 0")
+        raise ValueError(f"{variable}={text!r}: expected 1 or 0")
     try:
-        return option.type(text)
+        value = option.type(text)
     except ValueError:
-        raise ValueError(f"JIT_{name.upper()}={text!r}: expected {option.type.__name__}") from None
+        raise ValueError(f"{variable}={text!r}: expected {option.type.__name__}") from None
+    if option.minimum is not None and value < option.minimum:
+        raise ValueError(f"{variable}={text!r}: the least is {option.minimum}")
+    return value
 
 
 class _Config(types.ModuleType):
-    """The module itself: setting an unknown option, or one to another type, raises."""
+    """The module itself: setting an unknown option, or one to a value that it does not take, raises."""
 
     def __setattr__(self, name, value):
         if not name.startswith("__"):
             if name not in OPTIONS:
                 raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
-            if type(value) is not OPTIONS[name].type:
-                raise TypeError(f"jit.config.{name} takes {OPTIONS[name].type.__name__}, not {type(value).__name__}")
+            _checked(name, value)
         super().__setattr__(name, value)
+
+    def __getattr__(self, name):
+        raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
+
+
+@contextlib.contextmanager
+def patch(**values):
+    """Set options for the length of a ``with`` block: ``with jit.config.patch(strict=True): ...``"""
+    module = sys.modules[__name__]
+    before = {name: getattr(module, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 def describe() -> str:
@@ -62,5 +95,5 @@ def describe() -> str:
 
 for _name, _option in OPTIONS.items():
     _text = os.environ.get("JIT_" + _name.upper())
-    globals()[_name] = _option.default if _text is None else _parse(_name, _option, _text)
+    globals()[_name] = _option.default if _text is None else _parse(_name, _text)
 sys.modules[__name__].__class__ = _Config

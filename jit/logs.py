@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+import warnings
 
 CHANNELS = {
     "graph": "each captured graph as runnable Python",
@@ -42,10 +43,13 @@ _channels = {name: Channel(name) for name in CHANNELS}
 def _write(text: str):
     path = os.environ.get("JIT_LOGS_OUT")
     if path:
-        with open(path, "a", encoding="utf-8") as f:
-            f.write(text)
-    else:
-        sys.stderr.write(text)
+        try:
+            with open(path, "a", encoding="utf-8") as f:
+                f.write(text)
+            return
+        except OSError as error:
+            warnings.warn(f"JIT_LOGS_OUT: {error}; logging to stderr", RuntimeWarning, stacklevel=2)
+    sys.stderr.write(text)
 
 
 def channel(name: str) -> Channel:
@@ -77,4 +81,7 @@ def timed(stage: str):
         log(f"{stage}: {time.perf_counter() - start:.3f} s")
 
 
-enable(os.environ.get("JIT_LOGS", ""))
+try:
+    enable(os.environ.get("JIT_LOGS", ""))
+except ValueError as error:
+    raise ValueError(f"JIT_LOGS: {error}") from None

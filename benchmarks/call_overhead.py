@@ -1,0 +1,124 @@
+"""What a call costs beyond its work: tiny functions, where the kernel takes nanoseconds and the rest is guards and launching.
+
+Microseconds per call, the least of several rounds. "vs eager" above 1 is faster than eager. The module rows are the same few
+operations behind a growing tree of modules, so that they show what guarding the tree costs.
+"""
+
+from __future__ import annotations
+
+import time
+
+import _harness as harness
+import torch
+import torch.nn.functional as F
+from _compare import difference, table
+
+
+def add_one(x):
+    return x + 1
+
+
+def ratio(a, b):
+    return a / (torch.abs(a) + 1) * b
+
+
+def matmul_softmax(a, b):
+    return F.softmax(torch.matmul(a, b), dim=1)
+
+
+def many_arguments(a, b, c, d, scale, flag, names):
+    out = a * scale + b - c * d
+    return out if flag else -out
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def tower(depth: int) -> torch.nn.Module:
+    return torch.nn.Sequential(*[Scale() for _ in range(depth)])
+
+
+def cases(device: str) -> dict:
+    def rand(*shape):
+        return torch.rand(*shape, device=device)
+
+    return {
+        "x + 1, 8 elements": (add_one, (rand(8),)),
+        "a / (abs(a) + 1) * b": (ratio, (rand(10), rand(10))),
+        "softmax(a @ b), 100x100": (matmul_softmax, (rand(100, 100), rand(100, 100))),
+        "seven arguments": (many_arguments, (rand(8), rand(8), rand(8), rand(8), 0.5, True, ["a", "b"])),
+        "1 module": (tower(1).to(device), (rand(16),)),
+        "10 modules": (tower(10).to(device), (rand(16),)),
+        "100 modules": (tower(100).to(device), (rand(16),)),
+    }
+
+
+def microseconds(programs: dict, args, device: str, seconds: float) -> dict[str, float]:
+    """Least microseconds per call over rounds of a few milliseconds, a round of each program in turn."""
+    best, count = {}, {}
+    for name, program in programs.items():
+        for _ in range(50):
+            program(*args)
+        harness.sync(device)
+        begin = time.perf_counter()
+        for _ in range(20):
+            program(*args)
+        harness.sync(device)
+        count[name] = max(20, int(20 * 5e-3 / max(time.perf_counter() - begin, 1e-7)))
+    stop, rounds = time.perf_counter() + seconds * len(programs), 0
+    while rounds < 7 or time.perf_counter() < stop:
+        rounds += 1
+        for name, program in programs.items():
+            harness.sync(device)
+            begin = time.perf_counter()
+            for _ in range(count[name]):
+                program(*args)
+            taken = (time.perf_counter() - begin) / count[name] * 1e6
+            harness.sync(device)
+            best[name] = min(best.get(name, float("inf")), taken)
+    return best
+
+
+def main():
+    args = harness.parser(__doc__, seconds=0.5).parse_args()
+    names = harness.start(args)
+    print(flush=True)
+    saved, lines, failed = [], [], False
+    with torch.no_grad():
+        for title, (program, arguments) in cases(args.device).items():
+            reference, programs, errors = program(*arguments), {}, {}
+            for name in names:
+                try:
+                    candidate = harness.wrap(name, program)
+                    wrong = difference(candidate(*arguments), reference)[1] > 1e-4
+                    if wrong:
+                        raise ValueError("differs from eager")
+                    programs[name] = candidate
+                except Exception as error:
+                    errors[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:80]
+                    failed |= name.startswith("jit")
+            times = microseconds(programs, arguments, args.device, args.seconds)
+            saved.append({"call": title, **times, **errors})
+            line = [title]
+            for name in names:
+                if name in errors:
+                    line.append(errors[name])
+                elif name == "eager" or "eager" not in times:
+                    line.append(f"{times[name]:.2f}")
+                else:
+                    line.append(f"{times[name]:.2f}  {times['eager'] / times[name]:5.2f}x")
+            lines.append(line)
+    print("microseconds per call, and speed over eager")
+    print(table(["", *names], lines))
+    harness.save(args, saved)
+    raise SystemExit(failed)
+
+
+if __name__ == "__main__":
+    main()
