@@ -7,6 +7,7 @@ interleaved, so that a machine that slows down for a while slows all of them. Ke
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import dataclasses
 import importlib.util
@@ -41,6 +42,14 @@ def device() -> str:
 def default_dtype() -> torch.dtype:
     """bfloat16 on a GPU, float32 on a CPU."""
     return torch.bfloat16 if device() == "cuda" else torch.float32
+
+
+def arguments(doc: str, seconds: float = 3.0) -> argparse.ArgumentParser:
+    """The arguments that every comparing example has; ``doc`` is the script's docstring."""
+    p = argparse.ArgumentParser(description=doc.split("\n")[0])
+    p.add_argument("--seconds", type=float, default=seconds, help=f"timing of each compiler (default {seconds})")
+    p.add_argument("--compilers", type=lambda text: text.split(","), default=list(COMPILERS), help=f"comma-separated, of {', '.join(COMPILERS)}")
+    return p
 
 
 def synchronize():

@@ -6,12 +6,11 @@ checks its guards and runs its plan in native code.
 Run: python examples/matmul_softmax.py [--seconds 2]
 """
 
-import argparse
 import sys
 
 import torch
 
-from _compare import compare, device, report
+from _compare import arguments, compare, device, report
 
 
 def matmul_softmax(a, b):
@@ -19,12 +18,10 @@ def matmul_softmax(a, b):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=2.0, help="timing of each compiler")
-    seconds = parser.parse_args().seconds
+    options = arguments(__doc__).parse_args()
     torch.manual_seed(0)
     a, b = torch.rand(100, 100, device=device()), torch.rand(100, 100, device=device())
-    rows = compare(matmul_softmax, a, b, seconds=seconds, warmup=50)
+    rows = compare(matmul_softmax, a, b, seconds=options.seconds, compilers=options.compilers, warmup=50)
     sys.exit(not report(f"softmax(a @ b), 100x100, float32 on {device()}", rows))
 
 

@@ -4,12 +4,11 @@ Run: python examples/transformer.py [--model gpt2|bert|llama|t5] [--batch N] [--
 On a GPU the default is bfloat16, 4 sequences of 512 tokens; on a CPU it is float32, one sequence of 64.
 """
 
-import argparse
 import sys
 
 import torch
 
-from _compare import TOLERANCE, compare, default_dtype, device, report
+from _compare import TOLERANCE, arguments, compare, default_dtype, device, report
 
 
 def build(name: str):
@@ -28,23 +27,22 @@ def build(name: str):
 
 def main():
     gpu = device() == "cuda"
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="gpt2", choices=["gpt2", "bert", "llama", "t5"])
     parser.add_argument("--batch", type=int, default=4 if gpu else 1)
     parser.add_argument("--length", type=int, default=512 if gpu else 64, help="tokens in a sequence")
-    parser.add_argument("--seconds", type=float, default=3.0, help="timing of each compiler")
-    a = parser.parse_args()
+    options = parser.parse_args()
 
     torch.manual_seed(0)
     dtype = default_dtype()
-    model, extra = build(a.model)
+    model, extra = build(options.model)
     model = model.to(device=device(), dtype=dtype).eval()
-    ids = torch.randint(0, 1000, (a.batch, a.length), device=device())
-    if a.model == "t5":
+    ids = torch.randint(0, 1000, (options.batch, options.length), device=device())
+    if options.model == "t5":
         extra["decoder_input_ids"] = ids
-    rows = compare(model, input_ids=ids, seconds=a.seconds, **extra)
+    rows = compare(model, input_ids=ids, seconds=options.seconds, compilers=options.compilers, **extra)
     millions = sum(p.numel() for p in model.parameters()) / 1e6
-    title = f"{a.model}, {millions:.0f} M parameters, {a.batch} x {a.length} tokens, {str(dtype)[6:]} on {device()}, inference"
+    title = f"{options.model}, {millions:.0f} M parameters, {options.batch} x {options.length} tokens, {str(dtype)[6:]} on {device()}, inference"
     sys.exit(not report(title, rows, TOLERANCE[dtype]))
 
 
