@@ -1,0 +1,196 @@
+"""The graph: SSA nodes over tensors, in program order, without side effects.
+
+A ``Node`` has an op (the name of a prim of ``registry.PRIMS``), inputs, attributes and a ``TensorType``. In-place operations do not
+exist here: an input that the program changed is an ``Output`` with ``mutates`` set. A *view* node's value shares memory with its
+first input. An output that is a view of an ``input`` node must be a real view of that tensor: it shows what the mutating outputs
+write there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from jit.graph.dims import Dim, IntExpr, ShapeEnv, product, structurally_equal
+
+
+def same_ints(a, b) -> bool:
+    """Whether two sequences of IntExpr are structurally equal; never guards."""
+    return a is b or (len(a) == len(b) and all(map(structurally_equal, a, b)))
+
+
+def contiguous_strides(shape) -> tuple[IntExpr, ...]:
+    """Row-major strides in elements, as ``torch.empty(shape)`` has them: a dimension of size 0 counts as 1."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        if type(size) is int:
+            if size > 1:
+                step = step * size
+        else:
+            step = step * size
+    return tuple(reversed(strides))
+
+
+class TensorType:
+    """Shape and strides (tuples of IntExpr, strides in elements), dtype and device of one tensor. Immutable, compared structurally."""
+
+    __slots__ = ("shape", "strides", "dtype", "device", "_numel", "_contiguous")
+
+    def __init__(self, shape, strides, dtype: torch.dtype, device: torch.device):
+        self.shape, self.strides, self.dtype, self.device = shape, strides, dtype, device
+        self._numel = self._contiguous = None
+
+    @staticmethod
+    def contiguous(shape, dtype: torch.dtype, device: torch.device) -> "TensorType":
+        """A row-major type."""
+        shape = tuple(shape)
+        t = TensorType(shape, contiguous_strides(shape), dtype, device)
+        t._contiguous = True
+        return t
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> IntExpr:
+        if self._numel is None:
+            self._numel = product(self.shape)
+        return self._numel
+
+    @property
+    def is_contiguous(self) -> bool:
+        """As ``Tensor.is_contiguous()``: strides of dimensions of size 1 do not matter; a tensor without elements is contiguous."""
+        if self._contiguous is None:
+            self._contiguous = same_ints(self.strides, contiguous_strides(self.shape)) or _is_contiguous(self.shape, self.strides)
+        return self._contiguous
+
+    @property
+    def is_symbolic(self) -> bool:
+        return any(type(d) is Dim for d in self.shape) or any(type(d) is Dim for d in self.strides)
+
+    def replace(self, shape=None, strides=None, dtype=None, device=None) -> "TensorType":
+        return TensorType(
+            self.shape if shape is None else tuple(shape), self.strides if strides is None else tuple(strides), dtype or self.dtype, device or self.device
+        )
+
+    def __eq__(self, other):
+        if self is other:
+            return True
+        if type(other) is not TensorType:
+            return NotImplemented
+        return self.dtype == other.dtype and self.device == other.device and same_ints(self.shape, other.shape) and same_ints(self.strides, other.strides)
+
+    def __hash__(self):
+        return hash((self.shape, self.strides, self.dtype, self.device))
+
+    def __reduce__(self):
+        return TensorType, (self.shape, self.strides, self.dtype, self.device)
+
+    def __repr__(self):
+        shape = ", ".join(map(str, self.shape))
+        strides = "" if self.is_contiguous else f" strides ({', '.join(map(str, self.strides))})"
+        where = "" if self.device.type == "cpu" else f" {self.device}"
+        return f"{str(self.dtype)[6:]}[{shape}]{strides}{where}"
+
+
+def _is_contiguous(shape, strides) -> bool:
+    if any(type(s) is int and s == 0 for s in shape):
+        return True
+    expected: IntExpr = 1
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if type(size) is int and size == 1:
+            continue
+        if not structurally_equal(stride, expected):
+            return False
+        expected = expected * size
+    return True
+
+
+class Loc(NamedTuple):
+    """The user's source position that a node comes from."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self):
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """In the argument template of an ``aten_call``: the node's input number ``index``."""
+
+    index: int
+
+
+class Node:
+    """One operation. ``attrs`` has hashable values; ``type`` is a tuple of (TensorType or None) when there are several results."""
+
+    __slots__ = ("id", "op", "inputs", "attrs", "type", "loc")
+
+    def __init__(self, id: int, op: str, inputs: tuple, attrs: dict, type, loc: Loc | None = None):
+        self.id, self.op, self.inputs, self.attrs, self.type, self.loc = id, op, inputs, attrs, type, loc
+
+    @property
+    def shape(self):
+        return self.type.shape
+
+    @property
+    def dtype(self):
+        return self.type.dtype
+
+    @property
+    def device(self):
+        return self.type.device
+
+    @property
+    def name(self) -> str:
+        return f"{'x' if self.op == 'input' else 'v'}{self.id}"
+
+    @property
+    def impure(self) -> bool:
+        return bool(self.attrs.get("impure"))
+
+    def __repr__(self):
+        attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())
+        return f"{self.name} = {self.op}({', '.join(n.name for n in self.inputs)}{attrs}) : {self.type}"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result: returned when ``mutates`` is None, else written (``copy_``) into graph input number ``mutates`` after all reads."""
+
+    node: Node
+    mutates: int | None = None
+
+
+class Graph:
+    """Inputs (nodes ``input``, attribute ``index`` counts them), all nodes in topological program order, outputs, size symbols."""
+
+    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None):
+        self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
+        self.env = env if env is not None else ShapeEnv()
+
+    def python(self) -> str:
+        """The graph as a Python function ``graph(*inputs)`` on eager tensors; see ``printing``."""
+        from jit.graph.printing import to_python
+
+        return to_python(self)
+
+    def users(self) -> dict:
+        """Node -> list of the nodes that read it."""
+        users: dict = {n: [] for n in self.nodes}
+        for n in self.nodes:
+            for i in n.inputs:
+                users[i].append(n)
+        return users
+
+    def __repr__(self):
+        lines = [repr(n) for n in self.nodes]
+        lines += [f"{'return' if o.mutates is None else f'x{self.inputs[o.mutates].id} <-'} {o.node.name}" for o in self.outputs]
+        return "\n".join(lines)

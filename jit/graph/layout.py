@@ -1,0 +1,328 @@
+"""Shapes and strides of results, as eager gives them: broadcasting, TensorIterator's output strides, views, memory formats.
+
+Every rule works over IntExpr. A comparison of Dims may record a guard in their ShapeEnv.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.dims import Dim, IntExpr, product, structurally_equal
+from jit.graph.ir import TensorType, contiguous_strides, same_ints
+
+
+class ShapeError(ValueError):
+    """Shapes that eager refuses as well."""
+
+
+def normalize_dim(dim: int, rank: int) -> int:
+    """A dimension counted from the front. Raises IndexError as torch does; rank 0 accepts 0 and -1."""
+    n = max(rank, 1)
+    if not -n <= dim < n:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
+    return dim % n
+
+
+def broadcast_shapes(*shapes):
+    """The common shape. A size 1 gives way; unequal sizes raise ShapeError."""
+    first = shapes[0]
+    for other in shapes[1:]:
+        if first is not other and not same_ints(first, other):
+            break
+    else:
+        return first
+    rank = max(map(len, shapes))
+    result = []
+    for i in range(rank):
+        size: IntExpr = 1
+        for shape in shapes:
+            k = i - rank + len(shape)
+            if k < 0:
+                continue
+            s = shape[k]
+            if type(s) is int and s == 1:
+                continue
+            if type(size) is int and size == 1:
+                size = s
+            elif size is not s and not size == s:
+                raise ShapeError(f"The size of tensor a ({size}) must match the size of tensor b ({s}) at non-singleton dimension {i}")
+            elif type(s) is int:
+                size = s  # a constant is the better name for an equal symbol
+        result.append(size)
+    return tuple(result)
+
+
+def is_channels_last(shape, strides) -> bool:
+    """``is_contiguous(memory_format=torch.channels_last)`` (rank 4) or ``channels_last_3d`` (rank 5)."""
+    if len(shape) not in (4, 5):
+        return False
+    expected: IntExpr = 1
+    for d in channels_last_order(len(shape)):
+        if type(shape[d]) is int and shape[d] == 1:
+            continue
+        if not structurally_equal(strides[d], expected):
+            return False
+        expected = expected * shape[d]
+    return True
+
+
+def channels_last_order(rank: int):
+    """Dimensions from fastest to slowest in the channels-last format."""
+    return (1, *range(rank - 1, 1, -1), 0)
+
+
+def channels_last_strides(shape):
+    strides, step = [0] * len(shape), 1
+    for d in channels_last_order(len(shape)):
+        strides[d] = step
+        step = step * (shape[d] if not (type(shape[d]) is int and shape[d] == 0) else 1)
+    return tuple(strides)
+
+
+def is_dense(shape, strides) -> bool:
+    """``is_non_overlapping_and_dense``: the elements fill one block of memory exactly, in some order of dimensions."""
+    dims = [d for d in range(len(shape)) if not (type(shape[d]) is int and shape[d] == 1)]
+    if not dims:
+        return True
+    if any(type(shape[d]) is int and shape[d] == 0 for d in dims):
+        return True
+    remaining, expected = dims, 1
+    while remaining:
+        for d in remaining:
+            if structurally_equal(strides[d], expected):
+                break
+        else:
+            return False
+        expected = expected * shape[d]
+        remaining = [k for k in remaining if k != d]
+    return True
+
+
+def memory_format(t: TensorType) -> str:
+    """``suggest_memory_format()``: ``channels_last`` when rank 4 or 5 strides say so, else ``contiguous``."""
+    if t.rank not in (4, 5):
+        return "contiguous"
+    shape, strides = t.shape, t.strides
+    low = 0
+    if type(strides[1]) is int and strides[1] == 0:
+        return "contiguous"
+    for d in channels_last_order(t.rank):
+        if type(shape[d]) is int and shape[d] == 0:
+            return "contiguous"
+        if strides[d] < low:
+            return "contiguous"
+        # Of an N1HW tensor with equal strides for N and C, the contiguous reading wins.
+        if d == 0 and structurally_equal(low, strides[1]):
+            return "contiguous"
+        low = strides[d]
+        if not (type(shape[d]) is int and shape[d] == 1):
+            low = low * shape[d]
+    return "channels_last"
+
+
+def iterator_strides(shape, operands) -> tuple:
+    """Output strides of a TensorIterator operation over ``operands`` (TensorTypes, in the operation's argument order).
+
+    Source: the algorithm of ``aten/src/ATen/TensorIterator.cpp`` (fast set-up, stable sort of dimensions by the operands' strides).
+    """
+    rank = len(shape)
+    canonical = True
+    for t in operands:
+        if t.rank and not (t.is_contiguous and (t.shape is shape or same_ints(t.shape, shape)) and same_ints(t.strides, contiguous_strides(shape))):
+            canonical = False
+            break
+    if canonical or rank == 0:
+        return contiguous_strides(shape)
+    if all(same_ints(t.shape, shape) for t in operands):
+        if all(t.is_contiguous for t in operands):
+            return contiguous_strides(shape)
+        if rank == 4 and all(is_channels_last(shape, t.strides) for t in operands):
+            return channels_last_strides(shape)
+        first = operands[0].strides
+        if all(same_ints(t.strides, first) for t in operands) and is_dense(shape, first):
+            return first
+    if rank == 1:
+        return (1,)
+    return strides_in_order(shape, iteration_order(shape, [broadcast_strides(t, shape) for t in operands]))
+
+
+def broadcast_strides(t: TensorType, shape) -> tuple:
+    """Strides of ``t`` read in the broadcast shape: 0 along dimensions that are repeated."""
+    lead = len(shape) - t.rank
+    out = [0] * lead
+    for d in range(t.rank):
+        repeated = type(t.shape[d]) is int and t.shape[d] == 1 and not (type(shape[lead + d]) is int and shape[lead + d] == 1)
+        out.append(0 if repeated else t.strides[d])
+    return tuple(out)
+
+
+def _is_zero(v) -> bool:
+    return type(v) is int and v == 0
+
+
+def iteration_order(shape, all_strides) -> list[int]:
+    """Dimensions from fastest to slowest varying, by TensorIterator's insertion sort with ambiguous comparisons."""
+
+    def after(d0, d1):
+        for strides in all_strides:
+            s0, s1 = strides[d0], strides[d1]
+            if _is_zero(s0) or _is_zero(s1):
+                continue
+            if structurally_equal(s0, s1):
+                if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1]:
+                    return 1
+                continue
+            return -1 if s0 < s1 else 1
+        return 0
+
+    perm = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(perm)):
+        right = i
+        for left in range(i - 1, -1, -1):
+            c = after(perm[left], perm[right])
+            if c > 0:
+                perm[left], perm[right] = perm[right], perm[left]
+                right = left
+            elif c < 0:
+                break
+    return perm
+
+
+def strides_in_order(shape, order) -> tuple:
+    """Dense strides when ``order`` lists the dimensions from fastest to slowest."""
+    if list(order) == list(range(len(shape) - 1, -1, -1)):
+        return contiguous_strides(shape)
+    strides, step = [0] * len(shape), 1
+    for d in order:
+        strides[d] = step
+        step = step * shape[d]
+    return tuple(strides)
+
+
+def preserved_strides(t: TensorType) -> tuple:
+    """Strides of ``empty_like(t)`` (``torch.preserve_format``): t's own when dense, else TensorIterator's."""
+    if t.is_contiguous and same_ints(t.strides, contiguous_strides(t.shape)):
+        return t.strides
+    if is_dense(t.shape, t.strides):
+        return t.strides
+    return _infer_dense_strides(t.shape, t.strides)
+
+
+def _infer_dense_strides(shape, strides) -> tuple:
+    """``at::infer_dense_strides``: the order of dimensions kept, the gaps and repetitions taken out."""
+
+    def after(d0, d1):
+        s0, s1 = strides[d0], strides[d1]
+        if _is_zero(s0) or _is_zero(s1):
+            return 0
+        if structurally_equal(s0, s1):
+            return 1 if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1] else 0
+        return -1 if s0 < s1 else 1
+
+    perm = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(perm)):
+        right = i
+        for left in range(i - 1, -1, -1):
+            c = after(perm[left], perm[right])
+            if c > 0:
+                perm[left], perm[right] = perm[right], perm[left]
+                right = left
+            elif c < 0:
+                break
+    out, step = [0] * len(shape), 1
+    for d in perm:
+        out[d] = step
+        size = shape[d]
+        if not (type(size) is int and size <= 1):
+            step = step * size
+    return tuple(out)
+
+
+def format_strides(t: TensorType, format) -> tuple:
+    """Strides of a copy of ``t`` in a ``torch.memory_format`` (None: preserve)."""
+    if format is None or format is torch.preserve_format:
+        return preserved_strides(t)
+    if format is torch.contiguous_format:
+        return contiguous_strides(t.shape)
+    rank = 4 if format is torch.channels_last else 5
+    if t.rank != rank:
+        raise ShapeError(f"required rank {rank} tensor to use {str(format)[6:]} format")
+    return channels_last_strides(t.shape)
+
+
+def expand_strides(t: TensorType, shape) -> tuple:
+    """Strides of ``t.expand(shape)``; ``shape`` has no -1. Raises ShapeError when a size other than 1 would change."""
+    lead = len(shape) - t.rank
+    if lead < 0:
+        raise ShapeError(f"the number of sizes provided ({len(shape)}) must be greater or equal to the number of dimensions in the tensor ({t.rank})")
+    strides: list = [0] * len(shape)
+    for i in range(len(shape) - 1, -1, -1):
+        d = i - lead
+        size = t.shape[d] if d >= 0 else 1
+        if d >= 0:
+            stride = t.strides[d]
+        else:
+            stride = shape[i + 1] * strides[i + 1] if i + 1 < len(shape) else 1
+        if not structurally_equal(size, shape[i]):
+            if type(size) is int and size == 1:
+                stride = 0
+            elif not size == shape[i]:
+                raise ShapeError(f"The expanded size of the tensor ({shape[i]}) must match the existing size ({size}) at non-singleton dimension {i}")
+        strides[i] = stride
+    return tuple(strides)
+
+
+def infer_size(shape, numel) -> tuple:
+    """Fill in a -1. Raises ShapeError when the sizes do not make up ``numel``."""
+    unknown = [i for i, s in enumerate(shape) if type(s) is int and s == -1]
+    if len(unknown) > 1:
+        raise ShapeError("only one dimension can be inferred")
+    known = product(s for i, s in enumerate(shape) if i not in unknown)
+    if not unknown:
+        if not structurally_equal(known, numel) and not known == numel:
+            raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
+        return tuple(shape)
+    if _is_zero(known):
+        raise ShapeError(f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 can be any value")
+    size = numel // known
+    if not structurally_equal(size * known, numel) and not size * known == numel:
+        raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
+    out = list(shape)
+    out[unknown[0]] = size
+    return tuple(out)
+
+
+def view_strides(shape, strides, new_shape) -> tuple | None:
+    """Strides that make ``new_shape`` a view of a tensor with ``shape`` and ``strides``, or None.
+
+    Source: ``computeStride`` of ``aten/src/ATen/TensorUtils.cpp``.
+    """
+    if not shape:
+        return (1,) * len(new_shape)
+    if any(_is_zero(s) for s in shape):
+        return tuple(strides) if same_ints(shape, new_shape) else contiguous_strides(new_shape)
+    if same_ints(strides, contiguous_strides(shape)):
+        return contiguous_strides(new_shape)
+    out: list = [0] * len(new_shape)
+    v = len(new_shape) - 1
+    base, old_numel, new_numel = strides[-1], 1, 1
+    for d in range(len(shape) - 1, -1, -1):
+        old_numel = old_numel * shape[d]
+        if d == 0 or (not _is_one(shape[d - 1]) and not _equal(strides[d - 1], old_numel * base)):
+            while v >= 0 and (_is_one(new_shape[v]) or (not structurally_equal(new_numel, old_numel) and new_numel < old_numel)):
+                out[v] = new_numel * base
+                new_numel = new_numel * new_shape[v]
+                v -= 1
+            if not _equal(new_numel, old_numel):
+                return None
+            if d > 0:
+                base, old_numel, new_numel = strides[d - 1], 1, 1
+    return tuple(out) if v == -1 else None
+
+
+def _is_one(v) -> bool:
+    return type(v) is int and v == 1
+
+
+def _equal(a, b) -> bool:
+    return structurally_equal(a, b) or (type(a) is Dim or type(b) is Dim) and a == b

@@ -1,0 +1,308 @@
+"""The prims: type rule and eager text of each. The names are the interface to the code generator."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph import layout
+from jit.graph.dims import Dim, render, structurally_equal
+from jit.graph.ir import Ref, TensorType, contiguous_strides, same_ints
+from jit.graph.registry import PRIMS, prim
+
+# text helpers
+
+
+def literal(v) -> str:
+    """Python text of an attribute value."""
+    if type(v) is Dim:
+        return f"({render(v, 'py')})" if len(v.terms) > 1 or v.const else render(v, "py")
+    if isinstance(v, float):
+        return repr(v) if v == v and v not in (float("inf"), float("-inf")) else f"float({str(v)!r})"
+    if isinstance(v, tuple):
+        return "(" + "".join(literal(e) + ", " for e in v).rstrip(" ") + ")" if len(v) == 1 else "(" + ", ".join(map(literal, v)) + ")"
+    if isinstance(v, list):
+        return "[" + ", ".join(map(literal, v)) + "]"
+    if isinstance(v, torch.device):
+        return f"torch.device({str(v)!r})"
+    return repr(v)
+
+
+def _size_list(v) -> str:
+    return "[" + ", ".join(map(literal, v)) + "]"
+
+
+def _factory(node) -> str:
+    return f"dtype={node.dtype}, device={literal(node.device)}"
+
+
+# sources
+
+
+def _no_rule(types, attrs, dtype):
+    return None
+
+
+prim("input", "source", lambda n, a: n.name)(_no_rule)
+prim("scalar", "source", lambda n, a: f"torch.tensor({literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
+prim("full", "source", lambda n, a: f"torch.full({_size_list(n.shape)}, {literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
+prim("iota", "source", lambda n, a: f"torch.arange({literal(n.attrs['length'])}, {_factory(n)}) * {literal(n.attrs['step'])} + {literal(n.attrs['start'])}")(_no_rule)
+
+# pointwise
+
+UNARY = """cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh
+cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan isinf isfinite signbit""".split()
+BINARY = """add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le gt ge
+logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr""".split()
+TERNARY = ["where"]
+TO_BOOL = frozenset("logical_not isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor".split())
+
+_TEXT = {
+    "cast": lambda n, a: f"{a[0]}.to({n.dtype})",
+    "floor_div": lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='floor')",
+    "trunc_div": lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='trunc')",
+    "shl": lambda n, a: f"torch.bitwise_left_shift({a[0]}, {a[1]})",
+    "shr": lambda n, a: f"torch.bitwise_right_shift({a[0]}, {a[1]})",
+}
+# Functions whose eager form takes a Python number as second operand. The number is then used unrounded, as eager does.
+NUMBER_OPERAND = frozenset("add sub mul div floor_div trunc_div fmod remainder eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor shl shr".split())
+
+
+def _pointwise_rule(types, attrs, dtype):
+    shape = layout.broadcast_shapes(*(t.shape for t in types))
+    device = next((t.device for t in types if t.rank), types[0].device)
+    return TensorType(shape, layout.iterator_strides(shape, types), dtype or types[-1].dtype, device)
+
+
+def _bool_rule(types, attrs, dtype):
+    return _pointwise_rule(types, attrs, torch.bool)
+
+
+for _name in (*UNARY, *BINARY, *TERNARY):
+    _text = _TEXT.get(_name) or (lambda n, a: f"torch.{n.op}({', '.join(a)})")
+    prim(_name, "pointwise", _text)(_bool_rule if _name in TO_BOOL else _pointwise_rule)
+
+# views
+
+
+@prim("permute", "view", lambda n, a: f"{a[0]}.permute({_size_list(n.attrs['dims'])})")
+def _permute(types, attrs, dtype):
+    t, dims = types[0], attrs["dims"]
+    return t.replace(shape=(t.shape[d] for d in dims), strides=(t.strides[d] for d in dims))
+
+
+@prim("reshape", "view", lambda n, a: f"{a[0]}.view({_size_list(n.shape)})")
+def _reshape(types, attrs, dtype):
+    t = types[0]
+    strides = layout.view_strides(t.shape, t.strides, attrs["shape"])
+    if strides is None:
+        raise layout.ShapeError(f"{t} cannot be viewed as {list(attrs['shape'])}")
+    return t.replace(shape=attrs["shape"], strides=strides)
+
+
+@prim("expand", "view", lambda n, a: f"{a[0]}.expand({_size_list(n.shape)})")
+def _expand(types, attrs, dtype):
+    return types[0].replace(shape=attrs["shape"], strides=layout.expand_strides(types[0], attrs["shape"]))
+
+
+def _slice_text(n, a):
+    dim, start, length, step = (n.attrs[k] for k in ("dim", "start", "length", "step"))
+    stop = start + length * step if not (type(length) is int and length == 0) else start
+    return f"{a[0]}[{':, ' * dim}{literal(start)}:{literal(stop)}{'' if step == 1 else ':' + literal(step)}]"
+
+
+@prim("slice", "view", _slice_text)
+def _slice(types, attrs, dtype):
+    t, d = types[0], attrs["dim"]
+    shape = t.shape[:d] + (attrs["length"],) + t.shape[d + 1 :]
+    return t.replace(shape=shape, strides=t.strides[:d] + (t.strides[d] * attrs["step"],) + t.strides[d + 1 :])
+
+
+@prim("diagonal", "view", lambda n, a: f"{a[0]}.diagonal({literal(n.attrs['offset'])}, {n.attrs['dim1']}, {n.attrs['dim2']})")
+def _diagonal(types, attrs, dtype):
+    t, offset, d1, d2 = types[0], attrs["offset"], attrs["dim1"], attrs["dim2"]
+    rows, cols = t.shape[d1], t.shape[d2]
+    rows, cols = (rows, cols - offset) if offset >= 0 else (rows + offset, cols)
+    length = rows if rows <= cols else cols
+    length = length if length >= 0 else 0
+    keep = [d for d in range(t.rank) if d not in (d1, d2)]
+    return t.replace(shape=(*(t.shape[d] for d in keep), length), strides=(*(t.strides[d] for d in keep), t.strides[d1] + t.strides[d2]))
+
+
+@prim("as_strided", "view", lambda n, a: f"{a[0]}.as_strided({_size_list(n.attrs['size'])}, {_size_list(n.attrs['stride'])}, {literal(n.attrs['offset'])})")
+def _as_strided(types, attrs, dtype):
+    return types[0].replace(shape=attrs["size"], strides=attrs["stride"])
+
+
+@prim("alias", "view", lambda n, a: f"{a[0]}.detach()")
+def _alias(types, attrs, dtype):
+    return types[0]
+
+
+# copies
+
+
+@prim("clone", "copy", lambda n, a: f"{a[0]}.clone()")
+def _clone(types, attrs, dtype):
+    return types[0].replace(strides=layout.preserved_strides(types[0]))
+
+
+@prim("flip", "copy", lambda n, a: f"{a[0]}.flip({_size_list(n.attrs['dims'])})")
+def _flip(types, attrs, dtype):
+    return types[0].replace(strides=layout.preserved_strides(types[0]))
+
+
+@prim("cat", "copy", lambda n, a: f"torch.cat([{', '.join(a)}], {n.attrs['dim']})")
+def _cat(types, attrs, dtype):
+    d = attrs["dim"]
+    total = types[0].shape[d]
+    for t in types[1:]:
+        total = total + t.shape[d]
+        if t.rank != types[0].rank:
+            raise layout.ShapeError(f"Tensors must have same number of dimensions: got {types[0].rank} and {t.rank}")
+        for k in range(t.rank):
+            if k != d and not structurally_equal(t.shape[k], types[0].shape[k]) and not t.shape[k] == types[0].shape[k]:
+                raise layout.ShapeError(f"Sizes of tensors must match except in dimension {d}. Expected size {types[0].shape[k]} but got size {t.shape[k]}")
+    shape = types[0].shape[:d] + (total,) + types[0].shape[d + 1 :]
+    formats = {layout.memory_format(t) for t in types}
+    strides = layout.channels_last_strides(shape) if formats == {"channels_last"} else contiguous_strides(shape)
+    return types[0].replace(shape=shape, strides=strides, dtype=dtype)
+
+
+def _pad_text(n, a):
+    pads = [p for pair in reversed(n.attrs["pads"]) for p in pair]
+    return f"torch.nn.functional.pad({a[0]}, {_size_list(pads)}, value={literal(n.attrs['value'])})"
+
+
+@prim("constant_pad", "copy", _pad_text)
+def _constant_pad(types, attrs, dtype):
+    """``pads``: one (before, after) pair for each dimension, from the first to the last."""
+    t = types[0]
+    shape = tuple(s + lo + hi for s, (lo, hi) in zip(t.shape, attrs["pads"]))
+    strides = layout.channels_last_strides(shape) if layout.memory_format(t) == "channels_last" else contiguous_strides(shape)
+    return t.replace(shape=shape, strides=strides)
+
+
+# reductions
+
+
+def reduced_shape(shape, dims, keepdim):
+    if keepdim:
+        return tuple(1 if d in dims else s for d, s in enumerate(shape))
+    return tuple(s for d, s in enumerate(shape) if d not in dims)
+
+
+def _reduction_rule(types, attrs, dtype):
+    shape = reduced_shape(types[0].shape, attrs["dims"], attrs["keepdim"])
+    return TensorType.contiguous(shape, dtype or types[0].dtype, types[0].device)
+
+
+def _sum_text(n, a):
+    return f"torch.sum({a[0]}, {_size_list(n.attrs['dims'])}, {n.attrs['keepdim']}, dtype={n.dtype})"
+
+
+def _one_by_one_text(function, dtype_argument):
+    """Reductions whose eager form takes one dimension: reduce from the last dimension to the first, then restore the shape."""
+
+    def text(n, a):
+        result = a[0]
+        extra = f", dtype={n.dtype}" if dtype_argument else ""
+        for d in reversed(n.attrs["dims"]):
+            result = f"torch.{function}({result}, {d}, {n.attrs['keepdim']}{extra})"
+        return result if n.attrs["dims"] else f"{result}.to({n.dtype})"
+
+    return text
+
+
+def _extremum_text(n, a):
+    if not n.attrs["dims"]:
+        return f"{a[0]}.clone()"
+    return f"torch.{n.op}({a[0]}, {_size_list(n.attrs['dims'])}, {n.attrs['keepdim']})"
+
+
+def _arg_text(n, a):
+    dims, rank = n.attrs["dims"], n.inputs[0].type.rank
+    if rank == 0:
+        return f"torch.{n.op}({a[0]})"
+    if len(dims) == 1:
+        return f"torch.{n.op}({a[0]}, {dims[0]}, {n.attrs['keepdim']})"
+    return f"torch.{n.op}({a[0]}).view({_size_list(n.shape)})"
+
+
+for _name, _text in {
+    "sum": _sum_text,
+    "prod": _one_by_one_text("prod", True),
+    "amax": _extremum_text,
+    "amin": _extremum_text,
+    "argmax": _arg_text,
+    "argmin": _arg_text,
+    "any": _one_by_one_text("any", False),
+    "all": _one_by_one_text("all", False),
+}.items():
+    prim(_name, "reduction", _text)(_reduction_rule)
+
+
+@prim("cumsum", "scan", lambda n, a: f"torch.cumsum({a[0]}, {n.attrs['dim']}, dtype={n.dtype})")
+def _cumsum(types, attrs, dtype):
+    return TensorType.contiguous(types[0].shape, dtype or types[0].dtype, types[0].device)
+
+
+# indexing
+
+
+@prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})")
+def _gather(types, attrs, dtype):
+    return TensorType.contiguous(types[1].shape, types[0].dtype, types[0].device)
+
+
+def _index_text(n, a):
+    lead = ":, " * n.attrs["dims"][0]
+    return f"{a[0]}[{lead}{', '.join(a[1:])}{',' if len(a) == 2 else ''}]"
+
+
+@prim("index", "index", _index_text)
+def _index(types, attrs, dtype):
+    """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape."""
+    x, dims = types[0], attrs["dims"]
+    index = types[1].shape
+    before, after = dims[0], x.rank - dims[-1] - 1
+    shape = x.shape[:before] + index + x.shape[dims[-1] + 1 :]
+    source = x.replace(shape=shape, strides=x.strides[:before] + (0,) * len(index) + x.strides[dims[-1] + 1 :])
+    spread = [t.replace(shape=(1,) * before + t.shape + (1,) * after, strides=(0,) * before + t.strides + (0,) * after) for t in types[1:]]
+    return x.replace(shape=shape, strides=layout.iterator_strides(shape, [source, *spread]))
+
+
+# library calls
+
+
+def template_text(template, a) -> str:
+    """Python text of an ``aten_call`` argument template."""
+    if isinstance(template, Ref):
+        return a[template.index]
+    if isinstance(template, (tuple, list)):
+        return "[" + ", ".join(template_text(t, a) for t in template) + "]"
+    if isinstance(template, dict):
+        return "{" + ", ".join(f"{k!r}: {template_text(t, a)}" for k, t in template.items()) + "}"
+    return literal(template)
+
+
+def _aten_text(n, a):
+    name = n.attrs["target"].replace("::", ".")
+    return f"torch.ops.{name}.{n.attrs['overload'] or 'default'}({', '.join(template_text(t, a) for t in n.attrs['args'])})"
+
+
+prim("aten_call", "extern", _aten_text)(_no_rule)
+prim("getitem", "other", lambda n, a: f"{a[0]}[{n.attrs['index']}]")(lambda types, attrs, dtype: types[0][attrs["index"]])
+
+VIEWS = frozenset(name for name, p in PRIMS.items() if p.kind == "view")
+POINTWISE = frozenset(name for name, p in PRIMS.items() if p.kind == "pointwise")
+REDUCTIONS = frozenset(name for name, p in PRIMS.items() if p.kind == "reduction")
+
+
+def infer(op: str, types: tuple, attrs: dict, dtype=None):
+    """The type that prim ``op`` gives to inputs of these types; None where there is no rule."""
+    return PRIMS[op].infer(types, attrs, dtype)
+
+
+def strides_agree(a: TensorType, b: TensorType) -> bool:
+    """Whether strides are equal wherever they matter, that is for sizes other than 1."""
+    return all(structurally_equal(s, t) or (type(n) is int and n == 1) for n, s, t in zip(a.shape, a.strides, b.strides)) and same_ints(a.shape, b.shape)

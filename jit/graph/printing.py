@@ -1,0 +1,96 @@
+"""A graph as runnable Python on eager tensors; the same text is what ``interpret`` runs."""
+
+from __future__ import annotations
+
+from jit.graph.dims import Dim, render
+from jit.graph.ir import Graph, Node, TensorType, same_ints
+from jit.graph.prims import NUMBER_OPERAND, infer, literal
+from jit.graph.registry import PRIMS
+
+HELPERS = '''\
+def _restride(t, size, stride):
+    """``t`` copied to memory with these strides."""
+    return torch.empty_strided(size, stride, dtype=t.dtype, device=t.device).copy_(t)
+'''
+
+
+def _arguments(node: Node) -> list[str]:
+    """Operand texts. Scalars that eager would take as Python numbers are written as such."""
+    names = [i.name for i in node.inputs]
+    if node.op in NUMBER_OPERAND:
+        scalar = [i.op == "scalar" and i.dtype == node.inputs[0].dtype for i in node.inputs]
+        if scalar[1] and not scalar[0]:
+            names[1] = literal(node.inputs[1].attrs["value"])
+    return names
+
+
+def expression(node: Node) -> str:
+    """The eager expression of one node, with the strides of its type."""
+    prim = PRIMS[node.op]
+    text = prim.text(node, _arguments(node))
+    if isinstance(node.type, tuple) or prim.infer is None or node.op in ("input", "scalar", "aten_call", "getitem"):
+        return text
+    if prim.kind == "source":
+        natural = TensorType.contiguous(node.shape, node.dtype, node.device)
+    else:
+        natural = infer(node.op, tuple(i.type for i in node.inputs), node.attrs, node.dtype)
+    if node.op == "cat" and node.dtype != node.inputs[0].dtype:
+        text += f".to({node.dtype})"
+    if same_ints(natural.strides, node.type.strides):
+        return text
+    sizes = ", ".join(map(literal, node.type.shape)), ", ".join(map(literal, node.type.strides))
+    if prim.kind == "view":
+        source = node.inputs[0].name if node.op in ("reshape", "expand", "alias", "permute") else text
+        return f"{source}.as_strided([{sizes[0]}], [{sizes[1]}])"
+    return f"_restride({text}, [{sizes[0]}], [{sizes[1]}])"
+
+
+def symbol_bindings(graph: Graph) -> dict[str, str]:
+    """Symbol name -> Python expression over the inputs that gives its value."""
+    bound: dict[str, str] = {}
+    for node in graph.inputs:
+        for kind, values in (("size", node.type.shape), ("stride", node.type.strides)):
+            for d, value in enumerate(values):
+                if type(value) is Dim and value.const == 0 and len(value.terms) == 1:
+                    (mono, c), = value.terms.items()
+                    if c == 1 and len(mono) == 1 and mono[0].kind == "sym":
+                        bound.setdefault(mono[0].name, f"{node.name}.{kind}({d})")
+    return bound
+
+
+def to_python(graph: Graph) -> str:
+    """Source of ``graph(*inputs) -> tuple``; inputs that are mutated are written in place."""
+    lines = ["import torch", "", HELPERS, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in _unbound(graph))}):"]
+    for name, text in symbol_bindings(graph).items():
+        lines.append(f"    {name} = {text}")
+    loc = None
+    for node in graph.nodes:
+        if node.op == "input":
+            lines.append(f"    # {node.name}: {node.type}")
+            continue
+        if node.loc is not None and node.loc != loc:
+            loc = node.loc
+            lines.append(f"    # {loc}")
+        lines.append(f"    {node.name} = {expression(node)}  # {node.type}")
+    returned = []
+    for i, o in enumerate(graph.outputs):
+        if o.mutates is None:
+            returned.append(o.node.name)
+    writes = [(o.node, graph.inputs[o.mutates]) for o in graph.outputs if o.mutates is not None]
+    # A value that is read for one write may alias an input that an earlier write changes: take copies first.
+    if len(writes) > 1:
+        for k, (node, _) in enumerate(writes):
+            lines.append(f"    w{k} = {node.name}.clone()")
+    for k, (node, target) in enumerate(writes):
+        lines.append(f"    {target.name}.copy_({f'w{k}' if len(writes) > 1 else node.name})")
+    lines.append(f"    return ({', '.join(returned)}{',' if len(returned) == 1 else ''})")
+    return "\n".join(lines) + "\n"
+
+
+def _unbound(graph: Graph) -> list[str]:
+    bound = symbol_bindings(graph)
+    return [name for name in graph.env.origins if name not in bound]
+
+
+def render_dim(e) -> str:
+    return render(e, "py")

@@ -1,0 +1,128 @@
+"""The two op tables: prims, which the code generator lowers, and ops, which the tracer expands.
+
+How to add an op
+----------------
+Put it into a file ``jit/graph/ops/<family>.py`` (every module of that package is imported); nothing else needs an edit.
+
+``@op("softmax")`` registers ``fn(b, self, dim, dtype=None)`` for every callable of PyTorch whose schema name is ``aten::softmax``:
+``torch.softmax``, ``Tensor.softmax``, ``torch.ops.aten.softmax.int``, and also, derived from it, ``softmax_`` and ``out=``. Write the
+signature as Python callers see it (the tracer has already mapped ``input`` to ``self``, ``axis`` to ``dim``, ``keepdims`` to
+``keepdim``; ``other``, ``x2`` are your own names). Several names may be given. Options:
+
+- ``varargs="size"``: trailing positional ints are packed into that tuple parameter (``x.view(2, 3)``).
+- ``alias=True``: the result may be the input itself or a view of it. The result node decides: the same node means the same
+  tensor object, a chain of view prims means a view, anything else is new memory. Without it, results are always new memory.
+- ``raw=True``: ``fn(tracer, *args)`` gets TensorHandles and returns finished results. For identity, metadata and mutation.
+
+A composite gets a ``Builder`` b (``build.py``) and Nodes in place of tensors, and returns a Node or a tuple/list/NamedResult of them.
+Use ``b.add(x, y)``, ``b.cast``, ``b.sum(x, dims, keepdim)``...; these take Python numbers and Dims next to Nodes and do not promote
+dtypes: promote with ``b.promote(...)``. Return ``NotImplemented`` for a form that is better left to the ``aten_call`` fallback.
+Raise ``Unsupported`` for what cannot be captured. For an error that eager raises as well, raise the ordinary Python exception
+(ShapeError, IndexError, TypeError, ...): the tracer turns it into ``EagerRaises``.
+
+``@pointwise("where")`` is ``@op`` for elementwise operations: the result gets the strides that TensorIterator would give to the
+operation's tensor arguments, however many prims were used.
+
+``@extern("mm")`` gives the result type of an op that stays an ``aten_call``: ``fn(*args) -> TensorType`` gets TensorTypes in place of
+tensors; return NotImplemented to fall back to running on meta tensors.
+
+A prim is an entry ``@prim(name, kind)`` on its type rule in ``prims.py``, with the text of its eager form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+
+@dataclass(frozen=True)
+class Prim:
+    """A basic operation.
+
+    kind: ``source`` (no inputs), ``pointwise``, ``view``, ``copy``, ``reduction``, ``scan``, ``index``, ``extern`` or ``other``.
+    infer: ``(input types, attrs, dtype) -> TensorType``; ``dtype`` is the wanted result dtype or None. None for sources.
+    text: ``(node, argument texts) -> str``: a Python expression over eager tensors.
+    """
+
+    name: str
+    kind: str
+    infer: Callable | None
+    text: Callable
+
+
+PRIMS: dict[str, Prim] = {}
+
+
+def prim(name: str, kind: str, text: Callable):
+    """Register the decorated type rule as prim ``name``."""
+
+    def register(infer):
+        PRIMS[name] = Prim(name, kind, infer, text)
+        return infer
+
+    return register
+
+
+@dataclass(frozen=True)
+class Op:
+    """An expansion, bound to PyTorch's callables by schema name. See the module's text for the options."""
+
+    name: str
+    fn: Callable
+    varargs: str | None = None
+    alias: bool = False
+    raw: bool = False
+    pointwise: bool = False
+
+
+OPS: dict[str, Op] = {}
+
+
+def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool = False):
+    """Register the decorated expansion under schema names (without ``aten::``)."""
+
+    def register(fn):
+        for name in names:
+            OPS[name] = Op(name, fn, varargs, alias, raw)
+        return fn
+
+    return register
+
+
+def pointwise(*names: str):
+    """Register an elementwise expansion; the result's strides follow the tensor arguments."""
+
+    def register(fn):
+        for name in names:
+            OPS[name] = Op(name, fn, pointwise=True)
+        return fn
+
+    return register
+
+
+EXTERNS: dict[str, Callable] = {}
+
+
+def extern(*names: str):
+    """Register the type rule of an op that stays a library call."""
+
+    def register(fn):
+        for name in names:
+            EXTERNS[name] = fn
+        return fn
+
+    return register
+
+
+PYTHON: dict[Callable, Callable] = {}
+
+
+def python_function(*functions: Callable):
+    """Register ``fn(tracer, *args, **kwargs)`` for torch functions that are written in Python, keyed by the function object."""
+
+    def register(fn):
+        for f in functions:
+            PYTHON[f] = fn
+        return fn
+
+    return register

@@ -1,0 +1,96 @@
+"""A check of everything that a well-formed graph promises. Run after every pass in tests."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.ir import Graph, Ref, TensorType, same_ints
+from jit.graph.prims import POINTWISE, TO_BOOL, infer, strides_agree
+from jit.graph.registry import PRIMS
+
+
+class InvalidGraph(AssertionError):
+    """The graph breaks a rule; the message names the node."""
+
+
+def _refs(template):
+    if isinstance(template, Ref):
+        yield template.index
+    elif isinstance(template, (tuple, list)):
+        for t in template:
+            yield from _refs(t)
+
+
+def verify(graph: Graph) -> Graph:
+    """Return the graph, or raise InvalidGraph: order, arity, attributes, shapes, dtypes, strides of views, outputs."""
+    seen, ids = set(), set()
+    for node in graph.nodes:
+        _check_node(node, seen)
+        if node.id in ids:
+            raise InvalidGraph(f"two nodes have id {node.id}")
+        ids.add(node.id)
+        seen.add(node)
+    for index, node in enumerate(graph.inputs):
+        if node.op != "input" or node.attrs["index"] != index or node not in seen:
+            raise InvalidGraph(f"input {index} is {node}")
+    written = set()
+    for o in graph.outputs:
+        if o.node not in seen:
+            raise InvalidGraph(f"output {o.node} is not in the graph")
+        if isinstance(o.node.type, tuple):
+            raise InvalidGraph(f"output {o.node} has several results")
+        if o.mutates is not None:
+            if o.mutates in written:
+                raise InvalidGraph(f"input {o.mutates} is written twice")
+            written.add(o.mutates)
+            target = graph.inputs[o.mutates].type
+            if not same_ints(o.node.shape, target.shape) or o.node.dtype != target.dtype or o.node.device != target.device:
+                raise InvalidGraph(f"{o.node} does not fit into input {o.mutates}: {target}")
+    return graph
+
+
+def _check_node(node, seen):
+    if node.op not in PRIMS:
+        raise InvalidGraph(f"unknown prim in {node}")
+    for i in node.inputs:
+        if i not in seen:
+            raise InvalidGraph(f"{node} reads {i.name} before it is defined")
+        if isinstance(i.type, tuple) and node.op != "getitem":
+            raise InvalidGraph(f"{node} reads several results")
+    try:
+        hash(tuple(node.attrs.items()))
+    except TypeError:
+        raise InvalidGraph(f"unhashable attribute in {node}") from None
+    if node.op == "aten_call":
+        if sorted(set(_refs(node.attrs["args"]))) != list(range(len(node.inputs))):
+            raise InvalidGraph(f"the template of {node} does not use its inputs")
+        return
+    if not isinstance(node.type, TensorType):
+        raise InvalidGraph(f"{node} has no type")
+    types = tuple(i.type for i in node.inputs)
+    if node.op in POINTWISE:
+        if node.op != "cast":
+            operands = types[1:] if node.op == "where" else types
+            if len({t.dtype for t in operands}) != 1:
+                raise InvalidGraph(f"mixed dtypes in {node}: {types}")
+            if node.op not in TO_BOOL and node.dtype != operands[0].dtype:
+                raise InvalidGraph(f"the dtype of {node} is not that of its operands")
+        if node.op == "where" and types[0].dtype != torch.bool:
+            raise InvalidGraph(f"the condition of {node} is not bool")
+    if node.op == "gather" and types[1].dtype != torch.int64 or node.op == "index" and any(t.dtype not in (torch.int64, torch.int32) for t in types[1:]):
+        raise InvalidGraph(f"the index of {node} is not an integer tensor")
+    if node.op in ("scalar", "input"):
+        return
+    if node.op == "full":
+        if not same_ints(node.attrs["shape"], node.shape):
+            raise InvalidGraph(f"shape of {node}")
+        return
+    if node.op == "iota":
+        if not same_ints((node.attrs["length"],), node.shape):
+            raise InvalidGraph(f"length of {node}")
+        return
+    expected = infer(node.op, types, node.attrs, node.dtype)
+    if not same_ints(expected.shape, node.shape) or expected.dtype != node.dtype or expected.device != node.device:
+        raise InvalidGraph(f"{node} should be {expected}")
+    if PRIMS[node.op].kind == "view" and not strides_agree(expected, node.type):
+        raise InvalidGraph(f"{node} should have strides {expected.strides}, not {node.type.strides}")
