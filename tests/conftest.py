@@ -1,0 +1,47 @@
+"""Settings of the whole suite: one set of environment variables, torch's global state as it was, two threads."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# Before jit is imported: the developer's own switches must not change what is tested.
+for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
+    os.environ.pop(_name, None)
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(autouse=True)
+def torch_state():
+    """Each test starts from seed 0 and leaves torch's global state as it found it."""
+    torch.manual_seed(0)
+    dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(grad)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.fixture
+def python():
+    """Run a script in a new interpreter that finds this checkout: ``python("import jit", JIT_LOGS="graph")`` gives the finished process."""
+
+    def run(*arguments: str, check: bool = True, timeout: float = 150, cwd=None, **variables) -> subprocess.CompletedProcess:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("JIT_") or k == "JIT_CACHE_DIR"}
+        environment.update(variables, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])))
+        arguments = ("-c", *arguments) if not arguments[0].endswith(".py") else arguments
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, env=environment, cwd=cwd or ROOT)
+        if check and done.returncode:
+            raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    return run

@@ -1,0 +1,80 @@
+"""jit.config: the option table, its environment variables, and what it refuses."""
+
+import pytest
+
+from jit import config
+
+SHOW = "from jit import config; print(config.{})"
+
+
+def test_every_option_is_described():
+    lines = config.describe().splitlines()
+    assert len(lines) == len(config.OPTIONS)
+    for line, (name, option) in zip(lines, config.OPTIONS.items()):
+        assert line.startswith(f"{name} = ") and f"JIT_{name.upper()}" in line and option.help in line
+        assert option.help and not option.help.endswith(".")
+
+
+def test_defaults_have_their_type_and_pass_their_own_check():
+    for name, option in config.OPTIONS.items():
+        assert option.type in (bool, int, str, float), name
+        assert option.minimum is None or option.default >= option.minimum, name
+
+
+@pytest.mark.parametrize(
+    "variable, text, name, value",
+    [
+        ("JIT_STRICT", "1", "strict", "True"),
+        ("JIT_STRICT", "off", "strict", "False"),
+        ("JIT_CACHE_LIMIT", "3", "cache_limit", "3"),
+        ("JIT_CPU_POOL_MB", "0", "cpu_pool_mb", "0"),
+        ("JIT_CACHE_DIR", "/tmp/elsewhere", "cache_dir", "/tmp/elsewhere"),
+    ],
+)
+def test_environment(python, variable, text, name, value):
+    assert python(SHOW.format(name), **{variable: text}).stdout.strip() == value
+
+
+@pytest.mark.parametrize(
+    "variable, text, says",
+    [
+        ("JIT_STRICT", "maybe", "JIT_STRICT='maybe': expected 1 or 0"),
+        ("JIT_CACHE_LIMIT", "many", "JIT_CACHE_LIMIT='many': expected int"),
+        ("JIT_CACHE_LIMIT", "0", "JIT_CACHE_LIMIT='0': the least is 1"),
+    ],
+)
+def test_bad_environment_is_named(python, variable, text, says):
+    done = python("from jit import config", check=False, **{variable: text})
+    assert done.returncode and says in done.stderr
+
+
+def test_unknown_option():
+    with pytest.raises(AttributeError, match="no option 'cache_size'; the options are: .*cache_limit"):
+        config.cache_size = 3
+    with pytest.raises(AttributeError, match="no option 'cache_size'"):
+        config.cache_size
+
+
+def test_wrong_type_and_range():
+    with pytest.raises(TypeError, match="jit.config.cache_limit takes int, not str"):
+        config.cache_limit = "3"
+    with pytest.raises(TypeError, match="takes bool, not int"):
+        config.strict = 1
+    with pytest.raises(ValueError, match="jit.config.cache_limit = 0: the least is 1"):
+        config.cache_limit = 0
+
+
+def test_patch_restores():
+    before = config.cache_limit
+    with config.patch(cache_limit=before + 1, strict=not config.strict):
+        assert config.cache_limit == before + 1
+    assert config.cache_limit == before
+    with pytest.raises(ZeroDivisionError), config.patch(cache_limit=before + 1):
+        1 / 0
+    assert config.cache_limit == before
+    strict = config.strict
+    with pytest.raises(TypeError), config.patch(strict=not strict, cache_limit="x"):
+        pass
+    assert (config.strict, config.cache_limit) == (strict, before)
+    with pytest.raises(AttributeError, match="no option 'nothing'"), config.patch(nothing=1):
+        pass

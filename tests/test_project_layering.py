@@ -1,0 +1,122 @@
+"""The shape of the code: which room may import which, and what none may import."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "jit"
+
+# Data moves to the right; nothing imports to its left. The first three may be imported from everywhere, and import no room.
+SHARED = ("config", "logs", "errors")
+ROOMS = ("frame", "graph", "codegen", "runtime")
+TOP = ("api", "__init__", "__main__")
+
+FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit", "torch._subclasses", "torch.compile")
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str | None:
+    """The room, shared module or top module that a dotted name under jit belongs to."""
+    parts = module.split(".")
+    if parts[0] != "jit":
+        return None
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imports(tree: ast.AST, path: Path):
+    """(line, dotted name) of each import in a file, wherever it stands; ``from a import b`` gives both a and a.b."""
+    package = module_of(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join(base + ([node.module] if node.module else []))
+            for alias in node.names:
+                yield node.lineno, f"{source}.{alias.name}"
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ("import_module", "__import__") and node.args and isinstance(node.args[0], ast.Constant):
+                yield node.lineno, str(node.args[0].value)
+
+
+def crossings(path: Path, text: str) -> list[str]:
+    """What is wrong with the imports of a file, a line each."""
+    here, found = room_of(module_of(path)), []
+    for line, name in imports(ast.parse(text), path):
+        if any(name == bad or name.startswith(bad + ".") for bad in FORBIDDEN):
+            found.append(f"{path.relative_to(ROOT)}:{line}: imports {name}")
+        there = room_of(name)
+        if there is None or there == here or here in TOP or (there == "__init__" and name == "jit"):
+            continue
+        if there in SHARED and here not in SHARED:
+            continue
+        if here in ROOMS and there in ROOMS and ROOMS.index(there) > ROOMS.index(here):
+            continue
+        if here in SHARED and there in SHARED:
+            continue
+        found.append(f"{path.relative_to(ROOT)}:{line}: {here} imports {name}")
+    return found
+
+
+def test_no_import_goes_left_or_to_pytorchs_compiler():
+    found = [problem for path in FILES for problem in crossings(path, path.read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_every_room_exists():
+    assert {room_of(module_of(p)) for p in FILES} >= {*ROOMS, *SHARED}
+
+
+@pytest.mark.parametrize(
+    "where, text",
+    [
+        ("jit/graph/x.py", "from jit.frame import decode"),
+        ("jit/graph/x.py", "from ..frame.decode import f"),
+        ("jit/runtime/x.py", "def f():\n    import jit.codegen.loops"),
+        ("jit/codegen/triton/x.py", "from ...graph import ir"),
+        ("jit/config.py", "from jit import runtime"),
+        ("jit/frame/x.py", "from jit import api"),
+        ("jit/frame/x.py", "import torch._dynamo"),
+        ("jit/graph/x.py", "from torch import fx"),
+        ("jit/graph/x.py", "from torch._subclasses.fake_tensor import FakeTensor"),
+        ("jit/graph/x.py", "import importlib\nimportlib.import_module('torch._inductor.config')"),
+    ],
+)
+def test_the_check_sees(where, text):
+    assert crossings(ROOT / where, text)
+
+
+@pytest.mark.parametrize(
+    "where, text",
+    [
+        ("jit/frame/x.py", "from jit.graph import tracer\nfrom ..runtime import native\nfrom jit import logs, config"),
+        ("jit/codegen/triton/x.py", "from ..loops import Kernel\nfrom ...runtime import plan\nimport torch"),
+        ("jit/api.py", "from jit.frame import capture"),
+    ],
+)
+def test_the_check_allows(where, text):
+    assert not crossings(ROOT / where, text)
+
+
+def test_files_say_what_they_are():
+    bare = [str(p.relative_to(ROOT)) for p in FILES if p.read_text().strip() and not ast.get_docstring(ast.parse(p.read_text()))]
+    assert not bare, f"no module docstring: {bare}"
+
+
+def test_no_leftovers():
+    words = ("TO" + "DO", "FIX" + "ME", "HA" + "CK", "XX" + "X")
+    sources = [p for folder in ("jit", "tests", "examples", "benchmarks") for s in ("*.py", "*.cpp", "*.h") for p in (ROOT / folder).rglob(s)]
+    found = [f"{p.relative_to(ROOT)}:{n}: {line.strip()}" for p in sources for n, line in enumerate(p.read_text().splitlines(), 1) if any(w in line.split() or w + ":" in line for w in words)]
+    assert not found, "\n".join(found)

@@ -1,0 +1,103 @@
+"""setup.cfg, the pinned requirements and the Makefile agree with what is in the checkout."""
+
+import configparser
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def setup_cfg():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+def name_of(requirement: str) -> str:
+    return re.match(r"[A-Za-z0-9_.-]+", requirement).group().lower().replace("-", "_")
+
+
+def pinned() -> dict[str, str]:
+    files = sorted(ROOT.glob("requirements*.txt"))
+    return {name_of(line): line for file in files for line in lines(file.read_text())}
+
+
+def test_every_requirement_is_pinned_exactly():
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.+]*", line) for line in pinned().values()), pinned()
+
+
+def test_all_that_setup_cfg_names_is_pinned(setup_cfg):
+    wanted = lines(setup_cfg["options"]["install_requires"])
+    for extra in setup_cfg["options.extras_require"].values():
+        wanted += lines(extra)
+    assert {name_of(w) for w in wanted} <= set(pinned())
+
+
+def test_triton_is_asked_for_on_linux_only(setup_cfg):
+    (triton,) = [r for r in lines(setup_cfg["options"]["install_requires"]) if name_of(r) == "triton"]
+    assert 'platform_system == "Linux"' in triton
+
+
+def test_package_data_covers_the_native_sources(setup_cfg):
+    patterns = lines(setup_cfg["options.package_data"]["jit.runtime"])
+    runtime = ROOT / "jit" / "runtime"
+    packed = {p for pattern in patterns for p in runtime.glob(pattern)}
+    present = {p for p in (ROOT / "jit").rglob("*") if p.suffix in (".cpp", ".h", ".cc", ".hpp", ".cu", ".inc")}
+    assert present and present <= packed, f"not in package_data: {sorted(map(str, present - packed))}"
+
+
+def test_every_folder_with_python_is_a_package():
+    missing = {str(p.parent.relative_to(ROOT)) for p in (ROOT / "jit").rglob("*.py") if not (p.parent / "__init__.py").exists()}
+    assert not missing, f"without __init__.py, so not installed: {missing}"
+
+
+def test_version_is_the_same_everywhere(setup_cfg, python):
+    assert python("import jit; print(jit.__version__)").stdout.strip() == setup_cfg["metadata"]["version"]
+
+
+def test_wheel_holds_what_a_run_needs(tmp_path):
+    """The files of a built distribution: every module and every native source, and nothing from tests or examples."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build", "--build-base", str(tmp_path), "egg_info", "--egg-base", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (built,) = [p for p in tmp_path.iterdir() if p.name.startswith("lib")]
+    found = {str(p.relative_to(built)) for p in built.rglob("*") if p.is_file()}
+    wanted = {str(p.relative_to(ROOT)) for p in (ROOT / "jit").rglob("*") if p.suffix in (".py", ".cpp", ".h")}
+    assert found == wanted
+
+
+def test_makefile_has_the_targets():
+    text = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in ("demo", "test", "bench", "clean", "doctor"))
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_make_names_a_python_that_is_missing_or_too_old(tmp_path):
+    done = subprocess.run(["make", "check-python", "PYTHON=no-such-python", "VENV=none"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode and "jit: no no-such-python on the PATH" in done.stderr
+    old = tmp_path / "old"
+    old.write_text('#!/bin/sh\ntest "$1" = -V && echo Python 3.8.1 && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    done = subprocess.run(["make", "check-python", f"PYTHON={old}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode and "is Python 3.8.1; Python 3.11 or 3.12 is needed" in done.stderr
+
+
+def test_make_help_lists_the_targets():
+    text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert all(f"make {t}" in text for t in ("demo", "test", "bench", "clean", "doctor")) and "VENV=none" in text
+
+
+@pytest.mark.parametrize("script", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "benchmarks").glob("[a-z]*.py")))
+def test_benchmarks_have_help(python, script):
+    assert "--device" in python(script, "--help").stdout
