@@ -78,3 +78,15 @@ def test_patch_restores():
     assert (config.strict, config.cache_limit) == (strict, before)
     with pytest.raises(AttributeError, match="no option 'nothing'"), config.patch(nothing=1):
         pass
+
+
+def test_the_page_lists_every_option_and_channel():
+    from pathlib import Path
+
+    from jit import logs
+
+    page = (Path(__file__).resolve().parent.parent / "docs" / "logs.md").read_text()
+    for name in config.OPTIONS:
+        assert f"| `{name}` | `JIT_{name.upper()}` |" in page, f"docs/logs.md lacks the option {name}"
+    for name, text in logs.CHANNELS.items():
+        assert f"| `{name}` |" in page, f"docs/logs.md lacks the channel {name}"
