@@ -1,0 +1,627 @@
+"""Which graph nodes share a kernel.
+
+A *root* is a computation that gets a place of its own in a kernel: a reduction, a value that must be stored, or one that is too dear to
+compute in each of its readers. All other pointwise and indexing nodes are *inlined* into the trees of the roots that read them.
+A *group* is a set of roots over one iteration space, that is, one kernel. Groups grow from producers to consumers in program order, then
+siblings that read the same tensor are joined. Reachability between groups is kept as bit sets, so a join that would make a cycle
+is seen at once and the whole pass stays near linear.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Optional
+
+from .. import config
+from . import indexing
+from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
+
+REDUCTIONS = frozenset("sum prod amax amin argmax argmin any all".split())
+SOURCES = frozenset("scalar full iota".split())
+EXTERN = frozenset("input aten_call getitem".split())
+
+# Relative cost of one element; 1 where not named.
+COST = {op: 8 for op in "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf pow".split()}
+COST.update({op: 16 for op in "asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot".split()})
+COST.update({op: 3 for op in "div sqrt rsqrt reciprocal floor_div trunc_div fmod remainder".split()})
+COST.update({op: 0 for op in "scalar full clone".split()} | {op: 2 for op in "cat gather index".split()})
+
+CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
+CHEAP_TO_BROADCAST = 8    # cost of a value that is computed for every element it is broadcast to
+MAX_TREE = 48             # nodes inlined into one root
+MAX_MEMBERS = 48          # roots of a group
+MAX_READS = 40            # tensors that a group reads
+MAX_CAT_INLINE = 4        # operands of a concatenation that is computed by selection in its reader
+
+
+class Root:
+    """A computation placed in a group.
+
+    ``source`` is evaluated at every point of ``domain`` (a shape); ``reduced`` are the domain's dimensions that it reduces or scans.
+    ``node`` is the graph node that it (or, for one operand of a concatenation, a part of it) materialises.
+    ``reads`` maps each base value outside the tree to its alignments in the domain. ``place`` maps domain dimensions to group dimensions.
+    """
+
+    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads", "size", "position", "group", "place", "after", "part", "bit", "strides", "offset")
+
+    def __init__(self, node, position, part=None):
+        self.node, self.position, self.part = node, position, part
+        self.source = node if part is None else node.inputs[part]
+        self.reduced, self.after, self.group, self.place = (), False, None, None
+        self.domain = self.source.type.shape
+        self.strides, self.offset = node.type.strides, 0
+        if part is not None:
+            dim = node.attrs["dim"]
+            for earlier in node.inputs[:part]:
+                self.offset = self.offset + earlier.type.shape[dim] * node.type.strides[dim]
+        rank = len(self.domain)
+        self.out_align = tuple(FIXED if is_one(s) else d for d, s in enumerate(self.domain))
+        if node.op in REDUCTIONS and part is None:
+            self.domain = node.inputs[0].type.shape
+            rank = len(self.domain)
+            self.reduced = tuple(d for d in node.attrs["dims"] if not is_one(self.domain[d]))
+            kept = [d for d in range(rank) if node.attrs["keepdim"] or d not in node.attrs["dims"]]
+            self.out_align = tuple(FIXED if d in node.attrs["dims"] or is_one(self.domain[d]) else d for d in kept)
+        elif node.op == "cumsum" and part is None:
+            self.reduced = (node.attrs["dim"],) if rank and not is_one(self.domain[node.attrs["dim"]]) else ()
+
+    @property
+    def needs_row(self) -> bool:
+        """Whether its value needs all of a row: a reduction or a scan."""
+        return bool(self.reduced)
+
+    def out_place(self):
+        """Output dimension -> group dimension or FIXED."""
+        return tuple(FIXED if d == FIXED else self.place[d] for d in self.out_align)
+
+    def __repr__(self):
+        return f"Root({self.node.name}:{self.node.op}{'' if self.part is None else f'[{self.part}]'})"
+
+
+class Group:
+    """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes."""
+
+    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "extern", "position", "needs")
+
+    def __init__(self, device):
+        self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
+        self.mask = self.anc = 0
+        self.needs = []
+        self.reads, self.split, self.extern, self.position = set(), None, None, 0
+
+    def __repr__(self):
+        return f"Group({self.members or self.extern})"
+
+
+class Schedule:
+    """The result: ``order`` is the groups in execution order; ``stored``: the nodes that get a buffer; ``home``: node -> its group(s)' roots."""
+
+    def __init__(self):
+        self.order, self.stored, self.roots = [], set(), {}
+        self.users = {}
+
+
+def _edge_numel(user, index) -> int:
+    """How many times a reader evaluates its operand number ``index``."""
+    if user.op in REDUCTIONS or user.op in ("cat", "cumsum"):
+        return numel_hint(user.inputs[index].type.shape)
+    return numel_hint(user.type.shape)
+
+
+def _uses(graph):
+    """Base node -> {reader: edge size}, the values wanted as tensors, and the values of graph outputs."""
+    users = {n: {} for n in graph.nodes}
+    wanted = set()
+    for n in graph.nodes:
+        if n.op in VIEWS or n.op == "input":
+            if n.op == "as_strided":
+                wanted.add(base_of(n))
+            continue
+        if n.op in ("aten_call", "getitem"):
+            for i in n.inputs:
+                wanted.add(base_of(i))
+                users[base_of(i)][n] = 0
+            continue
+        for k, i in enumerate(n.inputs):
+            b = base_of(i)
+            users[b][n] = users[b].get(n, 0) + _edge_numel(n, k)
+    for o in graph.outputs:
+        wanted.add(base_of(o.node))
+    return users, wanted
+
+
+class _Trees:
+    """Decides in program order which nodes are roots, with the cost and the leaves of the tree below each."""
+
+    def __init__(self, graph, users, wanted):
+        self.cost, self.leaves, self.count, self.inlined = {}, {}, {}, set()
+        self.users, self.wanted = users, wanted
+        for n in graph.nodes:
+            if n.op in VIEWS or n.op in EXTERN:
+                continue
+            if n.op in SOURCES:
+                self.cost[n], self.leaves[n], self.count[n] = 0, frozenset(), 1
+                self.inlined.add(n)
+                continue
+            cost, count, leaves = COST.get(n.op, 1), 1, set()
+            for i in {base_of(i) for i in n.inputs}:
+                if i in self.inlined:
+                    cost, count = cost + self.cost[i], count + self.count[i]
+                    leaves |= self.leaves[i]
+                else:
+                    leaves.add(i)
+            self.cost[n], self.leaves[n], self.count[n] = cost, leaves, count
+            if self._inline(n):
+                self.inlined.add(n)
+
+    def _inline(self, n) -> bool:
+        if n.op in REDUCTIONS or n.op == "cumsum" or n in self.wanted or self.count[n] > MAX_TREE or len(self.leaves[n]) > 12:
+            return False
+        users = self.users[n]
+        size = max(numel_hint(n.type.shape), 1)
+        cost = self.cost[n]
+        if n.op == "cat" and (len(n.inputs) > MAX_CAT_INLINE or cost > 16 or len(users) != 1):
+            return False
+        if n.op == "constant_pad" and cost > 16 and len(users) != 1:
+            return False
+        reads = sum(users.values())
+        if len(users) == 1 and reads <= size * 1.5:
+            return True
+        if len(users) == 1:
+            # Computed more than once per element: by broadcasting, or through several views.
+            if any(l.op in REDUCTIONS for l in self.leaves[n]) and reads > size * 2:
+                return False
+            return cost <= CHEAP_TO_BROADCAST
+        big = [l for l in self.leaves[n] if numel_hint(l.type.shape if not isinstance(l.type, tuple) else ()) * 4 > size]
+        if not big:
+            return cost <= 2 * CHEAP_TO_REPEAT
+        return len(big) == 1 and cost <= CHEAP_TO_REPEAT and not any(l.op in REDUCTIONS for l in big)
+
+
+def _collect(root, inlined):
+    """Fill ``root.reads`` by walking its tree with alignments, and ``root.size``."""
+    reads, seen = {}, set()
+    identity = tuple(FIXED if is_one(s) else d for d, s in enumerate(root.domain))
+    if root.node.op in REDUCTIONS and root.part is None or root.node.op == "cumsum" and root.part is None:
+        stack = [(root.node.inputs[0], identity)]
+    elif root.part is not None:
+        stack = [(root.source, identity)]
+    else:
+        stack = _operands(root.node, identity)
+    while stack:
+        node, align = stack.pop()
+        if (node, align) in seen:
+            continue
+        seen.add((node, align))
+        if node.op in VIEWS:
+            if node.op == "as_strided":
+                reads.setdefault(base_of(node), set()).add(None)
+            else:
+                stack.append((node.inputs[0], indexing.view_alignment(node, align)))
+        elif node in inlined:
+            stack.extend(_operands(node, align))
+        else:
+            reads.setdefault(node, set()).add(align)
+    root.reads, root.size = reads, len(seen)
+
+
+def _operands(node, align):
+    """The operands of a pointwise or indexing node with their alignments."""
+    op = node.op
+    if op == "clone":
+        return [(node.inputs[0], align)]
+    if op == "gather":
+        return [(node.inputs[0], None), (node.inputs[1], align)]
+    if op == "index":
+        first, rank = node.attrs["dims"][0], len(node.inputs[1].type.shape)
+        inner = None if align is None else align[first : first + rank]
+        return [(node.inputs[0], None)] + [(i, indexing.broadcast_alignment(i.type.shape, inner)) for i in node.inputs[1:]]
+    if op in ("cat", "constant_pad", "flip"):
+        return [(i, None) for i in node.inputs]
+    return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]
+
+
+def inner_dim(root) -> Optional[int]:
+    """The domain dimension along which the largest tensor that the root reads lies contiguous."""
+    best, size = None, -1
+    for node, aligns in root.reads.items():
+        for align in aligns:
+            if align is None or isinstance(node.type, tuple):
+                continue
+            n = numel_hint(node.type.shape)
+            if n > size:
+                found = [(size_hint(s), d) for s, d in zip(node.type.strides, align) if d != FIXED]
+                if found:
+                    best, size = min(found)[1], n
+    if best is None:
+        wide = [d for d, s in enumerate(root.domain) if not is_one(s)]
+        best = wide[-1] if wide else None
+    return best
+
+
+def wants_split(device, dims, reduced, inner_reduced: bool) -> bool:
+    """Whether a reduction has too few rows for the machine and rows long enough to be cut into a second parallel axis."""
+    rows, row = 1, 1
+    for d, s in enumerate(dims):
+        if d in reduced:
+            row *= size_hint(s)
+        else:
+            rows *= size_hint(s)
+    if device.type == "cpu":
+        return (rows if inner_reduced else rows / 16) < 8 and row >= 8192 and rows * row >= 65536
+    if inner_reduced:
+        return rows < 128 and row >= 16384
+    return rows / 32 < 132 and row >= 256 and rows * row >= 65536
+
+
+class _Fuser:
+    def __init__(self, graph):
+        self.graph = graph
+        self.users, self.wanted = _uses(graph)
+        self.trees = _Trees(graph, self.users, self.wanted)
+        self.inlined = self.trees.inlined
+        self.roots = {}       # node -> its roots (several for the operands of a concatenation)
+        self.extern = {}      # extern node -> its group
+        self.groups = []
+        self.by_bit = []      # bit number -> root or extern group
+        self.enabled = True
+
+    # reachability
+
+    def _new_bit(self, group):
+        bit = 1 << len(self.by_bit)
+        self.by_bit.append(group)
+        group.mask |= bit
+        return bit
+
+    def _link(self, g, anc):
+        """Record that ``g``, and what runs after it, depends on the roots ``anc`` (closed under ancestors)."""
+        g.anc |= anc & ~g.mask
+        everything = g.anc | g.mask
+        for d in self.groups:
+            if d.anc & g.mask:
+                d.anc |= everything
+
+    def _producers(self, root):
+        """The groups that must run before a root, with the (producer root, alignment) pairs that could join."""
+        groups, edges = {}, []
+        for node, aligns in root.reads.items():
+            if node in self.extern:
+                g = self.extern[node]
+                groups[id(g)] = g
+            for q in self.roots.get(node, ()):
+                groups[id(q.group)] = q.group
+                if q.part is None:
+                    edges.append((q, aligns))
+        return groups, edges
+
+    # joining
+
+    def _mapping(self, root, g, q, align):
+        """Domain dimension -> group dimension for a root that reads member ``q`` with this alignment, or None."""
+        if align is None:
+            return None
+        place, mapping = q.out_place(), {}
+        for k, d in enumerate(align):
+            if d == FIXED:
+                continue
+            if place[k] == FIXED or mapping.setdefault(d, place[k]) != place[k]:
+                return None
+        free = [d for d, s in enumerate(root.domain) if not is_one(s) and d not in mapping]
+        if free:
+            spare = [x for x in sorted(g.reduced) if x not in mapping.values()]
+            if len(spare) != len(free):
+                return None
+            for d, x in zip(free, spare):
+                if not same(root.domain[d], g.dims[x]):
+                    return None
+                mapping[d] = x
+        if len(set(mapping.values())) != len(mapping):
+            return None
+        return mapping
+
+    def _joins(self, root, g):
+        """The place (domain -> group dimension) with which ``root`` can join ``g``, or None. Changes nothing."""
+        if g.extern is not None or g.device != root.node.type.device or len(g.members) >= MAX_MEMBERS:
+            return None
+        if len(g.reads | set(root.reads)) > MAX_READS:
+            return None
+        found, after = None, False
+        for node, aligns in root.reads.items():
+            for q in self.roots.get(node, ()):
+                if q.group is not g:
+                    continue
+                if q.part is not None:
+                    return None
+                after = after or q.after or q.needs_row
+                for align in aligns:
+                    mapping = self._mapping(root, g, q, align)
+                    if mapping is None or (found is not None and mapping != found):
+                        return None
+                    found = mapping
+        if found is None:
+            return None
+        return self._check_join(root, g, found, after)
+
+    def _check_join(self, root, g, mapping, after):
+        cover = set(mapping.values())
+        everything = set(range(len(g.dims)))
+        element = cover == everything
+        if not element and cover != everything - g.reduced:
+            return None
+        reduced = g.reduced
+        if root.needs_row:
+            mine = frozenset(mapping[d] for d in root.reduced)
+            if not element or (g.reduced and mine != g.reduced):
+                return None
+            if root.node.op == "cumsum" and (len(mine) != 1 or any(m.node.op in REDUCTIONS for m in g.members)):
+                return None
+            if root.node.op in REDUCTIONS and any(m.node.op == "cumsum" and m.part is None for m in g.members):
+                return None
+            order = [mapping[d] for d in root.reduced]
+            if order != sorted(order) and root.node.op in ("argmax", "argmin"):
+                return None
+            reduced = mine
+        split = g.split
+        if root.needs_row and not g.reduced:
+            split = self._splits(root, g.device, g.dims, reduced, mapping)
+        if split and ((element and after) or root.node.op in ("argmax", "argmin", "cumsum")):
+            return None
+        return mapping, after, reduced, split
+
+    def _splits(self, root, device, dims, reduced, mapping):
+        if root.node.op in ("argmax", "argmin", "cumsum"):
+            return False
+        inner = inner_dim(root)
+        return wants_split(device, dims, reduced, inner is None or mapping.get(inner) in reduced)
+
+    def _add(self, root, g, mapping, after, reduced, split):
+        root.group, root.after = g, after
+        root.place = tuple(FIXED if is_one(s) else mapping[d] for d, s in enumerate(root.domain))
+        g.reduced, g.split = reduced, split
+        g.members.append(root)
+        g.reads |= set(root.reads)
+        root.bit = self._new_bit(g)
+        self.by_bit[-1] = root
+
+    def _alone(self, root):
+        g = Group(root.node.type.device)
+        mapping = {}
+        for d, s in enumerate(root.domain):
+            if not is_one(s):
+                mapping[d] = len(g.dims)
+                g.dims.append(s)
+        reduced = frozenset(mapping[d] for d in root.reduced)
+        split = bool(reduced) and self._splits(root, g.device, g.dims, reduced, mapping)
+        g.position = root.position
+        self._add(root, g, mapping, False, reduced, split)
+        self.groups.append(g)
+        return g
+
+    def _place_root(self, root):
+        groups, edges = self._producers(root)
+        anc = 0
+        for g in groups.values():
+            anc |= g.mask | g.anc
+        candidates = {id(q.group): q.group for q, aligns in edges if q.group.extern is None}
+        joined = None
+        if self.enabled:
+            for g in sorted(candidates.values(), key=lambda g: -g.members[-1].position):
+                if any(h is not g and h.anc & g.mask for h in groups.values()):
+                    continue
+                place = self._joins(root, g)
+                if place is not None:
+                    self._add(root, g, *place)
+                    joined = g
+                    break
+        if joined is None:
+            joined = self._alone(root)
+            joined.anc = anc
+        else:
+            self._link(joined, anc)
+        if self.enabled:
+            for g in candidates.values():
+                if g is not joined and g.members:
+                    self._merge_by_read(joined, g, root)
+        return joined
+
+    def _merge_by_read(self, g, other, root):
+        """Join the group of another producer of ``root`` to the group ``g`` that it is in, when ``root`` reads it in step."""
+        mapping = None
+        for node, aligns in root.reads.items():
+            for q in self.roots.get(node, ()):
+                if q.group is not other or q.part is not None:
+                    if q.group is other:
+                        return
+                    continue
+                for align in aligns:
+                    if align is None:
+                        return
+                    one = {}
+                    for k, d in enumerate(align):
+                        x = q.out_place()[k]
+                        if d != FIXED and x != FIXED:
+                            one[x] = root.place[d]
+                    if mapping is not None and one != mapping:
+                        return
+                    mapping = one
+        if mapping is not None:
+            self._merge(g, other, mapping, related=True)
+
+    def _merge(self, g, other, mapping, related):
+        """Move the members of ``other`` to ``g``; ``mapping``: dimension of ``other`` -> dimension of ``g``. Returns whether it was done."""
+        if g.device != other.device or g.extern or other.extern or len(g.members) + len(other.members) > MAX_MEMBERS:
+            return False
+        if len(mapping) != len(other.dims) or len(other.dims) != len(g.dims) or len(set(mapping.values())) != len(mapping):
+            return False
+        if not all(same(other.dims[x], g.dims[y]) for x, y in mapping.items()):
+            return False
+        moved = frozenset(mapping[x] for x in other.reduced)
+        if moved and g.reduced and moved != g.reduced:
+            return False
+        if len(g.reads | other.reads) > MAX_READS:
+            return False
+        if any(m.node.op == "cumsum" and m.part is None for m in g.members + other.members) and (moved or g.reduced):
+            return False
+        if moved and g.reduced and bool(g.split) != bool(other.split):
+            return False
+        order = [mapping[x] for x in sorted(other.reduced)]
+        if order != sorted(order) and any(m.node.op in ("argmax", "argmin") for m in other.members):
+            return False
+        both = g.mask | other.mask
+        for d in self.groups:
+            if d.anc & both and (g.anc | other.anc) & d.mask and d is not g and d is not other:
+                return False
+        downstream = (other.anc & g.mask) or (g.anc & other.mask)
+        if downstream and not related:
+            return False
+        if downstream and (moved or g.reduced):
+            # A chain of row computations across the two: reductions of one must not be fed by ``after`` values of a split other.
+            if g.split or other.split:
+                return False
+        for m in other.members:
+            m.group = g
+            m.place = tuple(FIXED if p == FIXED else mapping[p] for p in m.place)
+            self.by_bit[m.bit.bit_length() - 1] = m
+        g.members = sorted(g.members + other.members, key=lambda m: (m.position, m.part or 0))
+        g.reduced, g.split = g.reduced or moved, g.split or other.split
+        g.reads |= other.reads
+        g.position = min(g.position, other.position)
+        other.members = []
+        g.mask = both
+        g.anc = (g.anc | other.anc) & ~both
+        for d in self.groups:
+            if d.anc & both and d is not g:
+                d.anc |= g.anc | both
+        for m in g.members:
+            m.after = any(
+                q.group is g and (q.after or q.needs_row) for node in m.reads for q in self.roots.get(node, ()))
+        self.groups.remove(other)
+        return True
+
+    # siblings
+
+    def _siblings(self):
+        """Join groups without a path between them that read one tensor in step over one space."""
+        readers = {}
+        for g in self.groups:
+            for m in g.members:
+                for node, aligns in m.reads.items():
+                    if None in aligns or len(aligns) != 1 or (node in self.roots and self.roots[node][0].group is g):
+                        continue
+                    (align,) = aligns
+                    if all(a == FIXED for a in align) or isinstance(node.type, tuple):
+                        continue
+                    readers.setdefault(node, []).append((m, align))
+        for node, found in readers.items():
+            if len(found) < 2 or len({id(m.group) for m, _ in found}) < 2:
+                continue
+            first, first_align = found[0]
+            for m, align in found[1:]:
+                g, other = first.group, m.group
+                if g is other or len(g.dims) != len(other.dims):
+                    continue
+                mapping = {}
+                for k, d in enumerate(align):
+                    if d != FIXED and first_align[k] != FIXED:
+                        mapping[m.place[d]] = first.place[first_align[k]]
+                self._merge(g, other, mapping, related=False)
+
+    # the whole
+
+    def run(self) -> Schedule:
+        impure = None
+        for position, n in enumerate(self.graph.nodes):
+            if n.op in VIEWS or n.op == "input":
+                continue
+            if n.op in EXTERN:
+                if n.op == "getitem":
+                    self.extern[n] = self.extern[n.inputs[0]]
+                    continue
+                g = Group(None)
+                g.extern, g.position = n, position
+                self.extern[n] = g
+                self._new_bit(g)
+                for i in n.inputs:
+                    for r in self._requires(base_of(i)):
+                        g.anc |= r.mask | r.anc
+                        g.needs.append(r)
+                if n.impure:
+                    if impure is not None:
+                        g.anc |= impure.mask | impure.anc
+                        g.needs.append(impure)
+                    impure = g
+                self.groups.append(g)
+            elif n not in self.inlined or n in self.wanted:
+                if n.op == "cat":
+                    self.roots[n] = [Root(n, position, k) for k, i in enumerate(n.inputs) if not (len(i.type.shape) == 1 and _is_zero(i.type.shape[0]))]
+                else:
+                    self.roots[n] = [Root(n, position)]
+                for r in self.roots[n]:
+                    _collect(r, self.inlined)
+                    self._place_root(r)
+        if self.enabled:
+            self._siblings()
+        return self._finish()
+
+    def _requires(self, base):
+        """The groups that must have run before a base value can be used as a tensor."""
+        if base.op in EXTERN:
+            return [self.extern[base]] if base in self.extern else []
+        return [r.group for r in self.roots[base]]
+
+    def _finish(self) -> Schedule:
+        s = Schedule()
+        s.roots, s.users = self.roots, self.users
+        stored = s.stored
+        for n in self.wanted:
+            if n.op not in EXTERN:
+                stored.add(n)
+        for g in self.groups:
+            for m in g.members:
+                for node, aligns in m.reads.items():
+                    for q in self.roots.get(node, ()):
+                        if q.group is not g or q.part is not None:
+                            stored.add(node)
+        s.order = self._topological()
+        return s
+
+    def _topological(self):
+        """Groups in dependency order; among the ready ones, that which stands first in the program."""
+        waiting, ready, done, after = {}, [], [], {}
+        for g in self.groups:
+            needs = {id(h): h for n in g.needs for h in [self._alive(n)]}
+            for m in g.members:
+                for node in m.reads:
+                    for h in self._requires(node):
+                        if h is not g:
+                            needs[id(h)] = h
+            waiting[id(g)] = len(needs)
+            for h in needs.values():
+                after.setdefault(id(h), []).append(g)
+            if not needs:
+                heapq.heappush(ready, (g.position, id(g), g))
+        while ready:
+            g = heapq.heappop(ready)[2]
+            done.append(g)
+            for d in after.get(id(g), ()):
+                waiting[id(d)] -= 1
+                if not waiting[id(d)]:
+                    heapq.heappush(ready, (d.position, id(d), d))
+        assert len(done) == len(self.groups), "the groups form a cycle"
+        return done
+
+    def _alive(self, g):
+        """The group that an earlier noted group has become part of."""
+        return g if g.extern is not None else self.by_bit[(g.mask & -g.mask).bit_length() - 1].group
+
+
+def _is_zero(size) -> bool:
+    return type(size) is int and size == 0
+
+
+def fuse(graph, enabled: bool = True) -> Schedule:
+    """Group the nodes of a graph. ``enabled=False`` gives each root a kernel of its own (for tests and debugging)."""
+    fuser = _Fuser(graph)
+    fuser.enabled = enabled
+    return fuser.run()

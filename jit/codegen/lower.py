@@ -1,0 +1,599 @@
+"""From a fusion group to a kernel: each root is evaluated at the group's indices, by recursion through the graph.
+
+The value of a node is asked for at an index (a tuple of expressions over the loop axes). Views only change the index; a pointwise op asks
+its operands; a value that another kernel or a library call made is a load at ``sum(index * stride)``; a reduction of this group is
+computed once per row. Values that are asked for twice at one index are computed once. Adding an op is one entry of ``LOWER``.
+
+Arithmetic in half types is done in float32. An explicit ``cast`` rounds in both directions: to a half type, and from one when
+the value in hand has not been rounded to it yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+
+from .. import config
+from ..errors import Unsupported
+from ..graph import dims
+from . import fusion, indexing, loops
+from .indexing import FIXED, VIEWS, is_one, linear
+
+LOWER = {}
+HALF = loops.HALF
+KERNEL_DTYPES = frozenset([torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
+                           torch.uint8, torch.bool])
+
+
+def lowers(*ops):
+    """Register ``fn(emitter, node, index, mask) -> value name`` as the lowering of some prims."""
+
+    def register(fn):
+        LOWER.update(dict.fromkeys(ops, fn))
+        return fn
+
+    return register
+
+
+def register_dtype(dtype):
+    """The dtype in which values of a tensor dtype are computed."""
+    return torch.float32 if dtype in HALF else dtype
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies: a storage (any hashable key, one pointer argument each), strides and an offset, in elements."""
+
+    storage: object
+    strides: tuple
+    offset: object
+    dtype: torch.dtype
+
+
+class Emitter:
+    """Builds the kernel of one group.
+
+    Args:
+        group: a fusion.Group that is not extern.
+        places: function (node) -> Place of a stored value, or None for a value that is only computed here.
+        stored: the nodes whose buffers this group writes.
+        stage: None for a whole kernel; 1 or 2 for the stages of a split reduction.
+        chunk: the length of a chunk of a split reduction.
+    """
+
+    def __init__(self, group, places, stored, stage=None, split_dim=None, chunk=None):
+        self.group, self.places, self.stored, self.stage = group, places, stored, stage
+        self.b = loops.KernelBuilder(group.device.type)
+        self.arguments = []            # storage key of each buffer, in order
+        self._buffers = {}             # storage key -> buffer name
+        self._memo, self._rounded, self._indices = {}, set(), {}
+        self.members = {m.node: m for m in group.members if m.part is None}
+        self.tail = None
+        self._lay_out(split_dim, chunk)
+
+    # axes
+
+    def _lay_out(self, split_dim, chunk):
+        group = self.group
+        self.sym = [None] * len(group.dims)
+        order = parallel_order(group)
+        if self.stage == 1:
+            self.chunk_sym = self.b.axis(dims.ceil_div(group.dims[split_dim], chunk))
+        for d in order:
+            self.sym[d] = self.b.axis(group.dims[d])
+        if self.stage == 2:
+            self.chunk_sym = self.b.axis(dims.ceil_div(group.dims[split_dim], chunk), "r")
+            return
+        for d in sorted(group.reduced):
+            if self.stage == 1 and d == split_dim:
+                inner = self.b.axis(chunk, "r")
+                self.sym[d] = self.chunk_sym * chunk + inner
+                if not dims.divisible(group.dims[d], chunk):
+                    self.tail = self.less(self.sym[d], group.dims[d])
+            else:
+                self.sym[d] = self.b.axis(group.dims[d], "r")
+
+    def at(self, root, align=None):
+        """The index of a root's domain (or of dimensions of it) in terms of the axes."""
+        place = root.place if align is None else [FIXED if d == FIXED else root.place[d] for d in align]
+        return tuple(0 if p == FIXED else self.sym[p] for p in place)
+
+    # values
+
+    def buffer(self, storage, dtype, writes: bool) -> str:
+        name = self._buffers.get(storage)
+        if name is None:
+            name = self._buffers[storage] = self.b.buffer(dtype, "out" if writes else "in")
+            self.arguments.append(storage)
+            return name
+        k = self.arguments.index(storage)
+        old = self.b.buffers[k]
+        if old.dtype is not dtype:
+            raise Unsupported("a kernel reads and writes one memory under two dtypes")
+        if old.role != ("out" if writes else "in"):
+            self.b.buffers[k] = loops.Buffer(name, dtype, "inout")
+        return name
+
+    def constant(self, value, dtype) -> str:
+        return self.b.const(value, dtype)
+
+    def compute(self, op, *args, dtype) -> str:
+        return self.b.compute(op, *args, dtype=dtype)
+
+    def less(self, a, b) -> Optional[str]:
+        """The bool value ``a < b`` of two index expressions; None when it always holds."""
+        if dims.nonnegative(b - a - 1):
+            return None
+        return self.compute("lt", self.b.index(a), self.b.index(b), dtype=torch.bool)
+
+    def both(self, a: Optional[str], b: Optional[str]) -> Optional[str]:
+        """The conjunction of two masks, where None is "always"."""
+        if a is None or b is None:
+            return b if a is None else a
+        return self.compute("logical_and", a, b, dtype=torch.bool)
+
+    def within(self, index, lo, hi) -> Optional[str]:
+        """The mask of ``lo <= index < hi``."""
+        return self.both(self.less(lo - 1, index), self.less(index, hi))
+
+    def round(self, value, dtype) -> str:
+        """A float32 value rounded to a half dtype, still as float32."""
+        if (value, dtype) in self._rounded:
+            return value
+        value = self.b.cast(self.b.cast(value, dtype), torch.float32)
+        self._rounded.add((value, dtype))
+        return value
+
+    def load(self, place: Place, index, mask, shape) -> str:
+        e = place.offset + linear(index, place.strides)
+        if mask is not None and all(dims.nonnegative(i) and dims.nonnegative(s - 1 - i) for i, s in zip(index, shape)):
+            mask = None
+        name = self.b.load(self.buffer(place.storage, place.dtype, False), e, mask)
+        if place.dtype in HALF:
+            half, name = place.dtype, self.b.cast(name, torch.float32)
+            self._rounded.add((name, half))
+        return name
+
+    def value(self, node, index, mask=None) -> str:
+        """The name of the value of ``node`` at ``index``, in the register dtype. ``mask`` says where it matters."""
+        key = (node.id, tuple([loops.index_key(i) for i in index]), mask)
+        name = self._memo.get(key)
+        if name is None:
+            name = self._memo[key] = self._value(node, index, mask)
+        return name
+
+    def _value(self, node, index, mask):
+        if node.op in VIEWS:
+            base = indexing.base_of(node)
+            if base not in self.members:
+                place = self.places(base)
+                if place is not None:
+                    view = Place(place.storage, node.type.strides, place.offset + indexing.offset_in_base(node), place.dtype)
+                    return self.load(view, index, mask, node.type.shape)
+            return self.value(node.inputs[0], indexing.view_index(node, index), mask)
+        if node not in self.members:
+            place = self.places(node)
+            if place is not None:
+                return self.load(place, index, mask, node.type.shape)
+        if node.type.dtype not in KERNEL_DTYPES:
+            raise Unsupported(f"kernels over {node.type.dtype}")
+        if node.op not in LOWER:
+            raise Unsupported(f"no lowering of the prim {node.op}")
+        return LOWER[node.op](self, node, index, mask)
+
+    # stores
+
+    def store(self, place: Place, index, value, mask=None):
+        e = place.offset + linear(index, place.strides)
+        value = self.b.cast(value, place.dtype)
+        self.b.store(self.buffer(place.storage, place.dtype, True), e, value, mask)
+
+    def emit_member(self, root):
+        """Evaluate one root and store it where it is stored."""
+        if root.node not in self.stored:
+            return
+        index = self.at(root, root.out_align)
+        value = self.value(root.source, index, self.tail)
+        place = self.stored[root.node]
+        if root.part is not None:
+            place = Place(place.storage, place.strides, place.offset + root.offset, place.dtype)
+        element = any(p in self.group.reduced for p in root.out_place())
+        self.store(place, index, value, self.tail if element else None)
+
+    def finish(self, name):
+        kernel = collapse(self.b.finish(name))
+        return kernel
+
+
+def parallel_order(group):
+    """The group's parallel dimensions, outermost first, by the strides of its largest store."""
+    parallel = [d for d in range(len(group.dims)) if d not in group.reduced]
+    best, size = None, -1
+    for m in group.members:
+        covered = {p for p in m.out_place() if p != FIXED}
+        n = indexing.numel_hint(m.node.type.shape)
+        if n > size and covered >= set(parallel):
+            best, size = m, n
+    if best is None:
+        return parallel
+    stride = {p: indexing.size_hint(s) for p, s in zip(best.out_place(), best.strides) if p != FIXED}
+    return sorted(parallel, key=lambda d: (-stride[d], d))
+
+
+# pointwise
+
+
+_BOOL_FORM = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and",
+              "bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "bitwise_not": "logical_not", "ne": "logical_xor",
+              "sub": "logical_xor"}
+_INTEGER_IDENTITY = frozenset("ceil floor round trunc".split())
+_FLOAT_PREDICATE = {"isnan": False, "isinf": False, "isfinite": True}
+
+
+@lowers(*(loops.POINTWISE - {"cast"}))
+def _pointwise(e, node, index, mask):
+    args = [e.value(i, indexing.broadcast_index(i.type.shape, index), mask) for i in node.inputs]
+    op, operand = node.op, e.b.dtype[args[-1]]
+    dtype = register_dtype(node.type.dtype)
+    if op == "where":
+        return e.compute(op, *args, dtype=dtype)
+    if operand is torch.bool:
+        if op in _BOOL_FORM:
+            return e.compute(_BOOL_FORM[op], *args, dtype=torch.bool)
+        if op in ("sign", "abs", "relu") or op in _INTEGER_IDENTITY:
+            return args[0]
+        if op == "eq":
+            return e.compute("logical_not", e.compute("logical_xor", *args, dtype=torch.bool), dtype=torch.bool)
+        if op in ("lt", "le", "gt", "ge", "signbit"):
+            args = [e.b.cast(a, torch.uint8) for a in args]
+            operand = torch.uint8
+    if op.startswith("logical_"):
+        args = [to_bool(e, a) for a in args]
+    if not operand.is_floating_point:
+        if op in _FLOAT_PREDICATE:
+            return e.constant(_FLOAT_PREDICATE[op], torch.bool)
+        if op in _INTEGER_IDENTITY:
+            return args[0]
+        if op == "signbit":
+            return e.compute("lt", args[0], e.constant(0, operand), dtype=torch.bool)
+        if op in ("fmax", "fmin"):
+            op = {"fmax": "maximum", "fmin": "minimum"}[op]
+    value = e.compute(op, *args, dtype=dtype)
+    if config.match_eager_rounding and node.type.dtype in HALF:
+        value = e.round(value, node.type.dtype)
+    return value
+
+
+def to_bool(e, value):
+    dtype = e.b.dtype[value]
+    return value if dtype is torch.bool else e.compute("ne", value, e.constant(0, dtype), dtype=torch.bool)
+
+
+@lowers("cast")
+def _cast(e, node, index, mask):
+    source, target = node.inputs[0].type.dtype, node.type.dtype
+    value = e.value(node.inputs[0], indexing.broadcast_index(node.inputs[0].type.shape, index), mask)
+    if source in HALF:
+        value = e.round(value, source)
+    if target in HALF:
+        return e.round(e.b.cast(value, torch.float32), target)
+    if target is torch.bool:
+        return to_bool(e, value)
+    return e.b.cast(value, target)
+
+
+@lowers("clone")
+def _clone(e, node, index, mask):
+    return e.value(node.inputs[0], index, mask)
+
+
+# sources
+
+
+@lowers("scalar", "full")
+def _scalar(e, node, index, mask):
+    value, dtype = node.attrs["value"], register_dtype(node.type.dtype)
+    if isinstance(value, dims.Dim):
+        return e.b.cast(e.b.index(value), dtype)
+    if dtype is torch.bool:
+        value = bool(value)
+    elif dtype.is_floating_point:
+        value = float(value)
+    else:
+        value = int(value)
+    return e.constant(value, dtype)
+
+
+@lowers("iota")
+def _iota(e, node, index, mask):
+    start, step, dtype = node.attrs["start"], node.attrs["step"], register_dtype(node.type.dtype)
+    if not isinstance(start, float) and not isinstance(step, float):
+        return e.b.cast(e.b.index(index[0] * step + start), dtype)
+    if isinstance(start, dims.Dim) or isinstance(step, dims.Dim):
+        raise Unsupported("a float range with symbolic bounds")
+    # arange(length) in the tensor's own type, times step, plus start
+    value = e.b.cast(e.b.index(index[0]), dtype)
+    if step != 1:
+        value = e.compute("mul", value, e.constant(float(step), dtype), dtype=dtype)
+    return e.compute("add", value, e.constant(float(start), dtype), dtype=dtype) if start else value
+
+
+# copies and indexing
+
+
+@lowers("flip")
+def _flip(e, node, index, mask):
+    shape = node.type.shape
+    return e.value(node.inputs[0], tuple(s - 1 - i if d in node.attrs["dims"] else i for d, (i, s) in enumerate(zip(index, shape))), mask)
+
+
+@lowers("constant_pad")
+def _constant_pad(e, node, index, mask):
+    x, dtype = node.inputs[0], register_dtype(node.type.dtype)
+    inner, inside = [], None
+    for i, s, (lo, hi) in zip(index, x.type.shape, node.attrs["pads"]):
+        inner.append(i - lo)
+        inside = e.both(inside, e.within(i - lo, 0, s))
+    value = e.value(x, tuple(inner), e.both(mask, inside))
+    if inside is None:
+        return value
+    fill = node.attrs["value"]
+    fill = bool(fill) if dtype is torch.bool else float(fill) if dtype.is_floating_point else int(fill)
+    return e.compute("where", inside, value, e.constant(fill, dtype), dtype=dtype)
+
+
+@lowers("cat")
+def _cat(e, node, index, mask):
+    d, dtype = node.attrs["dim"], register_dtype(node.type.dtype)
+    start, parts = 0, []
+    for x in node.inputs:
+        if len(x.type.shape) != len(index):
+            continue
+        size = x.type.shape[d]
+        if not (type(size) is int and size == 0):
+            parts.append((start, start + size, x))
+        start = start + size
+    result = None
+    for start, stop, x in reversed(parts):
+        if dims.nonnegative(start - 1 - index[d]) or dims.nonnegative(index[d] - stop):
+            continue
+        inside = e.within(index[d], start, stop)
+        value = e.value(x, index[:d] + (index[d] - start,) + index[d + 1 :], e.both(mask, inside))
+        if result is None or inside is None:
+            result = value
+        else:
+            result = e.compute("where", e.less(index[d], stop), value, result, dtype=dtype)
+    return result
+
+
+def _position(e, index_node, index, mask, size, wrap):
+    """An index tensor's entry as a term of an index expression, wrapped from the end where negative."""
+    i = e.b.cast(e.value(index_node, index, mask), torch.int64)
+    if wrap:
+        limit = e.b.index(size) if isinstance(size, dims.Dim) else e.constant(size, torch.int64)
+        negative = e.compute("lt", i, e.constant(0, torch.int64), dtype=torch.bool)
+        i = e.compute("where", negative, e.compute("add", i, limit, dtype=torch.int64), i, dtype=torch.int64)
+    return i
+
+
+@lowers("gather")
+def _gather(e, node, index, mask):
+    x, d = node.inputs[0], node.attrs["dim"]
+    size = x.type.shape[d]
+    i = _position(e, node.inputs[1], index, mask, size, wrap=False)
+    ok = e.check_index(i, size, mask)
+    return e.value(x, index[:d] + (e.b.symbol(i, size),) + index[d + 1 :], e.both(mask, ok))
+
+
+@lowers("index")
+def _index(e, node, index, mask):
+    x, where = node.inputs[0], node.attrs["dims"]
+    first, rank = where[0], len(node.inputs[1].type.shape)
+    inner = index[first : first + rank]
+    terms = []
+    for d, tensor in zip(where, node.inputs[1:]):
+        size = x.type.shape[d]
+        i = _position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner), mask, size, wrap=True)
+        ok = e.check_index(i, size, mask)
+        mask = e.both(mask, ok)
+        terms.append(e.b.symbol(i, size))
+    return e.value(x, index[:first] + tuple(terms) + index[first + rank :], mask)
+
+
+ERROR = "error flag"  # the storage key of the int32 that a failed check sets
+
+
+def _check_index(e, value, size, mask):
+    limit = e.b.index(size) if isinstance(size, dims.Dim) else e.constant(size, torch.int64)
+    low = e.compute("ge", value, e.constant(0, torch.int64), dtype=torch.bool)
+    ok = e.compute("logical_and", low, e.compute("lt", value, limit, dtype=torch.bool), dtype=torch.bool)
+    name = e._buffers.get(ERROR)
+    if name is None:
+        name = e._buffers[ERROR] = e.b.buffer(torch.int32, "error")
+        e.arguments.append(ERROR)
+    e.b.check(ok, name, 1, mask)
+    return ok
+
+
+Emitter.check_index = _check_index
+
+
+# reductions
+
+
+_REDUCE = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin"}
+
+
+def reduction_identity(op, dtype):
+    """The value that does not change a reduction over ``dtype``."""
+    if op in ("sum", "any"):
+        return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
+    if op in ("prod", "all"):
+        return True if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
+    if dtype.is_floating_point:
+        return float("-inf") if op == "max" else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if op == "max" else info.max
+
+
+def reduction_dtype(node):
+    """The dtype in which a reduction accumulates."""
+    if node.op in ("any", "all"):
+        return torch.bool
+    if node.op in ("amax", "amin", "argmax", "argmin"):
+        return register_dtype(node.inputs[0].type.dtype)
+    return register_dtype(node.type.dtype)
+
+
+@lowers(*_REDUCE)
+def _reduction(e, node, index, mask):
+    op, x, dtype = _REDUCE[node.op], node.inputs[0], reduction_dtype(node)
+    root = e.members.get(node)
+    if root is None:
+        raise Unsupported(f"the reduction {node.name} is read outside its kernel without a buffer")
+    if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
+        raise Unsupported(f"the reduction {node.name} is read out of step with its kernel")
+    if e.stage == 2 and root.reduced:
+        op_again = op
+        partial = e.b.load(e.buffer((node, "partial"), dtype, False), e.partial_index(node))
+        return e.b.cast(e.b.reduce(op_again, partial, dtype), register_dtype(node.type.dtype))
+    value = e.value(x, e.at(root), e.tail)
+    if dtype is torch.bool and op in ("any", "all", "max", "min"):
+        value, op = to_bool(e, value), {"max": "any", "min": "all"}.get(op, op)
+    value = e.b.cast(value, torch.uint8 if dtype is torch.bool and op.startswith("arg") else dtype)
+    if not root.reduced:
+        value = e.constant(0, torch.int64) if op.startswith("arg") else value
+        return e.b.cast(value, register_dtype(node.type.dtype))
+    if e.tail is not None:
+        value = e.compute("where", e.tail, value, e.constant(reduction_identity(op, dtype), dtype), dtype=dtype)
+    result = e.b.reduce(op, value)
+    if e.stage == 1:
+        e.b.store(e.buffer((node, "partial"), dtype, True), e.partial_index(node), result)
+        return result
+    return e.b.cast(result, register_dtype(node.type.dtype))
+
+
+def _partial_index(e, node):
+    """Partial results lie as [chunk, row...], rows in the order of the group's parallel dimensions."""
+    rows = [d for d in range(len(e.group.dims)) if d not in e.group.reduced]
+    shape = tuple(e.group.dims[d] for d in rows)
+    count = dims.product(shape)
+    return e.chunk_sym * count + linear(tuple(e.sym[d] for d in rows), indexing.contiguous_strides(shape))
+
+
+Emitter.partial_index = _partial_index
+
+
+@lowers("cumsum")
+def _cumsum(e, node, index, mask):
+    root, x = e.members[node], node.inputs[0]
+    dtype = register_dtype(node.type.dtype)
+    if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
+        raise Unsupported(f"the scan {node.name} is read out of step with its kernel")
+    value = e.b.cast(e.value(x, index, None), dtype)
+    return e.b.scan("sum", value) if root.reduced else value
+
+
+# whole kernels
+
+
+@dataclass
+class Lowered:
+    """A kernel with the storage keys of its buffers, and the partial buffers that it writes: {key: (dtype, numel)}."""
+
+    kernel: loops.Kernel
+    arguments: list
+    partials: dict
+
+
+def chunk_plan(group):
+    """(dimension, chunk length) by which a split reduction is cut: the same for every number of threads, so that results are too."""
+    reduced = sorted(group.reduced)
+    size = {d: indexing.size_hint(group.dims[d]) for d in reduced}
+    total = 1
+    for d in reduced:
+        total *= size[d]
+    wanted = min(max(total // 8192, 2), 64) if group.device.type == "cpu" else min(max(total // 4096, 2), 256)
+    dim = next((d for d in reduced if size[d] >= wanted), max(reduced, key=lambda d: size[d]))
+    length = max(-(-size[dim] // wanted), 1)
+    if type(group.dims[dim]) is int:
+        for candidate in range(length, min(2 * length, size[dim]) + 1):
+            if size[dim] % candidate == 0:
+                length = candidate
+                break
+    return dim, length
+
+
+def lower_group(group, places, stored, name) -> list:
+    """The kernels of a group: one, or two for a split reduction. Returns a list of Lowered."""
+    if not group.split:
+        e = Emitter(group, places, stored)
+        for m in group.members:
+            e.emit_member(m)
+        return [Lowered(e.finish(name), e.arguments, {})]
+    dim, chunk = chunk_plan(group)
+    first = Emitter(group, places, stored, 1, dim, chunk)
+    partials = {}
+    rows = dims.product([d for k, d in enumerate(group.dims) if k not in group.reduced])
+    for m in group.members:
+        if m.needs_row:
+            first.value(m.node, first.at(m, m.out_align))
+            partials[(m.node, "partial")] = (reduction_dtype(m.node), rows * dims.ceil_div(group.dims[dim], chunk))
+        elif not m.after and any(p in group.reduced for p in m.out_place()):
+            first.emit_member(m)
+    second = Emitter(group, places, stored, 2, dim, chunk)
+    for m in group.members:
+        if m.needs_row or not any(p in group.reduced for p in m.out_place()):
+            second.emit_member(m)
+    return [Lowered(first.finish(name + "_a"), first.arguments, partials), Lowered(second.finish(name + "_b"), second.arguments, {})]
+
+
+def collapse(kernel: loops.Kernel) -> loops.Kernel:
+    """Join neighbouring axes that every index walks as one, so that loops are long and indices simple."""
+    axes, raxes = list(kernel.axes), list(kernel.raxes)
+    exprs = [s.expr if isinstance(s, loops.IndexValue) else s.index for s in kernel.body if isinstance(s, (loops.Load, loops.Store, loops.IndexValue))]
+    replaced = {}
+
+    def join(group):
+        k = len(group) - 2
+        while k >= 0:
+            outer, inner = group[k], group[k + 1]
+            for e in exprs:
+                a, b = dims.coefficient(e, outer.name), dims.coefficient(e, inner.name)
+                if a is None or b is None or not indexing.same(a, b * inner.extent):
+                    break
+            else:
+                axis = loops.Axis(inner.name, outer.extent * inner.extent, inner.kind)
+                for name, e in list(replaced.items()):
+                    replaced[name] = dims.subst(e, {outer.name: 0, inner.name: axis.sym})
+                replaced[outer.name], replaced[inner.name] = 0, axis.sym
+                exprs[:] = [dims.subst(e, {outer.name: 0, inner.name: axis.sym}) for e in exprs]
+                group[k : k + 2] = [axis]
+            k -= 1
+
+    join(axes)
+    join(raxes)
+    rename = {}
+    out = []
+    for kind, group in (("p", axes), ("r", raxes)):
+        new = [loops.Axis(f"{kind}{i}", a.extent, kind) for i, a in enumerate(group)]
+        rename.update({a.name: n.sym for a, n in zip(group, new) if a.name != n.name})
+        out.append(tuple(new))
+    if not replaced and not rename:
+        return kernel
+
+    def change(e):
+        return dims.subst(dims.subst(e, replaced), rename) if type(e) is not int else e
+
+    body = []
+    for s in kernel.body:
+        if isinstance(s, loops.Load):
+            s = loops.Load(s.dst, s.buffer, change(s.index), s.mask, s.other)
+        elif isinstance(s, loops.Store):
+            s = loops.Store(s.buffer, change(s.index), s.value, s.mask)
+        elif isinstance(s, loops.IndexValue):
+            s = loops.IndexValue(s.dst, change(s.expr), s.dtype)
+        body.append(s)
+    return loops.Kernel(kernel.name, out[0], out[1], kernel.buffers, kernel.sizes, tuple(body), kernel.device)

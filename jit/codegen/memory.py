@@ -1,0 +1,127 @@
+"""Where intermediate buffers lie: one arena per plan, with offsets assigned by lifetime, and in-place reuse.
+
+Buffers are visited in order of their first use and take the smallest free gap that fits. Sizes that hold symbols cannot be compared for all
+values, so such a buffer only takes the place of a dead one of the very same size; they lie behind the buffers of constant size.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+import torch
+
+from ..graph import dims
+from . import indexing
+
+ALIGNMENT = {"cpu": 64, "cuda": 256}
+
+
+@dataclass
+class Span:
+    """A buffer's size in bytes (IntExpr) and its lifetime in step numbers, both ends included."""
+
+    key: object
+    nbytes: object
+    first: int
+    last: int
+
+
+def align_up(nbytes, alignment: int):
+    """The next multiple of ``alignment``; symbolic sizes give a symbolic result."""
+    return dims.ceil_div(nbytes, alignment) * alignment
+
+
+@dataclass
+class Arena:
+    """Offsets (bytes, IntExpr) of buffers in one allocation of ``nbytes`` bytes."""
+
+    nbytes: object = 0
+    offsets: dict = field(default_factory=dict)
+
+
+def plan_arena(spans, device_type: str = "cpu") -> Arena:
+    """Assign offsets so that buffers with overlapping lifetimes do not overlap in memory."""
+    alignment = ALIGNMENT.get(device_type, 256)
+    arena = Arena()
+    fixed, symbolic = [], []
+    for s in spans:
+        size = align_up(s.nbytes, alignment)
+        (fixed if type(size) is int else symbolic).append((s, size))
+    arena.nbytes = _fixed(fixed, arena.offsets)
+    _symbolic(symbolic, arena)
+    return arena
+
+
+def _fixed(spans, offsets) -> int:
+    top, live, gaps = 0, [], []  # live: (last, offset, size); gaps: sorted (offset, size)
+    for s, size in sorted(spans, key=lambda x: (x[0].first, x[0].last)):
+        dead = [x for x in live if x[0] < s.first]
+        if dead:
+            live = [x for x in live if x[0] >= s.first]
+            for _, offset, n in dead:
+                _release(gaps, offset, n)
+        best = min((g for g in gaps if g[1] >= size), key=lambda g: g[1], default=None)
+        if size == 0:
+            offsets[s.key] = 0
+            continue
+        if best is not None:
+            gaps.remove(best)
+            if best[1] > size:
+                bisect.insort(gaps, (best[0] + size, best[1] - size))
+            offset = best[0]
+        elif gaps and gaps[-1][0] + gaps[-1][1] == top:
+            offset = gaps.pop()[0]  # grow the last gap
+            top = offset + size
+        else:
+            offset, top = top, top + size
+        offsets[s.key] = offset
+        live.append((s.last, offset, size))
+    return top
+
+
+def _release(gaps, offset, size):
+    i = bisect.bisect(gaps, (offset, size))
+    if i < len(gaps) and offset + size == gaps[i][0]:
+        size += gaps.pop(i)[1]
+    if i and gaps[i - 1][0] + gaps[i - 1][1] == offset:
+        offset, n = gaps.pop(i - 1)
+        size, i = size + n, i - 1
+    gaps.insert(i, (offset, size))
+
+
+def _symbolic(spans, arena):
+    live, free = [], {}
+    for s, size in sorted(spans, key=lambda x: (x[0].first, x[0].last)):
+        for x in [x for x in live if x[0] < s.first]:
+            live.remove(x)
+            free.setdefault(x[2], []).append(x[1])
+        from .loops import index_key
+
+        kind = index_key(size)
+        if free.get(kind):
+            offset = free[kind].pop()
+        else:
+            offset, arena.nbytes = arena.nbytes, arena.nbytes + size
+        arena.offsets[s.key] = offset
+        live.append((s.last, offset, kind))
+
+
+def storage_numel(t) -> object:
+    """The number of elements that a tensor type spans in memory: 1 + sum((size - 1) * stride), or 0 without elements."""
+    if any(type(n) is int and n == 0 for n in t.shape):
+        return 0
+    if t.is_contiguous:
+        return t.numel
+    total = 1
+    for n, s in zip(t.shape, t.strides):
+        total = total + (n - 1) * s
+    return total
+
+
+def in_step(group, reader, align, place_of_store) -> bool:
+    """Whether a read of ``reader`` with this alignment visits each element in the iteration that stores the element of the same index."""
+    if align is None:
+        return False
+    place = tuple(indexing.FIXED if d == indexing.FIXED else reader.place[d] for d in align)
+    return place == place_of_store

@@ -1,0 +1,78 @@
+"""Integer expressions as a plan's register program."""
+
+from __future__ import annotations
+
+from ..graph import dims
+
+
+class Registers:
+    """Compiles IntExprs to registers; equal subexpressions share one.
+
+    Symbols are read from the first input dimension (or stride) that is that symbol alone; a symbol that no input shows becomes an
+    extra int argument, listed in ``int_symbols``.
+    """
+
+    _OPS = {"//": "floordiv", "%": "mod", "max": "max", "min": "min"}
+
+    def __init__(self, inputs):
+        self.program, self.int_symbols = [], []
+        self._index, self._symbols = {}, {}
+        for kind, attribute in (("size", "shape"), ("stride", "strides")):
+            for i, node in enumerate(inputs):
+                for d, e in enumerate(getattr(node.type, attribute)):
+                    if isinstance(e, dims.Dim) and not e.const and len(e.terms) == 1:
+                        (mono, c), = e.terms.items()
+                        if c == 1 and len(mono) == 1 and mono[0].kind == "sym":
+                            self._symbols.setdefault(mono[0].name, (kind, i, d))
+
+    def _emit(self, *instruction) -> int:
+        r = self._index.get(instruction)
+        if r is None:
+            r = self._index[instruction] = len(self.program)
+            self.program.append(instruction)
+        return r
+
+    def symbol(self, name: str) -> int:
+        """The register of a size symbol."""
+        found = self._symbols.get(name)
+        if found is None:
+            found = self._symbols[name] = ("int", len(self.int_symbols))
+            self.int_symbols.append(name)
+        return self._emit(*found)
+
+    def reg(self, e) -> int:
+        """The register that holds ``e``."""
+        if not isinstance(e, dims.Dim):
+            return self._emit("const", int(e))
+        total = None
+        for mono, c in e.terms.items():
+            term = None
+            for atom in mono:
+                r = self.symbol(atom.name) if atom.kind == "sym" else self._emit(self._OPS[atom.kind], self.reg(atom.a), self.reg(atom.b))
+                term = r if term is None else self._emit("mul", term, r)
+            if c != 1:
+                term = self._emit("mul", term, self._emit("const", c))
+            total = term if total is None else self._emit("add", total, term)
+        return total if not e.const else self._emit("add", total, self._emit("const", e.const))
+
+    def regs(self, values) -> tuple:
+        return tuple(self.reg(v) for v in values)
+
+
+def run(program, tensors, ints=()) -> list:
+    """The values of all registers, for tests: what the native runtime computes at the start of a call."""
+    out = []
+    for op, *a in program:
+        if op == "const":
+            out.append(a[0])
+        elif op == "size":
+            out.append(tensors[a[0]].size(a[1]))
+        elif op == "stride":
+            out.append(tensors[a[0]].stride(a[1]))
+        elif op == "int":
+            out.append(ints[a[0]])
+        else:
+            x, y = out[a[0]], out[a[1]]
+            out.append({"add": x + y, "sub": x - y, "mul": x * y, "max": max(x, y), "min": min(x, y)}[op] if op not in ("floordiv", "mod")
+                       else x // y if op == "floordiv" else x % y)
+    return out
