@@ -51,7 +51,7 @@ class CanonicalCode:
     def stack_depths(self) -> list:
         """Stack slots in use before each instruction, NULLs counted; None where no path leads."""
         if self._depths is None:
-            self._depths = _stack_depths(self.instructions)
+            self._depths = stack_depths(self.instructions)
         return self._depths
 
     def stack_depth(self, index: int) -> int | None:
@@ -311,7 +311,7 @@ def _body(instructions) -> int:
 # --- flow analysis ------------------------------------------------------------------------------------------------
 
 
-def _stack_depths(instructions) -> list:
+def stack_depths(instructions) -> list:
     """Depth before every instruction, by following every path from the first, through handlers too."""
     depths: list = [None] * len(instructions)
     work = [(0, 0)]
@@ -368,15 +368,18 @@ class _Liveness:
         count = len(instructions)
         self.before = before = [0] * (count + 1)
         uses, kills = [0] * count, [0] * count
-        reads_all = (1 << len(self.names)) - 1
+        # Calls that may be of a builtin that looks into this frame.
+        called = {instr.arg for instr in instructions if instr.op in ("LOAD_GLOBAL", "LOAD_NAME")}
+        reads = 0
+        if not called.isdisjoint(_READS_LOCALS):
+            reads = (1 << len(self.names)) - 1
+        elif "super" in called and "__class__" in bit:
+            reads = 1 | bit["__class__"]
         for i, instr in enumerate(instructions):
             if instr.op in _USES:
                 uses[i] = bit[instr.arg]
-            elif instr.op == "LOAD_GLOBAL":
-                if instr.arg in _READS_LOCALS:
-                    uses[i] = reads_all
-                elif instr.arg == "super" and self.names:
-                    uses[i] = 1 | bit.get("__class__", 0)
+            elif instr.op in ("CALL", "CALL_FUNCTION_EX"):
+                uses[i] = reads
             if instr.op in _KILLS:
                 kills[i] = bit[instr.arg]
         changed = True

@@ -1,0 +1,420 @@
+"""Writing new code objects by hand, in canonical instructions.
+
+``Assembler`` follows the stack depth of what is emitted, so that an underflow, a call whose arguments were not counted
+right, or two paths that meet at different depths raise ``AssembleError`` where they are written. ``encode.py`` turns
+the result into the running CPython's bytecode.
+
+    asm = Assembler("f", "example.py", ["x"])
+    with asm.calling():                      # pushes NULL, then emits CALL with as many arguments as were pushed
+        asm.load_const(print)
+        asm.load_fast("x")
+    asm.return_value()
+    f = function_from(asm.finish(), {}, "f")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+
+from . import encode as _encode
+from .canonical import OPS, STOP, JUMP, BRANCH, Instr
+from .encode import CO_NESTED, CO_NEWLOCALS, CO_OPTIMIZED, CO_VARARGS, CO_VARKEYWORDS
+
+
+class AssembleError(ValueError):
+    """A misuse of the assembler: the emitted instructions would corrupt the stack."""
+
+
+class Label:
+    """A place to jump to. ``depth`` is the stack depth there, known from the first jump to it or from its placing."""
+
+    __slots__ = ("depth", "index", "name")
+
+    def __init__(self, name="", depth=None):
+        self.name, self.depth, self.index = name, depth, None
+
+    def __repr__(self):
+        return f"<label {self.name or hex(id(self))} depth {self.depth}>"
+
+
+class Assembler:
+    """Builds one code object.
+
+    Args:
+        name, filename: as in a code object.
+        argnames: the parameters in CPython's order: positional, keyword-only, ``*args``, ``**kwargs``.
+        posonly, kwonly: how many of them are positional-only and keyword-only.
+        varargs, varkw: whether the last ones are ``*args`` and ``**kwargs``.
+        cellvars: locals (parameters too) that live in cells of this frame.
+        freevars: names of the closure's cells.
+        doc: the docstring.
+
+    Every method that emits returns None. ``depth`` is the present stack depth, or None where no path leads (after a
+    return, for example), until a label is placed.
+    """
+
+    def __init__(self, name: str, filename: str, argnames=(), *, qualname: str | None = None, first_line: int = 1,
+                 posonly: int = 0, kwonly: int = 0, varargs: bool = False, varkw: bool = False, cellvars=(),
+                 freevars=(), flags: int | None = None, doc: str | None = None):
+        self.name, self.filename, self.qualname, self.first_line = name, filename, qualname or name, first_line
+        self.argnames, self.posonly, self.kwonly = list(argnames), posonly, kwonly
+        self.argcount = len(self.argnames) - kwonly - varargs - varkw
+        self.cellvars, self.freevars, self.doc = tuple(cellvars), tuple(freevars), doc
+        if flags is None:
+            flags = CO_OPTIMIZED | CO_NEWLOCALS | (CO_NESTED if self.freevars else 0)
+        self.flags = (flags & ~(CO_VARARGS | CO_VARKEYWORDS)) | CO_VARARGS * varargs | CO_VARKEYWORDS * varkw
+        self.instructions: list[Instr] = []
+        self.depth: int | None = 0
+        self.positions = (first_line, first_line, None, None)
+        self._handler = None
+        self._temporaries = 0
+        if self.freevars:
+            self.emit("COPY_FREE_VARS", len(self.freevars))
+        for cell in self.cellvars:
+            self.emit("MAKE_CELL", cell)
+        self.emit("RESUME", 0)
+
+    @classmethod
+    def like(cls, code, **changes):
+        """An assembler with the name, file, first line, signature and variables of ``code``."""
+        flags = code.co_flags
+        varargs, varkw = bool(flags & CO_VARARGS), bool(flags & CO_VARKEYWORDS)
+        count = code.co_argcount + code.co_kwonlyargcount + varargs + varkw
+        options = dict(qualname=code.co_qualname, first_line=code.co_firstlineno, posonly=code.co_posonlyargcount,
+                       kwonly=code.co_kwonlyargcount, varargs=varargs, varkw=varkw, cellvars=code.co_cellvars,
+                       freevars=code.co_freevars, flags=flags)
+        options.update(changes)
+        return cls(options.pop("name", code.co_name), options.pop("filename", code.co_filename),
+                   options.pop("argnames", code.co_varnames[:count]), **options)
+
+    # --- instructions ---------------------------------------------------------------------------------------------
+
+    def emit(self, op: str, arg=None, target: Label | None = None):
+        """Any canonical instruction; ``arg`` is as the table in ``canonical.py`` says."""
+        row = OPS.get(op)
+        if row is None:
+            raise AssembleError(f"{op} is no canonical op")
+        if (target is None) != (row.flow not in (BRANCH, JUMP)):
+            raise AssembleError(f"{op} {'needs a' if target is None else 'takes no'} label")
+        if op not in ("LOAD_CONST", "YIELD_VALUE") and (arg is None) != (not row.arg or target is not None):
+            raise AssembleError(f"{op} takes {row.arg or 'no argument'}, not {arg!r}")
+        if self.depth is None:
+            raise AssembleError(f"{op}: no path leads here")
+        pops, pushes = row.effect(arg)
+        reach = arg if op in ("COPY", "SWAP") else pops
+        if self.depth < reach:
+            raise AssembleError(f"{op} {arg!r} takes {reach} slots, the stack has {self.depth}")
+        if target is not None:
+            jump_pops, jump_pushes = row.effect(arg, True)
+            self._meet(target, self.depth - jump_pops + jump_pushes)
+        self.instructions.append(Instr(op, arg, -1, self.positions and self.positions[0], self.positions, target,
+                                       self._handler))
+        self.depth = None if row.flow in (STOP, JUMP) else self.depth - pops + pushes
+
+    def copy_instr(self, instr: Instr, target: Label | None = None):
+        """An instruction of decoded code, with its source position; a jump needs the label to go to."""
+        kept, self.positions = self.positions, instr.positions
+        self.emit(instr.op, instr.arg, target)
+        self.positions = kept
+
+    def _meet(self, label, depth):
+        if label.depth is None:
+            label.depth = depth
+        elif label.depth != depth:
+            raise AssembleError(f"{label!r} is reached with {depth} slots too")
+
+    def new_label(self, name: str = "", depth: int | None = None) -> Label:
+        """A label that is not placed yet. ``depth`` needs to be given only when nothing before it jumps there."""
+        return Label(name, depth)
+
+    def place(self, label: Label):
+        """The next instruction is where ``label`` is."""
+        if label.index is not None:
+            raise AssembleError(f"{label!r} is placed twice")
+        if self.depth is not None:
+            self._meet(label, self.depth)
+        elif label.depth is None:
+            raise AssembleError(f"{label!r}: nothing leads here; give its depth")
+        self.depth = label.depth
+        label.index = len(self.instructions)
+
+    def label(self, name: str = "") -> Label:
+        """A new label, placed here."""
+        new = Label(name)
+        self.place(new)
+        return new
+
+    @contextlib.contextmanager
+    def handler(self, label: Label, push_lasti: bool = False):
+        """Exceptions of what is emitted inside go to ``label``, with the stack as it is now, and the exception on top.
+
+        With ``push_lasti`` an int (the raising instruction's offset, which RERAISE can take) is below the exception.
+        """
+        self._meet(label, self.depth + 1 + push_lasti)
+        kept, self._handler = self._handler, (label, self.depth, push_lasti)
+        try:
+            yield
+        finally:
+            self._handler = kept
+
+    @contextlib.contextmanager
+    def at(self, where):
+        """Source position of what is emitted inside: a line, a positions tuple, an ``Instr``, or None."""
+        kept = self.positions
+        if isinstance(where, Instr):
+            where = where.positions
+        self.positions = (where, where, None, None) if isinstance(where, int) else where
+        try:
+            yield
+        finally:
+            self.positions = kept
+
+    def temporary(self, hint: str = "t") -> str:
+        """The name of a fresh local; the dot keeps it apart from every Python name."""
+        self._temporaries += 1
+        return f".{hint}{self._temporaries}"
+
+    # --- values ---------------------------------------------------------------------------------------------------
+
+    def load_const(self, value):
+        """Any object; it is kept by identity."""
+        self.emit("LOAD_CONST", value)
+
+    def load_fast(self, name):
+        self.emit("LOAD_FAST", name)
+
+    def take_fast(self, name):
+        """Pushes a bound local and unbinds it, so that the frame keeps no reference."""
+        self.emit("LOAD_FAST", name)
+        self.emit("DELETE_FAST", name)
+
+    def store_fast(self, name):
+        self.emit("STORE_FAST", name)
+
+    def delete_fast(self, name):
+        self.emit("DELETE_FAST", name)
+
+    def load_deref(self, name):
+        self.emit("LOAD_DEREF", name)
+
+    def store_deref(self, name):
+        self.emit("STORE_DEREF", name)
+
+    def load_closure(self, name):
+        """The cell itself."""
+        self.emit("LOAD_CLOSURE", name)
+
+    def _in_cell(self, name):
+        return name in self.cellvars or name in self.freevars
+
+    def load(self, name):
+        """A variable, wherever it lives."""
+        self.emit("LOAD_DEREF" if self._in_cell(name) else "LOAD_FAST", name)
+
+    def store(self, name):
+        """A variable, wherever it lives."""
+        self.emit("STORE_DEREF" if self._in_cell(name) else "STORE_FAST", name)
+
+    def load_global(self, name):
+        self.emit("LOAD_GLOBAL", name)
+
+    def store_global(self, name):
+        self.emit("STORE_GLOBAL", name)
+
+    def load_attr(self, name):
+        self.emit("LOAD_ATTR", name)
+
+    def store_attr(self, name):
+        """value obj ->"""
+        self.emit("STORE_ATTR", name)
+
+    def delete_attr(self, name):
+        self.emit("DELETE_ATTR", name)
+
+    def subscript(self):
+        """obj key -> value"""
+        self.emit("BINARY_SUBSCR")
+
+    def store_subscr(self):
+        """value obj key ->"""
+        self.emit("STORE_SUBSCR")
+
+    def delete_subscr(self):
+        """obj key ->"""
+        self.emit("DELETE_SUBSCR")
+
+    def binary_op(self, symbol, inplace=False):
+        self.emit("BINARY_OP", (symbol, inplace))
+
+    def compare_op(self, symbol):
+        self.emit("COMPARE_OP", symbol)
+
+    def is_op(self, invert=False):
+        self.emit("IS_OP", invert)
+
+    def build_tuple(self, count):
+        self.emit("BUILD_TUPLE", count)
+
+    def build_list(self, count):
+        self.emit("BUILD_LIST", count)
+
+    def build_set(self, count):
+        self.emit("BUILD_SET", count)
+
+    def build_dict(self, count):
+        """count (key value) -> dict"""
+        self.emit("BUILD_MAP", count)
+
+    def build_string(self, count):
+        self.emit("BUILD_STRING", count)
+
+    def build_slice(self, count):
+        self.emit("BUILD_SLICE", count)
+
+    def unpack_sequence(self, count):
+        """The first item ends up on top."""
+        self.emit("UNPACK_SEQUENCE", count)
+
+    # --- the stack ------------------------------------------------------------------------------------------------
+
+    def pop(self, count: int = 1):
+        for _ in range(count):
+            self.emit("POP_TOP")
+
+    def copy(self, i: int = 1):
+        """Pushes slot i again, 1 = top."""
+        self.emit("COPY", i)
+
+    def swap(self, i: int = 2):
+        """Exchanges the top with slot i."""
+        self.emit("SWAP", i)
+
+    def rot(self, count: int):
+        """Moves the top below the ``count - 1`` slots under it."""
+        for i in range(count, 1, -1):
+            self.emit("SWAP", i)
+
+    def push_null(self):
+        self.emit("PUSH_NULL")
+
+    def drop_null(self):
+        """Removes a slot that may be NULL, which POP_TOP cannot. A value stays referenced until the frame ends."""
+        self.emit("STORE_FAST", ".null")
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def calling(self, kwnames: tuple = ()):
+        """Push the callable and then its arguments inside, the keyword ones last; the result is what is left."""
+        self.emit("PUSH_NULL")
+        start = self.depth
+        yield
+        self._call_since(start, kwnames)
+
+    @contextlib.contextmanager
+    def calling_method(self, name: str, kwnames: tuple = ()):
+        """As ``calling``, for a method of the object on top of the stack; push its arguments inside."""
+        start = self.depth
+        self.emit("LOAD_METHOD", name)
+        yield
+        self._call_since(start, kwnames)
+
+    def _call_since(self, start, kwnames):
+        if self.depth is None:
+            return
+        count = self.depth - start - 1
+        if count < len(kwnames):
+            raise AssembleError(f"a call with {count} arguments and the keywords {kwnames}; was the callable pushed?")
+        self.emit("CALL", (count, tuple(kwnames)))
+
+    def call(self, count: int, kwnames: tuple = ()):
+        """CALL of what is on the stack: ``NULL callable args`` or ``method self args``."""
+        self.emit("CALL", (count, tuple(kwnames)))
+
+    def call_on_stack(self, count: int, kwnames: tuple = ()):
+        """A call of ``callable args``, with no NULL below it yet."""
+        self.emit("PUSH_NULL")
+        self.rot(count + 2)
+        self.emit("CALL", (count, tuple(kwnames)))
+
+    def call_ex(self, has_kwargs: bool = False):
+        """``NULL callable args-tuple [kwargs-dict]`` -> value"""
+        self.emit("CALL_FUNCTION_EX", has_kwargs)
+
+    # --- control flow ---------------------------------------------------------------------------------------------
+
+    def jump(self, label):
+        self.emit("JUMP", None, label)
+
+    def pop_jump_if_true(self, label):
+        self.emit("POP_JUMP_IF_TRUE", None, label)
+
+    def pop_jump_if_false(self, label):
+        self.emit("POP_JUMP_IF_FALSE", None, label)
+
+    def pop_jump_if_none(self, label):
+        self.emit("POP_JUMP_IF_NONE", None, label)
+
+    def pop_jump_if_not_none(self, label):
+        self.emit("POP_JUMP_IF_NOT_NONE", None, label)
+
+    @contextlib.contextmanager
+    def loop(self):
+        """The body of a for loop over the iterator on top; it is entered with the item above it, and has to drop it.
+
+        Afterwards the iterator is gone.
+        """
+        end = self.new_label("end of loop")
+        start = self.label("loop")
+        self.emit("FOR_ITER", None, end)
+        yield
+        if self.depth is not None:
+            self.jump(start)
+        self.place(end)
+        self.emit("END_FOR")
+
+    def return_value(self):
+        self.emit("RETURN_VALUE")
+
+    # --- the result -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> types.CodeType:
+        """The code object.
+
+        Raises:
+            AssembleError: when control can run off the end or a label was never placed.
+        """
+        if self.depth is not None:
+            raise AssembleError(f"{self.name}: control runs off the end")
+        out = []
+        # From 3.12 on LOAD_FAST does not check that the variable is bound.
+        emptied = {i.arg for i in self.instructions if i.op in ("DELETE_FAST", "LOAD_FAST_AND_CLEAR")}
+        bound = {*self.argnames} - emptied
+        for instr in self.instructions:
+            op, target, handler = instr.op, instr.target, instr.handler
+            if op == "LOAD_FAST" and instr.arg not in bound:
+                op = "LOAD_FAST_CHECK"
+            if target is not None:
+                target = self._index(target)
+            if handler is not None:
+                handler = (self._index(handler[0]), *handler[1:])
+            out.append(Instr(op, instr.arg, -1, instr.line, instr.positions, target, handler))
+        return _encode.encode(out, name=self.name, filename=self.filename, varnames=self.argnames,
+                              cellvars=self.cellvars, freevars=self.freevars, argcount=self.argcount,
+                              posonly=self.posonly, kwonly=self.kwonly, flags=self.flags, qualname=self.qualname,
+                              first_line=self.first_line, doc=self.doc)
+
+    def _index(self, label):
+        if label.index is None:
+            raise AssembleError(f"{label!r} was never placed")
+        return label.index
+
+
+def function_from(code, globals_: dict, name: str | None = None, closure=None, defaults=None, kwdefaults=None):
+    """A function of ``code``. ``closure`` is a tuple of cells in the order of ``code.co_freevars``, or a dict of them."""
+    if isinstance(closure, dict):
+        closure = tuple(closure[n] for n in code.co_freevars)
+    function = types.FunctionType(code, globals_, name or code.co_name, defaults, tuple(closure) if closure else None)
+    function.__kwdefaults__ = kwdefaults
+    return function

@@ -1,0 +1,328 @@
+"""Canonical instructions -> a code object of the running CPython: the inverse of ``decode.py``.
+
+Constants are kept by identity. (The ``bytecode`` library merges constants that marshal to the same bytes: two equal
+lists, or two arrays of one content, would become one object.) The tables' formats are CPython's
+Objects/locations.md and Objects/exception_handling_notes.txt.
+"""
+
+from __future__ import annotations
+
+import opcode
+import types
+
+from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, Instr
+from .decode import VERSION, max_stack, stack_depths
+
+CO_OPTIMIZED, CO_NEWLOCALS, CO_VARARGS, CO_VARKEYWORDS, CO_NESTED, CO_GENERATOR = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
+CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200
+
+_PY312 = VERSION >= (3, 12)
+_OPMAP, _CACHES = opcode.opmap, getattr(opcode, "_inline_cache_entries", ())
+_JUMP_OPS = ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
+_INVERSE = dict(zip(_JUMP_OPS, ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_NOT_NONE", "POP_JUMP_IF_NONE")))
+_INTRINSIC_OF = {op: name for name, op in INTRINSIC_OPS.items()}
+# CPython's comparison masks: unordered 1, less 2, greater 4, equal 8.
+_COMPARE_MASKS = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
+
+
+class EncodeError(ValueError):
+    """Instructions that the running CPython cannot express, or that do not fit together."""
+
+
+class Raw:
+    """An original instruction being placed. ``target`` is a canonical index; ``source`` the canonical instruction."""
+
+    __slots__ = ("number", "arg", "target", "backward", "caches", "source")
+
+    def __init__(self, name, arg, source, target=None, backward=False):
+        self.number = _OPMAP[name]
+        self.arg, self.target, self.backward, self.source = arg, target, backward, source
+        self.caches = _CACHES[self.number]
+
+    @property
+    def size(self):
+        arg = self.arg
+        return 1 + self.caches + (0 if arg < 256 else 1 if arg < 65536 else 2 if arg < 16777216 else 3)
+
+
+class Encoder:
+    """Collects the tables of one code object while its instructions are translated."""
+
+    def __init__(self, varnames, cellvars, freevars, doc=None):
+        self.varnames, self.cellvars, self.freevars = list(varnames), tuple(cellvars), tuple(freevars)
+        self.consts: list = [doc]  # a function takes a str in slot 0 for its docstring
+        self.const_index = {id(doc): 0}
+        self.names: list = []
+        self.name_index: dict = {}
+        self.fast, self.deref = {}, {}
+
+    def place_variables(self, instructions):
+        """Gives every variable its slot; locals that are only named by instructions come last."""
+        known = {*self.varnames, *self.cellvars, *self.freevars}
+        for instr in instructions:
+            if "FAST" in instr.op and instr.arg not in known:
+                known.add(instr.arg)
+                self.varnames.append(instr.arg)
+        slots = self.varnames + [c for c in self.cellvars if c not in self.varnames]
+        first_free = len(slots)
+        self.fast = {name: i for i, name in enumerate(slots)}
+        self.deref = {name: self.fast[name] for name in self.cellvars}
+        for i, name in enumerate(self.freevars):
+            self.deref[name] = first_free + i
+            self.fast.setdefault(name, first_free + i)
+
+    def const(self, value):
+        index = self.const_index.get(id(value))
+        if index is None:
+            index = self.const_index[id(value)] = len(self.consts)
+            self.consts.append(value)
+        return index
+
+    def name(self, name):
+        index = self.name_index.get(name)
+        if index is None:
+            index = self.name_index[name] = len(self.names)
+            self.names.append(name)
+        return index
+
+
+def _variable(encoder, arg):
+    return encoder.fast[arg]
+
+
+def _cell(encoder, arg):
+    try:
+        return encoder.deref[arg]
+    except KeyError:
+        raise EncodeError(f"{arg!r} is neither a cell nor a free variable") from None
+
+
+def _name(encoder, arg):
+    return encoder.name(arg)
+
+
+_ARGS = {
+    "LOAD_CONST": lambda e, arg: e.const(arg),
+    **dict.fromkeys(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST"), _variable),
+    **dict.fromkeys(("MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF",
+                     "LOAD_FROM_DICT_OR_DEREF"), _cell),
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_GLOBAL", "STORE_GLOBAL",
+                     "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "IMPORT_NAME", "IMPORT_FROM",
+                     "LOAD_FROM_DICT_OR_GLOBALS"), _name),
+    "BINARY_OP": lambda e, arg: BINARY_SYMBOLS.index(arg[0]) + 13 * arg[1],
+    "COMPARE_OP": lambda e, arg: COMPARE_SYMBOLS.index(arg) << 4 | _COMPARE_MASKS[arg] if _PY312
+    else COMPARE_SYMBOLS.index(arg),
+    "UNPACK_EX": lambda e, arg: arg[0] | arg[1] << 8,
+    "FORMAT_VALUE": lambda e, arg: CONVERSIONS.index(arg[0]) | 4 * arg[1],
+    "MAKE_FUNCTION": lambda e, arg: sum(1 << FUNCTION_PARTS.index(part) for part in arg),
+    "LOAD_SUPER_ATTR": lambda e, arg: e.name(arg[0]) << 2 | 2 * arg[2] | arg[1],
+    "YIELD_VALUE": lambda e, arg: (arg or 0) if _PY312 else 0,
+    "CALL_INTRINSIC_1": lambda e, arg: _intrinsic(1, arg),
+    "CALL_INTRINSIC_2": lambda e, arg: _intrinsic(2, arg),
+}
+
+
+def _intrinsic(arity, name):
+    return getattr(opcode, f"_intrinsic_{arity}_descs").index("INTRINSIC_" + name)
+
+
+def _raws(encoder, instructions) -> tuple:
+    """(raw instructions, index of the first one of every canonical instruction, and one past the last)."""
+    targets = {i.target for i in instructions} | {i.handler[0] for i in instructions if i.handler}
+    raws: list = []
+    starts: list = []
+    fused = False
+    for i, instr in enumerate(instructions):
+        starts.append(len(raws))
+        op, arg = instr.op, instr.arg
+        if instr.target is not None:
+            raws.extend(_jump(instructions, i, instr))
+        elif op == "CALL":
+            count, kwnames = arg
+            if kwnames:
+                raws.append(Raw("KW_NAMES", encoder.const(kwnames), instr))
+            if not _PY312:
+                raws.append(Raw("PRECALL", count, instr))
+            raws.append(Raw("CALL", count, instr))
+        elif op == "PUSH_NULL" and i + 1 < len(instructions) and instructions[i + 1].op == "LOAD_GLOBAL" \
+                and i + 1 not in targets:
+            fused = True
+        elif op == "LOAD_GLOBAL":
+            raws.append(Raw(op, encoder.name(arg) << 1 | fused, instr))
+            fused = False
+        else:
+            for name, value in _lowered(op, arg):
+                convert = _ARGS.get(name)
+                if _PY312 and name in ("LOAD_ATTR", "LOAD_METHOD"):
+                    number, name = encoder.name(value) << 1 | (name == "LOAD_METHOD"), "LOAD_ATTR"
+                elif _OPMAP.get(name, 256) >= 256:
+                    raise EncodeError(f"Python {VERSION[0]}.{VERSION[1]} has no form of {instr!r}")
+                else:
+                    number = convert(encoder, value) if convert else int(value or 0)
+                raws.append(Raw(name, number, instr))
+    starts.append(len(raws))
+    return raws, starts
+
+
+def _lowered(op, arg):
+    """The original (name, canonical arg) steps of an instruction that neither jumps nor calls."""
+    if _PY312:
+        if op in _INTRINSIC_OF:
+            return (("CALL_INTRINSIC_2" if op == "PREP_RERAISE_STAR" else "CALL_INTRINSIC_1", _INTRINSIC_OF[op]),)
+    elif op in ("END_FOR", "END_SEND"):
+        return ()
+    elif op == "BINARY_SLICE":
+        return ("BUILD_SLICE", 2), ("BINARY_SUBSCR", None)
+    elif op == "STORE_SLICE":
+        return ("BUILD_SLICE", 2), ("STORE_SUBSCR", None)
+    elif op == "LOAD_FAST_CHECK":
+        return (("LOAD_FAST", arg),)
+    return ((op, arg),)
+
+
+def _jump(instructions, i, instr):
+    op, target = instr.op, instr.target
+    backward = target <= i
+    if op == "JUMP":
+        if not backward:
+            return [Raw("JUMP_FORWARD", 0, instr, target)]
+        to_send = instructions[target].op == "SEND"
+        return [Raw("JUMP_BACKWARD_NO_INTERRUPT" if to_send else "JUMP_BACKWARD", 0, instr, target, True)]
+    if op in _INVERSE:
+        if not _PY312:
+            return [Raw(op.replace("JUMP_", "JUMP_BACKWARD_" if backward else "JUMP_FORWARD_"), 0, instr, target, backward)]
+        if not backward:
+            return [Raw(op, 0, instr, target)]
+        return [Raw(_INVERSE[op], 0, instr, i + 1), Raw("JUMP_BACKWARD", 0, instr, target, True)]
+    if backward:
+        raise EncodeError(f"{instr!r} at {i} jumps backward")
+    if op in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP") and _PY312:
+        return [Raw("COPY", 1, instr), Raw("POP_" + op[:-7], 0, instr, target), Raw("POP_TOP", 0, instr)]
+    wanted = {"FOR_ITER": "END_FOR" if _PY312 else None, "SEND": "END_SEND"}.get(op)
+    if wanted and instructions[target].op != wanted:
+        raise EncodeError(f"{instr!r} has to jump to {wanted}, not {instructions[target]!r}")
+    return [Raw(op, 0, instr, target)]
+
+
+def _place(raws, starts) -> list:
+    """Settles the jumps' arguments; returns the code unit at which every raw instruction begins, and the end.
+
+    Arguments start at 0; a larger one only makes its instruction, and so other distances, larger, so this ends.
+    """
+    while True:
+        offsets, at = [], 0
+        for raw in raws:
+            offsets.append(at)
+            at += raw.size
+        offsets.append(at)
+        settled = True
+        for k, raw in enumerate(raws):
+            if raw.target is None:
+                continue
+            after, to = offsets[k + 1], offsets[starts[raw.target]]
+            distance = after - to if raw.backward else to - after
+            if distance < 0:
+                raise EncodeError(f"{raw.source!r}: the jump goes the other way")
+            if distance != raw.arg:
+                raw.arg, settled = distance, False
+        if settled:
+            return offsets
+
+
+def _bytes(raws) -> bytes:
+    out = bytearray()
+    extended = _OPMAP["EXTENDED_ARG"]
+    for raw in raws:
+        arg = raw.arg
+        for shift in (24, 16, 8):
+            if arg >> shift:
+                out += bytes((extended, arg >> shift & 0xFF))
+        out += bytes((raw.number, arg & 0xFF))
+        out += bytes(2 * raw.caches)
+    return bytes(out)
+
+
+def _varint(out, value):
+    while value >= 64:
+        out.append(value & 63 | 64)
+        value >>= 6
+    out.append(value)
+
+
+def _location_table(raws, offsets, first_line) -> bytes:
+    out = bytearray()
+    line = first_line
+    k = 0
+    while k < len(raws):
+        where, start = raws[k].source.positions, offsets[k]
+        while k < len(raws) and raws[k].source.positions == where:
+            k += 1
+        units = offsets[k] - start
+        while units:
+            length = min(units, 8)
+            units -= length
+            if where is None or where[0] is None:
+                out.append(0x80 | 15 << 3 | length - 1)
+                continue
+            delta = where[0] - line
+            line = where[0]
+            full = None not in where
+            out.append(0x80 | (14 if full else 13) << 3 | length - 1)
+            _varint(out, (-delta << 1 | 1) if delta < 0 else delta << 1)
+            if full:
+                for value in (where[1] - where[0], where[2] + 1, where[3] + 1):
+                    _varint(out, value)
+    return bytes(out)
+
+
+def _exception_table(instructions, starts, offsets) -> bytes:
+    out = bytearray()
+    i = 0
+    while i < len(instructions):
+        handler, first = instructions[i].handler, i
+        while i < len(instructions) and instructions[i].handler == handler:
+            i += 1
+        start, end = offsets[starts[first]], offsets[starts[i]]
+        if handler is None or start == end:
+            continue
+        index, depth, push_lasti = handler
+        mark = 0x80
+        for value in (start, end - start, offsets[starts[index]], depth << 1 | bool(push_lasti)):
+            groups = [value & 63]
+            while value >= 64:
+                value >>= 6
+                groups.append(value & 63 | 64)
+            groups[-1] |= mark
+            mark = 0
+            out += bytes(reversed(groups))
+    return bytes(out)
+
+
+def encode(instructions: list[Instr], *, name: str, filename: str, varnames=(), cellvars=(), freevars=(),
+           argcount: int = 0, posonly: int = 0, kwonly: int = 0, flags: int = CO_OPTIMIZED | CO_NEWLOCALS,
+           qualname: str | None = None, first_line: int = 1, doc: str | None = None, offsets: list | None = None):
+    """A code object that runs the canonical ``instructions``.
+
+    Args:
+        instructions: the whole code, its setup (COPY_FREE_VARS, MAKE_CELL, RESUME) included. Targets and handlers
+            are indices into it.
+        varnames: the parameters in CPython's order and any further locals; locals that only instructions name are
+            added.
+        offsets: a list to be filled with the byte offset of every instruction.
+
+    Raises:
+        EncodeError: for what the running CPython cannot express.
+    """
+    encoder = Encoder(varnames, cellvars, freevars, doc)
+    encoder.place_variables(instructions)
+    raws, starts = _raws(encoder, instructions)
+    places = _place(raws, starts)
+    if offsets is not None:
+        offsets[:] = [2 * places[k] for k in starts[:-1]]
+    # A lowered JUMP_IF_X_OR_POP holds one slot more than its canonical form.
+    stack = max_stack(instructions, stack_depths(instructions)) + 1
+    return types.CodeType(
+        argcount, posonly, kwonly, len(encoder.varnames), stack, flags, _bytes(raws), tuple(encoder.consts),
+        tuple(encoder.names), tuple(encoder.varnames), filename, name, qualname or name, first_line,
+        _location_table(raws, places, first_line), _exception_table(instructions, starts, places), encoder.freevars,
+        encoder.cellvars)

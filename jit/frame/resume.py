@@ -1,0 +1,203 @@
+"""Continuing a function in the middle: resume functions, and the prefixes that stop there.
+
+A resume function takes the state of a frame just before one instruction (live locals and the stack's values as
+parameters, cells as its closure), puts the stack back and jumps to that instruction. The instructions are the
+original's, under the same exception-table regions, and the whole stack is restored, so that loops, ``with`` blocks and
+``try`` bodies go on as if nothing had happened. The frame's own cells become free variables.
+
+Inside an ``except`` body the caller must have the exception as the thread's current one (PUSH_EXC_INFO, as the original
+did): the resumed code's POP_EXCEPT takes it away again. Resuming at a handler's first instruction needs the exception
+on the stack only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+
+from .. import errors
+from . import encode as _encode
+from .canonical import JUMP, OPS, STOP, Instr
+from .decode import VERSION, decode
+
+# Parameters that carry stack slots; the dot keeps them apart from every Python name.
+STACK_PREFIX = ".stack"
+_KEPT_FLAGS = ~(_encode.CO_VARARGS | _encode.CO_VARKEYWORDS)
+_NOT_FRAMES = _encode.CO_GENERATOR | _encode.CO_COROUTINE | _encode.CO_ASYNC_GENERATOR
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """A resume function's code and what to call it with.
+
+    Attributes:
+        code: the code object; all parameters are positional.
+        params: one entry per parameter, in order: ``("local", name)``, ``("cell", name)`` (what the cell of this
+            variable holds: slot 0 of a method whose first parameter is a cell and that calls ``super()``), or
+            ``("stack", slot)``, slot 0 being the bottom.
+        freevars: the variables whose cells make up the closure, in order.
+    """
+
+    code: types.CodeType
+    params: tuple
+    freevars: tuple
+
+
+def uses_zero_argument_super(code) -> bool:
+    """Whether a ``super()`` in the code finds its arguments in the frame: ``__class__`` and local slot 0."""
+    return "__class__" in code.co_freevars and any(
+        i.op == "LOAD_GLOBAL" and i.arg == "super" for i in decode(code).instructions)
+
+
+def make_resume(code, index: int, locals_: list, stack_depth: int | None = None, null_mask=()) -> Resume:
+    """The code that continues ``code`` from canonical instruction ``index``.
+
+    Args:
+        locals_: the locals (not cells) that the caller hands over, in the order that it wants; those that are bound
+            and in ``live_locals(index)`` are needed. The others are unbound in the resumed frame.
+        stack_depth: slots on the stack before the instruction; it has to be what the flow analysis says.
+        null_mask: a truth value per slot, the bottom first, True for a NULL; missing ones are False.
+
+    Raises:
+        Unsupported: for generators, class bodies and modules, and inside a frame's setup.
+    """
+    decoded = decode(code)
+    index = _normal(decoded, index)
+    depth = _check(code, decoded, index, stack_depth)
+    nulls = [bool(n) for n in null_mask] + [False] * (depth - len(null_mask))
+    cells = code.co_cellvars + code.co_freevars
+    if any(n in cells for n in locals_):
+        raise ValueError(f"cells are passed in the closure: {[n for n in locals_ if n in cells]}")
+
+    params = [("local", n) for n in locals_]
+    names = list(locals_)
+    if uses_zero_argument_super(code) and code.co_argcount:
+        first = code.co_varnames[0]
+        if first in code.co_cellvars:
+            params.insert(0, ("cell", first))
+            names.insert(0, "." + first)
+        else:
+            params = [("local", first)] + [p for p in params if p[1] != first]
+            names = [first] + [n for n in names if n != first]
+    slots = [i for i in range(depth) if not nulls[i]]
+    params += [("stack", i) for i in slots]
+    names += [f"{STACK_PREFIX}{i}" for i in slots]
+
+    where = decoded.instructions[index]
+    place = dict(line=where.line, positions=where.positions)
+    out = [Instr("COPY_FREE_VARS", len(cells), **place)] if cells else []
+    out.append(Instr("RESUME", 0, **place))
+    for i in range(depth):
+        if nulls[i]:
+            out.append(Instr("PUSH_NULL", **place))
+        elif VERSION >= (3, 12):
+            out.append(Instr("LOAD_FAST_AND_CLEAR", f"{STACK_PREFIX}{i}", **place))
+        else:
+            out.append(Instr("LOAD_FAST", f"{STACK_PREFIX}{i}", **place))
+            out.append(Instr("DELETE_FAST", f"{STACK_PREFIX}{i}", **place))
+    kept = _reachable(decoded.instructions, index)
+    moved = {old: len(out) + 1 + k for k, old in enumerate(kept)}
+    out.append(Instr("JUMP", target=moved[index], **place))
+    unbound = set(decoded.names) - set(names) - set(cells)
+    out += _relocated(decoded.instructions, kept, moved, unbound)
+
+    flags = code.co_flags & _KEPT_FLAGS | (_encode.CO_NESTED if cells else 0)
+    new = _encode.encode(out, name=code.co_name, filename=code.co_filename, varnames=names, freevars=cells,
+                         argcount=len(names), flags=flags, qualname=code.co_qualname, first_line=code.co_firstlineno)
+    return Resume(new, tuple(params), cells)
+
+
+def make_prefix(code, index: int, locals_: list, null_mask=()) -> types.CodeType:
+    """Code with the signature of ``code`` that stops when it first gets to canonical instruction ``index``.
+
+    It returns (values of ``locals_``, cells in the order of ``co_cellvars + co_freevars``, stack values without the
+    NULLs of ``null_mask``), each a tuple. An exception being handled there stays the thread's current one, as the
+    resume function expects. Where the original does not get to ``index``, neither does this.
+    """
+    decoded = decode(code)
+    index = _normal(decoded, index)
+    depth = _check(code, decoded, index, None)
+    nulls = [bool(n) for n in null_mask] + [False] * (depth - len(null_mask))
+    cells = code.co_cellvars + code.co_freevars
+    where = decoded.instructions[index]
+
+    def step(op, arg=None):
+        return Instr(op, arg, line=where.line, positions=where.positions)
+
+    # STORE_FAST takes NULL too, which POP_TOP does not.
+    stop = [step("STORE_FAST", f"{STACK_PREFIX}{i}") for i in reversed(range(depth))]
+    slots = [i for i in range(depth) if not nulls[i]]
+    for op, names in (("LOAD_FAST", list(locals_)), ("LOAD_CLOSURE", cells),
+                      ("LOAD_FAST", [f"{STACK_PREFIX}{i}" for i in slots])):
+        stop += [step(op, n) for n in names] + [step("BUILD_TUPLE", len(names))]
+    stop += [step("BUILD_TUPLE", 3), step("RETURN_VALUE")]
+
+    kept = _reachable(decoded.instructions, 0, stop=index)
+    before, after = [i for i in kept if i < index], [i for i in kept if i > index]
+    moved = {old: k for k, old in enumerate(before)}
+    moved[index] = len(before)
+    moved.update((old, len(before) + len(stop) + k) for k, old in enumerate(after))
+    out = _relocated(decoded.instructions, before, moved) + stop + _relocated(decoded.instructions, after, moved)
+    return _encode.encode(out, name=code.co_name, filename=code.co_filename, varnames=code.co_varnames,
+                          cellvars=code.co_cellvars, freevars=code.co_freevars, argcount=code.co_argcount,
+                          posonly=code.co_posonlyargcount, kwonly=code.co_kwonlyargcount, flags=code.co_flags,
+                          qualname=code.co_qualname, first_line=code.co_firstlineno)
+
+
+def _normal(decoded, index) -> int:
+    """The index to stop at: a FOR_ITER lands behind the END_FOR that it names."""
+    return index + 1 if decoded.instructions[index].op == "END_FOR" else index
+
+
+def _check(code, decoded, index, stack_depth) -> int:
+    where = (code.co_filename, decoded.instructions[index].line, code.co_name)
+    if code.co_flags & _NOT_FRAMES:
+        raise errors.Unsupported("a generator or coroutine cannot be resumed from the outside", where=where,
+                                 kind="resume-generator")
+    if not code.co_flags & _encode.CO_OPTIMIZED:
+        raise errors.Unsupported("a class body or module cannot be resumed", where=where, kind="resume-namespace")
+    if index < decoded.body:
+        raise errors.Unsupported("a frame cannot be resumed before it is set up", where=where, kind="resume-setup")
+    depth = decoded.stack_depth(index)
+    if depth is None:
+        raise errors.Unsupported("no path leads to the instruction to resume at", where=where, kind="resume-dead")
+    if stack_depth is not None and stack_depth != depth:
+        raise ValueError(f"{stack_depth} slots are on the stack before {decoded.instructions[index]!r}, not {depth}")
+    return depth
+
+
+def _reachable(instructions, start: int, stop: int | None = None) -> list:
+    """Indices of the instructions that can run from ``start`` on, in order; none is followed beyond ``stop``."""
+    seen, work = set(), [start]
+    while work:
+        i = work.pop()
+        while i not in seen:
+            seen.add(i)
+            if i == stop:
+                break
+            instr = instructions[i]
+            if instr.handler is not None and instr.handler[0] not in seen:
+                work.append(instr.handler[0])
+            flow = OPS[instr.op].flow
+            if instr.target is not None and instr.target not in seen:
+                work.append(instr.target)
+            if flow in (STOP, JUMP):
+                break
+            i += 1
+    return sorted(seen)
+
+
+def _relocated(instructions, kept, moved, unbound=frozenset()) -> list:
+    """Copies of the ``kept`` instructions with targets and handlers at their new places.
+
+    LOAD_FAST of a variable in ``unbound`` checks again (from 3.12 on it does not), for the original's proof that the
+    variable is bound does not hold for a caller that left it out.
+    """
+    out = []
+    for i in kept:
+        old = instructions[i]
+        op = "LOAD_FAST_CHECK" if old.op == "LOAD_FAST" and old.arg in unbound else old.op
+        handler = old.handler and (moved[old.handler[0]], *old.handler[1:])
+        out.append(Instr(op, old.arg, old.offset, old.line, old.positions,
+                         None if old.target is None else moved[old.target], handler))
+    return out
