@@ -70,6 +70,14 @@ def _reduce(op: str, value: torch.Tensor, n: int, dtype) -> torch.Tensor:
     return out.to(dtype).reshape(out.shape + (1,) * n)
 
 
+def _index_max(a, b):
+    return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _index_min(a, b):
+    return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
+
+
 def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
     """Run ``kernel`` in place.
 
@@ -139,3 +147,83 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
             mask = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
             checked(s.buffer, index.expand(shape), mask)
             buffers[s.buffer][index.expand(shape)[mask]] = value.expand(shape)[mask]
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements from a tensor's first one to the end of its storage, as one dimension."""
+    count = tensor.untyped_storage().nbytes() // tensor.itemsize - tensor.storage_offset()
+    return tensor.as_strided((max(count, 0),), (1,), tensor.storage_offset())
+
+
+def run_plan(compiled, *arguments) -> tuple:
+    """Run a ``CompiledGraph`` that was compiled with ``target="reference"``: the meaning of a plan's steps, on CPU tensors.
+
+    ``arguments``: the input tensors, then the ints. Raises IndexError when a kernel reports an index out of range.
+    """
+    from .registers import run
+
+    plan = compiled.plan
+    kernels = list(compiled.loops.values())
+    tensors, ints = list(arguments[: plan.n_inputs]), arguments[plan.n_inputs :]
+    regs = run(plan.regs, tensors, ints)
+    slots = dict(enumerate(tensors))
+
+    def argument(a):
+        kind, value = a
+        if kind == "slot":
+            return slots[value]
+        if kind == "reg":
+            return regs[value]
+        if kind == "regs":
+            return [regs[r] for r in value]
+        if kind == "slots":
+            return [None if s is None else slots[s] for s in value]
+        return [argument(v) for v in value] if kind == "list" else value
+
+    with torch.no_grad():
+        for step in plan.steps:
+            kind = step[0]
+            if kind == "alloc":
+                _, slot, dtype, device, sizes, strides = step
+                slots[slot] = torch.empty_strided([regs[r] for r in sizes], [regs[r] for r in strides], dtype=dtype)
+            elif kind == "arena":
+                slots[step[1]] = torch.full((regs[step[3]],), 0x7B, dtype=torch.uint8)
+            elif kind == "temp":
+                _, slot, arena, offset, dtype, device, sizes, strides = step
+                memory = slots[arena][regs[offset] :].view(torch.uint8)
+                memory = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+                slots[slot] = memory.as_strided([regs[r] for r in sizes], [regs[r] for r in strides])
+            elif kind == "cpu":
+                kernel = kernels[step[1]]
+                buffers = {b.name: _flat(slots[s]) for b, s in zip(kernel.buffers, step[2])}
+                evaluate(kernel, buffers, {n: regs[r] for n, r in zip(kernel.sizes, step[3])})
+            elif kind == "aten":
+                _, target, overload, args, outs, expect = step
+                packet = getattr(torch.ops.aten, target.split("::")[1])
+                fn = getattr(packet, overload or "default")
+                values, names = [argument(a) for a in args], [a.name for a in fn._schema.arguments]
+                n = sum(not a.kwarg_only for a in fn._schema.arguments)
+                result = fn(*values[:n], **dict(zip(names[n:], values[n:])))
+                for slot, value, e in zip(outs, result if isinstance(result, (tuple, list)) else (result,), expect):
+                    if e is not None:
+                        sizes, strides = [regs[r] for r in e[0]], [regs[r] for r in e[1]]
+                        assert list(value.shape) == sizes, (target, value.shape, sizes)
+                        if list(value.stride()) != strides:
+                            value = torch.empty_strided(sizes, strides, dtype=value.dtype).copy_(value)
+                    slots[slot] = value
+            elif kind == "view":
+                _, dst, src, sizes, strides, offset = step
+                source = slots[src]
+                slots[dst] = source.as_strided([regs[r] for r in sizes], [regs[r] for r in strides], source.storage_offset() + regs[offset])
+            elif kind == "copy":
+                slots[step[1]].copy_(slots[step[2]])
+            elif kind == "flag":
+                slots[step[1]] = torch.zeros(1, dtype=torch.int32)
+            elif kind == "check":
+                if slots[step[1]].item():
+                    raise IndexError(step[2])
+            elif kind == "free":
+                slots[step[1]] = None
+            else:
+                raise AssertionError(step)
+        return tuple(slots[s] for s in plan.outputs)

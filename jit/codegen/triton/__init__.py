@@ -1,0 +1,1 @@
+"""GPU kernels: loop kernels become Triton text (``emit``), block sizes are chosen (``heuristics``), cubins are built (``compile``)."""

@@ -1,0 +1,199 @@
+"""Loop kernels -> cubins, through the kernel cache, many at a time.
+
+Each distinct text is built once. A single kernel is built in this process; several are dealt to worker processes (``worker.py``), which are
+started when first needed, hold nothing but triton, and end with this process, since their stdin closes with it. Where no process can be
+started, threads of this process do the work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+
+from ... import config, logs
+from ...errors import CompileError
+from .. import cache
+from . import worker
+from .emit import Source, emit
+
+log = logs.channel("kernels")
+_VERSION = "1"
+_lock = threading.Lock()
+_pool: "_Workers | None" = None
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin and how to launch it: ``cuLaunchKernel(function, (grid, 1, 1), (32 * warps, 1, 1), shared, args)``.
+
+    ``source.arguments`` gives the type of each argument in order (pointers, then int64 sizes). Two null pointers follow them (Triton's scratch
+    arguments). ``source.divisible`` are the arguments that have to be multiples of 16. ``source.grid`` is an expression over the sizes.
+    """
+
+    cubin: bytes
+    function: str
+    warps: int
+    shared: int
+    source: Source
+
+
+def capability_of(device=None) -> int:
+    """The compute capability of a CUDA device as major * 10 + minor; 90 on a machine without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
+def compile_triton(kernels, device=None, *, configs=None, aligned=None) -> dict:
+    """Build kernels for a CUDA device.
+
+    Args:
+        kernels: loops.Kernel objects with distinct names.
+        device: torch device or index, or None for the current one.
+        configs: kernel name -> heuristics.Config, where the heuristic is not wanted.
+        aligned: kernel name -> names of its buffers that are 16-byte aligned; all of them where a kernel is absent.
+    Returns:
+        kernel name -> Compiled. Kernels of one structure share their cubin.
+    Raises:
+        Unsupported: a kernel has no GPU form. CompileError: Triton or ptxas failed.
+    """
+    with logs.timed("triton emit"):
+        sources = {k.name: emit(k, (configs or {}).get(k.name), aligned=(aligned or {}).get(k.name)) for k in kernels}
+    with logs.timed("triton compile"):
+        return build_sources(sources, capability_of(device))
+
+
+def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dict:
+    """``compile_triton`` for texts that are there already: name -> Source gives name -> Compiled."""
+    jobs, found = {}, {}
+    for name, s in sources.items():
+        job = dict(text=s.text, function=s.function, arguments=s.arguments, divisible=s.divisible, capability=capability, warps=s.warps,
+                   stages=s.stages)
+        key = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
+        if key not in jobs and key not in found:
+            data = None if keep_ptx else cache.get(key)
+            if data is not None:
+                found[key] = pickle.loads(data)
+            else:
+                jobs[key] = dict(job, keep_ptx=keep_ptx)
+                log(s.text)
+        sources[name] = (s, key)
+    if jobs:
+        for key, result in zip(jobs, _build(list(jobs.values()))):
+            if "error" in result:
+                raise CompileError(f"Triton could not compile a generated kernel: {result['error']}\n{jobs[key]['text']}")
+            found[key] = result
+            cache.put(key, pickle.dumps({k: v for k, v in result.items() if k != "ptx"}))
+    return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s) for n, (s, key) in sources.items()}
+
+
+def _triton_version() -> str:
+    import importlib.metadata
+
+    global _version
+    if _version is None:
+        _version = importlib.metadata.version("triton")
+    return _version
+
+
+_version = None
+
+
+def _build(jobs: list) -> list:
+    """The results of ``worker.build`` in order, an ``error`` entry where it raised."""
+    if len(jobs) == 1:
+        return [_build_here(jobs[0])]
+    pool = _workers(min(len(jobs), config.compile_threads))
+    with concurrent.futures.ThreadPoolExecutor(max(1, pool.size), "jit-compile") as threads:
+        return list(threads.map(pool.run, jobs))
+
+
+def _build_here(job: dict) -> dict:
+    try:
+        return worker.build(job)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _workers(n: int) -> "_Workers":
+    """The pool, with at least ``n`` workers where that many can be started; a fresh one in a forked child."""
+    global _pool
+    with _lock:
+        if _pool is None or _pool.pid != os.getpid():
+            _pool = _Workers()
+            atexit.register(_pool.close)
+        _pool.grow(n)
+        return _pool
+
+
+class _Workers:
+    """Idle worker processes on a stack; a job takes one and puts it back."""
+
+    def __init__(self):
+        self.pid, self.size, self.idle, self.broken = os.getpid(), 0, [], False
+        self.free = threading.Condition()
+
+    def grow(self, n: int):
+        while self.size < n and not self.broken:
+            try:
+                process = self._start()
+            except OSError:
+                self.broken = True
+                break
+            with self.free:
+                self.idle.append(process)
+                self.size += 1
+
+    def _start(self):
+        import importlib.util
+
+        spec = importlib.util.find_spec("triton")
+        if spec is None:
+            raise CompileError("GPU kernels need the triton package, which is not installed: pip install triton")
+        folder = os.path.dirname(os.path.dirname(spec.origin))
+        command = [sys.executable, "-P", worker.__file__, folder]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True)
+
+    def run(self, job: dict) -> dict:
+        """One job in a worker; in this process when a worker has died or none can be started."""
+        with self.free:
+            while not self.idle and self.size:
+                self.free.wait()
+            process = self.idle.pop() if self.idle else None
+        if process is None:
+            return _build_here(job)
+        result = None
+        try:
+            worker.write_message(process.stdin, job)
+            result = worker.read_message(process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            pass
+        with self.free:
+            if result is None:
+                process.kill()
+                self.size -= 1
+                self.free.notify_all()
+            else:
+                self.idle.append(process)
+                self.free.notify()
+        return _build_here(job) if result is None else result
+
+    def close(self):
+        with self.free:
+            processes, self.idle, self.size, self.broken = self.idle, [], 0, True
+        for p in processes:
+            p.stdin.close()
+        for p in processes:
+            try:
+                p.wait(2)
+            except subprocess.TimeoutExpired:
+                p.kill()

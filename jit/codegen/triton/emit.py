@@ -1,0 +1,726 @@
+"""Loop kernel -> Triton source text.
+
+The text is a module with one function, ``kernel``-like in name, whose arguments are the kernel's buffers and then its sizes. Block sizes are
+literals in it. Names are structural (``b0`` buffer, ``n0`` size, ``v0`` value), so equal kernels of different layers give equal text.
+
+Shapes. A dimension with a block of more than one point is a dimension of the tensors in the text, in the order of the tiling; ``r`` always
+is. A value that does not vary along a dimension has size 1 there, and one that varies along none is a scalar. With one row per
+program, row-level values are scalars and element-level ones one-dimensional.
+
+Reductions. On chip, the body is emitted in its order. In a loop, statements are dealt into passes: pass ``p`` computes, per block, all that
+the reductions and stores of phase ``p`` need, reading it again. ``sum(exp(x - max(x)))`` takes its maximum and its sum in one pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+
+from ...errors import Unsupported
+from ...graph import dims
+from .. import loops
+from . import heuristics, ops, types
+from .tiling import INT32_MAX, Tiling, index_of, tile
+
+_COMBINE = {
+    "max": "tl.maximum(a, b{nan})",
+    "min": "tl.minimum(a, b{nan})",
+    "prod": "a * b",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Emitted text and what is needed to build and launch it.
+
+    Attributes:
+        text: a Python module with one Triton function called ``function``.
+        arguments: for each buffer, in ``kernel.buffers`` order, its pointer type, then "i64" for each size, in ``kernel.sizes`` order.
+        divisible: positions of the arguments that are assumed to be divisible by 16 (for a pointer, its address).
+        grid: the number of programs, an expression over the sizes; 0 when there is nothing to do.
+        warps, stages: compile options.
+    """
+
+    text: str
+    function: str
+    arguments: tuple
+    divisible: tuple
+    grid: "dims.IntExpr"
+    warps: int
+    stages: int
+
+
+def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, aligned=None, interpret: bool = False) -> Source:
+    """Triton text for a kernel.
+
+    Args:
+        config: block sizes; the heuristic's choice when None.
+        aligned: names of the buffers whose address is a multiple of 16 bytes; all of them when None.
+        interpret: write text for Triton's interpreter (no libdevice).
+    Raises:
+        Unsupported: a dtype or prim that has no GPU form.
+    """
+    tiling = tile(kernel)
+    config = config or heuristics.choose(tiling)
+    return _Emitter(tiling, config, aligned, interpret).source()
+
+
+class _Emitter:
+    def __init__(self, tiling: Tiling, config, aligned, interpret):
+        self.tiling, self.config, self.interpret = tiling, config, interpret
+        self.kernel = kernel = tiling.kernel
+        self.aligned = {b.name for b in kernel.buffers} if aligned is None else set(aligned)
+        self.lines, self.depth = [], 1
+        self.helpers, self.libdevice = {}, False
+        self.extents = tiling.extents
+        self.range_of = {"@" + n: n for n in self.extents}
+        self.block = {n: getattr(config, n, 1) for n in self.extents}
+        self.order = [n for n in self.extents if self.block[n] > 1 or n == "r"]
+        self.names = {b.name: f"b{i}" for i, b in enumerate(kernel.buffers)}
+        self.names.update((n, f"n{i}") for i, n in enumerate(kernel.sizes))
+        defined = [s.dst for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))]
+        self.names.update((n, f"v{i}") for i, n in enumerate(defined))
+        self.names.update(self.range_of)
+        self.varies = self._varies()
+        self.fast = _fast_values(kernel)
+        self.wide = self._wide_ranges()
+        self.masked = {n for n in self.extents if self._needs_mask(n)}
+
+    # analysis
+
+    def _varies(self) -> dict:
+        """Value name -> the dimensions along which it varies."""
+        found = {}
+        for s in self.kernel.body:
+            along = self._statement_ranges(s, found)
+            if isinstance(s, loops.Reduce):
+                along = along - {"r"}
+            elif isinstance(s, loops.Scan):
+                along = along | {"r"}
+            if not isinstance(s, (loops.Store, loops.Check)):
+                found[s.dst] = along
+        return found
+
+    def _statement_ranges(self, s, values) -> frozenset:
+        along = set()
+        for n in loops.reads(s):
+            along |= values[n]
+        for n in loops.index_symbols(s):
+            along |= values.get(n, frozenset()) if n in values else {self.range_of[n]} if n in self.range_of else set()
+        return frozenset(along)
+
+    def _needs_mask(self, name: str) -> bool:
+        extent = self.extents[name]
+        if name == "r" and not self.config.looped:
+            return not (type(extent) is int and extent == self.block["r"])
+        return not dims.divisible(extent, self.block[name])
+
+    def _wide_ranges(self) -> set:
+        """The dimensions whose positions need 64 bits, because an index made of them could pass 2**31."""
+        every = set(self.extents)
+        if self.config.index_bits:
+            return every if self.config.index_bits == 64 else set()
+        wide = {n for n, extent in self.extents.items() if not _fits(_bound(extent + self.block[n]))}
+        for s in self.kernel.body:
+            index = index_of(s)
+            if index is None or type(index) is int:
+                continue
+            groups = self._terms(index)
+            vectors = [part for along, part in groups.items() if along]
+            for part in groups.values():
+                if not _fits(_reach(part)):
+                    wide |= self._ranges_in(part)
+            if vectors and not _fits(sum(_reach(v) or 0 for v in vectors)):
+                wide = wide.union(*map(self._ranges_in, vectors))
+        if not _fits(_bound(dims.product(e for n, e in self.extents.items() if n != "r"))):  # the program number itself
+            wide |= every - {"r"}
+        return wide
+
+    def _ranges_in(self, e) -> set:
+        return {self.range_of[n] for n in dims.free_symbols(e) if n in self.range_of}
+
+    def _terms(self, e) -> dict:
+        """An expression as a sum of parts: set of tile dimensions that are in the tensors -> the part that varies along just these."""
+        groups = {}
+        for mono, c in e.terms.items():
+            along = set()
+            for atom in mono:
+                for n in atom.free:
+                    if n in self.range_of:
+                        along.add(self.range_of[n])
+                    elif n in self.varies:
+                        along |= self.varies[n]
+            key = frozenset(along & set(self.order))
+            groups[key] = groups.get(key, 0) + dims.Dim({mono: c}, 0)
+        if e.const:
+            groups[frozenset()] = groups.get(frozenset(), 0) + e.const
+        return groups
+
+    # text
+
+    def line(self, text: str):
+        self.lines.append("    " * self.depth + text)
+
+    @contextlib.contextmanager
+    def indented(self):
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def source(self) -> Source:
+        self._positions()
+        if self.config.looped:
+            self._passes()
+        else:
+            for s in self.kernel.body:
+                self.statement(s)
+        kernel = self.kernel
+        function = _function_name(kernel)
+        constant = ": tl.constexpr" if self.interpret else ""  # there, range() over an argument fails with numpy 2.4
+        arguments = ", ".join([self.names[b.name] for b in kernel.buffers] + [self.names[n] + constant for n in kernel.sizes])
+        head = "import triton\nimport triton.language as tl\n"
+        if self.libdevice:
+            head += "from triton.language.extra import libdevice\n"
+        text = head + "".join(f"\n\n{h}" for h in self.helpers.values())
+        text += f"\n\n@triton.jit\ndef {function}({arguments}):\n" + "\n".join(self.lines) + "\n"
+        types_ = tuple(types.pointer(b.dtype) for b in kernel.buffers) + ("i64",) * len(kernel.sizes)
+        divisible = [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
+        divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
+        return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages)
+
+    def _size_divisible(self, name) -> bool:
+        for s in self.kernel.body:
+            index = index_of(s)
+            if index is not None and type(index) is not int:
+                for mono in index.terms:
+                    for atom in mono:
+                        if atom.kind == "sym" and atom.name == name:
+                            return atom.multiple % 16 == 0
+        return False
+
+    def grid(self):
+        return dims.product(dims.ceil_div(e, self.block[n]) for n, e in self.extents.items() if n != "r")
+
+    def _positions(self):
+        """The program's place in each dimension, as ``x``, ``y``, ``z``; ``r`` too unless it is looped over."""
+        if self.config.index_bits == 32:
+            for n in self.kernel.sizes:
+                self.line(f"{self.names[n]} = {self.names[n]}.to(tl.int32)")
+        parallel = [n for n in self.extents if n != "r"]
+        rest = "tl.program_id(0)" + (".to(tl.int64)" if self.wide - {"r"} else "")
+        for n in reversed(parallel):
+            place = rest
+            if n != parallel[0]:
+                count = self.text(dims.ceil_div(self.extents[n], self.block[n]))
+                self.line(f"{n}_rest = {rest}")
+                self.line(f"{n}_outer = {n}_rest // {count}")
+                place, rest = f"({n}_rest % {count})", f"{n}_outer"
+            self.line(f"{n} = {place}" + ("" if self.block[n] == 1 else f" * {self.block[n]} + {self._arange(n)}"))
+            if n in self.masked:
+                self.line(f"{n}_in = {n} < {self.text(self.extents[n])}")
+        if "r" in self.extents and not self.config.looped:
+            self.line(f"r = {self._arange('r')}" + (".to(tl.int64)" if "r" in self.wide else ""))
+            self._r_mask()
+
+    def _r_mask(self):
+        if "r" in self.masked:
+            self.line(f"r_in = r < {self.text(self.extents['r'])}")
+
+    def _arange(self, name: str) -> str:
+        """The positions inside a block, shaped for broadcasting."""
+        text = f"tl.arange(0, {self.block[name]})"
+        if len(self.order) == 1:
+            return text
+        return f"{text}[{', '.join(':' if n == name else 'None' for n in self.order)}]"
+
+    def text(self, e) -> str:
+        """An index expression as Triton text, in brackets where it is a sum or product."""
+        if type(e) is int:
+            return str(e)
+        parts = [self._monomial(mono, c) for mono, c in e.terms.items()]
+        if e.const:
+            parts.append(str(e.const))
+        text = " + ".join(parts).replace("+ -", "- ")
+        return text if len(parts) == 1 and " " not in text else f"({text})"
+
+    def _monomial(self, mono, c) -> str:
+        text = " * ".join(self._atom(a) for a in mono)
+        if c == 1:
+            return text
+        return f"-{text}" if c == -1 and len(mono) == 1 else f"{c} * {text}"
+
+    def _atom(self, atom) -> str:
+        if atom.kind == "sym":
+            return self.names[atom.name]
+        a, b = self.text(atom.a), self.text(atom.b)
+        if atom.kind in ("max", "min"):
+            return f"tl.{atom.kind}imum({a}, {b})"
+        lo = dims.bounds(atom.a)[0]
+        if lo is None or lo < 0 and not dims.nonnegative(atom.a):
+            return f"{self.helper('_int_floor_div' if atom.kind == '//' else '_int_remainder')}({a}, {b})"
+        return f"({a} {atom.kind} {b})"
+
+    def helper(self, name: str) -> str:
+        context = ops.Context(torch.int32, ())
+        context.helpers = self.helpers
+        return context.helper(name)
+
+    def address(self, buffer: str, index) -> str:
+        """The pointer expression of an access: what is scalar is added to the pointer first, so that the rest stays narrow."""
+        base = self.names[buffer]
+        if type(index) is int:
+            return base if index == 0 else f"{base} + {index}"
+        groups = self._terms(index)
+        scalar = groups.pop(frozenset(), 0)
+        if type(scalar) is not int or scalar != 0:
+            base = f"{base} + {self.text(scalar)}"
+        vectors = [self.text(groups[g]) for g in sorted(groups, key=sorted)]
+        if not vectors:
+            return base
+        return f"{base} + {vectors[0]}" if len(vectors) == 1 else f"{base} + ({' + '.join(vectors)})"
+
+    def mask(self, along, value=None) -> str | None:
+        """The condition under which an access that varies along these dimensions is done."""
+        parts = [f"{n}_in" for n in ("z", "y", "x", "r") if n in along and n in self.masked]
+        if value is not None:
+            parts.append(self.names[value])
+        return " & ".join(parts) or None
+
+    # statements
+
+    def statement(self, s):
+        _STATEMENTS[type(s)](self, s)
+
+    def assign(self, name: str, text: str):
+        self.line(f"{self.names[name]} = {text}")
+
+    def load(self, s):
+        along = self._statement_ranges(s, self.varies)
+        mask = self.mask(along, s.mask)
+        text = self.address(s.buffer, s.index) + self._spread_over_mask(s)
+        dtype = self.kernel.buffer_of[s.buffer].dtype
+        if mask:
+            text += f", mask={mask}"
+            if s.mask is not None:
+                text += f", other={types.literal(s.other, dtype)}"
+        self.assign(s.dst, f"tl.load({text}{self.eviction(s)})")
+
+    def _spread_over_mask(self, s) -> str:
+        """What to add to a pointer so that it has all the dimensions of its mask."""
+        if s.mask is None:
+            return ""
+        along = {self.range_of[n] for n in dims.free_symbols(s.index) if n in self.range_of}
+        along = along.union(*(self.varies[n] for n in dims.free_symbols(s.index) if n in self.varies))
+        return f" + {self.names[s.mask]}.to(tl.int32) * 0" if (self.varies[s.mask] - along) & set(self.order) else ""
+
+    def eviction(self, s) -> str:
+        return ""
+
+    def const(self, s):
+        self.assign(s.dst, types.constant(s.value, s.dtype))
+
+    def index_value(self, s):
+        if type(s.expr) is int:
+            self.assign(s.dst, types.constant(s.expr, s.dtype))
+        else:
+            wide = self.text(s.expr)
+            lo, hi = dims.bounds(s.expr)
+            if lo is None or hi is None or max(-lo, hi) > INT32_MAX:
+                for n in sorted(dims.free_symbols(s.expr)):
+                    if n in self.range_of and self.range_of[n] not in self.wide:
+                        wide = self._widened(s.expr)
+                        break
+            self.assign(s.dst, f"({wide}).to({types.tl_dtype(s.dtype)})" if " " in wide else f"{wide}.to({types.tl_dtype(s.dtype)})")
+
+    def _widened(self, e) -> str:
+        saved = dict(self.names)
+        for n in dims.free_symbols(e):
+            if n in self.range_of:
+                self.names[n] += ".to(tl.int64)"
+        text = self.text(e)
+        self.names = saved
+        return text
+
+    def compute(self, s):
+        dtypes = self.kernel.dtypes
+        context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args), s.dst in self.fast, self.interpret, self.helpers)
+        text = ops.emit(s.op, context, *(self.names[a] for a in s.args))
+        self.libdevice |= context.libdevice
+        self.assign(s.dst, text)
+
+    def store(self, s):
+        along = self._statement_ranges(s, self.varies)
+        mask = self.mask(along, s.mask)
+        value = self.names[s.value]
+        address = self.address(s.buffer, s.index) + self._spread_over_mask(s)
+        self.line(f"tl.store({address}, {value}" + (f", mask={mask})" if mask else ")"))
+
+    def check(self, s):
+        along = self._statement_ranges(s, self.varies)
+        mask = self.mask(along, s.mask)
+        bad = f"({self.names[s.cond]} == 0)" + (f" & {mask}" if mask else "")
+        self.line(f"tl.store({self.names[s.buffer]} + ({self.names[s.cond]}).to(tl.int32) * 0, {s.code}, mask={bad})")
+
+    # reductions
+
+    @property
+    def shape(self) -> str:
+        return f"[{', '.join(str(self.block[n]) for n in self.order)}]"
+
+    @property
+    def axis(self) -> int:
+        return self.order.index("r")
+
+    def _expand(self, text: str) -> str:
+        """A reduced value back in the tensors' rank, with size 1 along r."""
+        if len(self.order) == 1:
+            return text
+        return f"{text}[{', '.join('None' if n == 'r' else ':' for n in self.order)}]"
+
+    def full(self, value: str, dtype=None) -> str:
+        """A value broadcast to the whole block."""
+        if self.varies[value] & set(self.order) == set(self.order):
+            return self.names[value]
+        return f"tl.broadcast_to({self.names[value]}, {self.shape})"
+
+    def masked_value(self, text: str, neutral: str) -> str:
+        return f"tl.where(r_in, {text}, {neutral})" if "r" in self.masked else text
+
+    def reduce(self, s):
+        """A reduction of a block that holds the whole row."""
+        dtype = self.kernel.dtypes[s.arg]
+        if s.op.startswith("arg"):
+            value, index = self.masked_value(self.full(s.arg), _neutral(s.op[3:], dtype)), "tl.broadcast_to(r, " + self.shape + ")"
+            self.assign(s.dst, self._position_of_extreme(s, value, index, dtype))
+        else:
+            self.assign(s.dst, self.combined(s.op, self.masked_value(self.full(s.arg), _neutral(s.op, dtype)), dtype))
+
+    def combined(self, op: str, value: str, dtype) -> str:
+        """The block ``value`` combined along r, in the dtype of the result."""
+        if op in ("any", "all"):
+            return self._expand(f"tl.{'max' if op == 'any' else 'min'}(({value}).to(tl.int32), {self.axis})") + " != 0"
+        if op == "sum":
+            narrow = types.is_int(dtype) and types.bits(dtype) < 32
+            return self._expand(f"tl.sum({value}, {self.axis})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
+        if op in ("max", "min") and dtype is torch.bool:
+            return self._expand(f"tl.{op}(({value}).to(tl.int32), {self.axis})") + " != 0"
+        return self._expand(f"tl.reduce({value}, {self.axis}, {self._combiner(op, dtype)})")
+
+    def _combiner(self, op: str, dtype) -> str:
+        name = f"_{op}_{'nan' if dtype.is_floating_point else 'int'}" if op != "prod" else "_prod"
+        if dtype is torch.float64 and op != "prod":
+            name, better = f"_{op}_f64", ">" if op == "max" else "<"
+            body = f"tl.where((a {better} b) | (a != a), a, b)"
+        else:
+            body = _COMBINE[op].format(nan=", propagate_nan=tl.PropagateNan.ALL" if dtype.is_floating_point else "")
+        self.helpers[name] = f"@triton.jit\ndef {name}(a, b):\n    return {body}\n"
+        return name
+
+    def _position_of_extreme(self, s, value: str, index: str, dtype) -> str:
+        """The smallest index at which the block ``value`` has its extreme."""
+        v = self.names[s.dst]
+        self.line(f"{v}_value = {value}")
+        self.line(f"{v}_best = {self.combined(s.op[3:], f'{v}_value', dtype)}")
+        equal = f"{v}_value == {v}_best"
+        if dtype.is_floating_point:
+            equal = f"({equal}) | ({v}_value != {v}_value)"
+        if "r" in self.masked and not self.config.looped:
+            equal = f"({equal}) & r_in"
+        self.line(f"{v}_index = tl.where({equal}, {index}, {_limit(self, 'r')})")
+        return self._expand(f"tl.min({v}_index, {self.axis})") + ".to(tl.int64)"
+
+    def scan(self, s):
+        self.assign(s.dst, f"tl.cumsum({self.full(s.arg)}, {self.axis}).to({types.tl_dtype(s.dtype)})")
+
+    # passes over rows that are too long to be held
+
+    def _passes(self):
+        _Passes(self).emit()
+
+
+_STATEMENTS = {
+    loops.Load: _Emitter.load, loops.Const: _Emitter.const, loops.IndexValue: _Emitter.index_value, loops.Compute: _Emitter.compute,
+    loops.Reduce: _Emitter.reduce, loops.Scan: _Emitter.scan, loops.Store: _Emitter.store, loops.Check: _Emitter.check,
+}
+
+
+def _limit(emitter, name: str) -> str:
+    return str(2**62) if name in emitter.wide else str(INT32_MAX)
+
+
+class _Passes:
+    """Deals the statements of a kernel into passes over the reduction range and emits the loops."""
+
+    def __init__(self, emitter: _Emitter):
+        self.e, self.kernel = emitter, emitter.kernel
+        self.body = self.kernel.body
+        self.online = _online_pairs(self.kernel)
+        self.phase = {}
+        self.at = [self._place(s) for s in self.body]
+        self.is_element = ["r" in emitter._statement_ranges(s, emitter.varies) or isinstance(s, loops.Scan) for s in self.body]
+        self._keep_writes_behind_reads()
+
+    def _place(self, s) -> int:
+        """The pass in which a statement runs; for a row-level one, the number of passes that come before it."""
+        p = max([self.phase.get(n, 0) for n in (*loops.reads(s), *loops.index_symbols(s))], default=0)
+        if isinstance(s, loops.Reduce):
+            if s.dst in self.online.values():
+                p -= 1
+            self.phase[s.dst] = p + 1
+        elif not isinstance(s, (loops.Store, loops.Check)):
+            self.phase[s.dst] = p
+        return p
+
+    def _keep_writes_behind_reads(self):
+        """A buffer that is read in a later pass is written in the last of these, not before."""
+        sinks = [self._sinks(p) for p in range(self._count())]
+        last = {}
+        for p, s in enumerate(sinks):
+            for i in self._needed(s):
+                if isinstance(self.body[i], loops.Load):
+                    last[self.body[i].buffer] = p
+        for i, s in enumerate(self.body):
+            if isinstance(s, loops.Store) and self.is_element[i]:
+                self.at[i] = max(self.at[i], last.get(s.buffer, 0))
+
+    def _count(self) -> int:
+        return 1 + max((self.at[i] for i in range(len(self.body)) if self._is_sink(i)), default=-1)
+
+    def _is_sink(self, i) -> bool:
+        s = self.body[i]
+        return isinstance(s, loops.Reduce) or self.is_element[i] and isinstance(s, (loops.Store, loops.Check))
+
+    def _sinks(self, p):
+        return [i for i in range(len(self.body)) if self.at[i] == p and self._is_sink(i)]
+
+    def _needed(self, sinks) -> list:
+        """The element-level statements that the sinks depend on, and the sinks, in order."""
+        names, chosen = set(), set(sinks)
+        for i in sinks:
+            names |= set(loops.reads(self.body[i])) | loops.index_symbols(self.body[i])
+        for i in range(len(self.body) - 1, -1, -1):
+            s = self.body[i]
+            if i in chosen or isinstance(s, (loops.Store, loops.Check, loops.Reduce)) or not self.is_element[i] or s.dst not in names:
+                continue
+            chosen.add(i)
+            names |= set(loops.reads(s)) | loops.index_symbols(s)
+        return sorted(chosen)
+
+    def emit(self):
+        e = self.e
+        count = self._count()
+        e.line(f"r_block = {e._arange('r')}" + (".to(tl.int64)" if "r" in e.wide else ""))
+        for p in range(count + 1):
+            for i, s in enumerate(self.body):
+                if self.at[i] == p and not self.is_element[i] and not isinstance(s, loops.Reduce):
+                    e.statement(s)
+            if p < count:
+                self._pass(p, count)
+
+    def _pass(self, p: int, count: int):
+        e = self.e
+        sinks = self._sinks(p)
+        statements = self._needed(sinks)
+        reduces = [self.body[i] for i in sinks if isinstance(self.body[i], loops.Reduce)]
+        scans = [self.body[i] for i in statements if isinstance(self.body[i], loops.Scan)]
+        paired = {m: s for m, s in self.online.items() if any(r.dst == m for r in reduces)}
+        skipped = self._exponentials(paired, statements)
+        for s in reduces:
+            self._start(s, paired)
+        for s in scans:
+            e.line(f"{e.names[s.dst]}_carry = {self._row_constant('0', s.dtype)}")
+        extent, block = e.text(e.extents["r"]), e.block["r"]
+        step = f"range(0, {extent}, {block})" if e.config.stages < 2 else f"tl.range(0, {extent}, {block}, num_stages={e.config.stages})"
+        e.line(f"for r_start in {step}:")
+        with e.indented():
+            e.line("r = r_start + r_block")
+            e._r_mask()
+            for i in statements:
+                s = self.body[i]
+                if i in skipped:
+                    continue
+                if isinstance(s, loops.Reduce):
+                    self._step(s, paired)
+                elif isinstance(s, loops.Scan):
+                    self._scan(s)
+                else:
+                    e.statement(s)
+        for s in reduces:
+            self._finish(s, paired)
+
+    def _exponentials(self, paired, statements) -> set:
+        """The statements that compute ``exp(x - max)`` for an online pair: they are part of the pair's own step."""
+        skipped = set()
+        for m, total in paired.items():
+            arg = next(s.arg for s in self.body if isinstance(s, loops.Reduce) and s.dst == total)
+            for i in statements:
+                s = self.body[i]
+                if isinstance(s, loops.Compute) and (s.dst == arg or s.op == "sub" and m in s.args):
+                    skipped.add(i)
+        return skipped
+
+    def _row_constant(self, text: str, dtype) -> str:
+        e = self.e
+        shape = [str(e.block[n]) if n != "r" else "1" for n in e.order] if len(e.order) > 1 else []
+        return f"tl.full([{', '.join(shape)}], {text}, {types.tl_dtype(dtype)})"
+
+    def _accumulator(self, text: str, dtype) -> str:
+        return f"tl.full({self.e.shape}, {text}, {types.tl_dtype(dtype)})"
+
+    def _start(self, s, paired):
+        e, v = self.e, self.e.names[s.dst]
+        dtype = self.kernel.dtypes[s.arg]
+        if s.dst in paired.values():
+            e.line(f"{v}_acc = {self._accumulator('0', s.dtype)}")
+            return
+        op = s.op[3:] if s.op.startswith("arg") else s.op
+        e.line(f"{v}_acc = {self._accumulator(_neutral(op, dtype), dtype)}")
+        if s.op.startswith("arg"):
+            e.line(f"{v}_at = tl.full({e.shape}, {_limit(e, 'r')}, {'tl.int64' if 'r' in e.wide else 'tl.int32'})")
+
+    def _step(self, s, paired):
+        e, v = self.e, self.e.names[s.dst]
+        if s.dst in paired.values():
+            return
+        dtype = self.kernel.dtypes[s.arg]
+        op = s.op[3:] if s.op.startswith("arg") else s.op
+        value = e.masked_value(e.full(s.arg), _neutral(op, dtype))
+        if s.op.startswith("arg"):
+            e.line(f"{v}_new = {value}")
+            better = f"({v}_new {'>' if op == 'max' else '<'} {v}_acc)"
+            if dtype.is_floating_point:
+                better += f" | (({v}_new != {v}_new) & ({v}_acc == {v}_acc))"
+            first = f"({v}_at == {_limit(e, 'r')})" + (" & r_in" if "r" in e.masked else "")
+            e.line(f"{v}_better = {better} | ({first})")
+            e.line(f"{v}_acc = tl.where({v}_better, {v}_new, {v}_acc)")
+            e.line(f"{v}_at = tl.where({v}_better, r, {v}_at)")
+        elif s.dst in paired:
+            total = e.names[paired[s.dst]]
+            context = ops.Context(dtype, (dtype, dtype), True, e.interpret, e.helpers)
+            e.line(f"{v}_new = {value}")
+            e.line(f"{v}_old = {v}_acc")
+            e.line(f"{v}_acc = {ops.emit('maximum', context, f'{v}_old', f'{v}_new')}")
+            none = 'float("-inf")'
+            fresh = f"tl.where({v}_new == {none}, 0.0, tl.exp({v}_new - {v}_acc))"
+            e.line(f"{total}_acc = {total}_acc * tl.where({v}_old == {v}_acc, 1.0, tl.exp({v}_old - {v}_acc)) + {fresh}")
+        elif s.op == "sum":
+            e.line(f"{v}_acc += {value}")
+        elif s.op in ("any", "all") or dtype is torch.bool:
+            e.line(f"{v}_acc = {v}_acc {'|' if s.op in ('any', 'max') else '&'} {value}")
+        elif s.op == "prod":
+            e.line(f"{v}_acc *= {value}")
+        else:
+            context = ops.Context(dtype, (dtype, dtype), False, e.interpret, e.helpers)
+            e.line(f"{v}_new = {value}")
+            e.line(f"{v}_acc = {ops.emit(s.op + 'imum', context, f'{v}_acc', f'{v}_new')}")
+
+    def _finish(self, s, paired):
+        e, v = self.e, self.e.names[s.dst]
+        dtype = self.kernel.dtypes[s.arg]
+        if s.dst in paired.values():
+            m = e.names[next(k for k, t in paired.items() if t == s.dst)]
+            e.assign(s.dst, e.combined("sum", f"{v}_acc * tl.exp({m}_acc - {m})", s.dtype))
+        elif s.op.startswith("arg"):
+            e.assign(s.dst, e._position_of_extreme(s, f"{v}_acc", f"{v}_at", dtype))
+        else:
+            e.assign(s.dst, e.combined(s.op, f"{v}_acc", dtype))
+
+    def _scan(self, s):
+        e, v = self.e, self.e.names[s.dst]
+        value = e.masked_value(e.full(s.arg), _neutral("sum", s.dtype))
+        t = types.tl_dtype(s.dtype)
+        e.line(f"{v}_new = {value}")
+        e.line(f"{v} = {v}_carry + tl.cumsum({v}_new, {e.axis}).to({t})")
+        total = e._expand(f"tl.sum({v}_new, {e.axis})")
+        e.line(f"{v}_carry = ({v}_carry + {total}).to({t})")
+
+
+def _online_pairs(kernel: loops.Kernel) -> dict:
+    """Maxima and the sums of exponentials that are taken with them in one pass: {max: sum} for ``sum(exp(x - max(x)))``."""
+    pairs = {}
+    by_name = {s.dst: s for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))}
+    users = {}
+    for s in kernel.body:
+        for n in loops.reads(s):
+            users.setdefault(n, []).append(s)
+    for s in kernel.body:
+        if not (isinstance(s, loops.Reduce) and s.op == "sum" and s.dtype.is_floating_point):
+            continue
+        exp = by_name[s.arg]
+        if not (isinstance(exp, loops.Compute) and exp.op == "exp"):
+            continue
+        sub = by_name[exp.args[0]]
+        if not (isinstance(sub, loops.Compute) and sub.op == "sub"):
+            continue
+        m = by_name[sub.args[1]]
+        if isinstance(m, loops.Reduce) and m.op == "max" and m.arg == sub.args[0] and m.dst not in pairs and m.dtype is s.dtype:
+            pairs[m.dst] = s.dst
+    return pairs
+
+
+def _neutral(op: str, dtype) -> str:
+    """The value that changes nothing under a reduction, as a literal."""
+    if op in ("sum", "any"):
+        return "False" if dtype is torch.bool else "0.0" if dtype.is_floating_point else "0"
+    if op in ("prod", "all"):
+        return "True" if dtype is torch.bool else "1.0" if dtype.is_floating_point else "1"
+    if dtype is torch.bool:
+        return "False" if op == "max" else "True"
+    if dtype.is_floating_point:
+        return 'float("-inf")' if op == "max" else 'float("inf")'
+    info = torch.iinfo(dtype)
+    return str(info.min if op == "max" else info.max)
+
+
+def _fast_values(kernel: loops.Kernel) -> frozenset:
+    """The float32 values that reach memory only through a half type and by smooth operations."""
+    good, bad = set(), set()
+    for s in reversed(kernel.body):
+        indexed = loops.index_symbols(s)
+        bad |= set(indexed)
+        if isinstance(s, loops.Compute):
+            if s.op == "cast" and s.dtype in types.HALF:
+                good.add(s.args[0])
+            elif (s.op in ops.SMOOTH or s.op == "cast" and s.dtype is torch.float32) and s.dst in good and s.dst not in bad:
+                good.update(s.args)
+            elif s.op == "where" and s.dst in good and s.dst not in bad:
+                good.update(s.args[1:])
+                bad.add(s.args[0])
+            else:
+                bad.update(s.args)
+        elif isinstance(s, (loops.Reduce, loops.Scan)) and s.op in ("sum", "max", "min") and s.dst in good and s.dst not in bad:
+            good.add(s.arg)
+        else:
+            bad.update(loops.reads(s))
+    return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
+
+
+def _reach(e) -> int | None:
+    """The largest absolute value of an expression, None if unknown."""
+    lo, hi = dims.bounds(e)
+    return None if lo is None or hi is None else max(-lo, hi)
+
+
+def _bound(e) -> int | None:
+    return dims.bounds(e)[1]
+
+
+def _fits(reach) -> bool:
+    return reach is not None and reach <= INT32_MAX
+
+
+_SHORT = {"cast": None, "where": None, "reciprocal": "rcp", "maximum": "max", "minimum": "min"}
+
+
+def _function_name(kernel: loops.Kernel) -> str:
+    """A name for profilers that tells what a kernel computes; a function of its structure alone."""
+    words = []
+    for s in kernel.body:
+        word = s.op if isinstance(s, loops.Compute) else f"{s.op}" if isinstance(s, (loops.Reduce, loops.Scan)) else None
+        word = _SHORT.get(word, word)
+        if word and (not words or words[-1] != word):
+            words.append(word)
+    kind = "row" if kernel.raxes else "map"
+    return "_".join(["jit", kind, *words[:6]])[:60] if words else f"jit_{kind}_copy"

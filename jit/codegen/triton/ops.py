@@ -1,0 +1,487 @@
+"""Pointwise prims as Triton expressions: one table entry per prim.
+
+An entry takes a ``Context`` and the argument texts, and gives an expression. Two settings change what is emitted:
+
+- ``fast``: the value only ever reaches a store in a half type, through smooth operations. Then approximate instructions are used
+  (relative error of some 1e-6): they cost a third of the exact ones, and half types round at 5e-4.
+- ``interpret``: text for Triton's interpreter, in which ``libdevice`` does not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ...errors import Unsupported
+from . import types
+
+OPS = {}
+HELPERS = {}
+
+
+@dataclass
+class Context:
+    """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, and the two settings above.
+    ``helpers`` collects the functions that the text calls, ``imports`` whether it uses libdevice."""
+
+    dtype: torch.dtype
+    args: tuple
+    fast: bool = False
+    interpret: bool = False
+    helpers: dict = field(default_factory=dict)
+    libdevice: bool = False
+
+    @property
+    def source(self) -> torch.dtype:
+        """The dtype of the first argument."""
+        return self.args[0]
+
+    def helper(self, name: str) -> str:
+        """Make sure that a function of ``HELPERS`` is in the module, and give its name."""
+        needs, text = HELPERS[name]
+        for n in needs:
+            self.helper(n)
+        self.helpers[name] = text
+        return name
+
+    def device(self, name: str, *args: str) -> str:
+        """A call of libdevice."""
+        if self.interpret:
+            raise Unsupported(f"libdevice.{name} in Triton's interpreter", kind="triton-interpret")
+        self.libdevice = True
+        return f"libdevice.{name}({', '.join(args)})"
+
+
+def op(*names):
+    def register(fn):
+        for n in names:
+            OPS[n] = fn
+        return fn
+    return register
+
+
+def helper(name: str, text: str, needs=()):
+    HELPERS[name] = (needs, text.strip("\n") + "\n")
+
+
+def emit(name: str, context: Context, *args: str) -> str:
+    """The expression for one prim. Raises Unsupported for a prim that has no entry for these types."""
+    if name not in OPS:
+        raise Unsupported(f"{name} in a GPU kernel", kind="triton-op")
+    return OPS[name](context, *args)
+
+
+def _binary(symbol):
+    return lambda c, a, b: f"{a} {symbol} {b}"
+
+
+# arithmetic
+
+OPS["sub"] = _binary("-")
+OPS["bitwise_and"] = _binary("&")
+OPS["bitwise_or"] = _binary("|")
+OPS["bitwise_xor"] = _binary("^")
+OPS["eq"] = _binary("==")
+OPS["ne"] = _binary("!=")
+
+
+@op("add")
+def _add(c, a, b):
+    return f"{a} | {b}" if c.dtype is torch.bool else f"{a} + {b}"
+
+
+@op("mul")
+def _mul(c, a, b):
+    return f"{a} & {b}" if c.dtype is torch.bool else f"{a} * {b}"
+
+
+def _comparison(symbol):
+    def text(c, a, b):
+        if c.source is torch.bool:  # a one-bit integer is signed, so True would be less than False
+            a, b = f"{a}.to(tl.int8)", f"{b}.to(tl.int8)"
+        return f"{a} {symbol} {b}"
+    return text
+
+
+OPS["lt"], OPS["le"], OPS["gt"], OPS["ge"] = map(_comparison, ("<", "<=", ">", ">="))
+
+
+@op("neg")
+def _neg(c, a):
+    return f"-{a}" if c.dtype.is_floating_point else f"0 - {a}"
+
+
+@op("abs")
+def _abs(c, a):
+    return a if c.dtype in types.UNSIGNED or c.dtype is torch.bool else f"tl.abs({a})"
+
+
+@op("sign")
+def _sign(c, a):
+    if c.dtype is torch.bool:
+        return a
+    t = types.tl_dtype(c.dtype)
+    return f"({a} > 0).to({t}) - ({a} < 0).to({t})"
+
+
+@op("div")
+def _div(c, a, b):
+    return f"tl.div_rn({a}, {b})" if c.dtype is torch.float32 and not c.fast else f"{a} / {b}"
+
+
+@op("reciprocal")
+def _reciprocal(c, a):
+    return f"tl.div_rn({types.constant(1.0, c.dtype)}, {a})" if c.dtype is torch.float32 and not c.fast else f"1.0 / {a}"
+
+
+@op("where")
+def _where(c, cond, a, b):
+    return f"tl.where({cond}, {a}, {b})"
+
+
+def _extreme(name, propagate, boolean):
+    def text(c, a, b):
+        if c.dtype is torch.bool:
+            return f"{a} {boolean} {b}"
+        nan = f", propagate_nan=tl.PropagateNan.{propagate}" if c.dtype.is_floating_point else ""
+        if c.interpret and c.dtype.is_floating_point and propagate == "NONE":
+            return f"tl.where({a} != {a}, {b}, tl.where({b} != {b}, {a}, tl.{name}({a}, {b})))"
+        if c.dtype is torch.float64 and propagate == "ALL":  # there is no such instruction
+            return f"tl.where({a} != {a}, {a}, tl.where({b} != {b}, {b}, tl.{name}({a}, {b})))"
+        return f"tl.{name}({a}, {b}{nan})"
+    return text
+
+
+OPS["maximum"], OPS["minimum"] = _extreme("maximum", "ALL", "|"), _extreme("minimum", "ALL", "&")
+OPS["fmax"], OPS["fmin"] = _extreme("maximum", "NONE", "|"), _extreme("minimum", "NONE", "&")
+
+
+@op("relu")
+def _relu(c, a):
+    return OPS["maximum"](c, a, types.constant(0, c.dtype))
+
+
+# casts
+
+
+@op("cast")
+def _cast(c, a):
+    source, dtype = c.source, c.dtype
+    if source is dtype:
+        return a
+    if dtype is torch.bool:
+        return f"{a} != 0"
+    if source.is_floating_point and dtype in (torch.uint8, torch.int8, torch.int16, torch.uint16):
+        return f"{a}.to(tl.int32).to({types.tl_dtype(dtype)})"
+    if source in types.HALF and dtype in types.HALF or source is torch.float64 and dtype in types.HALF:
+        return f"{a}.to(tl.float32).to({types.tl_dtype(dtype)})"
+    if source in types.HALF and not dtype.is_floating_point:
+        return f"{a}.to(tl.float32).to({types.tl_dtype(dtype)})"
+    return f"{a}.to({types.tl_dtype(dtype)})"
+
+
+# rounding
+
+
+def _rounding(name):
+    return lambda c, a: f"tl.{name}({a})" if c.dtype.is_floating_point else a
+
+
+OPS["floor"], OPS["ceil"] = _rounding("floor"), _rounding("ceil")
+
+
+@op("trunc")
+def _trunc(c, a):
+    return f"tl.where({a} < 0, tl.ceil({a}), tl.floor({a}))" if c.dtype.is_floating_point else a
+
+
+helper("_round_half_even", """
+@triton.jit
+def _round_half_even(x):
+    low = tl.floor(x)
+    rest = x - low
+    half = low * 0.5
+    up = (rest > 0.5) | ((rest == 0.5) & (half != tl.floor(half)))
+    return tl.where(up, low + 1.0, low)
+""")
+
+
+@op("round")
+def _round(c, a):
+    if not c.dtype.is_floating_point:
+        return a
+    return f"{c.helper('_round_half_even')}({a})" if c.interpret else c.device("rint", a)
+
+
+# integer and float division
+
+helper("_int_floor_div", """
+@triton.jit
+def _int_floor_div(a, b):
+    q = a // b
+    return tl.where((q * b != a) & ((a < 0) != (b < 0)), q - 1, q)
+""")
+helper("_int_remainder", """
+@triton.jit
+def _int_remainder(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+""")
+helper("_fmod_interpreted", """
+@triton.jit
+def _fmod_interpreted(a, b):
+    q = tl.abs(a) / tl.abs(b)
+    r = tl.abs(a) - tl.floor(q) * tl.abs(b)
+    r = tl.where((tl.abs(b) == float("inf")) & (tl.abs(a) < float("inf")), tl.abs(a), r)
+    return tl.where(a < 0, -r, r)
+""")
+helper("_float_floor_div", """
+@triton.jit
+def _float_floor_div(a, b, m, exact):
+    # m is fmod(a, b), exact is a / b
+    q = (a - m) / b
+    q = tl.where((m != 0) & ((b < 0) != (m < 0)), q - 1.0, q)
+    f = tl.floor(q)
+    f = tl.where(q - f > 0.5, f + 1.0, f)
+    f = tl.where(q == 0, exact * 0.0, f)
+    return tl.where(b == 0, exact, f)
+""")
+helper("_float_remainder", """
+@triton.jit
+def _float_remainder(m, b):
+    # m is fmod(a, b)
+    return tl.where((m != 0) & ((b < 0) != (m < 0)), m + b, m)
+""")
+
+
+def _float_mod(c, a, b):
+    return f"{c.helper('_fmod_interpreted')}({a}, {b})" if c.interpret else c.device("fmod", a, b)
+
+
+@op("fmod")
+def _fmod(c, a, b):
+    return _float_mod(c, a, b) if c.dtype.is_floating_point else f"{a} % {b}"
+
+
+@op("remainder")
+def _remainder(c, a, b):
+    if c.dtype.is_floating_point:
+        return f"{c.helper('_float_remainder')}({_float_mod(c, a, b)}, {b})"
+    return f"{a} % {b}" if c.dtype in types.UNSIGNED else f"{c.helper('_int_remainder')}({a}, {b})"
+
+
+def _exact_div(c, a, b):
+    return f"tl.div_rn({a}, {b})" if c.dtype is torch.float32 else f"{a} / {b}"
+
+
+@op("floor_div")
+def _floor_div(c, a, b):
+    if c.dtype.is_floating_point:
+        return f"{c.helper('_float_floor_div')}({a}, {b}, {_float_mod(c, a, b)}, {_exact_div(c, a, b)})"
+    return f"{a} // {b}" if c.dtype in types.UNSIGNED else f"{c.helper('_int_floor_div')}({a}, {b})"
+
+
+helper("_trunc", """
+@triton.jit
+def _trunc(x):
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+""")
+
+
+@op("trunc_div")
+def _trunc_div(c, a, b):
+    return f"{c.helper('_trunc')}({_exact_div(c, a, b)})" if c.dtype.is_floating_point else f"{a} // {b}"
+
+
+# bits and logic
+
+
+@op("bitwise_not")
+def _bitwise_not(c, a):
+    return f"{a} == 0" if c.dtype is torch.bool else f"~{a}"
+
+
+def _truth(text, dtype):
+    return text if dtype is torch.bool else f"({text} != 0)"
+
+
+@op("logical_not")
+def _logical_not(c, a):
+    return f"{a} == 0"
+
+
+def _logical(symbol):
+    return lambda c, a, b: f"{_truth(a, c.args[0])} {symbol} {_truth(b, c.args[1])}"
+
+
+OPS["logical_and"], OPS["logical_or"], OPS["logical_xor"] = _logical("&"), _logical("|"), _logical("^")
+
+
+@op("shl")
+def _shl(c, a, b):
+    n = types.bits(c.dtype)
+    return f"tl.where(({b} < 0) | ({b} >= {n}), 0, {a} << tl.where(({b} < 0) | ({b} >= {n}), 0, {b}))"
+
+
+@op("shr")
+def _shr(c, a, b):
+    n = types.bits(c.dtype)
+    return f"{a} >> tl.where(({b} < 0) | ({b} >= {n}), {n - 1}, {b})"
+
+
+@op("isnan")
+def _isnan(c, a):
+    return f"{a} != {a}"
+
+
+@op("isinf")
+def _isinf(c, a):
+    return f'tl.abs({a}) == float("inf")' if c.source.is_floating_point else f"{a} != {a}"
+
+
+@op("isfinite")
+def _isfinite(c, a):
+    return f'tl.abs({a}) < float("inf")' if c.source.is_floating_point else f"{a} == {a}"
+
+
+def _as_bits(c, a, dtype):
+    return f"{a}.to({'tl.int64' if dtype is torch.float64 else 'tl.int32'}, bitcast=True)"
+
+
+@op("signbit")
+def _signbit(c, a):
+    if c.source.is_floating_point:
+        return f"{_as_bits(c, a, c.source)} < 0"
+    return f"{a} != {a}" if c.source in types.UNSIGNED or c.source is torch.bool else f"{a} < 0"
+
+
+@op("copysign")
+def _copysign(c, a, b):
+    n = types.bits(c.dtype)
+    low, high = f"{(1 << n - 1) - 1}", f"{-(1 << n - 1)}"
+    return f"(({_as_bits(c, a, c.dtype)} & {low}) | ({_as_bits(c, b, c.dtype)} & {high})).to({types.tl_dtype(c.dtype)}, bitcast=True)"
+
+
+# exponentials and powers
+
+
+@op("exp")
+def _exp(c, a):
+    return f"tl.exp({a})" if c.fast or c.interpret or c.dtype is torch.float64 else c.device("exp", a)
+
+
+OPS["exp2"] = lambda c, a: f"tl.exp2({a})"
+OPS["log"] = lambda c, a: f"tl.log({a})"
+OPS["log2"] = lambda c, a: f"tl.log2({a})"
+OPS["sin"] = lambda c, a: f"tl.sin({a})"
+OPS["cos"] = lambda c, a: f"tl.cos({a})"
+OPS["rsqrt"] = lambda c, a: f"tl.rsqrt({a})"
+
+
+@op("log10")
+def _log10(c, a):
+    return f"tl.log2({a}) * 0.30102999566398120" if c.interpret else c.device("log10", a)
+
+
+@op("sqrt")
+def _sqrt(c, a):
+    return f"tl.sqrt_rn({a})" if c.dtype is torch.float32 and not c.fast else f"tl.sqrt({a})"
+
+
+helper("_expm1_interpreted", """
+@triton.jit
+def _expm1_interpreted(x):
+    return tl.where(tl.abs(x) < 0.01, x * (1.0 + x * (0.5 + x * 0.16666666666666666)), tl.exp(x) - 1.0)
+""")
+helper("_log1p_interpreted", """
+@triton.jit
+def _log1p_interpreted(x):
+    return tl.where(tl.abs(x) < 0.01, x * (1.0 - x * (0.5 - x * (0.3333333333333333 - x * 0.25))), tl.log(1.0 + x))
+""")
+
+
+@op("expm1")
+def _expm1(c, a):
+    return f"{c.helper('_expm1_interpreted')}({a})" if c.interpret else c.device("expm1", a)
+
+
+@op("log1p")
+def _log1p(c, a):
+    return f"{c.helper('_log1p_interpreted')}({a})" if c.interpret else c.device("log1p", a)
+
+
+@op("sigmoid")
+def _sigmoid(c, a):
+    if c.fast or c.dtype is torch.float64 or c.interpret:
+        return f"1.0 / (1.0 + tl.exp(-{a}))"
+    return f"tl.div_rn({types.constant(1.0, c.dtype)}, 1.0 + {c.device('exp', '-' + a)})"
+
+
+# tanh(x) = 1 - 2 / (exp(2x) + 1), and the odd Taylor series up to x^9 where that cancels (|x| < 0.25: error 1e-8).
+helper("_tanh", """
+@triton.jit
+def _tanh(x):
+    s = x * x
+    small = x * (1.0 + s * (-0.33333333333 + s * (0.13333333333 + s * (-0.05396825397 + s * 0.02186948854))))
+    big = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(x)) + 1.0)
+    return tl.where(s < 0.0625, small, tl.where(x < 0, -big, big))
+""")
+# Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7), and the Taylor series near 0 for the relative error.
+helper("_erf_fast", """
+@triton.jit
+def _erf_fast(x):
+    a = tl.abs(x)
+    s = x * x
+    t = 1.0 / (1.0 + 0.3275911 * a)
+    p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    big = 1.0 - p * tl.exp(-s)
+    small = a * (1.1283791671 - s * (0.3761263890 - s * 0.1128379167))
+    r = tl.where(a < 0.2, small, big)
+    return tl.where(x < 0, -r, r)
+""")
+
+
+@op("tanh")
+def _tanh(c, a):
+    return c.device("tanh", a) if c.dtype is torch.float64 and not c.interpret else f"{c.helper('_tanh')}({a})"
+
+
+@op("erf")
+def _erf(c, a):
+    return f"{c.helper('_erf_fast')}({a})" if c.fast else f"tl.erf({a})"
+
+
+helper("_int_pow", """
+@triton.jit
+def _int_pow(a, b):
+    result = a * 0 + b * 0 + 1
+    base = a + b * 0
+    left = tl.where(b < 0, 0, b) + a * 0
+    for _ in range(64):
+        result = tl.where((left & 1) != 0, result * base, result)
+        base = base * base
+        left = left >> 1
+    odd = (b & 1) != 0
+    inverse = tl.where(a == 1, 1, tl.where(a == -1, tl.where(odd, -1, 1), 0))
+    return tl.where(b < 0, inverse.to(result.dtype), result)
+""")
+
+
+@op("pow")
+def _pow(c, a, b):
+    if not c.dtype.is_floating_point:
+        return f"{c.helper('_int_pow')}({a}, {b})"
+    return f"tl.exp2({b} * tl.log2({a}))" if c.interpret else c.device("pow", a, b)
+
+
+def _library(name):
+    return lambda c, *args: c.device(name, *args)
+
+
+for _name in "tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot".split():
+    OPS[_name] = _library(_name)
+
+# Operations that pass a small relative error on as a small error: through these alone does ``fast`` reach from a half store backwards.
+SMOOTH = frozenset(
+    "neg abs sqrt rsqrt reciprocal exp exp2 log log2 log10 tanh erf erfc sigmoid relu add sub mul div maximum minimum fmax fmin".split())

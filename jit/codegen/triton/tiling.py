@@ -1,0 +1,192 @@
+"""From axes to tile dimensions: which axes are one linear range, which range is which dimension of a block, and how wide indices are.
+
+A kernel's iteration space is laid over at most three of these dimensions:
+
+- ``x``: parallel, the fastest-varying one of the main store; in a pointwise kernel usually all axes as one range
+- ``y``: parallel, a second contiguous axis (a transposed read), or the outer axes where a division per element would be slow
+- ``z``: parallel, what is left, always a single point per program
+- ``r``: all reduction axes as one range, in row-major order
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+
+from ...graph import dims
+from .. import loops
+
+INT32_MAX = 2**31 - 1
+
+
+def index_of(stmt):
+    """The index expression of a statement, or None."""
+    if isinstance(stmt, (loops.Load, loops.Store)):
+        return stmt.index
+    return stmt.expr if isinstance(stmt, loops.IndexValue) else None
+
+
+def with_index(stmt, index):
+    """The statement with another index expression."""
+    field = "expr" if isinstance(stmt, loops.IndexValue) else "index"
+    return dataclasses.replace(stmt, **{field: index})
+
+
+def simplify(kernel: loops.Kernel) -> loops.Kernel:
+    """An equal kernel without axes of one iteration, and with neighbouring axes joined wherever no index becomes harder to compute."""
+    ones = {a.name: 0 for a in kernel.axes + kernel.raxes if type(a.extent) is int and a.extent == 1}
+    axes = [a for a in kernel.axes if a.name not in ones]
+    raxes = [a for a in kernel.raxes if a.name not in ones]
+    if kernel.raxes and not raxes:
+        raxes = [kernel.raxes[-1]]
+    body = list(kernel.body)
+    if ones:
+        body = [s if index_of(s) is None else with_index(s, dims.subst(index_of(s), ones)) for s in body]
+    for group in (axes, raxes):
+        i = len(group) - 2
+        while i >= 0:
+            joined = _join(group[i], group[i + 1], body)
+            if joined:
+                group[i : i + 2], body = [joined[0]], joined[1]
+            if not joined or i == len(group) - 1:
+                i -= 1
+    return dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes), body=tuple(body))
+
+
+def _join(outer: loops.Axis, inner: loops.Axis, body):
+    """The two axes as one, with the rewritten body; None where an index would need a new division."""
+    axis = loops.Axis(f"{outer.name}_{inner.name}", outer.extent * inner.extent, outer.kind)
+    names = frozenset((outer.name, inner.name))
+    values = {outer.name: axis.sym // inner.extent, inner.name: axis.sym % inner.extent}
+    result = []
+    for s in body:
+        index = index_of(s)
+        if index is not None and not names.isdisjoint(dims.free_symbols(index)):
+            new = dims.subst(index, values)
+            if _divisions(new, {axis.name}) > _divisions(index, names):
+                return None
+            s = with_index(s, new)
+        result.append(s)
+    return axis, result
+
+
+def _divisions(e, names) -> int:
+    """How many divisions and remainders in ``e`` depend on one of the names."""
+    if type(e) is int:
+        return 0
+    total = 0
+    for mono in e.terms:
+        for atom in mono:
+            if atom.kind != "sym" and not atom.free.isdisjoint(names):
+                total += 1 + _divisions(atom.a, names) + _divisions(atom.b, names)
+    return total
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension ``x``).
+    ``kind``: "flat" (x alone), "tile" (x and y both contiguous
+    somewhere), "strip" (y are the outer axes), "inner" (rows lie along r) or "outer" (rows lie along x)."""
+
+    kernel: loops.Kernel
+    kind: str
+
+    @functools.cached_property
+    def extents(self) -> dict:
+        """Dimension name -> number of points, outermost first."""
+        return {a.name[1:]: a.extent for a in self.kernel.axes + self.kernel.raxes}
+
+    def extent(self, name: str):
+        """The number of points along a dimension; 1 where there is none."""
+        return self.extents.get(name, 1)
+
+
+def _tiling(kernel, kind, **groups):
+    """The kernel with each group of axes, outermost first, as one linear range."""
+    values, axes = {}, {"p": [], "r": []}
+    for name, group in groups.items():
+        if not group:
+            continue
+        axis = loops.Axis("@" + name, dims.product(a.extent for a in group), group[0].kind)
+        axes[axis.kind].append(axis)
+        rest = axis.sym
+        for i, a in reversed(list(enumerate(group))):
+            values[a.name] = rest % a.extent if i else rest
+            rest = rest // a.extent
+    body = tuple(s if index_of(s) is None else with_index(s, dims.subst(index_of(s), values)) for s in kernel.body)
+    return Tiling(dataclasses.replace(kernel, axes=tuple(axes["p"]), raxes=tuple(axes["r"]), body=body), kind)
+
+
+def size_hint(e) -> int:
+    """The value that an extent has now; 4096 for a symbol that carries no hint."""
+    try:
+        return dims.hint(e)
+    except dims.Undecidable:
+        return 4096
+
+
+def _is_unit(stride) -> bool:
+    return type(stride) is int and abs(stride) == 1
+
+
+def contiguous_axes(kernel: loops.Kernel, statements=None) -> dict:
+    """Axis name -> bytes per iteration-space point that statements access with stride 1 along that axis."""
+    found = {}
+    for s in statements or kernel.body:
+        if isinstance(s, (loops.Load, loops.Store)):
+            for a in kernel.axes + kernel.raxes:
+                if _is_unit(dims.coefficient(s.index, a.name)):
+                    found[a.name] = found.get(a.name, 0) + kernel.buffer_of[s.buffer].dtype.itemsize
+    return found
+
+
+def tile(kernel: loops.Kernel) -> Tiling:
+    """Choose the tile dimensions of a kernel, from its index expressions and present sizes."""
+    kernel = simplify(kernel)
+    return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+
+
+def _tile_pointwise(kernel):
+    axes = kernel.axes
+    if len(axes) < 2:
+        return _tiling(kernel, "flat", x=axes)
+    inner = axes[-1]
+    other = _transposed_axis(kernel, inner)
+    if other is not None:
+        rest = [a for a in axes if a is not inner and a is not other]
+        return _tiling(kernel, "tile", z=rest, y=[other], x=[inner])
+    if not all(type(a.extent) is int for a in axes):
+        return _tiling(kernel, "strip", y=axes[:-1], x=[inner])
+    return _tiling(kernel, "flat", x=axes)
+
+
+def _transposed_axis(kernel, inner):
+    """The axis along which most bytes are accessed contiguously by statements that stride along ``inner``; None without any."""
+    weight = {}
+    for s in kernel.body:
+        if isinstance(s, (loops.Load, loops.Store)):
+            stride = dims.coefficient(s.index, inner.name)
+            if stride is None or type(stride) is int and abs(stride) <= 1:
+                continue
+            for a in kernel.axes:
+                if a is not inner and _is_unit(dims.coefficient(s.index, a.name)) and size_hint(a.extent) >= 8:
+                    weight[a.name] = weight.get(a.name, 0) + kernel.buffer_of[s.buffer].dtype.itemsize
+    if not weight or size_hint(inner.extent) < 4:
+        return None
+    best = max(weight, key=weight.get)
+    return next(a for a in kernel.axes if a.name == best)
+
+
+def _tile_reduction(kernel):
+    element = [s for s in kernel.body if isinstance(s, (loops.Load, loops.Store)) and kernel.is_element(s)]
+    contiguous = contiguous_axes(kernel, element or None)
+    last = kernel.raxes[-1]
+    parallel = {a.name: contiguous.get(a.name, 0) for a in kernel.axes}
+    best = max(parallel, key=parallel.get, default=None)
+    if best is not None and parallel[best] > contiguous.get(last.name, 0):
+        inner = next(a for a in kernel.axes if a.name == best)
+        if size_hint(inner.extent) >= 16:
+            return _tiling(kernel, "outer", z=[a for a in kernel.axes if a is not inner], x=[inner], r=kernel.raxes)
+        return _tiling(kernel, "outer", x=kernel.axes, r=kernel.raxes)
+    return _tiling(kernel, "inner", x=kernel.axes, r=kernel.raxes)

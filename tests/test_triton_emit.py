@@ -1,0 +1,197 @@
+"""The Triton emitter: every kind of kernel through Triton's interpreter against the reference, and cubins for sm_90 without a GPU."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import triton_kernels as zoo
+from jit import config as options
+from jit.codegen import loops
+from jit.codegen.triton import compile as triton_compile
+from jit.codegen.triton import emit as triton_emit
+from jit.codegen.triton import heuristics, tiling
+
+triton = pytest.importorskip("triton")
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+@pytest.fixture
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(options, "cache_dir", str(tmp_path))
+
+
+def configurations(case):
+    """The heuristic's choice and, for reductions, the other ways of doing it."""
+    t = tiling.tile(case.kernel)
+    base = heuristics.choose(t)
+    yield base
+    if case.kernel.raxes:
+        yield dataclasses.replace(base, looped=True, r=16, x=1)
+        yield dataclasses.replace(base, looped=True, r=16, x=2)
+        if not case.kernel.sizes:
+            yield dataclasses.replace(base, looped=False, x=2, r=heuristics.next_power_of_two(max(2, t.extent("r"))))
+
+
+def interpret(names):
+    """Runs in a process of its own, with TRITON_INTERPRET=1: prints a line per failure."""
+    from jit.codegen.triton import worker
+
+    for name in names:
+        for dtype in (torch.float32, torch.float16):
+            case = zoo.CASES[name](dtype, 1)
+            want = case.expected(case.buffers())
+            for config in configurations(case):
+                source = triton_emit.emit(case.kernel, config, interpret=True)
+                buffers = case.buffers()
+                fn, _ = worker.load_function(source.text, source.function)
+                try:
+                    fn[(case.grid(source),)](*[buffers[b.name] for b in case.kernel.buffers], *[case.sizes[n] for n in case.kernel.sizes])
+                    zoo.compare(case, buffers, want)
+                except Exception as error:
+                    print(f"FAILED {name} {dtype} {config}: {type(error).__name__}: {error}\n{source.text}")
+    print(f"interpreted {len(names)}")
+
+
+def test_interpreter_agrees_with_the_reference():
+    env = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
+    code = f"import test_triton_emit as t; t.interpret({sorted(zoo.CASES)!r})"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "FAILED" not in done.stdout, done.stdout[:6000]
+    assert f"interpreted {len(zoo.CASES)}" in done.stdout
+
+
+def test_every_kind_compiles_for_sm_90_without_a_gpu(private_cache):
+    kernels = {}
+    for name, make in zoo.CASES.items():
+        for dtype in (torch.bfloat16, torch.float32):
+            kernels[f"{name}_{dtype.itemsize}"] = triton_emit.emit(make(dtype, 8).kernel)
+    built = triton_compile.build_sources(kernels, 90)
+    assert set(built) == set(kernels)
+    for name, c in built.items():
+        assert c.cubin[:4] == b"\x7fELF", name
+        assert c.source.function.encode() in c.cubin and c.warps >= 1
+
+
+def test_looped_forms_compile(private_cache):
+    sources = {}
+    for name in ("softmax", "layer_norm", "all_reductions", "cumsum", "col_softmax", "cross_entropy"):
+        case = zoo.CASES[name](torch.float32, 8)
+        base = heuristics.choose(tiling.tile(case.kernel))
+        sources[name] = triton_emit.emit(case.kernel, dataclasses.replace(base, looped=True, r=64, x=2, stages=3))
+    assert all(c.cubin for c in triton_compile.build_sources(sources, 90).values())
+
+
+def test_argument_order_and_divisibility():
+    case = zoo.CASES["symbolic_pointwise"](torch.bfloat16, 4)
+    source = triton_emit.emit(case.kernel)
+    assert source.arguments == ("*bf16", "*bf16", "*bf16", "i64", "i64")
+    assert source.divisible == (0, 1, 2)
+    signature = re.search(r"def \w+\((.*)\):", source.text).group(1)
+    assert signature == "b0, b1, b2, n0, n1"
+    some = triton_emit.emit(case.kernel, aligned={case.kernel.buffers[1].name})
+    assert some.divisible == (1,)
+
+
+def test_equal_structure_gives_equal_text_and_one_compilation(private_cache):
+    def make(names):
+        b = loops.KernelBuilder("cuda")
+        i = b.axis(1000)
+        x, y = b.buffer(torch.float32, "in", names[0]), b.buffer(torch.float32, "out", names[1])
+        b.store(y, i, b.compute("neg", b.load(x, i), dtype=torch.float32))
+        return b.finish(names[2])
+
+    kernels = [make(("p", "q", "one")), make(("s", "t", "two"))]
+    assert triton_emit.emit(kernels[0]).text == triton_emit.emit(kernels[1]).text
+    built = triton_compile.compile_triton(kernels)
+    assert built["one"].cubin is built["two"].cubin
+
+
+def test_masks_only_where_the_block_does_not_divide():
+    full = zoo.softmax_kernel(torch.float32, 16, 4096).kernel
+    assert "mask" not in triton_emit.emit(full).text
+    ragged = zoo.softmax_kernel(torch.float32, 16, 4000).kernel
+    assert "mask=r_in" in triton_emit.emit(ragged).text
+
+
+def test_contiguous_axes_become_one_range():
+    case = zoo.CASES["bias_gelu"](torch.float32, 1)
+    text = triton_emit.emit(case.kernel).text
+    assert "tl.load(b0 + x" in text and "x % 40" in text
+    assert tiling.tile(zoo.CASES["transpose_add"](torch.float32, 1).kernel).kind == "tile"
+    assert tiling.tile(zoo.CASES["col_max"](torch.float32, 1).kernel).kind == "outer"
+    assert tiling.tile(zoo.CASES["sum_all"](torch.float32, 1).kernel).extent("r") == 420
+
+
+def test_wide_indices_only_where_needed():
+    def copy(n):
+        b = loops.KernelBuilder("cuda")
+        i = b.axis(n)
+        x, y = b.buffer(torch.int8, "in"), b.buffer(torch.int8, "out")
+        b.store(y, i, b.load(x, i))
+        return triton_emit.emit(b.finish("k")).text
+
+    assert "int64" not in copy(2**31 - 2**20)
+    assert "tl.program_id(0).to(tl.int64)" in copy(2**31 + 5)
+    rows = triton_emit.emit(zoo.softmax_kernel(torch.bfloat16, 2**20, 4096).kernel).text
+    assert "tl.program_id(0).to(tl.int64)" in rows and "r = tl.arange(0, 4096)\n" in rows
+
+
+def test_long_softmax_reads_its_row_twice():
+    text = triton_emit.emit(zoo.softmax_kernel(torch.bfloat16, 8, 262144).kernel).text
+    assert text.count("for r_start in") == 2 and text.count("tl.load") == 2
+    held = triton_emit.emit(zoo.softmax_kernel(torch.bfloat16, 8, 32768).kernel).text
+    assert "for " not in held and held.count("tl.load") == 1
+
+
+def test_exact_division_unless_rounded_to_half():
+    case = zoo.CASES["float_division"]
+    assert "tl.div_rn" in triton_emit.emit(case(torch.float32, 1).kernel).text
+    assert "tl.div_rn" not in triton_emit.emit(zoo.softmax_kernel(torch.bfloat16, 4, 64).kernel).text
+    assert "tl.div_rn" in triton_emit.emit(zoo.softmax_kernel(torch.float32, 4, 64).kernel).text
+
+
+@pytest.mark.parametrize("rows", [1, 7, 4096, 100000])
+@pytest.mark.parametrize("width", [1, 33, 4096, 50257, 131072, 10**7])
+def test_heuristics_give_legal_configurations(rows, width):
+    for dtype in (torch.bfloat16, torch.float32):
+        t = tiling.tile(zoo.softmax_kernel(dtype, rows, width).kernel)
+        c = heuristics.choose(t)
+        for n in (c.x, c.y, c.r, c.warps):
+            assert n >= 1 and n & (n - 1) == 0
+        assert c.warps <= 32 and c.x * c.r <= 2**17
+        assert c.looped or c.r >= width
+
+
+def test_unsupported_is_said_so():
+    from jit.errors import Unsupported
+
+    b = loops.KernelBuilder("cuda")
+    i = b.axis(8)
+    x, y = b.buffer(torch.complex64), b.buffer(torch.complex64, "out")
+    b.store(y, i, b.load(x, i))
+    with pytest.raises(Unsupported, match="complex64"):
+        triton_emit.emit(b.finish("k"))
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import triton_kernels as zoo, torch\n"
+        "from jit.codegen.triton import compile as c, emit as e\n"
+        "from jit import config; config.compile_threads = 2\n"
+        "c.build_sources({n: e.emit(zoo.CASES[n](torch.float32, 2).kernel) for n in ('softmax', 'swiglu')}, 90)\n"
+        "print(*[p.pid for p in c._pool.idle])\n"
+    )
+    env = dict(os.environ, JIT_CACHE_DIR=str(tmp_path), PYTHONPATH=os.path.dirname(HERE))
+    done = subprocess.run([sys.executable, "-c", code, HERE], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    pids = [int(p) for p in done.stdout.split()]
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

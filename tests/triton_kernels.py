@@ -1,0 +1,531 @@
+"""A zoo of loop kernels for the tests of the GPU emitter: every kind of loop, by name, at a given dtype and size.
+
+``CASES[name](dtype, scale)`` gives a ``Case``. ``scale`` 1 is for the interpreter (a few programs), larger ones for a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from jit.codegen import loops, reference
+from jit.graph import dims
+
+CASES = {}
+F32, I64, BOOL = torch.float32, torch.int64, torch.bool
+
+
+@dataclass
+class Case:
+    """A kernel with the length of each buffer, the values of its sizes, and inputs that may not be random."""
+
+    kernel: loops.Kernel
+    lengths: dict
+    sizes: dict = field(default_factory=dict)
+    inputs: dict = field(default_factory=dict)
+    half_tolerance: float = 1.0
+
+    def buffers(self, seed: int = 0) -> dict:
+        """Fresh CPU tensors for all buffers; outputs hold a poison that no kernel computes."""
+        g = torch.Generator().manual_seed(seed)
+        out = {}
+        for b in self.kernel.buffers:
+            n = self.lengths[b.name]
+            if b.name in self.inputs:
+                t = self.inputs[b.name].to(b.dtype).clone()
+                assert t.numel() == n
+            elif b.role == "error":
+                t = torch.zeros(n, dtype=b.dtype)
+            elif b.role == "out":
+                t = torch.full((n,), 77, dtype=torch.float64).to(b.dtype)
+            elif b.dtype is BOOL:
+                t = torch.rand(n, generator=g) < 0.3
+            elif b.dtype.is_floating_point:
+                t = torch.randn(n, generator=g, dtype=torch.float64).to(b.dtype)
+            else:
+                t = torch.randint(-20, 20, (n,), generator=g).to(b.dtype)
+            out[b.name] = t
+        return out
+
+    def expected(self, buffers: dict) -> dict:
+        """What the reference interpreter makes of copies of these buffers."""
+        copies = {n: t.clone() for n, t in buffers.items()}
+        reference.evaluate(self.kernel, copies, self.sizes)
+        return copies
+
+    def grid(self, source) -> int:
+        return dims.evaluate(source.grid, self.sizes)
+
+
+def case(fn):
+    CASES[fn.__name__] = fn
+    return fn
+
+
+class B(loops.KernelBuilder):
+    """A builder with float32 arithmetic on any float buffer."""
+
+    def __init__(self):
+        super().__init__("cuda")
+
+    def wide(self, buffer, index, **kwargs):
+        """A load in the type of arithmetic."""
+        v = self.load(buffer, index, **kwargs)
+        return self.cast(v, F32) if self.dtype[v] in loops.HALF else v
+
+    def do(self, op, *args, dtype=None):
+        if dtype is None:
+            dtype = BOOL if op in loops.BOOL_RESULT else self.dtype[args[1] if op == "where" else args[0]]
+        return self.compute(op, *args, dtype=dtype)
+
+    def put(self, buffer, index, value, mask=None):
+        dtype = next(k.dtype for k in self.buffers if k.name == buffer)
+        self.store(buffer, index, self.cast(value, dtype), mask)
+
+    def number(self, x, like):
+        return self.const(x, self.dtype[like])
+
+    def case(self, lengths, **kwargs):
+        kernel = loops.verify(self.finish("k"))
+        return Case(kernel, {b.name: n for b, n in zip(kernel.buffers, lengths)}, **kwargs)
+
+
+@case
+def bias_gelu(dt, s):
+    n, m = 3 * s, 40 * s
+    b = B()
+    i, j = b.axis(n), b.axis(m)
+    x, w, y = b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    v = b.do("add", b.wide(x, i * m + j), b.wide(w, j))
+    e = b.do("erf", b.do("mul", v, b.number(0.7071067811865476, v)))
+    b.put(y, i * m + j, b.do("mul", b.do("mul", v, b.number(0.5, v)), b.do("add", e, b.number(1.0, v))))
+    return b.case((n * m, m, n * m))
+
+
+@case
+def swiglu(dt, s):
+    n = 256 * s
+    b = B()
+    i = b.axis(n)
+    x, w, y = b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    v = b.wide(x, i)
+    b.put(y, i, b.do("mul", b.do("mul", v, b.do("sigmoid", v)), b.wide(w, i)))
+    return b.case((n, n, n))
+
+
+@case
+def scalar_kernel(dt, s):
+    b = B()
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, 0, b.do("neg", b.wide(x, 0)))
+    return b.case((1, 1))
+
+
+@case
+def strided_read(dt, s):
+    n, m = 5, 33 * s
+    b = B()
+    i, j = b.axis(n), b.axis(m)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i * m + j, b.wide(x, i * (2 * m + 3) + j * 2 + 1))
+    return b.case((n * (2 * m + 3), n * m))
+
+
+@case
+def transpose_add(dt, s):
+    n, m = 20 * s, 35 * s
+    b = B()
+    i, j = b.axis(n), b.axis(m)
+    x, w, y = b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i * m + j, b.do("add", b.wide(x, j * n + i), b.wide(w, i * m + j)))
+    return b.case((n * m,) * 3)
+
+
+@case
+def permute_3d(dt, s):
+    a, n, m = 3, 9 * s, 17 * s
+    b = B()
+    k, i, j = b.axis(a), b.axis(n), b.axis(m)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, (k * n + i) * m + j, b.wide(x, (j * n + i) * a + k))
+    return b.case((a * n * m,) * 2)
+
+
+@case
+def rope(dt, s):
+    n, t, d = 2 * s, 4, 16
+    h = d // 2
+    b = B()
+    i, k, j = b.axis(n), b.axis(t), b.axis(d)
+    q, c, z, y = b.buffer(dt), b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    at = (i * t + k) * d
+    jv = b.index(j)
+    low = b.do("lt", jv, b.const(h, I64))
+    high = b.do("ge", jv, b.const(h, I64))
+    left = b.do("neg", b.wide(q, at + j + h, mask=low))
+    right = b.wide(q, at + j - h, mask=high)
+    rotated = b.do("where", low, left, right)
+    o = b.do("add", b.do("mul", b.wide(q, at + j), b.wide(c, k * d + j)), b.do("mul", rotated, b.wide(z, k * d + j)))
+    b.put(y, at + j, o)
+    return b.case((n * t * d, t * d, t * d, n * t * d))
+
+
+@case
+def embedding(dt, s):
+    n, v, d = 6 * s, 50, 24
+    b = B()
+    i, j = b.axis(n), b.axis(d)
+    w, index, y, err = b.buffer(dt), b.buffer(I64), b.buffer(dt, "out"), b.buffer(torch.int32, "error")
+    at = b.load(index, i)
+    ok = b.do("logical_and", b.do("ge", at, b.const(0, I64)), b.do("lt", at, b.const(v, I64)))
+    b.check(ok, err, 7)
+    b.put(y, i * d + j, b.wide(w, b.symbol(at) * d + j, mask=ok))
+    values = torch.arange(n) * 7 % v
+    values[n // 2] = v + 3
+    return b.case((v * d, n, n * d, 1), inputs={index: values})
+
+
+@case
+def nested_division(dt, s):
+    n = 60 * s
+    b = B()
+    i = b.axis(n)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i, b.wide(x, (i // 6) % 5 * 3 + i % 3))
+    return b.case((15, n))
+
+
+@case
+def masked_store(dt, s):
+    n = 100 * s
+    b = B()
+    i = b.axis(n)
+    x, m, y = b.buffer(dt), b.buffer(BOOL), b.buffer(dt, "inout")
+    b.put(y, i, b.do("mul", b.wide(x, i), b.wide(y, i)), mask=b.load(m, i))
+    return b.case((n, n, n))
+
+
+@case
+def integers(dt, s):
+    n = 300 * s
+    b = B()
+    i = b.axis(n)
+    x, w = b.buffer(I64), b.buffer(torch.int32)
+    u = b.buffer(torch.uint8)
+    outs = [b.buffer(I64, "out") for _ in range(9)]
+    o8 = b.buffer(torch.uint8, "out")
+    v, a = b.load(x, i), b.cast(b.load(w, i), I64)
+    d = b.do("where", b.do("eq", a, b.const(0, I64)), b.const(3, I64), a)
+    ops = [b.do("floor_div", v, d), b.do("remainder", v, d), b.do("trunc_div", v, d), b.do("fmod", v, d), b.do("minimum", v, a),
+           b.do("shl", v, b.do("abs", a)), b.do("bitwise_xor", v, a), b.do("sign", v),
+           b.do("pow", b.do("remainder", v, b.const(7, I64)), b.do("abs", b.do("remainder", a, b.const(5, I64))))]
+    for o, value in zip(outs, ops):
+        b.put(o, i, value)
+    b.put(o8, i, b.do("sub", b.load(u, i), b.const(200, torch.uint8)))
+    return b.case((n,) * 13)
+
+
+@case
+def booleans(dt, s):
+    n = 200 * s
+    b = B()
+    i = b.axis(n)
+    x, w, m = b.buffer(dt), b.buffer(dt), b.buffer(BOOL)
+    outs = [b.buffer(BOOL, "out") for _ in range(7)]
+    v, a, k = b.wide(x, i), b.wide(w, i), b.load(m, i)
+    c = b.do("lt", v, a)
+    ops = [c, b.do("logical_and", c, k), b.do("logical_not", k), b.do("bitwise_xor", c, k), b.do("isfinite", v), b.do("lt", k, c), b.cast(v, BOOL)]
+    for o, value in zip(outs, ops):
+        b.put(o, i, value)
+    return b.case((n,) * 10)
+
+
+@case
+def nan_propagation(dt, s):
+    n = 64 * s
+    b = B()
+    i = b.axis(n)
+    x, w = b.buffer(dt), b.buffer(dt)
+    outs = [b.buffer(dt, "out") for _ in range(8)]
+    v, a = b.wide(x, i), b.wide(w, i)
+    ops = [b.do("maximum", v, a), b.do("minimum", v, a), b.do("fmax", v, a), b.do("relu", v), b.do("sign", v), b.do("copysign", v, a),
+           b.do("where", b.do("signbit", v), a, v), b.do("round", b.do("mul", v, b.number(2.5, v)))]
+    for o, value in zip(outs, ops):
+        b.put(o, i, value)
+    g = torch.Generator().manual_seed(1)
+    xs, ws = torch.randn(n, generator=g), torch.randn(n, generator=g)
+    xs[::5], ws[1::7], xs[3], ws[4] = float("nan"), float("nan"), float("inf"), float("-inf")
+    return b.case((n,) * 10, inputs={x: xs, w: ws})
+
+
+@case
+def float_division(dt, s):
+    n = 128 * s
+    b = B()
+    i = b.axis(n)
+    x, w = b.buffer(dt), b.buffer(dt)
+    outs = [b.buffer(F32, "out") for _ in range(5)]
+    v, a = b.wide(x, i), b.wide(w, i)
+    ops = [b.do("div", v, a), b.do("trunc_div", v, a), b.do("sqrt", b.do("abs", v)), b.do("floor_div", v, a), b.do("remainder", v, a)]
+    for o, value in zip(outs, ops):
+        b.put(o, i, value)
+    g = torch.Generator().manual_seed(2)
+    return b.case((n,) * 7, inputs={x: torch.randint(-12, 12, (n,), generator=g) / 4.0, w: torch.randint(1, 7, (n,), generator=g) / 2.0})
+
+
+@case
+def unary_functions(dt, s):
+    n = 128 * s
+    b = B()
+    i = b.axis(n)
+    x = b.buffer(dt)
+    v = b.wide(x, i)
+    names = "exp exp2 expm1 sin cos tanh erf sigmoid floor ceil trunc neg abs".split()
+    positive = "log log2 log10 log1p rsqrt reciprocal".split()
+    outs = [b.buffer(dt, "out") for _ in names + positive]
+    p = b.do("add", b.do("abs", v), b.number(0.1, v))
+    for o, f in zip(outs, names + positive):
+        b.put(o, i, b.do(f, p if f in positive else v))
+    return b.case((n,) * (1 + len(outs)))
+
+
+def _row(b, n, m):
+    return b.axis(n), b.axis(m, "r")
+
+
+def softmax_kernel(dt, n, m, log=False):
+    b = B()
+    i, j = _row(b, n, m)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    v = b.wide(x, i * m + j)
+    d = b.do("sub", v, b.reduce("max", v))
+    e = b.do("exp", d)
+    t = b.reduce("sum", e)
+    b.put(y, i * m + j, b.do("sub", d, b.do("log", t)) if log else b.do("div", e, t))
+    return b.case((n * m, n * m))
+
+
+@case
+def softmax(dt, s):
+    return softmax_kernel(dt, 5 * s, 50 * s)
+
+
+@case
+def log_softmax(dt, s):
+    return softmax_kernel(dt, 3, 200 * s, log=True)
+
+
+@case
+def softmax_full_block(dt, s):
+    return softmax_kernel(dt, 2, 64 * s)
+
+
+@case
+def layer_norm(dt, s):
+    n, m = 4, 96 * s
+    b = B()
+    i, j = _row(b, n, m)
+    x, w, c, y = b.buffer(dt), b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    mean_out, rstd_out = b.buffer(F32, "out"), b.buffer(F32, "out")
+    v = b.wide(x, i * m + j)
+    scale = b.number(1.0 / m, v)
+    mean = b.do("mul", b.reduce("sum", v), scale)
+    d = b.do("sub", v, mean)
+    var = b.do("mul", b.reduce("sum", b.do("mul", d, d)), scale)
+    rstd = b.do("rsqrt", b.do("add", var, b.number(1e-5, v)))
+    b.put(y, i * m + j, b.do("add", b.do("mul", b.do("mul", d, rstd), b.wide(w, j)), b.wide(c, j)))
+    b.put(mean_out, i, mean)
+    b.put(rstd_out, i, rstd)
+    return b.case((n * m, m, m, n * m, n, n))
+
+
+@case
+def row_sum(dt, s):
+    n, m = 7, 130 * s
+    b = B()
+    i, j = _row(b, n, m)
+    x, y = b.buffer(dt), b.buffer(F32, "out")
+    b.put(y, i, b.reduce("sum", b.wide(x, i * m + j)))
+    return b.case((n * m, n))
+
+
+@case
+def sum_all(dt, s):
+    n, m = 6, 70 * s
+    b = B()
+    i, j = b.axis(n, "r"), b.axis(m, "r")
+    x, y = b.buffer(dt), b.buffer(F32, "out")
+    b.put(y, 0, b.reduce("sum", b.wide(x, i * m + j)))
+    return b.case((n * m, 1))
+
+
+@case
+def middle_sum(dt, s):
+    a, n, m = 3, 9 * s, 20
+    b = B()
+    k, j, i = b.axis(a), b.axis(m), b.axis(n, "r")
+    x, y = b.buffer(dt), b.buffer(F32, "out")
+    b.put(y, k * m + j, b.reduce("sum", b.wide(x, (k * n + i) * m + j)))
+    return b.case((a * n * m, a * m))
+
+
+@case
+def outer_and_inner_sum(dt, s):
+    a, n, m = 5, 6, 20 * s
+    b = B()
+    i = b.axis(n)
+    k, j = b.axis(a, "r"), b.axis(m, "r")
+    x, y = b.buffer(dt), b.buffer(F32, "out")
+    b.put(y, i, b.reduce("sum", b.wide(x, (k * n + i) * m + j)))
+    return b.case((a * n * m, n))
+
+
+@case
+def col_max(dt, s):
+    n, m = 40 * s, 33
+    b = B()
+    j, i = b.axis(m), b.axis(n, "r")
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, j, b.reduce("max", b.wide(x, i * m + j)))
+    return b.case((n * m, m))
+
+
+@case
+def col_softmax(dt, s):
+    n, m = 37 * s, 24
+    b = B()
+    j, i = b.axis(m), b.axis(n, "r")
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    v = b.wide(x, i * m + j)
+    e = b.do("exp", b.do("sub", v, b.reduce("max", v)))
+    b.put(y, i * m + j, b.do("div", e, b.reduce("sum", e)))
+    return b.case((n * m, n * m))
+
+
+@case
+def all_reductions(dt, s):
+    n, m = 6, 45 * s
+    b = B()
+    i, j = _row(b, n, m)
+    x = b.buffer(dt)
+    v = b.wide(x, i * m + j)
+    big = b.do("gt", v, b.number(1.5, v))
+    found = [b.reduce("max", v), b.reduce("min", v), b.reduce("prod", b.do("add", b.do("mul", v, b.number(0.01, v)), b.number(1.0, v)))]
+    outs = [(b.buffer(F32, "out"), r) for r in found]
+    outs += [(b.buffer(BOOL, "out"), b.reduce(o, big)) for o in ("any", "all")]
+    outs += [(b.buffer(I64, "out"), b.reduce(o, v)) for o in ("argmax", "argmin")]
+    outs += [(b.buffer(I64, "out"), b.reduce("sum", b.cast(big, I64)))]
+    for o, r in outs:
+        b.put(o, i, r)
+    g = torch.Generator().manual_seed(3)
+    data = torch.randint(-4, 5, (n, m), generator=g) / 2.0
+    data[1, m // 2] = float("nan")
+    data[1, m // 2 + 1] = float("nan")
+    data[2] = float("-inf")
+    data[3] = 2.0
+    return b.case((n * m,) + (n,) * len(outs), inputs={x: data.reshape(-1)})
+
+
+@case
+def argmax_of_two_axes(dt, s):
+    n, a, m = 3, 4, 11 * s
+    b = B()
+    i, k, j = b.axis(n), b.axis(a, "r"), b.axis(m, "r")
+    x, y = b.buffer(dt), b.buffer(I64, "out")
+    b.put(y, i, b.reduce("argmax", b.wide(x, (k * n + i) * m + j)))
+    return b.case((n * a * m, n))
+
+
+@case
+def cumsum(dt, s):
+    n, m = 3, 100 * s
+    b = B()
+    i, j = _row(b, n, m)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i * m + j, b.scan("sum", b.wide(x, i * m + j)))
+    return b.case((n * m, n * m), half_tolerance=4.0)
+
+
+@case
+def cross_entropy(dt, s):
+    n, m = 5, 80 * s
+    b = B()
+    i, j = _row(b, n, m)
+    x, t, y = b.buffer(dt), b.buffer(I64), b.buffer(F32, "out")
+    v = b.wide(x, i * m + j)
+    top = b.reduce("max", v)
+    total = b.reduce("sum", b.do("exp", b.do("sub", v, top)))
+    picked = b.wide(x, i * m + b.symbol(b.load(t, i)))
+    b.put(y, i, b.do("sub", b.do("add", b.do("log", total), top), picked))
+    return b.case((n * m, n, n), inputs={t: torch.arange(n) * 13 % m})
+
+
+@case
+def in_place_normalise(dt, s):
+    n, m = 3, 90 * s
+    b = B()
+    i, j = _row(b, n, m)
+    x = b.buffer(dt, "inout")
+    y = b.buffer(dt, "out")
+    v = b.wide(x, i * m + j)
+    mean = b.do("mul", b.reduce("sum", v), b.number(1.0 / m, v))
+    b.put(x, i * m + j, b.do("mul", v, b.number(0.5, v)))
+    b.put(y, i * m + j, b.do("sub", v, mean))
+    return b.case((n * m, n * m))
+
+
+@case
+def row_of_one(dt, s):
+    n = 40 * s
+    b = B()
+    i, j = _row(b, n, 1)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i + j, b.reduce("max", b.wide(x, i + j)))
+    return b.case((n, n))
+
+
+def _sizes(*pairs):
+    return [dims.Sym(n, hint=h, lo=2) for n, h in pairs]
+
+
+@case
+def symbolic_pointwise(dt, s):
+    n, m = _sizes(("s0", 7 * s), ("s1", 45 * s))
+    b = B()
+    i, j = b.axis(n), b.axis(m)
+    x, w, y = b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i * m + j, b.do("add", b.wide(x, i * m + j), b.wide(w, j)))
+    h = {"s0": 7 * s, "s1": 45 * s}
+    return b.case((315 * s * s, 45 * s, 315 * s * s), sizes=h)
+
+
+@case
+def symbolic_softmax(dt, s):
+    n, m = _sizes(("s0", 4), ("s1", 70 * s))
+    b = B()
+    i, j = _row(b, n, m)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    v = b.wide(x, i * m + j)
+    e = b.do("exp", b.do("sub", v, b.reduce("max", v)))
+    b.put(y, i * m + j, b.do("div", e, b.reduce("sum", e)))
+    return b.case((280 * s, 280 * s), sizes={"s0": 4, "s1": 70 * s})
+
+
+def tolerance(case_: Case, dtype) -> dict:
+    """Allowed differences from the reference for an output of that dtype."""
+    k = case_.half_tolerance
+    if dtype is torch.bfloat16:
+        return dict(rtol=1.6e-2 * k, atol=1e-2 * k)
+    if dtype is torch.float16:
+        return dict(rtol=2e-3 * k, atol=2e-3 * k)
+    if dtype is torch.float32:
+        return dict(rtol=2e-5, atol=1e-5)
+    return dict(rtol=1e-9, atol=1e-9) if dtype is torch.float64 else dict(rtol=0, atol=0)
+
+
+def compare(case_: Case, got: dict, want: dict):
+    """Assert that all written buffers agree."""
+    for b in case_.kernel.buffers:
+        if b.role != "in":
+            torch.testing.assert_close(got[b.name].cpu(), want[b.name], equal_nan=True, **tolerance(case_, b.dtype), msg=lambda m, b=b: f"{b.name}: {m}")
