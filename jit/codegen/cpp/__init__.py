@@ -1,0 +1,84 @@
+"""Loop kernels to C++ text and to machine code.
+
+``emit`` gives the text of one translation unit; ``compile_cpp`` compiles what this process has not compiled yet and returns addresses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+import torch
+
+from jit import config, logs
+from jit.codegen import loops, toolchain
+from jit.codegen.cpp import ops
+from jit.codegen.cpp.emission import RUNTIME, SCRATCH, STREAM, KernelText
+
+_log = logs.channel("kernels")
+_lock = threading.Lock()
+_addresses: dict[str, int] = {}
+_texts: dict[tuple, str] = {}
+KERNELS_PER_UNIT = 4  # a second compiler process pays from about this many kernels on
+
+
+def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
+    """(exported name, text) of one kernel. The name is made from the text, so structural duplicates have the same one."""
+    key = (kernel.key, torch.get_num_threads())
+    text = _texts.get(key)
+    if text is None:
+        text = _texts[key] = KernelText(kernel, "KERNEL", torch.get_num_threads()).text()
+    name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
+    return name, text.replace("KERNEL", name)
+
+
+def unit(texts: list[str]) -> str:
+    """One translation unit: the declarations that the kernels need, then the kernels."""
+    body = "\n".join(texts)
+    parts = [RUNTIME]
+    if "scratch(" in body:
+        parts.append(SCRATCH)
+    if "stream<" in body:
+        parts.append(STREAM)
+    return "\n".join(parts) + ops.prelude(body) + "\n" + body
+
+
+def emit(kernels: list[loops.Kernel]) -> str:
+    """The C++ text of a list of kernels as one translation unit; structural duplicates appear once.
+
+    Raises Unsupported when a kernel uses a dtype or an operator that has no C++ form.
+    """
+    return unit(list(dict(kernel_text(k) for k in kernels).values()))
+
+
+def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
+    """Kernel name -> address of ``void f(void** ptrs, const int64_t* ints)``; pointers in the order of ``kernel.buffers``, integers of ``kernel.sizes``.
+
+    Raises Unsupported as :func:`emit` does, and CompileError when the compiler fails.
+    """
+    with logs.timed("C++ emission"):
+        named = {k.name: kernel_text(k) for k in kernels}
+    with _lock:
+        missing = {name: text for name, text in named.values() if name not in _addresses}
+        if missing:
+            count = min(-(-len(missing) // KERNELS_PER_UNIT), config.compile_threads)
+            groups = _balanced(list(missing.items()), count)
+            sources = [unit([text for _, text in group]) for group in groups]
+            if _log:
+                for source in sources:
+                    _log(source)
+            for group, path in zip(groups, toolchain.build(sources)):
+                library = toolchain.load(path)
+                for name, _ in group:
+                    _addresses[name] = toolchain.address(library, name)
+    return {k: _addresses[name] for k, (name, _) in named.items()}
+
+
+def _balanced(items: list, count: int) -> list[list]:
+    """Items shared out in ``count`` groups of about the same amount of text."""
+    groups, sizes = [[] for _ in range(count)], [0] * count
+    for item in sorted(items, key=lambda x: (-len(x[1]), x[0])):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(item)
+        sizes[smallest] += len(item[1])
+    return groups

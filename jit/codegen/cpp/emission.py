@@ -1,0 +1,897 @@
+"""C++ text of one kernel, from its layout.
+
+The text has two functions: ``NAME_part`` runs a range of rows, and ``NAME`` shares the rows out, in one parallel region, or none when there is little to do.
+Vector loops are cut into strips of a fixed length: a strip's reduction state is one lane per position (exact NaN behaviour, several
+accumulators), and its results can be written around the cache with streaming stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import torch
+
+from jit.codegen import loops
+from jit.codegen.cpp import ops
+from jit.codegen.cpp.layout import COST, Layout, analyse, hint, is_element
+from jit.graph import dims
+
+SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
+STREAM_BYTES = 12 << 20  # outputs from this size on are written around the cache
+BLOCK = 1024  # vector positions per block in column mode
+FLUSH = 256  # float additions per lane before the sum moves to a double
+STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
+COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
+
+RUNTIME = """\
+#include <stdint.h>
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+extern "C" int omp_get_max_threads(void);
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define PART static __attribute__((noinline)) void
+"""
+
+SCRATCH = """\
+extern "C" void* malloc(__SIZE_TYPE__);
+extern "C" void free(void*);
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
+static char library_handle;
+struct Scratch { char* start; char* raw; int64_t size; };
+static thread_local Scratch scratch_of[2];
+static void scratch_free(void* s) { free(((Scratch*)s)->raw); ((Scratch*)s)->raw = ((Scratch*)s)->start = 0; ((Scratch*)s)->size = 0; }
+/* Memory of the calling thread, kept between calls and given back when the thread ends. */
+static __attribute__((noinline)) char* scratch(int which, int64_t bytes) {
+    Scratch* s = &scratch_of[which];
+    if (s->size < bytes) {
+        if (!s->raw) __cxa_thread_atexit_impl(scratch_free, s, &library_handle);
+        else free(s->raw);
+        s->raw = (char*)malloc(bytes + 64);
+        if (!s->raw) __builtin_trap();
+        s->start = (char*)(((uintptr_t)s->raw + 63) & ~(uintptr_t)63);
+        s->size = bytes;
+    }
+    return s->start;
+}
+"""
+
+STREAM = """\
+#if defined(__AVX512F__)
+typedef long long line __attribute__((vector_size(64)));
+#define STREAM_LINE(d, s) __builtin_ia32_movntdq512(d, s)
+#elif defined(__AVX__)
+typedef long long line __attribute__((vector_size(32)));
+#define STREAM_LINE(d, s) __builtin_ia32_movntdq256(d, s)
+#elif defined(__SSE2__)
+typedef long long line __attribute__((vector_size(16)));
+#define STREAM_LINE(d, s) __builtin_ia32_movntdq(d, s)
+#endif
+/* A strip written around the cache when it starts at a cache line. */
+template <int BYTES> static inline __attribute__((always_inline)) void stream(void* d, const void* s) {
+#ifdef STREAM_LINE
+    if (BYTES % 64 == 0 && ((uintptr_t)d & 63) == 0) {
+        for (int i = 0; i < BYTES / (int)sizeof(line); i++) STREAM_LINE((line*)d + i, ((const line*)s)[i]);
+        return;
+    }
+#endif
+    __builtin_memcpy(d, s, BYTES);
+}
+"""
+
+_IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+
+
+def identity(op: str, dtype: torch.dtype):
+    """The value that a reduction starts from."""
+    if op in _IDENTITY:
+        return _IDENTITY[op]
+    low = op in ("max", "argmax")
+    if dtype is torch.bool:
+        return not low
+    if dtype.is_floating_point:
+        return -math.inf if low else math.inf
+    return torch.iinfo(dtype).min if low else torch.iinfo(dtype).max
+
+
+class KernelText:
+    """Writes one kernel. ``lines`` is the text; ``threads`` the number of threads that the machine is expected to give it."""
+
+    def __init__(self, kernel: loops.Kernel, name: str, threads: int):
+        self.layout: Layout = analyse(kernel)
+        self.kernel = kernel = self.layout.kernel
+        self.name, self.threads = name, threads
+        self.lines, self.indent = [], 0
+        self.states = {}  # statement number of a Reduce -> its state
+        self.names = {}
+        for prefix, group in (("x", kernel.axes + kernel.raxes), ("b", kernel.buffers)):
+            self.names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
+        self.names.update((s, f"n{i}") for i, s in enumerate(kernel.sizes))
+        self.names.update((n, f"v{i}") for n, i in self.layout.definition.items())
+        self.dtypes = kernel.dtypes
+        self.narrow = {}  # value name -> text of a 32-bit form of an integer
+        self.value = {}  # value name -> text of it in the present scope
+        for n, i in self.layout.definition.items():
+            if isinstance(kernel.body[i], loops.Const):
+                self.value[n] = ops.constant(kernel.body[i].value, kernel.body[i].dtype)
+                if kernel.body[i].dtype is torch.int64 and abs(kernel.body[i].value) < 2**31:
+                    self.narrow[n] = f"({int(kernel.body[i].value)})"
+        self._decide()
+
+    # decisions that depend on sizes
+
+    def _decide(self):
+        lay, kernel = self.layout, self.kernel
+        elements = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes)
+        widest = max([b.dtype.itemsize for b in kernel.buffers] + [d.itemsize for d in self.dtypes.values() if d is not torch.int64], default=4)
+        self.strip = 32 if widest > 4 else 64
+        extent = lay.vector.extent
+        if not lay.column and type(extent) is int and 0 < extent < self.strip:
+            self.strip = extent
+        self.streamed = set()
+        for i, s in enumerate(kernel.body):
+            if isinstance(s, loops.Store) and s.mask is None and self._unit(s) and hint(extent) >= self.strip:
+                count = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes if a.name in dims.free_symbols(s.index))
+                if count * kernel.buffer_of[s.buffer].dtype.itemsize >= STREAM_BYTES:
+                    self.streamed.add(i)
+        per_element = 0.5 + sum(COST.get(s.op, 1) * 0.25 if isinstance(s, loops.Compute) else 0.0 if isinstance(s, loops.Const) else 0.5 for s in kernel.body)
+        row_cost = per_element * elements / max(math.prod(hint(a.extent) for a in lay.rows), 1)
+        rows = math.prod(hint(a.extent) for a in lay.rows)
+        self.cost = max(1, round(per_element * 4))  # quarter units per element
+        self.cooperate = False
+        self.block = None
+        self.flat = False
+        has_scan = any(isinstance(s, loops.Scan) for s in kernel.body)
+        if lay.column:
+            if not kernel.raxes and not lay.rows:
+                self.flat = True
+            elif kernel.raxes:
+                self.block = BLOCK
+                while self.block > 64 and rows * math.ceil(hint(extent) / self.block) < 2 * self.threads:
+                    self.block //= 2
+            elif rows < 8 * self.threads or hint(extent) > 1 << 16:
+                self.block = 4096
+            units = rows * math.ceil(hint(extent) / self.block) if self.block else rows
+        else:
+            units = rows
+        if kernel.raxes and not has_scan:
+            unit_cost = per_element * elements / max(units, 1)
+            if (units < 8 * self.threads and unit_cost >= COOPERATE_WORK) or (units < self.threads and unit_cost >= SERIAL_WORK):
+                self.cooperate = True
+                if lay.column:
+                    self.block = BLOCK * 4
+        if self.block and type(extent) is int and extent <= self.block and not self.kernel.raxes:
+            self.block = None
+        if self.block and type(extent) is int:
+            self.block = min(self.block, extent)
+
+    def _unit(self, s) -> bool:
+        stride = dims.coefficient(s.index, self.layout.vector.name)
+        return type(stride) is int and stride == 1
+
+    # writing
+
+    def put(self, text: str):
+        self.lines.append("    " * self.indent + text)
+
+    @contextlib.contextmanager
+    def braces(self, head: str = ""):
+        self.put(f"{head} {{".strip())
+        self.indent += 1
+        saved, narrow = dict(self.value), dict(self.narrow)
+        yield
+        self.value, self.narrow = saved, narrow
+        self.indent -= 1
+        self.put("}")
+
+    def expr(self, e, **names) -> str:
+        """An index expression as C text; keyword arguments name symbols for the occasion."""
+        known = {n: f"(int64_t){self.value[n]}" for n in dims.free_symbols(e) if n in self.value}
+        return dims.render(e, "c", {**self.names, **known, **names}) if type(e) is not int else str(e)
+
+    def text(self) -> str:
+        with self.braces(f"PART {self.name}_part(void** ptrs, const int64_t* ints, int64_t begin, int64_t end, int thread, int threads, char* shared)"):
+            self._arguments()
+            self._rows()
+            if self.streamed:
+                self.put("#if defined(__SSE2__)")
+                self.put("__builtin_ia32_sfence();")
+                self.put("#endif")
+        self._entry()
+        return "\n".join(self.lines) + "\n"
+
+    def _sizes(self):
+        for i, _ in enumerate(self.kernel.sizes):
+            self.put(f"const int64_t n{i} = ints[{i}];")
+
+    def _arguments(self):
+        for i, b in enumerate(self.kernel.buffers):
+            kind = ops.memory_type(b.dtype)
+            const = "const " if b.role == "in" else ""
+            self.put(f"{const}{kind}* const b{i} = ({const}{kind}*)ptrs[{i}];")
+        self._sizes()
+
+    def _units(self) -> str:
+        factors = [f"({self.expr(a.extent)})" for a in self.layout.rows]
+        extent = self.expr(self.layout.vector.extent)
+        if self.flat:
+            factors = [f"({extent})"]
+        elif self.block:
+            factors.append(f"(({extent} + {self.block - 1}) / {self.block})")
+        return " * ".join(f"(int64_t){f}" for f in factors) or "(int64_t)1"
+
+    def _entry(self):
+        lay = self.layout
+        with self.braces(f"EXPORT void {self.name}(void** ptrs, const int64_t* ints)"):
+            self._sizes()
+            total = " * ".join(f"(int64_t)({self.expr(a.extent)})" for a in lay.kernel.axes + lay.kernel.raxes)
+            self.put(f"const int64_t units = {self._units()};")
+            constant = all(type(a.extent) is int for a in lay.kernel.axes + lay.kernel.raxes)
+            work = math.prod(a.extent for a in lay.kernel.axes + lay.kernel.raxes) * self.cost if constant else None
+            serial = f"{self.name}_part(ptrs, ints, 0, units, 0, 1, {'shared' if self.cooperate else '0'});"
+            size = self._shared_bytes()
+            if work is not None and work < 4 * SERIAL_WORK:
+                if self.cooperate:
+                    self.put(f"char* const shared = scratch(1, {2 * size});")
+                self.put(serial)
+                return
+            if self.cooperate:
+                self.put(f"char* const shared = scratch(1, (int64_t)omp_get_max_threads() * {2 * size});")
+            if work is None:
+                self.put(f"if ({total} * {self.cost} < {4 * SERIAL_WORK}) {{ {serial} return; }}")
+            self.put("#pragma omp parallel")
+            with self.braces():
+                self.put("const int64_t t = omp_get_thread_num(), k = omp_get_num_threads();")
+                if self.cooperate:
+                    self.put(f"{self.name}_part(ptrs, ints, 0, units, (int)t, (int)k, shared);")
+                elif self.flat:
+                    self.put("const int64_t lines = (units + 255) / 256, from = lines * t / k * 256, to = lines * (t + 1) / k * 256;")
+                    self.put(f"if (from < units) {self.name}_part(ptrs, ints, from, to < units ? to : units, (int)t, (int)k, 0);")
+                else:
+                    self.put("const int64_t from = units * t / k, to = units * (t + 1) / k;")
+                    self.put(f"if (from < to) {self.name}_part(ptrs, ints, from, to, (int)t, (int)k, 0);")
+
+    # rows
+
+    def _rows(self):
+        lay = self.layout
+        extent = lay.vector.extent
+        self.lo, self.hi, self.base = "0", self.expr(extent), 0
+        self._kept_memory_early()
+        if self.flat:
+            self.lo, self.hi = "begin", "end"
+            self._row()
+            return
+        axes = [(self.names[a.name], self.expr(a.extent)) for a in lay.rows]
+        if self.block:
+            axes.append(("blk", f"(({self.expr(extent)} + {self.block - 1}) / {self.block})"))
+        if not axes:
+            self._row()
+            return
+        for n, _ in axes:
+            self.put(f"int64_t {n} = 0;")
+        if not self.cooperate:
+            with self.braces():
+                self.put("int64_t rest = begin;")
+                for n, e in reversed(axes[1:]):
+                    self.put(f"{n} = rest % ({e}); rest /= ({e});")
+                self.put(f"{axes[0][0]} = rest;")
+        with self.braces("for (int64_t unit = begin; unit < end; unit++)"):
+            if self.block:
+                self.put(f"const int64_t start = blk * {self.block};")
+                self.base = dims.Sym("start", lo=0)
+                if type(extent) is int and extent % self.block == 0:
+                    self.hi = str(self.block)
+                else:
+                    self.put(f"const int64_t width = {self.expr(extent)} - start < {self.block} ? {self.expr(extent)} - start : {self.block};")
+                    self.hi = "width"
+            self._row()
+            text = f"{axes[0][0]}++;"
+            for n, e in axes[1:]:
+                text = f"if (++{n} == ({e})) {{ {n} = 0; {text} }}"
+            self.put(text)
+
+    def _row(self):
+        lay = self.layout
+        if self.cooperate:
+            self._split_row()
+        for k in range(lay.passes + 1):
+            self._segment(k)
+            if k < lay.passes:
+                self._pass(k)
+
+    def _split_row(self):
+        """This thread's part of the outermost reduction loop, or of the vector axis when that is the only one."""
+        lay = self.layout
+        if lay.loops:
+            e = self.expr(lay.loops[0].extent)
+            self.put(f"const int64_t r_lo = (int64_t)({e}) * thread / threads, r_hi = (int64_t)({e}) * (thread + 1) / threads;")
+        else:
+            e, w = self.expr(lay.vector.extent), self.strip
+            self.put(f"const int64_t strips = (({e}) + {w - 1}) / {w}, r_lo = strips * thread / threads * {w};")
+            self.put(f"const int64_t r_end = strips * (thread + 1) / threads * {w}, r_hi = r_end < ({e}) ? r_end : ({e});")
+            self.lo, self.hi = "r_lo", "r_hi"
+
+    # values kept between passes
+
+    def _kept_memory_early(self):
+        lay = self.layout
+        width = f"{self.block}" if self.block else f"({self.expr(lay.vector.extent)} + {self.strip})"
+        rows = " * ".join(f"(int64_t)({self.expr(a.extent)})" for a in lay.loops) or "1"
+        constant = type(lay.vector.extent) is int and all(type(a.extent) is int for a in lay.loops)
+        kept = sorted(lay.kept, key=lay.definition.get)
+        sizes = [ops.C_TYPES[self.dtypes[n]] and self.dtypes[n].itemsize for n in kept]
+        count = None
+        if constant:
+            count = (self.block or lay.vector.extent) * math.prod(a.extent for a in lay.loops)
+            count = (count + 63) // 64 * 64
+        on_stack = constant and count * sum(sizes) <= STACK_BYTES
+        if kept and not on_stack:
+            self.put(f"const int64_t kept_count = ({width} * {rows} + 63) / 64 * 64;")
+            self.put(f"char* const kept = scratch(0, kept_count * {sum(sizes)});")
+        offset = 0
+        for n, size in sorted(zip(kept, sizes), key=lambda x: -x[1]):
+            kind = ops.memory_type(self.dtypes[n])
+            if on_stack:
+                self.put(f"alignas(64) {kind} k{self.names[n]}[{count}];")
+            else:
+                self.put(f"{kind}* const k{self.names[n]} = ({kind}*)(kept + kept_count * {offset});")
+            offset += size
+        if lay.column:
+            width = self.block or lay.vector.extent
+            for n in sorted(lay.arrays, key=lay.definition.get):
+                self.put(f"alignas(64) {ops.memory_type(self.dtypes[n])} a{self.names[n]}[{width}];")
+
+    def _kept_index(self) -> str:
+        """Offset of the present innermost loop in a kept array; the vector position is added to it."""
+        lay = self.layout
+        out = ""
+        for depth, a in enumerate(lay.loops):
+            lo = " - r_lo" if self.cooperate and depth == 0 else ""
+            out = f"({self.names[a.name]}{lo})" if not out else f"({out} * ({self.expr(a.extent)}) + {self.names[a.name]})"
+        if lay.loops:
+            return f"{out} * {self.block or '(' + self.expr(lay.vector.extent) + ')'}"
+        return "-r_lo" if self.cooperate and not lay.column else "0"
+
+    # row-level code
+
+    def _segment(self, k: int):
+        lay, body = self.layout, self.kernel.body
+        vector = []
+        for i in lay.segments[k]:
+            s = body[i]
+            if isinstance(s, loops.Reduce):
+                continue
+            if lay.column and (isinstance(s, (loops.Store, loops.Check)) or s.dst in lay.varying):
+                vector.append(i)
+            elif isinstance(s, loops.Store):
+                guard = "if (thread == 0) " if self.cooperate else ""
+                if s.mask is not None:
+                    guard += f"if ({self.value[s.mask]}) "
+                self.put(f"{guard}{self._pointer(s)}[{self.expr(s.index)}] = {self._memory(s.value)};")
+            elif isinstance(s, loops.Check):
+                mask = f"{self.value[s.mask]} && " if s.mask else ""
+                self.put(f"if ({mask}!{self.value[s.cond]}) {self.names[s.buffer]}[0] = {s.code};")
+            else:
+                self._define(i)
+        if vector:
+            lead = "if (thread == 0)" if self.cooperate and any(isinstance(body[i], loops.Store) for i in vector) else ""
+            if lead and any(not isinstance(body[i], (loops.Store, loops.Check)) and body[i].dst in lay.arrays for i in vector):
+                lead = ""  # every thread needs the arrays; all then store the same values
+            with self.braces(lead):
+                self._vector_loop(vector, [])
+
+    def _pointer(self, s) -> str:
+        return self.names[s.buffer]
+
+    def _memory(self, name: str) -> str:
+        return f"(uint8_t){self.value[name]}" if self.dtypes[name] is torch.bool else self.value[name]
+
+    def _define(self, i: int, index: str | None = None):
+        """Declare the value of statement ``i`` in the present scope. ``index`` overrides the text of a load's or an index value's position."""
+        s = self.kernel.body[i]
+        name = self.names[s.dst]
+        if isinstance(s, loops.Const):
+            return
+        if isinstance(s, loops.Load):
+            text = self._load(s, index or f"{self._pointer(s)}[{self.expr(s.index)}]")
+        elif isinstance(s, loops.IndexValue):
+            text = f"({ops.c_type(s.dtype)})({index or self.expr(s.expr)})"
+        else:
+            kinds = [self.dtypes[a] for a in s.args]
+            constants = [self.kernel.body[self.layout.definition[a]].value if isinstance(self.kernel.body[self.layout.definition[a]], loops.Const) else None for a in s.args]
+            args = [self.value[a] for a in s.args]
+            short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
+            if short and (s.op in ops._COMPARE or (s.op == "cast" and s.dtype.is_floating_point)):
+                args = [self.narrow[a] for a in s.args]
+            text = ops.expression(s.op, args, kinds, s.dtype, constants)
+        self.put(f"const {ops.c_type(s.dtype) if not isinstance(s, loops.Load) else ops.c_type(self.dtypes[s.dst])} {name} = {text};")
+        self.value[s.dst] = name
+
+    def _load(self, s, text: str) -> str:
+        dtype = self.dtypes[s.dst]
+        if dtype is torch.bool:
+            text = f"({text} != 0)"
+        if s.mask is not None:
+            text = f"({self.value[s.mask]} ? {text} : {ops.constant(s.other, dtype)})"
+        return text
+
+    # passes over the reduction axes
+
+    def _pass(self, k: int):
+        lay, body = self.layout, self.kernel.body
+        statements = lay.bodies[k]
+        reduces = [i for i in statements if isinstance(body[i], loops.Reduce)]
+        scans = [i for i in statements if isinstance(body[i], loops.Scan)]
+        states = [Reduction(self, i) for i in reduces]
+        for r in states:
+            r.begin()
+        for i in scans:
+            self._begin_scan(i)
+        flush = [r for r in states if r.flushed]
+        counted = flush and lay.loops
+        if counted:
+            self.put("int additions = 0;")
+        with contextlib.ExitStack() as stack:
+            depth_of = self._depths(statements)
+            for depth, a in enumerate(lay.loops):
+                n = self.names[a.name]
+                lo, hi = ("r_lo", "r_hi") if self.cooperate and depth == 0 else ("0", self.expr(a.extent))
+                stack.enter_context(self.braces(f"for (int64_t {n} = {lo}; {n} < {hi}; {n}++)"))
+                for i in statements:
+                    if depth_of.get(i) == depth + 1:
+                        self._define(i)
+            inner = [i for i in statements if depth_of.get(i, len(lay.loops) + 1) > len(lay.loops)]
+            with self.braces():
+                self._vector_loop(inner, states)
+            if counted:
+                per_loop = 1 if lay.column else max(1, -(-hint(lay.vector.extent) // self.strip))
+                limit = max(1, FLUSH // per_loop)
+                with self.braces(f"if (++additions == {limit})"):
+                    for r in flush:
+                        r.flush()
+                    self.put("additions = 0;")
+        for r in states:
+            r.finish()
+        if self.cooperate and states:
+            self._combine(states, k)
+
+    def _depths(self, statements) -> dict:
+        """Statement number -> loops around it, for the statements of a pass that do not vary along the vector axis."""
+        lay, body = self.layout, self.kernel.body
+        position = {a.name: d + 1 for d, a in enumerate(lay.loops)}
+        depth, level = {}, {}
+        inside = {body[i].dst for i in statements if not isinstance(body[i], (loops.Store, loops.Check))}
+        for i in statements:
+            s = body[i]
+            if isinstance(s, (loops.Store, loops.Check, loops.Reduce, loops.Scan)) or s.dst in lay.varying or s.dst in lay.kept:
+                continue
+            uses = (*loops.reads(s), *loops.index_symbols(s))
+            if any((n in inside or n in lay.kept) and n not in level for n in uses):
+                continue
+            d = max([position.get(n, level.get(n, 0)) for n in uses], default=0)
+            depth[i] = level[s.dst] = max(d, 1)
+        return depth
+
+    def _shared_bytes(self) -> int:
+        """Bytes of one thread's partial results of one row."""
+        width = (self.block or 1) if self.layout.column else 1
+        count = sum(2 if s.op.startswith("arg") else 1 for s in self.kernel.body if isinstance(s, loops.Reduce))
+        return max(64, (count * width * 8 + 63) // 64 * 64)
+
+    def _combine(self, states, k: int):
+        """Every thread's partial results, put together in thread order by every thread alike."""
+        size = self._shared_bytes()
+        earlier = [s for i, s in enumerate(self.kernel.body) if isinstance(s, loops.Reduce) and self.layout.stage[i] < k]
+        slot = sum(2 if s.op.startswith("arg") else 1 for s in earlier) * (self.block if self.layout.column else 1) * 8
+        self.put("#define SHARED(t, kind, offset) ((kind*)(shared + ((t) * 2 + (unit_parity)) * %d + (offset)))" % size)
+        with self.braces("if (threads > 1)"):
+            self.put(f"const int unit_parity = {'(int)(unit & 1)' if self.layout.rows or self.block else '0'};")
+            for r in states:
+                r.offset = slot
+                slot += (2 if r.arg else 1) * (self.block if self.layout.column else 1) * 8
+                r.share()
+            self.put("#pragma omp barrier")
+            for r in states:
+                r.gather()
+        self.put("#undef SHARED")
+        for r in states:
+            if not self.layout.column:
+                r.settle()
+
+    # scans
+
+    def _begin_scan(self, i: int):
+        s, name = self.kernel.body[i], self.names[self.kernel.body[i].dst]
+        kind = "double" if s.dtype is torch.float32 else ops.c_type(s.dtype)
+        if self.layout.column:
+            self.put(f"alignas(64) {kind} s{name}[{self.block}];")
+            self.put(f"for (int j = 0; j < {self.block}; j++) s{name}[j] = 0;")
+        else:
+            self.put(f"{kind} s{name} = 0;")
+
+    # the vector loop
+
+    def _vector_loop(self, statements, states):
+        lay, body = self.layout, self.kernel.body
+        scans = [i for i in statements if isinstance(body[i], loops.Scan)]
+        stripped = bool((states and not lay.column) or (scans and not lay.column) or any(i in self.streamed for i in statements))
+        checks = [i for i in statements if isinstance(body[i], loops.Check)]
+        for i in checks:
+            self.put(f"int bad{i} = 0;")
+        access = self._accesses(statements)
+        if not stripped:
+            self._simd(checks)
+            with self.braces(f"for (int64_t j = {self.lo}; j < {self.hi}; j++)"):
+                for i in statements:
+                    self._element(i, access, {}, "j")
+        else:
+            self._strips(statements, states, scans, checks, access)
+        for i in checks:
+            self.put(f"if (bad{i}) {self.names[body[i].buffer]}[0] = {body[i].code};")
+
+    def _simd(self, checks):
+        clause = f" reduction(|: {', '.join(f'bad{i}' for i in checks)})" if checks else ""
+        self.put("#pragma omp simd" + clause)
+
+    def _strips(self, statements, states, scans, checks, access):
+        w, lo, hi = self.strip, self.lo, self.hi
+        flush = [r for r in states if r.flushed and not self.layout.loops]
+        exact = lo.isdigit() and hi.isdigit() and (int(hi) - int(lo)) % w == 0
+        if lo == "0" and hi == str(w):
+            self.put("const int64_t j0 = 0;")
+            with self.braces():
+                self._strip(statements, scans, checks, access, str(w), True)
+            return
+        self.put(f"int64_t j0 = {lo};")
+        if flush:
+            with self.braces(f"while (j0 + {w} <= {hi})"):
+                self.put(f"const int64_t stop = j0 + {w * FLUSH} < {hi} ? j0 + {w * FLUSH} : {hi};")
+                with self.braces(f"for (; j0 + {w} <= stop; j0 += {w})"):
+                    self._strip(statements, scans, checks, access, str(w), True)
+                for r in flush:
+                    r.flush()
+        else:
+            with self.braces(f"for (; j0 + {w} <= {hi}; j0 += {w})"):
+                self._strip(statements, scans, checks, access, str(w), True)
+        if not exact:
+            with self.braces(f"if (j0 < {hi})"):
+                self.put(f"const int rest = (int)({hi} - j0);")
+                self._strip(statements, scans, checks, access, "rest", False)
+
+    def _strip(self, statements, scans, checks, access, count, full):
+        """One strip: phases cut at the scans, each a vector loop."""
+        body, lay = self.kernel.body, self.layout
+        if lay.column:
+            scans = []
+        phase, crossing = self._phases(statements, scans)
+        streams = [i for i in statements if i in self.streamed and full]
+        for i in streams:
+            self.put(f"alignas(64) {ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)} o{i}[{self.strip}];")
+        for n in sorted(crossing, key=lay.definition.get):
+            self.put(f"alignas(64) {ops.memory_type(self.dtypes[n])} c{self.names[n]}[{self.strip}];")
+        for p in range(len(scans) + 1):
+            here = [i for i in statements if phase[i] == p and i not in scans]
+            if here:
+                self._simd([c for c in checks if c in here])
+                with self.braces(f"for (int l = 0; l < {count}; l++)"):
+                    self.put("const int64_t j = j0 + l;")
+                    for n in crossing:
+                        if phase[lay.definition[n]] < p or (lay.definition[n] in scans and phase[lay.definition[n]] == p):
+                            self.value[n] = f"c{self.names[n]}[l]"
+                    for i in here:
+                        self._element(i, access, {s: f"o{s}[l]" for s in streams}, "l")
+                        if not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce)) and body[i].dst in crossing:
+                            self.put(f"c{self.names[body[i].dst]}[l] = {self.value[body[i].dst]};")
+            for i in scans:
+                if phase[i] == p + 1:
+                    self._scan_strip(i, count, crossing)
+        for i in streams:
+            kind = ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)
+            self.put(f"stream<{self.strip} * (int)sizeof({kind})>({access[i]} + j0, o{i});")
+
+    def _phases(self, statements, scans):
+        """(statement -> phase, names of values that a later phase uses). A scan's result belongs to the phase after its argument's."""
+        body, lay = self.kernel.body, self.layout
+        phase, inside = {}, set(statements)
+        for i in statements:
+            s = body[i]
+            uses = [lay.definition[n] for n in (*loops.reads(s), *loops.index_symbols(s)) if n in lay.definition]
+            p = max([phase[d] for d in uses if d in inside and d in phase], default=0)
+            phase[i] = scans.index(i) + 1 if i in scans else p
+        crossing = set()
+        for i in statements:
+            for n in (*loops.reads(body[i]), *loops.index_symbols(body[i])):
+                d = lay.definition.get(n)
+                if d in inside and (phase[d] < phase[i] or d in scans):
+                    crossing.add(n)
+        crossing |= {body[i].dst for i in scans}
+        return phase, crossing
+
+    def _scan_strip(self, i: int, count: str, crossing):
+        s = self.kernel.body[i]
+        name, kind = self.names[s.dst], ops.c_type(s.dtype)
+        if s.arg in crossing:
+            arg = f"c{self.names[s.arg]}[l]"
+        else:
+            arg = f"k{self.names[s.arg]}[{self._kept_index()} + j0 + l]" if s.arg in self.layout.kept else self.value[s.arg]
+        running = f"run{name}"
+        self.put(f"{kind} {running} = 0;")
+        self.put(f"#pragma omp simd reduction(inscan, +: {running})")
+        with self.braces(f"for (int l = 0; l < {count}; l++)"):
+            self.put(f"{running} += {arg};")
+            self.put(f"#pragma omp scan inclusive({running})")
+            self.put(f"c{name}[l] = {running};")
+        self.put("#pragma omp simd")
+        self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = ({kind})(s{name} + c{name}[l]);")
+        self.put(f"s{name} += {running};")
+
+    def _accesses(self, statements) -> dict:
+        """Pointers that the vector loop indexes by position alone: statement number -> name, declared here."""
+        lay, body, out = self.layout, self.kernel.body, {}
+        shared = {}
+        for i in statements:
+            s = body[i]
+            if not isinstance(s, (loops.Load, loops.Store)):
+                continue
+            stride = dims.coefficient(s.index, lay.vector.name)
+            if stride is None or any(n in lay.definition and n not in self.value for n in dims.free_symbols(s.index)):
+                continue
+            if any(n in lay.definition and n in lay.varying for n in dims.free_symbols(s.index)):
+                continue
+            base = self.expr(dims.subst(s.index, {lay.vector.name: self.base}))
+            name = shared.get((s.buffer, base))
+            if name is None:
+                name = shared[s.buffer, base] = f"q{i}_{len(self.lines)}"
+                const = "const " if self.kernel.buffer_of[s.buffer].role == "in" else ""
+                self.put(f"{const}{ops.memory_type(self.kernel.buffer_of[s.buffer].dtype)}* const {name} = {self._pointer(s)} + ({base});")
+            out[i] = name
+        return out
+
+    def _position(self, i: int, access: dict) -> str:
+        """The element that load or store ``i`` touches, in the vector loop."""
+        s = self.kernel.body[i]
+        if i in access:
+            stride = dims.coefficient(s.index, self.layout.vector.name)
+            if type(stride) is int and stride in (0, 1):
+                return f"{access[i]}[{'j' if stride else '0'}]"
+            return f"{access[i]}[j * ({self.expr(stride)})]"
+        return f"{self._pointer(s)}[{self._absolute(s.index)}]"
+
+    def _absolute(self, e) -> str:
+        vector = self.layout.vector.name
+        if vector in dims.free_symbols(e) and type(self.base) is not int:
+            return self.expr(e, **{vector: "(start + j)"})
+        return self.expr(e, **{vector: "j"})
+
+    def _element(self, i: int, access: dict, redirect: dict, lane: str):
+        """One statement inside a vector loop."""
+        lay, s = self.layout, self.kernel.body[i]
+        for n in loops.reads(s):
+            if n not in self.value:
+                self._fetch(n)
+        for n in loops.index_symbols(s):
+            if n in lay.definition and n not in self.value:
+                self._fetch(n)
+        if isinstance(s, loops.Store):
+            target = redirect.get(i) or self._position(i, access)
+            text = f"{target} = {self._memory(s.value)};"
+            self.put(f"if ({self.value[s.mask]}) {text}" if s.mask else text)
+        elif isinstance(s, loops.Check):
+            mask = f"{self.value[s.mask]} & " if s.mask else ""
+            self.put(f"bad{i} |= {mask}!{self.value[s.cond]};")
+        elif isinstance(s, loops.Reduce):
+            self.states[i].add(lane if not lay.column else "j")
+        elif isinstance(s, loops.Scan):
+            if lay.column:
+                name = self.names[s.dst]
+                self.put(f"const {ops.c_type(s.dtype)} {name} = ({ops.c_type(s.dtype)})(s{name}[j] += {self.value[s.arg]});")
+                self.value[s.dst] = name
+        elif isinstance(s, loops.IndexValue):
+            self._index_value(i)
+        else:
+            self._define(i, self._position(i, access) if isinstance(s, loops.Load) else None)
+        if not isinstance(s, (loops.Store, loops.Check, loops.Reduce)):
+            if s.dst in lay.kept and s.dst in lay.element and s.dst in self.value:
+                self.put(f"k{self.names[s.dst]}[{self._kept_index()} + j] = {self._memory(s.dst)};")
+            if s.dst in lay.arrays and s.dst in self.value:
+                self.put(f"a{self.names[s.dst]}[j] = {self._memory(s.dst)};")
+
+    def _fetch(self, n: str):
+        """Make a value that another loop has stored available under its name."""
+        lay = self.layout
+        name = self.names[n]
+        if n in lay.kept:
+            text = f"k{name}[{self._kept_index()} + j]"
+        elif n in lay.arrays:
+            text = f"a{name}[j]"
+        else:
+            raise AssertionError(f"{n} is not available in {self.kernel.text()}")
+        if self.dtypes[n] is torch.bool:
+            text = f"({text} != 0)"
+        self.put(f"const {ops.c_type(self.dtypes[n])} {name} = {text};")
+        self.value[n] = name
+
+    def _index_value(self, i: int):
+        s, vector = self.kernel.body[i], self.layout.vector.name
+        lo, hi = dims.bounds(s.expr)
+        stride = dims.coefficient(s.expr, vector)
+        plain = not any(n in self.layout.definition for n in dims.free_symbols(s.expr))
+        if plain and type(stride) is int and lo is not None and hi is not None and -(2**31) <= lo and hi < 2**31 and abs(stride) < 2**20:
+            rest = self._absolute(dims.subst(s.expr, {vector: self.base}))
+            name = f"w{self.names[s.dst]}"
+            self.put(f"const int32_t {name} = (int32_t)({rest}) + (int32_t)j * {stride};")
+            self.narrow[s.dst] = name
+            self.put(f"const {ops.c_type(s.dtype)} {self.names[s.dst]} = {name};")
+            self.value[s.dst] = self.names[s.dst]
+            return
+        self._define(i, self._absolute(s.expr))
+
+
+class Reduction:
+    """The state of one ``Reduce`` in a pass: lanes of a strip (row mode) or one entry per vector position (column mode).
+
+    A float sum that is long moves to doubles every ``FLUSH`` additions (the error stays below about 256 roundings of a partial sum).
+    """
+
+    def __init__(self, owner: KernelText, i: int):
+        self.owner, self.i = owner, i
+        self.s = owner.kernel.body[i]
+        self.op, self.arg = self.s.op.removeprefix("arg"), self.s.op.startswith("arg")
+        self.dtype = owner.dtypes[self.s.arg]
+        self.kind = ops.memory_type(self.dtype) if self.dtype is not torch.bool else "int32_t"
+        self.name = owner.names[self.s.dst]
+        self.column = owner.layout.column
+        self.count = (owner.block or owner.layout.vector.extent) if self.column else owner.strip
+        additions = math.prod(hint(a.extent) for a in owner.kernel.raxes) / (1 if self.column else owner.strip)
+        fixed = all(type(a.extent) is int for a in owner.kernel.raxes)
+        self.flushed = self.op == "sum" and self.dtype is torch.float32 and (additions > FLUSH or not fixed)
+        owner.states[i] = self
+
+    @property
+    def wide(self) -> str:
+        """The type of the finished sum before it is rounded."""
+        return "double" if self.flushed else self.kind
+
+    def _start(self) -> str:
+        if self.dtype is torch.bool:
+            return str(int(identity(self.op, self.dtype)))
+        return ops.constant(identity(self.op if not self.arg else "arg" + self.op, self.dtype), self.dtype)
+
+    def begin(self):
+        o = self.owner
+        o.put(f"alignas(64) {self.kind} r{self.name}[{self.count}];")
+        o.put(f"for (int l = 0; l < {self.count}; l++) r{self.name}[l] = {self._start()};")
+        if self.arg:
+            o.put(f"alignas(64) {self._index_kind()} i{self.name}[{self.count}];")
+            o.put(f"for (int l = 0; l < {self.count}; l++) i{self.name}[l] = {self._never()};")
+        if self.flushed:
+            o.put(f"alignas(64) double d{self.name}[{self.count}];")
+            o.put(f"for (int l = 0; l < {self.count}; l++) d{self.name}[l] = 0;")
+
+    def _index_kind(self) -> str:
+        extents = [a.extent for a in self.owner.kernel.raxes]
+        small = all(type(e) is int for e in extents) and math.prod(extents) < 2**31 - 1
+        return "int32_t" if small else "int64_t"
+
+    def _never(self) -> str:
+        return "INT32_MAX" if self._index_kind() == "int32_t" else "INT64_MAX"
+
+    def add(self, lane: str):
+        """Inside the vector loop: take the present element in."""
+        o, state, value = self.owner, f"r{self.name}[{lane}]", self.owner.value[self.s.arg]
+        if self.arg:
+            position = ""
+            for a in o.kernel.raxes:
+                index = "j" if a is o.layout.vector else o.names[a.name]
+                position = index if not position else f"({position} * ({o.expr(a.extent)}) + {index})"
+            self._better(state, f"i{self.name}[{lane}]", value, f"({self._index_kind()})({position})", False)
+        else:
+            o.put(f"{state} = {self._merge(state, value)};")
+
+    def _better(self, value, index, other, other_index, ties: bool):
+        """Replace (value, index) by the other pair where that is more extreme, or as extreme and earlier."""
+        o, sign, n = self.owner, ">" if self.op == "max" else "<", len(self.owner.lines)
+        kind = self.kind
+        o.put(f"const {kind} p{n} = {value}, o{n} = {other};")
+        o.put(f"const {self._index_kind()} pi{n} = {index}, oi{n} = {other_index};")
+        test = f"(o{n} {sign} p{n}) | ((pi{n} == {self._never()}) & (oi{n} != {self._never()}))"
+        if self.dtype.is_floating_point:
+            test += f" | ((o{n} != o{n}) & (p{n} == p{n}))"
+        if ties:
+            same = f"(o{n} == p{n})" + (f" | ((o{n} != o{n}) & (p{n} != p{n}))" if self.dtype.is_floating_point else "")
+            test = f"{test} | (({same}) & (oi{n} < pi{n}))"
+        if self.dtype.is_floating_point and ties:
+            # An ordered value never replaces a NaN: comparisons with it are false, and an empty lane holds no NaN.
+            pass
+        o.put(f"const bool t{n} = {test};")
+        o.put(f"{value} = t{n} ? o{n} : p{n}; {index} = t{n} ? oi{n} : pi{n};")
+
+    def _merge(self, a: str, b: str, dtype=None) -> str:
+        """The text of two partial results put together; both are repeated in it."""
+        if self.dtype is torch.bool:
+            return f"({a} {'|' if self.op in ('any', 'max', 'sum') else '&'} (int32_t){b})"
+        if self.op in ("max", "min"):
+            return ops.maximum(b, a, self.dtype, self.op == "min")
+        return ops.wrap("+" if self.op == "sum" else "*", a, b, dtype or self.dtype)
+
+    def flush(self):
+        self.owner.put("#pragma omp simd")
+        self.owner.put(f"for (int l = 0; l < {self.count}; l++) {{ d{self.name}[l] += r{self.name}[l]; r{self.name}[l] = 0; }}")
+
+    def finish(self):
+        """After the pass: a scalar ``v`` (row mode), or the arrays themselves (column mode)."""
+        o, n = self.owner, self.name
+        state = f"r{n}"
+        if self.flushed:
+            self.flush()
+            state = f"d{n}"
+        if not self.column:
+            self._tree(state)
+            state += "[0]"
+            self.result = state
+            if not o.cooperate:
+                self.settle()
+        else:
+            self.result = state
+            o.value[self.s.dst] = self._final(f"{state}[j]", f"i{n}[j]")
+
+    def _final(self, value: str, index: str) -> str:
+        if self.arg:
+            return f"(int64_t){index}"
+        if self.dtype is torch.bool:
+            return f"({value} != 0)"
+        return f"({ops.c_type(self.s.dtype)}){value}" if self.flushed else value
+
+    def settle(self):
+        o = self.owner
+        o.put(f"const {ops.c_type(self.s.dtype)} {self.name} = {self._final(self.result, f'i{self.name}[0]')};")
+        o.value[self.s.dst] = self.name
+
+    def _tree(self, state: str):
+        """Fold the lanes in halves."""
+        o, width = self.owner, self.count
+        dtype = torch.float64 if self.flushed else self.dtype
+        while width > 1:
+            half = (width + 1) // 2
+            pairs = width - half
+            if pairs >= 4:
+                o.put("#pragma omp simd")
+            if self.arg:
+                with o.braces(f"for (int l = 0; l < {pairs}; l++)"):
+                    self._better(f"{state}[l]", f"i{self.name}[l]", f"{state}[l + {half}]", f"i{self.name}[l + {half}]", True)
+            else:
+                o.put(f"for (int l = 0; l < {pairs}; l++) {state}[l] = {self._merge(f'{state}[l]', f'{state}[l + {half}]', dtype)};")
+            width = half
+
+    # threads that share a row
+
+    def _each(self):
+        return self.owner.braces(f"for (int j = 0; j < {self.count if self.column else 1}; j++)")
+
+    def share(self):
+        o = self.owner
+        own = f"{self.result}[j]" if self.column else self.result
+        with self._each():
+            o.put(f"SHARED(thread, {self.wide}, {self.offset})[j] = {own};")
+            if self.arg:
+                o.put(f"SHARED(thread, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j] = i{self.name}[j];")
+
+    def gather(self):
+        o = self.owner
+        own = f"{self.result}[j]" if self.column else self.result
+        dtype = torch.float64 if self.flushed else self.dtype
+        o.put("#pragma omp simd")
+        with self._each():
+            o.put(f"{own} = SHARED(0, {self.wide}, {self.offset})[j];")
+            if self.arg:
+                o.put(f"i{self.name}[j] = ({self._index_kind()})SHARED(0, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j];")
+        with o.braces("for (int t = 1; t < threads; t++)"):
+            o.put("#pragma omp simd")
+            with self._each():
+                o.put(f"const {self.wide} other = SHARED(t, {self.wide}, {self.offset})[j];")
+                if self.arg:
+                    o.put(f"const {self._index_kind()} at = ({self._index_kind()})SHARED(t, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j];")
+                    self._better(own, f"i{self.name}[j]", "other", "at", True)
+                else:
+                    o.put(f"{own} = {self._merge(own, 'other', dtype)};")

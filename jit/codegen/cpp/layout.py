@@ -1,0 +1,262 @@
+"""From a loop kernel to the shape of its C++ loops: which axis is vectorised, which passes a row takes, which values are kept between passes.
+
+Every kernel becomes the same nest. *Rows* are the parallel axes but the vector axis; they are shared out among threads. Within a row come, in turn,
+*segments* of row-level statements and *passes* over the reduction axes, cut wherever a statement needs the result of a reduction. The vector axis
+is innermost: a reduction axis ("row mode": results are scalars per row) or a parallel one ("column mode": results are short arrays).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from jit.codegen import loops
+from jit.codegen.cpp.ops import COST
+from jit.errors import JitError
+from jit.graph import dims
+
+UNKNOWN_SIZE = 1024  # stands for a size that has no hint
+CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
+INLINE_KINDS = (loops.Load, loops.IndexValue)
+
+
+def hint(e) -> int:
+    """The expected value of a size, for decisions that change speed but not results."""
+    try:
+        return dims.hint(e)
+    except JitError:
+        return max(dims.bounds(e)[0] or 0, UNKNOWN_SIZE)
+
+
+def expressions(stmt):
+    """The index expression of a statement, or None."""
+    if isinstance(stmt, (loops.Load, loops.Store)):
+        return stmt.index
+    return stmt.expr if isinstance(stmt, loops.IndexValue) else None
+
+
+def _map(kernel: loops.Kernel, change) -> tuple:
+    body = []
+    for s in kernel.body:
+        if isinstance(s, (loops.Load, loops.Store)):
+            s = dataclasses.replace(s, index=change(s.index))
+        elif isinstance(s, loops.IndexValue):
+            s = dataclasses.replace(s, expr=change(s.expr))
+        body.append(s)
+    return tuple(body)
+
+
+def normalise(kernel: loops.Kernel) -> loops.Kernel:
+    """The same computation without axes of one iteration, and with neighbouring axes joined where every index walks them as one."""
+    single = {a.name: 0 for a in kernel.axes + kernel.raxes if type(a.extent) is int and a.extent == 1}
+    axes = [a for a in kernel.axes if a.name not in single]
+    raxes = [a for a in kernel.raxes if a.name not in single]
+    if kernel.raxes and not raxes:
+        raxes = [kernel.raxes[-1]]
+    if not axes and not raxes:
+        axes = [loops.Axis("unit", 1, "p")]
+    kernel = dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes), body=_map(kernel, lambda e: dims.subst(e, single)))
+    for group in ("axes", "raxes"):
+        position = len(getattr(kernel, group)) - 2
+        while position >= 0:
+            outer, inner = getattr(kernel, group)[position : position + 2]
+            if all(_walks_as_one(expressions(s), outer, inner) for s in kernel.body):
+                kernel = _join(kernel, group, position)
+            position -= 1
+    return kernel
+
+
+def _walks_as_one(e, outer, inner) -> bool:
+    if e is None:
+        return True
+    a, b = dims.coefficient(e, outer.name), dims.coefficient(e, inner.name)
+    return a is not None and b is not None and dims.structurally_equal(a, b * inner.extent)
+
+
+def _join(kernel, group, position):
+    axes = list(getattr(kernel, group))
+    outer, inner = axes[position : position + 2]
+    joined = loops.Axis(inner.name, outer.extent * inner.extent, inner.kind)
+    axes[position : position + 2] = [joined]
+    body = _map(kernel, lambda e: dims.subst(e, {outer.name: 0, inner.name: joined.sym}))
+    return dataclasses.replace(kernel, **{group: tuple(axes)}, body=body)
+
+
+@dataclass
+class Layout:
+    """The decisions for one normalised kernel. ``ready``/``stage`` count passes: a row-level value is ready before pass ``ready``, an
+    element-level statement belongs to pass ``stage``."""
+
+    kernel: loops.Kernel
+    vector: loops.Axis
+    rows: list  # parallel axes outside the vector axis, outermost first
+    loops: list  # reduction axes outside the vector axis, outermost first
+    definition: dict = field(default_factory=dict)
+    element: set = field(default_factory=set)  # names of element-level values
+    varying: set = field(default_factory=set)  # names of values that depend on the vector axis
+    stage: list = field(default_factory=list)  # per statement
+    passes: int = 0
+    kept: set = field(default_factory=set)  # element-level values stored between passes
+    arrays: set = field(default_factory=set)  # row-level values stored per vector position (column mode)
+    segments: list = field(default_factory=list)  # segments[k]: statement numbers of the loop before pass k (column mode) or of scalars
+    bodies: list = field(default_factory=list)  # bodies[k]: statement numbers of pass k
+
+    @property
+    def column(self) -> bool:
+        """Whether the vector axis is a parallel one."""
+        return self.vector.kind == "p"
+
+
+def choose_vector(kernel: loops.Kernel) -> loops.Axis:
+    """The axis along which most bytes are contiguous."""
+    sizes = {a.name: hint(a.extent) for a in kernel.axes + kernel.raxes}
+    ordered = any(isinstance(s, loops.Scan) or (isinstance(s, loops.Reduce) and s.op.startswith("arg")) for s in kernel.body)
+    candidates = list(kernel.axes) + list(kernel.raxes[-1:] if ordered else kernel.raxes)
+    best, best_score = None, None
+    for axis in candidates:
+        score = 0.0
+        for s in kernel.body:
+            if not isinstance(s, (loops.Load, loops.Store)):
+                continue
+            count = 1
+            for name in dims.free_symbols(s.index):
+                count *= sizes.get(name, 1)
+            stride = dims.coefficient(s.index, axis.name)
+            if type(stride) is int and stride == 1:
+                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (1.5 if isinstance(s, loops.Store) else 1.0)
+            elif not (type(stride) is int and stride == 0):
+                score -= 0.5 * count * kernel.buffer_of[s.buffer].dtype.itemsize
+        if sizes[axis.name] < 16:
+            score *= sizes[axis.name] / 16 if score > 0 else 16 / max(sizes[axis.name], 1)
+        if best is None or score >= best_score:  # a tie goes to the inner axis, and to a reduction axis
+            best, best_score = axis, score
+    return best
+
+
+def analyse(kernel: loops.Kernel, kept_bytes: int = 1 << 20) -> Layout:
+    """Decide everything about a kernel's loops. ``kept_bytes`` bounds what is kept per row instead of being computed again."""
+    kernel = normalise(kernel)
+    vector = choose_vector(kernel)
+    out = Layout(kernel, vector, [a for a in kernel.axes if a is not vector], [a for a in kernel.raxes if a is not vector])
+    _levels(out)
+    _plan_passes(out, kept_bytes)
+    return out
+
+
+def _levels(out: Layout):
+    kernel, reduction = out.kernel, {a.name for a in out.kernel.raxes}
+    level = {}  # value -> pass it belongs to (element-level) or is ready before (row-level)
+    for i, s in enumerate(kernel.body):
+        uses = [n for n in (*loops.reads(s), *loops.index_symbols(s)) if n in level]
+        element = any(n in out.element for n in uses) or any(n in reduction for n in loops.index_symbols(s))
+        varying = any(n in out.varying for n in uses) or out.vector.name in loops.index_symbols(s)
+        stage = max([level[n] for n in uses], default=0)
+        if isinstance(s, loops.Reduce):
+            out.stage.append(stage)
+            level[s.dst] = stage + 1
+            element, varying = False, out.column
+        else:
+            if isinstance(s, loops.Scan):
+                element, varying = True, True
+            out.stage.append(stage)
+            if not isinstance(s, (loops.Store, loops.Check)):
+                level[s.dst] = stage
+        if not isinstance(s, (loops.Store, loops.Check)):
+            out.definition[s.dst] = i
+            if element:
+                out.element.add(s.dst)
+            if varying:
+                out.varying.add(s.dst)
+    stages = [t + 1 for s, t in zip(kernel.body, out.stage) if isinstance(s, loops.Reduce) or is_element(out, s)]
+    out.passes = max(stages, default=0)
+
+
+def is_element(out: Layout, stmt) -> bool:
+    """Whether a statement runs once per element; a ``Reduce`` does, its result is row-level."""
+    if isinstance(stmt, (loops.Store, loops.Check)):
+        reduction = {a.name for a in out.kernel.raxes}
+        return any(n in out.element or n in reduction for n in (*loops.reads(stmt), *loops.index_symbols(stmt)))
+    return isinstance(stmt, loops.Reduce) or stmt.dst in out.element
+
+
+def _plan_passes(out: Layout, kept_bytes: int):
+    """Walk from the last pass to the first: what a pass needs from an earlier one is computed again when cheap, else kept and thereby wanted there."""
+    body = out.kernel.body
+    row_elements = 1
+    for a in out.kernel.raxes:
+        row_elements *= hint(a.extent)
+    room = kept_bytes // max(4 * row_elements * (64 if out.column else 1), 1)
+    stores = [(out.stage[i], s.index) for i, s in enumerate(body) if isinstance(s, loops.Store)]
+    segments = [set() for _ in range(out.passes + 1)]
+    bodies = [set() for _ in range(out.passes)]
+
+    def roots(k, element):
+        for i, s in enumerate(body):
+            if out.stage[i] != k or is_element(out, s) != element:
+                continue
+            if isinstance(s, (loops.Store, loops.Check, loops.Reduce)) or (s.dst in (out.kept if element else out.arrays)):
+                yield i
+
+    def close(found, k, i, element):
+        """Add statement i, and whatever it needs inside the same loop, to ``found``."""
+        if i in found:
+            return
+        found.add(i)
+        s = body[i]
+        for n in dict.fromkeys((*loops.reads(s), *loops.index_symbols(s))):
+            d = out.definition.get(n)
+            if d is None or isinstance(body[d], loops.Const):
+                continue
+            if isinstance(body[d], loops.Reduce):
+                continue
+            if n in out.element:
+                if out.stage[d] < k and not _cheap(out, n, k, stores, room > len(out.kept)):
+                    out.kept.add(n)
+                    continue
+                close(found, k, d, element)
+            elif not out.column or n not in out.varying:
+                close(segments[out.stage[d]], out.stage[d], d, False)
+            elif (element or out.stage[d] < k) and not _cheap(out, n, k, stores, True):
+                out.arrays.add(n)
+            else:
+                close(found, k, d, element)
+
+    for k in range(out.passes, -1, -1):
+        if k < out.passes:
+            for i in roots(k, True):
+                close(bodies[k], k, i, True)
+        for i in roots(k, False):
+            close(segments[k], k, i, False)
+    out.segments = [sorted(x) for x in segments]
+    out.bodies = [sorted(x) for x in bodies]
+
+
+def _cheap(out: Layout, name: str, k: int, stores, room: bool) -> bool:
+    """Whether ``name``, from an earlier pass, is better computed again in pass ``k``.
+
+    It has to be kept when something it loads may have been overwritten by then: a store of an earlier pass to the same index (in-place execution).
+    """
+    cost, seen, todo, safe = 0, set(), [name], True
+    while todo:
+        n = todo.pop()
+        d = out.definition.get(n)
+        if d is None or n in seen or d is None:
+            continue
+        seen.add(n)
+        s = out.kernel.body[d]
+        if n != name and (n in out.kept or n in out.arrays):
+            cost += 1
+            continue
+        if isinstance(s, loops.Reduce) or (n not in out.element and n not in out.varying):
+            continue
+        if isinstance(s, loops.Load):
+            cost += 2
+            if any(stage < k and dims.structurally_equal(index, s.index) for stage, index in stores):
+                safe = False
+        elif isinstance(s, loops.Scan):
+            safe = False
+        elif isinstance(s, loops.Compute):
+            cost += COST.get(s.op, 1)
+        todo.extend(loops.reads(s))
+        todo.extend(loops.index_symbols(s))
+    return safe and (cost <= CHEAP or not room)
