@@ -468,6 +468,8 @@ class _Fuser:
         order = [mapping[x] for x in sorted(other.reduced)]
         if order != sorted(order) and any(m.node.op in ("argmax", "argmin") for m in other.members):
             return False
+        if not self._read_in_step(g, other, mapping):
+            return False
         both = g.mask | other.mask
         for d in self.groups:
             if d.anc & both and (g.anc | other.anc) & d.mask and d is not g and d is not other:
@@ -497,6 +499,25 @@ class _Fuser:
             m.after = any(
                 q.group is g and (q.after or q.needs_row) for node in m.reads for q in self.roots.get(node, ()))
         self.groups.remove(other)
+        return True
+
+    def _read_in_step(self, g, other, mapping) -> bool:
+        """Whether every read between the members of two groups would be of the same iteration's value once they are one."""
+
+        def moved(m, place):
+            return tuple(p if p == FIXED or m.group is g else mapping[p] for p in place)
+
+        for m in g.members + other.members:
+            for node, aligns in m.reads.items():
+                for q in self.roots.get(node, ()):
+                    if q.group is m.group or (q.group is not g and q.group is not other):
+                        continue
+                    if q.part is not None:
+                        return False
+                    place = moved(q, q.out_place())
+                    for align in aligns:
+                        if align is None or moved(m, [FIXED if d == FIXED else m.place[d] for d in align]) != place:
+                            return False
         return True
 
     # siblings

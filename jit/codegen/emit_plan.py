@@ -1,0 +1,212 @@
+"""The last step of planning: abstract steps with storages become the runtime's plan with slots, registers and offsets."""
+
+from __future__ import annotations
+
+from ..graph import dims
+from ..graph.ir import Ref
+from . import indexing, memory
+from .indexing import VIEWS, base_of
+from .lower import ERROR
+
+
+class _PlanWriter:
+    def __init__(self, planner):
+        self.p, self.regs = planner, planner.regs
+        self.steps, self.begun, self.view_slots = [], set(), {}
+        self.arena_slot, self.arenas = {}, {}
+        self.pinned = set(range(planner.n_inputs))
+
+    # memory
+
+    def lay_out_arenas(self):
+        spans = {}
+        seen = set()
+        for s in [*self.p.storages.values(), *self.p.extra_temps]:
+            if s.kind == "temp" and id(s) not in seen:
+                seen.add(id(s))
+                spans.setdefault(s.type.device, []).append(memory.Span(s, s.nbytes, s.first, s.last))
+        for device, found in spans.items():
+            self.arenas[device] = memory.plan_arena(found, device.type)
+            self.arena_slot[device] = self.p.new_slot()
+            self.pinned.add(self.arena_slot[device])
+            self.steps.append(("arena", self.arena_slot[device], device, self.regs.reg(self.arenas[device].nbytes)))
+
+    def begin(self, s) -> int:
+        """The slot of a storage, allocated at its first use."""
+        if s.kind in ("alloc", "temp") and id(s) not in self.begun:
+            self.begun.add(id(s))
+            t = s.type
+            layout = (self.regs.regs(t.shape), self.regs.regs(t.strides))
+            if s.kind == "alloc":
+                self.steps.append(("alloc", s.slot, t.dtype, t.device, *layout))
+            else:
+                offset = self.regs.reg(self.arenas[t.device].offsets[s])
+                self.steps.append(("temp", s.slot, self.arena_slot[t.device], offset, t.dtype, t.device, *layout))
+        return s.slot
+
+    def tensor(self, node) -> int:
+        """The slot that holds a node's value as a tensor: its storage's, or that of a view of it."""
+        base = base_of(node)
+        s = self.p.storages[base]
+        slot = self.begin(s)
+        t = node.type
+        if node.op not in VIEWS and (s.kind == "extern" or t == s.type):
+            return slot
+        if t == s.type and type(indexing.offset_in_base(node)) is int and indexing.offset_in_base(node) == 0 and s.kind != "input":
+            return slot
+        found = self.view_slots.get(node)
+        if found is None:
+            found = self.view_slots[node] = self.p.new_slot()
+            offset = self.regs.reg(indexing.offset_in_base(node))
+            self.steps.append(("view", found, slot, self.regs.regs(t.shape), self.regs.regs(t.strides), offset))
+        return found
+
+    # steps
+
+    def kernel(self, number, arguments, device):
+        kernel = self.p.launches[number]
+        flag = None
+        if ERROR in arguments:
+            flag = self.p.new_slot()
+            self.pinned.add(flag)
+            self.steps.append(("flag", flag, device))
+        slots = tuple(flag if a == ERROR else self.begin(a) for a in arguments)
+        sizes = tuple(self.regs.symbol(n) for n in kernel.sizes)
+        code = self.p.code[kernel.key]
+        if device.type == "cuda" and self.p.options.target != "reference":
+            grid = tuple(self.regs.reg(e) for e in code.grid(kernel))
+            self.steps.append(("gpu", code, slots, sizes, grid))
+        else:
+            self.steps.append(("cpu", code, slots, sizes))
+        if flag is not None:
+            self.steps.append(("check", flag, "index out of range"))
+
+    def extern(self, node):
+        if node.op != "aten_call":
+            return
+        from .planner import schema_of
+
+        target, overload = node.attrs["target"], node.attrs["overload"]
+        schema = schema_of(target, overload)
+        given = list(node.attrs["args"])
+        named = given.pop() if given and isinstance(given[-1], dict) else {}
+        args = []
+        for k, a in enumerate(schema.arguments):
+            if a.name in named:
+                args.append(self.argument(named[a.name], node))
+            elif k < len(given):
+                args.append(self.argument(given[k], node))
+            else:
+                args.append(("const", a.default_value))
+        types = node.type if isinstance(node.type, tuple) else (node.type,)
+        if isinstance(node.type, tuple):
+            results = {n.attrs["index"]: n for n in self.p.getitems.get(node, ())}
+            outs = [self.p.storages[results[i]].slot if i in results and results[i] in self.p.storages else None for i in range(len(types))]
+        else:
+            outs = [self.result(node)]
+        expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides)) for t, o in zip(types, outs)]
+        outs = tuple(o if o is not None else self.p.new_slot() for o in outs)
+        self.steps.append(("aten", target, overload, tuple(args), outs, tuple(expect)))
+
+    def result(self, node):
+        if node not in self.p.storages:
+            self.p._extern_storage(node)
+        return self.p.storages[node].slot
+
+    def argument(self, value, node):
+        """One argument record of a library call."""
+        if isinstance(value, Ref):
+            return ("slot", self.tensor(node.inputs[value.index]))
+        if isinstance(value, dims.Dim):
+            return ("reg", self.regs.reg(value))
+        if isinstance(value, (tuple, list)):
+            if any(isinstance(v, Ref) for v in value):
+                if all(isinstance(v, Ref) or v is None for v in value):
+                    return ("slots", tuple(None if v is None else self.tensor(node.inputs[v.index]) for v in value))
+                return ("list", tuple(self.argument(v, node) for v in value))
+            if any(isinstance(v, dims.Dim) for v in value):
+                if all(isinstance(v, (dims.Dim, int)) for v in value):
+                    return ("regs", self.regs.regs(value))
+                return ("list", tuple(self.argument(v, node) for v in value))
+            return ("const", list(value))
+        return ("const", value)
+
+    # the whole
+
+    def write(self):
+        p = self.p
+        p.getitems = {}
+        for n in p.graph.nodes:
+            if n.op == "getitem":
+                p.getitems.setdefault(n.inputs[0], []).append(n)
+                if n not in p.storages:
+                    p._extern_storage(n)
+        self.lay_out_arenas()
+        for step in p.steps:
+            if step[0] == "kernel":
+                self.kernel(*step[1:4])
+            elif step[0] == "extern":
+                self.extern(step[1])
+            else:
+                self.begin(step[1])
+        copies = []
+        for o in p.graph.outputs:
+            if o.mutates is not None and o not in p.direct:
+                copies.append(("copy", o.mutates, self.tensor(o.node)))
+        self.steps += copies
+        outputs = []
+        for o in p.graph.outputs:
+            if o.mutates is None:
+                outputs.append(self.tensor(o.node))
+        self.free(set(outputs))
+        from ..runtime.plan import Plan
+
+        return Plan(n_inputs=p.n_inputs, n_ints=len(self.regs.int_symbols), regs=tuple(self.regs.program), n_slots=p.n_slots,
+                    steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)))
+
+    def free(self, outputs):
+        """Release tensors behind their last use; parts of an arena hold nothing of their own."""
+        last, temps = {}, set()
+        for k, step in enumerate(self.steps):
+            if step[0] in ("temp", "arena"):
+                temps.add(step[1])
+            for s in slots_of(step):
+                last[s] = k
+            if step[0] == "view" and step[2] in temps:
+                temps.add(step[1])
+        out = []
+        dying = {}
+        for s, k in last.items():
+            if s not in outputs and s not in self.pinned and s not in temps:
+                dying.setdefault(k, []).append(s)
+        for k, step in enumerate(self.steps):
+            out.append(step)
+            out += [("free", s) for s in dying.get(k, ())]
+        self.steps = out
+
+
+def slots_of(step):
+    """Every slot that a plan step names."""
+    kind = step[0]
+    if kind in ("cpu", "gpu"):
+        return step[2]
+    if kind == "aten":
+        found = list(step[4])
+        stack = list(step[3])
+        while stack:
+            a = stack.pop()
+            if a[0] == "slot":
+                found.append(a[1])
+            elif a[0] == "slots":
+                found += [s for s in a[1] if s is not None]
+            elif a[0] == "list":
+                stack += a[1]
+        return found
+    if kind in ("view", "copy"):
+        return step[1:3]
+    return step[1:2]
+
+
+def emit(planner):
+    """The runtime Plan of a scheduled and compiled Planner."""
+    return _PlanWriter(planner).write()

@@ -1,0 +1,357 @@
+"""From a graph to a plan: kernels, library calls, buffers and views in the order in which the runtime performs them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Callable, Optional
+
+import torch
+
+from .. import config, logs
+from ..errors import Unsupported
+from ..graph import dims
+from ..graph.ir import Ref, TensorType
+from . import fusion, indexing, lower, memory
+from .indexing import FIXED, VIEWS, base_of
+from .prepare import prepare
+from .registers import Registers
+
+plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
+
+
+@dataclass
+class Options:
+    """``target``: "native" compiles kernels, "reference" leaves them to the interpreter in ``reference``. ``fuse=False`` gives
+    each root its own kernel."""
+
+    target: str = "native"
+    fuse: bool = True
+    in_place: bool = True
+
+
+@dataclass
+class Storage:
+    """Memory behind a materialised value. ``kind``: input, extern, alloc (a tensor of its own) or temp (a part of the arena)."""
+
+    kind: str
+    slot: int
+    type: TensorType
+    first: int = -1
+    last: int = -1
+    dtype: Optional[torch.dtype] = None
+    nbytes: object = 0
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+@dataclass
+class CompiledGraph:
+    """A graph ready to run.
+
+    ``plan``: the runtime's Plan. ``kernels``: (name, source text) of each distinct kernel. ``loops``: name -> loop kernel. ``launches``: the
+    loop kernels in launch order. ``int_symbols``: the size symbols to be passed as ints after the tensors. ``call(*tensors, *ints)`` runs it.
+    """
+
+    plan: object
+    kernels: list = field(default_factory=list)
+    loops: dict = field(default_factory=dict)
+    launches: list = field(default_factory=list)
+    int_symbols: tuple = ()
+
+    @functools.cached_property
+    def call(self) -> Callable:
+        from .. import runtime
+
+        return runtime.load_plan(self.plan)
+
+
+def compile_graph(graph, options: Optional[Options] = None) -> CompiledGraph:
+    """Schedule a graph, compile its kernels and make its plan.
+
+    Raises:
+        Unsupported: a node has neither a lowering nor a library call.
+        CompileError: a kernel did not compile.
+    """
+    with logs.timed("schedule"):
+        planner = Planner(graph, options or Options())
+        planner.schedule()
+    with logs.timed("kernels"):
+        planner.compile_kernels()
+    compiled = planner.finish()
+    if plan_log:
+        plan_log(format_plan(compiled))
+    return compiled
+
+
+class Planner:
+    def __init__(self, graph, options):
+        self.options = options
+        self.graph = prepare(graph, checked_indexing=checked_indexing(graph, options))
+        self.regs = Registers(self.graph.inputs)
+        self.n_inputs = len(self.graph.inputs)
+        self.n_slots = self.n_inputs
+        self.storages = {}         # node -> Storage
+        self.steps = []            # abstract steps
+        self.launches = []         # Lowered, in order
+        self.extra_temps = []      # storages of partial results and the like
+        self.views = {}
+
+    def new_slot(self) -> int:
+        self.n_slots += 1
+        return self.n_slots - 1
+
+    # which memory each value has
+
+    def schedule(self):
+        g = self.graph
+        self.plan_groups = fusion.fuse(g, self.options.fuse)
+        for i, n in enumerate(g.inputs):
+            self.storages[n] = Storage("input", i, n.type, dtype=n.type.dtype)
+        self._times()
+        self._reuse_in_place()
+        self._write_into_inputs()
+        for t, group in enumerate(self.plan_groups.order):
+            if group.extern is not None:
+                self.steps.append(("extern", group.extern, t))
+            else:
+                self._lower(group, t)
+
+    def _times(self):
+        """Lifetimes of values, in positions of the group order."""
+        order, stored = self.plan_groups.order, self.plan_groups.stored
+        self.home, self.uses = {}, {}
+        escaping = {base_of(o.node) for o in self.graph.outputs if o.mutates is None}
+        kept = set()
+        for t, group in enumerate(order):
+            if group.extern is not None:
+                node = group.extern
+                self.home[node] = t
+                aliases = returns_alias(node)
+                for i in node.inputs:
+                    self.uses.setdefault(base_of(i), []).append(t)
+                    if aliases:
+                        kept.add(base_of(i))
+                continue
+            for m in group.members:
+                self.home[m.node] = max(t, self.home.get(m.node, 0))
+                for node in m.reads:
+                    if not any(q.group is group for q in self.plan_groups.roots.get(node, ())) or node.op == "cat":
+                        self.uses.setdefault(node, []).append(t)
+        end = len(order)
+        for n in escaping:
+            self.uses.setdefault(n, []).append(end)
+        for o in self.graph.outputs:
+            if o.mutates is not None:
+                self.uses.setdefault(base_of(o.node), []).append(end)
+        for t, group in enumerate(order):
+            for m in group.members:
+                if m.node in stored and m.node not in self.storages:
+                    n = m.node
+                    kind = "alloc" if n in escaping or n in kept else "temp"
+                    s = Storage(kind, self.new_slot(), n.type, dtype=n.type.dtype)
+                    s.first = t
+                    s.last = max([t, *self.uses.get(n, ())])
+                    s.nbytes = memory.storage_numel(n.type) * n.type.dtype.itemsize
+                    self.storages[n] = s
+                elif m.node in stored:
+                    s = self.storages[m.node]
+                    s.last = max(s.last, t)
+
+    def _reuse_in_place(self):
+        """Let an elementwise result take the memory of an operand that dies with it."""
+        if not self.options.in_place:
+            return
+        for t, group in enumerate(self.plan_groups.order):
+            if group.extern is not None or group.reduced:
+                continue
+            taken = set()
+            for m in group.members:
+                s = self.storages.get(m.node)
+                if s is None or s.kind != "temp" or m.part is not None or s.first != t:
+                    continue
+                for source in m.reads:
+                    old = self.storages.get(source)
+                    if old is None or old.kind != "temp" or old.last != t or old.first == t or old in taken or old.dtype is not s.dtype:
+                        continue
+                    if self._in_step(group, source, m):
+                        old.last = s.last
+                        for n, other in list(self.storages.items()):
+                            if other is s:
+                                self.storages[n] = old
+                        taken.add(old)
+                        break
+
+    def _in_step(self, group, source, root) -> bool:
+        """Whether every read of ``source`` in the group is of the very element that ``root`` stores in the same iteration."""
+        place, strides = root.out_place(), {}
+        for p, s in zip(place, root.node.type.strides):
+            if p != FIXED:
+                strides[p] = s
+        if isinstance(source.type, tuple):
+            return False
+        for m in group.members:
+            for align in m.reads.get(source, ()):
+                if align is None:
+                    return False
+                mine = {}
+                for d, s in zip(align, source.type.strides):
+                    if d != FIXED:
+                        mine[m.place[d]] = s
+                if mine.keys() != strides.keys() or not all(indexing.same(mine[k], strides[k]) for k in mine):
+                    return False
+        return True
+
+    def _write_into_inputs(self):
+        """Let the kernel that makes an input's new value write it there, where nothing reads the old value any more."""
+        self.direct = set()
+        plain = {base_of(o.node) for o in self.graph.outputs if o.mutates is None}
+        readers = {}
+        for n, times in self.uses.items():
+            if n.op == "input":
+                readers[n] = times
+        aliased = {base_of(i) for n in self.graph.nodes if n.op == "aten_call" and returns_alias(n) for i in n.inputs}
+        for o in self.graph.outputs:
+            if o.mutates is None:
+                continue
+            n, target = o.node, self.graph.inputs[o.mutates]
+            roots = self.plan_groups.roots.get(n, ())
+            if len(roots) != 1 or roots[0].part is not None or n in plain or n not in self.storages or target in aliased:
+                continue
+            if sum(p.node is n for p in self.graph.outputs) != 1 or n in aliased or self.storages[n].kind != "temp":
+                continue
+            root, t = roots[0], self.home[n]
+            row_only = not any(p in root.group.reduced for p in root.out_place())
+            if root.group.split or (root.group.reduced and not row_only) or sum(s is self.storages[n] for s in self.storages.values()) != 1:
+                continue
+            times = [x for x in readers.get(target, ()) if x != len(self.plan_groups.order)]
+            if any(x > t for x in times):
+                continue
+            if t in times:
+                if row_only and root.group.reduced and any(target in m.reads for m in root.group.members if m is not root):
+                    continue
+                if not self._in_step_of(root.group, target, root, target.type.strides):
+                    continue
+            self.storages[n] = self.storages[target]
+            self.direct.add(o)
+
+    def _in_step_of(self, group, source, root, strides) -> bool:
+        place = {p: s for p, s in zip(root.out_place(), strides) if p != FIXED}
+        for m in group.members:
+            for align in m.reads.get(source, ()):
+                if align is None:
+                    return False
+                mine = {m.place[d]: s for d, s in zip(align, source.type.strides) if d != FIXED}
+                if mine.keys() != place.keys() or not all(indexing.same(mine[k], place[k]) for k in mine):
+                    return False
+        return True
+
+    # kernels
+
+    def place_of(self, node) -> Optional[lower.Place]:
+        s = self.storages.get(node)
+        if s is None:
+            return None
+        strides = s.type.strides if s.kind == "input" else node.type.strides
+        return lower.Place(s, strides, 0, node.type.dtype)
+
+    def _extern_storage(self, node):
+        self.storages[node] = Storage("extern", self.new_slot(), node.type, dtype=node.type.dtype)
+
+    def _lower(self, group, t):
+        if any(type(d) is int and d == 0 for k, d in enumerate(group.dims) if k not in group.reduced):
+            for m in group.members:
+                if m.node in self.storages:
+                    self.steps.append(("touch", self.storages[m.node], t))
+            return
+        for node in {n for m in group.members for n in m.reads}:
+            if node.op in ("aten_call", "getitem") and node not in self.storages:
+                self._extern_storage(node)
+        stored = {m.node: self.place_of(m.node) for m in group.members if m.node in self.storages}
+        if not stored:
+            return
+        partials = {}
+        for lowered in lower.lower_group(group, self.place_of, stored, f"k{len(self.launches)}"):
+            for key, (dtype, numel) in lowered.partials.items():
+                type_ = TensorType.contiguous((numel,), dtype, group.device)
+                s = partials[key] = Storage("temp", self.new_slot(), type_, t, t, dtype, numel * dtype.itemsize)
+                self.extra_temps.append(s)
+            arguments = []
+            for a in lowered.arguments:
+                if a == lower.ERROR:
+                    arguments.append(a)
+                else:
+                    arguments.append(a if isinstance(a, Storage) else partials[a])
+            self.steps.append(("kernel", len(self.launches), arguments, group.device, t))
+            self.launches.append(lowered.kernel)
+
+    def compile_kernels(self):
+        """Compile each distinct kernel once; fills ``self.code``: key -> address or GpuKernel."""
+        from .loops import rename
+
+        self.code, self.named, self.sources = {}, {}, []
+        by_device = {}
+        for k in self.launches:
+            if k.key not in self.named:
+                self.named[k.key] = rename(k, f"k_{k.key}")
+                by_device.setdefault(k.device, []).append(self.named[k.key])
+                if kernel_log:
+                    kernel_log(self.named[k.key].text())
+        if self.options.target == "reference":
+            self.code = {key: i for i, key in enumerate(self.named)}
+            self.sources = [(k.name, k.text()) for k in self.named.values()]
+            return
+        for device, kernels in by_device.items():
+            if device == "cpu":
+                from . import cpp
+
+                found = cpp.compile_cpp(kernels)
+                self.sources += [(k.name, k.text()) for k in kernels]
+            else:
+                from . import triton
+
+                found = triton.compile_triton(kernels)
+                self.sources += [(k.name, k.text()) for k in kernels]
+            for key, kernel in self.named.items():
+                if kernel.name in found:
+                    self.code[key] = found[kernel.name]
+
+    # the plan
+
+    def finish(self) -> CompiledGraph:
+        from .emit_plan import emit
+
+        plan = emit(self)
+        kernels = {k.name: k for k in self.named.values()}
+        return CompiledGraph(plan, self.sources, kernels, [self.named[k.key] for k in self.launches], tuple(self.regs.int_symbols))
+
+
+def checked_indexing(graph, options) -> bool:
+    """Whether kernels may read through index tensors: the plan must be able to report an index out of range."""
+    return options.target == "reference"
+
+
+@functools.lru_cache(maxsize=None)
+def schema_of(target: str, overload: str):
+    """The operator schema of ``aten::name`` and its overload."""
+    namespace, name = target.split("::")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    return getattr(packet, overload or "default")._schema
+
+
+def returns_alias(node) -> bool:
+    """Whether a library call's result may share memory with an argument."""
+    if node.op != "aten_call":
+        return True
+    schema = schema_of(node.attrs["target"], node.attrs["overload"])
+    return any(r.alias_info is not None for r in schema.returns) or schema.name in ("aten::reshape", "aten::contiguous", "aten::to", "aten::_reshape_alias")
+
+
+def format_plan(compiled) -> str:
+    """The plan's steps, one per line."""
+    p = compiled.plan
+    lines = [f"{p.n_inputs} inputs, {p.n_ints} ints, {p.n_slots} slots"]
+    lines += [f"  r{i} = {r}" for i, r in enumerate(p.regs)]
+    lines += ["  " + " ".join(str(x) if not isinstance(x, bytes) else "<code>" for x in s) for s in p.steps]
+    return "\n".join(lines + [f"  return {p.outputs}"])
