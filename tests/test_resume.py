@@ -408,7 +408,43 @@ def endless(log, n):
     return n
 
 
+def calls_that_raise(log, values, make):
+    out = []
+    for value in values:
+        try:
+            out.append(int(value, base=10))
+            out.append(log.index(value))
+        except ValueError as error:
+            out.append(str(error))
+        except TypeError:
+            with make(log, True):
+                out.append(value.missing(1))
+        finally:
+            try:
+                log.append(len(value))
+            except TypeError:
+                log.append("no length")
+    return out
+
+
+def counts(log, n):
+    it = iter(range(n))
+    pairs = {k: next(it) for k in "ab"}
+    swapped = {v: k for k, v in pairs.items()}
+    log.extend(x for x in swapped)
+    i: int = 0
+    while i < n and not log[-1] > n:
+        i += 1
+        if i == 2:
+            log[0] += i
+            log[-1] **= 2
+    else:
+        del log[0]
+    return [*log, *swapped.values()], {**pairs, "i": i}, f"{i}", i if i else ~i, -i
+
+
 CASES = [
+    (calls_that_raise, lambda: ([], ["1", "x", 3.5, None], Manager)), (counts, lambda: ([], 4)),
     (arithmetic, lambda: ([], 1)), (arithmetic, lambda: ([], 5, 3)), (loops, lambda: ([], 6)),
     (handlers, lambda: ([], 5)), (finally_returns, lambda: ([], 1)), (raises_in_handler, lambda: ([],)),
     (reraises, lambda: ([],)), (with_blocks, lambda: ([], Manager)), (with_raises, lambda: ([], Manager)),

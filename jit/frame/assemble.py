@@ -146,13 +146,17 @@ class Assembler:
         return new
 
     @contextlib.contextmanager
-    def handler(self, label: Label, push_lasti: bool = False):
+    def handler(self, label: Label, push_lasti: bool = False, depth: int | None = None):
         """Exceptions of what is emitted inside go to ``label``, with the stack as it is now, and the exception on top.
 
         With ``push_lasti`` an int (the raising instruction's offset, which RERAISE can take) is below the exception.
+        ``depth`` cuts the stack further, to that many slots.
         """
-        self._meet(label, self.depth + 1 + push_lasti)
-        kept, self._handler = self._handler, (label, self.depth, push_lasti)
+        depth = self.depth if depth is None else depth
+        if depth > self.depth:
+            raise AssembleError(f"a handler keeps {depth} slots, the stack has {self.depth}")
+        self._meet(label, depth + 1 + push_lasti)
+        kept, self._handler = self._handler, (label, depth, push_lasti)
         try:
             yield
         finally:

@@ -63,6 +63,12 @@ class CanonicalCode:
         """Stack slots that running the canonical instructions can need."""
         return max_stack(self.instructions, self.stack_depths)
 
+    @property
+    def reads_frame(self) -> bool:
+        """Whether a call in it may look into the frame: it names ``locals``, ``eval`` ..., or calls ``super()``."""
+        called = {i.arg for i in self.instructions if i.op in ("LOAD_GLOBAL", "LOAD_NAME")}
+        return not called.isdisjoint(_READS_LOCALS) or ("super" in called and "__class__" in self.names)
+
     def live_locals(self, index: int) -> frozenset:
         """Variables (locals, own cells and free variables) whose value before instruction ``index`` may still be used.
 

@@ -1,0 +1,190 @@
+"""The code of a graph break: do the instruction that could not be captured, then call the function that goes on.
+
+``emit_break`` takes the frames that were being executed, the compiled function's own first, each inlined callee after
+its caller. The innermost instruction is emitted itself. Every way that leads on from it (the next instruction, a jump,
+the exception handler around it) calls a resume function of that frame; what this returns is the value of the caller's
+call, which goes on in turn in a resume function of the caller, under the caller's own exception handler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable
+
+from .. import errors
+from .assemble import Assembler
+from .canonical import BRANCH, JUMP, OPS, STOP
+from .decode import decode
+from .resume import Resume, make_resume
+
+# Instructions on the frame's own variables or exception state: they are not what a break is about, and their effect
+# would be on the emitted frame.
+_NOT_HERE = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST", "MAKE_CELL",
+                       "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "COPY_FREE_VARS", "LOAD_GLOBAL",
+                       "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "PUSH_EXC_INFO", "POP_EXCEPT", "SEND",
+                       "YIELD_VALUE", "RETURN_GENERATOR"})
+
+
+@dataclasses.dataclass(frozen=True)
+class BreakFrame:
+    """A frame at a break.
+
+    Attributes:
+        code: its code object.
+        index: the canonical instruction to be done: the breaking one, or, for the caller of an inlined function, the
+            one that called it.
+        locals: name of every bound local (not cells) -> the local of the emitted function that holds its value.
+        nulls: a truth value per stack slot, the bottom first, True for a NULL. The breaking frame's stack is as it is
+            before the instruction. A caller's has lost what the call takes, and is what is below the call's result.
+        push_callable: ``push_callable(asm, resume)`` emits code that pushes one callable, to be called with the
+            parameters in ``resume.params``. It makes the closure: the cells of ``resume.freevars``.
+        push_cell: ``push_cell(asm, name)`` emits code that pushes what the cell of a variable holds; needed for
+            methods that call ``super()`` and whose first parameter is a cell.
+    """
+
+    code: object
+    index: int
+    locals: dict
+    nulls: tuple
+    push_callable: Callable[[Assembler, Resume], None]
+    push_cell: Callable[[Assembler, str], None] | None = None
+
+
+def emit_break(asm: Assembler, frames: list):
+    """Emits the break and returns its result from the emitted function.
+
+    The assembler's stack holds the stacks of all ``frames``, the outermost at the bottom. Handled exceptions (the
+    break is in an ``except`` body) have to be in place, by PUSH_EXC_INFO.
+
+    Raises:
+        Unsupported: for instructions that work on the frame itself.
+    """
+    base = asm.depth - sum(len(f.nulls) for f in frames)
+    if base < 0:
+        raise ValueError(f"the stack has {asm.depth} slots, the frames {[len(f.nulls) for f in frames]}")
+    bases = []
+    for frame in frames:
+        bases.append(base)
+        base += len(frame.nulls)
+    _emit_frame(asm, frames, bases, 0)
+
+
+def _emit_frame(asm, frames, bases, k):
+    """Frame ``k`` and its callees run to their end: the result replaces frame ``k``'s stack, or no path goes on."""
+    frame, base = frames[k], bases[k]
+    decoded = decode(frame.code)
+    instr = decoded.instructions[frame.index]
+    done = asm.new_label("done", base + 1)
+    caught = jumped = None
+    with asm.at(instr):
+        if instr.handler is None:
+            jumped = _step(asm, frames, bases, k, decoded, instr)
+        else:
+            target, depth, push_lasti = instr.handler
+            caught = asm.new_label("caught")
+            with asm.handler(caught, push_lasti, base + depth):
+                jumped = _step(asm, frames, bases, k, decoded, instr)
+        ways = [("next", None, frame.index + 1)] if asm.depth is not None else []
+        if jumped is not None:
+            ways.append(("jumped", jumped, instr.target))
+        if caught is not None:
+            ways.append(("caught", caught, instr.handler[0]))
+        for way, label, index in ways:
+            if label is not None:
+                asm.place(label)
+                if way == "jumped" and instr.op == "FOR_ITER":
+                    asm.emit("END_FOR")
+            _go_on(asm, frame, base, decoded, way, index)
+            if k == 0:
+                asm.return_value()
+            else:
+                asm.jump(done)
+        if k and ways:
+            asm.place(done)
+
+
+def _step(asm, frames, bases, k, decoded, instr):
+    """What the instruction does; the label that it may jump to."""
+    frame = frames[k]
+    if k + 1 < len(frames):
+        _emit_frame(asm, frames, bases, k + 1)
+        if asm.depth is not None:
+            wanted = bases[k] + (decoded.stack_depth(frame.index + 1) or 0)
+            if wanted == asm.depth - 1:
+                asm.pop()  # a setter's result, for example
+            elif wanted != asm.depth or OPS[instr.op].flow != "next":
+                raise errors.Unsupported(f"a break inside what {instr.op} calls", kind="break-in-operator")
+        return None
+    if instr.op in _NOT_HERE or (k and instr.op == "RETURN_VALUE"):
+        raise errors.Unsupported(f"a break at {instr.op}", kind="break-at-variable")
+    if len(frame.nulls) != decoded.stack_depth(frame.index):
+        raise ValueError(f"{len(frame.nulls)} slots before {instr!r}, not {decoded.stack_depth(frame.index)}")
+    if instr.op in ("CALL", "CALL_FUNCTION_EX") and decoded.reads_frame:
+        raise errors.Unsupported("a call that may look into its caller's frame (locals(), super(), eval() ...)",
+                                 kind="break-at-frame-reader", hint="call it outside the compiled function")
+    flow = OPS[instr.op].flow
+    if flow in (BRANCH, JUMP):
+        label = asm.new_label("jumped")
+        asm.emit(instr.op, instr.arg, label)
+        return label
+    if instr.op == "LOAD_METHOD" or (instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]):
+        # The other form that CALL takes; which slot is NULL is then known.
+        if instr.op == "LOAD_METHOD":
+            asm.emit("LOAD_ATTR", instr.arg)
+        else:
+            asm.emit("LOAD_SUPER_ATTR", (instr.arg[0], False, instr.arg[2]))
+        asm.push_null()
+        asm.swap()
+    elif instr.op == "RERAISE":
+        asm.emit("RERAISE", 0)  # the lasti is of another code object
+    else:
+        asm.emit(instr.op, instr.arg)
+    assert (asm.depth is None) == (flow == STOP)
+    return None
+
+
+def _nulls_at(frame, decoded, way, depth) -> list:
+    """NULLs on the stack after the step: those that it left alone, and what it pushed."""
+    instr = decoded.instructions[frame.index]
+    if way == "caught":
+        kept = instr.handler[1]
+    else:
+        pushes = OPS[instr.op].effect(instr.arg, way == "jumped")[1]
+        kept = min(depth - pushes, len(frame.nulls))
+    nulls = list(frame.nulls[:kept]) + [False] * (depth - kept)
+    if way == "next":
+        if instr.op == "LOAD_METHOD" or (instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]):
+            nulls[-2] = True
+        elif instr.op == "PUSH_NULL":
+            nulls[-1] = True
+        elif instr.op == "SWAP":
+            nulls[-1], nulls[-instr.arg] = nulls[-instr.arg], nulls[-1]
+        elif instr.op == "COPY":
+            nulls[-1] = nulls[-1 - instr.arg]
+    return nulls
+
+
+def _go_on(asm, frame, base, decoded, way, index):
+    """Stack from ``base`` on -> the result of the resume function that goes on at ``index``."""
+    depth = asm.depth - base
+    nulls = _nulls_at(frame, decoded, way, depth)
+    live = decoded.live_locals(index)
+    cells = frame.code.co_cellvars + frame.code.co_freevars
+    names = [n for n in frame.locals if n in live and n not in cells]
+    resume = make_resume(frame.code, index, names, depth, nulls)
+    slots = {}
+    for i in reversed(range(depth)):
+        if nulls[i]:
+            asm.drop_null()
+        else:
+            slots[i] = asm.temporary("slot")
+            asm.store_fast(slots[i])
+    with asm.calling():
+        frame.push_callable(asm, resume)
+        for kind, what in resume.params:
+            if kind == "stack":
+                asm.take_fast(slots[what])
+            elif kind == "local":
+                asm.load_fast(frame.locals[what])
+            else:
+                frame.push_cell(asm, what)
