@@ -8,12 +8,10 @@ from typing import Callable, Optional
 
 import torch
 
-from .. import config, logs
-from ..errors import Unsupported
-from ..graph import dims
-from ..graph.ir import Ref, TensorType
+from .. import logs
+from ..graph.ir import TensorType, same_ints
 from . import fusion, indexing, lower, memory
-from .indexing import FIXED, VIEWS, base_of
+from .indexing import FIXED, base_of
 from .prepare import prepare
 from .registers import Registers
 
@@ -222,6 +220,8 @@ class Planner:
             if sum(p.node is n for p in self.graph.outputs) != 1 or n in aliased or self.storages[n].kind != "temp":
                 continue
             root, t = roots[0], self.home[n]
+            if not same_ints(n.type.strides, target.type.strides) and self.uses[n] != [len(self.plan_groups.order)]:
+                continue
             row_only = not any(p in root.group.reduced for p in root.out_place())
             if root.group.split or (root.group.reduced and not row_only) or sum(s is self.storages[n] for s in self.storages.values()) != 1:
                 continue

@@ -6,10 +6,7 @@ kernel does not see) and operands on another device are turned into ``aten_call`
 
 from __future__ import annotations
 
-import torch
-
 from ..errors import Unsupported
-from ..graph import dims
 from ..graph.ir import Graph, Node, Output, Ref, TensorType
 from . import fusion, loops, lower
 from .indexing import VIEWS, base_of
@@ -37,9 +34,6 @@ def _binary(n):
     if n.op in ("shl", "shr"):
         return f"aten::bitwise_{'left' if n.op == 'shl' else 'right'}_shift", "Tensor", (Ref(0), Ref(1))
     return f"aten::{n.op}", "Tensor" if n.op == "copysign" else "", (Ref(0), Ref(1))
-
-
-_UNARY_NAMES = {"erfinv": "erfinv", "lgamma": "lgamma"}
 
 
 @_library(*(loops.UNARY - {"cast"}))
@@ -142,10 +136,10 @@ def _needs_library(node, checked_indexing: bool) -> bool:
 
 def prepare(graph: Graph, checked_indexing: bool = True) -> Graph:
     """The graph, or a changed copy of it, in which every node is a kernel's business, a view, or a library call."""
-    written = {o.mutates for o in graph.outputs if o.mutates is not None}
+    live = _live(graph)
     hazards = [o for o in graph.outputs if o.mutates is not None and base_of(o.node).op == "input"]
     foreign = _foreign_operands(graph)
-    if not hazards and not foreign and not any(_needs_library(n, checked_indexing) for n in graph.nodes):
+    if len(live) == len(graph.nodes) and not hazards and not foreign and not any(_needs_library(n, checked_indexing) for n in graph.nodes):
         return graph
     next_id = max((n.id for n in graph.nodes), default=0) + 1
     new, nodes, moved = {}, [], {}
@@ -157,6 +151,8 @@ def prepare(graph: Graph, checked_indexing: bool = True) -> Graph:
         return node
 
     for n in graph.nodes:
+        if n not in live:
+            continue
         inputs = tuple(new[i] for i in n.inputs)
         if n in foreign:
             inputs = list(inputs)
@@ -183,6 +179,16 @@ def prepare(graph: Graph, checked_indexing: bool = True) -> Graph:
             node = add(Node(next_id, "clone", (node,), {}, dense, node.loc))
         outputs.append(Output(node, o.mutates))
     return Graph([new[i] for i in graph.inputs], nodes, outputs, graph.env)
+
+
+def _live(graph) -> set:
+    """The nodes that an output, an input or an impure library call needs."""
+    live = {o.node for o in graph.outputs} | set(graph.inputs)
+    for n in reversed(graph.nodes):
+        if n in live or n.impure:
+            live.add(n)
+            live.update(n.inputs)
+    return live
 
 
 def _foreign_operands(graph) -> dict:
