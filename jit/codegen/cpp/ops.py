@@ -304,7 +304,7 @@ _FLOAT = {
     "rsqrt": lambda v, k, d, c: f"({constant(1, k)} / __builtin_{_suffixed('sqrt', k)}({v[0]}))",
     "reciprocal": lambda v, k, d, c: f"({constant(1, k)} / {v[0]})",
     "sigmoid": lambda v, k, d, c: f"({constant(1, k)} / ({constant(1, k)} + {_suffixed('exp', k)}(-{v[0]})))",
-    "relu": lambda v, k, d, c: f"({v[0]} <= 0 ? {constant(0, k)} : {v[0]})",
+    "relu": lambda v, k, d, c: f"({v[0]} < 0 ? {constant(0, k)} : {v[0]})",
     "isnan": lambda v, k, d, c: f"({v[0]} != {v[0]})",
     "isinf": lambda v, k, d, c: f"(__builtin_{_suffixed('fabs', k)}({v[0]}) == {constant(math.inf, k)})",
     "isfinite": lambda v, k, d, c: f"(__builtin_{_suffixed('fabs', k)}({v[0]}) < {constant(math.inf, k)})",
