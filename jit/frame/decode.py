@@ -11,7 +11,7 @@ import sys
 import weakref
 
 from .. import errors
-from .canonical import (BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, JUMP, NEXT, OPS,
+from .canonical import (BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, JUMP, OPS,
                         ORIGINS, STOP, Instr)
 
 VERSION = sys.version_info[:2]

@@ -59,7 +59,8 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
         null_mask: a truth value per slot, the bottom first, True for a NULL; missing ones are False.
 
     Raises:
-        Unsupported: for generators, class bodies and modules, and inside a frame's setup.
+        Unsupported: for generators, class bodies and modules, inside a frame's setup, and where a ``super()`` that
+            follows has lost its first parameter.
     """
     decoded = decode(code)
     index = _normal(decoded, index)
@@ -71,11 +72,15 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
 
     params = [("local", n) for n in locals_]
     names = list(locals_)
-    if uses_zero_argument_super(code) and code.co_argcount:
+    if code.co_argcount and uses_zero_argument_super(code) and code.co_varnames[0] in decoded.live_locals(index):
         first = code.co_varnames[0]
         if first in code.co_cellvars:
             params.insert(0, ("cell", first))
             names.insert(0, "." + first)
+        elif first not in locals_:
+            raise errors.Unsupported(f"super() where {first!r}, the first parameter, may be unbound",
+                                     where=(code.co_filename, decoded.instructions[index].line, code.co_name),
+                                     kind="resume-super")
         else:
             params = [("local", first)] + [p for p in params if p[1] != first]
             names = [first] + [n for n in names if n != first]
