@@ -1,0 +1,194 @@
+"""Builds the native extension ``_jit_native`` on first use and keeps it in the cache folder.
+
+The key of a build is a digest of the C++ sources, of torch's, Python's and the compiler's identity and of the flags,
+so an upgrade of any of them builds anew. Any number of processes may ask at once: one builds under a file lock, and the finished
+library appears by an atomic rename together with its SHA-256, which is checked before the library is loaded.
+Only torch's headers and CPython's are needed; CUDA's are not (the driver is opened at run time).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import warnings
+
+from jit import config, logs
+from jit.errors import CompileError
+
+MODULE = "_jit_native"
+SOURCE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers")
+
+
+def sources() -> list[str]:
+    """The .cpp files, the slowest to compile first."""
+    files = [os.path.join(SOURCE_DIR, f) for f in os.listdir(SOURCE_DIR) if f.endswith(".cpp")]
+    return sorted(files, key=lambda f: (-os.path.getsize(f), f))
+
+
+def compiler() -> str:
+    """Path of the C++ compiler: ``$CXX`` or g++. Raises CompileError when there is none."""
+    name = os.environ.get("CXX") or "g++"
+    path = shutil.which(name)
+    if path is None:
+        raise CompileError(f"no C++ compiler: {name!r} is not on PATH. Cure: install g++ 11 or newer (Debian: apt-get install g++), or point CXX at one.")
+    return path
+
+
+def digest() -> str:
+    """Key of the build that this process needs."""
+    import torch
+
+    h = hashlib.sha256()
+    real = os.path.realpath(compiler())
+    info = os.stat(real)
+    facts = (torch.__version__, torch.version.git_version, sys.hexversion, sysconfig.get_config_var("SOABI"), real, info.st_size, info.st_mtime_ns, FLAGS)
+    h.update(repr(facts).encode())
+    for name in sorted(os.listdir(SOURCE_DIR)):
+        if name.endswith((".cpp", ".h")):
+            h.update(name.encode())
+            with open(os.path.join(SOURCE_DIR, name), "rb") as f:
+                h.update(f.read())
+    return h.hexdigest()[:32]
+
+
+def _torch_dir() -> str:
+    import torch
+
+    return os.path.dirname(os.path.abspath(torch.__file__))
+
+
+def _compile_command(source: str, output: str) -> list[str]:
+    root = _torch_dir()
+    includes = [os.path.join(root, "include"), os.path.join(root, "include", "torch", "csrc", "api", "include"), sysconfig.get_paths()["include"]]
+    return [compiler(), *FLAGS, *(f"-I{i}" for i in includes[:1]), *(f"-isystem{i}" for i in includes[1:]), "-c", source, "-o", output]
+
+
+def _link_command(objects: list[str], output: str) -> list[str]:
+    lib = os.path.join(_torch_dir(), "lib")
+    return [compiler(), "-shared", "-o", output, *objects, f"-L{lib}", "-ltorch_python", "-ltorch_cpu", "-lc10", "-ldl", "-Wl,-z,now"]
+
+
+def _run(commands: list[list[str]], jobs: int):
+    """Run the commands, at most ``jobs`` at a time; raise CompileError with the output of the first that fails."""
+    waiting, running = list(commands), []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cmd = waiting.pop(0)
+                log = tempfile.TemporaryFile("w+", errors="replace")
+                running.append((cmd, subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT), log))
+            for item in list(running):
+                cmd, process, log = item
+                if process.poll() is None:
+                    continue
+                running.remove(item)
+                if process.returncode:
+                    log.seek(0)
+                    text = log.read()
+                    raise CompileError(
+                        f"the native runtime did not build (exit status {process.returncode}).\ncommand: {' '.join(cmd)}\n{text[-8000:]}\n"
+                        "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); `python -m jit doctor` checks both."
+                    )
+            time.sleep(0.02)
+    finally:
+        for _, process, _ in running:
+            process.kill()
+            process.wait()
+
+
+def _check_owner(folder: str):
+    """Refuse a folder that another user could write into: what lies there is loaded as code."""
+    info = os.stat(folder)
+    if info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{folder} belongs to another user or can be written by others")
+
+
+def _file_digest(path: str) -> str:
+    h = hashlib.sha256()
+    with open(path, "rb") as f:
+        while chunk := f.read(1 << 20):
+            h.update(chunk)
+    return h.hexdigest()
+
+
+def _intact(library: str) -> bool:
+    try:
+        with open(library + ".sha256") as f:
+            return f.read().strip() == _file_digest(library)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _lock(path: str):
+    with open(path, "a") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def _build_in(folder: str) -> str:
+    """Compile and link into ``folder``; returns the library's path. The caller holds the lock."""
+    library = os.path.join(folder, MODULE + ".so")
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work, logs.timed("build of the native runtime"):
+        units = [(s, os.path.join(work, os.path.basename(s) + ".o")) for s in sources()]
+        _run([_compile_command(s, o) for s, o in units], jobs=max(2, config.compile_threads))
+        made = os.path.join(work, MODULE + ".so")
+        _run([_link_command([o for _, o in units], made)], jobs=1)
+        with open(made + ".sha256", "w") as f:
+            f.write(_file_digest(made))
+        os.replace(made + ".sha256", library + ".sha256")
+        os.replace(made, library)
+    return library
+
+
+def library_path() -> str:
+    """Path of the built library, building it if need be. Raises CompileError when it cannot be built."""
+    key = digest()
+    try:
+        os.makedirs(config.cache_dir, mode=0o700, exist_ok=True)
+        folder = os.path.join(config.cache_dir, "runtime", key)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for part in (config.cache_dir, os.path.dirname(folder), folder):
+            _check_owner(part)
+        library = os.path.join(folder, MODULE + ".so")
+        if _intact(library):
+            return library
+        with _lock(os.path.join(folder, "lock")):
+            return library if _intact(library) else _build_in(folder)
+    except OSError as e:
+        private = tempfile.mkdtemp(prefix="jit-runtime-")
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        warnings.warn(
+            f"jit: the cache folder {config.cache_dir!r} cannot be used ({e}); the native runtime is built in {private} for this process only. "
+            "Cure: set JIT_CACHE_DIR to a folder that only you can write.",
+            stacklevel=2,
+        )
+        return _build_in(private)
+
+
+def load():
+    """Build if need be and import the extension; returns the module."""
+    import torch  # noqa: F401  (its libraries, libgomp among them, have to be loaded first)
+
+    path = library_path()
+    loader = importlib.machinery.ExtensionFileLoader(MODULE, path)
+    spec = importlib.util.spec_from_file_location(MODULE, path, loader=loader)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as e:
+        raise CompileError(f"the native runtime was built but does not load: {e}\nCure: delete {os.path.dirname(path)} and try again.") from e
+    return module

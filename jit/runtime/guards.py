@@ -1,0 +1,207 @@
+"""Guard programs: plain records of accessors and checks, compiled to a native object that answers "do these locals fit?".
+
+Accessors are ``(parent index, kind, payload)``; roots have parent -1::
+
+    ("local", i)            local i of the frame's start          ("const", object)   a root that is watched
+    ("weak", object)        as "const", but the object may die: the program then fails
+    ("dict_attr", name)     object.__dict__[name]; for a class, its own __dict__ only
+    ("getattr", name)       getattr(object, name); runs on every call, cannot be watched
+    ("type_attr", name)     what the MRO of type(object) has      ("class_attr", name)   what the MRO of the object, a class, has
+    ("type",)  ("dict",)    type(object), object.__dict__         ("item", key)          of a list, tuple or dict
+    ("cell",)               a cell's contents                     ("closure", i)         a function's i-th cell
+    ("function", field)     field: code, defaults, kwdefaults, dict (None when unset)
+    ("grad",)               tensor.grad                           ("wrapped",)           a dispatcher's original function
+
+An accessor that cannot be reached makes the check on it fail. Checks are ``(accessor index, kind, payload[, description])``::
+
+    ("type_is", T) ("is", object) ("is_not", object) ("eq", const) ("len", n) ("truth", bool)
+    ("dict_keys", keys in order) ("dict_lacks", key) ("no_dict_attr", name) ("type_lacks", name) ("class_lacks", name)
+    ("tensor", TensorSpec) ("same", accessor) ("distinct", accessor)
+    ("no_alias", accessor)          the storages of two tensors do not overlap
+    ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``
+    ("dims", (accessors, regs, conditions))
+        accessor -1; regs as in a plan, where ("size", k, dim), ("stride", k, dim) and ("int", k) read accessors[k]; conditions are
+        (reg, "==0" | "!=0" | ">=0" | ">0" | "<=0" | "<0")
+
+"eq" wants the exact type; -0.0 differs from 0.0 and nan equals nan, inside tuples and slices too.
+
+``binds`` are (accessor, plan input) pairs: whenever the watched facts have been walked again, those inputs of the entry's plan are bound to what the accessors reach.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from jit import logs
+
+_log = logs.channel("guards")
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """What a tensor has to look like. None means any; a None inside sizes or strides frees that dim.
+
+    ``cls`` is the exact type. ``keys`` is ``torch._C._dispatch_keys(t).raw_repr()``, which tells layout, conjugation, inference tensors,
+    wrapped tensors of transforms and dispatch subclasses. ``align`` demands that the data pointer is a multiple of it.
+    """
+
+    cls: type
+    dtype: torch.dtype
+    device: torch.device | None = None
+    sizes: tuple | None = None
+    strides: tuple | None = None
+    requires_grad: bool | None = None
+    keys: int | None = None
+    align: int | None = None
+
+    @staticmethod
+    def of(tensor: torch.Tensor, dynamic_dims=()) -> "TensorSpec":
+        """The spec that exactly this tensor meets, with the sizes of ``dynamic_dims`` free (and then all strides)."""
+        sizes = tuple(None if d in dynamic_dims else s for d, s in enumerate(tensor.shape))
+        strides = tuple(tensor.stride()) if not dynamic_dims else None
+        return TensorSpec(type(tensor), tensor.dtype, tensor.device, sizes, strides, tensor.requires_grad, dispatch_keys(tensor))
+
+    def mismatch(self, value) -> str:
+        """How a value differs, in words: "size of dim 1: expected 4, found 5"; empty when it does not."""
+        if type(value) is not self.cls:
+            return f"type: expected {self.cls.__name__}, found {type(value).__name__}"
+        out = []
+        if value.dtype != self.dtype:
+            out.append(f"dtype: expected {self.dtype}, found {value.dtype}")
+        if self.device is not None and value.device != torch.device(self.device):
+            out.append(f"device: expected {self.device}, found {value.device}")
+        if self.requires_grad is not None and value.requires_grad != self.requires_grad:
+            out.append(f"requires_grad: expected {self.requires_grad}, found {value.requires_grad}")
+        if self.keys is not None and dispatch_keys(value) != self.keys:
+            out.append(f"dispatch keys: expected {self.keys:#x}, found {dispatch_keys(value):#x} ({torch._C._dispatch_keys(value)})")
+        if not out and self.sizes is not None:
+            if value.dim() != len(self.sizes):
+                out.append(f"rank: expected {len(self.sizes)}, found {value.dim()}")
+            else:
+                out += [f"size of dim {d}: expected {want}, found {have}" for d, (want, have) in enumerate(zip(self.sizes, value.shape)) if want is not None and want != have]
+        if not out and self.strides is not None:
+            out += [f"stride of dim {d}: expected {want}, found {have}" for d, (want, have) in enumerate(zip(self.strides, value.stride())) if want is not None and want != have]
+        if not out and self.align and value.data_ptr() % self.align:
+            out.append(f"data pointer: expected a multiple of {self.align}")
+        return "; ".join(out)
+
+
+def dispatch_keys(tensor) -> int:
+    """The raw dispatch key set of a tensor."""
+    return torch._C._dispatch_keys(tensor).raw_repr()
+
+
+def program(accessors, checks, binds=()):
+    """The native guard program. Raises ValueError or TypeError saying which record is wrong."""
+    from jit.runtime import native
+
+    made = native().GuardProgram(tuple(accessors), tuple(checks), tuple(binds))
+    if _log:
+        _log("\n".join(f"{path(accessors, c[0])} {c[1]} {c[2] if len(c) > 2 else ''}" for c in checks))
+    return made
+
+
+def global_state_snapshot() -> tuple:
+    """The torch state of this thread that a capture depends on: grad and inference mode, autocast, default dtype, determinism, modes. Plain ints."""
+    from jit.runtime import native
+
+    return native().global_state_snapshot()
+
+
+_STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys", "grad mode", "CPU autocast dtype", "CUDA autocast dtype", "default dtype",
+                 "deterministic algorithms", "torch function modes", "torch function state")  # fmt: skip
+
+
+def path(accessors, index: int) -> str:
+    """An accessor as it would be written in Python."""
+    if index < 0:
+        return "global state"
+    parent, kind, *payload = accessors[index]
+    value = payload[0] if payload else None
+    if kind == "local":
+        return f"local {value}"
+    if kind in ("const", "weak"):
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+        return name if isinstance(name, str) else f"<{type(value).__name__}>"
+    base = path(accessors, parent)
+    forms = {
+        "dict_attr": f"{base}.{value}",
+        "getattr": f"{base}.{value}",
+        "type_attr": f"type({base}).{value}",
+        "class_attr": f"{base}.{value}",
+        "type": f"type({base})",
+        "dict": f"{base}.__dict__",
+        "item": f"{base}[{value!r}]",
+        "cell": f"{base}.cell_contents",
+        "closure": f"{base}.__closure__[{value}]",
+        "function": f"{base}.__{value}__",
+        "grad": f"{base}.grad",
+        "wrapped": f"{base}.__wrapped__",
+    }
+    return forms[kind]
+
+
+def _short(value) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{type(value).__name__}({value.dtype}, {tuple(value.shape)}, {value.device})"
+    try:
+        text = repr(value)
+    except Exception:
+        text = object.__repr__(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _expected(kind, payload, found, program, locals):
+    """(expected, found) in words."""
+    if kind == "type_is":
+        return f"type {payload.__qualname__}", f"type {type(found).__qualname__}"
+    if kind == "tensor":
+        return "", payload.mismatch(found)
+    if kind == "len":
+        return f"length {payload}", f"length {len(found) if hasattr(found, '__len__') else 'none'}"
+    if kind == "truth":
+        return f"a {'true' if payload else 'false'} value", _short(found)
+    if kind == "dict_keys":
+        return f"keys {_short(tuple(payload))}", f"keys {_short(tuple(found)) if isinstance(found, dict) else type(found).__name__}"
+    if kind == "dict_lacks":
+        return f"no key {payload!r}", "it"
+    if kind == "no_dict_attr":
+        return f"no attribute {payload!r} of its own", "one"
+    if kind in ("type_lacks", "class_lacks"):
+        return f"no attribute {payload!r} on its class", "one"
+    if kind in ("same", "distinct", "no_alias"):
+        other = path(program.accessors, payload)
+        text = {"same": f"the same object as {other}", "distinct": f"another object than {other}", "no_alias": f"memory apart from {other}"}[kind]
+        return text, "another object" if kind == "same" else "the same object" if kind == "distinct" else "shared memory"
+    if kind == "is_not":
+        return f"another object than {_short(payload)}", "it"
+    expected, shown = _short(payload), _short(found)
+    if expected == shown:
+        expected, shown = f"{expected} ({type(payload).__name__} at {id(payload):#x})", f"{shown} ({type(found).__name__} at {id(found):#x})"
+    return expected, shown
+
+
+def explain(program, locals) -> str:
+    """Why a program does not accept a tuple of locals: the accessor, what was expected and what was found. Empty when it does."""
+    failure = program.failure(tuple(locals))
+    if failure is None:
+        return ""
+    index, reached, found = failure
+    accessor, kind, *rest = program.checks[index]
+    payload = rest[0] if rest else None
+    where = rest[1] if len(rest) > 1 and rest[1] else path(program.accessors, accessor)
+    if kind == "global_state":
+        from jit.runtime import native
+
+        now = native().global_state_snapshot()
+        differ = [f"{name}: expected {want}, found {have}" for name, want, have in zip(_STATE_FIELDS, payload, now) if want != have]
+        return "; ".join(differ)
+    if kind == "dims":
+        names = ", ".join(path(program.accessors, a) for a in payload[0])
+        return f"{where if len(rest) > 1 and rest[1] else 'a condition on the sizes of ' + names} does not hold"
+    if not reached:
+        return f"{where}: cannot be reached any more"
+    expected, shown = _expected(kind, payload, found, program, locals)
+    return f"{where}: {shown}" if not expected else f"{where}: expected {expected}, found {shown}"

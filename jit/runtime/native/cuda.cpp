@@ -1,0 +1,201 @@
+// Only the dozen driver functions used here are declared; no CUDA header is needed, and without a driver nothing here is reached.
+#include "cuda.h"
+
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <atomic>
+#include <mutex>
+
+namespace jit {
+namespace {
+
+using CUresult = int;
+using CUdevice = int;
+using CUcontext = void*;
+using CUmodule = void*;
+using CUfunction = void*;
+using CUstream = void*;
+constexpr int kMaxDynamicShared = 8;     // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kPreferShared = 1;         // CU_FUNC_CACHE_PREFER_SHARED
+constexpr int kSharedWithoutOptIn = 48 << 10;
+constexpr int kMaxDevices = 64;
+
+struct Driver {
+  CUresult (*init)(unsigned);
+  CUresult (*device_get)(CUdevice*, int);
+  CUresult (*primary_retain)(CUcontext*, CUdevice);
+  CUresult (*ctx_get_current)(CUcontext*);
+  CUresult (*ctx_set_current)(CUcontext);
+  CUresult (*module_load)(CUmodule*, const void*);
+  CUresult (*get_function)(CUfunction*, CUmodule, const char*);
+  CUresult (*set_attribute)(CUfunction, int, int);
+  CUresult (*set_cache_config)(CUfunction, int);
+  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**);
+  CUresult (*error_name)(CUresult, const char**);
+  CUresult (*error_string)(CUresult, const char**);
+  std::string problem;  // why the driver cannot be used; empty when it can
+};
+
+template <typename F>
+void find(Driver& d, void* library, F& f, const char* name) {
+  f = reinterpret_cast<F>(dlsym(library, name));
+  if (!f && d.problem.empty()) d.problem = std::string("libcuda.so.1 has no ") + name;
+}
+
+Driver& driver() {
+  static Driver* instance = [] {
+    auto* d = new Driver();
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+      const char* why = dlerror();
+      d->problem = std::string("the CUDA driver could not be opened: ") + (why ? why : "unknown");
+      return d;
+    }
+    find(*d, library, d->init, "cuInit");
+    find(*d, library, d->device_get, "cuDeviceGet");
+    find(*d, library, d->primary_retain, "cuDevicePrimaryCtxRetain");
+    find(*d, library, d->ctx_get_current, "cuCtxGetCurrent");
+    find(*d, library, d->ctx_set_current, "cuCtxSetCurrent");
+    find(*d, library, d->module_load, "cuModuleLoadData");
+    find(*d, library, d->get_function, "cuModuleGetFunction");
+    find(*d, library, d->set_attribute, "cuFuncSetAttribute");
+    find(*d, library, d->set_cache_config, "cuFuncSetCacheConfig");
+    find(*d, library, d->launch_kernel, "cuLaunchKernel");
+    find(*d, library, d->error_name, "cuGetErrorName");
+    find(*d, library, d->error_string, "cuGetErrorString");
+    if (d->problem.empty() && d->init(0) != 0) d->problem = "cuInit failed: no usable CUDA device";
+    return d;
+  }();
+  return *instance;
+}
+
+void check(CUresult status, const char* what, const std::string& kernel) {
+  if (status == 0) return;
+  const char *name = nullptr, *text = nullptr;
+  driver().error_name(status, &name);
+  driver().error_string(status, &text);
+  TORCH_CHECK(false, "CUDA driver: ", what, " failed for kernel ", kernel, ": ", name ? name : "error", " (", status, "): ", text ? text : "");
+}
+
+CUcontext primary_context(int device) {
+  static std::mutex mutex;
+  static CUcontext contexts[kMaxDevices];
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!contexts[device]) {
+    CUdevice handle;
+    check(driver().device_get(&handle, device), "cuDeviceGet", "-");
+    check(driver().primary_retain(&contexts[device], handle), "cuDevicePrimaryCtxRetain", "-");
+  }
+  return contexts[device];
+}
+
+}  // namespace
+
+struct GpuKernel {
+  std::string cubin, name;
+  int threads = 0, shared = 0;
+  struct Int { int32_t index; bool wide; };
+  std::vector<Int> ints;
+  int scratch = 2;
+  std::mutex mutex;
+  std::atomic<CUfunction> functions[kMaxDevices] = {};
+
+  CUfunction function(int device) {
+    CUfunction f = functions[device].load(std::memory_order_acquire);
+    if (f) return f;
+    std::lock_guard<std::mutex> lock(mutex);
+    f = functions[device].load(std::memory_order_relaxed);
+    if (f) return f;
+    Driver& d = driver();
+    CUmodule module;
+    check(d.module_load(&module, cubin.data()), "cuModuleLoadData", name);
+    check(d.get_function(&f, module, name.c_str()), "cuModuleGetFunction", name);
+    if (shared > kSharedWithoutOptIn) {
+      check(d.set_cache_config(f, kPreferShared), "cuFuncSetCacheConfig", name);
+      check(d.set_attribute(f, kMaxDynamicShared, shared), "cuFuncSetAttribute", name);
+    }
+    functions[device].store(f, std::memory_order_release);
+    return f;
+  }
+};
+
+static Ref attribute(PyObject* o, const char* name) { return Ref::steal(checked(PyObject_GetAttrString(o, name))); }
+
+std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs) {
+  auto k = std::make_shared<GpuKernel>();
+  Ref cubin = attribute(record, "cubin");
+  char* bytes;
+  Py_ssize_t size;
+  if (PyBytes_AsStringAndSize(cubin.get(), &bytes, &size) != 0) throw PythonError();
+  k->cubin.assign(bytes, size);
+  k->name = as_text(attribute(record, "name").get(), "GpuKernel.name");
+  k->threads = 32 * (int)as_int(attribute(record, "num_warps").get(), "GpuKernel.num_warps");
+  k->shared = (int)as_int(attribute(record, "shared").get(), "GpuKernel.shared");
+  k->scratch = (int)as_int(attribute(record, "scratch").get(), "GpuKernel.scratch");
+  if (as_int(attribute(record, "cluster").get(), "GpuKernel.cluster") != 1) raise(PyExc_ValueError, "GpuKernel " + k->name + ": thread block clusters are not launched; cluster has to be 1");
+  if (k->threads <= 0 || k->threads > 1024 || k->scratch < 0 || k->scratch > 4) raise(PyExc_ValueError, "GpuKernel " + k->name + ": num_warps or scratch is out of range");
+  Ref ints = attribute(record, "ints");
+  Items list(ints.get(), "GpuKernel.ints");
+  for (Py_ssize_t i = 0; i < list.size; ++i) {
+    Items entry(list[i], "an entry of GpuKernel.ints");
+    int64_t index = as_int(entry[0], "an index in GpuKernel.ints");
+    std::string type = as_text(entry[1], "a type in GpuKernel.ints");
+    if (index < 0 || (size_t)index >= n_int_regs || (type != "i32" && type != "i64")) raise(PyExc_ValueError, "GpuKernel " + k->name + ": ints takes (index of the step's int, 'i32' or 'i64')");
+    k->ints.push_back({(int32_t)index, type == "i64"});
+  }
+  return k;
+}
+
+void* current_stream(int device) {
+  // torch is built without CUDA on some machines; the attribute is then missing and the error says so.
+  static PyObject* getter = nullptr;
+  if (!getter) {
+    Ref torch = Ref::steal(checked(PyImport_ImportModule("torch._C")));
+    getter = checked(PyObject_GetAttrString(torch.get(), "_cuda_getCurrentRawStream"));
+  }
+  Ref index = Ref::steal(checked(PyLong_FromLong(device)));
+  Ref stream = Ref::steal(checked(PyObject_CallOneArg(getter, index.get())));
+  void* p = PyLong_AsVoidPtr(stream.get());
+  if (!p && PyErr_Occurred()) throw PythonError();
+  return p;
+}
+
+void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints, const int64_t* grid) {
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
+  TORCH_CHECK(grid[0] > 0 && grid[0] <= 0x7fffffff && grid[1] > 0 && grid[1] <= 65535 && grid[2] > 0 && grid[2] <= 65535, "kernel ", kernel.name, ": grid (", grid[0], ", ", grid[1], ", ", grid[2],
+              ") is beyond the launch limits");
+  Driver& d = driver();
+  TORCH_CHECK(d.problem.empty(), d.problem);
+  TORCH_CHECK(device >= 0 && device < kMaxDevices, "CUDA device index ", device, " is out of range");
+  CUcontext context = nullptr;
+  check(d.ctx_get_current(&context), "cuCtxGetCurrent", kernel.name);
+  if (!context) check(d.ctx_set_current(primary_context(device)), "cuCtxSetCurrent", kernel.name);
+
+  constexpr size_t kMaxArguments = 256;
+  size_t n = n_pointers + kernel.ints.size() + kernel.scratch;
+  TORCH_CHECK(n <= kMaxArguments, "kernel ", kernel.name, " has ", n, " arguments; at most ", kMaxArguments, " are launched");
+  void* arguments[kMaxArguments];
+  int64_t values[kMaxArguments];
+  size_t at = 0;
+  for (size_t i = 0; i < n_pointers; ++i, ++at) arguments[at] = const_cast<void**>(&pointers[i]);
+  for (auto& spec : kernel.ints) {
+    int64_t v = ints[spec.index];
+    if (spec.wide) {
+      values[at] = v;
+    } else {
+      TORCH_CHECK(v >= INT32_MIN && v <= INT32_MAX, "kernel ", kernel.name, ": integer argument ", v, " does not fit into 32 bits");
+      int32_t narrow = (int32_t)v;
+      std::memcpy(&values[at], &narrow, sizeof(narrow));
+    }
+    arguments[at] = &values[at];
+    ++at;
+  }
+  for (int i = 0; i < kernel.scratch; ++i, ++at) {
+    values[at] = 0;
+    arguments[at] = &values[at];
+  }
+  check(d.launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2], kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr), "cuLaunchKernel", kernel.name);
+}
+
+}  // namespace jit

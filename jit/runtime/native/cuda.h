@@ -1,0 +1,22 @@
+// Launching Triton's cubins through the CUDA driver, which is opened at run time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common.h"
+
+namespace jit {
+
+struct GpuKernel;
+
+// From a plan.GpuKernel record.
+std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs);
+
+// The raw stream that torch launches on at present on device `device`; needs the GIL.
+void* current_stream(int device);
+
+// Launches on `stream` of `device`, whose context is made current. Throws c10::Error with the driver's message.
+void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints, const int64_t* grid);
+
+}  // namespace jit

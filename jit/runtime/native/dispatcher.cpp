@@ -1,0 +1,601 @@
+// The callable that a compiled function becomes: binds the arguments as CPython would, asks each entry's guards, calls the first target that they accept.
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "common.h"
+#include "guards.h"
+
+namespace jit {
+namespace {
+
+// Set while this thread captures: compiled functions then run their original.
+thread_local bool capturing = false;
+
+// ---- entries ----------------------------------------------------------------------------------------------------------------
+
+struct EntryObject {
+  PyObject_HEAD
+  PyObject* guards;  // a GuardProgram, or None: always matches
+  PyObject* target;
+  PyObject* plan;
+  PyObject* dict;    // free for the owner's notes
+  unsigned long long hits;
+};
+
+PyTypeObject EntryType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+EntryObject* entry_cast(PyObject* o) { return reinterpret_cast<EntryObject*>(o); }
+
+int entry_traverse(PyObject* o, visitproc visit, void* arg) {
+  auto* e = entry_cast(o);
+  Py_VISIT(e->guards);
+  Py_VISIT(e->target);
+  Py_VISIT(e->plan);
+  Py_VISIT(e->dict);
+  return 0;
+}
+
+int entry_clear(PyObject* o) {
+  auto* e = entry_cast(o);
+  Py_CLEAR(e->guards);
+  Py_CLEAR(e->target);
+  Py_CLEAR(e->plan);
+  Py_CLEAR(e->dict);
+  return 0;
+}
+
+void entry_dealloc(PyObject* o) {
+  PyObject_GC_UnTrack(o);
+  entry_clear(o);
+  Py_TYPE(o)->tp_free(o);
+}
+
+PyObject* entry_repr(PyObject* o) { return PyUnicode_FromFormat("<jit entry: target %R, %llu hits>", entry_cast(o)->target, entry_cast(o)->hits); }
+
+PyObject* entry_get(PyObject* o, void* offset) {
+  PyObject* v = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + (size_t)offset);
+  return Py_NewRef(v ? v : Py_None);
+}
+
+PyObject* entry_get_hits(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(entry_cast(o)->hits); }
+
+PyGetSetDef entry_getset[] = {
+    {"guards", entry_get, nullptr, "The guard program, or None.", (void*)offsetof(EntryObject, guards)},
+    {"target", entry_get, nullptr, "What is called with the locals.", (void*)offsetof(EntryObject, target)},
+    {"plan", entry_get, nullptr, "The plan whose bound inputs the guards keep up to date, or None.", (void*)offsetof(EntryObject, plan)},
+    {"hits", entry_get_hits, nullptr, "Calls that this entry has served.", nullptr},
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+bool entry_matches(EntryObject* e, PyObject* const* locals, Py_ssize_t n) {
+  if (!e->guards || !e->target) return false;
+  if (e->guards == Py_None) return true;
+  return guards_check(e->guards, locals, n);
+}
+
+// ---- the dispatcher ---------------------------------------------------------------------------------------------------------
+
+struct DispatcherObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* fn;
+  PyObject* on_miss;
+  PyObject* bound_self;
+  PyObject* entries;    // a tuple, replaced as a whole
+  PyObject* dict;       // the function's own __dict__
+  PyObject* weakrefs;
+  PyObject* code;       // what the fields below describe
+  Py_ssize_t recent;    // index of the entry that matched last
+  int argcount, posonly, kwonly;
+  bool varargs, varkw, simple;
+  unsigned long long hits, misses;
+};
+
+PyTypeObject DispatcherType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject BoundDispatcherType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+DispatcherObject* cast(PyObject* o) { return reinterpret_cast<DispatcherObject*>(o); }
+
+// Reads the parameters anew; entries made for another code object are dropped.
+void read_code(DispatcherObject* d) {
+  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(d->fn));
+  d->argcount = code->co_argcount;
+  d->posonly = code->co_posonlyargcount;
+  d->kwonly = code->co_kwonlyargcount;
+  d->varargs = code->co_flags & CO_VARARGS;
+  d->varkw = code->co_flags & CO_VARKEYWORDS;
+  d->simple = !d->kwonly && !d->varargs && !d->varkw;
+  PyObject* old = d->code;
+  d->code = Py_NewRef((PyObject*)code);
+  if (old) {
+    PyObject* entries = d->entries;
+    d->entries = PyTuple_New(0);
+    d->recent = 0;
+    Py_XDECREF(entries);
+    Py_DECREF(old);
+  }
+}
+
+Py_ssize_t local_count(const DispatcherObject* d) { return d->argcount + d->kwonly + d->varargs + d->varkw; }
+
+PyObject* parameter_names(PyCodeObject* code) { return PyCode_GetVarnames(code); }
+
+// The locals of the frame's start, in co_varnames order. Slot -1 is free for PY_VECTORCALL_ARGUMENTS_OFFSET.
+struct Locals {
+  static constexpr Py_ssize_t kInline = 24;
+  PyObject* inline_values[kInline + 1];
+  std::unique_ptr<PyObject*[]> heap;
+  PyObject** values;
+  Py_ssize_t n;
+  explicit Locals(Py_ssize_t count) : n(count) {
+    PyObject** base = inline_values;
+    if (count > kInline) {
+      heap.reset(new PyObject*[count + 1]);
+      base = heap.get();
+    }
+    values = base + 1;
+    std::memset(values, 0, count * sizeof(PyObject*));
+  }
+  ~Locals() {
+    for (Py_ssize_t i = 0; i < n; ++i) Py_XDECREF(values[i]);
+  }
+};
+
+// Fills `out` (owned references) as CPython's argument binding does. 1: bound; 0: the arguments do not fit (CPython has to say how); -1: error set.
+int bind(DispatcherObject* d, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, Locals& out) {
+  int positional = d->argcount, named = d->argcount + d->kwonly;
+  Py_ssize_t taken = nargs < positional ? nargs : positional;
+  for (Py_ssize_t i = 0; i < taken; ++i) out.values[i] = Py_NewRef(args[i]);
+  int rest = named, keywords = named + d->varargs;
+  if (d->varargs) {
+    Py_ssize_t extra = nargs > positional ? nargs - positional : 0;
+    PyObject* tuple = PyTuple_New(extra);
+    if (!tuple) return -1;
+    for (Py_ssize_t i = 0; i < extra; ++i) PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[positional + i]));
+    out.values[rest] = tuple;
+  } else if (nargs > positional) {
+    return 0;
+  }
+  if (d->varkw && !(out.values[keywords] = PyDict_New())) return -1;
+  Py_ssize_t nkw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  if (nkw) {
+    Ref names = Ref::steal(parameter_names(reinterpret_cast<PyCodeObject*>(d->code)));
+    if (!names) return -1;
+    for (Py_ssize_t k = 0; k < nkw; ++k) {
+      PyObject* name = PyTuple_GET_ITEM(kwnames, k);
+      PyObject* value = args[nargs + k];
+      int at = -1;
+      for (int i = d->posonly; i < named; ++i)
+        if (PyTuple_GET_ITEM(names.get(), i) == name) {
+          at = i;
+          break;
+        }
+      if (at < 0) {
+        if (!PyUnicode_Check(name)) return 0;
+        for (int i = d->posonly; i < named; ++i)
+          if (PyUnicode_Compare(PyTuple_GET_ITEM(names.get(), i), name) == 0) {
+            at = i;
+            break;
+          }
+      }
+      if (at < 0) {
+        if (!d->varkw) return 0;
+        if (PyDict_SetItem(out.values[keywords], name, value) != 0) return -1;
+        continue;
+      }
+      if (out.values[at]) return 0;
+      out.values[at] = Py_NewRef(value);
+    }
+  }
+  if (nargs < positional) {
+    Ref defaults = Ref::share(PyFunction_GET_DEFAULTS(d->fn));
+    Py_ssize_t n = defaults && PyTuple_Check(defaults.get()) ? PyTuple_GET_SIZE(defaults.get()) : 0;
+    for (Py_ssize_t i = nargs; i < positional; ++i) {
+      if (out.values[i]) continue;
+      Py_ssize_t k = i - (positional - n);
+      if (k < 0) return 0;
+      out.values[i] = Py_NewRef(PyTuple_GET_ITEM(defaults.get(), k));
+    }
+  }
+  if (d->kwonly) {
+    Ref defaults = Ref::share(PyFunction_GET_KW_DEFAULTS(d->fn));
+    Ref names;
+    for (int i = positional; i < named; ++i) {
+      if (out.values[i]) continue;
+      if (!defaults) return 0;
+      if (!names) names = Ref::steal(parameter_names(reinterpret_cast<PyCodeObject*>(d->code)));
+      if (!names) return -1;
+      PyObject* v = PyDict_GetItemWithError(defaults.get(), PyTuple_GET_ITEM(names.get(), i));
+      if (!v) {
+        if (PyErr_Occurred()) return -1;
+        return 0;
+      }
+      out.values[i] = Py_NewRef(v);
+    }
+  }
+  return 1;
+}
+
+// Calls the target of the entry that accepts the locals, or what on_miss gives; null with *original set when the original has to run.
+PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t offset_flag, bool* original) {
+  *original = false;
+  Ref entries = Ref::share(d->entries);
+  Py_ssize_t count = entries ? PyTuple_GET_SIZE(entries.get()) : 0;
+  Py_ssize_t first = d->recent < count ? d->recent : 0;
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    Py_ssize_t i = k == 0 ? first : (k <= first ? k - 1 : k);
+    auto* e = entry_cast(PyTuple_GET_ITEM(entries.get(), i));
+    if (!entry_matches(e, locals, n)) continue;
+    d->recent = i;
+    ++d->hits;
+    ++e->hits;
+    Ref target = Ref::share(e->target);
+    entries.reset();
+    return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
+  }
+  entries.reset();
+  ++d->misses;
+  if (!d->on_miss || d->on_miss == Py_None) {
+    *original = true;
+    return nullptr;
+  }
+  Ref tuple = Ref::steal(PyTuple_New(n));
+  if (!tuple) return nullptr;
+  for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(locals[i]));
+  Ref on_miss = Ref::share(d->on_miss);
+  PyObject* call[2] = {(PyObject*)d, tuple.get()};
+  Ref target = Ref::steal(PyObject_Vectorcall(on_miss.get(), call, 2, nullptr));
+  tuple.reset();
+  if (!target) return nullptr;
+  if (target.get() == Py_None) {
+    *original = true;
+    return nullptr;
+  }
+  return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
+}
+
+PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  Ref fn = Ref::share(d->fn);
+  if (!fn) {
+    PyErr_SetString(PyExc_RuntimeError, "this compiled function has been cleared by the garbage collector");
+    return nullptr;
+  }
+  if (capturing) return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
+  if (PyFunction_GET_CODE(fn.get()) != d->code) read_code(d);
+  Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  bool original;
+  Ref self = Ref::share((PyObject*)d);
+  if (d->simple && nargs == d->argcount && (!kwnames || PyTuple_GET_SIZE(kwnames) == 0)) {
+    PyObject* result = dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, &original);
+    return original ? PyObject_Vectorcall(fn.get(), args, nargsf, kwnames) : result;
+  }
+  Locals locals(local_count(d));
+  int bound = bind(d, args, nargs, kwnames, locals);
+  if (bound < 0) return nullptr;
+  if (!bound) return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
+  PyObject* result = dispatch(d, locals.values, locals.n, PY_VECTORCALL_ARGUMENTS_OFFSET, &original);
+  return original ? PyObject_Vectorcall(fn.get(), args, nargsf, kwnames) : result;
+}
+
+PyObject* dispatcher_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  DispatcherObject* d = cast(object);
+  if (!d->bound_self) return call_free(d, args, nargsf, kwnames);
+  Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), nkw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  if (nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET) {
+    // The slot before the arguments is ours for the length of the call.
+    auto** shifted = const_cast<PyObject**>(args) - 1;
+    PyObject* saved = shifted[0];
+    Ref self = Ref::share(d->bound_self);
+    shifted[0] = self.get();
+    PyObject* result = call_free(d, shifted, (size_t)nargs + 1, kwnames);
+    shifted[0] = saved;
+    return result;
+  }
+  std::vector<PyObject*> all(nargs + nkw + 2);
+  Ref self = Ref::share(d->bound_self);
+  all[1] = self.get();
+  if (nargs + nkw) std::memcpy(all.data() + 2, args, (nargs + nkw) * sizeof(PyObject*));
+  return call_free(d, all.data() + 1, ((size_t)nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+}
+
+// ---- life -------------------------------------------------------------------------------------------------------------------
+
+PyObject* dispatcher_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"fn", "on_miss", "bound_self", nullptr};
+  PyObject *fn, *on_miss = Py_None, *bound_self = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|OO:Dispatcher", const_cast<char**>(names), &PyFunction_Type, &fn, &on_miss, &bound_self)) return nullptr;
+  if (type == &DispatcherType && bound_self != Py_None) type = &BoundDispatcherType;
+  auto* d = reinterpret_cast<DispatcherObject*>(type->tp_alloc(type, 0));
+  if (!d) return nullptr;
+  Ref keep = Ref::steal((PyObject*)d);
+  d->vectorcall = dispatcher_call;
+  d->fn = Py_NewRef(fn);
+  d->on_miss = Py_NewRef(on_miss);
+  if (bound_self != Py_None) d->bound_self = Py_NewRef(bound_self);
+  d->entries = PyTuple_New(0);
+  d->dict = PyObject_GetAttrString(fn, "__dict__");
+  if (!d->entries || !d->dict) return nullptr;
+  read_code(d);
+  return keep.release();
+}
+
+int dispatcher_traverse(PyObject* o, visitproc visit, void* arg) {
+  auto* d = cast(o);
+  Py_VISIT(d->fn);
+  Py_VISIT(d->on_miss);
+  Py_VISIT(d->bound_self);
+  Py_VISIT(d->entries);
+  Py_VISIT(d->dict);
+  Py_VISIT(d->code);
+  return 0;
+}
+
+int dispatcher_clear(PyObject* o) {
+  auto* d = cast(o);
+  Py_CLEAR(d->fn);
+  Py_CLEAR(d->on_miss);
+  Py_CLEAR(d->bound_self);
+  Py_CLEAR(d->entries);
+  Py_CLEAR(d->dict);
+  Py_CLEAR(d->code);
+  return 0;
+}
+
+void dispatcher_dealloc(PyObject* o) {
+  PyObject_GC_UnTrack(o);
+  if (cast(o)->weakrefs) PyObject_ClearWeakRefs(o);
+  dispatcher_clear(o);
+  Py_TYPE(o)->tp_free(o);
+}
+
+PyObject* dispatcher_get(PyObject* self, PyObject* instance, PyObject*) {
+  if (!instance || instance == Py_None) return Py_NewRef(self);
+  return PyMethod_New(self, instance);
+}
+
+PyObject* bound_get(PyObject* self, PyObject*, PyObject*) { return Py_NewRef(self); }
+
+PyObject* dispatcher_repr(PyObject* o) {
+  auto* d = cast(o);
+  if (!d->fn) return PyUnicode_FromString("<compiled function, cleared>");
+  Ref name = Ref::steal(PyObject_GetAttrString(d->fn, "__qualname__"));
+  if (!name) return nullptr;
+  if (d->bound_self) return PyUnicode_FromFormat("<compiled bound method %U of %R>", name.get(), d->bound_self);
+  return PyUnicode_FromFormat("<compiled function %U at %p>", name.get(), o);
+}
+
+// Functions are pickled and copied by their qualified name; so is this.
+PyObject* dispatcher_reduce(PyObject* o, PyObject*) {
+  auto* d = cast(o);
+  if (!d->bound_self) return PyObject_GetAttrString(d->fn, "__qualname__");
+  Ref builtin = Ref::steal(PyMapping_GetItemString(PyEval_GetBuiltins(), "getattr"));
+  Ref name = Ref::steal(PyObject_GetAttrString(d->fn, "__name__"));
+  if (!builtin || !name) return nullptr;
+  return Py_BuildValue("(O(OO))", builtin.get(), d->bound_self, name.get());
+}
+
+// ---- attributes: those of a function, read from and written to the original -------------------------------------------------
+
+PyObject* forward_get(PyObject* o, void* name) {
+  auto* d = cast(o);
+  if (!d->fn) {
+    PyErr_SetString(PyExc_AttributeError, static_cast<const char*>(name));
+    return nullptr;
+  }
+  return PyObject_GetAttrString(d->fn, static_cast<const char*>(name));
+}
+
+int forward_set(PyObject* o, PyObject* value, void* name) { return PyObject_SetAttrString(cast(o)->fn, static_cast<const char*>(name), value); }
+
+PyObject* get_wrapped(PyObject* o, void*) {
+  auto* d = cast(o);
+  return d->bound_self ? PyMethod_New(d->fn, d->bound_self) : Py_NewRef(d->fn);
+}
+
+PyObject* get_self(PyObject* o, void*) {
+  auto* d = cast(o);
+  if (d->bound_self) return Py_NewRef(d->bound_self);
+  PyErr_SetString(PyExc_AttributeError, "__self__");
+  return nullptr;
+}
+
+PyObject* get_entries(PyObject* o, void*) { return Py_NewRef(cast(o)->entries); }
+PyObject* get_on_miss(PyObject* o, void*) { return Py_NewRef(cast(o)->on_miss); }
+int set_on_miss(PyObject* o, PyObject* value, void*) {
+  PyObject* old = cast(o)->on_miss;
+  cast(o)->on_miss = Py_NewRef(value ? value : Py_None);
+  Py_XDECREF(old);
+  return 0;
+}
+PyObject* get_hits(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(cast(o)->hits); }
+PyObject* get_misses(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(cast(o)->misses); }
+
+PyObject* get_dict(PyObject* o, void*) { return Py_NewRef(cast(o)->dict); }
+int set_dict(PyObject* o, PyObject* value, void*) {
+  if (!value || !PyDict_Check(value)) {
+    PyErr_SetString(PyExc_TypeError, "__dict__ must be set to a dictionary");
+    return -1;
+  }
+  if (PyObject_SetAttrString(cast(o)->fn, "__dict__", value) != 0) return -1;
+  PyObject* old = cast(o)->dict;
+  cast(o)->dict = Py_NewRef(value);
+  Py_XDECREF(old);
+  return 0;
+}
+
+PyGetSetDef dispatcher_getset[] = {
+    {"__name__", forward_get, forward_set, nullptr, (void*)"__name__"},
+    {"__qualname__", forward_get, forward_set, nullptr, (void*)"__qualname__"},
+    {"__doc__", forward_get, forward_set, nullptr, (void*)"__doc__"},
+    {"__module__", forward_get, forward_set, nullptr, (void*)"__module__"},
+    {"__defaults__", forward_get, forward_set, nullptr, (void*)"__defaults__"},
+    {"__kwdefaults__", forward_get, forward_set, nullptr, (void*)"__kwdefaults__"},
+    {"__code__", forward_get, forward_set, nullptr, (void*)"__code__"},
+    {"__annotations__", forward_get, forward_set, nullptr, (void*)"__annotations__"},
+    {"__globals__", forward_get, nullptr, nullptr, (void*)"__globals__"},
+    {"__closure__", forward_get, nullptr, nullptr, (void*)"__closure__"},
+    {"__type_params__", forward_get, nullptr, nullptr, (void*)"__type_params__"},
+    {"__wrapped__", get_wrapped, nullptr, "The original function.", nullptr},
+    {"__self__", get_self, nullptr, nullptr, nullptr},
+    {"__dict__", get_dict, set_dict, nullptr, nullptr},
+    {"entries", get_entries, nullptr, "The compiled entries, a tuple.", nullptr},
+    {"on_miss", get_on_miss, set_on_miss, "on_miss(dispatcher, locals) -> target or None (run the original).", nullptr},
+    {"hits", get_hits, nullptr, "Calls served by an entry.", nullptr},
+    {"misses", get_misses, nullptr, "Calls that no entry accepted.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyObject* add_entry(PyObject* o, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"guards", "target", "plan", nullptr};
+  PyObject *guards, *target, *plan = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:add_entry", const_cast<char**>(names), &guards, &target, &plan)) return nullptr;
+  if (guards != Py_None && !guards_is_program(guards)) {
+    PyErr_SetString(PyExc_TypeError, "add_entry: guards has to be a GuardProgram or None");
+    return nullptr;
+  }
+  if (!PyCallable_Check(target)) {
+    PyErr_SetString(PyExc_TypeError, "add_entry: target has to be callable");
+    return nullptr;
+  }
+  if (plan != Py_None && guards != Py_None && !guards_set_plan(guards, plan)) return nullptr;
+  auto* e = reinterpret_cast<EntryObject*>(EntryType.tp_alloc(&EntryType, 0));
+  if (!e) return nullptr;
+  Ref entry = Ref::steal((PyObject*)e);
+  e->guards = Py_NewRef(guards);
+  e->target = Py_NewRef(target);
+  e->plan = Py_NewRef(plan);
+  auto* d = cast(o);
+  Py_ssize_t n = PyTuple_GET_SIZE(d->entries);
+  PyObject* longer = PyTuple_New(n + 1);
+  if (!longer) return nullptr;
+  for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SET_ITEM(longer, i, Py_NewRef(PyTuple_GET_ITEM(d->entries, i)));
+  PyTuple_SET_ITEM(longer, n, Py_NewRef(entry.get()));
+  PyObject* old = d->entries;
+  d->entries = longer;
+  d->recent = n;
+  Py_DECREF(old);
+  return entry.release();
+}
+
+PyObject* replace_entries(DispatcherObject* d, PyObject* fresh) {
+  if (!fresh) return nullptr;
+  PyObject* old = d->entries;
+  d->entries = fresh;
+  d->recent = 0;
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
+PyObject* clear_entries(PyObject* o, PyObject*) { return replace_entries(cast(o), PyTuple_New(0)); }
+
+PyObject* remove_entry(PyObject* o, PyObject* entry) {
+  auto* d = cast(o);
+  Ref list = Ref::steal(PyList_New(0));
+  if (!list) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(d->entries); ++i) {
+    PyObject* e = PyTuple_GET_ITEM(d->entries, i);
+    if (e != entry && PyList_Append(list.get(), e) != 0) return nullptr;
+  }
+  return replace_entries(d, PyList_AsTuple(list.get()));
+}
+
+// bind(*args, **kwargs) -> the tuple of locals that guards and targets get, or None when the arguments do not fit.
+PyObject* bind_method(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  auto* d = cast(o);
+  if (PyFunction_GET_CODE(d->fn) != d->code) read_code(d);
+  std::vector<PyObject*> all;
+  if (d->bound_self) {
+    all.push_back(d->bound_self);
+    all.insert(all.end(), args, args + nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0));
+    args = all.data();
+    ++nargs;
+  }
+  Locals locals(local_count(d));
+  int bound = bind(d, args, nargs, kwnames, locals);
+  if (bound < 0) return nullptr;
+  if (!bound) Py_RETURN_NONE;
+  PyObject* tuple = PyTuple_New(locals.n);
+  if (!tuple) return nullptr;
+  for (Py_ssize_t i = 0; i < locals.n; ++i) PyTuple_SET_ITEM(tuple, i, Py_NewRef(locals.values[i]));
+  return tuple;
+}
+
+PyMethodDef dispatcher_methods[] = {
+    {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS, "add_entry(guards, target, plan=None) -> entry. It is tried first until another one matches."},
+    {"remove_entry", remove_entry, METH_O, "remove_entry(entry)"},
+    {"clear", clear_entries, METH_NOARGS, "Forget all entries."},
+    {"bind", (PyCFunction)(void (*)(void))bind_method, METH_FASTCALL | METH_KEYWORDS, "bind(*args, **kwargs) -> tuple of locals, or None when the arguments do not fit."},
+    {"__reduce__", dispatcher_reduce, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyObject* py_set_capturing(PyObject*, PyObject* value) {
+  int on = PyObject_IsTrue(value);
+  if (on < 0) return nullptr;
+  bool before = capturing;
+  capturing = on;
+  return PyBool_FromLong(before);
+}
+
+PyObject* py_capturing(PyObject*, PyObject*) { return PyBool_FromLong(capturing); }
+
+PyMethodDef methods[] = {
+    {"set_capturing", py_set_capturing, METH_O, "set_capturing(bool) -> the state before: while set, dispatchers called on this thread run their original."},
+    {"is_capturing", py_capturing, METH_NOARGS, "Whether this thread is capturing."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+bool dispatcher_function(PyObject* f, PyObject** wrapped) {
+  if (!PyObject_TypeCheck(f, &DispatcherType)) return false;
+  *wrapped = cast(f)->fn;
+  return *wrapped != nullptr;
+}
+
+bool init_dispatcher(PyObject* module) {
+  EntryType.tp_name = "jit.runtime.native.Entry";
+  EntryType.tp_basicsize = sizeof(EntryObject);
+  EntryType.tp_dictoffset = offsetof(EntryObject, dict);
+  EntryType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  EntryType.tp_traverse = entry_traverse;
+  EntryType.tp_clear = entry_clear;
+  EntryType.tp_dealloc = entry_dealloc;
+  EntryType.tp_repr = entry_repr;
+  EntryType.tp_getset = entry_getset;
+
+  DispatcherType.tp_name = "jit.runtime.native.Dispatcher";
+  DispatcherType.tp_basicsize = sizeof(DispatcherObject);
+  DispatcherType.tp_dictoffset = offsetof(DispatcherObject, dict);
+  DispatcherType.tp_weaklistoffset = offsetof(DispatcherObject, weakrefs);
+  DispatcherType.tp_vectorcall_offset = offsetof(DispatcherObject, vectorcall);
+  DispatcherType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+  DispatcherType.tp_new = dispatcher_new;
+  DispatcherType.tp_call = PyVectorcall_Call;
+  DispatcherType.tp_traverse = dispatcher_traverse;
+  DispatcherType.tp_clear = dispatcher_clear;
+  DispatcherType.tp_dealloc = dispatcher_dealloc;
+  DispatcherType.tp_repr = dispatcher_repr;
+  DispatcherType.tp_descr_get = dispatcher_get;
+  DispatcherType.tp_methods = dispatcher_methods;
+  DispatcherType.tp_getset = dispatcher_getset;
+
+  BoundDispatcherType.tp_name = "jit.runtime.native.BoundDispatcher";
+  BoundDispatcherType.tp_base = &DispatcherType;
+  BoundDispatcherType.tp_basicsize = sizeof(DispatcherObject);
+  BoundDispatcherType.tp_vectorcall_offset = offsetof(DispatcherObject, vectorcall);
+  BoundDispatcherType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  BoundDispatcherType.tp_call = PyVectorcall_Call;
+  BoundDispatcherType.tp_traverse = dispatcher_traverse;
+  BoundDispatcherType.tp_clear = dispatcher_clear;
+  BoundDispatcherType.tp_dealloc = dispatcher_dealloc;
+  BoundDispatcherType.tp_new = dispatcher_new;
+  BoundDispatcherType.tp_descr_get = bound_get;
+  if (PyType_Ready(&EntryType) != 0 || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0) return false;
+  return PyModule_AddObjectRef(module, "Dispatcher", (PyObject*)&DispatcherType) == 0 && PyModule_AddObjectRef(module, "BoundDispatcher", (PyObject*)&BoundDispatcherType) == 0 &&
+         PyModule_AddObjectRef(module, "Entry", (PyObject*)&EntryType) == 0 && PyModule_AddFunctions(module, methods) == 0;
+}
+
+}  // namespace jit

@@ -1,0 +1,193 @@
+#include "guard_tensor.h"
+
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <climits>
+#include <vector>
+
+// Declared here because ATen/autocast_mode.h pulls in every operator.
+namespace at::autocast {
+TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
+TORCH_API bool is_autocast_cache_enabled();
+}  // namespace at::autocast
+
+namespace jit {
+
+struct TensorSpec {
+  PyTypeObject* cls = nullptr;
+  Ref cls_ref;
+  uint64_t keys = 0;  // 0: any
+  caffe2::TypeMeta dtype;
+  std::optional<c10::Device> device;
+  int8_t requires_grad = -1;  // -1: any
+  bool any_rank = false, all_sizes = true, all_strides = true, any_strides = false;
+  int64_t align = 0;
+  std::vector<int64_t> sizes, strides;  // kAny: any
+};
+
+constexpr int64_t kAny = INT64_MIN;
+
+bool is_tensor(PyObject* object) { return THPVariable_CheckTypeExact(Py_TYPE(object)) || PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass)); }
+
+void* tensor_identity(PyObject* tensor) { return THPVariable_Unpack(tensor).unsafeGetTensorImpl(); }
+
+static bool parse_dims(PyObject* o, std::vector<int64_t>& out, bool& all) {
+  if (o == Py_None) return false;
+  Items items(o, "TensorSpec sizes or strides");
+  all = true;
+  for (Py_ssize_t i = 0; i < items.size; ++i) {
+    if (items[i] == Py_None) {
+      all = false;
+      out.push_back(kAny);
+    } else {
+      out.push_back(as_int(items[i], "TensorSpec sizes or strides"));
+    }
+  }
+  return true;
+}
+
+std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* o) {
+  auto spec = std::make_shared<TensorSpec>();
+  auto get = [&](const char* name) { return Ref::steal(checked(PyObject_GetAttrString(o, name))); };
+  spec->cls_ref = get("cls");
+  if (!PyType_Check(spec->cls_ref.get()) || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(spec->cls_ref.get()), reinterpret_cast<PyTypeObject*>(THPVariableClass)))
+    raise(PyExc_TypeError, "TensorSpec.cls has to be torch.Tensor or a subclass");
+  spec->cls = reinterpret_cast<PyTypeObject*>(spec->cls_ref.get());
+  Ref dtype = get("dtype"), device = get("device"), sizes = get("sizes"), strides = get("strides"), grad = get("requires_grad"), keys = get("keys"), align = get("align");
+  if (!THPDtype_Check(dtype.get())) raise(PyExc_TypeError, "TensorSpec.dtype has to be a torch.dtype");
+  spec->dtype = c10::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(dtype.get())->scalar_type);
+  if (THPDevice_Check(device.get())) {
+    spec->device = reinterpret_cast<THPDevice*>(device.get())->device;
+  } else if (device.get() != Py_None) {
+    spec->device = c10::Device(as_text(device.get(), "TensorSpec.device"));
+  }
+  if (grad.get() != Py_None) spec->requires_grad = (int8_t)PyObject_IsTrue(grad.get());
+  if (keys.get() != Py_None) {
+    spec->keys = PyLong_AsUnsignedLongLong(keys.get());
+    if (PyErr_Occurred()) throw PythonError();
+  }
+  spec->align = align.get() == Py_None ? 0 : as_int(align.get(), "TensorSpec.align");
+  spec->any_rank = !parse_dims(sizes.get(), spec->sizes, spec->all_sizes);
+  spec->any_strides = !parse_dims(strides.get(), spec->strides, spec->all_strides);
+  if (!spec->any_rank && !spec->any_strides && spec->sizes.size() != spec->strides.size()) raise(PyExc_ValueError, "TensorSpec: sizes and strides differ in length");
+  return spec;
+}
+
+static bool same_dims(c10::IntArrayRef have, const std::vector<int64_t>& want, bool all) {
+  if (have.size() != want.size()) return false;
+  if (all) return std::memcmp(have.data(), want.data(), have.size() * sizeof(int64_t)) == 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    if (want[i] != kAny && want[i] != have[i]) return false;
+  return true;
+}
+
+static bool dense(const c10::TensorImpl* impl) {
+  return impl->key_set().has_backend(c10::BackendComponent::MetaBit) || impl->layout() == c10::kStrided;
+}
+
+bool tensor_matches(const TensorSpec& s, PyObject* object) {
+  if (Py_TYPE(object) != s.cls) return false;
+  c10::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
+  if (s.keys ? impl->key_set().raw_repr() != s.keys : !dense(impl)) return false;
+  if (impl->dtype() != s.dtype) return false;
+  if (s.device && impl->device() != *s.device) return false;
+  if (s.requires_grad >= 0 && impl->requires_grad() != (bool)s.requires_grad) return false;
+  if (!s.any_rank && !same_dims(impl->sizes(), s.sizes, s.all_sizes)) return false;
+  if (!s.any_strides && !same_dims(impl->strides(), s.strides, s.all_strides)) return false;
+  if (s.align && reinterpret_cast<uintptr_t>(impl->data()) % (uintptr_t)s.align != 0) return false;
+  return true;
+}
+
+bool tensor_layout(PyObject* object, const int64_t** sizes, const int64_t** strides, int64_t* rank) {
+  if (!is_tensor(object)) return false;
+  c10::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
+  if (!dense(impl)) return false;
+  *sizes = impl->sizes().data();
+  *strides = impl->strides().data();
+  *rank = impl->dim();
+  return true;
+}
+
+bool tensors_overlap(PyObject* a, PyObject* b) {
+  if (!is_tensor(a) || !is_tensor(b)) return true;
+  const at::Tensor &x = THPVariable_Unpack(a), &y = THPVariable_Unpack(b);
+  if (!x.has_storage() || !y.has_storage()) return true;
+  auto* s = x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  auto* t = y.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (s == t) return true;
+  if (s->device() != t->device()) return false;
+  auto p = reinterpret_cast<uintptr_t>(s->data()), q = reinterpret_cast<uintptr_t>(t->data());
+  return p && q && p < q + t->nbytes() && q < p + s->nbytes();
+}
+
+PyObject* tensor_grad(PyObject* tensor) {
+  if (!is_tensor(tensor)) return nullptr;
+  const at::Tensor& grad = THPVariable_Unpack(tensor).grad();
+  return grad.defined() ? THPVariable_Wrap(grad) : Py_NewRef(Py_None);
+}
+
+// ---- global state -----------------------------------------------------------------------------------------------------------
+
+struct GlobalState {
+  // The thread's dispatch keys tell inference mode, autocast, dispatch modes and functorch transforms.
+  uint64_t included = 0, excluded = 0;
+  int64_t grad_mode = 0, cpu_autocast = -1, cuda_autocast = -1, default_dtype = 0, deterministic = 0, function_modes = 0, function_disabled = 0;
+
+  bool operator==(const GlobalState& o) const {
+    return included == o.included && excluded == o.excluded && grad_mode == o.grad_mode && cpu_autocast == o.cpu_autocast && cuda_autocast == o.cuda_autocast && default_dtype == o.default_dtype &&
+           deterministic == o.deterministic && function_modes == o.function_modes && function_disabled == o.function_disabled;
+  }
+};
+
+static GlobalState current_state() {
+  GlobalState s;
+  auto keys = c10::impl::tls_local_dispatch_key_set();
+  s.included = keys.included_.raw_repr();
+  s.excluded = keys.excluded_.raw_repr();
+  s.grad_mode = c10::GradMode::is_enabled();
+  if (at::autocast::is_autocast_enabled(at::kCPU)) s.cpu_autocast = (int64_t)at::autocast::get_autocast_dtype(at::kCPU);
+  if (at::autocast::is_autocast_enabled(at::kCUDA)) s.cuda_autocast = (int64_t)at::autocast::get_autocast_dtype(at::kCUDA);
+  s.default_dtype = (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype());
+  auto& context = at::globalContext();
+  s.deterministic = context.deterministicAlgorithms() | (context.deterministicAlgorithmsWarnOnly() << 1) | (context.deterministicFillUninitializedMemory() << 2);
+  s.function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
+  s.function_disabled = (int64_t)at::impl::PythonTorchFunctionTLS::get_disabled_state();
+  return s;
+}
+
+bool global_state_matches(const GlobalState& state) { return current_state() == state; }
+
+std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {
+  Items t(o, "a global state snapshot");
+  auto s = std::make_shared<GlobalState>();
+  s->included = PyLong_AsUnsignedLongLong(t[0]);
+  s->excluded = PyLong_AsUnsignedLongLong(t[1]);
+  if (PyErr_Occurred()) throw PythonError();
+  int64_t* fields[] = {&s->grad_mode, &s->cpu_autocast, &s->cuda_autocast, &s->default_dtype, &s->deterministic, &s->function_modes, &s->function_disabled};
+  for (Py_ssize_t i = 0; i < 7; ++i) *fields[i] = as_int(t[i + 2], "a global state snapshot");
+  return s;
+}
+
+static PyObject* py_snapshot(PyObject*, PyObject*) {
+  GlobalState s = current_state();
+  return Py_BuildValue("(KKLLLLLLL)", (unsigned long long)s.included, (unsigned long long)s.excluded, (long long)s.grad_mode, (long long)s.cpu_autocast, (long long)s.cuda_autocast,
+                       (long long)s.default_dtype, (long long)s.deterministic, (long long)s.function_modes, (long long)s.function_disabled);
+}
+
+static PyMethodDef methods[] = {
+    {"global_state_snapshot", py_snapshot, METH_NOARGS,
+     "(included keys, excluded keys, grad mode, autocast dtype of cpu and cuda or -1, default dtype, deterministic flags, function modes, torch function state)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+bool init_guard_tensor(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
+
+}  // namespace jit

@@ -1,0 +1,37 @@
+// The parts of guards that look into torch: tensor metadata and the global state.
+#pragma once
+
+#include <memory>
+
+#include "common.h"
+
+namespace jit {
+
+struct TensorSpec;
+struct GlobalState;
+
+std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* spec);
+
+// Whether `object` is a tensor as described; any object may be given. A few nanoseconds, no Python code.
+bool tensor_matches(const TensorSpec& spec, PyObject* object);
+
+bool is_tensor(PyObject* object);
+
+// Identity of the C++ tensor behind a Python one; it changes under torch.utils.swap_tensors.
+void* tensor_identity(PyObject* tensor);
+
+// Sizes and strides of a dense tensor; false for any other object.
+bool tensor_layout(PyObject* object, const int64_t** sizes, const int64_t** strides, int64_t* rank);
+
+// Whether the storages of two tensors overlap; true too when that cannot be told.
+bool tensors_overlap(PyObject* a, PyObject* b);
+
+// tensor.grad, or None; a new reference.
+PyObject* tensor_grad(PyObject* tensor);
+
+std::shared_ptr<const GlobalState> parse_global_state(PyObject* snapshot);
+bool global_state_matches(const GlobalState& state);
+
+bool init_guard_tensor(PyObject* module);
+
+}  // namespace jit

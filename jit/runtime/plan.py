@@ -1,0 +1,155 @@
+"""A plan: the executable form of a graph, as plain data that the native executor interprets.
+
+Slots hold tensors (or memory); slots ``0 .. n_inputs-1`` are the inputs and are never replaced. Registers hold int64 values; all of them are computed,
+in order, when a call begins::
+
+    ("const", v)   ("size", input, dim)   ("stride", input, dim)   ("int", k)
+    ("add"|"sub"|"mul"|"floordiv"|"mod"|"max"|"min", reg, reg)          # floor semantics; a zero divisor raises RuntimeError
+
+Wherever a step below takes sizes, strides, an offset, a grid or ints it takes register indices. Sizes, strides and offsets count elements, arenas bytes::
+
+    ("alloc", slot, dtype, device, sizes, strides)
+        a fresh tensor; CPU memory comes from the pool, CUDA memory from torch's caching allocator. Memory is not initialised.
+    ("arena", slot, device, nbytes)
+        one block of bytes.
+    ("temp", slot, arena_slot, byte_offset, dtype, device, sizes, strides)
+        a tensor inside an arena that is still held; the offset has to be a multiple of the item size (64 for kernels that assume alignment).
+    ("cpu", address, slots, ints)
+        calls ``void f(void** pointers, const int64_t* ints)`` with the data pointers of the slots.
+    ("gpu", GpuKernel, slots, ints, (grid_x, grid_y, grid_z))
+        launches on torch's current stream of the plan's CUDA device.
+    ("aten", "aten::addmm", overload, args, out_slots, expect)
+        a boxed call below autograd and autocast. ``args`` follow the operator's schema, one for each argument, keyword-only ones included:
+        ("slot", i) | ("reg", r) | ("regs", (r, ..)) | ("slots", (i | None, ..)) | ("const", object) | ("list", (args..)).
+        ``out_slots`` takes the results in order (None: not wanted); for an operator that returns one list of tensors, the list's elements.
+        ``expect`` is None or, per result, None or (sizes, strides): other sizes raise RuntimeError, other strides are copied into the expected ones.
+    ("view", dst, src, sizes, strides, offset)
+        the offset counts from src's first element.
+    ("copy", dst, src)
+        dst.copy_(src); when dst is an input, or a view of one, its version counter is bumped.
+    ("free", slot)
+        drops the slot; a no-op for inputs.
+
+``outputs`` are slots. An input gives the very object that was passed; a view (made by "view") of an input is made by torch's own operator, so that it is a view to autograd
+and shares the version counter. ``mutates`` lists the inputs that kernels or in-place operators write, whose version counters are bumped after the run.
+
+The executor gives up the GIL for plans with ATen or GPU steps and for large inputs. A plan may be called again while it runs, from any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jit import logs
+
+_log = logs.channel("plan")
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuKernel:
+    """A compiled GPU kernel as the driver takes it.
+
+    Args:
+        name: the function's name in the cubin.
+        cubin: the binary.
+        num_warps: warps per program.
+        shared: bytes of dynamic shared memory.
+        ints: which of a step's ints are passed, in order, and how: ``((index, "i32" | "i64"), ...)``. (Triton leaves out those that are compile-time constants.)
+        scratch: trailing null pointers (Triton 3.6: global and profile scratch).
+        cluster: thread blocks per cluster; only 1 is launched.
+
+    The launch passes the step's pointers, then the ints, then the scratch pointers. Kernels that need global scratch memory must not be made into a record.
+    """
+
+    name: str
+    cubin: bytes
+    num_warps: int
+    shared: int = 0
+    ints: tuple = ()
+    scratch: int = 2
+    cluster: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """See the module's documentation for each field."""
+
+    n_inputs: int
+    n_ints: int
+    regs: tuple
+    n_slots: int
+    steps: tuple
+    outputs: tuple
+    mutates: tuple = ()
+
+    def text(self) -> str:
+        """One line per step, registers written as expressions."""
+        names: list[str] = []
+        signs = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+        for kind, *rest in self.regs:
+            if kind == "const":
+                names.append(str(rest[0]))
+            elif kind in ("size", "stride"):
+                names.append(f"%{rest[0]}.{kind}({rest[1]})")
+            elif kind == "int":
+                names.append(f"int{rest[0]}")
+            elif kind in signs:
+                names.append(f"({names[rest[0]]} {signs[kind]} {names[rest[1]]})")
+            else:
+                names.append(f"{kind}({names[rest[0]]}, {names[rest[1]]})")
+
+        def many(regs):
+            return "[" + ", ".join(names[r] for r in regs) + "]"
+
+        def argument(a):
+            kind, value = a
+            if kind == "slot":
+                return f"%{value}"
+            if kind == "reg":
+                return names[value]
+            if kind == "regs":
+                return many(value)
+            if kind == "slots":
+                return "[" + ", ".join("None" if i is None else f"%{i}" for i in value) + "]"
+            return repr(value) if kind == "const" else "[" + ", ".join(map(argument, value)) + "]"
+
+        def slots(items):
+            return ", ".join(f"%{i}" for i in items)
+
+        lines = [f"inputs: {slots(range(self.n_inputs))}" + "".join(f", int{i}" for i in range(self.n_ints))]
+        for step in self.steps:
+            kind = step[0]
+            if kind == "alloc":
+                _, slot, dtype, device, sizes, strides = step
+                lines.append(f"%{slot} = alloc {str(dtype)[6:]} {device} {many(sizes)} strides {many(strides)}")
+            elif kind == "arena":
+                lines.append(f"%{step[1]} = arena {step[2]} {names[step[3]]} bytes")
+            elif kind == "temp":
+                _, slot, arena, offset, dtype, device, sizes, strides = step
+                lines.append(f"%{slot} = temp %{arena} + {names[offset]} {str(dtype)[6:]} {many(sizes)} strides {many(strides)}")
+            elif kind == "cpu":
+                lines.append(f"cpu {step[1]:#x}({slots(step[2])}; {many(step[3])})")
+            elif kind == "gpu":
+                lines.append(f"gpu {step[1].name}({slots(step[2])}; {many(step[3])}) grid {many(step[4])}")
+            elif kind == "aten":
+                _, name, overload, args, outs, *_ = step
+                target = ", ".join("_" if o is None else f"%{o}" for o in outs)
+                lines.append(f"{target} = {name}{'.' + overload if overload else ''}({', '.join(map(argument, args))})")
+            elif kind == "view":
+                _, dst, src, sizes, strides, offset = step
+                lines.append(f"%{dst} = view %{src} {many(sizes)} strides {many(strides)} offset {names[offset]}")
+            elif kind == "copy":
+                lines.append(f"%{step[1]} <- copy %{step[2]}")
+            else:
+                lines.append(f"free %{step[1]}")
+        lines.append(f"outputs: {slots(self.outputs)}" + (f"  mutates: {slots(self.mutates)}" if self.mutates else ""))
+        return "\n".join(lines)
+
+
+def load_plan(plan: Plan):
+    """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is wrong."""
+    from jit.runtime import native
+
+    if _log:
+        _log(plan.text())
+    return native().load_plan(plan)
