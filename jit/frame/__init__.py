@@ -1,1 +1,1 @@
-"""frame"""
+"""CPython: bytecode, symbolic execution, guards, effects and rewriting."""

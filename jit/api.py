@@ -1,0 +1,182 @@
+"""The public functions; wires the four rooms together."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from typing import Callable
+
+import torch
+
+from . import backends, config
+from .frame import dispatch
+from .frame.breaks import BreakReason
+from .frame.dynamic import mark_dynamic  # noqa: F401
+from .frame.modules import compile_module
+
+MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def _backend(backend) -> Callable:
+    if backend is None:
+        backend = config.backend
+    if isinstance(backend, str):
+        if backend not in backends.BACKENDS:
+            raise ValueError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
+        return backends.BACKENDS[backend]
+    if not callable(backend):
+        raise TypeError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
+    return backends.from_callable(backend)
+
+
+def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None, backend=None, mode: str | None = None,
+            options: dict | None = None, disable: bool = False):
+    """Compile a function or an ``nn.Module``; usable as a decorator with or without arguments.
+
+    Args:
+        model: the function, method or module. Its arguments, results and effects stay what they are in eager.
+        fullgraph: raise ``jit.Unsupported`` where the graph would break, instead of running that step in eager.
+        dynamic: None makes a size a symbol once it has changed, True makes all sizes of arguments symbols at once, False none.
+        backend: None for our kernels, "eager" to run the captured graph op by op, or ``fn(graph, example_inputs) -> callable``.
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        options: values for ``jit.config``, by name, that hold while this function is compiled.
+        disable: return ``model`` as it is.
+
+    Raises:
+        TypeError, ValueError: for arguments that are not allowed, at once.
+    """
+    for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)), ("dynamic", dynamic, (bool, type(None))),
+                                 ("options", options, (dict, type(None)))):
+        if not isinstance(value, allowed):
+            raise TypeError(f"{name}={value!r}: expected {' or '.join(t.__name__ for t in allowed)}")
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+    _check_options(options)
+    chosen = _backend(backend)
+    if model is None:
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+    if disable:
+        return model
+    settings = dispatch.Settings(chosen, fullgraph, dynamic, options=dict(options or {}), mode=mode)
+    return _compile(model, settings)
+
+
+def _check_options(options):
+    for name, value in (options or {}).items():
+        option = config.OPTIONS.get(name)
+        if option is None:
+            raise ValueError(f"options: no option {name!r}; the options are: {', '.join(config.OPTIONS)}")
+        if type(value) is not option.type:
+            raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
+
+
+def _compile(model, settings):
+    if isinstance(model, torch.nn.Module):
+        return compile_module(model, settings)
+    fn = getattr(model, "__wrapped__", model) if type(model).__module__ == "_jit_native" else model
+    if isinstance(fn, types.FunctionType):
+        if getattr(fn, "_jit_disabled", False):
+            return fn
+        return dispatch.make_dispatcher(fn, settings)
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(_compile(fn.__func__, settings), fn.__self__)
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(_compile(fn.__func__, settings))
+    if isinstance(fn, type):
+        raise TypeError(f"jit.compile takes a function or a module, not the class {fn.__qualname__}; compile an instance, or its method")
+    if callable(fn):
+        def call(*args, **kwargs):
+            return fn(*args, **kwargs)
+
+        try:
+            functools.update_wrapper(call, fn)
+            del call.__wrapped__
+        except AttributeError:
+            pass
+        return dispatch.make_dispatcher(call, settings)
+    raise TypeError(f"jit.compile takes a function or a module, not {type(fn).__name__}")
+
+
+def disable(fn=None):
+    """Mark a function (or all calls of a module) to run in eager wherever compiled code calls it. Usable as a decorator."""
+    if fn is None:
+        return disable
+    if isinstance(fn, torch.nn.Module):
+        fn.forward = disable(fn.forward)
+        return fn
+    inner = getattr(fn, "__wrapped__", fn) if type(fn).__module__ == "_jit_native" else fn
+
+    @functools.wraps(inner)
+    def call(*args, **kwargs):
+        return inner(*args, **kwargs)
+
+    call._jit_disabled = True
+    return call
+
+
+def is_compiling() -> bool:
+    """True inside captured code, False in eager."""
+    return False
+
+
+def graph_break(msg: str = ""):
+    """End the captured region here; nothing in eager."""
+
+
+def reset():
+    """Forget everything compiled, and release pooled memory."""
+    dispatch.reset()
+
+
+def compile_count() -> int:
+    """Graphs compiled so far in this process."""
+    return dispatch.compile_count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What a call compiled to.
+
+    Attributes:
+        graph_count: captured graphs with at least one operation.
+        graph_break_count: places where capture stopped and a rest was left.
+        op_count: operations in all graphs.
+        break_reasons: the records, in order.
+        guards: the facts that the compiled code relies on, in words.
+        kernels: source text of each generated kernel.
+        graphs: the graphs as runnable Python.
+    """
+
+    graph_count: int
+    graph_break_count: int
+    op_count: int
+    break_reasons: list[BreakReason]
+    guards: list[str]
+    kernels: list[str]
+    graphs: list[str]
+
+    def __str__(self):
+        lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, {len(self.kernels)} kernels, "
+                 f"{len(self.guards)} guards"]
+        lines += [str(r) for r in self.break_reasons]
+        for i, text in enumerate(self.graphs):
+            lines += [f"--- graph {i}", text]
+        return "\n".join(lines)
+
+
+def explain(model, **options):
+    """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened. Keyword arguments as in ``compile``."""
+
+    def run(*args, **kwargs):
+        captured = []
+        settings = dispatch.Settings(_backend(options.get("backend")), False, options.get("dynamic"), on_capture=captured.append)
+        compiled = _compile(model, settings)
+        compiled(*args, **kwargs)
+        graphs = [c.graph for c in captured if c.graph is not None and any(n.op != "input" for n in c.graph.nodes)]
+        breaks = [b for c in captured for b in c.breaks]
+        kernels = [text for c in captured if c.plan is not None for _, text in getattr(c.plan, "kernels", ())]
+        return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")]) for g in graphs),
+                           breaks, [t for c in captured for t in c.guards.program()[2]], kernels, [g.python() for g in graphs])
+
+    return run

@@ -1,0 +1,93 @@
+"""What runs a captured graph: our code generator, the graph op by op on eager tensors, or a function of the user's."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable
+
+from . import logs
+from .runtime import native
+
+_graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
+
+
+@dataclasses.dataclass(eq=False)
+class Plan:
+    """A compiled graph as the rewritten bytecode calls it.
+
+    Attributes:
+        native: callable on the graph's input tensors and then the integers of ``int_symbols``; gives a tuple of tensors.
+        int_symbols: names of the size symbols that are passed as integers.
+        kernels: (name, source text) of each kernel.
+    """
+
+    native: Callable
+    int_symbols: tuple = ()
+    kernels: list = dataclasses.field(default_factory=list)
+    graph: object = None
+
+    def bind(self, tensors: dict) -> Plan:
+        """The plan with some inputs given for good."""
+        if not isinstance(self.native, native().Plan):
+            return dataclasses.replace(self, native=_bound(self.native, tensors))
+        return dataclasses.replace(self, native=native().bind(self.native, tensors))
+
+
+def _bound(fn, tensors):
+    """A Python callable with the inputs at the given positions filled in."""
+
+    def call(*rest):
+        rest = iter(rest)
+        merged, at = [], 0
+        for at in range(max(tensors) + 1):
+            merged.append(tensors[at] if at in tensors else next(rest))
+        return fn(*merged, *rest)
+
+    return call
+
+
+def compile_native(graph, examples) -> Plan:
+    """Optimise, schedule, generate and load kernels."""
+    from .codegen import compile_graph
+    from .graph.passes import optimize
+
+    with logs.timed("passes"):
+        graph = optimize(graph) or graph
+    if _graph_log:
+        _graph_log(graph.python())
+    compiled = compile_graph(graph)
+    if _kernels_log:
+        for name, text in compiled.kernels:
+            _kernels_log(f"{name}\n{text}")
+    return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph)
+
+
+def compile_eager(graph, examples) -> Plan:
+    """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults."""
+    from .graph.interpret import evaluate
+
+    if _graph_log:
+        _graph_log(graph.python())
+    return Plan(lambda *tensors: tuple(evaluate(graph, list(tensors))), (), [], graph)
+
+
+def from_callable(fn) -> Callable:
+    """A backend given by the user: ``fn(graph, example_inputs)`` returns a callable on tensors."""
+
+    def backend(graph, examples) -> Plan:
+        if _graph_log:
+            _graph_log(graph.python())
+        run = fn(graph, examples)
+        if not callable(run):
+            raise TypeError(f"the backend {fn!r} returned {type(run).__name__}; it has to return a callable")
+
+        def call(*tensors):
+            out = run(*tensors)
+            return tuple(out) if isinstance(out, (list, tuple)) else (out,)
+
+        return Plan(call, (), [], graph)
+
+    return backend
+
+
+BACKENDS = {"jit": compile_native, "eager": compile_eager}

@@ -1,0 +1,41 @@
+"""Records of graph breaks and eager fallbacks: a stable id, the user's file and line, why, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+from .. import logs
+from ..errors import Unsupported
+
+log = logs.channel("graph_breaks")
+
+
+@dataclasses.dataclass(frozen=True)
+class BreakReason:
+    """One break. ``whole_frame`` is True when the function ran in eager from its first line."""
+
+    kind: str
+    why: str
+    hint: str
+    file: str
+    line: int
+    function: str
+    whole_frame: bool = False
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits that stay the same for this kind of break at this place."""
+        return hashlib.sha256(f"{self.kind}|{self.file}|{self.line}|{self.function}".encode()).hexdigest()[:8]
+
+    def __str__(self):
+        text = f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}: {self.why}"
+        return text + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+def record(error: Unsupported, where, whole_frame=False) -> BreakReason:
+    """Make and log the record of an Unsupported step at (file, line, function)."""
+    file, line, function = error.where or where or ("?", 0, "?")
+    reason = BreakReason(error.kind or "unsupported", error.why, error.hint, file, line, function, whole_frame)
+    log(reason)
+    return reason

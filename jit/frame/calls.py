@@ -1,0 +1,216 @@
+"""Calling: binding of arguments, inlining of Python functions, instantiation of classes, C callables through the tables."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import types
+
+import torch
+
+from ..errors import Unsupported
+from . import tables
+from .values.base import Raised, Value, lookup
+from .values.constant import Constant
+from .values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
+from .values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
+from .values.objects import ModuleObject, ObjectValue
+
+MAX_DEPTH = 120
+
+
+class Calls:
+    """The part of ``Session`` that calls things."""
+
+    def call_function(self, fn: FunctionValue, args, kwargs) -> Value:
+        """Call a Python function: by table, as a torch operation, or inlined."""
+        real = fn.obj
+        if real is not None:
+            handler = tables.functions.get(real)
+            if handler is not None:
+                return handler(self, args, kwargs)
+            if real in tables.forbidden:
+                why, hint = tables.forbidden[real]
+                raise Unsupported(why, hint, kind="forbidden-call")
+            if getattr(real, "_jit_disabled", False):
+                raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
+            if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
+                return self.torch_call(real, args, kwargs)
+        return self.inline(fn, args, kwargs)
+
+    def inline(self, fn: FunctionValue, args, kwargs) -> Value:
+        """Execute a Python function symbolically with these arguments."""
+        from .executor import Frame
+        from .values.generators import GeneratorValue
+
+        code = fn.code
+        if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise Unsupported(f"async function {code.co_qualname}", kind="async")
+        if len(self.frames) > MAX_DEPTH:
+            raise Unsupported("calls nested too deeply to inline", kind="too-deep")
+        frame = Frame(self, fn, self.bind(fn, args, kwargs))
+        if code.co_flags & inspect.CO_GENERATOR:
+            return GeneratorValue(frame)
+        return frame.run_inlined()
+
+    def bind(self, fn: FunctionValue, args, kwargs) -> dict[str, Value]:
+        """Arguments to the function's local names, as CPython does; argument errors are left to eager execution."""
+        code = fn.code
+        names = code.co_varnames
+        n_pos, n_kwonly = code.co_argcount, code.co_kwonlyargcount
+        bound = dict(zip(names[:n_pos], args))
+        at = n_pos + n_kwonly
+        if code.co_flags & inspect.CO_VARARGS:
+            bound[names[at]] = TupleValue(list(args[n_pos:]))
+            at += 1
+        elif len(args) > n_pos:
+            self.argument_error(fn, f"takes {n_pos} positional arguments but {len(args)} were given")
+        extra = {}
+        keyword_names = set(names[code.co_posonlyargcount: n_pos + n_kwonly])
+        for key, value in kwargs.items():
+            if key in keyword_names:
+                if key in bound:
+                    self.argument_error(fn, f"got multiple values for argument '{key}'")
+                bound[key] = value
+            elif code.co_flags & inspect.CO_VARKEYWORDS:
+                extra[key] = (Constant(key), value)
+            else:
+                self.argument_error(fn, f"got an unexpected keyword argument '{key}'")
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            bound[names[at]] = DictValue(extra)
+        missing = [n for n in names[:n_pos] if n not in bound]
+        if missing:
+            defaults = fn.field_value(self, "defaults")
+            values = defaults.load(self) if defaults is not None else []
+            first = n_pos - len(values)
+            for name in missing:
+                at = names.index(name)
+                if at < first:
+                    self.argument_error(fn, f"missing required argument '{name}'")
+                bound[name] = values[at - first]
+        for name in names[n_pos: n_pos + n_kwonly]:
+            if name not in bound:
+                defaults = fn.field_value(self, "kwdefaults")
+                value = defaults.get_constant(self, name) if defaults is not None else None
+                if value is None:
+                    self.argument_error(fn, f"missing required keyword-only argument '{name}'")
+                bound[name] = value
+        return bound
+
+    def argument_error(self, fn, text):
+        """Raise the TypeError that CPython raises for a wrong call, with its very text, by making the call for real."""
+        raise Unsupported(f"{fn.qualname}() {text}", kind="argument-error")
+
+    def call_builtin(self, fn, args, kwargs) -> Value:
+        """Call a C function."""
+        try:
+            handler = tables.calls.get(fn)
+        except TypeError:
+            handler = None
+        if handler is not None:
+            return handler(self, args, kwargs)
+        try:
+            forbidden = tables.forbidden.get(fn)
+        except TypeError:
+            forbidden = None
+        if forbidden is not None:
+            raise Unsupported(*forbidden, kind="forbidden-call")
+        if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
+            return self.call_unbound(fn, args, kwargs)
+        if self.tracer.supports(fn):
+            return self.torch_call(fn, args, kwargs)
+        if self.is_pure(fn) and all(a.is_const() for a in [*args, *kwargs.values()]):
+            return self.fold(fn, args, kwargs)
+        name = f"{getattr(fn, '__module__', None) or ''}.{getattr(fn, '__qualname__', repr(fn))}".lstrip(".")
+        raise Unsupported(f"call of {name}, implemented in C and not known to the compiler", kind="c-call",
+                          hint="call it outside the compiled function, or on constants")
+
+    def is_pure(self, fn) -> bool:
+        if fn in tables.pure:
+            return True
+        owner = getattr(fn, "__self__", None)
+        return isinstance(owner, (str, bytes, int, float, complex)) or getattr(fn, "__module__", None) in ("math", "_operator", "cmath")
+
+    def call_unbound(self, raw, args, kwargs) -> Value:
+        """``type.method(instance, ...)`` of a C type."""
+        from .values.tensor import TensorValue
+
+        owner = args[0]
+        if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch._C.TensorBase) and self.tracer.supports(raw)):
+            return self.torch_call(raw, args, kwargs)
+        if isinstance(owner, ObjectValue):
+            return owner.builtin_method(self, raw, args[1:], kwargs)
+        if owner.is_const():
+            return Constant(owner.const(self)).getattr(self, raw.__name__).call(self, args[1:], kwargs)
+        return owner.getattr(self, raw.__name__).call(self, args[1:], kwargs)
+
+    # -- classes ------------------------------------------------------------------------------------------------------
+
+    def instantiate(self, cls_value: ClassValue, args, kwargs) -> Value:
+        """``cls(*args, **kwargs)`` by ``__new__`` and ``__init__``."""
+        cls = cls_value.obj
+        if inspect.isabstract(cls):
+            return self.fold_error(cls, args, kwargs)
+        new = self.class_lookup(cls, "__new__")[1]
+        if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType):
+            instance = self.wrap_raw(new.__func__).call(self, [cls_value, *args], kwargs)
+            if not isinstance(instance, ObjectValue) or not issubclass(instance.cls, cls):
+                return instance
+        else:
+            instance = self.allocate(cls, args, kwargs)
+        init = self.class_lookup(cls, "__init__")[1]
+        if isinstance(init, types.FunctionType):
+            self.bound_method(self.wrap_class_attr(cls, "__init__"), instance).call(self, args, kwargs)
+        elif init is not None and init is not object.__init__ and not isinstance(instance, TupleValue):
+            from .values.objects import BuiltinMethod
+
+            BuiltinMethod(instance, init).call(self, args, kwargs)
+        elif (args or kwargs) and init is object.__init__ and self.class_lookup(cls, "__new__")[1] is object.__new__:
+            raise Unsupported(f"{cls.__name__}() takes no arguments", kind="argument-error")
+        return instance
+
+    def fold_error(self, cls, args, kwargs):
+        try:
+            cls()
+        except TypeError as error:
+            raise Raised(self.exception(error)) from None
+        raise Unsupported(f"abstract class {cls.__name__}", kind="abstract-class")
+
+    def allocate(self, cls, args=(), kwargs=None) -> Value:
+        """``cls.__new__`` for classes whose ``__new__`` is implemented in C."""
+        if issubclass(cls, BaseException):
+            value = ObjectValue(cls)
+            value.init_args = tuple(args)
+            return value
+        if issubclass(cls, dict):
+            return DictValue({}, cls)
+        if issubclass(cls, list):
+            return ListValue([], cls)
+        if issubclass(cls, tuple):
+            return TupleValue(args[0].items_list(self) if args else [], cls)
+        if issubclass(cls, (set, frozenset)):
+            return SetValue({}, cls)
+        if issubclass(cls, collections.deque):
+            return DequeValue([], cls)
+        if issubclass(cls, torch.nn.Module):
+            return ModuleObject(cls)
+        base = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))
+        if base is object:
+            return ObjectValue(cls)
+        raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",
+                          hint="make the object outside the compiled function")
+
+
+def any_tensor(args, kwargs) -> bool:
+    """True if a tensor is among the arguments or one container deep."""
+    from .values.containers import SequenceValue
+    from .values.tensor import TensorValue
+
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, TensorValue):
+            return True
+        if isinstance(value, SequenceValue) and value._elements is not None and any(isinstance(v, TensorValue) for v in value._elements):
+            return True
+        if isinstance(value, SequenceValue) and value._elements is None and any(isinstance(v, torch.Tensor) for v in value.obj):
+            return True
+    return False

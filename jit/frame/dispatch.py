@@ -1,0 +1,252 @@
+"""From a function to its dispatcher: what happens on a miss, entry by entry, and the resume functions of its breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import threading
+import time
+import types
+import warnings
+import weakref
+from typing import Callable
+
+from .. import config, logs
+from ..errors import GuardError, Unsupported
+from ..graph.dim_trees import as_operations
+from ..runtime import guards as native_guards
+from ..runtime import native
+from .capture import Capture, Captured
+from .dynamic import Dynamic
+
+guards_log = logs.channel("guards")
+recompiles_log = logs.channel("recompiles")
+_lock = threading.RLock()
+_dispatchers: weakref.WeakSet = weakref.WeakSet()
+_counts = {"graphs": 0}
+
+
+@dataclasses.dataclass(eq=False)
+class Settings:
+    """What ``jit.compile`` was asked for.
+
+    Attributes:
+        backend: ``fn(graph, example_inputs) -> callable``: tensors (graph inputs, then symbolic ints) to a tuple of tensors.
+        fullgraph, dynamic: as in ``jit.compile``.
+        on_capture: called with each Captured, for ``jit.explain``.
+    """
+
+    backend: Callable
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    on_capture: Callable | None = None
+    options: dict = dataclasses.field(default_factory=dict)
+    mode: str | None = None
+    resumes: dict = dataclasses.field(default_factory=dict)
+
+    def compile_graph(self, graph, inputs, session):
+        """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
+        count_graph()
+        with config.patch(**self.options) if self.options else contextlib.nullcontext():
+            plan = self.backend(graph, [v.obj for v in inputs])
+        binding = getattr(plan, "int_symbols", ())
+        sources = [v.source for v in inputs]
+        pinned = {i: v.obj for i, v in enumerate(inputs) if v.source.watched}
+        bind = getattr(plan, "bind", None)
+        if bind is not None and pinned:
+            plan = bind(pinned)
+            sources = [x for i, x in enumerate(sources) if i not in pinned]
+        call = getattr(plan, "native", plan)
+        origins = session.tracer.env.origins
+        return call, sources + [origins[name][0] for name in binding]
+
+    def resume_function(self, fn, resume, index, nulls, compiled):
+        """The function that goes on after a break; one per place, captured on its own if ``compiled``."""
+        key = (fn, resume.code.co_code, index, resume.params, nulls, compiled)
+        made = self.resumes.get(key)
+        if made is None:
+            made = types.FunctionType(resume.code, fn.__globals__, fn.__name__, None, fn.__closure__ if resume.freevars else None)
+            made.__qualname__, made.__module__ = fn.__qualname__, fn.__module__
+            if compiled:
+                made = make_dispatcher(made, self)
+            self.resumes[key] = made
+        return made
+
+
+class Missed:
+    """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries."""
+
+    def __init__(self, settings: Settings, bound=None):
+        self.settings, self.bound = settings, bound
+        self.dynamic = Dynamic(settings.dynamic)
+        self.captures: list[Captured] = []
+        self.given_up = False
+        self.reasons: list[str] = []
+
+    def __call__(self, dispatcher, values):
+        if self.given_up:
+            return None
+        with _lock:
+            return self.compile(dispatcher, values)
+
+    def compile(self, dispatcher, values):
+        fn = dispatcher.__wrapped__
+        if self.captures:
+            self.explain_miss(dispatcher, values)
+            if len(dispatcher.entries) >= config.cache_limit:
+                return self.give_up(fn)
+        capturing = native().set_capturing(True)
+        start = time.perf_counter()
+        try:
+            captured = Capture(fn, values, self.settings, self.dynamic, self.bound).run()
+            target = captured.target or eager_target(fn)
+            program = self.guard_program(captured)
+            entry = dispatcher.add_entry(program, target)
+        except Unsupported:
+            raise
+        except Exception as error:
+            return self.failed(fn, error)
+        finally:
+            native().set_capturing(capturing)
+        logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
+        self.captures.append(captured)
+        if self.settings.on_capture is not None:
+            self.settings.on_capture(captured)
+        return target
+
+    def guard_program(self, captured):
+        accessors, checks, texts, index = captured.guards.program()
+        state = native_guards.global_state_snapshot()
+        rows = []
+        for (at, kind, payload), text in zip(checks, texts):
+            if kind == "global_state":
+                rows.append((-1, kind, state))
+            else:
+                rows.append((at, kind, payload, text))
+        if captured.predicates:
+            rows.append(size_conditions(captured, accessors, index))
+        program = native_guards.program(accessors, rows)
+        if guards_log:
+            guards_log("\n".join(texts))
+        return program
+
+    def explain_miss(self, dispatcher, values):
+        why = []
+        for entry in dispatcher.entries:
+            try:
+                why.append(native_guards.explain(entry.guards, values) or "it fits now")
+            except Exception as error:  # a log line must not stop the program
+                why.append(f"not known ({error})")
+        self.reasons = why
+        if recompiles_log:
+            fn = dispatcher.__wrapped__
+            code = fn.__code__
+            lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
+            recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}")
+
+    def give_up(self, fn):
+        self.given_up = True
+        code = fn.__code__
+        text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.cache_limit} times and runs in "
+                f"eager from now on. What kept changing: {self.reasons[-1] if self.reasons else 'not known'}")
+        recompiles_log(text)
+        warnings.warn(text, stacklevel=3)
+        return None
+
+    def failed(self, fn, error):
+        """An internal failure: one warning and eager from now on, or the error itself with ``fullgraph`` or ``config.strict``."""
+        if self.settings.fullgraph or config.strict:
+            raise error
+        self.given_up = True
+        code = fn.__code__
+        warnings.warn(f"jit: compiling {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) failed with "
+                      f"{type(error).__name__}: {error}; it runs in eager. JIT_STRICT=1 raises instead.", stacklevel=3)
+        return None
+
+
+def eager_target(fn):
+    """A function of the bound locals that calls ``fn`` as the program did."""
+    code = fn.__code__
+    n_pos, n_kwonly = code.co_argcount, code.co_kwonlyargcount
+    has_varargs, has_varkw = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    if not (n_kwonly or has_varargs or has_varkw):
+        return fn
+    names = code.co_varnames[n_pos: n_pos + n_kwonly]
+
+    def target(*values):
+        kwonly = dict(zip(names, values[n_pos: n_pos + n_kwonly]))
+        rest = values[n_pos + n_kwonly:]
+        varargs = rest[0] if has_varargs else ()
+        varkw = rest[-1] if has_varkw else {}
+        return fn(*values[:n_pos], *varargs, **kwonly, **varkw)
+
+    return target
+
+
+def size_conditions(captured, accessors, index):
+    """The predicates on symbolic sizes as one native check."""
+    locations: list[int] = []
+    regs: list[tuple] = []
+    symbols: dict[str, int] = {}
+
+    def locate(source):
+        at = index.get(source)
+        if at is None:
+            raise GuardError(f"no accessor for {source}")
+        if at not in locations:
+            locations.append(at)
+        return locations.index(at)
+
+    def reg(row):
+        regs.append(row)
+        return len(regs) - 1
+
+    def symbol(name):
+        if name not in symbols:
+            origin, what, *dim = captured.origins[name]
+            symbols[name] = reg((what, locate(origin), *dim) if what in ("size", "stride") else ("int", locate(origin)))
+        return symbols[name]
+
+    def build(tree):
+        if isinstance(tree, int):
+            return reg(("const", tree))
+        if isinstance(tree, str):
+            return symbol(tree)
+        name = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "max": "max", "min": "min"}[tree[0]]
+        return reg((name, build(tree[1]), build(tree[2])))
+
+    conditions = [(build(as_operations(p.expr)), p.kind) for p in captured.predicates]
+    for name in captured.origins:  # 0 and 1 were specialised
+        conditions.append((reg(("sub", symbol(name), reg(("const", 2)))), ">=0"))
+    return (-1, "dims", (tuple(locations), tuple(regs), tuple(conditions)))
+
+
+def make_dispatcher(fn, settings: Settings, bound=None):
+    """The native callable of a function. ``bound``: the object that local 0 always is."""
+    missed = Missed(settings, bound)
+    dispatcher = native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound)
+    _dispatchers.add(dispatcher)
+    return dispatcher
+
+
+def count_graph():
+    _counts["graphs"] += 1
+
+
+def compile_count() -> int:
+    """Graphs compiled so far in this process."""
+    return _counts["graphs"]
+
+
+def reset():
+    """Forget every entry of every dispatcher."""
+    for dispatcher in list(_dispatchers):
+        dispatcher.clear()
+        missed = dispatcher.on_miss
+        if isinstance(missed, Missed):
+            missed.captures.clear()
+            missed.given_up = False
+            missed.dynamic = Dynamic(missed.settings.dynamic)
+            missed.settings.resumes.clear()
+    native().release_pool()

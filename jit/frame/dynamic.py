@@ -1,0 +1,46 @@
+"""Which sizes and integers become symbols: those that changed since an earlier capture, and those marked or asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from .source import Source
+
+_MARKED = "_jit_dynamic_dims"
+
+
+def mark_dynamic(tensor: torch.Tensor, *dims: int):
+    """Ask that these dims of ``tensor`` become symbols at its next capture."""
+    setattr(tensor, _MARKED, set(getattr(tensor, _MARKED, ())) | {d % tensor.dim() for d in dims})
+
+
+class Dynamic:
+    """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a symbol at
+    once, False none ever."""
+
+    def __init__(self, mode: bool | None):
+        self.mode = mode
+        self.sizes: dict[Source, list] = {}
+        self.integers: dict[Source, object] = {}
+
+    def tensor_dims(self, source, tensor) -> set[int]:
+        """The dims of an input that are to be symbols; remembers its sizes for the next time."""
+        marked = set(getattr(tensor, _MARKED, ()))
+        if self.mode is False or source is None:
+            return marked
+        seen = self.sizes.get(source)
+        now = list(tensor.shape)
+        if seen is None or len(seen) != len(now):
+            self.sizes[source] = now
+            return marked | (set(range(tensor.dim())) if self.mode and not source.watched else set())
+        self.sizes[source] = [a if a == b else None for a, b in zip(seen, now)]
+        changed = {i for i, size in enumerate(self.sizes[source]) if size is None}
+        return marked | changed | (set(range(tensor.dim())) if self.mode and not source.watched else set())
+
+    def is_symbol(self, source, value: int) -> bool:
+        """True if an integer argument is to be a symbol."""
+        if self.mode is False or source is None or source.watched:
+            return False
+        if self.integers.setdefault(source, value) != value:
+            self.integers[source] = None
+        return self.integers[source] is None or bool(self.mode)

@@ -1,0 +1,348 @@
+"""From values back to bytecode: the rewritten function that runs the graph, replays the effects and rebuilds what is live.
+
+Commands are recorded first, because what the graph has to return is known only when everything that is rebuilt has been seen;
+``finish`` then puts the graph call in front and assembles.
+"""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+from ..errors import Unsupported
+from ..graph.dim_trees import as_operations
+from . import source as src
+from .assemble import Assembler, function_from
+from .values.base import Value
+from .values.constant import Constant
+from .values.containers import DictValue, ListValue, SetValue, TupleValue
+from .values.functions import CellValue, ClassValue
+from .values.objects import DELETED, ObjectValue
+
+def _set_dict_entry(obj, name, value):
+    """An attribute written past the class's own ``__setattr__``."""
+    object.__setattr__(obj, name, value)
+
+
+class Emitter:
+    """Records the body of the rewritten function.
+
+    Attributes:
+        outputs: tensor values that the graph has to return, in order; they are unpacked into ``.out0`` and so on.
+        dims: symbolic integers that the plan has to return besides.
+    """
+
+    def __init__(self, session, code, argnames):
+        self.session, self.code = session, code
+        self.argnames = [f".a{i}" for i in range(len(argnames))]
+        self.prelude: list[tuple] = []
+        self.sources: dict = {}
+        self.commands: list[tuple] = []
+        self.outputs: list = []
+        self.output_index: dict = {}
+        self.memo: dict = {}
+        self.building: set = set()
+        self.temporaries = 0
+        self.code_globals: dict | None = None
+
+    # -- recording ------------------------------------------------------------------------------------------------
+
+    def cmd(self, name, *args):
+        self.commands.append((name, args))
+
+    def load_const(self, obj):
+        self.cmd("load_const", obj)
+
+    def load_attr(self, name):
+        self.cmd("load_attr", name)
+
+    def build_slice(self, n):
+        self.cmd("build_slice", n)
+
+    def push_null(self):
+        self.cmd("push_null")
+
+    def temporary(self) -> str:
+        self.temporaries += 1
+        return f".t{self.temporaries}"
+
+    def memoised(self, value) -> bool:
+        return self.key(value) in self.memo
+
+    @staticmethod
+    def key(value):
+        return value.identity() if not isinstance(value, Constant) else ("constant", id(value))
+
+    def load(self, value: Value):
+        """Emit bytecode that pushes the object of a value; a value that is rebuilt is built once."""
+        if type(value) is Constant:
+            self.load_const(value.value)
+            return
+        key = self.key(value)
+        name = self.memo.get(key)
+        if name is not None:
+            self.cmd("load_fast", name)
+            return
+        if key in self.building:
+            raise Unsupported(f"{value.describe()} that contains itself leaves the captured region", kind="cyclic-value")
+        self.building.add(key)
+        start = len(self.commands)
+        value.emit(self)
+        self.building.discard(key)
+        if key not in self.memo and len(self.commands) - start > 1 and value is not None and not value.is_const():
+            self.remember(key)
+            self.keep_alive(value)
+
+    def keep_alive(self, value):
+        self.session.keep.append(value)
+
+    def remember(self, key):
+        """Store the top of the stack in a temporary for later loads, leaving it on the stack."""
+        name = self.temporary()
+        self.memo[key] = name
+        self.cmd("copy", 1)
+        self.cmd("store_fast", name)
+
+    # -- values -----------------------------------------------------------------------------------------------------
+
+    def load_source(self, source):
+        """Push the object at a source. What is read from another object is read at the start, before anything changes."""
+        if source.base is None:
+            self._walk_source(source)
+            return
+        name = self.sources.get(source)
+        if name is None:
+            body, self.commands = self.commands, []
+            self._walk_source(source)
+            name = self.sources[source] = self.temporary()
+            self.cmd("store_fast", name)
+            self.prelude += self.commands
+            self.commands = body
+        self.cmd("load_fast", name)
+
+    def _walk_source(self, source):
+        """The same steps as the guards take."""
+        kind, payload = source.step()
+        if kind == "local":
+            self.cmd("load_fast", self.argnames[payload])
+        elif kind == "const":
+            self.load_const(payload)
+        elif kind in ("dict_attr", "getattr"):
+            self.load_source(source.base)
+            self.load_attr(payload)
+        elif kind == "item":
+            self.load_item(source, payload)
+        elif kind == "cell":
+            self.load_source(source.base)
+            self.load_attr("cell_contents")
+        elif kind == "dict":
+            self.load_source(source.base)
+            self.load_attr("__dict__")
+        elif kind == "type":
+            self.call_with(lambda: self.load_source(source.base), type)
+        elif kind == "function":
+            self.load_source(source.base)
+            self.load_attr({"code": "__code__", "defaults": "__defaults__", "kwdefaults": "__kwdefaults__", "dict": "__dict__"}[payload])
+        elif kind == "closure":
+            self.load_source(source.base)
+            self.load_attr("__closure__")
+            self.load_const(payload)
+            self.cmd("subscript")
+        elif kind in ("type_attr", "class_attr"):
+            raise Unsupported(f"rebuilding {source}", kind="rebuild")
+        else:
+            raise Unsupported(f"rebuilding {source}", kind="rebuild")
+
+    def load_item(self, source, key):
+        self.load_source(source.base)
+        self.load_const(key)
+        self.cmd("subscript")
+
+    def call_with(self, push, fn):
+        self.push_null()
+        self.load_const(fn)
+        push()
+        self.cmd("call", 1)
+
+    def load_source_or_const(self, value):
+        """A real object: by its source, or itself where the guards pin its identity."""
+        source = value.source
+        if source is None or isinstance(source.root, src.Const):
+            if source is not None:
+                self.session.guards.add(source, "is", value.obj)
+            self.load_const(value.obj)
+        else:
+            self.load_source(source)
+
+    def load_graph_output(self, tensor):
+        index = self.output_index.get(id(tensor._handle))
+        if index is None:
+            index = self.output_index[id(tensor._handle)] = len(self.outputs)
+            self.outputs.append(tensor)
+        self.cmd("load_fast", f".out{index}")
+
+    def load_dim(self, dim):
+        """A symbolic integer: arithmetic on the sizes that its symbols stand for."""
+        self._dim_tree(as_operations(dim))
+
+    def _dim_tree(self, tree):
+        if isinstance(tree, int):
+            self.load_const(tree)
+        elif isinstance(tree, str):
+            self.load_symbol(tree)
+        else:
+            symbol, a, b = tree
+            if symbol in ("max", "min"):
+                self.push_null()
+                self.load_const(max if symbol == "max" else min)
+                self._dim_tree(a)
+                self._dim_tree(b)
+                self.cmd("call", 2, ())
+                return
+            self._dim_tree(a)
+            self._dim_tree(b)
+            self.cmd("binary_op", symbol)
+
+    def load_symbol(self, name):
+        origin, what, *dim = self.session.tracer.env.origins[name]
+        if what == "int":
+            self.load_source(origin)
+            return
+        self.push_null()
+        self.load_const(torch.Tensor.size if what == "size" else torch.Tensor.stride)
+        self.load_source(origin)
+        self.load_const(dim[0])
+        self.cmd("call", 2, ())
+
+    def call_const(self, fn, args, kwargs=None):
+        """Push ``fn(*args, **kwargs)`` for a constant callable and values."""
+        self.push_null()
+        self.load_const(fn)
+        for a in args:
+            self.load(a)
+        kwargs = kwargs or {}
+        for v in kwargs.values():
+            self.load(v)
+        self.cmd("call", len(args) + len(kwargs), tuple(kwargs))
+
+    def class_value(self, cls):
+        return ClassValue(cls)
+
+    def build_tuple(self, values):
+        for v in values:
+            self.load(v)
+        self.cmd("build_tuple", len(values))
+
+    def build_list(self, value: ListValue):
+        for v in value.elements:
+            self.load(v)
+        self.cmd("build_list", len(value.elements))
+
+    def build_dict(self, value: DictValue):
+        for k, v in value.entries.values():
+            self.load(k)
+            self.load(v)
+        self.cmd("build_dict", len(value.entries))
+
+    def build_cell(self, value: CellValue):
+        contents = value.contents
+        if contents is CellValue.UNSET:
+            self.call_const(types.CellType, [])
+            return
+        self.call_const(types.CellType, [])
+        self.remember(self.key(value))
+        self.cmd("copy", 1)
+        self.load(contents)
+        self.cmd("swap", 2)
+        self.cmd("store_attr", "cell_contents")
+
+    def build_function(self, value):
+        """A function made while capturing: ``types.FunctionType`` with its cells, defaults and attributes."""
+        closure = TupleValue(list(value._closure)) if value._closure else Constant(None)
+        defaults = value._defaults or Constant(None)
+        self.push_null()
+        self.load_const(types.FunctionType)
+        self.load_const(value.code)
+        self.load_const(value.globals)
+        self.load_const(value.code.co_name)
+        self.load(defaults)
+        self.load(closure)
+        self.cmd("call", 5, ())
+        self.remember(self.key(value))
+        if value._kwdefaults is not None:
+            self.attribute_of_top("__kwdefaults__", value._kwdefaults)
+        if value.annotations is not None:
+            self.attribute_of_top("__annotations__", value.annotations)
+        for name, attr in value.attrs.items():
+            if attr is not DELETED:
+                self.attribute_of_top(name, attr)
+
+    def attribute_of_top(self, name, value):
+        self.cmd("copy", 1)
+        self.load(value)
+        self.cmd("swap", 2)
+        self.cmd("store_attr", name)
+
+    def build_object(self, value: ObjectValue, fn, args, fill=None):
+        """Push ``fn(*args)``, then its contents through ``fill`` = (C method, elements | None for a dict) and its attributes."""
+        self.call_const(fn, args)
+        self.remember(self.key(value))
+        name = self.memo[self.key(value)]
+        if fill is not None:
+            method, elements = fill
+            self.push_null()
+            self.load_const(method)
+            self.cmd("load_fast", name)
+            if elements is None:
+                self.build_dict(value)
+            else:
+                self.build_tuple(elements)
+            self.cmd("call", 2, ())
+            self.cmd("pop")
+        for attr, v in value.attrs.items():
+            if v is not DELETED:
+                self.push_null()
+                self.load_const(_set_dict_entry)
+                self.cmd("load_fast", name)
+                self.load_const(attr)
+                self.load(v)
+                self.cmd("call", 3, ())
+                self.cmd("pop")
+
+    def replay(self, effects):
+        """Do the logged changes, in order."""
+        for fn, args in effects:
+            self.call_const(fn, args)
+            self.cmd("pop")
+
+    # -- assembling -----------------------------------------------------------------------------------------------
+
+    def finish(self, plan, plan_inputs, name: str):
+        """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors
+        of ``outputs``; None when there is no graph."""
+        asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
+        body, self.commands = self.commands, []
+        asm_globals = self.code_globals or {}
+        if plan is not None:
+            self.push_null()
+            self.load_const(plan)
+            for source in plan_inputs:
+                self.load_source(source)
+            self.cmd("call", len(plan_inputs), ())
+            if len(self.outputs):
+                self.cmd("unpack_sequence", len(self.outputs))
+                for i in range(len(self.outputs)):
+                    self.cmd("store_fast", f".out{i}")
+            else:
+                self.cmd("pop")
+        labels: dict = {}
+        for command, args in self.prelude + self.commands + body:
+            if command == "branch":
+                labels[args[1]] = asm.new_label(args[1])
+                asm.emit(args[0], target=labels[args[1]])
+            elif command == "place":
+                asm.place(labels[args[0]])
+            else:
+                getattr(asm, command)(*args)
+        return function_from(asm.finish(), asm_globals, name)

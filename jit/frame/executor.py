@@ -1,0 +1,136 @@
+"""The stack machine: one ``Frame`` per Python function being executed, a handler per canonical op."""
+
+from __future__ import annotations
+
+from ..errors import Unsupported
+from .decode import decode
+from .values.base import Raised, Value
+from .values.functions import CellValue, FunctionValue
+
+HANDLERS: dict = {}
+MAX_STEPS = 2_000_000
+
+
+def op(*names):
+    """Register the handler of canonical ops: ``fn(frame, instr)``. It returns None to go on, or the next instruction's index."""
+
+    def decorate(fn):
+        for name in names:
+            HANDLERS[name] = fn
+        return fn
+
+    return decorate
+
+
+class Null(Value):
+    """The empty stack slot below a callable."""
+
+    def emit(self, e):
+        e.push_null()
+
+    def describe(self):
+        return "NULL"
+
+
+NULL = Null()
+
+
+class Returned(Exception):
+    """Leaves the loop with the frame's result."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Yielded(Exception):
+    """Leaves the loop of a generator's frame with what it yields."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Frame:
+    """Execution state of one call: locals, cells, stack, program counter."""
+
+    def __init__(self, session, fn: FunctionValue, bound: dict[str, Value]):
+        self.s, self.fn = session, fn
+        self.code = decode(fn.code)
+        self.instructions = self.code.instructions
+        self.globals = fn.globals
+        self.locals = bound
+        self.cells: dict[str, CellValue] = {}
+        self.stack: list[Value] = []
+        self.pc = 0
+        free = fn.code.co_freevars
+        if free:
+            self.cells.update(zip(free, fn.cells(session)))
+
+    # -- stack ----------------------------------------------------------------------------------------------------
+
+    def push(self, value):
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        return self.stack.pop()
+
+    def popn(self, n) -> list[Value]:
+        if n == 0:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values
+
+    def where(self):
+        instr = self.instructions[min(self.pc, len(self.instructions) - 1)]
+        return (self.fn.code.co_filename, instr.line or self.fn.code.co_firstlineno, self.fn.code.co_qualname)
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def run_inlined(self) -> Value:
+        """Run to the end as a callee of the frame being executed."""
+        s = self.s
+        s.frames.append(self)
+        depth = len(s.current_exception)
+        try:
+            self.loop()
+        except Returned as done:
+            return done.value
+        finally:
+            if s.frames and s.frames[-1] is self:
+                s.frames.pop()
+            del s.current_exception[depth:]
+        raise AssertionError("unreachable")
+
+    def loop(self):
+        """Execute until the frame returns, yields or raises."""
+        instructions, handlers, s = self.instructions, HANDLERS, self.s
+        while True:
+            instr = instructions[self.pc]
+            handler = handlers.get(instr.op)
+            if handler is None:
+                raise Unsupported(f"bytecode instruction {instr.op}", kind="opcode")
+            s.steps += 1
+            if s.steps > MAX_STEPS:
+                raise Unsupported(f"more than {MAX_STEPS} instructions in one capture", kind="long-loop")
+            try:
+                following = handler(self, instr)
+            except Raised as raised:
+                self.pc = self.unwind(instr, raised)
+                continue
+            self.pc = self.pc + 1 if following is None else following
+
+    def unwind(self, instr, raised: Raised) -> int:
+        """Enter the exception handler around ``instr``, or leave the frame."""
+        if instr.handler is None:
+            raise raised
+        index, depth, push_lasti = instr.handler
+        del self.stack[depth:]
+        if push_lasti:
+            from .values.constant import Constant
+
+            self.push(Constant(instr.offset))
+        self.push(raised.value)
+        return index
+
+
+from . import opcodes  # noqa: E402,F401  (fills HANDLERS)

@@ -1,0 +1,79 @@
+"""The guards of one capture: facts about sources, recorded when they are used, translated to the native guard program."""
+
+from __future__ import annotations
+
+from .source import Source
+
+
+class Guards:
+    """An append-only list of (source, kind, payload) without repeats, with checkpoints.
+
+    Kinds are those of ``jit.runtime.guards``. Payloads that cannot be hashed are compared by identity.
+    """
+
+    def __init__(self):
+        self._rows: list[tuple] = []
+        self._seen: set = set()
+
+    @staticmethod
+    def _key(source, kind, payload):
+        if kind in ("eq", "dict_keys"):
+            return (source, kind, type(payload), repr(payload))
+        return (source, kind, payload if isinstance(payload, (str, int, Source)) else id(payload))
+
+    def add(self, source: Source, kind: str, payload=None):
+        """Record a fact; a value without a source (made while capturing) needs none."""
+        if source is None:
+            return
+        key = self._key(source, kind, payload)
+        if key not in self._seen:
+            self._seen.add(key)
+            self._rows.append((source, kind, payload, key))
+
+    def checkpoint(self) -> int:
+        return len(self._rows)
+
+    def rollback(self, mark: int):
+        for row in self._rows[mark:]:
+            self._seen.discard(row[3])
+        del self._rows[mark:]
+
+    def __len__(self):
+        return len(self._rows)
+
+    def rows(self):
+        """(source, kind, payload) in the order of recording."""
+        return [row[:3] for row in self._rows]
+
+    def program(self):
+        """-> (accessors, checks, descriptions): accessors as (parent, kind, payload), checks as (accessor, kind, payload)."""
+        index: dict[Source, int] = {}
+        accessors: list[tuple] = []
+
+        def locate(source: Source) -> int:
+            at = index.get(source)
+            if at is None:
+                parent = -1 if source.base is None else locate(source.base)
+                kind, payload = source.step()
+                at = index[source] = len(accessors)
+                accessors.append((parent, kind, payload))
+            return at
+
+        checks, texts = [], []
+        for source, kind, payload, _ in self._rows:
+            at = locate(source)
+            value = locate(payload) if isinstance(payload, Source) else payload
+            checks.append((at, kind, value))
+            texts.append(f"{source}: {describe(kind, payload)}")
+        return accessors, checks, texts, index
+
+
+def describe(kind: str, payload) -> str:
+    """A guard in words, for logs and ``explain``."""
+    if kind == "type_is":
+        return f"type is {payload.__qualname__}"
+    if kind == "is":
+        return f"is {getattr(payload, '__qualname__', None) or type(payload).__name__ + ' at ' + hex(id(payload))}"
+    if kind == "eq":
+        return f"== {payload!r}"
+    return f"{kind} {payload!s}"

@@ -1,0 +1,3 @@
+"""What the compiler knows of Python's own library, by table: builtins, container methods, the standard library, torch."""
+
+from . import builtin_functions, classes, container_methods, stdlib, torch_functions, wrapping  # noqa: F401

@@ -1,0 +1,135 @@
+"""Calling classes that are implemented in C: containers, descriptors, iterators, exceptions' helpers."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import types
+
+import torch
+
+from ...errors import Unsupported
+from ..opcodes.containers import mapping_items
+from ..tables import on_call
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
+from ..values.functions import CellValue, FunctionValue, MethodValue, PartialValue
+from ..values.objects import ObjectValue
+from .builtin_functions import length_value
+
+
+@on_call(list)
+def list_(s, args, kwargs):
+    return ListValue(args[0].items_list(s) if args else [])
+
+
+@on_call(tuple)
+def tuple_(s, args, kwargs):
+    if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
+        return args[0]
+    return TupleValue(args[0].items_list(s) if args else [])
+
+
+@on_call(torch.Size)
+def size_(s, args, kwargs):
+    return TupleValue(args[0].items_list(s) if args else [], torch.Size)
+
+
+on_call(set)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if args else []))
+on_call(frozenset)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if args else [], frozenset))
+
+
+def fill_dict(s, target: DictValue, args, kwargs):
+    """``dict.update`` semantics on a new or real dict value."""
+    pairs = []
+    if args:
+        source = args[0]
+        if isinstance(source, DictValue) or isinstance(source, ObjectValue) and source.has_special(s, "keys"):
+            pairs = mapping_items(s, source)
+        else:
+            for item in source.items_list(s):
+                pair = item.items_list(s)
+                if len(pair) != 2:
+                    raise Raised(s.exception(ValueError(f"dictionary update sequence element #{len(pairs)} has length {len(pair)}; 2 is required")))
+                pairs.append(tuple(pair))
+    pairs += [(Constant(k), v) for k, v in kwargs.items()]
+    return pairs
+
+
+@on_call(dict)
+def dict_(s, args, kwargs):
+    value = DictValue({})
+    entries = {}
+    for k, v in fill_dict(s, value, args, kwargs):
+        h = k.hash_key(s)
+        entries[h] = (entries[h][0] if h in entries else k, v)
+    return DictValue(entries)
+
+
+@on_call(collections.OrderedDict)
+def ordered_dict(s, args, kwargs):
+    return DictValue(dict_(s, args, kwargs).entries, collections.OrderedDict)
+
+
+@on_call(collections.defaultdict)
+def default_dict(s, args, kwargs):
+    factory = args[0] if args else Constant(None)
+    return DictValue(dict_(s, args[1:], kwargs).entries, collections.defaultdict, factory=factory)
+
+
+@on_call(collections.deque)
+def deque_(s, args, kwargs):
+    maxlen = kwargs.get("maxlen", args[1] if len(args) > 1 else Constant(None)).const(s)
+    value = DequeValue([], maxlen=maxlen)
+    value._elements = value.trimmed((kwargs.get("iterable") or args[0]).items_list(s) if args or "iterable" in kwargs else [])
+    return value
+
+
+@on_call(dict.fromkeys)
+def dict_fromkeys(s, args, kwargs):
+    value = args[1] if len(args) > 1 else Constant(None)
+    return DictValue({k.hash_key(s): (k, value) for k in args[0].items_list(s)})
+
+
+@on_call(property, classmethod, staticmethod)
+def descriptor_class(s, args, kwargs):
+    raise Unsupported("a descriptor made while capturing", kind="class-statement")
+
+
+@on_call(functools.partial)
+def partial_(s, args, kwargs):
+    fn, rest = args[0], list(args[1:])
+    if isinstance(fn, PartialValue):
+        return PartialValue(fn.fn, [*fn.args, *rest], {**fn.kwargs, **kwargs})
+    return PartialValue(fn, rest, dict(kwargs))
+
+
+@on_call(types.MethodType)
+def method_type(s, args, kwargs):
+    return MethodValue(args[0], args[1])
+
+
+@on_call(types.CellType)
+def cell_type(s, args, kwargs):
+    return CellValue(args[0] if args else CellValue.UNSET)
+
+
+@on_call(types.SimpleNamespace)
+def simple_namespace(s, args, kwargs):
+    raise Unsupported("types.SimpleNamespace made while capturing", kind="instantiate")
+
+
+for _cls in (torch.device, torch.finfo, torch.iinfo):
+    on_call(_cls)(lambda s, args, kwargs, cls=_cls: s.fold(cls, args, kwargs))
+
+
+@on_call(dict.__new__, list.__new__, tuple.__new__, set.__new__, frozenset.__new__, collections.OrderedDict.__new__)
+def container_new(s, args, kwargs):
+    return s.allocate(args[0].const(s), args[1:], kwargs)
+
+
+@on_call(BaseException.__new__, Exception.__new__)
+def exception_new(s, args, kwargs):
+    return s.allocate(args[0].const(s), args[1:], kwargs)

@@ -1,0 +1,533 @@
+"""Methods of list, tuple, dict, set, deque and their C subclasses."""
+
+from __future__ import annotations
+
+import collections
+
+from .. import operators
+from ..values.base import Raised, Value
+from ..values.constant import Constant
+from ..values.containers import (DequeValue, DictValue, InstanceDict, ListValue, SequenceValue, SetValue, TupleValue, method)
+from ..values.iterators import DictIterator, SequenceIterator
+from .builtin_functions import length_value, sort_values
+from .classes import fill_dict
+
+NONE = Constant(None)
+
+
+# -- shared special methods ------------------------------------------------------------------------------------------------
+
+
+def _shared(cls, value_cls):
+    method(cls, "__len__")(lambda v, s, a, k: (lambda n: Constant(n))(v.plain_length(s)))
+    method(cls, "__iter__")(lambda v, s, a, k: v.plain_iter(s))
+    method(cls, "__contains__")(lambda v, s, a, k: Constant(v.plain_contains(s, a[0])))
+    method(cls, "__getitem__")(lambda v, s, a, k: v.plain_getitem(s, a[0]))
+    for symbol, (_, name, _r) in operators.COMPARE.items():
+        def compare(v, s, a, k, symbol=symbol):
+            result = operators._compare_containers(s, symbol, v, a[0])
+            return Constant(NotImplemented if result is None else result)
+        method(cls, name)(compare)
+
+
+for _cls, _value in ((list, ListValue), (tuple, TupleValue), (dict, DictValue), (set, SetValue), (frozenset, SetValue),
+                     (collections.deque, DequeValue), (collections.OrderedDict, DictValue)):
+    _shared(_cls, _value)
+    method(_cls, "__init_subclass__")(lambda v, s, a, k: NONE)
+
+
+@method(list, "__setitem__")
+@method(dict, "__setitem__")
+@method(collections.OrderedDict, "__setitem__")
+@method(collections.deque, "__setitem__")
+def setitem(v, s, a, k):
+    v.plain_setitem(s, a[0], a[1])
+    return NONE
+
+
+@method(dict, "__delitem__")
+@method(collections.OrderedDict, "__delitem__")
+def dict_delitem(v, s, a, k):
+    v.plain_delitem(s, a[0])
+    return NONE
+
+
+@method(list, "__delitem__")
+def list_delitem(v, s, a, k):
+    v.delitem(s, a[0])
+    return NONE
+
+
+@method(list, "__add__", )
+@method(tuple, "__add__")
+def add(v, s, a, k):
+    return operators.binary(s, "+", type(v)(v.load(s)), a[0])
+
+
+# -- list ----------------------------------------------------------------------------------------------------------------
+
+
+def _change(v, s, new, fn, args):
+    s.set_elements(v, new)
+    v.changed(s, fn, args)
+    return NONE
+
+
+@method(list, "__init__")
+def list_init(v, s, a, k):
+    return _change(v, s, a[0].items_list(s) if a else [], list.__init__, a)
+
+
+@method(list, "append")
+def list_append(v, s, a, k):
+    return _change(v, s, v.load(s) + [a[0]], list.append, a)
+
+
+@method(list, "extend")
+def list_extend(v, s, a, k):
+    values = a[0].items_list(s)
+    return _change(v, s, v.load(s) + values, list.extend, [TupleValue(values)])
+
+
+@method(list, "insert")
+def list_insert(v, s, a, k):
+    new = list(v.load(s))
+    new.insert(s.index(a[0]), a[1])
+    return _change(v, s, new, list.insert, a)
+
+
+@method(list, "pop")
+def list_pop(v, s, a, k):
+    new = list(v.load(s))
+    index = s.index(a[0]) if a else -1
+    if not new:
+        raise Raised(s.exception(IndexError("pop from empty list")))
+    if not -len(new) <= index < len(new):
+        raise Raised(s.exception(IndexError("pop index out of range")))
+    value = new.pop(index)
+    _change(v, s, new, list.pop, [Constant(index)])
+    return value
+
+
+def position(s, values, item):
+    return next((i for i, x in enumerate(values) if operators.same_or_equal(s, x, item)), None)
+
+
+@method(list, "remove")
+def list_remove(v, s, a, k):
+    new = list(v.load(s))
+    at = position(s, new, a[0])
+    if at is None:
+        raise Raised(s.exception(ValueError("list.remove(x): x not in list")))
+    del new[at]
+    return _change(v, s, new, list.__delitem__, [Constant(at)])
+
+
+@method(list, "clear")
+def list_clear(v, s, a, k):
+    v.load(s)
+    return _change(v, s, [], list.clear, [])
+
+
+@method(list, "reverse")
+def list_reverse(v, s, a, k):
+    return _change(v, s, v.load(s)[::-1], list.reverse, [])
+
+
+@method(list, "copy")
+@method(list, "__copy__")
+def list_copy(v, s, a, k):
+    return ListValue(v.load(s))
+
+
+@method(list, "sort")
+def list_sort(v, s, a, k):
+    new = sort_values(s, v.load(s), k.get("key"), k.get("reverse"))
+    from ..values.containers import SliceValue
+
+    return _change(v, s, new, list.__setitem__, [SliceValue(NONE, NONE, NONE), TupleValue(new)])
+
+
+@method(list, "index")
+@method(tuple, "index")
+@method(collections.deque, "index")
+def sequence_index(v, s, a, k):
+    values = v.load(s)
+    start, stop, _ = slice(*(s.index(x) for x in a[1:])).indices(len(values)) if len(a) == 3 else slice(
+        s.index(a[1]) if len(a) > 1 else 0, None).indices(len(values))
+    at = position(s, values[start:stop], a[0])
+    if at is None:
+        text = {list: f"{_plain_repr(s, a[0])} is not in list", tuple: "tuple.index(x): x not in tuple"}.get(v.builtin, f"{_plain_repr(s, a[0])} is not in deque")
+        raise Raised(s.exception(ValueError(text)))
+    return Constant(start + at)
+
+
+def _plain_repr(s, value):
+    from .builtin_functions import to_text
+
+    return to_text(s, value, "__repr__").const(s)
+
+
+@method(list, "count")
+@method(tuple, "count")
+@method(collections.deque, "count")
+def sequence_count(v, s, a, k):
+    return Constant(sum(operators.same_or_equal(s, x, a[0]) for x in v.load(s)))
+
+
+@method(tuple, "__init__")
+@method(object, "__init__")
+def nothing(v, s, a, k):
+    return NONE
+
+
+@method(list, "__reversed__")
+def list_reversed(v, s, a, k):
+    return SequenceIterator(v, len(v.load(s)) - 1, -1)
+
+
+# -- torch.Size ------------------------------------------------------------------------------------------------------------
+
+import torch  # noqa: E402
+
+
+@method(torch.Size, "numel")
+def size_numel(v, s, a, k):
+    total = Constant(1)
+    for x in v.load(s):
+        total = operators.binary(s, "*", total, x)
+    return total
+
+
+# -- deque -----------------------------------------------------------------------------------------------------------------
+
+
+@method(collections.deque, "append")
+def deque_append(v, s, a, k):
+    return _change(v, s, v.trimmed(v.load(s) + [a[0]]), collections.deque.append, a)
+
+
+@method(collections.deque, "appendleft")
+def deque_appendleft(v, s, a, k):
+    return _change(v, s, v.trimmed([a[0]] + v.load(s), left=True), collections.deque.appendleft, a)
+
+
+@method(collections.deque, "extend")
+def deque_extend(v, s, a, k):
+    values = a[0].items_list(s)
+    return _change(v, s, v.trimmed(v.load(s) + values), collections.deque.extend, [TupleValue(values)])
+
+
+@method(collections.deque, "extendleft")
+def deque_extendleft(v, s, a, k):
+    values = a[0].items_list(s)
+    return _change(v, s, v.trimmed(values[::-1] + v.load(s), left=True), collections.deque.extendleft, [TupleValue(values)])
+
+
+def _deque_pop(at, fn):
+    def pop(v, s, a, k):
+        new = list(v.load(s))
+        if not new:
+            raise Raised(s.exception(IndexError("pop from an empty deque")))
+        value = new.pop(at)
+        _change(v, s, new, fn, [])
+        return value
+
+    return pop
+
+
+method(collections.deque, "pop")(_deque_pop(-1, collections.deque.pop))
+method(collections.deque, "popleft")(_deque_pop(0, collections.deque.popleft))
+
+
+@method(collections.deque, "rotate")
+def deque_rotate(v, s, a, k):
+    new = collections.deque(v.load(s))
+    new.rotate(s.index(a[0]) if a else 1)
+    return _change(v, s, list(new), collections.deque.rotate, a)
+
+
+@method(collections.deque, "clear")
+def deque_clear(v, s, a, k):
+    return _change(v, s, [], collections.deque.clear, [])
+
+
+@method(collections.deque, "copy")
+def deque_copy(v, s, a, k):
+    return v.like(v.load(s))
+
+
+@method(collections.deque, "reverse")
+def deque_reverse(v, s, a, k):
+    return _change(v, s, v.load(s)[::-1], collections.deque.reverse, [])
+
+
+# -- dict ------------------------------------------------------------------------------------------------------------------
+
+
+class DictView(Value):
+    """``dict.keys()``, ``values()`` or ``items()``."""
+
+    entries_view = True
+
+    def __init__(self, mapping, what):
+        self.mapping, self.what = mapping, what
+
+    def pytype(self, s):
+        return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[self.what]
+
+    def iter(self, s):
+        self.mapping.load(s)
+        return DictIterator(self.mapping, self.what)
+
+    def length(self, s):
+        return len(self.mapping.load(s))
+
+    def truth(self, s):
+        return bool(self.mapping.load(s))
+
+    def contains(self, s, item):
+        if self.what == "keys":
+            return self.mapping.plain_contains(s, item)
+        return super().contains(s, item)
+
+    def getattr(self, s, name):
+        if name == "mapping":
+            return self.mapping
+        return super().getattr(s, name)
+
+    def as_set(self, s):
+        return SetValue.of(s, self.items_list(s))
+
+    def emit(self, e):
+        e.load(self.mapping)
+        e.cmd("load_attr", self.what)
+        e.cmd("call_on_stack", 0)
+
+
+for _what in ("keys", "values", "items"):
+    method(dict, _what)(lambda v, s, a, k, what=_what: DictView(v, what))
+    method(collections.OrderedDict, _what)(lambda v, s, a, k, what=_what: DictView(v, what))
+
+
+@method(dict, "get")
+def dict_get(v, s, a, k):
+    if v.plain_contains(s, a[0]):
+        return v.plain_getitem(s, a[0])
+    return a[1] if len(a) > 1 else NONE
+
+
+def _set_entries(v, s, entries, fn, args):
+    s.set_field(v, "_entries", entries)
+    v.changed(s, fn, args)
+
+
+def _bulk(v, s, pairs):
+    for key, value in pairs:
+        if isinstance(v, InstanceDict):
+            v.plain_setitem(s, key, value)
+            continue
+        h = key.hash_key(s)
+        entries = dict(v.load(s))
+        entries[h] = (entries[h][0] if h in entries else key, value)
+        _set_entries(v, s, entries, v.raw("__setitem__"), [key, value])
+
+
+@method(dict, "update")
+@method(collections.OrderedDict, "update")
+def dict_update(v, s, a, k):
+    pairs = fill_dict(s, v, a, k)
+    if v.cls is not dict and v.user_special(s, "__setitem__") and v.cls.__mro__[1] is not dict:
+        for key, value in pairs:
+            v.setitem(s, key, value)
+    else:
+        _bulk(v, s, pairs)
+    return NONE
+
+
+@method(dict, "__init__")
+@method(collections.OrderedDict, "__init__")
+@method(collections.defaultdict, "__init__")
+def dict_init(v, s, a, k):
+    if issubclass(v.cls, collections.defaultdict):
+        s.set_field(v, "factory", a[0] if a else NONE)
+        a = a[1:]
+    if issubclass(v.cls, collections.OrderedDict):
+        return dict_update(v, s, a, k)
+    _bulk(v, s, fill_dict(s, v, a, k))
+    return NONE
+
+
+@method(collections.defaultdict, "__missing__")
+def default_missing(v, s, a, k):
+    v.load(s)
+    if v.factory is None or isinstance(v.factory, Constant):
+        raise Raised(s.exception(KeyError, [a[0]]))
+    value = v.factory.call(s, [], {})
+    v.setitem(s, a[0], value)
+    return value
+
+
+@method(dict, "setdefault")
+@method(collections.OrderedDict, "setdefault")
+def dict_setdefault(v, s, a, k):
+    if v.plain_contains(s, a[0]):
+        return v.plain_getitem(s, a[0])
+    value = a[1] if len(a) > 1 else NONE
+    v.setitem(s, a[0], value)
+    return value
+
+
+@method(dict, "pop")
+@method(collections.OrderedDict, "pop")
+def dict_pop(v, s, a, k):
+    if v.plain_contains(s, a[0]):
+        value = v.plain_getitem(s, a[0])
+        v.plain_delitem(s, a[0])
+        return value
+    default = a[1] if len(a) > 1 else k.get("default")
+    if default is None:
+        raise Raised(s.exception(KeyError, [a[0]]))
+    return default
+
+
+@method(dict, "popitem")
+@method(collections.OrderedDict, "popitem")
+def dict_popitem(v, s, a, k):
+    entries = v.load(s)
+    if not entries:
+        raise Raised(s.exception(KeyError("popitem(): dictionary is empty" if v.cls is dict else "dictionary is empty")))
+    last = (k.get("last") or (a[0] if a else Constant(True))).truth(s)
+    key, value = list(entries.values())[-1 if last else 0]
+    v.plain_delitem(s, key)
+    return TupleValue([key, value])
+
+
+@method(dict, "clear")
+@method(collections.OrderedDict, "clear")
+def dict_clear(v, s, a, k):
+    v.load(s)
+    _set_entries(v, s, {}, v.raw("clear"), [])
+    return NONE
+
+
+@method(dict, "copy")
+@method(collections.OrderedDict, "copy")
+@method(collections.defaultdict, "copy")
+def dict_copy(v, s, a, k):
+    return DictValue(dict(v.load(s)), v.cls, factory=v.factory)
+
+
+@method(collections.OrderedDict, "move_to_end")
+def move_to_end(v, s, a, k):
+    last = (k.get("last") or (a[1] if len(a) > 1 else Constant(True))).truth(s)
+    entries = dict(v.load(s))
+    h = a[0].hash_key(s)
+    if h not in entries:
+        raise Raised(s.exception(KeyError, [a[0]]))
+    entry = entries.pop(h)
+    entries = {**entries, h: entry} if last else {h: entry, **entries}
+    _set_entries(v, s, entries, collections.OrderedDict.move_to_end, [a[0], Constant(last)])
+    return NONE
+
+
+@method(dict, "__reversed__")
+def dict_reversed(v, s, a, k):
+    v.load(s)
+    return DictIterator(v, "keys", backwards=True)
+
+
+@method(dict, "__or__")
+def dict_or(v, s, a, k):
+    return operators.binary(s, "|", v, a[0])
+
+
+# -- set -------------------------------------------------------------------------------------------------------------------
+
+
+@method(set, "__init__")
+def set_init(v, s, a, k):
+    v.update(s, SetValue.of(s, a[0].items_list(s)).entries if a else {}, set.__init__, a)
+    return NONE
+
+
+@method(set, "add")
+def set_add(v, s, a, k):
+    entries = dict(v.load(s))
+    entries.setdefault(a[0].hash_key(s), a[0])
+    v.update(s, entries, set.add, a)
+    return NONE
+
+
+def _set_remove(strict):
+    def remove(v, s, a, k):
+        entries = dict(v.load(s))
+        if entries.pop(a[0].hash_key(s), None) is None:
+            if strict:
+                raise Raised(s.exception(KeyError, [a[0]]))
+            return NONE
+        v.update(s, entries, set.discard, a)
+        return NONE
+
+    return remove
+
+
+method(set, "remove")(_set_remove(True))
+method(set, "discard")(_set_remove(False))
+
+
+@method(set, "clear")
+def set_clear(v, s, a, k):
+    v.load(s)
+    v.update(s, {}, set.clear, [])
+    return NONE
+
+
+@method(set, "copy")
+@method(frozenset, "copy")
+def set_copy(v, s, a, k):
+    return SetValue(dict(v.load(s)), v.cls)
+
+
+@method(set, "pop")
+def set_pop(v, s, a, k):
+    entries = dict(v.load(s))
+    if not entries:
+        raise Raised(s.exception(KeyError("pop from an empty set")))
+    real = set(v.obj) if v.obj is not None else set(entries)
+    first = next(iter(real))
+    value = entries.pop(first)
+    v.update(s, entries, set.discard, [value])
+    return value
+
+
+def _set_operation(symbol, update):
+    def operation(v, s, a, k):
+        result = v
+        for other in a:
+            result = operators.binary(s, symbol, result if not update else v, SetValue.of(s, other.items_list(s)), update)
+        if not a and not update:
+            return SetValue(dict(v.load(s)), v.cls)
+        return NONE if update else result
+
+    return operation
+
+
+for _name, _symbol in (("union", "|"), ("intersection", "&"), ("difference", "-"), ("symmetric_difference", "^")):
+    for _cls in (set, frozenset):
+        method(_cls, _name)(_set_operation(_symbol, False))
+for _name, _symbol in (("update", "|"), ("intersection_update", "&"), ("difference_update", "-"), ("symmetric_difference_update", "^")):
+    method(set, _name)(_set_operation(_symbol, True))
+
+
+def _set_relation(test):
+    def relation(v, s, a, k):
+        return Constant(test(set(v.load(s)), set(SetValue.of(s, a[0].items_list(s)).entries)))
+
+    return relation
+
+
+for _cls in (set, frozenset):
+    method(_cls, "issubset")(_set_relation(lambda x, y: x <= y))
+    method(_cls, "issuperset")(_set_relation(lambda x, y: x >= y))
+    method(_cls, "isdisjoint")(_set_relation(lambda x, y: x.isdisjoint(y)))

@@ -1,0 +1,365 @@
+"""The parts of the standard library that are implemented in C, or better not inlined."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import inspect
+import itertools
+import logging
+import math
+import operator
+import random
+import time
+import typing
+import warnings
+
+from ...errors import Unsupported
+from .. import operators
+from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
+from ..values.base import Raised
+from ..values.constant import Constant, DimValue
+from ..values.containers import ContainerValue, DequeValue, DictValue, ListValue, RangeValue, SetValue, TupleValue
+from ..values.functions import FunctionValue, MethodValue
+from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, MapIterator, SequenceIterator
+from ..values.objects import ObjectValue
+from .builtin_functions import abs_, length_value
+
+NONE = Constant(None)
+
+# -- operator ----------------------------------------------------------------------------------------------------------------
+
+for _fn, (_symbol, _inplace) in operators.BY_FUNCTION.items():
+    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol, inplace=_inplace: operators.binary(s, symbol, args[0], args[1], inplace))
+for _symbol, (_fn, _m, _r) in operators.COMPARE.items():
+    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol: operators.compare(s, symbol, args[0], args[1]))
+for _symbol, (_fn, _m) in operators.UNARY.items():
+    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol: operators.unary(s, symbol, args[0]))
+on_call(operator.not_)(lambda s, args, kwargs: Constant(not args[0].truth(s)))
+on_call(operator.truth)(lambda s, args, kwargs: Constant(args[0].truth(s)))
+on_call(operator.is_)(lambda s, args, kwargs: Constant(operators.same_object(s, *args)))
+on_call(operator.is_not)(lambda s, args, kwargs: Constant(not operators.same_object(s, *args)))
+on_call(operator.contains)(lambda s, args, kwargs: Constant(args[0].contains(s, args[1])))
+on_call(operator.getitem)(lambda s, args, kwargs: args[0].getitem(s, args[1]))
+on_call(operator.index)(lambda s, args, kwargs: args[0] if isinstance(args[0], DimValue) else Constant(s.index(args[0])))
+on_call(operator.abs)(abs_)
+
+
+@on_call(operator.setitem)
+def operator_setitem(s, args, kwargs):
+    args[0].setitem(s, args[1], args[2])
+    return NONE
+
+
+@on_call(operator.delitem)
+def operator_delitem(s, args, kwargs):
+    args[0].delitem(s, args[1])
+    return NONE
+
+
+@on_call(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+def operator_getter(s, args, kwargs):
+    raise Unsupported("an operator.itemgetter made while capturing", kind="instantiate")
+
+
+@on_method((operator.itemgetter, "__call__"))
+def itemgetter_call(s, getter, args, kwargs):
+    keys = getter.pin(s).__reduce__()[1]
+    values = [args[0].getitem(s, s.from_python(k)) for k in keys]
+    return values[0] if len(values) == 1 else TupleValue(values)
+
+
+@on_method((operator.attrgetter, "__call__"))
+def attrgetter_call(s, getter, args, kwargs):
+    values = []
+    for path in getter.pin(s).__reduce__()[1]:
+        value = args[0]
+        for name in path.split("."):
+            value = value.getattr(s, name)
+        values.append(value)
+    return values[0] if len(values) == 1 else TupleValue(values)
+
+
+# -- math --------------------------------------------------------------------------------------------------------------------
+
+for _name in dir(math):
+    _fn = getattr(math, _name)
+    if callable(_fn):
+        def _math(s, args, kwargs, fn=_fn):
+            plain = [TupleValue(a.items_list(s)) if isinstance(a, ListValue) else a for a in args]
+            special = f"__{fn.__name__}__"
+            if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], ObjectValue):
+                return args[0].call_special(s, special, [])
+            if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], DimValue):
+                return args[0]
+            return s.fold(fn, plain, kwargs)
+        on_call(_fn)(_math)
+
+# -- itertools ---------------------------------------------------------------------------------------------------------------
+
+
+@on_call(itertools.chain)
+def chain(s, args, kwargs):
+    return ChainIterator(SequenceIterator(list(args)))
+
+
+@on_call(itertools.chain.from_iterable)
+def chain_from_iterable(s, args, kwargs):
+    return ChainIterator(args[0].iter(s))
+
+
+def _combinatoric(fn):
+    @on_call(fn)
+    def combine(s, args, kwargs):
+        n_iterables = len(args) if fn is itertools.product else 1
+        pools = [a.items_list(s) for a in args[:n_iterables]]
+        rest = [s.index(a) for a in args[n_iterables:] if not (isinstance(a, Constant) and a.value is None)]
+        extra = {k: s.index(v) for k, v in kwargs.items()}
+        picked = fn(*(range(len(p)) for p in pools), *rest, **extra)
+        if fn is itertools.product:
+            return SequenceIterator([TupleValue([pools[i % len(pools)][k] for i, k in enumerate(row)]) for row in picked])
+        return SequenceIterator([TupleValue([pools[0][k] for k in row]) for row in picked])
+
+
+for _fn in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
+    _combinatoric(_fn)
+
+
+@on_call(itertools.islice)
+def islice(s, args, kwargs):
+    bounds = [None if isinstance(a, Constant) and a.value is None else s.index(a) for a in args[1:]]
+    window = slice(*bounds)
+    start, stop, step = window.start or 0, window.stop, window.step or 1
+    it, state = args[0].iter(s), [0, start]
+
+    def next_value(s):
+        if stop is not None and state[1] >= stop:
+            return None
+        while True:
+            if stop is not None and state[0] >= stop:
+                return None
+            value = it.next(s)
+            if value is None:
+                return None
+            at = state[0]
+            s.set_entry(state, 0, at + 1)
+            if at == state[1]:
+                s.set_entry(state, 1, at + step)
+                return value
+
+    return FunctionIterator(next_value, itertools.islice)
+
+
+@on_call(itertools.count)
+def count(s, args, kwargs):
+    start = kwargs.get("start", args[0] if args else Constant(0))
+    step = kwargs.get("step", args[1] if len(args) > 1 else Constant(1))
+    state = [start]
+
+    def next_value(s):
+        value = state[0]
+        s.set_entry(state, 0, operators.binary(s, "+", value, step))
+        return value
+
+    return FunctionIterator(next_value, itertools.count)
+
+
+@on_call(itertools.repeat)
+def repeat(s, args, kwargs):
+    times = kwargs.get("times", args[1] if len(args) > 1 else None)
+    if times is not None:
+        return SequenceIterator([args[0]] * s.index(times))
+    return FunctionIterator(lambda s: args[0], itertools.repeat)
+
+
+@on_call(itertools.cycle)
+def cycle(s, args, kwargs):
+    values, state = args[0].items_list(s), [0]
+
+    def next_value(s):
+        if not values:
+            return None
+        value = values[state[0] % len(values)]
+        s.set_entry(state, 0, state[0] + 1)
+        return value
+
+    return FunctionIterator(next_value, itertools.cycle)
+
+
+@on_call(itertools.zip_longest)
+def zip_longest(s, args, kwargs):
+    fill = kwargs.get("fillvalue", NONE)
+    pools = [a.items_list(s) for a in args]
+    return SequenceIterator([TupleValue(list(row)) for row in itertools.zip_longest(*pools, fillvalue=fill)])
+
+
+@on_call(itertools.accumulate)
+def accumulate(s, args, kwargs):
+    fn = args[1] if len(args) > 1 else kwargs.get("func")
+    out, total = [], kwargs.get("initial")
+    if total is not None:
+        out.append(total)
+    for v in args[0].items_list(s):
+        total = v if total is None else (operators.binary(s, "+", total, v) if fn is None else fn.call(s, [total, v], {}))
+        out.append(total)
+    return SequenceIterator(out)
+
+
+@on_call(itertools.pairwise)
+def pairwise(s, args, kwargs):
+    values = args[0].items_list(s)
+    return SequenceIterator([TupleValue([a, b]) for a, b in zip(values, values[1:])])
+
+
+@on_call(itertools.starmap)
+def starmap(s, args, kwargs):
+    it = args[1].iter(s)
+
+    def next_value(s):
+        value = it.next(s)
+        return None if value is None else args[0].call(s, value.items_list(s), {})
+
+    return FunctionIterator(next_value, itertools.starmap)
+
+
+@on_call(itertools.compress)
+def compress(s, args, kwargs):
+    return SequenceIterator([v for v, keep in zip(args[0].items_list(s), args[1].items_list(s)) if keep.truth(s)])
+
+
+for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"), (itertools.filterfalse, "filterfalse")):
+    on_call(_fn)(lambda s, args, kwargs, mode=_mode: FilterIterator(
+        None if isinstance(args[0], Constant) else args[0], args[1].iter(s), mode))
+
+
+@on_call(itertools.groupby)
+def groupby(s, args, kwargs):
+    key = args[1] if len(args) > 1 else kwargs.get("key")
+    groups = []
+    for v in args[0].items_list(s):
+        k = v if key is None or isinstance(key, Constant) else key.call(s, [v], {})
+        if groups and operators.same_or_equal(s, groups[-1][0], k):
+            groups[-1][1].append(v)
+        else:
+            groups.append((k, [v]))
+    return SequenceIterator([TupleValue([k, SequenceIterator(vs)]) for k, vs in groups])
+
+
+@on_call(itertools.tee)
+def tee(s, args, kwargs):
+    values = args[0].items_list(s)
+    return TupleValue([SequenceIterator(values) for _ in range(s.index(args[1]) if len(args) > 1 else 2)])
+
+
+# -- functools ---------------------------------------------------------------------------------------------------------------
+
+
+@on_call(functools.reduce)
+def reduce(s, args, kwargs):
+    it = args[1].iter(s)
+    total = args[2] if len(args) > 2 else it.next(s)
+    if total is None:
+        raise Raised(s.exception(TypeError("reduce() of empty iterable with no initial value")))
+    while (value := it.next(s)) is not None:
+        total = args[0].call(s, [total, value], {})
+    return total
+
+
+_LRU = type(functools.lru_cache(lambda: None))
+
+
+@on_method((_LRU, "__call__"))
+def lru_cache_call(s, cached, args, kwargs):
+    """The wrapped function: a cache changes nothing but the time."""
+    return s.wrap_raw(cached.pin(s).__wrapped__).call(s, args, kwargs)
+
+
+@on_descriptor(_LRU)
+def lru_cache_method(s, owner, raw, name):
+    return MethodValue(s.wrap_raw(raw.__wrapped__), owner)
+
+
+@on_descriptor(functools.cached_property)
+def cached_property_get(s, owner, raw, name):
+    value = s.wrap_raw(raw.func).call(s, [owner], {})
+    owner.plain_setattr(s, raw.attrname, value)
+    return value
+
+
+# -- inspect, typing, copy, warnings, logging, time --------------------------------------------------------------------------
+
+
+@on_function(inspect.signature)
+def signature(s, args, kwargs):
+    from .. import source as src
+
+    target = args[0]
+    if isinstance(target, MethodValue):
+        fn, owner = target.fn, target.owner
+        real = fn.pin(s)
+        obj = inspect.signature(real)
+        parameters = list(obj.parameters.values())[1:]
+        obj = obj.replace(parameters=parameters)
+    else:
+        obj = inspect.signature(target.pin(s))
+    return s.wrap(obj, src.Const(obj, "signature"))
+
+
+@on_function(typing.cast)
+def cast(s, args, kwargs):
+    return args[1]
+
+
+@on_function(copy.copy)
+def copy_copy(s, args, kwargs):
+    (value,) = args
+    if isinstance(value, Constant) or isinstance(value, (FunctionValue, TupleValue)):
+        return value
+    if isinstance(value, ContainerValue) and value.cls is value.builtin:
+        return value.call_method(s, "copy")
+    if isinstance(value, ObjectValue) and not value.has_special(s, "__copy__") and type(value) is ObjectValue and not value.user_special(s, "__reduce_ex__"):
+        new = s.allocate(value.pytype(s))
+        for name in value.dict_names(s):
+            new.attrs[name] = value.instance_attr(s, name)
+        return new
+    return s.inline(s.wrap_raw(copy.copy), args, kwargs)
+
+
+add_forbidden("warnings are process-wide state", "", warnings.warn_explicit)
+
+
+@on_call(warnings.warn)
+@on_function(warnings.catch_warnings.__init__)
+def warn(s, args, kwargs):
+    raise Unsupported("warnings.warn() has effects outside the program", kind="warning", hint="warn outside the compiled function")
+
+
+@on_function(logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.error, logging.Logger.log)
+def log_call(s, args, kwargs):
+    logger = args[0].pin(s)
+    level = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+    raise Unsupported(f"a log record through logger {logger.name!r}", kind="logging", hint="log outside the compiled function")
+
+
+@on_function(logging.Logger.debug)
+def log_debug(s, args, kwargs):
+    return _log(s, args, logging.DEBUG)
+
+
+@on_function(logging.Logger.info)
+def log_info(s, args, kwargs):
+    return _log(s, args, logging.INFO)
+
+
+def _log(s, args, level):
+    logger = args[0].pin(s)
+    if logger.isEnabledFor(level):
+        raise Unsupported(f"a log record through logger {logger.name!r}", kind="logging", hint="log outside the compiled function")
+    return NONE
+
+
+add_forbidden("the clock is read", "measure time outside the compiled function", time.time, time.perf_counter, time.monotonic, time.sleep,
+              time.perf_counter_ns, time.time_ns)
+add_forbidden("random numbers of Python are drawn", "draw them outside the compiled function, or use torch's", random.random, random.randint,
+              random.uniform, random.choice, random.shuffle, random.gauss, random.sample, random.seed)

@@ -1,0 +1,152 @@
+"""torch beside its operators: modes, queries of global state, capture queries, and tensor attributes that are not operators."""
+
+from __future__ import annotations
+
+import torch
+
+from ...errors import Unsupported
+from ..tables import add_forbidden, add_pure, on_call, on_function, on_tensor_attribute, on_tensor_method
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.containers import TupleValue
+from ..values.tensor import TensorValue
+
+NONE = Constant(None)
+
+
+@on_call(torch._C._set_grad_enabled)
+def set_grad_enabled(s, args, kwargs):
+    s.set_grad_enabled(args[0].truth(s))
+    return NONE
+
+
+@on_call(torch.is_grad_enabled)
+def is_grad_enabled(s, args, kwargs):
+    return Constant(s.grad_mode)
+
+
+def _query(fn):
+    """A query of global torch state that the guard on global state covers."""
+    on_call(fn)(lambda s, args, kwargs: s.fold(fn, args, kwargs))
+
+
+for _name in ("is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_gpu_dtype", "get_autocast_dtype",
+              "is_autocast_cache_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled", "is_anomaly_enabled",
+              "is_deterministic_algorithms_warn_only_enabled"):
+    if hasattr(torch, _name):
+        _query(getattr(torch, _name))
+
+for _fn in (torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark, torch._C._get_flash_sdp_enabled,
+            torch._C._get_mem_efficient_sdp_enabled, torch._C._get_math_sdp_enabled, torch._C._cuda_getDeviceCount if hasattr(
+                torch._C, "_cuda_getDeviceCount") else torch._C._get_cudnn_enabled):
+    _query(_fn)
+
+
+def _always(value, *fns):
+    for fn in fns:
+        handler = lambda s, args, kwargs, value=value: Constant(value)
+        (on_function if hasattr(fn, "__code__") else on_call)(fn)(handler)
+
+
+_always(None, torch._C._get_tracing_state)
+_always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export)
+_always(False, torch._C._is_tracing, torch.overrides.has_torch_function, torch._C._has_torch_function,
+        torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+_always(True, torch.compiler.is_compiling)
+_always(True, torch.compiler.is_dynamo_compiling)
+_always(False, torch.compiler.is_exporting)
+_always(None, torch._C._log_api_usage_once)
+_always(True, torch._C._is_torch_function_enabled if hasattr(torch._C, "_is_torch_function_enabled") else torch.compiler.is_compiling)
+_always(False, torch._C._are_functorch_transforms_active if hasattr(torch._C, "_are_functorch_transforms_active") else torch.compiler.is_exporting)
+
+
+@on_function(torch.compiler.disable, torch.compiler.reset)
+def compiler_control(s, args, kwargs):
+    raise Unsupported("control of torch's own compiler inside a captured region", kind="forbidden-call")
+
+
+@on_function(torch.manual_seed, torch.set_default_dtype, torch.set_num_threads if hasattr(torch.set_num_threads, "__code__") else torch.manual_seed)
+def global_setting(s, args, kwargs):
+    raise Unsupported("a change of torch's global settings", kind="global-state", hint="set it outside the compiled function")
+
+
+@on_function(torch._assert)
+def torch_assert(s, args, kwargs):
+    if isinstance(args[0], TensorValue):
+        raise Unsupported("an assertion on the values of a tensor", kind="data-dependent-branch")
+    if not args[0].truth(s):
+        raise Raised(s.exception(AssertionError, args[1:2]))
+    return NONE
+
+
+@on_call(torch.is_tensor) if not hasattr(torch.is_tensor, "__code__") else on_function(torch.is_tensor)
+def is_tensor(s, args, kwargs):
+    return Constant(isinstance(args[0], TensorValue))
+
+
+@on_tensor_attribute("__dict__")
+def tensor_dict(s, tensor):
+    raise Unsupported("__dict__ of a tensor", kind="tensor-attribute")
+
+
+@on_tensor_attribute("grad_fn")
+def grad_fn(s, tensor):
+    if not tensor.handle(s).requires_grad:
+        return NONE
+    raise Unsupported("grad_fn of a tensor inside a captured region", kind="tensor-attribute")
+
+
+@on_tensor_method("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero", "__array__", "data_ptr", "cpu_")
+def reads_values(s, tensor, args, kwargs):
+    tensor.handle(s)
+    raise Unsupported("a tensor's values are read by Python", kind="data-dependent-value",
+                      hint="keep the computation in tensors, or do this outside the compiled function")
+
+
+@on_tensor_method("backward")
+def backward(s, tensor, args, kwargs):
+    raise Unsupported("backward() inside a compiled function", kind="backward", hint="call it outside")
+
+
+@on_tensor_method("requires_grad_")
+def requires_grad_(s, tensor, args, kwargs):
+    wanted = (args[0] if args else kwargs.get("requires_grad", Constant(True))).truth(s)
+    if tensor.handle(s).requires_grad == wanted:
+        return tensor
+    raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="requires-grad")
+
+
+@on_tensor_method("size")
+def size(s, tensor, args, kwargs):
+    from ..values.tensor import lift
+
+    shape = lift(s, torch.Size(tensor.handle(s).shape) if all(type(d) is int for d in tensor.handle(s).shape) else tuple(tensor.handle(s).shape))
+    shape = TupleValue(shape.load(s), torch.Size)
+    dim = args[0] if args else kwargs.get("dim")
+    return shape if dim is None or (isinstance(dim, Constant) and dim.value is None) else shape.getitem(s, dim)
+
+
+@on_tensor_attribute("shape")
+def shape(s, tensor):
+    return size(s, tensor, [], {})
+
+
+@on_tensor_method("__len__")
+def tensor_len(s, tensor, args, kwargs):
+    return s.from_python(tensor.length(s))
+
+
+@on_tensor_method("__iter__")
+def tensor_iter(s, tensor, args, kwargs):
+    return tensor.iter(s)
+
+
+@on_tensor_method("__hash__")
+def tensor_hash(s, tensor, args, kwargs):
+    if tensor.obj is not None:
+        return Constant(hash(tensor.hash_key(s)))
+    raise Unsupported("hash() of a tensor made while capturing", kind="id")
+
+
+add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
+add_forbidden("random state is read or changed", "do it outside the compiled function", torch.get_rng_state, torch.set_rng_state)

@@ -1,0 +1,89 @@
+"""Which value class represents a real object, by its type; and the values of plain results."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+
+import torch
+
+from ...errors import Unsupported
+from .. import source as src
+from ..tables import new_value, wrapper
+from ..values.constant import Constant, is_leaf
+from ..values.containers import DequeValue, DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
+from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
+from ..values.objects import ModuleObject, ObjectValue
+from ..values.tensor import TensorValue
+
+wrapper(torch.Tensor)(lambda s, obj, source: TensorValue(None, obj, source))
+wrapper(torch.nn.Module)(lambda s, obj, source: ModuleObject(type(obj), obj, source))
+wrapper(list)(lambda s, obj, source: ListValue(None, type(obj), obj, source))
+wrapper(tuple)(lambda s, obj, source: TupleValue(None, type(obj), obj, source))
+wrapper(dict)(lambda s, obj, source: DictValue(None, type(obj), obj, source))
+wrapper(set, frozenset)(lambda s, obj, source: SetValue(None, type(obj), obj, source))
+wrapper(collections.deque)(lambda s, obj, source: DequeValue(None, type(obj), obj, source))
+wrapper(type)(lambda s, obj, source: ClassValue(obj, source))
+wrapper(types.FunctionType)(lambda s, obj, source: FunctionValue(obj, source))
+wrapper(types.ModuleType)(lambda s, obj, source: PyModuleValue(obj, source))
+wrapper(types.CellType)(lambda s, obj, source: CellValue(real=obj, source=source))
+wrapper(range)(lambda s, obj, source: RangeValue(obj, source))
+
+
+@wrapper(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+         types.ClassMethodDescriptorType)
+def wrap_builtin(s, obj, source):
+    owner = getattr(obj, "__self__", None)
+    if isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType)) and owner is not None and not isinstance(owner, (types.ModuleType, type)):
+        if obj not in s.tables.calls and not s.tracer.supports(obj):
+            holder = s.wrap(owner, src.GetAttr(source, "__self__") if source is not None else None)
+            return holder.getattr(s, obj.__name__)
+    return BuiltinValue(obj, source)
+
+
+@wrapper(types.MethodType)
+def wrap_method(s, obj, source):
+    fn = s.wrap(obj.__func__, src.GetAttr(source, "__func__") if source is not None else None)
+    owner = s.wrap(obj.__self__, src.GetAttr(source, "__self__") if source is not None else None)
+    if source is not None:
+        s.guards.add(source, "type_is", types.MethodType)
+    return MethodValue(fn, owner, obj, source)
+
+
+@wrapper(functools.partial)
+def wrap_partial(s, obj, source):
+    def at(name):
+        return src.GetAttr(source, name) if source is not None else None
+
+    fn = s.wrap(obj.func, at("func"))
+    args = s.wrap(obj.args, at("args")).load(s)
+    kwargs = {k: v for k, (_, v) in s.wrap(obj.keywords, at("keywords")).load(s).items()}
+    return PartialValue(fn, args, kwargs, obj, source)
+
+
+@wrapper(slice)
+def wrap_slice(s, obj, source):
+    return SliceValue(*(s.wrap(getattr(obj, n), src.GetAttr(source, n) if source is not None else None) for n in ("start", "stop", "step")))
+
+
+new_value(tuple)(lambda s, obj: TupleValue([s.from_python(v) for v in obj]))
+new_value(torch.Size)(lambda s, obj: TupleValue([s.from_python(v) for v in obj], torch.Size))
+new_value(list)(lambda s, obj: ListValue([s.from_python(v) for v in obj]))
+new_value(range)(lambda s, obj: RangeValue(obj))
+new_value(slice)(lambda s, obj: SliceValue(s.from_python(obj.start), s.from_python(obj.stop), s.from_python(obj.step)))
+
+
+@new_value(dict)
+def new_dict(s, obj):
+    entries = {}
+    for k, v in obj.items():
+        key = s.from_python(k)
+        entries[key.hash_key(s)] = (key, s.from_python(v))
+    return DictValue(entries)
+
+
+@new_value(set, frozenset)
+def new_set(s, obj):
+    values = [s.from_python(v) for v in obj]
+    return SetValue({v.hash_key(s): v for v in values}, type(obj))

@@ -1,0 +1,30 @@
+"""Compiled modules: an instance of a subclass made for it, sharing the module's ``__dict__``, whose call is a dispatcher.
+
+``isinstance`` holds, state_dict keys stay, and an attribute written on either is seen on both.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from .dispatch import make_dispatcher
+
+
+def compile_module(module: torch.nn.Module, settings) -> torch.nn.Module:
+    """The compiled form of a module."""
+    original = getattr(type(module), "_jit_original_module", None)
+    if original is not None:
+        module = original
+    cls = type(module)
+    dispatcher = make_dispatcher(cls.__call__, settings, bound=module)
+    compiled_class = type(cls.__name__, (cls,), {
+        "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
+        "__call__": dispatcher, "_jit_original_module": module, "_jit_dispatcher": dispatcher,
+        "__deepcopy__": lambda self, memo: compile_module(copy.deepcopy(module, memo), settings),
+        "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
+    })
+    compiled = object.__new__(compiled_class)
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    return compiled

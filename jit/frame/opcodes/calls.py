@@ -1,0 +1,84 @@
+"""Calls and function objects."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ..executor import NULL, op
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.containers import DictValue, TupleValue
+from ..values.functions import ClassValue, FunctionValue, SuperValue
+
+
+@op("CALL")
+def call(f, i):
+    total, names = i.arg
+    values = f.popn(total)
+    kwargs = dict(zip(names, values[total - len(names):])) if names else {}
+    args = values[: total - len(names)]
+    second, first = f.pop(), f.pop()
+    f.push(invoke(f, second, args, kwargs) if first is NULL else invoke(f, first, [second, *args], kwargs))
+
+
+def invoke(f, callee, args, kwargs):
+    if isinstance(callee, ClassValue) and callee.obj is super and not args:
+        return zero_argument_super(f)
+    return callee.call(f.s, args, kwargs)
+
+
+def zero_argument_super(f):
+    """``super()``: the ``__class__`` cell and the first argument of the frame."""
+    cell = f.cells.get("__class__")
+    code = f.fn.code
+    if cell is None or not code.co_argcount:
+        raise Raised(f.s.exception(RuntimeError("super(): no arguments" if not code.co_argcount else "super(): __class__ cell not found")))
+    name = code.co_varnames[0]
+    owner = f.cells[name].get(f.s) if name in f.cells else f.locals.get(name)
+    return SuperValue(cell.get(f.s).const(f.s), owner)
+
+
+@op("CALL_FUNCTION_EX")
+def call_function_ex(f, i):
+    from .containers import mapping_items
+
+    kwargs = {}
+    if i.arg:
+        for key, value in mapping_items(f.s, f.pop()):
+            name = key.const(f.s)
+            if not isinstance(name, str):
+                raise Raised(f.s.exception(TypeError("keywords must be strings")))
+            kwargs[name] = value
+    packed = f.pop()
+    callee, null = f.pop(), f.pop()
+    args = packed.items_list(f.s)
+    f.push(invoke(f, callee, args, kwargs) if null is NULL else invoke(f, null, [callee, *args], kwargs))
+
+
+@op("MAKE_FUNCTION")
+def make_function(f, i):
+    code = f.pop().const(f.s)
+    parts = {name: f.pop() for name in reversed(i.arg)}
+    annotations = parts.get("annotations")
+    if isinstance(annotations, TupleValue):
+        flat = annotations.load(f.s)
+        annotations = DictValue({k.const(f.s): (k, v) for k, v in zip(flat[::2], flat[1::2])})
+    f.push(FunctionValue(None, None, code=code, globals=f.globals, defaults=parts.get("defaults"), kwdefaults=parts.get("kwdefaults"),
+                         closure=tuple(parts["closure"].load(f.s)) if "closure" in parts else (), annotations=annotations))
+
+
+@op("CALL_INTRINSIC_1")
+def call_intrinsic_1(f, i):
+    if i.arg == "STOPITERATION_ERROR":
+        error = f.pop()
+        if f.s.is_exception(error, StopIteration):
+            error = f.s.exception(RuntimeError("generator raised StopIteration"))
+        f.push(error)
+    elif i.arg == "IMPORT_STAR":
+        raise Unsupported("import * in a function", kind="import")
+    else:
+        raise Unsupported(f"intrinsic {i.arg}", kind="opcode")
+
+
+@op("CALL_INTRINSIC_2")
+def call_intrinsic_2(f, i):
+    raise Unsupported(f"intrinsic {i.arg}", kind="opcode")

@@ -1,0 +1,186 @@
+"""Building and unpacking containers, and text."""
+
+from __future__ import annotations
+
+from ..executor import op
+from ..library.builtin_functions import format_value
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.containers import DictValue, ListValue, SetValue, SliceValue, TupleValue
+from ...errors import Unsupported
+
+
+@op("BUILD_TUPLE")
+def build_tuple(f, i):
+    f.push(TupleValue(f.popn(i.arg)))
+
+
+@op("BUILD_LIST")
+def build_list(f, i):
+    f.push(ListValue(f.popn(i.arg)))
+
+
+@op("BUILD_SET")
+def build_set(f, i):
+    values = f.popn(i.arg)
+    entries = {}
+    for v in values:
+        entries.setdefault(v.hash_key(f.s), v)
+    f.push(SetValue(entries))
+
+
+def dict_of(s, pairs):
+    entries = {}
+    for key, value in pairs:
+        h = key.hash_key(s)
+        entries[h] = (entries[h][0] if h in entries else key, value)
+    return DictValue(entries)
+
+
+@op("BUILD_MAP")
+def build_map(f, i):
+    flat = f.popn(2 * i.arg)
+    f.push(dict_of(f.s, zip(flat[::2], flat[1::2])))
+
+
+@op("BUILD_CONST_KEY_MAP")
+def build_const_key_map(f, i):
+    keys = f.pop().load(f.s)
+    f.push(dict_of(f.s, zip(keys, f.popn(i.arg))))
+
+
+@op("BUILD_STRING")
+def build_string(f, i):
+    parts = f.popn(i.arg)
+    f.push(Constant("".join(p.const(f.s) for p in parts)))
+
+
+@op("FORMAT_VALUE")
+def format_op(f, i):
+    conversion, has_spec = i.arg
+    spec = f.pop() if has_spec else Constant("")
+    f.push(format_value(f.s, f.pop(), conversion, spec))
+
+
+@op("BUILD_SLICE")
+def build_slice(f, i):
+    parts = f.popn(i.arg)
+    f.push(SliceValue(*parts, *[Constant(None)] * (3 - i.arg)))
+
+
+@op("LIST_APPEND")
+def list_append(f, i):
+    value = f.pop()
+    target = f.stack[-i.arg]
+    f.s.set_elements(target, target.elements + [value])
+
+
+@op("LIST_EXTEND")
+def list_extend(f, i):
+    value = f.pop()
+    target = f.stack[-i.arg]
+    try:
+        values = value.items_list(f.s)
+    except Raised as raised:
+        if f.s.is_exception(raised.value, TypeError):
+            raise Unsupported("unpacking a value that is not iterable", kind="argument-error") from None
+        raise
+    f.s.set_elements(target, target.elements + values)
+
+
+@op("LIST_TO_TUPLE")
+def list_to_tuple(f, i):
+    f.push(TupleValue(f.pop().load(f.s)))
+
+
+@op("SET_ADD")
+def set_add(f, i):
+    value = f.pop()
+    target = f.stack[-i.arg]
+    f.s.set_field(target, "_entries", {**{value.hash_key(f.s): value}, **target.entries} if value.hash_key(f.s) in target.entries
+                  else {**target.entries, value.hash_key(f.s): value})
+
+
+@op("SET_UPDATE")
+def set_update(f, i):
+    values = f.pop().items_list(f.s)
+    target = f.stack[-i.arg]
+    entries = dict(target.entries)
+    for v in values:
+        entries.setdefault(v.hash_key(f.s), v)
+    f.s.set_field(target, "_entries", entries)
+
+
+@op("MAP_ADD")
+def map_add(f, i):
+    value, key = f.pop(), f.pop()
+    target = f.stack[-i.arg]
+    h = key.hash_key(f.s)
+    f.s.set_field(target, "_entries", {**target.entries, h: (target.entries[h][0] if h in target.entries else key, value)})
+
+
+def mapping_items(s, mapping):
+    """(key, value) pairs of a mapping value."""
+    if isinstance(mapping, DictValue):
+        return [(k, v) for k, v in mapping.load(s).values()]
+    try:
+        keys = mapping.call_method(s, "keys").items_list(s)
+    except Raised as raised:
+        if s.is_exception(raised.value, AttributeError):
+            raise Raised(s.exception(TypeError(f"'{mapping.pytype(s).__name__}' object is not a mapping"))) from None
+        raise
+    return [(k, mapping.getitem(s, k)) for k in keys]
+
+
+@op("DICT_UPDATE")
+def dict_update(f, i):
+    pairs = mapping_items(f.s, f.pop())
+    target = f.stack[-i.arg]
+    f.s.set_field(target, "_entries", {**target.entries, **dict_of(f.s, pairs).entries})
+
+
+@op("DICT_MERGE")
+def dict_merge(f, i):
+    pairs = mapping_items(f.s, f.pop())
+    target = f.stack[-i.arg]
+    more = dict_of(f.s, pairs).entries
+    repeated = next((k for k in more if k in target.entries), None)
+    if repeated is not None:
+        raise Unsupported(f"keyword argument {repeated!r} given twice", kind="argument-error")
+    f.s.set_field(target, "_entries", {**target.entries, **more})
+
+
+@op("UNPACK_SEQUENCE")
+def unpack_sequence(f, i):
+    source = f.pop()
+    values = unpack(f.s, source, i.arg)
+    f.stack.extend(reversed(values))
+
+
+def unpack(s, source, n):
+    try:
+        it = source.iter(s)
+    except Raised as raised:
+        if s.is_exception(raised.value, TypeError):
+            raise Raised(s.exception(TypeError(f"cannot unpack non-iterable {source.pytype(s).__name__} object"))) from None
+        raise
+    values = []
+    for k in range(n):
+        value = it.next(s)
+        if value is None:
+            raise Raised(s.exception(ValueError(f"not enough values to unpack (expected {n}, got {k})")))
+        values.append(value)
+    if it.next(s) is not None:
+        raise Raised(s.exception(ValueError(f"too many values to unpack (expected {n})")))
+    return values
+
+
+@op("UNPACK_EX")
+def unpack_ex(f, i):
+    before, after = i.arg
+    values = f.pop().items_list(f.s)
+    if len(values) < before + after:
+        raise Raised(f.s.exception(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})")))
+    middle = ListValue(values[before: len(values) - after])
+    tail = values[len(values) - after:] if after else []
+    f.stack.extend(reversed([*values[:before], middle, *tail]))

@@ -1,0 +1,136 @@
+"""Jumps, loops, return and generators."""
+
+from __future__ import annotations
+
+from ..executor import Returned, Yielded, op
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.generators import GeneratorValue
+from ..values.iterators import IteratorValue
+
+
+@op("JUMP")
+def jump(f, i):
+    return i.target
+
+
+@op("POP_JUMP_IF_TRUE")
+def pop_jump_if_true(f, i):
+    return i.target if f.pop().truth(f.s) else None
+
+
+@op("POP_JUMP_IF_FALSE")
+def pop_jump_if_false(f, i):
+    return None if f.pop().truth(f.s) else i.target
+
+
+def is_none(f, value) -> bool:
+    """``value is None``, guarded."""
+    if isinstance(value, Constant):
+        if value.value is None:
+            value.const(f.s)
+            return True
+        if value.source is not None:
+            value.pytype(f.s)
+        return False
+    if value.source is not None:
+        value.pytype(f.s)
+    return False
+
+
+@op("POP_JUMP_IF_NONE")
+def pop_jump_if_none(f, i):
+    return i.target if is_none(f, f.pop()) else None
+
+
+@op("POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(f, i):
+    return None if is_none(f, f.pop()) else i.target
+
+
+@op("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(f, i):
+    if f.stack[-1].truth(f.s):
+        return i.target
+    f.pop()
+
+
+@op("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(f, i):
+    if not f.stack[-1].truth(f.s):
+        return i.target
+    f.pop()
+
+
+@op("GET_ITER")
+def get_iter(f, i):
+    f.push(f.pop().iter(f.s))
+
+
+@op("FOR_ITER")
+def for_iter(f, i):
+    value = f.stack[-1].next(f.s)
+    if value is None:
+        f.pop()
+        return i.target
+    f.push(value)
+
+
+@op("RETURN_VALUE")
+def return_value(f, i):
+    raise Returned(f.pop())
+
+
+@op("RETURN_GENERATOR")
+def return_generator(f, i):
+    f.push(Constant(None))
+
+
+@op("YIELD_VALUE")
+def yield_value(f, i):
+    value = f.pop()
+    f.pc += 1
+    raise Yielded(value)
+
+
+@op("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(f, i):
+    value = f.pop()
+    f.push(value if isinstance(value, IteratorValue) else value.iter(f.s))
+
+
+@op("SEND")
+def send(f, i):
+    sent, receiver = f.pop(), f.stack[-1]
+    if isinstance(receiver, GeneratorValue):
+        value = receiver.resume(f.s, sent)
+        result = receiver.result
+    elif isinstance(sent, Constant) and sent.value is None:
+        result = Constant(None)
+        if isinstance(receiver, IteratorValue):
+            value = receiver.next(f.s)
+        else:
+            try:
+                value = receiver.call_special(f.s, "__next__", [])
+            except Raised as raised:
+                if not f.s.is_exception(raised.value, StopIteration):
+                    raise
+                value, args = None, raised.value.init_args
+                result = args[0] if args else result
+    else:
+        try:
+            value, result = receiver.call_method(f.s, "send", [sent]), Constant(None)
+        except Raised as raised:
+            if not f.s.is_exception(raised.value, StopIteration):
+                raise
+            value, args = None, raised.value.init_args
+            result = args[0] if args else Constant(None)
+    f.push(result if value is None else value)
+    return i.target if value is None else None
+
+
+@op("END_SEND")
+def end_send(f, i):
+    value = f.pop()
+    f.pop()
+    f.push(value)

@@ -1,0 +1,112 @@
+"""Raising, handling, and ``with`` blocks."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ..executor import op
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.containers import TupleValue
+from ..values.functions import ClassValue
+from ..values.objects import ObjectValue
+
+
+def as_exception(s, value):
+    """What ``raise value`` raises: classes are instantiated."""
+    if isinstance(value, ClassValue) and issubclass(value.obj, BaseException):
+        return value.call(s, [], {})
+    if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException):
+        return value
+    return s.exception(TypeError("exceptions must derive from BaseException"))
+
+
+@op("RAISE_VARARGS")
+def raise_varargs(f, i):
+    if i.arg == 0:
+        if not f.s.current_exception or f.s.current_exception[-1] is None:
+            raise Raised(f.s.exception(RuntimeError("No active exception to reraise")))
+        raise Raised(f.s.current_exception[-1])
+    cause = f.pop() if i.arg == 2 else None
+    error = as_exception(f.s, f.pop())
+    if cause is not None:
+        if isinstance(cause, ClassValue):
+            cause = cause.call(f.s, [], {})
+        f.s.set_entry(error.attrs, "__cause__", cause)
+        f.s.set_entry(error.attrs, "__suppress_context__", Constant(True))
+    if f.s.current_exception and f.s.current_exception[-1] is not None and f.s.current_exception[-1] is not error and error.obj is None:
+        f.s.set_entry(error.attrs, "__context__", f.s.current_exception[-1])
+    raise Raised(error)
+
+
+@op("RERAISE")
+def reraise(f, i):
+    raise Raised(f.pop())
+
+
+@op("PUSH_EXC_INFO")
+def push_exc_info(f, i):
+    error = f.pop()
+    previous = f.s.current_exception[-1] if f.s.current_exception else None
+    f.push(Previous(previous))
+    f.push(error)
+    f.s.current_exception.append(error)
+
+
+class Previous(Constant):
+    """The exception that was being handled before, on the stack below the present one."""
+
+    def __init__(self, error):
+        super().__init__(None)
+        self.error = error
+
+    def emit(self, e):
+        if self.error is not None:
+            raise Unsupported("a break inside nested exception handlers", kind="break-in-handler")
+        e.load_const(None)
+
+
+@op("POP_EXCEPT")
+def pop_except(f, i):
+    f.pop()
+    if f.s.current_exception:
+        f.s.current_exception.pop()
+
+
+@op("CHECK_EXC_MATCH")
+def check_exc_match(f, i):
+    wanted, error = f.pop(), f.stack[-1]
+    classes = [v.const(f.s) for v in wanted.items_list(f.s)] if isinstance(wanted, TupleValue) else [wanted.const(f.s)]
+    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
+        raise Raised(f.s.exception(TypeError("catching classes that do not inherit from BaseException is not allowed")))
+    f.push(Constant(issubclass(error.cls, tuple(classes))))
+
+
+@op("BEFORE_WITH")
+def before_with(f, i):
+    manager = f.pop()
+    for name, what in (("__enter__", ""), ("__exit__", " (missed __exit__ method)")):
+        if isinstance(manager, ObjectValue) and not manager.has_special(f.s, name):
+            cls = manager.pytype(f.s)
+            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the context manager protocol{what}")))
+    exit_method = special_method(f.s, manager, "__exit__")
+    result = special_method(f.s, manager, "__enter__").call(f.s, [], {})
+    f.push(exit_method)
+    f.push(result)
+
+
+def special_method(s, manager, name):
+    if isinstance(manager, ObjectValue):
+        found, raw, owner = s.class_lookup(manager.pytype(s), name)
+        return manager.bind(s, raw, name, owner)
+    return manager.getattr(s, name)
+
+
+@op("WITH_EXCEPT_START")
+def with_except_start(f, i):
+    error, exit_method = f.stack[-1], f.stack[-4]
+    f.push(exit_method.call(f.s, [f.s.wrap_class(error.cls), error, Constant(None)], {}))
+
+
+@op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
+def exception_groups(f, i):
+    raise Unsupported("except* (exception groups)", kind="except-star")

@@ -1,0 +1,68 @@
+"""Structural pattern matching."""
+
+from __future__ import annotations
+
+import collections.abc
+
+from ..executor import op
+from ..library.builtin_functions import class_of, is_instance
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.containers import DictValue, TupleValue
+
+_SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+
+
+@op("MATCH_SEQUENCE")
+def match_sequence(f, i):
+    cls = class_of(f.s, f.stack[-1])
+    f.push(Constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
+
+
+@op("MATCH_MAPPING")
+def match_mapping(f, i):
+    f.push(Constant(issubclass(class_of(f.s, f.stack[-1]), collections.abc.Mapping)))
+
+
+@op("MATCH_KEYS")
+def match_keys(f, i):
+    keys, subject = f.stack[-1].items_list(f.s), f.stack[-2]
+    values = []
+    for key in keys:
+        if isinstance(subject, DictValue):
+            entry = subject.load(f.s).get(key.hash_key(f.s))
+            value = None if entry is None else entry[1]
+        else:
+            value = subject.getitem(f.s, key) if subject.contains(f.s, key) else None
+        if value is None:
+            f.push(Constant(None))
+            return
+        values.append(value)
+    f.push(TupleValue(values))
+
+
+@op("MATCH_CLASS")
+def match_class(f, i):
+    names, cls, subject = f.pop().items_list(f.s), f.pop(), f.pop()
+    if not is_instance(f.s, subject, cls):
+        f.push(Constant(None))
+        return
+    real, attrs = cls.const(f.s), []
+    if i.arg:
+        if real in _SELF_MATCHING:
+            attrs.append(subject)
+        else:
+            order = getattr(real, "__match_args__", ())
+            if len(order) < i.arg:
+                raise Raised(f.s.exception(TypeError(
+                    f"{real.__name__}() accepts {len(order)} positional sub-pattern{'' if len(order) == 1 else 's'} ({i.arg} given)")))
+            names = [Constant(n) for n in order[: i.arg]] + names
+    for name in names:
+        try:
+            attrs.append(subject.getattr(f.s, name.const(f.s)))
+        except Raised as raised:
+            if not f.s.is_exception(raised.value, AttributeError):
+                raise
+            f.push(Constant(None))
+            return
+    f.push(TupleValue(attrs))

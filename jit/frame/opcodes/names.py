@@ -1,0 +1,185 @@
+"""Locals, cells, globals, attributes and imports."""
+
+from __future__ import annotations
+
+import sys
+
+from ...errors import Unsupported
+from .. import source as src
+from ..executor import NULL, op
+from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.functions import CellValue, ClassValue, SuperValue
+
+
+def unbound(f, name, free=False):
+    text = (f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope" if free
+            else f"cannot access local variable '{name}' where it is not associated with a value")
+    return Raised(f.s.exception((NameError if free else UnboundLocalError)(text)))
+
+
+@op("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(f, i):
+    if i.arg in f.cells:
+        f.push(f.cells[i.arg])
+        return
+    value = f.locals.get(i.arg)
+    if value is None:
+        raise unbound(f, i.arg)
+    f.push(value)
+
+
+@op("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(f, i):
+    f.push(f.cells.pop(i.arg) if i.arg in f.cells else f.locals.pop(i.arg, NULL))
+
+
+@op("STORE_FAST")
+def store_fast(f, i):
+    value = f.pop()
+    if isinstance(value, CellValue):
+        f.cells[i.arg] = value
+    elif value is NULL:
+        f.locals.pop(i.arg, None)
+        f.cells.pop(i.arg, None)
+    else:
+        f.cells.pop(i.arg, None)
+        f.locals[i.arg] = value
+
+
+@op("DELETE_FAST")
+def delete_fast(f, i):
+    if i.arg not in f.locals:
+        raise unbound(f, i.arg)
+    del f.locals[i.arg]
+
+
+@op("MAKE_CELL")
+def make_cell(f, i):
+    value = f.locals.pop(i.arg, None)
+    f.cells[i.arg] = CellValue(CellValue.UNSET if value is None else value)
+
+
+@op("LOAD_CLOSURE")
+def load_closure(f, i):
+    f.push(f.cells[i.arg])
+
+
+@op("LOAD_DEREF")
+def load_deref(f, i):
+    value = f.cells[i.arg].get(f.s)
+    if value is None:
+        raise unbound(f, i.arg, free=i.arg in f.fn.code.co_freevars)
+    f.push(value)
+
+
+@op("STORE_DEREF")
+def store_deref(f, i):
+    f.cells[i.arg].set(f.s, f.pop())
+
+
+@op("DELETE_DEREF")
+def delete_deref(f, i):
+    if f.cells[i.arg].get(f.s) is None:
+        raise unbound(f, i.arg, free=i.arg in f.fn.code.co_freevars)
+    f.cells[i.arg].set(f.s, None)
+
+
+@op("LOAD_GLOBAL")
+def load_global(f, i):
+    value = f.s.load_name(f.globals, i.arg)
+    if value is None:
+        raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
+    f.push(value)
+
+
+@op("STORE_GLOBAL")
+def store_global(f, i):
+    f.s.store_global(f.globals, i.arg, f.pop())
+
+
+@op("DELETE_GLOBAL")
+def delete_global(f, i):
+    if f.s.load_global(f.globals, i.arg) is None:
+        raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
+    f.s.delete_global(f.globals, i.arg)
+
+
+@op("LOAD_ATTR")
+def load_attr(f, i):
+    f.push(f.pop().getattr(f.s, i.arg))
+
+
+@op("LOAD_METHOD")
+def load_method(f, i):
+    value = f.pop().getattr(f.s, i.arg)
+    f.push(NULL)
+    f.push(value)
+
+
+@op("STORE_ATTR")
+def store_attr(f, i):
+    obj, value = f.pop(), f.pop()
+    obj.setattr(f.s, i.arg, value)
+
+
+@op("DELETE_ATTR")
+def delete_attr(f, i):
+    f.pop().delattr(f.s, i.arg)
+
+
+@op("LOAD_SUPER_ATTR")
+def load_super_attr(f, i):
+    name, is_method, two_args = i.arg
+    owner, cls, factory = f.pop(), f.pop(), f.pop()
+    if isinstance(factory, ClassValue) and factory.obj is super:
+        value = SuperValue(cls.const(f.s), owner).getattr(f.s, name)
+    else:
+        value = factory.call(f.s, [cls, owner] if two_args else [], {}).getattr(f.s, name)
+    if is_method:
+        f.push(NULL)
+    f.push(value)
+
+
+@op("IMPORT_NAME")
+def import_name(f, i):
+    fromlist, level = f.pop().const(f.s), f.pop().const(f.s)
+    package = f.globals.get("__package__") or f.globals.get("__name__", "")
+    if level:
+        parts = package.split(".")
+        base = ".".join(parts[: len(parts) - level + 1])
+        full = f"{base}.{i.arg}" if i.arg else base
+    else:
+        full = i.arg
+    module = sys.modules.get(full)
+    if module is None:
+        raise Unsupported(f"import of {full}, which is not loaded yet", kind="import", hint="import it at the top of the file")
+    for name in fromlist or ():
+        if name != "*" and not hasattr(module, name) and f"{full}.{name}" not in sys.modules:
+            raise Unsupported(f"import of {full}.{name}, which is not loaded yet", kind="import")
+    if not fromlist:
+        full = full.split(".")[0] if not level else full
+        module = sys.modules[full]
+    f.push(f.s.wrap(module, src.Const(module, module.__name__)))
+
+
+@op("IMPORT_FROM")
+def import_from(f, i):
+    module = f.stack[-1]
+    try:
+        f.push(module.getattr(f.s, i.arg))
+    except Raised:
+        full = f"{module.module.__name__}.{i.arg}"
+        if full not in sys.modules:
+            raise Raised(f.s.exception(ImportError(f"cannot import name {i.arg!r} from {module.module.__name__!r}"))) from None
+        f.push(f.s.wrap(sys.modules[full], src.Const(sys.modules[full], full)))
+
+
+@op("LOAD_ASSERTION_ERROR")
+def load_assertion_error(f, i):
+    f.push(f.s.wrap_class(AssertionError))
+
+
+@op("LOAD_BUILD_CLASS")
+def load_build_class(f, i):
+    raise Unsupported("a class statement", kind="class-statement", hint="define the class outside the compiled function")

@@ -1,0 +1,119 @@
+"""The stack itself, operators and comparisons."""
+
+from __future__ import annotations
+
+from .. import operators
+from ..executor import NULL, op
+from ..values.constant import Constant
+from ..values.containers import SliceValue
+
+
+@op("NOP", "RESUME", "COPY_FREE_VARS", "END_FOR")
+def nop(f, i):
+    return None
+
+
+@op("POP_TOP")
+def pop_top(f, i):
+    f.pop()
+
+
+@op("COPY")
+def copy(f, i):
+    f.push(f.stack[-i.arg])
+
+
+@op("SWAP")
+def swap(f, i):
+    f.stack[-1], f.stack[-i.arg] = f.stack[-i.arg], f.stack[-1]
+
+
+@op("PUSH_NULL")
+def push_null(f, i):
+    f.push(NULL)
+
+
+@op("LOAD_CONST")
+def load_const(f, i):
+    f.push(f.s.from_python(i.arg))
+
+
+@op("BINARY_OP")
+def binary_op(f, i):
+    b, a = f.pop(), f.pop()
+    f.push(operators.binary(f.s, i.arg[0], a, b, i.arg[1]))
+
+
+@op("UNARY_NEGATIVE")
+def unary_negative(f, i):
+    f.push(operators.unary(f.s, "-", f.pop()))
+
+
+@op("UNARY_POSITIVE")
+def unary_positive(f, i):
+    f.push(operators.unary(f.s, "+", f.pop()))
+
+
+@op("UNARY_INVERT")
+def unary_invert(f, i):
+    f.push(operators.unary(f.s, "~", f.pop()))
+
+
+@op("UNARY_NOT")
+def unary_not(f, i):
+    f.push(Constant(not f.pop().truth(f.s)))
+
+
+@op("COMPARE_OP")
+def compare_op(f, i):
+    b, a = f.pop(), f.pop()
+    f.push(operators.compare(f.s, i.arg, a, b))
+
+
+@op("IS_OP")
+def is_op(f, i):
+    b, a = f.pop(), f.pop()
+    f.push(Constant(operators.same_object(f.s, a, b) != bool(i.arg)))
+
+
+@op("CONTAINS_OP")
+def contains_op(f, i):
+    container, item = f.pop(), f.pop()
+    f.push(Constant(container.contains(f.s, item) != bool(i.arg)))
+
+
+@op("BINARY_SUBSCR")
+def binary_subscr(f, i):
+    key, obj = f.pop(), f.pop()
+    f.push(obj.getitem(f.s, key))
+
+
+@op("STORE_SUBSCR")
+def store_subscr(f, i):
+    key, obj, value = f.pop(), f.pop(), f.pop()
+    obj.setitem(f.s, key, value)
+
+
+@op("DELETE_SUBSCR")
+def delete_subscr(f, i):
+    key, obj = f.pop(), f.pop()
+    obj.delitem(f.s, key)
+
+
+@op("BINARY_SLICE")
+def binary_slice(f, i):
+    stop, start, obj = f.pop(), f.pop(), f.pop()
+    f.push(obj.getitem(f.s, SliceValue(start, stop, Constant(None))))
+
+
+@op("STORE_SLICE")
+def store_slice(f, i):
+    stop, start, obj, value = f.pop(), f.pop(), f.pop(), f.pop()
+    obj.setitem(f.s, SliceValue(start, stop, Constant(None)), value)
+
+
+@op("GET_LEN")
+def get_len(f, i):
+    from ..library.builtin_functions import length_value
+
+    f.push(length_value(f.s, f.stack[-1]))

@@ -1,0 +1,259 @@
+"""Operators on values: arithmetic, comparison, ``is``, ``in``, truth; by constant folding, tensors, containers or special methods."""
+
+from __future__ import annotations
+
+import operator
+
+from ..errors import Unsupported
+from ..graph.dims import Dim
+from .values.base import Raised, Value
+from .values.constant import Constant, DimValue
+from .values.containers import ContainerValue, DictValue, ListValue, SequenceValue, SetValue, TupleValue
+from .values.functions import ClassValue
+from .values.objects import ObjectValue
+from .values.tensor import TensorValue
+
+BINARY = {
+    "+": (operator.add, operator.iadd, "add"), "-": (operator.sub, operator.isub, "sub"), "*": (operator.mul, operator.imul, "mul"),
+    "/": (operator.truediv, operator.itruediv, "truediv"), "//": (operator.floordiv, operator.ifloordiv, "floordiv"),
+    "%": (operator.mod, operator.imod, "mod"), "**": (operator.pow, operator.ipow, "pow"), "@": (operator.matmul, operator.imatmul, "matmul"),
+    "<<": (operator.lshift, operator.ilshift, "lshift"), ">>": (operator.rshift, operator.irshift, "rshift"),
+    "&": (operator.and_, operator.iand, "and"), "|": (operator.or_, operator.ior, "or"), "^": (operator.xor, operator.ixor, "xor"),
+}
+COMPARE = {"<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"), "==": (operator.eq, "__eq__", "__eq__"),
+           "!=": (operator.ne, "__ne__", "__ne__"), ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__")}
+UNARY = {"-": (operator.neg, "__neg__"), "+": (operator.pos, "__pos__"), "~": (operator.invert, "__invert__")}
+BY_FUNCTION = {}
+for _symbol, (_fn, _ifn, _name) in BINARY.items():
+    BY_FUNCTION[_fn] = (_symbol, False)
+    BY_FUNCTION[_ifn] = (_symbol, True)
+CONTAINER_RULES: dict = {}
+
+
+def container_rule(symbol, *classes):
+    """Register an operator between containers: ``fn(s, a, b, inplace) -> Value | None``."""
+
+    def decorate(fn):
+        for cls in classes:
+            CONTAINER_RULES[symbol, cls] = fn
+        return fn
+
+    return decorate
+
+
+def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
+    """``a symbol b``, or ``a symbol= b``."""
+    fn, inplace_fn, name = BINARY[symbol]
+    if isinstance(a, TensorValue) or isinstance(b, TensorValue):
+        if isinstance(a, TensorValue) or not (isinstance(a, ObjectValue) and not isinstance(a, ContainerValue) and a.has_special(s, f"__{name}__")):
+            if not (isinstance(b, ObjectValue) and not isinstance(b, ContainerValue)):
+                return s.torch_call(inplace_fn if inplace and isinstance(a, TensorValue) else fn, [a, b], {})
+    if isinstance(a, DimValue) or isinstance(b, DimValue):
+        result = _dims(s, symbol, a, b)
+        if result is not None:
+            return result
+    if isinstance(a, (SequenceValue, DictValue, SetValue)) or isinstance(b, (SequenceValue, DictValue, SetValue)):
+        result = _container(s, symbol, a, b, inplace)
+        if result is not None:
+            return result
+    if isinstance(a, ClassValue) or isinstance(b, ClassValue):
+        return s.fold(fn, [a, b], {})
+    if _special_holder(a) or _special_holder(b):
+        return _special(s, symbol, name, a, b, inplace)
+    if a.is_const() and b.is_const():
+        return s.fold(fn, [a, b], {})
+    if symbol == "%" and isinstance(a, Constant) and isinstance(a.value, str):
+        raise Unsupported("formatting a value that is not a constant", kind="format")
+    raise Unsupported(f"operator {symbol} on {a.describe()} and {b.describe()}", kind="operator")
+
+
+def _special_holder(v) -> bool:
+    return isinstance(v, ObjectValue) and not isinstance(v, ClassValue) and not (isinstance(v, ContainerValue) and v.cls is v.builtin)
+
+
+def _dims(s, symbol, a, b):
+    x = a.dim if isinstance(a, DimValue) else a.value if isinstance(a, Constant) else None
+    y = b.dim if isinstance(b, DimValue) else b.value if isinstance(b, Constant) else None
+    if isinstance(x, (int, Dim)) and isinstance(y, (int, Dim)) and symbol in ("+", "-", "*", "//", "%"):
+        if symbol in ("//", "%") and isinstance(y, int) and y == 0:
+            return s.fold(BINARY[symbol][0], [Constant(1), Constant(0)], {})
+        if isinstance(x, bool) or isinstance(y, bool):
+            x, y = (int(x) if isinstance(x, bool) else x), (int(y) if isinstance(y, bool) else y)
+        result = BINARY[symbol][0](x, y)
+        for v in (a, b):
+            if isinstance(v, Constant):
+                v.const(s)
+        return DimValue(result) if isinstance(result, Dim) else Constant(result)
+    return None
+
+
+def _container(s, symbol, a, b, inplace):
+    if symbol == "*" and isinstance(b, SequenceValue) and not isinstance(a, SequenceValue):
+        a, b = b, a
+    if isinstance(a, SequenceValue) and a.cls in (list, tuple) or isinstance(a, TupleValue) and not a.user_special(s, f"__{BINARY[symbol][2]}__"):
+        if symbol == "+" and isinstance(a, ListValue) and inplace:
+            values = b.items_list(s)
+            s.set_elements(a, a.load(s) + values)
+            a.changed(s, list.extend, [TupleValue(values)])
+            return a
+        if symbol == "+" and isinstance(b, SequenceValue) and isinstance(a, ListValue) == isinstance(b, ListValue):
+            return a.like(a.load(s) + b.load(s))
+        if symbol == "*" and s.has_index(b):
+            elements = a.load(s) * s.index(b)
+            if isinstance(a, ListValue) and inplace:
+                s.set_elements(a, elements)
+                a.changed(s, list.__imul__, [b])
+                return a
+            return a.like(elements)
+    if isinstance(a, DictValue) and isinstance(b, DictValue) and symbol == "|":
+        if inplace:
+            a.call_method(s, "update", [b])
+            return a
+        return DictValue({**a.load(s), **b.load(s)}, a.cls if a.obj is None or a.cls is dict else dict)
+    if isinstance(a, SetValue) and isinstance(b, SetValue) and symbol in "&|-^":
+        x, y = a.load(s), b.load(s)
+        keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)], "-": [k for k in x if k not in y],
+                "^": [*(k for k in x if k not in y), *(k for k in y if k not in x)]}[symbol]
+        entries = {k: x.get(k, y.get(k)) for k in keys}
+        if inplace and a.cls is set:
+            a.update(s, entries, {"&": set.__iand__, "|": set.__ior__, "-": set.__isub__, "^": set.__ixor__}[symbol], [b])
+            return a
+        return SetValue(entries, a.cls)
+    return None
+
+
+def _special(s, symbol, name, a, b, inplace):
+    tried = []
+    if inplace and isinstance(a, ObjectValue) and a.has_special(s, f"__i{name}__"):
+        tried.append((a, f"__i{name}__", b))
+    forward, backward = (a, f"__{name}__", b), (b, f"__r{name}__", a)
+    if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and issubclass(b.cls, a.cls):
+        tried += [backward, forward]
+    else:
+        tried += [forward, backward]
+    for owner, method, other in tried:
+        if isinstance(owner, ObjectValue):
+            if not owner.has_special(s, method):
+                continue
+            result = owner.call_special(s, method, [other])
+        elif isinstance(owner, Constant) and hasattr(type(owner.value), method) and other.is_const():
+            result = owner.call_special(s, method, [other])
+        else:
+            continue
+        if not (isinstance(result, Constant) and result.value is NotImplemented):
+            return result
+    shown = {"**": "** or pow()"}.get(symbol, symbol) + ("=" if inplace else "")
+    raise Raised(s.exception(TypeError(
+        f"unsupported operand type(s) for {shown}: '{a.pytype(s).__name__}' and '{b.pytype(s).__name__}'")))
+
+
+def unary(s, symbol: str, a: Value) -> Value:
+    fn, method = UNARY[symbol]
+    if isinstance(a, TensorValue):
+        return s.torch_call(fn, [a], {})
+    if isinstance(a, DimValue):
+        return DimValue(-a.dim) if symbol == "-" else a if symbol == "+" else s.fold(fn, [a], {})
+    if isinstance(a, ObjectValue) and not isinstance(a, ClassValue):
+        if not a.has_special(s, method):
+            raise Raised(s.exception(TypeError(f"bad operand type for unary {symbol}: '{a.cls.__name__}'")))
+        return a.call_special(s, method, [])
+    return s.fold(fn, [a], {})
+
+
+def compare(s, symbol: str, a: Value, b: Value) -> Value:
+    """``a < b`` and the like; the result is not turned into a bool."""
+    fn, method, reflected = COMPARE[symbol]
+    if isinstance(a, TensorValue) or isinstance(b, TensorValue):
+        other = b if isinstance(a, TensorValue) else a
+        if isinstance(other, Constant) and other.value is None or not (other.is_const() or isinstance(other, (TensorValue, DimValue))):
+            if symbol in ("==", "!="):
+                return Constant(symbol == "!=")
+        return s.torch_call(fn, [a, b], {})
+    if isinstance(a, DimValue) or isinstance(b, DimValue):
+        x = a.dim if isinstance(a, DimValue) else a.const(s) if a.is_const() else None
+        y = b.dim if isinstance(b, DimValue) else b.const(s) if b.is_const() else None
+        if isinstance(x, (int, float, Dim)) and isinstance(y, (int, float, Dim)):
+            if isinstance(x, float) or isinstance(y, float):
+                x, y = (s.tracer.env.specialize(v) if isinstance(v, Dim) else v for v in (x, y))
+            return Constant(bool(fn(x, y)))
+        return Constant(symbol == "!=") if symbol in ("==", "!=") else s.fold(fn, [a, b], {})
+    for v, cls in ((a, ContainerValue), (b, ContainerValue)):
+        if isinstance(v, cls) and v.cls is not v.builtin and v.user_special(s, method):
+            return _compare_special(s, symbol, a, b)
+    if isinstance(a, ContainerValue) and isinstance(b, ContainerValue):
+        result = _compare_containers(s, symbol, a, b)
+        if result is not None:
+            return Constant(result)
+    if a.is_const() and b.is_const() and not _special_holder(a) and not _special_holder(b):
+        return s.fold(fn, [a, b], {})
+    if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
+        return _compare_special(s, symbol, a, b)
+    if symbol in ("==", "!="):
+        return Constant((a.identity() == b.identity()) == (symbol == "=="))
+    raise Unsupported(f"comparison {symbol} of {a.describe()} and {b.describe()}", kind="operator")
+
+
+def _compare_special(s, symbol, a, b):
+    fn, method, reflected = COMPARE[symbol]
+    order = [(a, method, b), (b, reflected, a)]
+    if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and issubclass(b.cls, a.cls):
+        order.reverse()
+    for owner, name, other in order:
+        if isinstance(owner, ObjectValue) and not isinstance(owner, ClassValue) and owner.user_special(s, name):
+            result = owner.call_special(s, name, [other])
+            if not (isinstance(result, Constant) and result.value is NotImplemented):
+                return result
+        elif symbol == "!=" and isinstance(owner, ObjectValue) and not isinstance(owner, ClassValue) and owner.user_special(s, "__eq__"):
+            result = owner.call_special(s, "__eq__", [other])
+            if not (isinstance(result, Constant) and result.value is NotImplemented):
+                return Constant(not result.truth(s))
+    if symbol in ("==", "!="):
+        return Constant((a.identity() == b.identity()) == (symbol == "=="))
+    raise Raised(s.exception(TypeError(
+        f"'{symbol}' not supported between instances of '{a.pytype(s).__name__}' and '{b.pytype(s).__name__}'")))
+
+
+def _compare_containers(s, symbol, a, b):
+    if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
+        if a.builtin is not b.builtin:
+            return {"==": False, "!=": True}.get(symbol)
+        x, y = a.load(s), b.load(s)
+        if symbol in ("==", "!="):
+            same = len(x) == len(y) and all(same_or_equal(s, p, q) for p, q in zip(x, y))
+            return same == (symbol == "==")
+        for p, q in zip(x, y):
+            if not same_or_equal(s, p, q):
+                return compare(s, symbol, p, q).truth(s)
+        return COMPARE[symbol][0](len(x), len(y))
+    if isinstance(a, DictValue) and isinstance(b, DictValue) and symbol in ("==", "!="):
+        x, y = a.load(s), b.load(s)
+        same = x.keys() == y.keys() and all(same_or_equal(s, x[k][1], y[k][1]) for k in x)
+        return same == (symbol == "==")
+    if isinstance(a, SetValue) and isinstance(b, SetValue):
+        return COMPARE[symbol][0](set(a.load(s)), set(b.load(s)))
+    if symbol in ("==", "!="):
+        return symbol == "!="
+    return None
+
+
+def same_object(s, a: Value, b: Value) -> bool:
+    """``a is b``; what the answer rests on is guarded."""
+    for v in (a, b):
+        if isinstance(v, Constant):
+            v.const(s)
+    x, y = a.identity(), b.identity()
+    if x == y:
+        return x is not None
+    for p, q in ((a, b), (b, a)):
+        if p.source is not None and isinstance(q, Constant) and not isinstance(p, Constant):
+            p.pytype(s)
+    if a.source is not None and b.source is not None and not (isinstance(a, Constant) or isinstance(b, Constant)):
+        s.guards.add(a.source, "distinct", b.source)
+    return False
+
+
+def same_or_equal(s, a, b) -> bool:
+    """The comparison that containers use: identity first, then equality."""
+    if a is b or (not isinstance(a, Constant) and not isinstance(b, Constant) and a.identity() == b.identity()):
+        return True
+    return compare(s, "==", a, b).truth(s)

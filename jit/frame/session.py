@@ -1,0 +1,356 @@
+"""One capture in progress: the tracer, the guards, the effect log, the undo journal, and how real objects become values."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+
+import torch
+
+from ..errors import EagerRaises, Unsupported
+from ..graph.tracer import Tracer
+from . import source as src
+from . import tables
+from .calls import Calls
+from .guards import Guards
+from .values.base import Raised, Value, lookup
+from .values.constant import Constant, DimValue, is_leaf
+from .values.containers import ContainerValue, DictValue, RangeValue, SliceValue, TupleValue
+from .values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
+from .values.objects import IMMUTABLE_TYPE, ObjectValue
+from .values.tensor import TensorValue, lift, lower
+
+
+class Session(Calls):
+    """State shared by all frames of one capture. ``dynamic`` decides which sizes become symbols (see ``jit.frame.dynamic``)."""
+
+    def __init__(self, dynamic=None):
+        self.tracer = Tracer()
+        self.tracer.set_grad_enabled(torch.is_grad_enabled())
+        self.guards = Guards()
+        self.effects: list[tuple] = []
+        self.undo: list[tuple] = []
+        self.dynamic = dynamic
+        self.tables = tables
+        self.by_object: dict[int, Value] = {}
+        self.by_source: dict = {}
+        self.keep: list = []
+        self.inputs: list[TensorValue] = []
+        self.tensors: dict[int, TensorValue] = {}
+        self.globals_written: dict[tuple, Value] = {}
+        self.grad_mode = torch.is_grad_enabled()
+        self.frames: list = []
+        self.steps = 0
+        self.current_exception: list = []
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def checkpoint(self):
+        return (len(self.undo), len(self.effects), self.guards.checkpoint(), self.tracer.checkpoint(), len(self.inputs), len(self.frames),
+                len(self.current_exception))
+
+    def rollback(self, mark):
+        undo, effects, guards, tracer, inputs, frames, exceptions = mark
+        while len(self.undo) > undo:
+            holder, key, old, is_entry = self.undo.pop()
+            if not is_entry:
+                setattr(holder, key, old)
+            elif old is _ABSENT:
+                holder.pop(key, None)
+            else:
+                holder[key] = old
+        del self.effects[effects:]
+        del self.inputs[inputs:]
+        del self.frames[frames:]
+        del self.current_exception[exceptions:]
+        # guards stay: a fact that was used before a break still decided where the break was
+        self.tracer.rollback(tracer)
+
+    def set_field(self, holder, name, value):
+        """Assign an attribute of a value so that a rollback restores it. Returns the new value."""
+        self.undo.append((holder, name, getattr(holder, name), False))
+        setattr(holder, name, value)
+        return value
+
+    def set_entry(self, mapping, key, value):
+        """Assign an entry of a dict (or list) that belongs to a value."""
+        old = mapping.get(key, _ABSENT) if isinstance(mapping, dict) else mapping[key]
+        self.undo.append((mapping, key, old, True))
+        mapping[key] = value
+
+    def set_elements(self, sequence, elements):
+        """Replace the elements of a list value; iterators over it see the change."""
+        self.set_field(sequence, "_elements", elements)
+
+    def effect(self, fn, args):
+        """Log that the program called the C function ``fn`` on values, to be done for real after the graph has run."""
+        self.effects.append((fn, list(args)))
+
+    def touch(self, value):
+        """A real container is about to change: other arguments of its class must be other objects."""
+        if value.source is None or value.source.watched:
+            return
+        for other in list(self.by_object.values()):
+            if other is not value and isinstance(other, ContainerValue) and other.cls is value.cls and other.source is not None and not other.source.watched:
+                self.guards.add(value.source, "distinct", other.source)
+
+    # -- real objects to values -----------------------------------------------------------------------------------
+
+    def wrap(self, obj, source) -> Value:
+        """The value of a real object reached by ``source``. One object is one value, however it was reached."""
+        if source is not None:
+            known = self.by_source.get(source)
+            if known is not None:
+                return known
+        if is_leaf(obj):
+            value = Constant(obj, source)
+        else:
+            value = self.by_object.get(id(obj))
+            if value is None:
+                value = self._make(obj, source)
+                self.by_object[id(obj)] = value
+                self.keep.append(obj)
+            elif source is not None:
+                value = self._again(obj, value, source)
+        if source is not None:
+            self.by_source[source] = value
+        return value
+
+    def _again(self, obj, value, source):
+        """The same object through a second source: later calls must have them the same too."""
+        if value.source is None:
+            value.source = source
+        elif source.watched and value.source.watched:
+            self.guards.add(source, "is", obj)
+        elif isinstance(obj, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)):
+            self.guards.add(source, "is", obj)
+        elif type(obj) is not tuple:
+            self.guards.add(source, "same", value.source)
+        else:
+            return self._make(obj, source)
+        return value
+
+    def _make(self, obj, source):
+        cls = type(obj)
+        maker = tables.wrappers.get(cls)
+        if maker is None:
+            for base in cls.__mro__[1:]:
+                maker = tables.wrappers.get(base)
+                if maker is not None:
+                    break
+            else:
+                maker = lambda s, obj, source: ObjectValue(type(obj), obj, source)
+        return maker(self, obj, source)
+
+    def wrap_key(self, key):
+        """A dict key or set element of a real container: known by the guard on the keys."""
+        if type(key) is tuple:
+            return TupleValue([self.wrap_key(k) for k in key])
+        if is_leaf(key):
+            return Constant(key)
+        return self.wrap(key, src.Const(key))
+
+    def opaque(self, obj, source):
+        """An object that nothing is done with but passing it on."""
+        return ObjectValue(type(obj), obj, source)
+
+    def wrap_class(self, cls) -> ClassValue:
+        return self.wrap(cls, src.Const(cls, cls.__qualname__))
+
+    def wrap_raw(self, fn) -> Value:
+        """A function found by a lookup that is guarded already."""
+        return self.wrap(fn, src.Const(fn, getattr(fn, "__qualname__", "")))
+
+    def wrap_class_attr(self, cls, name) -> Value:
+        """The unbound attribute ``name`` along the MRO of ``cls``, guarded by ``class_lookup``."""
+        found, raw, owner = self.class_lookup(cls, name)
+        if isinstance(raw, types.FunctionType):
+            return self.wrap_raw(raw)
+        return self.wrap(raw, src.ClassAttr(src.Const(cls, cls.__qualname__), name))
+
+    def wrap_cell(self, cell, source) -> CellValue:
+        value = self.by_object.get(id(cell))
+        if value is None:
+            value = self.by_object[id(cell)] = CellValue(real=cell, source=src.Const(cell, str(source)))
+            self.keep.append(cell)
+            if not isinstance(source.root, src.Const):
+                self.guards.add(source, "is", cell)
+        return value
+
+    def class_lookup(self, cls, name):
+        """(found, raw, owner) along the MRO; what is found, or its absence, becomes a guard on the class."""
+        result = lookup(cls, name)
+        if not cls.__flags__ & IMMUTABLE_TYPE:
+            source = src.Const(cls, cls.__qualname__)
+            if result[0]:
+                self.guards.add(src.ClassAttr(source, name), "is", result[1])
+            else:
+                self.guards.add(source, "class_lacks", name)
+        return result
+
+    def bound_method(self, fn, owner) -> MethodValue:
+        return MethodValue(fn, owner)
+
+    def bind_static(self, raw, cls, name, owner):
+        """A classmethod or staticmethod found as ``name`` on ``cls``."""
+        inner = raw.__func__
+        fn = self.wrap_raw(inner) if isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)) else self.wrap(
+            inner, src.GetAttr(src.ClassAttr(src.Const(cls), name), "__func__"))
+        return fn if isinstance(raw, staticmethod) else self.bound_method(fn, self.wrap_class(cls))
+
+    def from_python(self, obj) -> Value:
+        """A new value for a plain result that was computed while capturing."""
+        if is_leaf(obj):
+            return Constant(obj)
+        maker = tables.new_values.get(type(obj))
+        if maker is not None:
+            return maker(self, obj)
+        if isinstance(obj, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)):
+            return self.wrap(obj, src.Const(obj, getattr(obj, "__qualname__", "")))
+        if isinstance(obj, tuple):
+            return TupleValue([self.from_python(v) for v in obj], type(obj))
+        raise Unsupported(f"a {type(obj).__module__}.{type(obj).__qualname__} made while capturing", kind="opaque-result")
+
+    # -- globals --------------------------------------------------------------------------------------------------
+
+    def load_global(self, namespace: dict, name: str):
+        """The global ``name`` in a module's dictionary, or None."""
+        written = self.globals_written.get((id(namespace), name))
+        if written is not None:
+            return written if written is not _ABSENT else None
+        root = src.Const(namespace, namespace.get("__name__", "globals"))
+        if name in namespace:
+            return self.pinned(self.wrap(namespace[name], src.Item(root, name)))
+        self.guards.add(root, "dict_lacks", name)
+        return None
+
+    def load_name(self, namespace, name):
+        """A global or builtin, or None."""
+        value = self.load_global(namespace, name)
+        if value is None:
+            scope = namespace.get("__builtins__", builtins)
+            scope = scope.__dict__ if isinstance(scope, types.ModuleType) else scope
+            value = self.load_global(scope, name)
+        return value
+
+    def pinned(self, value):
+        """Guard at once what globals hold as code: functions, classes and modules."""
+        if isinstance(value, (FunctionValue, ClassValue, BuiltinValue, PyModuleValue)):
+            value.pin(self)
+        return value
+
+    def store_global(self, namespace, name, value):
+        self.set_entry(self.globals_written, (id(namespace), name), value)
+        self.effect(dict.__setitem__, [self.globals_value(namespace), Constant(name), value])
+
+    def delete_global(self, namespace, name):
+        self.set_entry(self.globals_written, (id(namespace), name), _ABSENT)
+        self.effect(dict.__delitem__, [self.globals_value(namespace), Constant(name)])
+
+    def globals_value(self, namespace):
+        return self.wrap(namespace, src.Const(namespace, namespace.get("__name__", "globals")))
+
+    # -- exceptions -------------------------------------------------------------------------------------------------
+
+    def exception(self, error, args=None) -> ObjectValue:
+        """An exception value from a real exception, or from a class and argument values."""
+        cls = error if isinstance(error, type) else type(error)
+        value = ObjectValue(cls)
+        value.init_args = tuple(args) if args is not None else tuple(
+            self.from_python(a) if is_leaf(a) or isinstance(a, tuple) else Constant(str(a)) for a in (() if isinstance(error, type) else error.args))
+        if isinstance(error, AttributeError) and error.name is not None:
+            value.attrs["name"] = Constant(error.name)
+        return value
+
+    def is_exception(self, value, cls) -> bool:
+        return isinstance(value, ObjectValue) and issubclass(value.cls, cls)
+
+    def real_exception(self, value):
+        """The exception object itself, when its arguments are constants."""
+        return value.obj if value.obj is not None else value.cls.__new__(value.cls, *(a.const(self) for a in value.init_args))
+
+    # -- tensors ------------------------------------------------------------------------------------------------------
+
+    def tensor_input(self, value: TensorValue):
+        """Make a real tensor a graph input, guarded by its metadata."""
+        from .tensor_guards import guard_tensor
+
+        dims = guard_tensor(self, value)
+        handle = self.tracer.input(value.obj, value.source, dims)
+        self.inputs.append(value)
+        self.tensors[id(handle)] = value
+        self.keep.append(handle)
+        return handle
+
+    def tensor_of(self, handle) -> TensorValue:
+        value = self.tensors.get(id(handle))
+        if value is None:
+            value = self.tensors[id(handle)] = TensorValue(handle)
+            self.keep.append(handle)
+        return value
+
+    def traced(self, fn) -> Value:
+        """Run a tracer operation; what eager would raise becomes an exception of the program."""
+        try:
+            return lift(self, fn())
+        except EagerRaises as raised:
+            raise Raised(self.exception(raised.error)) from None
+
+    def torch_call(self, fn, args, kwargs) -> Value:
+        """Record a torch callable."""
+        low = [lower(self, a) for a in args]
+        low_kw = {k: lower(self, v) for k, v in kwargs.items()}
+        return self.traced(lambda: self.tracer.call(fn, low, low_kw, loc=self.location()))
+
+    def set_grad_enabled(self, enabled: bool):
+        if enabled != self.grad_mode:
+            self.set_field(self, "grad_mode", enabled)
+            self.tracer.set_grad_enabled(enabled)
+            self.effect(torch._C._set_grad_enabled, [Constant(enabled)])
+
+    def location(self):
+        """(file, line, function) of the instruction being executed, or None."""
+        return self.frames[-1].where() if self.frames else None
+
+    # -- numbers ------------------------------------------------------------------------------------------------------
+
+    def index(self, value) -> int:
+        """A value as an exact int (``operator.index``)."""
+        if isinstance(value, DimValue):
+            return value.const(self)
+        if isinstance(value, ObjectValue):
+            return self.index(value.call_special(self, "__index__", []))
+        number = value.const(self)
+        try:
+            return number.__index__()
+        except AttributeError:
+            raise Raised(self.exception(TypeError(f"'{type(number).__name__}' object cannot be interpreted as an integer"))) from None
+
+    def has_index(self, value) -> bool:
+        return isinstance(value, DimValue) or (isinstance(value, Constant) and isinstance(value.value, int)) or (
+            isinstance(value, ObjectValue) and value.has_special(self, "__index__"))
+
+    def as_string(self, value):
+        """A value ready for ``str.format``: constants as they are, others through ``format`` when that is Python."""
+        if value.is_const():
+            return value
+        raise Unsupported(f"formatting {value.describe()} as text", kind="format")
+
+    def fold(self, fn, args, kwargs) -> Value:
+        """Call a pure function for real on constant arguments."""
+        real = [a.const(self) for a in args]
+        real_kw = {k: v.const(self) for k, v in kwargs.items()}
+        try:
+            result = fn(*real, **real_kw)
+        except Exception as error:
+            raise Raised(self.exception(error)) from None
+        return self.from_python(result)
+
+
+class _Absent:
+    def __repr__(self):
+        return "<absent>"
+
+
+_ABSENT = _Absent()

@@ -1,0 +1,218 @@
+"""Where a value came from: a chain from a root (a local of the frame, or an object known by identity) to the object.
+
+A source says two things of a value: how a guard reaches it again on the next call (``path``: native accessor steps), and how
+emitted bytecode loads it (``jit.frame.emit``). Sources are interned by equality, so equal chains are one dictionary key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Base class. ``base`` is the source of the object that this one is read from, None for a root."""
+
+    @property
+    def base(self):
+        return None
+
+    def step(self) -> tuple:
+        """The native accessor (kind, payload) from ``base`` to this object."""
+        raise NotImplementedError
+
+    @property
+    def root(self) -> Source:
+        node = self
+        while node.base is not None:
+            node = node.base
+        return node
+
+    @property
+    def watched(self) -> bool:
+        """True when the chain starts at an object known by identity, so that no call argument is involved."""
+        return isinstance(self.root, Const)
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(Source):
+    """An argument of the captured frame: the ``index``-th of its bound parameters."""
+
+    index: int
+    name: str
+
+    def step(self):
+        return ("local", self.index)
+
+    def __str__(self):
+        return self.name
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Const(Source):
+    """An object known by identity (a function's globals, its cells, a bound module); it is kept alive by the entry."""
+
+    obj: object
+    text: str = ""
+
+    def __hash__(self):
+        return hash((Const, id(self.obj)))
+
+    def __eq__(self, other):
+        return type(other) is Const and other.obj is self.obj
+
+    def step(self):
+        return ("const", self.obj)
+
+    def __str__(self):
+        return self.text or f"<{type(self.obj).__name__}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Derived(Source):
+    of: Source
+
+    @property
+    def base(self):
+        return self.of
+
+
+@dataclasses.dataclass(frozen=True)
+class DictAttr(_Derived):
+    """``of.__dict__[name]``: an attribute found in the instance dictionary."""
+
+    name: str
+
+    def step(self):
+        return ("dict_attr", self.name)
+
+    def __str__(self):
+        return f"{self.of}.{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class GetAttr(_Derived):
+    """``getattr(of, name)`` for slots and attributes of C objects."""
+
+    name: str
+
+    def step(self):
+        return ("getattr", self.name)
+
+    def __str__(self):
+        return f"{self.of}.{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TypeAttr(_Derived):
+    """What a lookup of ``name`` along the MRO of ``type(of)`` gives, unbound."""
+
+    name: str
+
+    def step(self):
+        return ("type_attr", self.name)
+
+    def __str__(self):
+        return f"type({self.of}).{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassAttr(_Derived):
+    """What a lookup of ``name`` along the MRO of the class ``of`` gives, unbound."""
+
+    name: str
+
+    def step(self):
+        return ("class_attr", self.name)
+
+    def __str__(self):
+        return f"{self.of}.{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TypeOf(_Derived):
+    """``type(of)``."""
+
+    def step(self):
+        return ("type", None)
+
+    def __str__(self):
+        return f"type({self.of})"
+
+
+@dataclasses.dataclass(frozen=True)
+class InstanceDict(_Derived):
+    """``of.__dict__``."""
+
+    def step(self):
+        return ("dict", None)
+
+    def __str__(self):
+        return f"{self.of}.__dict__"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Item(_Derived):
+    """``of[key]`` of a dict, list or tuple; the key is a plain constant (or an object known by identity)."""
+
+    key: object
+
+    def _id(self):
+        return (self.of, type(self.key), self.key if isinstance(self.key, (str, int, bytes, type(None))) else id(self.key))
+
+    def __hash__(self):
+        return hash(self._id())
+
+    def __eq__(self, other):
+        return type(other) is Item and self._id() == other._id()
+
+    def step(self):
+        return ("item", self.key)
+
+    def __str__(self):
+        return f"{self.of}[{self.key!r}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class CellContents(_Derived):
+    """The contents of a cell."""
+
+    def step(self):
+        return ("cell", None)
+
+    def __str__(self):
+        return f"{self.of}.cell_contents"
+
+
+@dataclasses.dataclass(frozen=True)
+class ClosureCell(_Derived):
+    """``of.__closure__[index]``, the cell itself."""
+
+    index: int
+
+    def step(self):
+        return ("closure", self.index)
+
+    def __str__(self):
+        return f"{self.of}.__closure__[{self.index}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionField(_Derived):
+    """A field of a Python function: ``code``, ``defaults``, ``kwdefaults`` or ``dict``."""
+
+    field: str
+
+    def step(self):
+        return ("function", self.field)
+
+    def __str__(self):
+        return f"{self.of}.__{self.field}__"
+
+
+def path(source: Source) -> list[Source]:
+    """The chain from the root to ``source``, root first."""
+    chain = [source]
+    while chain[-1].base is not None:
+        chain.append(chain[-1].base)
+    return chain[::-1]

@@ -1,0 +1,42 @@
+"""The dispatch tables of symbolic execution. Each row is added by a decorator in ``values/`` or ``library/``."""
+
+from __future__ import annotations
+
+wrappers: dict = {}           # type -> fn(s, obj, source) -> Value: how a real object of that type is represented
+new_values: dict = {}         # type -> fn(s, obj) -> Value: a plain result made while capturing
+calls: dict = {}              # C callable or class -> fn(s, args, kwargs) -> Value
+functions: dict = {}          # Python function -> fn(s, args, kwargs) -> Value, instead of inlining it
+methods: dict = {}            # (class, name) of a C method of an object -> fn(s, value, args, kwargs) -> Value
+pure: set = set()             # C callables without effects: called for real on constants
+descriptors: dict = {}        # type of a C descriptor -> fn(s, owner, raw, name) -> Value
+tensor_attributes: dict = {}  # name -> fn(s, tensor) -> Value, before the tracer is asked
+tensor_methods: dict = {}     # name -> fn(s, tensor, args, kwargs) -> Value | None
+forbidden: dict = {}          # callable -> (why, hint): a recorded break
+
+
+def _register(table):
+    def keyed(*keys):
+        def decorate(fn):
+            for key in keys:
+                table[key] = fn
+            return fn
+
+        return decorate
+
+    return keyed
+
+
+wrapper, new_value, on_call, on_function = _register(wrappers), _register(new_values), _register(calls), _register(functions)
+on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
+    _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
+
+
+def add_pure(*callables):
+    """Register C callables that may be run for real when every argument is a constant."""
+    pure.update(callables)
+
+
+def add_forbidden(why, hint, *callables):
+    """Register callables that always break the graph."""
+    for fn in callables:
+        forbidden[fn] = (why, hint)

@@ -1,0 +1,124 @@
+"""The protocol that every symbolic value answers, and the two signals that leave an operation early.
+
+A value stands for a Python object during symbolic execution. Operations take the ``Session`` as ``s``: they record guards for the
+facts they use, effects for what they change, and raise ``Raised`` for an exception of the program or ``Unsupported`` for a step
+that is not captured. The defaults here are those of a value that supports nothing.
+"""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+
+
+class Raised(Exception):
+    """An exception of the captured program on its way to a handler. ``value`` is the exception's symbolic value."""
+
+    def __init__(self, value):
+        super().__init__(value)
+        self.value = value
+
+
+class Value:
+    """Base of all symbolic values. ``source`` says where it came from; None for a value made while capturing."""
+
+    source = None
+
+    def pytype(self, s) -> type:
+        """The exact Python type, guarded if the value came from outside."""
+        raise Unsupported(f"type of {self!r}")
+
+    def is_const(self) -> bool:
+        """True if ``const`` can give a Python object without tensors or mutable parts."""
+        return False
+
+    def const(self, s):
+        """The Python object itself, guarded to be equal on later calls."""
+        raise Unsupported(f"{self.describe()} is needed as a plain Python value", kind="not-constant")
+
+    def getattr(self, s, name: str) -> Value:
+        raise Unsupported(f"attribute {name!r} of {self.describe()}", kind="attribute")
+
+    def setattr(self, s, name: str, value: Value):
+        raise Unsupported(f"setting attribute {name!r} of {self.describe()}", kind="attribute")
+
+    def delattr(self, s, name: str):
+        raise Unsupported(f"deleting attribute {name!r} of {self.describe()}", kind="attribute")
+
+    def call(self, s, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported(f"call of {self.describe()}", kind="call")
+
+    def call_method(self, s, name: str, args=(), kwargs=None) -> Value:
+        return self.getattr(s, name).call(s, list(args), dict(kwargs or {}))
+
+    def getitem(self, s, key: Value) -> Value:
+        return self.call_special(s, "__getitem__", [key])
+
+    def setitem(self, s, key: Value, value: Value):
+        self.call_special(s, "__setitem__", [key, value])
+
+    def delitem(self, s, key: Value):
+        self.call_special(s, "__delitem__", [key])
+
+    def iter(self, s) -> Value:
+        """An iterator over the value; every iterator value has ``next(s)`` giving a value, or None when it is exhausted."""
+        raise Unsupported(f"iteration over {self.describe()}", kind="iterate")
+
+    def next(self, s) -> Value | None:
+        raise Unsupported(f"next() of {self.describe()}", kind="iterate")
+
+    def length(self, s):
+        """``len`` as an int or a Dim."""
+        raise Unsupported(f"len() of {self.describe()}", kind="len")
+
+    def truth(self, s) -> bool:
+        return True
+
+    def contains(self, s, item: Value) -> bool:
+        """``item in self``; the default walks the iterator, comparing by identity and then by equality."""
+        from .. import operators
+
+        it = self.iter(s)
+        while (element := it.next(s)) is not None:
+            if operators.same_or_equal(s, element, item):
+                return True
+        return False
+
+    def call_special(self, s, name: str, args: list[Value]) -> Value:
+        """Call a special method, looked up on the type."""
+        raise Unsupported(f"{name} of {self.describe()}", kind="special-method")
+
+    def items_list(self, s) -> list[Value]:
+        """All elements in iteration order, as a Python list."""
+        it, out = self.iter(s), []
+        while (element := it.next(s)) is not None:
+            out.append(element)
+            if len(out) > 100_000:
+                raise Unsupported("an iterator of more than 100000 elements is unrolled", kind="long-loop")
+        return out
+
+    def identity(self):
+        """What ``is`` compares: two values are the same object iff these are equal and not None."""
+        return ("value", id(self))
+
+    def hash_key(self, s):
+        """A hashable Python object standing for the value as a dict key or set element."""
+        raise Unsupported(f"{self.describe()} as a dict key or set element", kind="unhashable")
+
+    def emit(self, e):
+        """Emit bytecode that pushes the object (see ``jit.frame.emit``)."""
+        raise Unsupported(f"rebuilding {self.describe()} after a captured region", kind="rebuild")
+
+    def describe(self) -> str:
+        """The value in words for messages."""
+        return f"a {type(self).__name__}" + (f" ({self.source})" if self.source is not None else "")
+
+    def __repr__(self):
+        return self.describe()
+
+
+def lookup(cls: type, name: str):
+    """-> (found, raw attribute, owner class) along the MRO, without calling descriptors."""
+    for c in cls.__mro__:
+        if name in c.__dict__:
+            return True, c.__dict__[name], c
+    return False, None, None

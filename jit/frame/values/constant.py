@@ -1,0 +1,174 @@
+"""Immutable plain objects (numbers, strings, dtypes, enum members, ...) and symbolic integers."""
+
+from __future__ import annotations
+
+import enum
+import types
+
+import torch
+
+from ...errors import Unsupported
+from .base import Raised, Value
+
+LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device,
+              torch.layout, torch.memory_format, types.CodeType, torch.finfo, torch.iinfo)
+
+
+def is_leaf(obj) -> bool:
+    """True for objects that are represented by ``Constant``."""
+    return type(obj) in LEAF_TYPES or isinstance(obj, enum.Enum)
+
+
+class Constant(Value):
+    """A plain immutable object. From outside, its value is guarded when it is first used."""
+
+    def __init__(self, value, source=None):
+        self.value, self.source = value, source
+
+    def is_const(self):
+        return True
+
+    def const(self, s):
+        if self.source is not None:
+            by_value = isinstance(self.value, (bool, int, float, complex, str, bytes)) and not isinstance(self.value, enum.Enum)
+            if isinstance(self.value, (torch.device, torch.finfo, torch.iinfo)):
+                by_value = True
+            s.guards.add(self.source, "eq" if by_value else "is", self.value)
+        return self.value
+
+    def pytype(self, s):
+        if self.source is not None:
+            if self.value is None or self.value is True or self.value is False:
+                self.const(s)
+            else:
+                s.guards.add(self.source, "type_is", type(self.value))
+        return type(self.value)
+
+    def truth(self, s):
+        return bool(self.const(s))
+
+    def identity(self):
+        if self.value is None or isinstance(self.value, (bool, enum.Enum, torch.dtype)) or self.value in (..., NotImplemented):
+            return ("const", id(self.value))
+        return ("const", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
+
+    def hash_key(self, s):
+        return self.const(s)
+
+    def length(self, s):
+        return len(self.const(s))
+
+    def getattr(self, s, name):
+        value = self.const(s)
+        try:
+            attr = getattr(value, name)
+        except AttributeError as error:
+            raise Raised(s.exception(error)) from None
+        if isinstance(value, enum.Enum) and isinstance(attr, types.MethodType) and isinstance(attr.__func__, types.FunctionType):
+            return s.bound_method(s.wrap_class_attr(type(value), name), self)
+        if callable(attr) and not isinstance(attr, type):
+            return PureMethod(self, name)
+        return s.from_python(attr)
+
+    def call_special(self, s, name, args):
+        return self.getattr(s, name).call(s, args, {})
+
+    def getitem(self, s, key):
+        return PureMethod(self, "__getitem__").call(s, [key], {})
+
+    def iter(self, s):
+        from .iterators import SequenceIterator
+
+        value = self.const(s)
+        try:
+            elements = list(value)
+        except TypeError as error:
+            raise Raised(s.exception(error)) from None
+        return SequenceIterator([s.from_python(v) for v in elements])
+
+    def contains(self, s, item):
+        if isinstance(self.value, enum.Enum):
+            return bool(self.call_special(s, "__contains__", [item]).const(s))
+        try:
+            return item.const(s) in self.const(s)
+        except TypeError as error:
+            raise Raised(s.exception(error)) from None
+
+    def emit(self, e):
+        e.load_const(self.value)
+
+    def describe(self):
+        return repr(self.value) if self.source is None else f"{self.source}={self.value!r}"
+
+
+class PureMethod(Value):
+    """A method of a constant; called for real when every argument is constant."""
+
+    def __init__(self, owner: Constant, name: str):
+        self.owner, self.name = owner, name
+
+    def pytype(self, s):
+        return type(getattr(self.owner.value, self.name))
+
+    def call(self, s, args, kwargs):
+        fn = getattr(self.owner.const(s), self.name)
+        if self.name == "join" and len(args) == 1 and not args[0].is_const():
+            from .containers import TupleValue
+
+            args = [TupleValue(args[0].items_list(s))]
+        if isinstance(self.owner.value, str) and self.name == "format":
+            args = [s.as_string(a) for a in args]
+            kwargs = {k: s.as_string(v) for k, v in kwargs.items()}
+        return s.fold(fn, args, kwargs)
+
+    def emit(self, e):
+        self.owner.emit(e)
+        e.load_attr(self.name)
+
+    def describe(self):
+        return f"method {self.name} of {self.owner.describe()}"
+
+
+class DimValue(Value):
+    """An integer that depends on the sizes of inputs: a ``jit.graph.dims.Dim``."""
+
+    def __init__(self, dim):
+        self.dim = dim
+
+    def pytype(self, s):
+        return int
+
+    def is_const(self):
+        return True
+
+    def const(self, s):
+        return s.tracer.env.specialize(self.dim)
+
+    def truth(self, s):
+        return bool(self.dim != 0)
+
+    def hash_key(self, s):
+        return self.const(s)
+
+    def identity(self):
+        return ("dim", self.dim)
+
+    def getattr(self, s, name):
+        if name in ("real", "numerator"):
+            return self
+        return Constant(self.const(s)).getattr(s, name)
+
+    def emit(self, e):
+        e.load_dim(self.dim)
+
+    def describe(self):
+        return f"symbolic int {self.dim}"
+
+
+def scalar(s, value: Value):
+    """A value as an int, float, bool or Dim for arithmetic; Unsupported if it is not one."""
+    if isinstance(value, DimValue):
+        return value.dim
+    if value.is_const():
+        return value.const(s)
+    raise Unsupported(f"{value.describe()} where a number is needed", kind="not-constant")

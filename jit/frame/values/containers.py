@@ -1,0 +1,586 @@
+"""Lists, tuples, dicts and sets, plain or subclassed, with their methods. Reads are lazy, changes go to the effect log."""
+
+from __future__ import annotations
+
+import collections
+import types
+
+import torch
+
+from ...errors import Unsupported
+from .. import source as src
+from .base import Raised, Value
+from .constant import Constant, DimValue, scalar
+from .iterators import DictIterator, SequenceIterator
+from .objects import ObjectValue
+
+METHODS: dict = {}
+
+
+def method(cls, *names):
+    """Register the implementation of C methods of a builtin class: ``fn(value, s, args, kwargs) -> Value``."""
+
+    def register(fn):
+        for name in names:
+            METHODS[cls, name] = fn
+        return fn
+
+    return register
+
+
+class ContainerValue(ObjectValue):
+    """Shared by all containers: dispatch of C methods through ``METHODS``, effects on real ones."""
+
+    builtin: type = object
+
+    def builtin_method(self, s, raw, args, kwargs):
+        fn = METHODS.get((raw.__objclass__, raw.__name__))
+        if fn is not None:
+            return fn(self, s, list(args), dict(kwargs))
+        return super().builtin_method(s, raw, args, kwargs)
+
+    def getitem(self, s, key):
+        if self.cls is not self.builtin and self.user_special(s, "__getitem__"):
+            return self.call_special(s, "__getitem__", [key])
+        return self.plain_getitem(s, key)
+
+    def setitem(self, s, key, value):
+        if self.cls is not self.builtin and self.user_special(s, "__setitem__"):
+            self.call_special(s, "__setitem__", [key, value])
+        else:
+            self.plain_setitem(s, key, value)
+
+    def iter(self, s):
+        if self.cls is not self.builtin and self.user_special(s, "__iter__"):
+            return self.call_special(s, "__iter__", [])
+        return self.plain_iter(s)
+
+    def length(self, s):
+        if self.cls is not self.builtin and self.user_special(s, "__len__"):
+            return super().length(s)
+        return self.plain_length(s)
+
+    def truth(self, s):
+        if self.cls is not self.builtin and self.user_special(s, "__bool__"):
+            return super().truth(s)
+        return bool(self.length(s) != 0)
+
+    def contains(self, s, item):
+        if self.cls is not self.builtin and self.user_special(s, "__contains__"):
+            return super().contains(s, item)
+        return self.plain_contains(s, item)
+
+    def plain_contains(self, s, item):
+        return Value.contains(self, s, item)
+
+    def changed(self, s, fn, args):
+        """Log a change, made by calling the C function ``fn`` on the real object."""
+        if self.obj is not None:
+            s.touch(self)
+            s.effect(fn, [self, *args])
+
+    def plain_setitem(self, s, key, value):
+        raise Raised(s.exception(TypeError(f"'{self.cls.__name__}' object does not support item assignment")))
+
+
+class SequenceValue(ContainerValue):
+    """Lists, tuples and deques. ``elements`` is filled from the real object at first use."""
+
+    def __init__(self, elements=None, cls=None, obj=None, source=None):
+        super().__init__(cls or self.builtin, obj, source)
+        self._elements = None if elements is None else list(elements)
+
+    def load(self, s):
+        """Wrap the real elements; their number becomes a guard."""
+        if self._elements is None:
+            self.pytype(s)
+            if self.source is not None:
+                s.guards.add(self.source, "len", len(self.obj))
+            self._elements = [s.wrap(v, src.Item(self.source, i) if self.source is not None else None)
+                              for i, v in enumerate(tuple.__iter__(self.obj) if isinstance(self.obj, tuple) else list(self.obj))]
+        return self._elements
+
+    @property
+    def elements(self):
+        if self._elements is None:
+            raise Unsupported("a container is used before it is loaded", kind="internal")
+        return self._elements
+
+    def plain_length(self, s):
+        return len(self.load(s))
+
+    def plain_iter(self, s):
+        self.load(s)
+        return SequenceIterator(self)
+
+    def items_list(self, s):
+        if self.cls is self.builtin:
+            return list(self.load(s))
+        return super().items_list(s)
+
+    def position(self, s, key) -> int:
+        index = s.index(key)
+        n = len(self.load(s))
+        if not -n <= index < n:
+            raise Raised(s.exception(IndexError(f"{self.builtin.__name__} index out of range")))
+        return index % n
+
+    def plain_getitem(self, s, key):
+        elements = self.load(s)
+        if isinstance(key, SliceValue):
+            return self.like(elements[key.as_slice(s)])
+        if not s.has_index(key):
+            raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not {key.pytype(s).__name__}")))
+        return elements[self.position(s, key)]
+
+    def like(self, elements):
+        return type(self)(elements)
+
+    def is_const(self):
+        if self.cls not in (tuple, torch.Size):
+            return False
+        if self._elements is None:
+            return all_leaves(self.obj)
+        return all(v.is_const() for v in self._elements)
+
+    def const(self, s):
+        if self.cls not in (tuple, torch.Size):
+            return super().const(s)
+        return self.cls(v.const(s) for v in self.load(s))
+
+
+def all_leaves(obj) -> bool:
+    from .constant import is_leaf
+
+    return all(is_leaf(v) or (type(v) is tuple and all_leaves(v)) for v in obj)
+
+
+class ListValue(SequenceValue):
+    builtin = list
+
+    def plain_setitem(self, s, key, value):
+        elements = self.load(s)
+        if isinstance(key, SliceValue):
+            new = list(elements)
+            values = value.items_list(s)
+            try:
+                new[key.as_slice(s)] = values
+            except ValueError as error:
+                raise Raised(s.exception(error)) from None
+            s.set_elements(self, new)
+            self.changed(s, list.__setitem__, [key, ListValue(values)])
+            return
+        index = s.index(key)
+        if not -len(elements) <= index < len(elements):
+            raise Raised(s.exception(IndexError("list assignment index out of range")))
+        new = list(elements)
+        new[index] = value
+        s.set_elements(self, new)
+        self.changed(s, list.__setitem__, [Constant(index), value])
+
+    def delitem(self, s, key):
+        new = list(self.load(s))
+        index = key.as_slice(s) if isinstance(key, SliceValue) else s.index(key)
+        try:
+            del new[index]
+        except IndexError as error:
+            raise Raised(s.exception(error)) from None
+        s.set_elements(self, new)
+        self.changed(s, list.__delitem__, [key if isinstance(key, SliceValue) else Constant(index)])
+
+    def hash_key(self, s):
+        raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
+
+    def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        elif self.cls is list:
+            e.build_list(self)
+        else:
+            e.build_object(self, list.__new__, [e.class_value(self.cls)], fill=(list.extend, self.elements))
+
+
+class TupleValue(SequenceValue):
+    """Tuples, namedtuples, ``torch.Size`` and other tuple subclasses."""
+
+    builtin = tuple
+
+    def like(self, elements):
+        return TupleValue(elements, torch.Size if self.cls is torch.Size else tuple)
+
+    def identity(self):
+        if self.cls is tuple and self._elements is not None and not self._elements:
+            return ("const", ())
+        return super().identity()
+
+    def hash_key(self, s):
+        if self.cls not in (tuple, torch.Size) and self.user_special(s, "__hash__"):
+            raise Unsupported(f"a {self.cls.__name__} with its own __hash__ as a key", kind="unhashable")
+        return tuple(v.hash_key(s) for v in self.load(s))
+
+    def emit(self, e):
+        if self.obj is not None and self.source is not None:
+            e.load_source_or_const(self)
+        elif self.cls is tuple:
+            e.build_tuple(self.load(e.session))
+        else:
+            e.build_object(self, tuple.__new__, [e.class_value(self.cls), TupleValue(self.load(e.session))])
+
+
+class DequeValue(SequenceValue):
+    """``collections.deque``; ``maxlen`` is a constant or None."""
+
+    builtin = collections.deque
+
+    def __init__(self, elements=None, cls=None, obj=None, source=None, maxlen=None):
+        super().__init__(elements, cls, obj, source)
+        self.maxlen = obj.maxlen if obj is not None else maxlen
+
+    def like(self, elements):
+        return DequeValue(elements, maxlen=self.maxlen)
+
+    def trimmed(self, elements, left=False):
+        if self.maxlen is not None and len(elements) > self.maxlen:
+            return elements[: self.maxlen] if left else elements[len(elements) - self.maxlen:]
+        return elements
+
+    def plain_setitem(self, s, key, value):
+        new = list(self.load(s))
+        index = s.index(key)
+        if not -len(new) <= index < len(new):
+            raise Raised(s.exception(IndexError("deque index out of range")))
+        new[index] = value
+        s.set_elements(self, new)
+        self.changed(s, collections.deque.__setitem__, [Constant(index), value])
+
+    def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        else:
+            e.build_object(self, self.cls, [TupleValue([]), Constant(self.maxlen)], fill=(collections.deque.extend, self.elements))
+
+
+class DictValue(ContainerValue):
+    """Dicts and their subclasses. ``entries`` maps a key's hashable stand-in to (key value, value)."""
+
+    builtin = dict
+
+    def __init__(self, entries=None, cls=None, obj=None, source=None, factory=None):
+        super().__init__(cls or dict, obj, source)
+        self._entries = entries
+        self.factory = factory
+        self.keys_guarded = False
+
+    @property
+    def entries(self):
+        if self._entries is None:
+            raise Unsupported("a dict is used before it is loaded", kind="internal")
+        return self._entries
+
+    def load(self, s):
+        """All entries, guarded by the exact keys in order."""
+        if self._entries is None or not self.keys_guarded:
+            self.pytype(s)
+            if self.source is not None:
+                s.guards.add(self.source, "dict_keys", tuple(dict.keys(self.obj)))
+            self.keys_guarded = True
+        if self._entries is None:
+            entries = {}
+            for k in dict.keys(self.obj):
+                key = s.wrap_key(k)
+                entries[key.hash_key(s)] = (key, s.wrap(dict.__getitem__(self.obj, k), self.item_source(k)))
+            self._entries = entries
+            if self.obj is not None and isinstance(self.obj, collections.defaultdict) and self.factory is None:
+                self.factory = s.wrap(self.obj.default_factory, src.GetAttr(self.source, "default_factory") if self.source is not None else None)
+        return self._entries
+
+    def item_source(self, key):
+        if self.source is None:
+            return None
+        if isinstance(key, (str, int, bytes, type(None))) or type(key).__hash__ is object.__hash__ or isinstance(key, (type, types.FunctionType)):
+            return src.Item(self.source, key)
+        return src.Item(self.source, key)
+
+    def key_of(self, entry):
+        key = entry[0]
+        return key.value if isinstance(key, Constant) else next((k for k, v in self.entries.items() if v[0] is key), None)
+
+    def get_constant(self, s, key):
+        """The value at a constant key, or None, reading only that key of a real dict that is untouched so far."""
+        if self._entries is None and self.obj is not None and isinstance(key, (str, int)) and type(self.obj) in (dict, collections.OrderedDict):
+            self.pytype(s)
+            if key in self.obj:
+                return s.wrap(self.obj[key], self.item_source(key))
+            if self.source is not None:
+                s.guards.add(self.source, "dict_lacks", key)
+            return None
+        entry = self.load(s).get(key)
+        return None if entry is None else entry[1]
+
+    def plain_length(self, s):
+        return len(self.load(s))
+
+    def plain_iter(self, s):
+        self.load(s)
+        return DictIterator(self, "keys")
+
+    def plain_getitem(self, s, key):
+        if key.is_const() and not isinstance(key, TupleValue):
+            found = self.get_constant(s, key.hash_key(s))
+            if found is not None:
+                return found
+            entry = None
+        else:
+            entry = self.load(s).get(key.hash_key(s))
+        if entry is not None:
+            return entry[1]
+        if issubclass(self.cls, dict) and self.cls is not dict and self.has_special(s, "__missing__"):
+            return self.call_special(s, "__missing__", [key])
+        raise Raised(s.exception(KeyError, [key]))
+
+    def plain_setitem(self, s, key, value):
+        h = key.hash_key(s)
+        entries = dict(self.load(s))
+        entries[h] = (entries[h][0] if h in entries else key, value)
+        s.set_field(self, "_entries", entries)
+        self.changed(s, self.raw("__setitem__"), [key, value])
+
+    def raw(self, name):
+        """The C method that changes the real object without running the subclass's own Python."""
+        if self.obj is not None and isinstance(self.obj, collections.OrderedDict):
+            return getattr(collections.OrderedDict, name)
+        return getattr(dict, name)
+
+    def delitem(self, s, key):
+        if self.cls is not dict and self.user_special(s, "__delitem__"):
+            self.call_special(s, "__delitem__", [key])
+            return
+        self.plain_delitem(s, key)
+
+    def plain_delitem(self, s, key):
+        h = key.hash_key(s)
+        entries = dict(self.load(s))
+        if h not in entries:
+            raise Raised(s.exception(KeyError, [key]))
+        del entries[h]
+        s.set_field(self, "_entries", entries)
+        self.changed(s, self.raw("__delitem__"), [key])
+
+    def plain_contains(self, s, item):
+        h = item.hash_key(s)
+        if isinstance(h, (str, int)):
+            return self.get_constant(s, h) is not None
+        return h in self.load(s)
+
+    def hash_key(self, s):
+        raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
+
+    def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        elif self.cls is dict:
+            e.build_dict(self)
+        elif issubclass(self.cls, collections.defaultdict):
+            e.build_object(self, self.cls, [self.factory or Constant(None)], fill=(dict.update, None))
+        else:
+            base = collections.OrderedDict if issubclass(self.cls, collections.OrderedDict) else dict
+            e.build_object(self, base.__new__, [e.class_value(self.cls)], fill=(base.update if base is dict else dict.update, None))
+
+
+class InstanceDict(DictValue):
+    """``obj.__dict__`` as a mapping: reads and writes go to the object's attributes."""
+
+    def __init__(self, owner: ObjectValue):
+        super().__init__(None, dict, None, None)
+        self.owner = owner
+
+    def identity(self):
+        return ("instance-dict", self.owner.identity())
+
+    def pytype(self, s):
+        return dict
+
+    def load(self, s):
+        self._entries = {n: (Constant(n), self.owner.instance_attr(s, n)) for n in self.owner.dict_names(s)}
+        return self._entries
+
+    @property
+    def entries(self):
+        return self._entries
+
+    def get_constant(self, s, key):
+        return self.owner.instance_attr(s, key) if isinstance(key, str) else None
+
+    def plain_setitem(self, s, key, value):
+        name = key.const(s)
+        s.set_entry(self.owner.attrs, name, value)
+        if self.owner.obj is not None:
+            s.effect(dict.__setitem__, [self, key, value])
+
+    def plain_delitem(self, s, key):
+        from .objects import DELETED
+
+        name = key.const(s)
+        if self.owner.instance_attr(s, name) is None:
+            raise Raised(s.exception(KeyError, [key]))
+        s.set_entry(self.owner.attrs, name, DELETED)
+        if self.owner.obj is not None:
+            s.effect(dict.__delitem__, [self, key])
+
+    def emit(self, e):
+        e.load(self.owner)
+        e.load_attr("__dict__")
+
+
+class SetValue(ContainerValue):
+    """Sets and frozensets: ``entries`` maps the hashable stand-in to the element."""
+
+    builtin = set
+
+    def __init__(self, entries=None, cls=None, obj=None, source=None):
+        super().__init__(cls or set, obj, source)
+        self.builtin = frozenset if issubclass(self.cls, frozenset) else set
+        self._entries = entries
+
+    @classmethod
+    def of(cls, s, values, kind=set):
+        return cls({v.hash_key(s): v for v in values}, kind)
+
+    @property
+    def entries(self):
+        return self._entries
+
+    def load(self, s):
+        if self._entries is None:
+            self.pytype(s)
+            if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype)) for k in self.obj):
+                if not all(isinstance(k, tuple) and all_leaves(k) for k in self.obj):
+                    raise Unsupported("a set from outside with elements that are not constants", kind="set-elements")
+            if self.source is not None:
+                s.guards.add(self.source, "eq_set", frozenset(self.obj))
+            values = [s.wrap_key(k) for k in self.obj]
+            self._entries = {v.hash_key(s): v for v in values}
+        return self._entries
+
+    def is_const(self):
+        return self.cls is frozenset and (all_leaves(self.obj) if self._entries is None else all(v.is_const() for v in self._entries.values()))
+
+    def const(self, s):
+        if self.cls is not frozenset:
+            return super().const(s)
+        return frozenset(v.const(s) for v in self.load(s).values())
+
+    def plain_length(self, s):
+        return len(self.load(s))
+
+    def plain_iter(self, s):
+        entries = self.load(s)
+        try:
+            order = list(set(entries)) if self.obj is None else list(self.obj)
+            return SequenceIterator([entries[k] for k in order])
+        except (TypeError, KeyError):
+            return SequenceIterator(list(entries.values()))
+
+    def plain_contains(self, s, item):
+        return item.hash_key(s) in self.load(s)
+
+    def update(self, s, entries, fn, args):
+        s.set_field(self, "_entries", entries)
+        self.changed(s, fn, args)
+
+    def hash_key(self, s):
+        if self.cls is frozenset:
+            return frozenset(self.load(s))
+        raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
+
+    def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        elif self.cls in (set, frozenset):
+            e.build_object(self, self.cls, [TupleValue(list(self._entries.values()))])
+        else:
+            raise Unsupported(f"rebuilding a new {self.cls.__name__}", kind="rebuild")
+
+
+class SliceValue(Value):
+    """A slice of values."""
+
+    def __init__(self, start, stop, step):
+        self.parts = (start, stop, step)
+
+    def pytype(self, s):
+        return slice
+
+    def is_const(self):
+        return all(p.is_const() for p in self.parts)
+
+    def const(self, s):
+        return slice(*(p.const(s) for p in self.parts))
+
+    def as_slice(self, s):
+        return slice(*(None if isinstance(p, Constant) and p.value is None else s.index(p) for p in self.parts))
+
+    def getattr(self, s, name):
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        if name == "indices":
+            return Constant(self.const(s)).getattr(s, name)
+        return super().getattr(s, name)
+
+    def emit(self, e):
+        for part in self.parts:
+            e.load(part)
+        e.build_slice(3)
+
+    def describe(self):
+        return "a slice"
+
+
+class RangeValue(Value):
+    """A range with known bounds."""
+
+    def __init__(self, value: range, source=None):
+        self.value, self.source = value, source
+
+    def pytype(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "eq", self.value)
+        return range
+
+    def is_const(self):
+        return True
+
+    def const(self, s):
+        self.pytype(s)
+        return self.value
+
+    def truth(self, s):
+        return bool(self.const(s))
+
+    def length(self, s):
+        return len(self.const(s))
+
+    def iter(self, s):
+        from .iterators import RangeIterator
+
+        return RangeIterator(self.const(s))
+
+    def contains(self, s, item):
+        return scalar(s, item) in self.const(s) if not isinstance(item, DimValue) else item.const(s) in self.const(s)
+
+    def getitem(self, s, key):
+        if isinstance(key, SliceValue):
+            return RangeValue(self.const(s)[key.as_slice(s)])
+        try:
+            return Constant(self.const(s)[s.index(key)])
+        except IndexError as error:
+            raise Raised(s.exception(error)) from None
+
+    def getattr(self, s, name):
+        return Constant(self.const(s)).getattr(s, name)
+
+    def hash_key(self, s):
+        return self.const(s)
+
+    def emit(self, e):
+        e.load_const(self.value)

@@ -1,0 +1,486 @@
+"""Callables: Python functions and closures, bound methods, classes, builtins, partials, cells, modules and ``super``."""
+
+from __future__ import annotations
+
+import functools
+import types
+
+from ...errors import Unsupported
+from .. import source as src
+from .base import Raised, Value, lookup
+from .constant import Constant
+from .objects import BuiltinMethod, ObjectValue
+
+
+class CellValue(Value):
+    """A closure cell. ``contents`` is None while it is unset or, with ``real``, not read yet."""
+
+    UNSET = object()
+
+    def __init__(self, contents=UNSET, real=None, source=None):
+        self.contents, self.real, self.source = contents, real, source
+        self.loaded = real is None
+
+    def pytype(self, s):
+        return types.CellType
+
+    def get(self, s):
+        """The contents, or None when the cell is empty."""
+        if not self.loaded:
+            try:
+                value = self.real.cell_contents
+            except ValueError:
+                raise Unsupported("an empty closure cell is read", kind="empty-cell") from None
+            self.contents = s.wrap(value, src.CellContents(self.source) if self.source is not None else None)
+            self.loaded = True
+        return None if self.contents is CellValue.UNSET else self.contents
+
+    def set(self, s, value):
+        s.set_field(self, "contents", CellValue.UNSET if value is None else value)
+        s.set_field(self, "loaded", True)
+        if self.real is not None:
+            if value is None:
+                raise Unsupported("a cell from outside is emptied", kind="cell")
+            s.effect(setattr, [self, Constant("cell_contents"), value])
+
+    def identity(self):
+        return ("object", id(self.real)) if self.real is not None else ("value", id(self))
+
+    def getattr(self, s, name):
+        if name == "cell_contents":
+            value = self.get(s)
+            if value is None:
+                raise Raised(s.exception(ValueError("Cell is empty")))
+            return value
+        return super().getattr(s, name)
+
+    def emit(self, e):
+        if self.real is not None:
+            e.load_const(self.real)
+        else:
+            e.build_cell(self)
+
+
+class FunctionValue(ObjectValue):
+    """A Python function: a real one, or one made by MAKE_FUNCTION while capturing (``obj`` is None)."""
+
+    def __init__(self, fn=None, source=None, *, code=None, globals=None, defaults=None, kwdefaults=None, closure=(), qualname=None,
+                 annotations=None):
+        super().__init__(types.FunctionType, fn, source)
+        self.code = fn.__code__ if fn is not None else code
+        self.globals = fn.__globals__ if fn is not None else globals
+        self.qualname = fn.__qualname__ if fn is not None else qualname or code.co_qualname
+        self._defaults, self._kwdefaults, self._closure, self.annotations = defaults, kwdefaults, closure, annotations
+
+    def pytype(self, s):
+        return types.FunctionType
+
+    def pin(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "is", self.obj)
+            s.guards.add(src.FunctionField(src.Const(self.obj), "code"), "is", self.code)
+        return self.obj
+
+    def root(self):
+        return src.Const(self.obj, self.qualname)
+
+    def field_value(self, s, field):
+        """``__defaults__`` or ``__kwdefaults__`` as a value or None."""
+        attr = {"defaults": "__defaults__", "kwdefaults": "__kwdefaults__"}[field]
+        if attr in self.attrs:
+            return self.attrs[attr]
+        if self.obj is None:
+            return self._defaults if field == "defaults" else self._kwdefaults
+        real = getattr(self.obj, attr)
+        source = src.FunctionField(self.root(), field)
+        if real is None:
+            s.guards.add(source, "is", None)
+            return None
+        return s.wrap(real, source)
+
+    def cells(self, s) -> tuple:
+        if self.obj is None:
+            return self._closure
+        return tuple(s.wrap_cell(c, src.ClosureCell(self.root(), i)) for i, c in enumerate(self.obj.__closure__ or ()))
+
+    def call(self, s, args, kwargs):
+        self.pin(s)
+        return s.call_function(self, args, kwargs)
+
+    def getattr(self, s, name):
+        self.pin(s)
+        if name in self.attrs:
+            return ObjectValue.instance_attr(self, s, name)
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            if self.obj is not None:
+                return s.wrap(getattr(self.obj, name), src.GetAttr(self.root(), name))
+            plain = {"__name__": self.code.co_name, "__qualname__": self.qualname, "__module__": self.globals.get("__name__"),
+                     "__doc__": self.code.co_consts[0] if self.code.co_consts and isinstance(self.code.co_consts[0], str) else None}
+            return Constant(plain[name])
+        if name == "__code__":
+            return Constant(self.code)
+        if name == "__defaults__":
+            return self.field_value(s, "defaults") or Constant(None)
+        if name == "__kwdefaults__":
+            return self.field_value(s, "kwdefaults") or Constant(None)
+        if name == "__closure__":
+            from .containers import TupleValue
+
+            cells = self.cells(s)
+            return TupleValue(list(cells)) if cells else Constant(None)
+        if name == "__globals__":
+            return s.globals_value(self.globals)
+        if name == "__get__":
+            return FunctionGet(self)
+        if name == "__call__":
+            return self
+        if name == "__annotations__" and self.obj is not None:
+            return s.wrap(self.obj.__annotations__, src.GetAttr(self.root(), name))
+        value = self.own_attr(s, name)
+        if value is not None:
+            return value
+        if hasattr(types.FunctionType, name):
+            raise Unsupported(f"attribute {name!r} of a function", kind="attribute")
+        raise Raised(s.exception(AttributeError(f"'function' object has no attribute '{name}'", name=name)))
+
+    def own_attr(self, s, name):
+        if self.obj is None:
+            return None
+        source = src.FunctionField(self.root(), "dict")
+        if name not in self.obj.__dict__:
+            s.guards.add(source, "dict_lacks", name)
+            return None
+        return s.wrap(self.obj.__dict__[name], src.Item(source, name))
+
+    def setattr(self, s, name, value):
+        s.set_entry(self.attrs, name, value)
+        if self.obj is not None:
+            s.effect(setattr, [self, Constant(name), value])
+
+    def has_own_dict(self):
+        return True
+
+    def hash_key(self, s):
+        return self.pin(s) if self.obj is not None else ("new", id(self), self)
+
+    def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        else:
+            e.build_function(self)
+
+    def describe(self):
+        return f"function {self.qualname}"
+
+
+class FunctionGet(Value):
+    """``function.__get__``."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+    def call(self, s, args, kwargs):
+        if args and not (isinstance(args[0], Constant) and args[0].value is None):
+            return s.bound_method(self.fn, args[0])
+        return self.fn
+
+
+class MethodValue(Value):
+    """A bound method: ``fn(owner, ...)``."""
+
+    def __init__(self, fn: Value, owner: Value, obj=None, source=None):
+        self.fn, self.owner, self.obj, self.source = fn, owner, obj, source
+
+    def pytype(self, s):
+        return types.MethodType
+
+    def call(self, s, args, kwargs):
+        return self.fn.call(s, [self.owner, *args], kwargs)
+
+    def getattr(self, s, name):
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.fn
+        if name == "__call__":
+            return self
+        return self.fn.getattr(s, name)
+
+    def identity(self):
+        return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
+
+    def hash_key(self, s):
+        return ("method", self.fn.hash_key(s), self.owner.hash_key(s))
+
+    def emit(self, e):
+        if self.source is not None:
+            e.load_source(self.source)
+        else:
+            e.call_const(types.MethodType, [self.fn, self.owner])
+
+    def describe(self):
+        return f"method {self.fn.describe()}"
+
+
+class ClassValue(ObjectValue):
+    """A class. Calling it makes an instance by ``__new__`` and ``__init__``, or through a table for classes written in C."""
+
+    def __init__(self, cls, source=None):
+        super().__init__(type(cls), cls, source)
+
+    def pytype(self, s):
+        self.pin(s)
+        return type(self.obj)
+
+    def is_const(self):
+        return True
+
+    def const(self, s):
+        return self.pin(s)
+
+    def hash_key(self, s):
+        return self.pin(s)
+
+    def identity(self):
+        return ("object", id(self.obj))
+
+    def getattr(self, s, name):
+        cls = self.pin(s)
+        if name == "__class__":
+            return s.wrap_class(type(cls))
+        if name == "__dict__":
+            raise Unsupported(f"__dict__ of class {cls.__name__}", kind="attribute")
+        if name in ("__name__", "__qualname__", "__module__", "__doc__", "__mro__", "__bases__", "__base__"):
+            return s.from_python(getattr(cls, name))
+        meta_found, meta_raw, meta_owner = s.class_lookup(type(cls), name)
+        if meta_found and hasattr(type(meta_raw), "__set__"):
+            if isinstance(meta_raw, property):
+                return s.wrap(meta_raw.fget, None).call(s, [self], {})
+            return s.from_python(getattr(cls, name))
+        found, raw, owner = s.class_lookup(cls, name)
+        if found:
+            return self.class_bind(s, raw, name, owner)
+        if meta_found:
+            if isinstance(meta_raw, types.FunctionType):
+                return s.bound_method(s.wrap_class_attr(type(cls), name), self)
+            return BuiltinMethod(self, meta_raw)
+        g = s.class_lookup(type(cls), "__getattr__")
+        if g[0]:
+            return s.bound_method(s.wrap_class_attr(type(cls), "__getattr__"), self).call(s, [Constant(name)], {})
+        raise Raised(s.exception(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'", name=name)))
+
+    def class_bind(self, s, raw, name, owner):
+        cls = self.obj
+        if isinstance(raw, (classmethod, staticmethod)):
+            return s.bind_static(raw, cls, name, owner)
+        if isinstance(raw, types.FunctionType):
+            return s.wrap_class_attr(cls, name)
+        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
+            if isinstance(raw, types.ClassMethodDescriptorType):
+                return BuiltinValue(getattr(cls, name))
+            return BuiltinValue(raw)
+        if isinstance(raw, (property, types.MemberDescriptorType, types.GetSetDescriptorType)):
+            return s.opaque(raw, src.ClassAttr(src.Const(cls), name))
+        getter = lookup(type(raw), "__get__")[1]
+        if isinstance(getter, types.FunctionType):
+            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(cls, name), Constant(None), self], {})
+        return s.wrap_class_attr(cls, name)
+
+    def setattr(self, s, name, value):
+        raise Unsupported(f"setting attribute {name!r} of class {self.obj.__name__}", kind="class-attribute")
+
+    def call(self, s, args, kwargs):
+        cls = self.pin(s)
+        handler = s.tables.calls.get(cls)
+        if handler is not None:
+            return handler(s, args, kwargs)
+        meta_call = s.class_lookup(type(cls), "__call__")[1]
+        if isinstance(meta_call, types.FunctionType):
+            return s.wrap_class_attr(type(cls), "__call__").call(s, [self, *args], kwargs)
+        return s.instantiate(self, args, kwargs)
+
+    def getitem(self, s, key):
+        if isinstance(key, Value) and key.is_const():
+            return s.fold(lambda k: self.obj[k], [key], {})
+        return super().getitem(s, key)
+
+    def iter(self, s):
+        return s.from_python(list(self.pin(s))).iter(s)
+
+    def contains(self, s, item):
+        return item.const(s) in self.pin(s)
+
+    def truth(self, s):
+        return True
+
+    def emit(self, e):
+        e.load_const(self.obj)
+
+    def describe(self):
+        return f"class {self.obj.__module__}.{self.obj.__qualname__}"
+
+
+class BuiltinValue(Value):
+    """A function implemented in C, or a slot wrapper: looked up in the tables when called."""
+
+    def __init__(self, fn, source=None):
+        self.fn, self.source = fn, source
+
+    def pytype(self, s):
+        return type(self.fn)
+
+    def pin(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "is", self.fn)
+        return self.fn
+
+    def is_const(self):
+        return True
+
+    def const(self, s):
+        return self.pin(s)
+
+    def hash_key(self, s):
+        return self.pin(s)
+
+    def identity(self):
+        return ("object", id(self.fn))
+
+    def call(self, s, args, kwargs):
+        return s.call_builtin(self.pin(s), args, kwargs)
+
+    def getattr(self, s, name):
+        try:
+            return s.wrap(getattr(self.pin(s), name), src.GetAttr(src.Const(self.fn), name))
+        except AttributeError as error:
+            raise Raised(s.exception(error)) from None
+
+    def emit(self, e):
+        e.load_const(self.fn)
+
+    def describe(self):
+        name = getattr(self.fn, "__qualname__", None) or getattr(self.fn, "__name__", repr(self.fn))
+        module = getattr(self.fn, "__module__", None)
+        return f"builtin {module + '.' if module else ''}{name}"
+
+
+class PartialValue(ObjectValue):
+    """``functools.partial``."""
+
+    def __init__(self, fn, args, kwargs, obj=None, source=None):
+        super().__init__(functools.partial, obj, source)
+        self.fn, self.args, self.kwargs = fn, args, kwargs
+
+    def call(self, s, args, kwargs):
+        self.pytype(s)
+        return self.fn.call(s, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def getattr(self, s, name):
+        from .containers import DictValue, TupleValue
+
+        if name == "func":
+            return self.fn
+        if name == "args":
+            return TupleValue(list(self.args))
+        if name == "keywords":
+            return DictValue({k: (Constant(k), v) for k, v in self.kwargs.items()})
+        return super().getattr(s, name)
+
+    def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        else:
+            e.call_const(functools.partial, [self.fn, *self.args], self.kwargs)
+
+
+class PyModuleValue(Value):
+    """A Python module: its attributes are its globals."""
+
+    def __init__(self, module, source=None):
+        self.module, self.source = module, source
+
+    def pytype(self, s):
+        return type(self.module)
+
+    def pin(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "is", self.module)
+        return self.module
+
+    def identity(self):
+        return ("object", id(self.module))
+
+    def hash_key(self, s):
+        return self.pin(s)
+
+    def getattr(self, s, name):
+        module = self.pin(s)
+        found = s.load_global(module.__dict__, name)
+        if found is not None:
+            return found
+        if name == "__dict__":
+            return s.globals_value(module.__dict__)
+        try:
+            value = getattr(module, name)
+        except AttributeError as error:
+            raise Raised(s.exception(error)) from None
+        return s.wrap(value, src.GetAttr(src.Const(module, module.__name__), name))
+
+    def setattr(self, s, name, value):
+        s.store_global(self.pin(s).__dict__, name, value)
+
+    def emit(self, e):
+        e.load_const(self.module)
+
+    def describe(self):
+        return f"module {self.module.__name__}"
+
+
+class SuperValue(Value):
+    """``super(cls, owner)``; attribute lookup starts after ``cls`` in the MRO of the owner's type."""
+
+    def __init__(self, cls: type, owner: Value):
+        self.cls, self.owner = cls, owner
+
+    def pytype(self, s):
+        return super
+
+    def getattr(self, s, name):
+        owner = self.owner
+        as_class = isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls)
+        start = owner.obj if as_class else owner.pytype(s)
+        mro = start.__mro__
+        for c in mro[mro.index(self.cls) + 1:]:
+            if name in c.__dict__:
+                raw = c.__dict__[name]
+                s.guards.add(src.Item(src.GetAttr(src.Const(c, c.__qualname__), "__dict__"), name), "is", raw) if not c.__flags__ & (1 << 8) else None
+                return self.bind(s, raw, name, c, start, as_class)
+        if name == "__class__":
+            return s.wrap_class(super)
+        raise Raised(s.exception(AttributeError(f"'super' object has no attribute '{name}'", name=name)))
+
+    def bind(self, s, raw, name, c, start, as_class):
+        if isinstance(raw, staticmethod):
+            return s.wrap_raw(raw.__func__)
+        if isinstance(raw, classmethod):
+            return s.bound_method(s.wrap_raw(raw.__func__), s.wrap_class(start))
+        if isinstance(raw, types.FunctionType):
+            fn = s.wrap_raw(raw)
+            return fn if as_class else s.bound_method(fn, self.owner)
+        if name == "__new__":
+            return BuiltinValue(getattr(c, "__new__"))
+        if isinstance(raw, types.ClassMethodDescriptorType):
+            return BuiltinValue(raw.__get__(None, start))
+        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return BuiltinValue(raw) if as_class else BuiltinMethod(self.owner, raw)
+        if isinstance(raw, property):
+            return s.wrap_raw(raw.fget).call(s, [self.owner], {})
+        if isinstance(self.owner, ObjectValue):
+            return self.owner.bind(s, raw, name, c)
+        raise Unsupported(f"attribute {name!r} through super()", kind="super")
+
+    def call_special(self, s, name, args):
+        return self.getattr(s, name).call(s, args, {})
+
+    def describe(self):
+        return f"super({self.cls.__name__})"

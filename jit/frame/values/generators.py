@@ -1,0 +1,122 @@
+"""Generators: a suspended frame that is executed further on each ``next`` or ``send``."""
+
+from __future__ import annotations
+
+import types
+
+from ...errors import Unsupported
+from .base import Raised, Value
+from .constant import Constant
+from .iterators import IteratorValue
+
+
+class GeneratorValue(IteratorValue):
+    """A generator made while capturing. A break while it is running cannot be undone past its last step."""
+
+    py = types.GeneratorType
+
+    def __init__(self, frame):
+        self.frame, self.state = frame, "created"
+        self.result: Value = Constant(None)
+
+    def resume(self, s, value, error=None):
+        """Run to the next yield; None when it returns."""
+        from ..executor import Returned, Yielded
+
+        frame = self.frame
+        if self.state == "running":
+            raise Raised(s.exception(ValueError("generator already executing")))
+        if self.state == "done":
+            if error is not None:
+                raise Raised(error)
+            return None
+        s.set_field(frame, "stack", list(frame.stack))
+        s.set_field(frame, "locals", dict(frame.locals))
+        s.set_field(frame, "cells", dict(frame.cells))
+        s.set_field(frame, "pc", frame.pc)
+        first = self.state == "created"
+        s.set_field(self, "state", "running")
+        s.frames.append(frame)
+        depth = len(s.current_exception)
+        try:
+            if error is not None:
+                if first:
+                    self.state = "done"
+                    raise Raised(error)
+                frame.pop()
+                frame.pc = frame.unwind(frame.instructions[frame.pc - 1], Raised(error))
+            elif not first:
+                frame.pop()
+                frame.push(value)
+            frame.loop()
+        except Yielded as out:
+            self.state = "suspended"
+            frame.push(Constant(None))
+            return out.value
+        except Returned as done:
+            self.state = "done"
+            s.set_field(self, "result", done.value)
+            return None
+        except Raised as raised:
+            self.state = "done"
+            if s.is_exception(raised.value, StopIteration):
+                cause = s.exception(RuntimeError("generator raised StopIteration"))
+                raise Raised(cause) from None
+            raise
+        finally:
+            if s.frames and s.frames[-1] is frame:
+                s.frames.pop()
+            del s.current_exception[depth:]
+
+    def next(self, s):
+        return self.resume(s, Constant(None))
+
+    def getattr(self, s, name):
+        if name in ("send", "throw", "close", "__next__", "__iter__"):
+            return GeneratorMethod(self, name)
+        return super().getattr(s, name)
+
+    def rest(self, s):
+        raise Unsupported("a generator made while capturing leaves the captured region", kind="generator-escapes",
+                          hint="consume it inside, or return a list")
+
+    def describe(self):
+        return f"generator {self.frame.fn.qualname}"
+
+
+class GeneratorMethod(Value):
+    """``generator.send``, ``throw``, ``close``."""
+
+    def __init__(self, generator, name):
+        self.generator, self.name = generator, name
+
+    def call(self, s, args, kwargs):
+        g = self.generator
+        if self.name == "__iter__":
+            return g
+        if self.name == "close":
+            if g.state in ("created", "done"):
+                s.set_field(g, "state", "done")
+                return Constant(None)
+            try:
+                value = g.resume(s, None, s.exception(GeneratorExit()))
+            except Raised as raised:
+                if s.is_exception(raised.value, GeneratorExit):
+                    return Constant(None)
+                raise
+            if value is not None:
+                raise Raised(s.exception(RuntimeError("generator ignored GeneratorExit")))
+            return Constant(None)
+        if self.name == "throw":
+            error = args[0] if not s.is_class(args[0]) else args[0].call(s, args[1:2], {})
+            value = g.resume(s, None, error)
+        else:
+            value = args[0] if args else Constant(None)
+            if g.state == "created" and not (isinstance(value, Constant) and value.value is None):
+                raise Raised(s.exception(TypeError("can't send non-None value to a just-started generator")))
+            value = g.resume(s, value)
+        if value is None:
+            result = g.result
+            stop = [] if isinstance(result, Constant) and result.value is None else [result]
+            raise Raised(s.exception(StopIteration, stop))
+        return value

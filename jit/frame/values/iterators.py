@@ -1,0 +1,281 @@
+"""Iterators: each answers ``next(s)`` with a value, or None once exhausted, and iterates over itself."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from .base import Raised, Value
+
+
+class IteratorValue(Value):
+    """Base of iterators made while capturing."""
+
+    py = type(iter([]))
+
+    def pytype(self, s):
+        return self.py
+
+    def iter(self, s):
+        return self
+
+    def getattr(self, s, name):
+        if name == "__next__":
+            return IteratorMethod(self, name)
+        if name == "__iter__":
+            return IteratorMethod(self, name)
+        return super().getattr(s, name)
+
+    def hash_key(self, s):
+        return ("iterator", id(self))
+
+    def emit(self, e):
+        """What is left of the iterator, as an iterator over a tuple."""
+        rest = self.rest(e.session)
+        e.call_const(iter, [_tuple(rest)])
+
+    def rest(self, s) -> list[Value]:
+        raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region", kind="iterator-escapes")
+
+
+def _tuple(values):
+    from .containers import TupleValue
+
+    return TupleValue(values)
+
+
+class IteratorMethod(Value):
+    """``iterator.__next__`` or ``__iter__`` as an object."""
+
+    def __init__(self, it, name):
+        self.it, self.name = it, name
+
+    def call(self, s, args, kwargs):
+        if self.name == "__iter__":
+            return self.it
+        value = self.it.next(s)
+        if value is None:
+            raise Raised(s.exception(StopIteration()))
+        return value
+
+
+class SequenceIterator(IteratorValue):
+    """Over a list or tuple value: it sees later changes of a list, as Python's does."""
+
+    def __init__(self, elements, at=0, step=1):
+        self.elements, self.at, self.step = elements, at, step
+
+    def _list(self):
+        return self.elements if isinstance(self.elements, list) else self.elements.elements
+
+    def next(self, s):
+        elements = self._list()
+        if self.at is None or not 0 <= self.at < len(elements):
+            self.at = s.set_field(self, "at", None)
+            return None
+        value = elements[self.at]
+        s.set_field(self, "at", self.at + self.step)
+        return value
+
+    def rest(self, s):
+        if self.at is None:
+            return []
+        return self._list()[self.at:] if self.step > 0 else self._list()[self.at::-1]
+
+
+class RangeIterator(IteratorValue):
+    """Over a range of known bounds."""
+
+    py = type(iter(range(0)))
+
+    def __init__(self, values: range):
+        self.values, self.at = values, 0
+
+    def next(self, s):
+        from .constant import Constant
+
+        if self.at >= len(self.values):
+            return None
+        value = self.values[self.at]
+        s.set_field(self, "at", self.at + 1)
+        return Constant(value)
+
+    def rest(self, s):
+        from .constant import Constant
+
+        return [Constant(v) for v in self.values[self.at:]]
+
+
+class DictIterator(IteratorValue):
+    """Over keys, values or items of a dict value; a change of size while iterating raises as Python does."""
+
+    py = type(iter({}))
+
+    def __init__(self, mapping, what: str, backwards=False):
+        self.mapping, self.what, self.at, self.size = mapping, what, 0, len(mapping.entries)
+        self.order = list(mapping.entries.values())
+        if backwards:
+            self.order.reverse()
+
+    def next(self, s):
+        if len(self.mapping.entries) != self.size:
+            raise Raised(s.exception(RuntimeError("dictionary changed size during iteration")))
+        if self.at >= len(self.order):
+            return None
+        entry = self.order[self.at]
+        s.set_field(self, "at", self.at + 1)
+        return self.pick(entry)
+
+    def pick(self, entry):
+        key, value = entry
+        if self.what == "keys":
+            return key
+        if self.what == "values":
+            return self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]
+        return _tuple([key, self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]])
+
+    def rest(self, s):
+        return [self.pick(e) for e in self.order[self.at:]]
+
+
+class ZipIterator(IteratorValue):
+    """``zip(*iterators, strict=)``."""
+
+    py = zip
+
+    def __init__(self, iterators, strict=False):
+        self.iterators, self.strict = iterators, strict
+
+    def next(self, s):
+        out = []
+        for i, it in enumerate(self.iterators):
+            value = it.next(s)
+            if value is None:
+                if self.strict:
+                    self._check(s, i)
+                return None
+            out.append(value)
+        return _tuple(out) if out else None
+
+    def _check(self, s, i):
+        plural = "s 1-" if i > 1 else " "
+        if i:
+            raise Raised(s.exception(ValueError(f"zip() argument {i + 1} is shorter than argument{plural}{i}")))
+        for k, it in enumerate(self.iterators[1:], 1):
+            if it.next(s) is not None:
+                plural = "s 1-" if k > 1 else " "
+                raise Raised(s.exception(ValueError(f"zip() argument {k + 1} is longer than argument{plural}{k}")))
+
+    def rest(self, s):
+        return _drain(self, s)
+
+
+def _drain(it, s):
+    out = []
+    while (v := it.next(s)) is not None:
+        out.append(v)
+    return out
+
+
+class EnumerateIterator(IteratorValue):
+    py = enumerate
+
+    def __init__(self, it, start=0):
+        self.it, self.count = it, start
+
+    def next(self, s):
+        from .constant import Constant
+
+        value = self.it.next(s)
+        if value is None:
+            return None
+        count = self.count
+        s.set_field(self, "count", count + 1)
+        return _tuple([Constant(count), value])
+
+    def rest(self, s):
+        return _drain(self, s)
+
+
+class MapIterator(IteratorValue):
+    py = map
+
+    def __init__(self, fn, iterators):
+        self.fn, self.iterators = fn, iterators
+
+    def next(self, s):
+        args = []
+        for it in self.iterators:
+            value = it.next(s)
+            if value is None:
+                return None
+            args.append(value)
+        return self.fn.call(s, args, {})
+
+    def rest(self, s):
+        return _drain(self, s)
+
+
+class FilterIterator(IteratorValue):
+    """``filter``, ``itertools.filterfalse``, ``takewhile`` and ``dropwhile`` by mode."""
+
+    py = filter
+
+    def __init__(self, fn, it, mode="filter"):
+        self.fn, self.it, self.mode, self.open = fn, it, mode, False
+
+    def next(self, s):
+        while True:
+            value = None if self.mode == "done" else self.it.next(s)
+            if value is None:
+                return None
+            if self.mode == "dropwhile" and self.open:
+                return value
+            keep = (value if self.fn is None else self.fn.call(s, [value], {})).truth(s)
+            if self.mode == "takewhile":
+                if not keep:
+                    s.set_field(self, "mode", "done")
+                    return None
+                return value
+            if self.mode == "dropwhile":
+                if not keep:
+                    s.set_field(self, "open", True)
+                    return value
+            elif keep == (self.mode == "filter"):
+                return value
+
+    def rest(self, s):
+        return _drain(self, s)
+
+
+class ChainIterator(IteratorValue):
+    """``itertools.chain``: ``outer`` yields iterables."""
+
+    import itertools as _it
+    py = _it.chain
+
+    def __init__(self, outer):
+        self.outer, self.inner = outer, None
+
+    def next(self, s):
+        while True:
+            if self.inner is not None:
+                value = self.inner.next(s)
+                if value is not None:
+                    return value
+            following = self.outer.next(s)
+            if following is None:
+                s.set_field(self, "inner", None)
+                return None
+            s.set_field(self, "inner", following.iter(s))
+
+    def rest(self, s):
+        return _drain(self, s)
+
+
+class FunctionIterator(IteratorValue):
+    """An iterator given by a Python function ``step(s) -> value | None`` (count, cycle, repeat, iter(f, sentinel), ...)."""
+
+    def __init__(self, step, py=type(iter([]))):
+        self.step, self.py = step, py
+
+    def next(self, s):
+        return self.step(s)

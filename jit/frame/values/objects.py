@@ -1,0 +1,448 @@
+"""Objects with a class and attributes: user objects, real or made while capturing, and the attribute protocol itself."""
+
+from __future__ import annotations
+
+import types
+
+from ...errors import Unsupported
+from .. import source as src
+from .base import Raised, Value, lookup
+from .constant import Constant
+
+DELETED = object()
+IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+class ObjectValue(Value):
+    """An instance of ``cls``. ``obj`` is the real object, or None for one made while capturing; ``attrs`` overlays its instance
+    dictionary with what the captured code has read or written so far."""
+
+    def __init__(self, cls: type, obj=None, source=None):
+        self.cls, self.obj, self.source = cls, obj, source
+        self.attrs: dict = {}
+        self.init_args: tuple = ()
+
+    @property
+    def is_new(self) -> bool:
+        return self.obj is None
+
+    def pytype(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "type_is", self.cls)
+        return self.cls
+
+    def identity(self):
+        return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
+
+    def pin(self, s):
+        """Guard that the object itself is the same one, so that it may be used as a constant."""
+        if self.source is not None:
+            s.guards.add(self.source, "is", self.obj)
+        return self.obj
+
+    # -- attributes ---------------------------------------------------------------------------------------------
+
+    def getattr(self, s, name):
+        cls = self.pytype(s)
+        found, getter, owner = s.class_lookup(cls, "__getattribute__")
+        if isinstance(getter, types.FunctionType):
+            return s.wrap_class_attr(cls, "__getattribute__").call(s, [self, Constant(name)], {})
+        try:
+            return self.plain_getattr(s, name)
+        except Raised as raised:
+            if not s.is_exception(raised.value, AttributeError):
+                raise
+            found, fallback, owner = s.class_lookup(cls, "__getattr__")
+            if not found:
+                raise
+            return self.missing_attr(s, name, fallback)
+
+    def missing_attr(self, s, name, fallback):
+        return s.bound_method(s.wrap_class_attr(self.cls, "__getattr__"), self).call(s, [Constant(name)], {})
+
+    def plain_getattr(self, s, name):
+        """``object.__getattribute__``."""
+        cls = self.pytype(s)
+        found, raw, owner = s.class_lookup(cls, name)
+        if found and is_data_descriptor(raw):
+            return self.bind(s, raw, name, owner)
+        value = self.instance_attr(s, name)
+        if value is not None:
+            return value
+        if found:
+            return self.bind(s, raw, name, owner)
+        raise Raised(s.exception(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)))
+
+    def instance_attr(self, s, name):
+        """The entry of the instance dictionary, or None."""
+        value = self.attrs.get(name)
+        if value is DELETED:
+            return None
+        if value is not None:
+            return value
+        if self.obj is None:
+            return None
+        real = instance_dict(self.obj)
+        if real is None:
+            return None
+        if name not in real:
+            if self.source is not None:
+                s.guards.add(self.source, "no_dict_attr", name)
+            return None
+        source = src.DictAttr(self.source, name) if self.source is not None else None
+        return s.wrap(real[name], source)
+
+    def has_own_dict(self):
+        if self.obj is not None:
+            return instance_dict(self.obj) is not None
+        return bool(getattr(self.cls, "__dictoffset__", 0))
+
+    def bind(self, s, raw, name, owner):
+        """A class attribute seen through the instance: the descriptor protocol."""
+        cls = self.cls
+        if isinstance(raw, types.FunctionType):
+            return s.bound_method(s.wrap_class_attr(cls, name), self)
+        if isinstance(raw, (classmethod, staticmethod)):
+            return s.bind_static(raw, cls, name, owner)
+        if isinstance(raw, property):
+            if raw.fget is None:
+                raise Raised(s.exception(AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter")))
+            return s.wrap(raw.fget, src.GetAttr(src.ClassAttr(src.Const(cls), name), "fget")).call(s, [self], {})
+        if isinstance(raw, _BUILTIN_METHODS):
+            return BuiltinMethod(self, raw)
+        if isinstance(raw, types.MemberDescriptorType):
+            return self.slot(s, raw, name)
+        if isinstance(raw, types.GetSetDescriptorType):
+            return self.getset(s, raw, name)
+        getter = lookup(type(raw), "__get__")[1]
+        if isinstance(getter, types.FunctionType):
+            descriptor = s.wrap_class_attr(cls, name)
+            return s.wrap_class_attr(type(raw), "__get__").call(s, [descriptor, self, s.wrap_class(cls)], {})
+        if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
+            special = s.tables.descriptors.get(type(raw))
+            if special is None:
+                raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of {cls.__name__}", kind="descriptor")
+            return special(s, self, raw, name)
+        return s.wrap_class_attr(cls, name)
+
+    def slot(self, s, raw, name):
+        value = self.attrs.get(name)
+        if value is DELETED or (value is None and self.obj is None):
+            raise Raised(s.exception(AttributeError(f"{self.cls.__name__!r} object has no attribute {name!r}", name=name)))
+        if value is not None:
+            return value
+        try:
+            real = raw.__get__(self.obj)
+        except AttributeError as error:
+            raise Unsupported(f"unset slot {name!r} of {self.cls.__name__}", kind="attribute") from error
+        return s.wrap(real, src.GetAttr(self.source, name) if self.source is not None else None)
+
+    def getset(self, s, raw, name):
+        if name == "__class__":
+            return s.wrap_class(self.cls)
+        if name == "__dict__":
+            from .containers import InstanceDict
+
+            return InstanceDict(self)
+        if name in ("__doc__", "__weakref__"):
+            return Constant(None)
+        if isinstance(self.cls, type) and issubclass(self.cls, BaseException):
+            return self.exception_field(s, name)
+        if self.obj is None:
+            raise Unsupported(f"attribute {name!r} of a new {self.cls.__name__}", kind="attribute")
+        return s.wrap(raw.__get__(self.obj), src.GetAttr(self.source, name) if self.source is not None else None)
+
+    def exception_field(self, s, name):
+        from .containers import TupleValue
+
+        if name in self.attrs:
+            return self.attrs[name]
+        if self.obj is not None:
+            return s.from_python(getattr(self.obj, name))
+        if name == "args":
+            return TupleValue(list(self.init_args))
+        if name in ("__cause__", "__context__", "__traceback__"):
+            return Constant(None)
+        if name == "value" and issubclass(self.cls, StopIteration):
+            return self.init_args[0] if self.init_args else Constant(None)
+        raise Unsupported(f"field {name!r} of an exception", kind="attribute")
+
+    def setattr(self, s, name, value):
+        cls = self.pytype(s)
+        found, setter, owner = s.class_lookup(cls, "__setattr__")
+        if isinstance(setter, types.FunctionType):
+            s.bound_method(s.wrap_class_attr(cls, "__setattr__"), self).call(s, [Constant(name), value], {})
+        else:
+            self.plain_setattr(s, name, value)
+
+    def plain_setattr(self, s, name, value):
+        """``object.__setattr__``."""
+        cls = self.pytype(s)
+        found, raw, owner = s.class_lookup(cls, name)
+        if found and isinstance(raw, property):
+            if raw.fset is None:
+                raise Raised(s.exception(AttributeError(f"property {name!r} of {cls.__name__!r} object has no setter")))
+            s.wrap(raw.fset, src.GetAttr(src.ClassAttr(src.Const(cls), name), "fset")).call(s, [self, value], {})
+            return
+        if found and isinstance(lookup(type(raw), "__set__")[1], types.FunctionType):
+            s.wrap_class_attr(type(raw), "__set__").call(s, [s.wrap_class_attr(cls, name), self, value], {})
+            return
+        if found and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            if not (issubclass(cls, BaseException) and name in ("__cause__", "__context__", "__traceback__", "__suppress_context__", "args")):
+                raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
+        elif not (found and isinstance(raw, types.MemberDescriptorType)) and not self.has_own_dict():
+            raise Raised(s.exception(AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name)))
+        s.set_entry(self.attrs, name, value)
+        if self.obj is not None:
+            s.effect(object.__setattr__, [self, Constant(name), value])
+
+    def delattr(self, s, name):
+        cls = self.pytype(s)
+        found, deleter, owner = s.class_lookup(cls, "__delattr__")
+        if isinstance(deleter, types.FunctionType):
+            s.bound_method(s.wrap_class_attr(cls, "__delattr__"), self).call(s, [Constant(name)], {})
+        else:
+            self.plain_delattr(s, name)
+
+    def plain_delattr(self, s, name):
+        found, raw, owner = s.class_lookup(self.cls, name)
+        if found and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
+        if found and isinstance(raw, types.MemberDescriptorType):
+            self.slot(s, raw, name)
+        elif self.instance_attr(s, name) is None:
+            raise Raised(s.exception(AttributeError(f"{self.cls.__name__!r} object has no attribute {name!r}", name=name)))
+        s.set_entry(self.attrs, name, DELETED)
+        if self.obj is not None:
+            s.effect(object.__delattr__, [self, Constant(name)])
+
+    def dict_names(self, s) -> list[str]:
+        """The names in the instance dictionary, in order, guarded."""
+        names = []
+        if self.obj is not None:
+            names = list(instance_dict(self.obj) or ())
+            if self.source is not None:
+                s.guards.add(src.InstanceDict(self.source), "dict_keys", tuple(names))
+        names = [n for n in names if self.attrs.get(n) is not DELETED]
+        slots = {n for c in self.cls.__mro__ for n, v in c.__dict__.items() if isinstance(v, types.MemberDescriptorType)}
+        return names + [n for n, v in self.attrs.items() if v is not DELETED and n not in names and n not in slots]
+
+    # -- special methods ----------------------------------------------------------------------------------------
+
+    def call_special(self, s, name, args):
+        cls = self.pytype(s)
+        found, raw, owner = s.class_lookup(cls, name)
+        if not found or raw is None:
+            raise Raised(s.exception(TypeError(special_error(cls, name))))
+        return self.bind(s, raw, name, owner).call(s, list(args), {})
+
+    def has_special(self, s, name) -> bool:
+        found, raw, owner = s.class_lookup(self.pytype(s), name)
+        return found and raw is not None
+
+    def user_special(self, s, name) -> bool:
+        """True if the special method is defined in Python."""
+        found, raw, owner = s.class_lookup(self.pytype(s), name)
+        return found and not isinstance(raw, (*_BUILTIN_METHODS, type(None)))
+
+    def call(self, s, args, kwargs):
+        cls = self.pytype(s)
+        found, raw, owner = s.class_lookup(cls, "__call__")
+        if not found:
+            raise Raised(s.exception(TypeError(f"'{cls.__name__}' object is not callable")))
+        return self.bind(s, raw, "__call__", owner).call(s, args, kwargs)
+
+    def iter(self, s):
+        if self.has_special(s, "__iter__"):
+            return self.call_special(s, "__iter__", [])
+        if self.has_special(s, "__getitem__"):
+            from .iterators import FunctionIterator
+
+            count = [0]
+
+            def step(s):
+                try:
+                    value = self.call_special(s, "__getitem__", [Constant(count[0])])
+                except Raised as raised:
+                    if s.is_exception(raised.value, IndexError):
+                        return None
+                    raise
+                s.set_entry(count, 0, count[0] + 1)
+                return value
+
+            return FunctionIterator(step)
+        raise Raised(s.exception(TypeError(f"'{self.cls.__name__}' object is not iterable")))
+
+    def next(self, s):
+        try:
+            return self.call_special(s, "__next__", [])
+        except Raised as raised:
+            if s.is_exception(raised.value, StopIteration):
+                return None
+            raise
+
+    def length(self, s):
+        from .constant import scalar
+
+        return scalar(s, self.call_special(s, "__len__", []))
+
+    def truth(self, s):
+        if self.has_special(s, "__bool__"):
+            return self.call_special(s, "__bool__", []).truth(s)
+        if self.has_special(s, "__len__"):
+            return bool(self.length(s) != 0)
+        return True
+
+    def contains(self, s, item):
+        if self.has_special(s, "__contains__"):
+            return self.call_special(s, "__contains__", [item]).truth(s)
+        return super().contains(s, item)
+
+    def hash_key(self, s):
+        if self.user_special(s, "__hash__") and not _identity_hash(self.cls):
+            raise Unsupported(f"an object of {self.cls.__name__} with its own __hash__ as a key", kind="unhashable")
+        return self.pin(s) if self.obj is not None else ("new", id(self), self)
+
+    def builtin_method(self, s, raw, args, kwargs):
+        """Call a method that is implemented in C, ``raw``, on this object."""
+        name = raw.__name__
+        if name == "__init__" and raw.__objclass__ is object:
+            return Constant(None)
+        if name == "__getattribute__":
+            return self.plain_getattr(s, args[0].const(s))
+        if name == "__setattr__":
+            self.plain_setattr(s, args[0].const(s), args[1])
+            return Constant(None)
+        if name == "__delattr__":
+            self.plain_delattr(s, args[0].const(s))
+            return Constant(None)
+        if name in ("__eq__", "__ne__") and raw.__objclass__ is object:
+            same = self.identity() == args[0].identity()
+            if not same and name == "__eq__":
+                return Constant(NotImplemented)
+            return Constant(same if name == "__eq__" else (False if same else NotImplemented))
+        if name == "__init_subclass__":
+            return Constant(None)
+        if name == "__hash__" and raw.__objclass__ is object and self.obj is not None:
+            return Constant(hash(self.pin(s)))
+        if issubclass(self.cls, BaseException):
+            if name == "__init__":
+                s.set_field(self, "init_args", tuple(args))
+                return Constant(None)
+            if name == "__str__" or name == "__repr__":
+                return Constant(getattr(s.real_exception(self), name)())
+            if name == "with_traceback":
+                return self
+            if name == "add_note":
+                raise Unsupported("add_note on an exception", kind="method")
+        handler = s.tables.methods.get((raw.__objclass__, name))
+        if handler is not None:
+            return handler(s, self, args, kwargs)
+        raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-method")
+
+    def emit(self, e):
+        if self.obj is not None and self.source is not None:
+            e.load_source(self.source)
+            return
+        if self.obj is not None:
+            e.load_const(self.obj)
+            return
+        if issubclass(self.cls, BaseException):
+            e.build_object(self, self.cls.__new__, [s_class(self.cls), *self.init_args])
+        else:
+            base = next(c for c in self.cls.__mro__ if not c.__flags__ & (1 << 9))  # the first class not made by a class statement
+            if base is not object:
+                raise Unsupported(f"rebuilding a new {self.cls.__name__}, whose base {base.__name__} is implemented in C", kind="rebuild")
+            e.build_object(self, object.__new__, [s_class(self.cls)])
+
+    def describe(self):
+        return f"an object of {self.cls.__module__}.{self.cls.__qualname__}" + (f" ({self.source})" if self.source is not None else "")
+
+
+def s_class(cls):
+    """A class as a value for emission."""
+    from .functions import ClassValue
+
+    return ClassValue(cls)
+
+
+def special_error(cls, name):
+    """The text of Python's TypeError when a type lacks a special method."""
+    text = {"__getitem__": "object is not subscriptable", "__setitem__": "object does not support item assignment",
+            "__delitem__": "object doesn't support item deletion", "__len__": "has no len()", "__next__": "object is not an iterator"}
+    if name == "__len__":
+        return f"object of type '{cls.__name__}' has no len()"
+    return f"'{cls.__name__}' {text.get(name, 'object has no ' + name)}"
+
+
+def _identity_hash(cls):
+    import torch
+
+    return issubclass(cls, torch.nn.Module)
+
+
+def is_data_descriptor(raw) -> bool:
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def instance_dict(obj):
+    """The real instance dictionary, or None; never runs user code."""
+    try:
+        d = object.__getattribute__(obj, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return d if type(d) is dict else None
+
+
+class BuiltinMethod(Value):
+    """A bound method implemented in C: ``raw`` is its descriptor."""
+
+    def __init__(self, owner: Value, raw):
+        self.owner, self.raw = owner, raw
+
+    def pytype(self, s):
+        return types.BuiltinMethodType
+
+    def call(self, s, args, kwargs):
+        return self.owner.builtin_method(s, self.raw, args, kwargs)
+
+    def identity(self):
+        return ("builtin-method", self.owner.identity(), id(self.raw))
+
+    def hash_key(self, s):
+        return ("builtin-method", self.owner.hash_key(s), self.raw)
+
+    def getattr(self, s, name):
+        if name == "__self__":
+            return self.owner
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return Constant(getattr(self.raw, name))
+        return super().getattr(s, name)
+
+    def emit(self, e):
+        self.owner.emit(e) if not e.memoised(self.owner) else e.load(self.owner)
+        e.load_attr(self.raw.__name__)
+
+    def describe(self):
+        return f"method {self.raw.__qualname__}"
+
+
+class ModuleObject(ObjectValue):
+    """A ``torch.nn.Module``: its ``__getattr__`` is the three dictionaries, without inlining Python for each attribute."""
+
+    def missing_attr(self, s, name, fallback):
+        import torch
+
+        if fallback is torch.nn.Module.__getattr__:
+            for table in ("_parameters", "_buffers", "_modules"):
+                holder = self.instance_attr(s, table)
+                if holder is not None:
+                    entry = holder.get_constant(s, name)
+                    if entry is not None:
+                        return entry
+            raise Raised(s.exception(AttributeError(f"'{type(self.obj).__name__ if self.obj is not None else self.cls.__name__}' object has no attribute '{name}'", name=name)))
+        return super().missing_attr(s, name, fallback)
+
+    def hash_key(self, s):
+        return self.pin(s) if self.obj is not None else ("new", id(self), self)

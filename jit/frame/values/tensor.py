@@ -1,0 +1,172 @@
+"""Tensors: a ``TensorHandle`` of the tracer behind the value protocol."""
+
+from __future__ import annotations
+
+import torch
+
+from ...errors import EagerRaises, Unsupported
+from .base import Raised, Value
+from .constant import Constant, DimValue
+
+
+class TensorValue(Value):
+    """A tensor. From outside, ``obj`` is the real one and becomes a graph input at its first use."""
+
+    def __init__(self, handle=None, obj=None, source=None):
+        self._handle, self.obj, self.source = handle, obj, source
+        self.cls = type(obj) if obj is not None else torch.Tensor
+
+    def handle(self, s):
+        if self._handle is None:
+            s.set_field(self, "_handle", s.tensor_input(self))
+        return self._handle
+
+    def pytype(self, s):
+        if self._handle is None and self.source is not None:
+            s.guards.add(self.source, "type_is", self.cls)
+        return self.cls
+
+    def identity(self):
+        if self.obj is not None:
+            return ("object", id(self.obj))
+        return ("tensor", id(self._handle))
+
+    def hash_key(self, s):
+        if self.obj is not None:
+            if self.source is not None:
+                s.guards.add(self.source, "is", self.obj)
+            return self.obj
+        return ("tensor", id(self._handle), self)
+
+    def getattr(self, s, name):
+        if name == "__class__":
+            return s.wrap_class(self.pytype(s))
+        handler = s.tables.tensor_attributes.get(name)
+        if handler is not None:
+            return handler(s, self)
+        raw = getattr(torch.Tensor, name, None)
+        if raw is None and not hasattr(self.cls, name):
+            if self.obj is not None and name in getattr(self.obj, "__dict__", ()):
+                from .. import source as src
+
+                return s.wrap(self.obj.__dict__[name], src.DictAttr(self.source, name))
+            raise Raised(s.exception(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'", name=name)))
+        if callable(raw):
+            return TensorMethod(self, name)
+        return s.traced(lambda: s.tracer.attribute(self.handle(s), name))
+
+    def setattr(self, s, name, value):
+        raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
+
+    def call_special(self, s, name, args):
+        return self.getattr(s, name).call(s, args, {})
+
+    def getitem(self, s, key):
+        return s.torch_call(torch.Tensor.__getitem__, [self, key], {})
+
+    def setitem(self, s, key, value):
+        s.torch_call(torch.Tensor.__setitem__, [self, key, value], {})
+
+    def truth(self, s):
+        handle = self.handle(s)
+        raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch",
+                          hint="use torch.where, or move the branch out of the compiled function")
+
+    def length(self, s):
+        handle = self.handle(s)
+        if not handle.shape:
+            raise Raised(s.exception(TypeError("len() of a 0-d tensor")))
+        return handle.shape[0]
+
+    def iter(self, s):
+        from .iterators import SequenceIterator
+
+        handle = self.handle(s)
+        if not handle.shape:
+            raise Raised(s.exception(TypeError("iteration over a 0-d tensor")))
+        parts = s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {})
+        return SequenceIterator(parts.items_list(s))
+
+    def contains(self, s, item):
+        raise Unsupported("`in` on the values of a tensor", kind="data-dependent-branch")
+
+    def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        else:
+            e.load_graph_output(self)
+
+    def describe(self):
+        return "a tensor" + (f" ({self.source})" if self.source is not None else "")
+
+
+class TensorMethod(Value):
+    """A method of a tensor."""
+
+    def __init__(self, owner: TensorValue, name: str):
+        self.owner, self.name = owner, name
+
+    def pytype(self, s):
+        return type(getattr(torch.Tensor, self.name))
+
+    def call(self, s, args, kwargs):
+        handler = s.tables.tensor_methods.get(self.name)
+        if handler is not None:
+            result = handler(s, self.owner, args, kwargs)
+            if result is not None:
+                return result
+        return s.torch_call(getattr(torch.Tensor, self.name), [self.owner, *args], kwargs)
+
+    def getattr(self, s, name):
+        if name == "__self__":
+            return self.owner
+        return Constant(getattr(getattr(torch.Tensor, self.name), name))
+
+    def emit(self, e):
+        e.load(self.owner)
+        e.load_attr(self.name)
+
+    def describe(self):
+        return f"method Tensor.{self.name}"
+
+
+def lower(s, value: Value):
+    """A value as the tracer takes it: handles, Dims, constants and containers of them."""
+    from .containers import DictValue, ListValue, RangeValue, SliceValue, TupleValue
+    from .functions import ClassValue
+
+    if isinstance(value, TensorValue):
+        return value.handle(s)
+    if isinstance(value, DimValue):
+        return value.dim
+    if isinstance(value, TupleValue):
+        items = [lower(s, v) for v in value.items_list(s)]
+        return torch.Size(items) if value.cls is torch.Size and all(type(i) is int for i in items) else tuple(items)
+    if isinstance(value, ListValue):
+        return [lower(s, v) for v in value.items_list(s)]
+    if isinstance(value, SliceValue):
+        return slice(*(lower(s, p) for p in value.parts))
+    if isinstance(value, DictValue):
+        return {k: lower(s, v[1]) for k, v in value.load(s).items()}
+    if value.is_const():
+        return value.const(s)
+    raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
+
+
+def lift(s, result) -> Value:
+    """What the tracer returned as a value."""
+    from ...graph.dims import Dim
+    from ...graph.tracer import TensorHandle
+    from .containers import ListValue, TupleValue
+
+    if isinstance(result, TensorHandle):
+        return s.tensor_of(result)
+    if isinstance(result, Dim):
+        return DimValue(result)
+    if isinstance(result, torch.Size) or getattr(result, "is_size", False):
+        return TupleValue([lift(s, v) for v in result], torch.Size)
+    if isinstance(result, list):
+        return ListValue([lift(s, v) for v in result])
+    if isinstance(result, tuple):
+        return TupleValue([lift(s, v) for v in result], getattr(result, "return_type", tuple))
+    return s.from_python(result)
