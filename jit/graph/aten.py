@@ -1,0 +1,283 @@
+"""Ops without an expansion: library calls, found by PyTorch's operator schemas and typed by a rule or by a run on meta tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import EagerRaises, JitError, Unsupported
+from jit.graph import registry
+from jit.graph.build import is_number, scalar_dtype
+from jit.graph.dims import Dim, hint, specialize
+from jit.graph.ir import Node, TensorType
+
+_VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whether eager raises too
+
+
+class Argument:
+    """One schema argument, with what is needed to match values fast."""
+
+    __slots__ = ("name", "kind", "optional", "list", "default", "has_default", "kwarg_only", "written", "aliased")
+
+    def __init__(self, a):
+        text = str(a.type)
+        self.optional = text.startswith("Optional[")
+        if self.optional:
+            text = text[9:-1]
+        self.list = text.startswith("List[")
+        if self.list:
+            text = text[5:-1]
+            if text.startswith("Optional["):
+                text = text[9:-1]
+        self.name, self.kind = a.name, text
+        self.has_default = a.has_default_value()
+        self.default = a.default_value if self.has_default else None
+        self.kwarg_only = a.kwarg_only
+        self.written = a.alias_info is not None and a.alias_info.is_write
+        self.aliased = a.alias_info is not None
+
+    def accepts(self, v) -> bool:
+        if v is None:
+            return self.optional or self.has_default and self.default is None
+        if self.list:
+            if isinstance(v, (list, tuple)):
+                return all(self._one(e) or e is None and self.kind == "Tensor" for e in v)
+            return self.kind in ("int", "SymInt", "float") and is_number(v) and self._one(v)
+        return self._one(v)
+
+    def _one(self, v) -> bool:
+        k = self.kind
+        if k == "Tensor":
+            return isinstance(v, Node)
+        if k in ("int", "SymInt"):
+            return isinstance(v, (int, Dim, torch.dtype, torch.layout, torch.memory_format)) and not isinstance(v, bool)
+        if k == "float":
+            return isinstance(v, (int, float, Dim)) and not isinstance(v, bool)
+        if k == "bool":
+            return isinstance(v, bool)
+        if k == "number":
+            return is_number(v)
+        if k == "str":
+            return isinstance(v, str)
+        if k == "Device":
+            return isinstance(v, (torch.device, str, int))
+        return False
+
+
+class Overload:
+    """An aten overload: its callable, arguments, and what its results are."""
+
+    __slots__ = ("call", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base")
+
+    def __init__(self, base: str, op):
+        schema = op._schema
+        self.call, self.name, self.overload, self.base = op, schema.name, schema.overload_name, base
+        self.arguments = [Argument(a) for a in schema.arguments]
+        self.returns = [str(r.type) for r in schema.returns]
+        self.random = torch.Tag.nondeterministic_seeded in op.tags or any(a.name == "generator" for a in self.arguments)
+        self.data_dependent = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
+        self.mutates = any(a.written for a in self.arguments)
+        self.views = not self.mutates and any(r.alias_info is not None for r in schema.returns)
+        self.device_index = next((i for i, a in enumerate(self.arguments) if a.kind == "Device"), None)
+
+    def bind(self, args, kwargs) -> list | None:
+        """Values of all arguments in schema order, or None when they do not fit."""
+        if len(args) > len(self.arguments):
+            return None
+        values, used = [], 0
+        for i, a in enumerate(self.arguments):
+            if i < len(args):
+                if a.kwarg_only:
+                    return None
+                v = args[i]
+            elif a.name in kwargs:
+                v = kwargs[a.name]
+                used += 1
+            elif a.has_default:
+                values.append(a.default)
+                continue
+            elif a.optional:
+                values.append(None)
+                continue
+            else:
+                return None
+            if not a.accepts(v):
+                return None
+            if a.list and not isinstance(v, (list, tuple)) and v is not None:
+                v = (v,)
+            values.append(v)
+        return values if used == len(kwargs) else None
+
+
+_overloads: dict[str, list[Overload]] = {}
+
+
+def overloads(name: str) -> list[Overload]:
+    """The functional overloads of ``aten::name``; empty when there is none."""
+    found = _overloads.get(name)
+    if found is None:
+        found = []
+        packet = getattr(torch.ops.aten, name, None) if "::" not in name else None
+        if packet is not None:
+            for o in packet.overloads():
+                op = getattr(packet, o)
+                if any(a.is_out for a in op._schema.arguments):
+                    continue
+                entry = Overload(name, op)
+                if not any(a.kind.startswith("Dimname") or a.kind in ("Dict", "t") for a in entry.arguments):
+                    found.append(entry)
+        _overloads[name] = found
+    return found
+
+
+def bind(name: str, args, kwargs, b, only=None):
+    """The first overload that fits, with its argument values. Numbers given for tensors become 0-dim tensors as a last resort."""
+    candidates = [Overload(name, only)] if only is not None and hasattr(only, "_schema") else overloads(name)
+    for o in candidates:
+        values = o.bind(args, kwargs)
+        if values is not None:
+            return o, values
+    lifted = [b.scalar(v, scalar_dtype(v)) if is_number(v) else v for v in args]
+    if any(isinstance(v, Node) and not isinstance(a, Node) for v, a in zip(lifted, args)):
+        for o in candidates:
+            values = o.bind(lifted, kwargs)
+            if values is not None:
+                return o, values
+    return None
+
+
+def call(b, name: str, args, kwargs, only=None):
+    """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes."""
+    found = bind(name, args, kwargs, b, only)
+    if found is None:
+        raise Unsupported(f"no form of {name} takes these arguments", "check the call against the documentation", kind="no-overload")
+    o, values = found
+    if o.data_dependent:
+        raise Unsupported(f"the result of {name} depends on the data", "keep it outside the compiled region", kind="data-dependent")
+    if o.mutates:
+        raise Unsupported(f"{name} changes its arguments and has no functional form here", kind="mutating-op")
+    if o.views:
+        raise Unsupported(f"{name} returns a view that has no rule here", kind="view-without-rule")
+    if not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
+        raise Unsupported(f"{name} does not return tensors", kind="non-tensor-result")
+    return record(b, o, values)
+
+
+def record(b, o: Overload, values):
+    """An ``aten_call`` of overload ``o`` with all arguments given."""
+    rule = registry.EXTERNS.get(o.base)
+    types = NotImplemented
+    if rule is not None:
+        types = rule(*[_as_type(v) for v in values])
+    if types is NotImplemented:
+        types, values = _meta_types(o, values)
+    if o.random:
+        values = list(values)
+    is_list = o.returns == ["List[Tensor]"]
+    if isinstance(types, list):
+        types = tuple(types)
+    result = b.aten(o.name, o.overload, tuple(values), types, impure=o.random)
+    if is_list:
+        return list(result)
+    return result
+
+
+def _as_type(v):
+    if isinstance(v, Node):
+        return v.type
+    if isinstance(v, (list, tuple)):
+        return [_as_type(e) for e in v]
+    return v
+
+
+_meta_cache: dict = {}
+
+
+def _meta_types(o: Overload, values):
+    """Result types by running the overload on meta tensors; symbolic sizes are specialised. Returns (types, values)."""
+    values = [_static(v) for v in values]
+    devices: list = []
+    key = (o.name, o.overload, _key(values, devices), torch.get_default_dtype())
+    device = values[o.device_index] if o.device_index is not None and values[o.device_index] is not None else devices[0] if devices else torch.device("cpu")
+    device = torch.device(device)
+    types = _meta_cache.get(key)
+    if types is None:
+        types = _meta_cache[key] = _run_meta(o, values)
+    with_device = lambda t: None if t is None else t.replace(device=device)  # noqa: E731
+    return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values
+
+
+def _static(v):
+    if type(v) is Dim:
+        return specialize(v)
+    if isinstance(v, (list, tuple)):
+        return [_static(e) for e in v]
+    if isinstance(v, Node) and v.type.is_symbolic:
+        for d in (*v.type.shape, *v.type.strides):
+            specialize(d)
+    return v
+
+
+def _key(v, devices):
+    if isinstance(v, Node):
+        devices.append(v.type.device)
+        t = v.type
+        return ("T", tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), t.dtype)
+    if isinstance(v, (list, tuple)):
+        return tuple([_key(e, devices) for e in v])
+    return (type(v), v)
+
+
+def _materialize(v, device):
+    if isinstance(v, Node):
+        t = v.type
+        strided = torch.empty_strided(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), dtype=t.dtype, device=device)
+        return strided if device == "meta" else strided.zero_()
+    if isinstance(v, (list, tuple)):
+        return [_materialize(e, device) for e in v]
+    return v
+
+
+def _run_meta(o: Overload, values):
+    args = [_materialize(v, "meta") for v in values]
+    if o.device_index is not None:
+        args[o.device_index] = torch.device("meta")
+    try:
+        with torch.no_grad():
+            result = o.call(*args)
+    except JitError:
+        raise
+    except Exception as error:
+        raise _diagnose(o, values, error) from error
+    if isinstance(result, torch.Tensor):
+        return _type_of(result)
+    return tuple(None if r is None else _type_of(r) for r in result)
+
+
+def _type_of(t: torch.Tensor) -> TensorType:
+    if t.layout is not torch.strided or t.is_quantized:
+        raise Unsupported("a result that is sparse or quantized", kind="exotic-tensor")
+    return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, torch.device("cpu"))
+
+
+def _nodes(v):
+    if isinstance(v, Node):
+        yield v
+    elif isinstance(v, (list, tuple)):
+        for e in v:
+            yield from _nodes(e)
+
+
+def _diagnose(o: Overload, values, error):
+    """EagerRaises when a real run on zeros raises too, else Unsupported."""
+    if all(hint(n.type.numel) <= _VERIFY_NUMEL for n in _nodes(values)):
+        state = torch.random.get_rng_state()
+        try:
+            with torch.no_grad():
+                o.call(*[_materialize(v, "cpu") if not isinstance(v, torch.device) else v for v in values])
+        except Exception as real:
+            return EagerRaises(real)
+        finally:
+            torch.random.set_rng_state(state)
+    return Unsupported(f"{o.name} has no shape rule: {error}", kind="no-meta")
+
+

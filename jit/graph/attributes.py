@@ -1,0 +1,82 @@
+"""Attributes and properties of tensors, one table entry each."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import Unsupported
+
+
+def _view(name):
+    return lambda t, h: t.call_op(name, (h,), {})
+
+
+def _grad(t, h):
+    if h.base.input is None and h.is_leaf and not h.chain:
+        return None
+    raise Unsupported("Tensor.grad", "read gradients outside the compiled region", kind="tensor-grad")
+
+
+def _base(t, h):
+    if h.base.input is None and not h.chain:
+        return None
+    raise Unsupported("Tensor._base", kind="tensor-internals")
+
+
+def _grad_fn(t, h):
+    if not h.requires_grad or h.is_leaf:
+        return None
+    raise Unsupported("Tensor.grad_fn", kind="tensor-internals")
+
+
+def _imag(t, h):
+    raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+
+
+ATTRIBUTES = {
+    "shape": lambda t, h: h.shape,
+    "dtype": lambda t, h: h.dtype,
+    "device": lambda t, h: h.device,
+    "ndim": lambda t, h: h.ndim,
+    "layout": lambda t, h: torch.strided,
+    "itemsize": lambda t, h: h.dtype.itemsize,
+    "nbytes": lambda t, h: h.type.numel * h.dtype.itemsize,
+    "requires_grad": lambda t, h: h.requires_grad,
+    "is_leaf": lambda t, h: h.is_leaf or not h.requires_grad,
+    "names": lambda t, h: (None,) * h.ndim,
+    "T": _view("T"),
+    "H": _view("H"),
+    "mT": _view("mT"),
+    "mH": _view("mH"),
+    "real": _view("real"),
+    "imag": _imag,
+    "grad": _grad,
+    "grad_fn": _grad_fn,
+    "_grad": _grad,
+    "_base": _base,
+    "is_cpu": lambda t, h: h.device.type == "cpu",
+    "is_cuda": lambda t, h: h.device.type == "cuda",
+    "output_nr": lambda t, h: 0,
+    "retains_grad": lambda t, h: False,
+}
+for _name in ("is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_nested", "is_quantized", "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu"):
+    ATTRIBUTES[_name] = lambda t, h: False
+
+
+def _data(t, h):
+    grad, t.grad_enabled = t.grad_enabled, False
+    try:
+        return t.call_op("detach", (h,), {})
+    finally:
+        t.grad_enabled = grad
+
+
+ATTRIBUTES["data"] = _data
+
+
+def attribute(tracer, handle, name: str):
+    """See ``Tracer.attribute``."""
+    rule = ATTRIBUTES.get(name)
+    if rule is None:
+        raise Unsupported(f"Tensor.{name}", kind="tensor-attribute")
+    return rule(tracer, handle)

@@ -1,0 +1,351 @@
+"""Builder: appends prim nodes to a graph under construction, with the API in which composites are written.
+
+Methods take Nodes and, where a value is meant, Python numbers or Dims. They do not promote dtypes: see ``promote``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph import layout
+from jit.graph.dims import Dim, structurally_equal
+from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints
+from jit.graph.layout import normalize_dim
+from jit.graph.prims import BINARY, TO_BOOL, UNARY, infer
+
+HALF = (torch.float16, torch.bfloat16)
+_NUMBER = (bool, int, float, complex, Dim)
+_SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
+
+
+def is_float(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point
+
+
+def is_number(v) -> bool:
+    return isinstance(v, _NUMBER)
+
+
+def scalar_dtype(v) -> torch.dtype:
+    """The dtype that a Python number becomes as a tensor of its own."""
+    if isinstance(v, float):
+        return torch.get_default_dtype()
+    if isinstance(v, complex):
+        return torch.complex64 if torch.get_default_dtype() != torch.float64 else torch.complex128
+    return _SCALAR_DTYPES[type(v)]
+
+
+_promoted: dict = {}
+
+
+def promote_dtypes(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """``torch.promote_types``, remembered."""
+    if a is b:
+        return a
+    result = _promoted.get((a, b))
+    if result is None:
+        result = _promoted[a, b] = torch.promote_types(a, b)
+    return result
+
+
+def _category(dtype) -> int:
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+
+
+def result_dtype(*args) -> torch.dtype:
+    """``torch.result_type`` of Nodes and Python numbers.
+
+    Tensors with dimensions outrank 0-dim tensors, which outrank numbers, unless the lower rank has a higher category
+    (bool, int, float, complex). Source: ``c10 result_type`` rules, https://pytorch.org/docs/stable/tensor_attributes.html
+    """
+    dim = zero = number = None
+    for v in args:
+        if isinstance(v, Node):
+            d = v.type.dtype
+            if v.type.shape:
+                dim = d if dim is None else promote_dtypes(dim, d)
+            else:
+                zero = d if zero is None else promote_dtypes(zero, d)
+        elif v is not None:
+            d = scalar_dtype(v)
+            number = d if number is None else promote_dtypes(number, d)
+    result = dim
+    for lower in (zero, number):
+        if lower is None:
+            continue
+        if result is None:
+            result = lower
+        elif _category(lower) > _category(result):
+            result = promote_dtypes(result, lower)
+    return result
+
+
+class Builder:
+    """Nodes of one graph. ``loc`` is given to every new node."""
+
+    def __init__(self, env):
+        self.env = env
+        self.nodes: list[Node] = []
+        self.loc = None
+        self.next_id = 0
+        self.default_device = torch.device("cpu")
+
+    # nodes
+
+    def node(self, op: str, inputs: tuple, attrs: dict, type) -> Node:
+        n = Node(self.next_id, op, inputs, attrs, type, self.loc)
+        self.next_id += 1
+        self.nodes.append(n)
+        return n
+
+    def emit(self, op: str, inputs: tuple, attrs: dict, dtype=None) -> Node:
+        """A node with its inferred type."""
+        return self.node(op, inputs, attrs, infer(op, tuple([i.type for i in inputs]), attrs, dtype))
+
+    def scalar(self, value, dtype: torch.dtype, device=None) -> Node:
+        """A rank-0 constant; the value is converted to the dtype's Python type."""
+        if type(value) is not Dim:
+            if dtype is torch.bool:
+                value = bool(value)
+            elif dtype.is_complex:
+                value = complex(value)
+            elif dtype.is_floating_point:
+                value = float(value)
+            else:
+                value = int(value)
+        return self.node("scalar", (), {"value": value}, TensorType.contiguous((), dtype, device or self.default_device))
+
+    def full(self, shape, value, dtype, device=None) -> Node:
+        shape = tuple(shape)
+        if type(value) is not Dim:
+            value = bool(value) if dtype is torch.bool else float(value) if dtype.is_floating_point else complex(value) if dtype.is_complex else int(value)
+        return self.node("full", (), {"shape": shape, "value": value}, TensorType.contiguous(shape, dtype, device or self.default_device))
+
+    def iota(self, length, start=0, step=1, dtype=torch.int64, device=None) -> Node:
+        attrs = {"length": length, "start": start, "step": step}
+        return self.node("iota", (), attrs, TensorType.contiguous((length,), dtype, device or self.default_device))
+
+    def lift(self, v, like: Node) -> Node:
+        """A Node for a number next to ``like``."""
+        return v if isinstance(v, Node) else self.scalar(v, like.type.dtype, like.type.device)
+
+    # pointwise
+
+    def unary(self, op: str, x: Node) -> Node:
+        t = x.type
+        dtype = torch.bool if op in TO_BOOL else t.dtype
+        strides = layout.iterator_strides(t.shape, (t,))
+        return self.node(op, (x,), {}, TensorType(t.shape, strides, dtype, t.device))
+
+    def binary(self, op: str, a, b) -> Node:
+        if not isinstance(a, Node):
+            a = self.lift(a, b)
+        elif not isinstance(b, Node):
+            b = self.lift(b, a)
+        return self.emit(op, (a, b), {}, torch.bool if op in TO_BOOL else a.type.dtype)
+
+    def where(self, cond: Node, a, b) -> Node:
+        if not isinstance(a, Node):
+            a = self.lift(a, b)
+        elif not isinstance(b, Node):
+            b = self.lift(b, a)
+        return self.emit("where", (cond, a, b), {}, a.type.dtype)
+
+    def cast(self, x: Node, dtype: torch.dtype) -> Node:
+        if x.type.dtype is dtype:
+            return x
+        t = x.type
+        return self.node("cast", (x,), {}, TensorType(t.shape, layout.preserved_strides(t), dtype, t.device))
+
+    def promote(self, *args, dtype: torch.dtype | None = None, to_float: bool = False) -> list:
+        """Nodes and numbers in their common dtype (or ``dtype``). Numbers become scalar nodes. ``to_float``: integers become the default float."""
+        if dtype is None:
+            dtype = result_dtype(*args)
+        if to_float and not dtype.is_floating_point and not dtype.is_complex:
+            dtype = torch.get_default_dtype()
+        device = self.device_of(*args)
+        return [None if v is None else self.cast(v, dtype) if isinstance(v, Node) else self.scalar(v, dtype, device) for v in args]
+
+    def device_of(self, *args) -> torch.device:
+        """The device of the first tensor with dimensions, or of the first tensor."""
+        first = None
+        for v in args:
+            if isinstance(v, Node):
+                if v.type.shape:
+                    return v.type.device
+                first = first or v.type.device
+        return first or self.default_device
+
+    def opmath(self, x: Node) -> Node:
+        """float16 and bfloat16 as float32: what eager computes in inside one operation."""
+        return self.cast(x, torch.float32) if x.type.dtype in HALF else x
+
+    # views
+
+    def view_node(self, op, x, attrs, shape, strides) -> Node:
+        return self.node(op, (x,), attrs, TensorType(shape, strides, x.type.dtype, x.type.device))
+
+    def permute(self, x: Node, dims) -> Node:
+        dims = tuple(dims)
+        if dims == tuple(range(x.type.rank)):
+            return x
+        return self.emit("permute", (x,), {"dims": dims})
+
+    def transpose(self, x: Node, a: int, b: int) -> Node:
+        dims = list(range(x.type.rank))
+        dims[a], dims[b] = dims[b], dims[a]
+        return self.permute(x, dims)
+
+    def try_view(self, x: Node, shape) -> Node | None:
+        """``x.view(shape)`` for a shape without -1, or None when it would need a copy."""
+        strides = layout.view_strides(x.type.shape, x.type.strides, shape)
+        if strides is None:
+            return None
+        return self.view_node("reshape", x, {"shape": tuple(shape)}, tuple(shape), strides)
+
+    def reshape(self, x: Node, shape) -> Node:
+        """View if possible, else copy and view. The same node when the shape is the same."""
+        shape = layout.infer_size(tuple(shape), x.type.numel)
+        if same_ints(shape, x.type.shape):
+            return x
+        return self.try_view(x, shape) or self.try_view(self.clone(x, contiguous_strides(x.type.shape)), shape)
+
+    def expand(self, x: Node, shape) -> Node:
+        shape = tuple(shape)
+        if same_ints(shape, x.type.shape):
+            return x
+        return self.emit("expand", (x,), {"shape": shape})
+
+    def slice(self, x: Node, dim: int, start, length, step: int = 1) -> Node:
+        return self.emit("slice", (x,), {"dim": dim, "start": start, "length": length, "step": step})
+
+    def drop_dim(self, x: Node, dim: int) -> Node:
+        """Remove a dimension of size 1 (a view with exactly the other strides)."""
+        t = x.type
+        shape = t.shape[:dim] + t.shape[dim + 1 :]
+        return self.view_node("reshape", x, {"shape": shape}, shape, t.strides[:dim] + t.strides[dim + 1 :])
+
+    def select(self, x: Node, dim: int, index) -> Node:
+        return self.drop_dim(self.slice(x, dim, index, 1), dim)
+
+    def unsqueeze(self, x: Node, dim: int) -> Node:
+        t = x.type
+        shape = t.shape[:dim] + (1,) + t.shape[dim:]
+        stride = t.shape[dim] * t.strides[dim] if dim < t.rank else 1
+        return self.view_node("reshape", x, {"shape": shape}, shape, t.strides[:dim] + (stride,) + t.strides[dim:])
+
+    def alias(self, x: Node) -> Node:
+        return self.emit("alias", (x,), {})
+
+    # copies
+
+    def clone(self, x: Node, strides=None) -> Node:
+        t = x.type
+        return self.node("clone", (x,), {}, TensorType(t.shape, layout.preserved_strides(t) if strides is None else tuple(strides), t.dtype, t.device))
+
+    def contiguous(self, x: Node) -> Node:
+        return x if x.type.is_contiguous else self.clone(x, contiguous_strides(x.type.shape))
+
+    def flip(self, x: Node, dims) -> Node:
+        return self.emit("flip", (x,), {"dims": tuple(dims)})
+
+    def cat(self, xs, dim: int) -> Node:
+        return self.emit("cat", tuple(xs), {"dim": dim})
+
+    def pad(self, x: Node, pads, value=0) -> Node:
+        dtype = x.type.dtype
+        value = float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(value)
+        return self.emit("constant_pad", (x,), {"pads": tuple(map(tuple, pads)), "value": value})
+
+    # reductions, scans, indexing
+
+    def dims_of(self, x: Node, dim) -> tuple[int, ...]:
+        """Sorted non-negative dimensions from None (all), an int or a list."""
+        rank = x.type.rank
+        if dim is None:
+            return tuple(range(rank))
+        if isinstance(dim, int):
+            return (normalize_dim(dim, rank),) if rank else (normalize_dim(dim, 0),)[:0]
+        dims = [normalize_dim(d, rank) for d in dim]
+        if len(set(dims)) != len(dims):
+            repeated = next(d for d in dims if dims.count(d) > 1)
+            raise RuntimeError(f"dim {repeated} appears multiple times in the list of dims")
+        return tuple(sorted(dims)) if rank else ()
+
+    def reduce(self, op: str, x: Node, dims, keepdim: bool = False, dtype=None) -> Node:
+        dims = self.dims_of(x, dims)
+        if dtype is None:
+            dtype = torch.int64 if op in ("argmax", "argmin") else torch.bool if op in ("any", "all") else x.type.dtype
+        return self.emit(op, (x,), {"dims": dims, "keepdim": bool(keepdim)}, dtype)
+
+    def cumsum(self, x: Node, dim: int, dtype=None) -> Node:
+        return self.emit("cumsum", (x,), {"dim": dim}, dtype or x.type.dtype)
+
+    def gather(self, x: Node, dim: int, index: Node) -> Node:
+        return self.emit("gather", (x, index), {"dim": dim})
+
+    def index(self, x: Node, dims, indices) -> Node:
+        return self.emit("index", (x, *indices), {"dims": tuple(dims)})
+
+    # library calls
+
+    def aten(self, target: str, overload: str, args: tuple, type, impure: bool = False):
+        """An ``aten_call``. ``args`` has Nodes in place; they become inputs. Several results come back as a tuple of Nodes."""
+        inputs: list[Node] = []
+
+        def template(v):
+            if isinstance(v, Node):
+                if v not in inputs:
+                    inputs.append(v)
+                return Ref(inputs.index(v))
+            if isinstance(v, (tuple, list)):
+                return tuple([template(e) for e in v])
+            return v
+
+        attrs = {"target": target, "overload": overload, "args": template(tuple(args))}
+        if impure:
+            attrs["impure"] = True
+        node = self.node("aten_call", tuple(inputs), attrs, type)
+        if not isinstance(type, tuple):
+            return node
+        return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t) for i, t in enumerate(type))
+
+
+def _unary_method(name):
+    def method(self, x: Node) -> Node:
+        return self.unary(name, x)
+
+    method.__name__ = name
+    return method
+
+
+def _binary_method(name):
+    def method(self, a, b) -> Node:
+        return self.binary(name, a, b)
+
+    method.__name__ = name
+    return method
+
+
+for _name in UNARY:
+    if _name != "cast":
+        setattr(Builder, _name, _unary_method(_name))
+for _name in BINARY:
+    setattr(Builder, _name, _binary_method(_name))
+
+
+def _reduction_method(name):
+    def method(self, x: Node, dims=None, keepdim: bool = False, dtype=None) -> Node:
+        return self.reduce(name, x, dims, keepdim, dtype)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin"):
+    setattr(Builder, _name, _reduction_method(_name))
+
+
+def equal_sizes(a, b) -> bool:
+    """Structural equality, else a guarded comparison."""
+    return structurally_equal(a, b) or bool(a == b)

@@ -1,0 +1,203 @@
+"""Torch functions that are written in Python: direct entries for the frequent ones, and a way to run any other on proxies."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+import torch.nn.functional as F
+
+from jit.errors import Unsupported
+from jit.graph.dims import Dim
+from jit.graph.handles import TensorHandle
+from jit.graph.proxy import unwrap, wrap
+from jit.graph.registry import python_function
+
+_NO_OVERRIDES = {
+    "has_torch_function": lambda *args: False,
+    "has_torch_function_unary": lambda *args: False,
+    "has_torch_function_variadic": lambda *args: False,
+}
+
+
+def run_python(fn):
+    """A traced form of a Python function of PyTorch: its own code, run on proxies and without the override check at its top."""
+    body = types.FunctionType(fn.__code__, {**fn.__globals__, **_NO_OVERRIDES}, fn.__name__, fn.__defaults__, fn.__closure__)
+    body.__kwdefaults__ = fn.__kwdefaults__
+
+    def traced(tracer, *args, **kwargs):
+        try:
+            result = body(*(_shallow_wrap(tracer, a) for a in args), **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
+        except (TypeError, AttributeError) as error:
+            # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
+            raise Unsupported(f"{fn.__name__}: {error}", kind="python-function") from error
+        return unwrap(result) if not isinstance(result, torch.Size) else result
+
+    traced.__name__ = fn.__name__
+    return traced
+
+
+def _shallow_wrap(tracer, v):
+    if isinstance(v, TensorHandle) or type(v) in (list, tuple):
+        return wrap(tracer, v)
+    return v
+
+
+def _reduction(reduction, size_average=None, reduce=None) -> int:
+    if size_average is not None or reduce is not None:
+        reduction = F._Reduction.legacy_get_string(size_average, reduce, emit_warning=False)
+    return F._Reduction.get_enum(reduction)
+
+
+
+@python_function(F.dropout)
+def dropout(t, input, p=0.5, training=True, inplace=False):
+    if p < 0.0 or p > 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if inplace and training and p:
+        return t.call_op("dropout_", (input, p, training), {})
+    return t.call_op("dropout", (input, p, training), {})
+
+
+@python_function(F.relu)
+def relu(t, input, inplace=False):
+    return t.call_op("relu_" if inplace else "relu", (input,), {})
+
+
+@python_function(F.silu)
+def silu(t, input, inplace=False):
+    return t.call_op("silu_" if inplace else "silu", (input,), {})
+
+
+@python_function(F.mish)
+def mish(t, input, inplace=False):
+    return t.call_op("mish_" if inplace else "mish", (input,), {})
+
+
+@python_function(F.leaky_relu)
+def leaky_relu(t, input, negative_slope=0.01, inplace=False):
+    return t.call_op("leaky_relu_" if inplace else "leaky_relu", (input, negative_slope), {})
+
+
+@python_function(F.sigmoid)
+def sigmoid(t, input):
+    return t.call_op("sigmoid", (input,), {})
+
+
+@python_function(F.tanh)
+def tanh(t, input):
+    return t.call_op("tanh", (input,), {})
+
+
+@python_function(F.softmax)
+def softmax(t, input, dim=None, _stacklevel=3, dtype=None):
+    return t.call_op("softmax", (input, _implicit_dim(input) if dim is None else dim, dtype), {})
+
+
+@python_function(F.log_softmax)
+def log_softmax(t, input, dim=None, _stacklevel=3, dtype=None):
+    return t.call_op("log_softmax", (input, _implicit_dim(input) if dim is None else dim, dtype), {})
+
+
+def _implicit_dim(x) -> int:
+    return 0 if x.ndim in (0, 1, 3) else 1
+
+
+@python_function(F.layer_norm)
+def layer_norm(t, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    return t.call_op("layer_norm", (input, normalized_shape, weight, bias, eps), {})
+
+
+@python_function(F.rms_norm)
+def rms_norm(t, input, normalized_shape, weight=None, eps=None):
+    return t.call_op("rms_norm", (input, normalized_shape, weight, eps), {})
+
+
+@python_function(F.group_norm)
+def group_norm(t, input, num_groups, weight=None, bias=None, eps=1e-5):
+    if input.ndim < 2:
+        raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
+    return t.call_op("group_norm", (input, num_groups, weight, bias, eps), {})
+
+
+@python_function(F.batch_norm)
+def batch_norm(t, input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    return t.call_op("batch_norm", (input, weight, bias, running_mean, running_var, training, momentum, eps), {})
+
+
+@python_function(F.embedding)
+def embedding(t, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+    if max_norm is not None:
+        raise Unsupported("embedding with max_norm changes its weight", kind="embedding-max-norm")
+    if padding_idx is None:
+        padding_idx = -1
+    elif padding_idx < 0:
+        padding_idx = weight.shape[0] + padding_idx
+    return t.call_op("embedding", (weight, input, padding_idx, scale_grad_by_freq, sparse), {})
+
+
+@python_function(F.cross_entropy)
+def cross_entropy(t, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", label_smoothing=0.0):
+    return t.call_op("cross_entropy_loss", (input, target, weight, _reduction(reduction, size_average, reduce), ignore_index, label_smoothing), {})
+
+
+@python_function(F.nll_loss)
+def nll_loss(t, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
+    return t.call_op("nll_loss_nd", (input, target, weight, _reduction(reduction, size_average, reduce), ignore_index), {})
+
+
+@python_function(F.pad)
+def pad(t, input, pad, mode="constant", value=None):
+    if mode == "constant":
+        return t.call_op("constant_pad_nd", (input, pad, 0 if value is None else value), {})
+    return t.call_op("pad", (input, pad, mode, value), {})
+
+
+@python_function(F.normalize)
+def normalize(t, input, p=2.0, dim=1, eps=1e-12, out=None):
+    if out is not None:
+        raise Unsupported("normalize with out=", kind="out-argument")
+    return t.call_op("normalize", (input, p, dim, eps), {})
+
+
+@python_function(torch.einsum)
+def einsum(t, equation, *operands):
+    return t.call_op("einsum", (equation, *operands), {})
+
+
+@python_function(torch.split, torch.Tensor.split)
+def split(t, tensor, split_size_or_sections, dim=0):
+    return t.call_op("split", (tensor, split_size_or_sections, dim), {})
+
+
+@python_function(torch.Tensor.unflatten)
+def unflatten(t, self, dim, sizes):
+    return t.call_op("unflatten", (self, dim, sizes), {})
+
+
+@python_function(torch.broadcast_tensors)
+def broadcast_tensors(t, *tensors):
+    from jit.graph.layout import broadcast_shapes
+
+    tensors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    shape = broadcast_shapes(*(x.type.shape for x in tensors))
+    return tuple(t.call_op("expand", (x, shape), {}) for x in tensors)
+
+
+@python_function(torch.is_tensor)
+def is_tensor(t, obj):
+    return isinstance(obj, TensorHandle)
+
+
+@python_function(torch.Tensor.norm, torch.norm)
+def norm(t, input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
+    if out is not None:
+        raise Unsupported("norm with out=", kind="out-argument")
+    return t.call_op("norm", (input, p, dim, keepdim, dtype), {})
+
+
+def has_dims(v) -> bool:
+    """Whether a Dim occurs in nested arguments."""
+    return type(v) is Dim or isinstance(v, (list, tuple)) and any(map(has_dims, v))
+
+

@@ -1,0 +1,233 @@
+"""TensorHandle: a tensor as the program sees it, and the memory (Base) that it and its views share.
+
+Programs change tensors; graphs do not. A ``Base`` stands for one block of memory and names the node that holds its present value. A
+handle is a base and a chain of view steps. Reading a handle replays its chain on the base's present node, if that has changed since.
+Writing scatters the new value back through the chain, which gives the base its next node.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
+from jit.graph.prims import VIEWS
+
+_versions = count()
+
+
+class Base:
+    """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input node or None."""
+
+    __slots__ = ("node", "type", "version", "input", "example", "mutated", "frozen", "shadows")
+
+    def __init__(self, node: Node, input: Node | None = None, example=None):
+        self.node, self.type, self.version = node, node.type, next(_versions)
+        self.input, self.example, self.mutated = input, example, False
+        # A copy that stands for a view of unknown position is frozen; the base it was read from keeps weak references to it.
+        self.frozen, self.shadows = False, []
+
+
+class SymSize(tuple):
+    """A ``torch.Size`` whose entries may be Dims."""
+
+    def numel(self):
+        from jit.graph.dims import product
+
+        return product(self)
+
+
+class NamedResult(tuple):
+    """A ``torch.return_types`` value: ``cls`` is the class, which rebuilds from the sequence; fields are attributes."""
+
+    cls: type
+    fields: tuple
+
+    def __new__(cls, result_class, fields, values):
+        self = super().__new__(cls, values)
+        self.cls, self.fields = result_class, fields
+        return self
+
+    def __getattr__(self, name):
+        if name in self.__dict__.get("fields", ()):
+            return self[self.fields.index(name)]
+        raise AttributeError(name)
+
+
+class TensorHandle:
+    """One tensor object of the traced program. Made by the Tracer only.
+
+    Attributes: ``type`` (TensorType), ``requires_grad``, ``is_input`` (it is a graph input itself, not a view of one),
+    ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base).
+    """
+
+    __slots__ = ("tracer", "base", "chain", "type", "requires_grad", "origin", "is_leaf", "_node", "_version", "__weakref__")
+
+    def __init__(self, tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False, origin=None):
+        self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
+        self.requires_grad, self.origin, self.is_leaf = requires_grad, origin, True
+        self._node, self._version = node, base.version
+
+    @property
+    def node(self) -> Node:
+        """The node that holds the present value."""
+        if self._version != self.base.version:
+            node = replay(self.tracer.builder, self.base.node, self.chain)
+            self.tracer.set(self, "_node", node)
+            self.tracer.set(self, "_version", self.base.version)
+        return self._node
+
+    @property
+    def is_input(self) -> bool:
+        return self.base.input is not None and not self.chain and self.origin is not None
+
+    @property
+    def shape(self) -> SymSize:
+        return SymSize(self.type.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.type.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.type.device
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    def stride(self, dim=None):
+        return self.type.strides if dim is None else self.type.strides[dim]
+
+    def __repr__(self):
+        return f"TensorHandle({self._node.name}: {self.type}{', requires_grad' if self.requires_grad else ''})"
+
+
+class ViewStep:
+    """A view prim with its attributes and result type, to be applied to any version of the base."""
+
+    __slots__ = ("op", "attrs", "type")
+
+    def __init__(self, node: Node):
+        self.op, self.attrs, self.type = node.op, node.attrs, node.type
+
+
+def view_path(node: Node, source: Node) -> tuple | None:
+    """The view steps that lead from ``source`` to ``node``, or None when it is not a view of it."""
+    steps = []
+    while node is not source:
+        if node.op not in VIEWS:
+            return None
+        steps.append(ViewStep(node))
+        node = node.inputs[0]
+    return tuple(reversed(steps))
+
+
+def replay(b, node: Node, chain) -> Node:
+    for step in chain:
+        node = b.node(step.op, (node,), step.attrs, step.type)
+    return node
+
+
+def conform(b, value: Node, t: TensorType) -> Node:
+    """``value`` cast, broadcast and laid out as ``t``. The shape must broadcast to it."""
+    if value.type.dtype is not t.dtype:
+        value = b.cast(value, t.dtype)
+    if value.type.device != t.device:
+        raise Unsupported(f"a write from {value.type.device} into a tensor on {t.device}", kind="mixed-devices")
+    if not same_ints(value.type.shape, t.shape):
+        shape = layout.broadcast_shapes(value.type.shape, t.shape)
+        if not same_ints(shape, t.shape):
+            raise layout.ShapeError(f"output with shape {list(t.shape)} doesn't match the broadcast shape {list(shape)}")
+        value = b.expand(value, t.shape)
+    if not same_ints(value.type.strides, t.strides):
+        value = b.clone(value, t.strides)
+    return value
+
+
+def scatter(b, step: ViewStep, parent: Node, value: Node) -> Node:
+    """``parent`` with the part that view ``step`` shows replaced by ``value`` (of the view's shape)."""
+    return SCATTERS[step.op](b, step, parent, value)
+
+
+def _scatter_permute(b, step, parent, value):
+    inverse = [0] * len(step.attrs["dims"])
+    for i, d in enumerate(step.attrs["dims"]):
+        inverse[d] = i
+    return b.permute(value, inverse)
+
+
+def _scatter_reshape(b, step, parent, value):
+    return b.reshape(value, parent.type.shape)
+
+
+def _scatter_expand(b, step, parent, value):
+    if not same_ints(step.type.shape, parent.type.shape):
+        lead = step.type.rank - parent.type.rank
+        if any(not same_ints((s,), (1,)) for s in step.type.shape[:lead]) or not same_ints(step.type.shape[lead:], parent.type.shape):
+            raise Unsupported("a write into an expanded tensor", "eager refuses it as well: clone() the tensor first", kind="write-to-expanded")
+        return b.reshape(value, parent.type.shape)
+    return value
+
+
+def _scatter_slice(b, step, parent, value):
+    dim, start, length, stride = (step.attrs[k] for k in ("dim", "start", "length", "step"))
+    size = parent.type.shape[dim]
+    if same_ints((length, start, stride), (size, 0, 1)):
+        return value
+    if type(length) is int and length == 0:
+        return parent
+    if stride == 1:
+        parts = []
+        if not (type(start) is int and start == 0):
+            parts.append(b.slice(parent, dim, 0, start))
+        parts.append(value)
+        end = start + length
+        if not same_ints((end,), (size,)):
+            parts.append(b.slice(parent, dim, end, size - end))
+        return b.cat(parts, dim)
+    # Every step-th position: read the value at (position - start) // step, clamped, and select by a mask.
+    device = parent.type.device
+    position = b.sub(b.iota(size, device=device), start)
+    hit = b.logical_and(b.eq(b.remainder(position, stride), 0), b.logical_and(b.ge(position, 0), b.lt(position, length * stride)))
+    source = b.minimum(b.maximum(b.floor_div(position, stride), 0), length - 1)
+    mask_shape = (1,) * dim + (size,) + (1,) * (parent.type.rank - dim - 1)
+    return b.where(b.reshape(hit, mask_shape), b.index(value, (dim,), [source]), parent)
+
+
+def _scatter_alias(b, step, parent, value):
+    return value
+
+
+def _scatter_diagonal(b, step, parent, value):
+    a = step.attrs
+    t = TensorType(parent.type.shape, layout.preserved_strides(parent.type), parent.type.dtype, parent.type.device)
+    return b.aten("aten::diagonal_scatter", "", (parent, value, a["offset"], a["dim1"], a["dim2"]), t)
+
+
+def _scatter_as_strided(b, step, parent, value):
+    raise Unsupported("a write through as_strided", "use ordinary views or index_put", kind="write-to-as_strided")
+
+
+SCATTERS = {
+    "permute": _scatter_permute,
+    "reshape": _scatter_reshape,
+    "expand": _scatter_expand,
+    "slice": _scatter_slice,
+    "alias": _scatter_alias,
+    "diagonal": _scatter_diagonal,
+    "as_strided": _scatter_as_strided,
+}
+
+
+def overlaps_itself(t: TensorType) -> bool:
+    """Whether two elements share memory because of a zero stride."""
+    return any(type(s) is int and s == 0 and not (type(n) is int and n == 1) for n, s in zip(t.shape, t.strides))
+
+
+def fresh_type(t: TensorType) -> TensorType:
+    return TensorType(t.shape, contiguous_strides(t.shape), t.dtype, t.device)

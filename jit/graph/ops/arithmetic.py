@@ -1,0 +1,439 @@
+"""Elementwise arithmetic, comparisons, selection."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.build import HALF, is_number
+from jit.graph.dims import Dim
+from jit.graph.ir import Node
+from jit.graph.registry import op, pointwise
+
+# Unary functions that compute in floating point: integers become the default float.
+FLOAT_UNARY = """sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
+erfinv lgamma sigmoid""".split()
+ALIASES = {
+    "asin": ["arcsin"], "acos": ["arccos"], "atan": ["arctan"], "asinh": ["arcsinh"], "acosh": ["arccosh"], "atanh": ["arctanh"],
+    "erf": ["special_erf"], "erfc": ["special_erfc"], "erfinv": ["special_erfinv"], "exp2": ["special_exp2"], "expm1": ["special_expm1"],
+    "log1p": ["special_log1p"], "sigmoid": ["special_expit"], "lgamma": ["special_gammaln"],
+}  # fmt: skip
+
+
+def _float_unary(prim):
+    def expand(b, self):
+        (x,) = b.promote(self, to_float=True)
+        return b.unary(prim, x)
+
+    pointwise(prim, *ALIASES.get(prim, ()))(expand)
+
+
+for _name in FLOAT_UNARY:
+    _float_unary(_name)
+
+
+def _rounding(prim):
+    def expand(b, self):
+        if not self.dtype.is_floating_point:
+            return b.clone(self)
+        return b.unary(prim, self)
+
+    return expand
+
+
+for _name, _more in {"floor": (), "ceil": (), "trunc": ("fix",)}.items():
+    pointwise(_name, *_more)(_rounding(_name))
+
+
+@pointwise("round", "special_round")
+def round_(b, self, *, decimals=0):
+    if decimals:
+        return NotImplemented
+    return b.round(self) if self.dtype.is_floating_point else b.clone(self)
+
+
+@pointwise("frac")
+def frac(b, self):
+    return b.sub(self, b.trunc(self)) if self.dtype.is_floating_point else NotImplemented
+
+
+@pointwise("neg", "negative")
+def neg(b, self):
+    if self.dtype is torch.bool:
+        raise RuntimeError("Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead.")
+    return b.neg(self)
+
+
+@pointwise("abs", "absolute")
+def abs_(b, self):
+    return NotImplemented if self.dtype is torch.bool else b.abs(self)
+
+
+@op("positive", alias=True)
+def positive(b, self):
+    if self.dtype is torch.bool:
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return self
+
+
+@pointwise("sign", "sgn")
+def sign(b, self):
+    return b.clone(self) if self.dtype is torch.bool else b.sign(self)
+
+
+@pointwise("relu")
+def relu(b, self):
+    return NotImplemented if self.dtype is torch.bool else b.relu(self)
+
+
+@pointwise("square")
+def square(b, self):
+    (x,) = b.promote(self, dtype=torch.int64 if self.dtype is torch.bool else None)
+    return b.mul(x, x)
+
+
+@pointwise("logical_not")
+def logical_not(b, self):
+    return b.logical_not(self)
+
+
+@pointwise("bitwise_not")
+def bitwise_not(b, self):
+    return b.logical_not(self) if self.dtype is torch.bool else b.bitwise_not(self)
+
+
+def _predicate(prim, of_integer):
+    def expand(b, self):
+        if self.dtype.is_floating_point:
+            return b.unary(prim, self)
+        return b.full(self.shape, of_integer, torch.bool, self.device)
+
+    return expand
+
+
+pointwise("isnan")(_predicate("isnan", False))
+pointwise("isinf")(_predicate("isinf", False))
+pointwise("isfinite")(_predicate("isfinite", True))
+
+
+@pointwise("signbit")
+def signbit(b, self):
+    return b.signbit(self) if self.dtype.is_floating_point else b.lt(self, 0) if self.dtype is not torch.bool else NotImplemented
+
+
+# two operands
+
+
+def _scaled(b, x: Node, alpha) -> Node:
+    return x if type(alpha) in (int, float) and alpha == 1 else b.mul(x, alpha)
+
+
+@pointwise("add")
+def add(b, self, other, *, alpha=1):
+    x, y = b.promote(self, other)
+    if x.dtype is torch.bool:
+        return b.logical_or(x, y) if alpha is True or alpha == 1 else NotImplemented
+    if y.op == "scalar" and alpha != 1:
+        return b.add(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
+    return b.add(x, _scaled(b, y, alpha))
+
+
+@pointwise("sub", "subtract")
+def sub(b, self, other, *, alpha=1):
+    x, y = b.promote(self, other)
+    if x.dtype is torch.bool:
+        raise RuntimeError("Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.")
+    if y.op == "scalar" and alpha != 1:
+        return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
+    return b.sub(x, _scaled(b, y, alpha))
+
+
+@pointwise("rsub")
+def rsub(b, self, other, *, alpha=1):
+    x, y = b.promote(self, other)
+    if x.dtype is torch.bool:
+        raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported.")
+    return b.sub(y, _scaled(b, x, alpha))
+
+
+@pointwise("mul", "multiply")
+def mul(b, self, other):
+    x, y = b.promote(self, other)
+    return b.logical_and(x, y) if x.dtype is torch.bool else b.mul(x, y)
+
+
+@pointwise("div", "divide")
+def div(b, self, other, *, rounding_mode=None):
+    if rounding_mode is None:
+        x, y = b.promote(self, other, to_float=True)
+        return b.div(x, y)
+    x, y = b.promote(self, other)
+    if x.dtype is torch.bool:
+        return NotImplemented
+    if rounding_mode not in ("floor", "trunc"):
+        raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
+    return b.binary("floor_div" if rounding_mode == "floor" else "trunc_div", x, y)
+
+
+@pointwise("true_divide")
+def true_divide(b, self, other):
+    x, y = b.promote(self, other, to_float=True)
+    return b.div(x, y)
+
+
+@pointwise("rdiv")
+def rdiv(b, self, other):
+    """``number / tensor``: eager multiplies the reciprocal."""
+    (x,) = b.promote(self, to_float=True)
+    r = b.reciprocal(x)
+    x, y = b.promote(r, other)
+    return b.mul(x, y)
+
+
+@pointwise("floor_divide")
+def floor_divide(b, self, other):
+    return div(b, self, other, rounding_mode="floor")
+
+
+@pointwise("rfloor_divide")
+def rfloor_divide(b, self, other):
+    return div(b, other, self, rounding_mode="floor")
+
+
+@pointwise("remainder")
+def remainder(b, self, other):
+    x, y = b.promote(self, other)
+    return NotImplemented if x.dtype is torch.bool else b.remainder(x, y)
+
+
+@pointwise("rremainder")
+def rremainder(b, self, other):
+    return remainder(b, other, self)
+
+
+@pointwise("fmod")
+def fmod(b, self, other):
+    x, y = b.promote(self, other)
+    return NotImplemented if x.dtype is torch.bool else b.fmod(x, y)
+
+
+@op("divmod", raw=True)
+def divmod_(t, self, other):
+    return t.call_op("floor_divide", (self, other), {}), t.call_op("remainder", (self, other), {})
+
+
+@pointwise("pow")
+def pow_(b, self, exponent):
+    if is_number(exponent) and not isinstance(exponent, Dim) and isinstance(self, Node):
+        x, _ = b.promote(self, exponent)
+        if x.dtype is torch.bool:
+            return NotImplemented
+        if not x.dtype.is_floating_point and exponent < 0:
+            raise RuntimeError("Integers to negative integer powers are not allowed.")
+        e = float(exponent)
+        if e == 0.0:
+            return b.full(x.shape, 1, x.dtype, x.device)
+        if e == 1.0:
+            return b.clone(x)
+        if e == 2.0:
+            return b.mul(x, x)
+        if e == 3.0:
+            return b.mul(b.mul(x, x), x)
+        if x.dtype.is_floating_point:
+            if e == 0.5:
+                return b.sqrt(x)
+            if e == -0.5:
+                return b.rsqrt(x)
+            if e == -1.0:
+                return b.reciprocal(x)
+            if e == -2.0:
+                return b.reciprocal(b.mul(x, x))
+    if is_number(self) and not isinstance(self, Dim) and self == 1:
+        (x, y) = b.promote(self, exponent)
+        return b.full(y.shape, 1, y.dtype, y.device)
+    x, y = b.promote(self, exponent)
+    return NotImplemented if x.dtype is torch.bool else b.pow(x, y)
+
+
+@pointwise("rpow")
+def rpow(b, self, other):
+    return pow_(b, other, self)
+
+
+def _same_dtype_binary(prim, *names, to_float=False, bool_prim=None):
+    def expand(b, self, other):
+        x, y = b.promote(self, other, to_float=to_float)
+        if x.dtype is torch.bool:
+            return b.binary(bool_prim, x, y) if bool_prim else NotImplemented
+        return b.binary(prim, x, y)
+
+    pointwise(prim, *names)(expand)
+
+
+_same_dtype_binary("maximum", bool_prim="logical_or")
+_same_dtype_binary("minimum", bool_prim="logical_and")
+_same_dtype_binary("fmax", bool_prim="logical_or")
+_same_dtype_binary("fmin", bool_prim="logical_and")
+_same_dtype_binary("atan2", "arctan2", to_float=True)
+_same_dtype_binary("hypot")
+
+
+@pointwise("copysign")
+def copysign(b, self, other):
+    if isinstance(other, Node) and other.dtype in HALF or self.dtype in HALF:
+        return NotImplemented
+    x, y = b.promote(self, other, to_float=True)
+    return b.copysign(x, y)
+
+
+def _bitwise(prim, bool_prim):
+    def expand(b, self, other):
+        x, y = b.promote(self, other)
+        if x.dtype.is_floating_point:
+            raise RuntimeError(f'"{prim}_cpu" not implemented for \'{x.dtype}\'')
+        return b.binary(bool_prim if x.dtype is torch.bool else prim, x, y)
+
+    pointwise(prim)(expand)
+
+
+for _name in ("and", "or", "xor"):
+    _bitwise(f"bitwise_{_name}", f"logical_{_name}")
+
+
+def _shift(name, prim):
+    def expand(b, self, other):
+        x, y = b.promote(self, other)
+        return NotImplemented if x.dtype is torch.bool or x.dtype.is_floating_point else b.binary(prim, x, y)
+
+    return expand
+
+
+pointwise("bitwise_left_shift", "__lshift__")(_shift("left", "shl"))
+pointwise("bitwise_right_shift", "__rshift__")(_shift("right", "shr"))
+
+
+def _logical(prim):
+    def expand(b, self, other):
+        return b.binary(prim, _truth(b, self), _truth(b, other))
+
+    pointwise(prim)(expand)
+
+
+def _truth(b, x):
+    return x if not isinstance(x, Node) or x.dtype is torch.bool else b.ne(x, 0)
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    _logical(_name)
+
+
+def _comparison(prim, *names):
+    def expand(b, self, other):
+        if not (isinstance(other, Node) or is_number(other)):
+            return NotImplemented
+        x, y = b.promote(self, other)
+        return b.binary(prim, x, y)
+
+    pointwise(prim, *names)(expand)
+
+
+_comparison("eq")
+_comparison("ne", "not_equal")
+_comparison("lt", "less")
+_comparison("le", "less_equal")
+_comparison("gt", "greater")
+_comparison("ge", "greater_equal")
+
+
+# three operands
+
+
+@pointwise("where")
+def where(b, condition, self=None, other=None):
+    if self is None:
+        return NotImplemented
+    if condition.dtype is not torch.bool:
+        if condition.dtype is not torch.uint8:
+            raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}")
+        condition = b.ne(condition, 0)
+    x, y = b.promote(self, other)
+    return b.where(condition, x, y)
+
+
+@op("masked_fill")
+def masked_fill(b, self, mask, value):
+    if mask.dtype is not torch.bool:
+        raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype " + str(mask.dtype))
+    if isinstance(value, Node):
+        if value.type.rank:
+            raise RuntimeError(f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.type.rank} dimension(s).")
+        value = b.cast(value, self.dtype)
+    else:
+        value = b.scalar(value, self.dtype, self.device)
+    from jit.graph import layout
+
+    shape = layout.broadcast_shapes(self.shape, mask.shape)
+    result = b.where(mask, value, self)
+    strides = layout.preserved_strides(b.expand(self, shape).type)
+    result.type = result.type.replace(strides=strides)
+    return result
+
+
+@pointwise("clamp", "clip")
+def clamp(b, self, min=None, max=None):
+    if min is None and max is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    x, lo, hi = b.promote(self, min, max)
+    if x.dtype is torch.bool:
+        return NotImplemented
+    if lo is not None:
+        x = b.maximum(x, lo)
+    return x if hi is None else b.minimum(x, hi)
+
+
+@pointwise("clamp_min")
+def clamp_min(b, self, min):
+    return clamp(b, self, min, None)
+
+
+@pointwise("clamp_max")
+def clamp_max(b, self, max):
+    return clamp(b, self, None, max)
+
+
+@pointwise("addcmul")
+def addcmul(b, self, tensor1, tensor2, *, value=1):
+    x, y, z = b.promote(self, tensor1, tensor2)
+    if x.dtype is torch.bool:
+        return NotImplemented
+    w = x.dtype
+    x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
+    product = b.mul(y, z) if value == 1 else b.mul(b.mul(y, value), z)
+    return b.cast(b.add(x, product), w)
+
+
+@pointwise("addcdiv")
+def addcdiv(b, self, tensor1, tensor2, *, value=1):
+    x, y, z = b.promote(self, tensor1, tensor2)
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    w = x.dtype
+    x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
+    return b.cast(b.add(x, b.div(b.mul(y, value), z)), w)
+
+
+@pointwise("lerp")
+def lerp(b, self, end, weight):
+    if self.dtype is not end.dtype:
+        raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")
+    dtype = self.dtype
+    x, y = b.opmath(self), b.opmath(end)
+    if is_number(weight):
+        diff = b.sub(y, x)
+        if abs(weight) < 0.5:
+            return b.cast(b.add(x, b.mul(diff, weight)), dtype)
+        return b.cast(b.sub(y, b.mul(diff, 1.0 - weight)), dtype)
+    w = b.opmath(weight)
+    diff = b.sub(y, x)
+    near = b.add(x, b.mul(diff, w))
+    far = b.sub(y, b.mul(diff, b.sub(b.lift(1.0, w), w)))
+    return b.cast(b.where(b.lt(b.abs(w), 0.5), near, far), dtype)

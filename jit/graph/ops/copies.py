@@ -1,0 +1,350 @@
+"""Copies, conversions, concatenation, padding, and the calls that return their own input."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.build import is_number, promote_dtypes, scalar_dtype
+from jit.graph.handles import TensorHandle
+from jit.graph.ir import Node, TensorType, same_ints
+from jit.graph.layout import normalize_dim
+from jit.graph.prims import infer
+from jit.graph.registry import op
+
+
+def to_type(b, self, dtype=None, device=None, copy=False, memory_format=None):
+    """The input itself when nothing changes and no copy is wanted."""
+    dtype = dtype or self.dtype
+    device = _device(device, self.device)
+    if memory_format is None or memory_format is torch.preserve_format:
+        strides = layout.preserved_strides(self.type)
+        same_layout = True
+    else:
+        strides = layout.format_strides(self.type, memory_format)
+        same_layout = is_format(self.type, memory_format)
+    if device == self.device and dtype is self.dtype and same_layout and not copy:
+        return self
+    if device != self.device:
+        t = TensorType(self.shape, strides, dtype, device)
+        return b.aten("aten::_to_copy", "", (self, dtype, torch.strided, device, False, False, memory_format), t)
+    if dtype.is_complex:
+        raise Unsupported("a complex tensor", kind="complex-tensor")
+    if dtype is self.dtype:
+        return b.clone(self, strides)
+    node = b.cast(self, dtype)
+    if not same_ints(node.type.strides, strides):
+        node.type = node.type.replace(strides=strides)
+    return node
+
+
+def is_format(t: TensorType, memory_format) -> bool:
+    """``is_contiguous(memory_format=...)``."""
+    if memory_format is torch.contiguous_format:
+        return t.is_contiguous
+    return t.rank == (4 if memory_format is torch.channels_last else 5) and layout.is_channels_last(t.shape, t.strides)
+
+
+def _device(device, default: torch.device) -> torch.device:
+    if device is None:
+        return default
+    device = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
+    if device.type == "cuda" and device.index is None:
+        if default.type == "cuda":
+            return default
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+@op("to", alias=True)
+def to(b, self, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=None, other=None):
+    for a in args:
+        if isinstance(a, torch.dtype):
+            dtype = a
+        elif isinstance(a, (torch.device, str)) or type(a) is int:
+            device = a
+        elif isinstance(a, Node):
+            other = a
+        elif isinstance(a, torch.memory_format):
+            memory_format = a
+    flags = [a for a in args if type(a) is bool]
+    if len(flags) > 1:
+        copy = flags[1]
+    if other is not None:
+        dtype, device = other.dtype, other.device
+    return to_type(b, self, dtype, device, copy, memory_format)
+
+
+@op("type_as", alias=True)
+def type_as(b, self, other):
+    return to_type(b, self, other.dtype, other.device)
+
+
+for _name, _dtype in {
+    "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16, "long": torch.int64, "int": torch.int32,
+    "short": torch.int16, "char": torch.int8, "byte": torch.uint8, "bool": torch.bool,
+}.items():  # fmt: skip
+
+    def _convert(b, self, memory_format=None, _dtype=_dtype):
+        return to_type(b, self, _dtype, memory_format=memory_format)
+
+    op(_name, alias=True)(_convert)
+
+
+@op("cpu", alias=True)
+def cpu(b, self, memory_format=None):
+    return to_type(b, self, device="cpu", memory_format=memory_format)
+
+
+@op("cuda", alias=True)
+def cuda(b, self, device=None, non_blocking=False, memory_format=None):
+    return to_type(b, self, device="cuda" if device is None else device, memory_format=memory_format)
+
+
+@op("contiguous", alias=True)
+def contiguous(b, self, *, memory_format=torch.contiguous_format):
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("preserve memory format is unsupported by the contiguous operator")
+    if is_format(self.type, memory_format):
+        return self
+    return b.clone(self, layout.format_strides(self.type, memory_format))
+
+
+@op("clone")
+def clone(b, self, *, memory_format=None):
+    return b.clone(self, layout.format_strides(self.type, memory_format))
+
+
+@op("_to_copy")
+def to_copy(b, self, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
+    return to_type(b, self, dtype, device, True, memory_format)
+
+
+@op("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", alias=True)
+def dropout(b, self, p=0.5, train=True):
+    if p < 0 or p > 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
+    return NotImplemented if train and p != 0 else self
+
+
+@op("resolve_conj", "resolve_neg", "conj", "conj_physical", "real", "_conj", alias=True)
+def real(b, self):
+    return self
+
+
+@op("copy_", raw=True)
+def copy_(t, self, src, non_blocking=False):
+    if is_number(src):
+        return fill_(t, self, src)
+    if src.device != self.device:
+        value = t.call_op("to", (src, self.device), {})
+        t.write(self, value.node, [src])
+        return self
+    t.write(self, src.node, [src])
+    return self
+
+
+@op("fill_", raw=True)
+def fill_(t, self, value):
+    if isinstance(value, TensorHandle):
+        if value.ndim:
+            raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+        t.write(self, value.node, [value])
+    else:
+        node = t.builder.full(self.type.shape, value, self.dtype, self.device)
+        t.write(self, node, [])
+    return self
+
+
+@op("zero_", raw=True)
+def zero_(t, self):
+    return fill_(t, self, 0)
+
+
+@op("requires_grad_", raw=True)
+def requires_grad_(t, self, requires_grad=True):
+    if self.base.input is not None or not self.is_leaf:
+        if bool(requires_grad) == self.requires_grad:
+            return self
+        raise Unsupported("requires_grad_ on an input", kind="requires-grad")
+    t.set(self, "requires_grad", bool(requires_grad))
+    return self
+
+
+# concatenation
+
+
+def _promote_all(b, tensors):
+    dtype = tensors[0].dtype
+    for x in tensors[1:]:
+        dtype = promote_dtypes(dtype, x.dtype)
+    return [b.cast(x, dtype) for x in tensors]
+
+
+@op("cat", "concat", "concatenate")
+def cat(b, tensors, dim=0):
+    tensors = list(tensors)
+    if not tensors:
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
+    # One-dimensional tensors of size 0 are skipped whatever the others' shapes.
+    used = [x for x in tensors if not (x.type.rank == 1 and same_ints(x.shape, (0,)))] or tensors[:1]
+    if any(x.type.rank == 0 for x in used):
+        raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated")
+    d = normalize_dim(dim, used[0].type.rank)
+    dtype = tensors[0].dtype
+    for x in tensors[1:]:
+        dtype = promote_dtypes(dtype, x.dtype)
+    strides = None
+    if any(x.dtype is not dtype for x in used):
+        # the layout comes from the tensors as they were before promotion
+        strides = infer("cat", tuple(x.type.replace(dtype=dtype) for x in used), {"dim": d}).strides
+    node = b.cat([b.cast(x, dtype) for x in used], d)
+    if strides is not None:
+        node.type = node.type.replace(strides=strides)
+    return node
+
+
+@op("stack")
+def stack(b, tensors, dim=0):
+    tensors = _promote_all(b, list(tensors))
+    if not tensors:
+        raise RuntimeError("stack expects a non-empty TensorList")
+    shape = tensors[0].shape
+    for x in tensors[1:]:
+        if len(x.shape) != len(shape) or not all(p == q for p, q in zip(x.shape, shape)):
+            raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(shape)} at entry 0 and {list(x.shape)} at entry 1")
+    d = normalize_dim(dim, len(shape) + 1)
+    # As eager does it: one concatenation along an existing dimension, seen with the new one split off.
+    node = b.cat([b.unsqueeze(b.contiguous(x), d) for x in tensors], d)
+    node.type = TensorType.contiguous(node.shape, node.dtype, node.device)
+    return node
+
+
+def _cat_along(name, axis, atleast):
+    def expand(b, tensors):
+        parts = []
+        for x in tensors:
+            while x.type.rank < atleast:
+                x = b.reshape(x, (1,)) if x.type.rank == 0 else b.unsqueeze(x, 0 if atleast == 2 or x.type.rank == 1 else 2)
+            parts.append(x)
+        return cat(b, parts, axis if parts[0].type.rank > axis else 0)
+
+    op(*name)(expand)
+
+
+_cat_along(("hstack",), 1, 1)
+_cat_along(("vstack", "row_stack"), 0, 2)
+
+
+@op("repeat", varargs="repeats")
+def repeat(b, self, repeats):
+    repeats = tuple(repeats) if isinstance(repeats, (tuple, list)) else (repeats,)
+    lead = len(repeats) - self.type.rank
+    if lead < 0:
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    x = b.reshape(self, (1,) * lead + self.shape) if lead else self
+    # Interleave repeat and size dimensions, expand, copy, merge them.
+    split = tuple(v for s in x.shape for v in (1, s))
+    wide = tuple(v for r, s in zip(repeats, x.shape) for v in (r, s))
+    final = tuple(r * s for r, s in zip(repeats, x.shape))
+    if any(same_ints((r,), (0,)) for r in repeats):
+        return b.full(final, 0, x.dtype, x.device)
+    spread = b.expand(b.reshape(x, split), wide)
+    copy = b.clone(spread, layout.contiguous_strides(wide))
+    return b.reshape(copy, final)
+
+
+@op("tile")
+def tile(b, self, *dims):
+    dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else tuple(dims)
+    return repeat(b, self, (1,) * (self.type.rank - len(dims)) + dims)
+
+
+@op("repeat_interleave")
+def repeat_interleave(b, self, repeats, dim=None, *, output_size=None):
+    if not is_number(repeats):
+        raise Unsupported("repeat_interleave by a tensor", "the size of the result depends on the data", kind="data-dependent")
+    x = self
+    if dim is None:
+        x, dim = b.reshape(x, (x.type.numel,)), 0
+    d = normalize_dim(dim, x.type.rank)
+    wide = x.shape[: d + 1] + (repeats,) + x.shape[d + 1 :]
+    copy = b.clone(b.expand(b.unsqueeze(x, d + 1), wide), layout.contiguous_strides(wide))
+    return b.reshape(copy, x.shape[:d] + (x.shape[d] * repeats,) + x.shape[d + 1 :])
+
+
+@op("flip")
+def flip(b, self, *dims):
+    dims = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
+    return b.flip(self, b.dims_of(self, list(dims)))
+
+
+@op("fliplr")
+def fliplr(b, self):
+    return b.flip(self, (1,))
+
+
+@op("flipud")
+def flipud(b, self):
+    return b.flip(self, (0,))
+
+
+@op("roll")
+def roll(b, self, shifts, dims=()):
+    shifts = (shifts,) if is_number(shifts) else tuple(shifts)
+    dims = (dims,) if is_number(dims) else tuple(dims)
+    if not dims:
+        if len(shifts) != 1:
+            raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:0")
+        flat = roll(b, b.reshape(self, (self.type.numel,)), shifts, (0,))
+        return b.reshape(flat, self.shape)
+    if len(dims) != len(shifts):
+        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
+    x = self
+    for shift, dim in zip(shifts, dims):
+        d = normalize_dim(dim, x.type.rank)
+        n = x.shape[d]
+        if same_ints((n,), (0,)):
+            return b.clone(x)
+        start = (-shift) % n
+        if start == 0:
+            continue
+        x = b.cat([b.slice(x, d, start, n - start), b.slice(x, d, 0, start)], d)
+    if x is self:
+        return b.clone(self, layout.contiguous_strides(self.shape))
+    x.type = TensorType.contiguous(x.shape, x.dtype, x.device)
+    return x
+
+
+@op("constant_pad_nd")
+def constant_pad_nd(b, self, pad, value=0):
+    rank = self.type.rank
+    if len(pad) % 2 or len(pad) > 2 * rank:
+        raise RuntimeError("Length of pad must be even and no more than twice the number of dimensions of the input")
+    pairs = [(0, 0)] * rank
+    for i in range(len(pad) // 2):
+        pairs[rank - 1 - i] = (pad[2 * i], pad[2 * i + 1])
+    x = self
+    # A negative pad cuts off.
+    for d, (lo, hi) in enumerate(pairs):
+        cut_lo = -lo if lo < 0 else 0
+        cut_hi = -hi if hi < 0 else 0
+        if not (same_ints((cut_lo, cut_hi), (0, 0))):
+            x = b.slice(x, d, cut_lo, x.shape[d] - cut_lo - cut_hi)
+    pairs = [(lo if lo > 0 else 0, hi if hi > 0 else 0) for lo, hi in pairs]
+    if all(same_ints(p, (0, 0)) for p in pairs):
+        return b.clone(x)
+    return b.pad(x, pairs, value)
+
+
+@op("pad", alias=False)
+def pad(b, self, pad, mode="constant", value=None):
+    if mode != "constant":
+        return NotImplemented
+    return constant_pad_nd(b, self, pad, 0 if value is None else value)
+
+
+@op("scalar_tensor")
+def scalar_tensor(b, s, *, dtype=None, layout=None, device=None, pin_memory=None):
+    return b.full((), s, dtype or scalar_dtype(s), device)

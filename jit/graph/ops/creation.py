@@ -1,0 +1,206 @@
+"""New tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout as rules
+from jit.graph.build import is_number, scalar_dtype
+from jit.graph.dims import Dim, ceil_div
+from jit.graph.ir import Node
+from jit.graph.ops.copies import _device
+from jit.graph.registry import op
+
+CPU = torch.device("cpu")
+
+
+def _dtype_or_default(dtype):
+    return dtype or torch.get_default_dtype()
+
+
+def _size(size) -> tuple:
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = size[0]
+    for s in size:
+        if not is_number(s) or isinstance(s, float):
+            raise TypeError(f"size has to be made of ints, not {type(s).__name__}")
+    return tuple(size)
+
+
+def _default_device():
+    return torch.get_default_device()
+
+
+def _filled(value):
+    def expand(b, *size, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None, names=None):
+        if requires_grad:
+            raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+        if layout not in (None, torch.strided):
+            return NotImplemented
+        shape = _size(size)
+        node = b.full(shape, value, _dtype_or_default(dtype), _device(device, _default_device()))
+        if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+            node.type = node.type.replace(strides=rules.format_strides(node.type, memory_format))
+        return node
+
+    return expand
+
+
+# The content of an empty tensor is not defined: zeros are as good.
+op("zeros")(_filled(0))
+op("ones")(_filled(1))
+op("empty")(_filled(0))
+
+
+@op("full")
+def full(b, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+    if requires_grad:
+        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+    device = _device(device, _default_device())
+    if isinstance(fill_value, Node):
+        value = fill_value if dtype is None else b.cast(fill_value, dtype)
+        return b.clone(b.expand(value, _size((size,))), rules.contiguous_strides(_size((size,))))
+    return b.full(_size((size,)), fill_value, dtype or scalar_dtype(fill_value), device)
+
+
+def _like(value):
+    def expand(b, self, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None):
+        return full_like(b, self, value, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+
+    return expand
+
+
+@op("full_like")
+def full_like(b, self, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None):
+    if requires_grad:
+        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+    if isinstance(fill_value, Node):
+        return b.clone(b.expand(b.cast(fill_value, dtype or self.dtype), self.shape), rules.format_strides(self.type, memory_format))
+    node = b.full(self.shape, fill_value, dtype or self.dtype, _device(device, self.device))
+    node.type = node.type.replace(strides=rules.format_strides(self.type, memory_format))
+    return node
+
+
+op("zeros_like")(_like(0))
+op("ones_like")(_like(1))
+op("empty_like")(_like(0))
+
+
+def _new(value):
+    def expand(b, self, *size, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+        if requires_grad:
+            raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+        return b.full(_size(size), value, dtype or self.dtype, _device(device, self.device))
+
+    return expand
+
+
+op("new_zeros")(_new(0))
+op("new_ones")(_new(1))
+op("new_empty")(_new(0))
+
+
+@op("new_full")
+def new_full(b, self, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+    if requires_grad:
+        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+    return b.full(_size((size,)), fill_value, dtype or self.dtype, _device(device, self.device))
+
+
+@op("empty_strided")
+def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+    node = b.full(tuple(size), 0, _dtype_or_default(dtype), _device(device, _default_device()))
+    node.type = node.type.replace(strides=tuple(stride))
+    return node
+
+
+@op("arange")
+def arange(b, start, end=None, step=1, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+    if end is None:
+        start, end = 0, start
+    values = (start, end, step)
+    if not all(is_number(v) for v in values):
+        raise Unsupported("arange with tensors as bounds", "use ints", kind="data-dependent")
+    device = _device(device, _default_device())
+    whole = all(isinstance(v, (int, Dim)) for v in values)
+    if dtype is None:
+        dtype = torch.int64 if whole else torch.get_default_dtype()
+    if not whole:
+        return NotImplemented
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if step > 0:
+        if not start <= end:
+            raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+        length = ceil_div(end - start, step)
+    else:
+        if not end <= start:
+            raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+        length = ceil_div(start - end, -step)
+    if dtype.is_floating_point:
+        return b.cast(b.iota(length, start, step, torch.int64, device), dtype)
+    return b.iota(length, start, step, dtype, device)
+
+
+@op("eye")
+def eye(b, n, m=None, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+    device = _device(device, _default_device())
+    m = n if m is None else m
+    rows, cols = b.iota(n, device=device), b.iota(m, device=device)
+    return b.cast(b.eq(b.unsqueeze(rows, 1), b.unsqueeze(cols, 0)), _dtype_or_default(dtype))
+
+
+def _triangle(keep):
+    def expand(b, self, diagonal=0):
+        if self.type.rank < 2:
+            raise RuntimeError("tril/triu: input tensor must have at least 2 dimensions")
+        rows, cols = b.iota(self.shape[-2], device=self.device), b.iota(self.shape[-1], device=self.device)
+        offset = b.sub(b.unsqueeze(cols, 0), b.unsqueeze(rows, 1))
+        mask = b.le(offset, diagonal) if keep == "lower" else b.ge(offset, diagonal)
+        result = b.where(mask, self, False if self.dtype is torch.bool else 0)
+        strides = rules.contiguous_strides(self.shape)
+        result.type = result.type.replace(strides=strides)
+        return result
+
+    return expand
+
+
+op("tril")(_triangle("lower"))
+op("triu")(_triangle("upper"))
+
+
+@op("tensor", "as_tensor", "asarray", raw=True)
+def tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=False, copy=None):
+    from jit.graph.handles import TensorHandle
+
+    if isinstance(data, TensorHandle):
+        if dtype is None and device is None:
+            return data
+        return t.call_op("to", (data,), {"dtype": dtype or data.dtype, "device": device or data.device})
+    if type(data) is Dim or isinstance(data, (list, tuple)) and any(type(v) is Dim for v in data):
+        b = t.builder
+        where = _device(device, _default_device())
+        if type(data) is Dim:
+            return t.fresh(b.full((), data, dtype or torch.int64, where))
+        parts = [b.full((1,), v, dtype or torch.int64, where) for v in data]
+        return t.fresh(b.cat(parts, 0) if len(parts) > 1 else parts[0])
+    if _contains_handle(data):
+        raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent")
+    value = torch.tensor(data, dtype=dtype)
+    handle = t.constant(value)
+    device = _device(device, _default_device())
+    if device != value.device:
+        b = t.builder
+        if value.dim() == 0:
+            return t.fresh(b.full((), value.item(), value.dtype, device))
+        handle = t.call_op("to", (handle, device), {})
+    if requires_grad:
+        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+    return handle
+
+
+def _contains_handle(v) -> bool:
+    from jit.graph.handles import TensorHandle
+
+    return isinstance(v, TensorHandle) or isinstance(v, (list, tuple)) and any(map(_contains_handle, v))

@@ -1,0 +1,255 @@
+"""Result types of contractions, convolutions and attention, which stay library calls. Rules work over Dims, without a run on meta tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.dims import product
+from jit.graph.handles import NamedResult
+from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
+from jit.graph.registry import extern, op
+
+
+def _contiguous(shape, like: TensorType) -> TensorType:
+    return TensorType.contiguous(shape, like.dtype, like.device)
+
+
+def _agree(a, b, message: str):
+    if not a == b:
+        raise RuntimeError(message)
+
+
+def _same_dtype(*types):
+    first = types[0].dtype
+    for t in types[1:]:
+        if t.dtype is not first:
+            raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first} != {t.dtype}")
+
+
+@extern("mm")
+def mm(a, c):
+    if a.rank != 2 or c.rank != 2:
+        raise RuntimeError("mat1 and mat2 must be matrices")
+    _agree(a.shape[1], c.shape[0], f"mat1 and mat2 shapes cannot be multiplied ({a.shape[0]}x{a.shape[1]} and {c.shape[0]}x{c.shape[1]})")
+    _same_dtype(a, c)
+    return _contiguous((a.shape[0], c.shape[1]), a)
+
+
+@extern("addmm")
+def addmm(x, a, c, beta=1, alpha=1):
+    return mm(a, c)
+
+
+@extern("bmm")
+def bmm(a, c):
+    if a.rank != 3 or c.rank != 3:
+        raise RuntimeError("batch1 and batch2 must be 3D tensors")
+    _agree(a.shape[0], c.shape[0], "Expected size for first two dimensions of batch2 tensor to match")
+    _agree(a.shape[2], c.shape[1], f"Expected size for first two dimensions of batch2 tensor to be: [{a.shape[0]}, {a.shape[2]}] but got: [{c.shape[0]}, {c.shape[1]}].")
+    _same_dtype(a, c)
+    return _contiguous((a.shape[0], a.shape[1], c.shape[2]), a)
+
+
+@extern("baddbmm")
+def baddbmm(x, a, c, beta=1, alpha=1):
+    return bmm(a, c)
+
+
+@extern("mv")
+def mv(a, v):
+    _agree(a.shape[1], v.shape[0], f"size mismatch, got input ({a.shape[0]}), mat ({a.shape[0]}x{a.shape[1]}), vec ({v.shape[0]})")
+    return _contiguous(a.shape[:1], a)
+
+
+@extern("dot", "vdot")
+def dot(a, v):
+    _agree(a.shape[0], v.shape[0], f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{v.shape[0]}] to have the same number of elements")
+    return _contiguous((), a)
+
+
+@op("matmul")
+def matmul(b, self, other):
+    """By ranks, as ``aten::matmul`` does it: dot, mv, mm with folded leading dimensions, or bmm over broadcast batches."""
+    x, y = self, other
+    if not isinstance(x, Node) or not isinstance(y, Node):
+        raise TypeError("matmul(): argument 'other' must be Tensor")
+    rx, ry = x.type.rank, y.type.rank
+    if rx == 0 or ry == 0:
+        raise RuntimeError("both arguments to matmul need to be at least 1D, but they are " + f"{rx}D and {ry}D")
+    if x.dtype is not y.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}")
+    if x.device != y.device:
+        raise Unsupported("matmul over two devices", kind="mixed-devices")
+    if rx == 1 and ry == 1:
+        return b.aten("aten::dot", "", (x, y), dot(x.type, y.type))
+    if rx == 2 and ry == 1:
+        return b.aten("aten::mv", "", (x, y), mv(x.type, y.type))
+    if rx == 1 and ry == 2:
+        return b.aten("aten::mv", "", (b.transpose(y, 0, 1), x), mv(b.transpose(y, 0, 1).type, x.type))
+    if rx == 2 and ry == 2:
+        return b.aten("aten::mm", "", (x, y), mm(x.type, y.type))
+    if ry == 1:
+        column = matmul(b, x, b.unsqueeze(y, 1))
+        return b.drop_dim(column, column.type.rank - 1)
+    if rx == 1:
+        row = matmul(b, b.unsqueeze(x, 0), y)
+        return b.drop_dim(row, row.type.rank - 2)
+    if ry == 2:
+        k = x.shape[-1]
+        _agree(k, y.shape[0], f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{k} and {y.shape[0]}x{y.shape[1]})")
+        flat = b.reshape(x, (product(x.shape[:-1]), k))
+        result = b.aten("aten::mm", "", (flat, y), mm(flat.type, y.type))
+        return b.reshape(result, x.shape[:-1] + y.shape[1:])
+    batch = layout.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    _agree(x.shape[-1], y.shape[-2], f"Expected size for first two dimensions of batch2 tensor to match, got {list(x.shape)} and {list(y.shape)}")
+    n = product(batch)
+    fx = b.reshape(b.expand(x, batch + x.shape[-2:]), (n,) + x.shape[-2:])
+    fy = b.reshape(b.expand(y, batch + y.shape[-2:]), (n,) + y.shape[-2:])
+    result = b.aten("aten::bmm", "", (fx, fy), bmm(fx.type, fy.type))
+    return b.reshape(result, batch + (x.shape[-2], y.shape[-1]))
+
+
+@op("rmatmul")
+def rmatmul(b, self, other):
+    return matmul(b, other, self)
+
+
+@extern("linear")
+def linear(x, w, bias=None):
+    if w.rank != 2 or x.rank < 1:
+        raise RuntimeError("linear(): weight must be a matrix") if w.rank != 1 else NotImplementedError()
+    _agree(x.shape[-1], w.shape[1], f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{x.shape[-1]} and {w.shape[1]}x{w.shape[0]})")
+    _same_dtype(*(t for t in (x, w, bias) if t is not None))
+    if bias is not None and bias.rank == 1 and not same_ints(bias.shape, (1,)):
+        _agree(bias.shape[0], w.shape[0], f"The expanded size of the tensor ({w.shape[0]}) must match the existing size ({bias.shape[0]})")
+    return _contiguous(x.shape[:-1] + w.shape[:1], x)
+
+
+def _tuple(v, n):
+    return (v,) * n if not isinstance(v, (tuple, list)) else tuple(v) * n if len(v) == 1 else tuple(v)
+
+
+def conv_output(x, w, stride, padding, dilation, transposed=False, output_padding=0, groups=1):
+    """Shape of a convolution of (N, C, ...) or (C, ...)."""
+    n = w.rank - 2
+    stride, padding, dilation, output_padding = (_tuple(v, n) for v in (stride, padding, dilation, output_padding))
+    lead = x.shape[: x.rank - n - 1]
+    channels = x.shape[x.rank - n - 1]
+    spatial = x.shape[x.rank - n :]
+    kernel = w.shape[2:]
+    if transposed:
+        out = w.shape[1] * groups
+        _agree(channels, w.shape[0], f"Given transposed=1, weight of size {list(w.shape)}, expected input{list(x.shape)} to have {w.shape[0]} channels, but got {channels} channels instead")
+        sizes = tuple((s - 1) * st - 2 * p + d * (k - 1) + op_ + 1 for s, st, p, d, k, op_ in zip(spatial, stride, padding, dilation, kernel, output_padding))
+    else:
+        out = w.shape[0]
+        _agree(channels, w.shape[1] * groups, f"Given groups={groups}, weight of size {list(w.shape)}, expected input{list(x.shape)} to have {w.shape[1] * groups} channels, but got {channels} channels instead")
+        sizes = tuple((s + 2 * p - d * (k - 1) - 1) // st + 1 for s, st, p, d, k in zip(spatial, stride, padding, dilation, kernel))
+    for s in sizes:
+        if not s > 0:
+            raise RuntimeError("Calculated padded input size per channel is smaller than the kernel size. Kernel size can't be greater than actual input size")
+    return lead + (out,) + sizes
+
+
+def _conv_type(x, w, shape):
+    channels_last = x.rank in (4, 5) and "channels_last" in (layout.memory_format(x), layout.memory_format(w))
+    strides = layout.channels_last_strides(shape) if channels_last else contiguous_strides(shape)
+    return TensorType(shape, strides, x.dtype, x.device)
+
+
+@extern("conv1d", "conv2d", "conv3d")
+def conv(x, w, bias, stride, padding, dilation, groups):
+    if isinstance(padding, str) or x.rank not in (w.rank, w.rank - 1):
+        return NotImplemented
+    _same_dtype(*(t for t in (x, w, bias) if t is not None))
+    shape = conv_output(x, w, stride, padding, dilation, groups=groups)
+    return _conv_type(x, w, shape)
+
+
+@extern("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def conv_transpose(x, w, bias, stride, padding, output_padding, groups, dilation):
+    if x.rank not in (w.rank, w.rank - 1):
+        return NotImplemented
+    _same_dtype(*(t for t in (x, w, bias) if t is not None))
+    return _conv_type(x, w, conv_output(x, w, stride, padding, dilation, True, output_padding, groups))
+
+
+@extern("convolution")
+def convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
+    return _conv_type(x, w, conv_output(x, w, stride, padding, dilation, transposed, output_padding, groups))
+
+
+@extern("scaled_dot_product_attention")
+def sdpa(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev).
+
+    The fused kernels (rank 4) return a transposed (N, L, H, Ev) tensor; the composed form returns a row-major one.
+    """
+    if min(q.rank, k.rank, v.rank) < 2:
+        raise RuntimeError("scaled_dot_product_attention: Expected query, key and value to all be at least 2 dimensional")
+    _same_dtype(q, k, v)
+    _agree(q.shape[-1], k.shape[-1], f"mat1 and mat2 shapes cannot be multiplied ({list(q.shape)} and {list(k.shape)})")
+    _agree(k.shape[-2], v.shape[-2], f"key and value lengths differ: {list(k.shape)} and {list(v.shape)}")
+    if enable_gqa:
+        shape = q.shape[:-1] + v.shape[-1:]
+    else:
+        shape = layout.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]) + (q.shape[-2], v.shape[-1])
+    if len(shape) == 4 and sdpa_is_fused(q, k, v, attn_mask, dropout_p, is_causal, enable_gqa):
+        n, h, length, e = shape
+        return TensorType(shape, (length * h * e, e, h * e, 1), q.dtype, q.device)
+    return _contiguous(shape, q)
+
+
+def sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> bool:
+    """Whether eager picks a fused kernel. Where the guess is wrong, the runtime lays the result out as was announced."""
+    if q.rank != 4 or not (same_ints(q.shape[-1:], v.shape[-1:]) and same_ints(q.shape[-1:], k.shape[-1:])):
+        return False
+    if not torch.backends.cuda.flash_sdp_enabled():
+        return False
+    if dropout_p > 0 or not all(same_ints(t.strides[-1:], (1,)) for t in (q, k, v)):
+        return False
+    if not enable_gqa and not (same_ints(q.shape[:2], k.shape[:2]) and same_ints(q.shape[:2], v.shape[:2])):
+        return False
+    if mask is not None and (q.device.type != "cpu" or mask.rank not in (2, 4)):
+        return False
+    if q.device.type == "cpu":
+        return True
+    return q.dtype in (torch.float16, torch.bfloat16)
+
+
+@op("einsum", raw=True)
+def einsum(t, equation, *operands, path=None):
+    operands = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    return t._call_aten("einsum", (equation, list(operands)), {})
+
+
+@op("adaptive_avg_pool2d")
+def adaptive_avg_pool2d(b, self, output_size):
+    size = _tuple(output_size, 2)
+    if size != (1, 1) or self.type.rank not in (3, 4) or not self.dtype.is_floating_point:
+        return NotImplemented
+    from jit.graph.ops.reductions import mean
+
+    node = mean(b, self, (-2, -1), True)
+    if self.type.rank == 4 and layout.memory_format(self.type) == "channels_last":
+        node.type = node.type.replace(strides=layout.channels_last_strides(node.shape))
+    return node
+
+
+def _named(name, *fields):
+    """An op whose several results are a named tuple."""
+
+    def expand(t, *args, **kwargs):
+        result = t._call_aten(name, args, kwargs)
+        cls = getattr(torch.return_types, name, None)
+        if cls is None or not isinstance(result, tuple) or len(result) != len(fields):
+            return result
+        return NamedResult(cls, fields, result)
+
+    op(name, raw=True)(expand)
+
+
+for _name in ("topk", "sort", "kthvalue", "mode", "median", "nanmedian", "cummax", "cummin"):
+    _named(_name, "values", "indices")

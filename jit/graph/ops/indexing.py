@@ -1,0 +1,260 @@
+"""``x[...]``, ``x[...] = v``, gather and its family, embedding."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.build import is_number
+from jit.graph.dims import Dim
+from jit.graph.handles import TensorHandle
+from jit.graph.ir import Node, same_ints
+from jit.graph.layout import normalize_dim
+from jit.graph.ops.views import slice_bounds, wrap_index
+from jit.graph.registry import extern, op
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def _items(index) -> list:
+    """The entries of an index expression. A list of ints or bools is one index tensor; other sequences are tuples."""
+    if isinstance(index, tuple):
+        return list(index)
+    if isinstance(index, list) and any(isinstance(v, (slice, list, tuple, TensorHandle, Node, type(None), type(Ellipsis))) for v in index) and len(index) < 32:
+        return list(index)
+    return [index]
+
+
+def _constant_index(t, v):
+    """A list, tuple or range of numbers as an index tensor."""
+    return t.constant(torch.tensor(list(v)))
+
+
+def split_index(t, x: TensorHandle, index):
+    """Apply ints, slices, None and Ellipsis. Returns (node, {dim: index Node}, mask_used)."""
+    b = t.builder
+    items = _items(index)
+    items = [_constant_index(t, v) if isinstance(v, (list, tuple, range)) else v for v in items]
+    consumed = 0
+    for v in items:
+        if v is None or v is Ellipsis or isinstance(v, bool):
+            continue
+        consumed += v.ndim if isinstance(v, TensorHandle) and v.dtype is torch.bool else 1
+    if consumed > x.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
+    node, dim = x.node, 0
+    tensors: dict[int, TensorHandle] = {}
+    for v in items:
+        if v is None:
+            node = b.unsqueeze(node, dim)
+            dim += 1
+        elif v is Ellipsis:
+            dim += x.ndim - consumed
+        elif isinstance(v, bool):
+            node = b.unsqueeze(node, dim)
+            tensors[dim] = t.constant(torch.tensor([0] if v else [], dtype=torch.int64))
+            dim += 1
+        elif isinstance(v, slice):
+            start, stop, step = (_as_int(e) for e in (v.start, v.stop, v.step))
+            size = node.shape[dim]
+            first, length = slice_bounds(start, stop, 1 if step is None else step, size)
+            if not (same_ints((first, length), (0, size)) and step in (None, 1)) or len(items) == 1:
+                node = b.slice(node, dim, first, length, 1 if step is None else step)
+            dim += 1
+        elif isinstance(v, TensorHandle):
+            if v.dtype in (torch.bool, torch.uint8):
+                tensors[dim] = v
+                dim += max(v.ndim, 1) if v.dtype is torch.bool else 1
+            elif v.dtype in INTEGERS:
+                tensors[dim] = v
+                dim += 1
+            else:
+                raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        elif isinstance(v, (int, Dim)):
+            node = b.select(node, dim, wrap_index(v, node.shape[dim], dim))
+        else:
+            raise TypeError(f"only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type(v).__name__})")
+    return node, tensors
+
+
+def _as_int(v):
+    if isinstance(v, TensorHandle):
+        raise Unsupported("a slice bound that is a tensor", "use an int", kind="data-dependent")
+    return v
+
+
+@op("__getitem__", raw=True)
+def getitem(t, self, index):
+    b = t.builder
+    start = b.next_id
+    source = self.node
+    node, tensors = split_index(t, self, index)
+    if not tensors:
+        if node is source:
+            node = b.alias(node)
+        return t.wrap(node, [self], True, start)
+    handles = [self, *tensors.values()]
+    if any(v.dtype in (torch.bool, torch.uint8) for v in tensors.values()):
+        raise Unsupported("indexing by a mask: the size of the result depends on the data", "use torch.where", kind="data-dependent")
+    result = advanced(b, node, {d: v.node for d, v in tensors.items()})
+    handle = t.wrap(result, handles, False, 0)
+    if all(v.ndim == 0 for v in tensors.values()):
+        # Eager gives a view here (it reads the index). The copy stands for it as long as neither is written.
+        self.base.shadows.append(weakref.ref(handle))
+        handle.base.frozen = True
+    return handle
+
+
+def advanced(b, x: Node, tensors: dict) -> Node:
+    """``x`` read at index tensors, one for each dimension in ``tensors``; they broadcast together."""
+    dims = sorted(tensors)
+    shape = layout.broadcast_shapes(*(tensors[d].shape for d in dims))
+    indices = []
+    for d in dims:
+        i = tensors[d]
+        i = i if i.dtype is torch.int64 else b.cast(i, torch.int64)
+        indices.append(i if same_ints(i.shape, shape) else b.expand(i, shape))
+    if dims != list(range(dims[0], dims[0] + len(dims))):
+        x = b.permute(x, (*dims, *(d for d in range(x.type.rank) if d not in dims)))
+        dims = list(range(len(dims)))
+    return b.index(x, dims, indices)
+
+
+@op("index", raw=True)
+def index(t, self, indices):
+    return getitem(t, self, tuple(slice(None) if i is None else i for i in indices))
+
+
+@op("__setitem__", raw=True)
+def setitem(t, self, index, value):
+    b = t.builder
+    start = b.next_id
+    source = self.node
+    handles = [self]
+    if isinstance(index, TensorHandle) and index.dtype is torch.bool and (not isinstance(value, TensorHandle) or value.ndim == 0) and index.ndim <= self.ndim:
+        mask = index.node
+        if not same_ints(mask.shape, self.type.shape[: index.ndim]):
+            raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the shape of the indexed tensor {list(self.type.shape)}")
+        mask = b.reshape(mask, mask.shape + (1,) * (self.ndim - index.ndim))
+        new = b.cast(value.node, self.dtype) if isinstance(value, TensorHandle) else b.scalar(value, self.dtype, self.device)
+        t.write(self, b.where(mask, new, source), handles + ([value] if isinstance(value, TensorHandle) else []))
+        return None
+    node, tensors = split_index(t, self, index)
+    if not tensors:
+        target = self if node is source else t.wrap(node, [self], True, start)
+    else:
+        target = self if node is source else t.wrap(node, [self], True, start)
+    if isinstance(value, TensorHandle):
+        handles.append(value)
+        new = value.node
+    else:
+        new = b.full((), value, self.dtype, self.device)
+    if tensors:
+        values = b.cast(new, self.dtype)
+        while values.type.rank and values.type.rank > 1 and same_ints(values.shape[:1], (1,)):
+            values = b.drop_dim(values, 0)
+        at = []
+        d = 0
+        for dim in sorted(tensors):
+            at += [None] * (dim - d)
+            at.append(tensors[dim].node)
+            d = dim + (tensors[dim].ndim if tensors[dim].dtype is torch.bool else 1)
+        current = target.node
+        put = b.aten("aten::index_put", "", (current, tuple(at), values, False), current.type.replace(strides=layout.preserved_strides(current.type)))
+        t.write(target, put, handles)
+        return None
+    # Leading dimensions of size 1 are dropped when the value has more dimensions than the target.
+    while new.type.rank > target.ndim and same_ints(new.shape[:1], (1,)):
+        new = b.drop_dim(new, 0)
+    if not same_ints(new.shape, target.type.shape):
+        layout.expand_strides(new.type, target.type.shape)
+    t.write(target, new, handles)
+    return None
+
+
+@op("gather")
+def gather(b, self, dim, index, *, sparse_grad=False):
+    if index.dtype is not torch.int64:
+        raise RuntimeError("gather(): Expected dtype int64 for index")
+    rank = self.type.rank
+    d = normalize_dim(dim, rank)
+    if rank == 0 or index.type.rank == 0:
+        return NotImplemented
+    if index.type.rank != rank:
+        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
+    for k in range(rank):
+        if k != d and not index.shape[k] <= self.shape[k]:
+            raise RuntimeError(f"Size does not match at dimension {k} expected index {list(index.shape)} to be no larger than self {list(self.shape)} apart from dimension {d}")
+    return b.gather(self, d, index)
+
+
+@op("take_along_dim")
+def take_along_dim(b, self, indices, dim=None):
+    if dim is None or self.type.rank != indices.type.rank:
+        return NotImplemented
+    d = normalize_dim(dim, self.type.rank)
+    rest = layout.broadcast_shapes(self.shape[:d] + (1,) + self.shape[d + 1 :], indices.shape[:d] + (1,) + indices.shape[d + 1 :])
+    x = b.expand(self, rest[:d] + (self.shape[d],) + rest[d + 1 :])
+    i = b.expand(indices, rest[:d] + (indices.shape[d],) + rest[d + 1 :])
+    return b.gather(x, d, i)
+
+
+@op("index_select")
+def index_select(b, self, dim, index):
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("index_select(): Expected dtype int32/int64 for index")
+    if index.type.rank > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    d = normalize_dim(dim, self.type.rank)
+    if self.type.rank == 0 or index.type.rank == 0:
+        return NotImplemented
+    node = b.index(self, (d,), [b.cast(index, torch.int64)])
+    node.type = node.type.replace(strides=layout.contiguous_strides(node.shape))
+    return node
+
+
+@op("embedding")
+def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    if weight.type.rank != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    if indices.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError(f"Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got {indices.dtype} instead")
+    node = b.index(weight, (0,), [b.cast(indices, torch.int64)])
+    node.type = node.type.replace(strides=layout.contiguous_strides(node.shape))
+    return node
+
+
+@extern("index_put", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "masked_scatter", "slice_scatter", "select_scatter")
+def _like_self(self, *args):
+    return self.replace(strides=layout.preserved_strides(self))
+
+
+@op("index_put_", raw=True)
+def index_put_(t, self, indices, values, accumulate=False):
+    at = tuple(None if i is None else i.node for i in indices)
+    node = self.node
+    values = values.node if isinstance(values, TensorHandle) else t.builder.scalar(values, self.dtype, self.device)
+    put = t.builder.aten("aten::index_put", "", (node, at, values, bool(accumulate)), node.type.replace(strides=layout.preserved_strides(node.type)))
+    t.write(self, put, [self, *(i for i in indices if i is not None)])
+    return self
+
+
+@op("one_hot")
+def one_hot(b, self, num_classes=-1):
+    if not is_number(num_classes) or num_classes == -1:
+        raise Unsupported("one_hot without num_classes", "give num_classes", kind="data-dependent")
+    classes = b.iota(num_classes, device=self.device)
+    return b.cast(b.eq(b.unsqueeze(self, self.type.rank), classes), torch.int64)
+
+
+@op("nonzero", "argwhere", "masked_select", "unique", "_unique2", "unique_consecutive", "unique_dim", "bincount", "equal", "is_nonzero", "allclose", raw=True)
+def data_dependent(t, self, *args, **kwargs):
+    raise Unsupported("the result depends on the data", "keep it outside the compiled region", kind="data-dependent")
+
+
+@op("item", "tolist", "__bool__", "numpy", "_local_scalar_dense", "__contains__", raw=True)
+def read_value(t, self, *args, **kwargs):
+    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled region, or use torch.where", kind="data-dependent")

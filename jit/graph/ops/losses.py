@@ -1,0 +1,151 @@
+"""Loss functions, as their aten ops take them: ``reduction`` is 0 (none), 1 (mean) or 2 (sum)."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.dims import product
+from jit.graph.ir import Node
+from jit.graph.ops.normalization import log_softmax
+from jit.graph.ops.reductions import mean, sum_
+from jit.graph.registry import op
+
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def reduced(b, loss: Node, reduction: int) -> Node:
+    return loss if reduction == NONE else mean(b, loss) if reduction == MEAN else sum_(b, loss)
+
+
+def _elementwise(name, fn):
+    def expand(b, self, target, reduction=MEAN, *args):
+        x, y = b.promote(self, target)
+        if not x.dtype.is_floating_point:
+            return NotImplemented
+        return reduced(b, fn(b, x, y, *args), reduction)
+
+    op(name)(expand)
+
+
+def _mse(b, x, y):
+    d = b.sub(x, y)
+    return b.mul(d, d)
+
+
+def _huber(b, x, y, delta=1.0):
+    z = b.abs(b.sub(x, y))
+    return b.where(b.le(z, delta), b.mul(b.mul(z, z), 0.5), b.mul(b.sub(z, 0.5 * delta), delta))
+
+
+def _smooth_l1(b, x, y, beta=1.0):
+    z = b.abs(b.sub(x, y))
+    if beta == 0:
+        return z
+    return b.where(b.lt(z, beta), b.div(b.mul(b.mul(z, 0.5), z), beta), b.sub(z, 0.5 * beta))
+
+
+_elementwise("mse_loss", _mse)
+_elementwise("l1_loss", lambda b, x, y: b.abs(b.sub(x, y)))
+_elementwise("huber_loss", _huber)
+_elementwise("smooth_l1_loss", _smooth_l1)
+
+
+@op("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=None, reduction=MEAN):
+    if self.dtype is not target.dtype or not self.dtype.is_floating_point:
+        return NotImplemented
+    # log_sigmoid(x) = min(x, 0) - log1p(exp(-|x|))
+    log_sigmoid = b.sub(b.minimum(self, 0.0), b.log1p(b.exp(b.neg(b.abs(self)))))
+    one_minus = b.sub(b.lift(1.0, target), target)
+    if pos_weight is not None:
+        log_weight = b.add(b.mul(b.sub(pos_weight, 1.0), target), 1.0)
+        loss = b.sub(b.mul(one_minus, self), b.mul(log_weight, log_sigmoid))
+    else:
+        loss = b.sub(b.mul(one_minus, self), log_sigmoid)
+    return reduced(b, loss if weight is None else b.mul(loss, weight), reduction)
+
+
+def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int):
+    """``logp`` is (C,) or (N, C, d1...), ``target`` () or (N, d1...) of class numbers. Returns (loss, total weight)."""
+    rank = logp.type.rank
+    class_dim = 0 if rank == 1 else 1
+    if not logp.dtype.is_floating_point or target.dtype is not torch.int64 or rank == 0:
+        return NotImplemented, None
+    expected = logp.shape[:class_dim] + logp.shape[class_dim + 1 :]
+    if len(expected) != target.type.rank or not all(p == q for p, q in zip(expected, target.shape)):
+        raise ValueError(f"Expected input batch_size ({list(logp.shape)}) to match target batch_size ({list(target.shape)}).")
+    keep = b.ne(target, ignore_index)
+    safe = b.where(keep, target, 0)
+    x = b.opmath(logp)
+    picked = b.gather(x, class_dim, b.unsqueeze(safe, class_dim))
+    picked = b.neg(b.drop_dim(picked, class_dim))
+    if weight is not None:
+        class_weight = b.index(b.opmath(weight), (0,), [safe])
+        weights = b.where(keep, class_weight, 0.0)
+        loss = b.where(keep, b.mul(picked, class_weight), 0.0)
+    else:
+        weights = b.cast(keep, x.dtype)
+        loss = b.where(keep, picked, 0.0)
+    if reduction == NONE:
+        return b.cast(loss, logp.dtype), None
+    total = b.reduce("sum", loss, None)
+    if reduction == SUM:
+        return b.cast(total, logp.dtype), b.reduce("sum", weights, None)
+    denominator = b.reduce("sum", weights, None)
+    return b.cast(b.div(total, denominator), logp.dtype), denominator
+
+
+@op("nll_loss", "nll_loss_nd", "nll_loss2d")
+def nll_loss(b, self, target, weight=None, reduction=MEAN, ignore_index=-100):
+    return _nll(b, self, target, weight, reduction, ignore_index)[0]
+
+
+@op("cross_entropy_loss")
+def cross_entropy_loss(b, self, target, weight=None, reduction=MEAN, ignore_index=-100, label_smoothing=0.0):
+    rank = self.type.rank
+    class_dim = 0 if rank == 1 else 1
+    if target.dtype.is_floating_point:
+        if target.type.rank != rank or weight is not None or not self.dtype.is_floating_point:
+            return NotImplemented
+        classes = self.shape[class_dim]
+        if label_smoothing:
+            target = b.add(b.mul(target, 1.0 - label_smoothing), label_smoothing / float(classes))
+        logp = log_softmax(b, b.opmath(self), class_dim)
+        loss = b.neg(b.reduce("sum", b.mul(logp, b.opmath(target)), (class_dim,)))
+        if reduction == MEAN:
+            count = product(self.shape) // classes
+            return b.cast(b.div(b.reduce("sum", loss, None), count), self.dtype)
+        return b.cast(loss if reduction == NONE else b.reduce("sum", loss, None), self.dtype)
+    if not self.dtype.is_floating_point or rank == 0:
+        return NotImplemented
+    dtype = self.dtype
+    logp = b.opmath(log_softmax(b, self, class_dim))
+    loss, denominator = _nll(b, logp, target, weight, reduction, ignore_index)
+    if loss is NotImplemented:
+        return NotImplemented
+    if label_smoothing:
+        # (1 - s) * nll + s / C * (-sum over classes of weight * logp), ignored targets left out
+        scaled = logp
+        if weight is not None:
+            scaled = b.mul(logp, b.reshape(b.opmath(weight), weight.shape + (1,) * (rank - 2) if rank > 1 else weight.shape))
+        smooth = b.neg(b.reduce("sum", scaled, (class_dim,)))
+        smooth = b.where(b.ne(target, ignore_index), smooth, 0.0)
+        if reduction == MEAN:
+            smooth = b.div(b.reduce("sum", smooth, None), denominator)
+        elif reduction == SUM:
+            smooth = b.reduce("sum", smooth, None)
+        loss = b.add(b.mul(loss, 1.0 - label_smoothing), b.mul(smooth, label_smoothing / float(int(self.shape[class_dim]))))
+    return b.cast(loss, dtype)
+
+
+@op("kl_div")
+def kl_div(b, self, target, reduction=MEAN, *, log_target=False):
+    if not self.dtype.is_floating_point or self.dtype is not target.dtype:
+        return NotImplemented
+    if log_target:
+        loss = b.mul(b.exp(target), b.sub(target, self))
+    else:
+        xlogy = b.where(b.eq(target, 0.0), 0.0, b.mul(target, b.log(target)))
+        xlogy = b.where(b.isnan(target), target, xlogy)
+        loss = b.sub(xlogy, b.mul(target, self))
+    return reduced(b, loss, reduction)

@@ -1,0 +1,104 @@
+"""Methods that answer from a tensor's type, without any computation."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.layout import is_channels_last, is_dense, normalize_dim
+from jit.graph.registry import op
+
+
+def method(*names):
+    return op(*names, raw=True)
+
+
+@method("size")
+def size(t, self, dim=None):
+    return SymSize(self.type.shape) if dim is None else self.type.shape[_dim(self, dim)]
+
+
+@method("stride")
+def stride(t, self, dim=None):
+    return tuple(self.type.strides) if dim is None else self.type.strides[_dim(self, dim)]
+
+
+def _dim(self, dim):
+    if self.ndim == 0:
+        raise IndexError("dimension specified as 0 but tensor has no dimensions")
+    return normalize_dim(dim, self.ndim)
+
+
+method("dim", "ndimension")(lambda t, self: self.ndim)
+method("numel", "nelement")(lambda t, self: self.type.numel)
+method("element_size")(lambda t, self: self.dtype.itemsize)
+method("is_floating_point")(lambda t, self: self.dtype.is_floating_point)
+method("is_complex")(lambda t, self: self.dtype.is_complex)
+method("is_signed")(lambda t, self: self.dtype.is_signed)
+method("is_conj", "is_neg")(lambda t, self: False)
+method("is_inference")(lambda t, self: t.inference)
+method("is_same_size")(lambda t, self, other: self.ndim == other.ndim and all(p == q for p, q in zip(self.type.shape, other.type.shape)))
+method("get_device")(lambda t, self: -1 if self.device.type == "cpu" else self.device.index)
+method("is_tensor")(lambda t, self: isinstance(self, TensorHandle))
+
+
+@method("__len__")
+def length(t, self):
+    if self.ndim == 0:
+        raise TypeError("len() of a 0-d tensor")
+    return self.type.shape[0]
+
+
+@method("is_contiguous")
+def is_contiguous(t, self, memory_format=torch.contiguous_format):
+    if memory_format is torch.contiguous_format:
+        return self.type.is_contiguous
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("preserve memory format is unsupported by the contiguous operator")
+    return self.ndim == (4 if memory_format is torch.channels_last else 5) and is_channels_last(self.type.shape, self.type.strides)
+
+
+@method("is_non_overlapping_and_dense")
+def is_non_overlapping_and_dense(t, self):
+    return is_dense(self.type.shape, self.type.strides)
+
+
+@method("type")
+def type_(t, self, dtype=None, non_blocking=False):
+    if dtype is not None:
+        if isinstance(dtype, torch.dtype):
+            return t.call_op("to", (self,), {"dtype": dtype})
+        raise Unsupported("Tensor.type with a type name", "use Tensor.to", kind="tensor-type")
+    example = torch.empty(0, dtype=self.dtype)
+    prefix = "torch." if self.device.type == "cpu" else f"torch.{self.device.type}."
+    return prefix + example.type()[len("torch.") :]
+
+
+@method("storage_offset")
+def storage_offset(t, self):
+    if self.chain or self.base.input is not None:
+        raise Unsupported("storage_offset of a view or an input", kind="storage")
+    return 0
+
+
+@method("result_type")
+def result_type(t, tensor1, tensor2):
+    from jit.graph.build import result_dtype
+
+    return result_dtype(*(v.node if isinstance(v, TensorHandle) else v for v in (tensor1, tensor2)))
+
+
+@method("can_cast")
+def can_cast(t, from_, to):
+    return torch.can_cast(from_, to)
+
+
+@method("promote_types")
+def promote_types(t, type1, type2):
+    return torch.promote_types(type1, type2)
+
+
+@method("data_ptr", "storage", "untyped_storage", "set_", "resize_", "resize_as_", "__array__", "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
+def outside(t, *args, **kwargs):
+    raise Unsupported("an operation on a tensor's memory or autograd state", "keep it outside the compiled region", kind="tensor-internals")

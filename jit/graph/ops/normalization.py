@@ -1,0 +1,229 @@
+"""softmax and the normalisation layers. Half types are computed in float32 and rounded once, as eager's kernels do."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph import layout
+from jit.graph.build import HALF
+from jit.graph.dims import product
+from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
+from jit.graph.layout import normalize_dim
+from jit.graph.registry import op
+
+
+def with_strides(b, x: Node, strides) -> Node:
+    """``x``, a node that was just made, stored with other strides."""
+    if same_ints(x.type.strides, strides):
+        return x
+    if x.op in ("input", "reshape", "permute", "expand", "slice", "alias", "diagonal"):
+        return b.clone(x, strides)
+    x.type = x.type.replace(strides=strides)
+    return x
+
+
+@op("softmax", "special_softmax")
+def softmax(b, self, dim, dtype=None):
+    x = b.cast(self, dtype or self.dtype)
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    return _softmax(b, x, dim)
+
+
+@op("_softmax")
+def softmax_half(b, self, dim, half_to_float):
+    return softmax(b, self, dim, torch.float32 if half_to_float else None)
+
+
+def _softmax(b, x, dim):
+    d, dtype = normalize_dim(dim, x.type.rank), x.dtype
+    dims = (d,) if x.type.rank else ()
+    x = b.opmath(x)
+    e = b.exp(b.sub(x, b.reduce("amax", x, dims, True)))
+    result = b.cast(b.div(e, b.reduce("sum", e, dims, True)), dtype)
+    return with_strides(b, result, contiguous_strides(x.shape))
+
+
+@op("log_softmax", "special_log_softmax")
+def log_softmax(b, self, dim, dtype=None):
+    x = b.cast(self, dtype or self.dtype)
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    d, dtype = normalize_dim(dim, x.type.rank), x.dtype
+    dims = (d,) if x.type.rank else ()
+    x = b.opmath(x)
+    shifted = b.sub(x, b.reduce("amax", x, dims, True))
+    result = b.cast(b.sub(shifted, b.log(b.reduce("sum", b.exp(shifted), dims, True))), dtype)
+    return with_strides(b, result, contiguous_strides(x.shape))
+
+
+@op("_log_softmax")
+def log_softmax_half(b, self, dim, half_to_float):
+    return log_softmax(b, self, dim, torch.float32 if half_to_float else None)
+
+
+def _moments(b, x: Node, dims):
+    """(centred x, variance) with the dimensions kept."""
+    n = product(x.shape[d] for d in dims)
+    mean = b.div(b.reduce("sum", x, dims, True), n)
+    centred = b.sub(x, mean)
+    return mean, centred, b.div(b.reduce("sum", b.mul(centred, centred), dims, True), n)
+
+
+def _mixed(self, *others) -> bool:
+    """Whether dtypes differ in a way that eager refuses or treats in its own manner."""
+    kinds = {o.dtype for o in others if o is not None}
+    return bool(kinds) and kinds != {self.dtype} and not (self.dtype in HALF and kinds == {torch.float32})
+
+
+@op("layer_norm")
+def layer_norm(b, self, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_enable=True):
+    return native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps)[0]
+
+
+@op("native_layer_norm")
+def native_layer_norm(b, self, normalized_shape, weight, bias, eps):
+    parts = native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps)
+    if parts is NotImplemented or self.dtype in HALF:
+        return NotImplemented
+    return parts
+
+
+def native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps):
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    k = self.type.rank - len(shape)
+    if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
+        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got input of size{list(self.shape)}")
+    for name, p in (("weight", weight), ("bias", bias)):
+        if p is not None and (p.type.rank != len(shape) or not all(a == c for a, c in zip(p.shape, shape))):
+            raise RuntimeError(f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(p.shape)} and normalized_shape = {list(shape)}")
+    if not self.dtype.is_floating_point or _mixed(self, weight, bias):
+        return (NotImplemented,)
+    dims = tuple(range(k, self.type.rank))
+    x = b.opmath(self)
+    mean, centred, var = _moments(b, x, dims)
+    rstd = b.rsqrt(b.add(var, float(eps)))
+    y = b.mul(centred, rstd)
+    if weight is not None:
+        y = b.mul(y, b.opmath(weight))
+    if bias is not None:
+        y = b.add(y, b.opmath(bias))
+    return with_strides(b, b.cast(y, self.dtype), contiguous_strides(self.shape)), mean, rstd
+
+
+@op("rms_norm")
+def rms_norm(b, self, normalized_shape, weight=None, eps=None):
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    k = self.type.rank - len(shape)
+    if k < 0 or not all(p == q for p, q in zip(self.shape[k:], shape)):
+        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got input of size{list(self.shape)}")
+    if not self.dtype.is_floating_point or _mixed(self, weight):
+        return NotImplemented
+    dims = tuple(range(k, self.type.rank))
+    x = b.opmath(self)
+    if eps is None:
+        eps = torch.finfo(x.dtype).eps
+    square = b.div(b.reduce("sum", b.mul(x, x), dims, True), product(self.shape[d] for d in dims))
+    y = b.mul(x, b.rsqrt(b.add(square, float(eps))))
+    if weight is not None:
+        y = b.mul(y, b.opmath(weight))
+    return b.cast(y, self.dtype)
+
+
+def _channelwise(b, p: Node, rank: int) -> Node:
+    """A (C,) parameter shaped to broadcast over (N, C, ...)."""
+    return b.reshape(b.opmath(p), p.shape + (1,) * (rank - 2))
+
+
+@op("group_norm")
+def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True):
+    rank = self.type.rank
+    if rank < 2 or not self.dtype.is_floating_point or _mixed(self, weight, bias):
+        return NotImplemented
+    n, c = self.shape[:2]
+    if not c % num_groups == 0:
+        raise RuntimeError(f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(self.shape)} and num_groups={num_groups}")
+    out = layout.channels_last_strides(self.shape) if layout.memory_format(self.type) == "channels_last" else contiguous_strides(self.shape)
+    x = b.opmath(self)
+    grouped = b.reshape(x, (n, num_groups, c // num_groups) + self.shape[2:])
+    _, centred, var = _moments(b, grouped, tuple(range(2, grouped.type.rank)))
+    y = b.reshape(b.mul(centred, b.rsqrt(b.add(var, float(eps)))), self.shape)
+    if weight is not None:
+        y = b.mul(y, _channelwise(b, weight, rank))
+    if bias is not None:
+        y = b.add(y, _channelwise(b, bias, rank))
+    return with_strides(b, b.cast(y, self.dtype), out)
+
+
+@op("batch_norm", raw=True)
+def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None, training=False, momentum=0.1, eps=1e-5, cudnn_enabled=True):
+    """Inference uses the running statistics. Training normalises with the batch's and updates the running ones in place."""
+    handles = [h for h in (self, weight, bias, running_mean, running_var) if h is not None]
+    b, x = t.builder, self.node
+    nodes = [None if h is None else h.node for h in (weight, bias, running_mean, running_var)]
+    rank = self.ndim
+    if rank < 2:
+        raise ValueError(f"expected at least a 2D input (got {rank}D input)")
+    w, c, mean, var = nodes
+    channels = x.shape[1]
+    for n in nodes:
+        if n is not None and not (n.type.rank == 1 and n.shape[0] == channels):
+            raise RuntimeError(f"running_mean should contain {channels} elements not {n.shape}")
+    wide = b.opmath(x)
+    out = layout.channels_last_strides(x.shape) if layout.memory_format(x.type) == "channels_last" else contiguous_strides(x.shape)
+    if not training:
+        if mean is None or var is None:
+            raise RuntimeError("Expected running_mean and running_var to be defined when training=False")
+        scale = b.rsqrt(b.add(b.opmath(var), float(eps)))
+        y = b.mul(b.sub(wide, _channelwise(b, mean, rank)), _channelwise(b, scale, rank))
+    else:
+        dims = (0, *range(2, rank))
+        count = product(x.shape[d] for d in dims)
+        if count == 1:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(x.shape)}")
+        batch_mean, centred, batch_var = _moments(b, wide, dims)
+        y = b.mul(centred, b.rsqrt(b.add(batch_var, float(eps))))
+        for handle, batch, unbiased in ((running_mean, batch_mean, False), (running_var, batch_var, True)):
+            if handle is None:
+                continue
+            flat = b.reshape(batch, (channels,))
+            if unbiased:
+                flat = b.mul(flat, b.div(b.scalar(count, flat.dtype, flat.device), count - 1))
+            old = b.opmath(handle.node)
+            new = b.add(b.mul(flat, momentum), b.mul(old, 1.0 - momentum))
+            t.write(handle, b.cast(new, handle.dtype))
+    if w is not None:
+        y = b.mul(y, _channelwise(b, w, rank))
+    if c is not None:
+        y = b.add(y, _channelwise(b, c, rank))
+    y = with_strides(b, b.cast(y, x.dtype), out)
+    return t.wrap(y, handles, False, 0)
+
+
+@op("instance_norm", raw=True)
+def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None, use_input_stats=True, momentum=0.1, eps=1e-5, cudnn_enabled=True):
+    if running_mean is not None or not use_input_stats or self.ndim < 3:
+        return t._call_aten("instance_norm", (self, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled), {})
+    handles = [h for h in (self, weight, bias) if h is not None]
+    b, x = t.builder, self.node
+    _, centred, var = _moments(b, b.opmath(x), tuple(range(2, self.ndim)))
+    y = b.mul(centred, b.rsqrt(b.add(var, float(eps))))
+    if weight is not None:
+        y = b.mul(y, _channelwise(b, weight.node, self.ndim))
+    if bias is not None:
+        y = b.add(y, _channelwise(b, bias.node, self.ndim))
+    return t.wrap(with_strides(b, b.cast(y, x.dtype), contiguous_strides(x.shape)), handles, False, 0)
+
+
+@op("normalize")
+def normalize(b, self, p=2.0, dim=1, eps=1e-12, out=None):
+    from jit.graph.ops.reductions import vector_norm
+
+    if not self.dtype.is_floating_point:
+        return NotImplemented
+    dims = b.dims_of(self, dim)
+    return b.div(self, b.maximum(vector_norm(b, self, p, dims, True), float(eps)))
+
+
+def contiguous_type(x: Node) -> TensorType:
+    return TensorType.contiguous(x.shape, x.dtype, x.device)

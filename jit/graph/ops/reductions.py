@@ -1,0 +1,277 @@
+"""Sums, means, extrema, norms, scans. Half types accumulate in float32."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from jit.graph.build import HALF, is_number
+from jit.graph.dims import Dim, product
+from jit.graph.handles import NamedResult
+from jit.graph.ir import Node, TensorType, contiguous_strides
+from jit.graph.layout import normalize_dim
+from jit.graph.prims import reduced_shape
+from jit.graph.registry import op
+
+
+def _empty_means_all(b, x, dim):
+    """sum, mean and their like reduce everything for ``dim=[]``."""
+    if dim is not None and not is_number(dim) and len(dim) == 0:
+        return tuple(range(x.type.rank))
+    return b.dims_of(x, dim)
+
+
+def _size(x, dims):
+    return product(x.shape[d] for d in dims)
+
+
+def _accumulated(b, x: Node, dims, keepdim, dtype) -> Node:
+    """The sum in ``dtype``; half types are summed in float32 and rounded once."""
+    x = b.cast(x, dtype)
+    return b.cast(b.reduce("sum", b.opmath(x), dims, keepdim), dtype)
+
+
+@op("sum")
+def sum_(b, self, dim=None, keepdim=False, *, dtype=None):
+    dims = _empty_means_all(b, self, dim)
+    if dtype is None:
+        dtype = self.dtype if self.dtype.is_floating_point else torch.int64
+    if self.dtype is torch.bool or not self.dtype.is_floating_point and not dtype.is_floating_point:
+        return b.reduce("sum", b.cast(self, dtype), dims, keepdim)
+    return _accumulated(b, self, dims, keepdim, dtype)
+
+
+@op("mean")
+def mean(b, self, dim=None, keepdim=False, *, dtype=None):
+    dtype = dtype or self.dtype
+    if not dtype.is_floating_point:
+        raise RuntimeError(f"mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: {str(self.dtype)[6:]}")
+    dims = _empty_means_all(b, self, dim)
+    x = b.opmath(b.cast(self, dtype))
+    total = b.reduce("sum", x, dims, keepdim)
+    return b.cast(b.div(total, _size(x, dims)), dtype)
+
+
+@op("prod")
+def prod(b, self, dim=None, keepdim=False, *, dtype=None):
+    if dtype is None:
+        dtype = self.dtype if self.dtype.is_floating_point else torch.int64
+    return b.reduce("prod", b.cast(self, dtype), None if dim is None else b.dims_of(self, dim), keepdim)
+
+
+def _check_nonempty(x, dims, name):
+    if any(type(x.shape[d]) is int and x.shape[d] == 0 for d in dims):
+        raise IndexError(f"{name}(): Expected reduction dim to have non-zero size.")
+
+
+def _extremum(prim):
+    def expand(b, self, dim=(), keepdim=False):
+        dims = _empty_means_all(b, self, dim)
+        _check_nonempty(self, dims, prim)
+        return b.reduce(prim, self, dims, keepdim)
+
+    op(prim)(expand)
+
+
+_extremum("amax")
+_extremum("amin")
+
+
+@op("aminmax")
+def aminmax(b, self, *, dim=None, keepdim=False):
+    dims = b.dims_of(self, dim)
+    _check_nonempty(self, dims, "aminmax")
+    return NamedResult(torch.return_types.aminmax, ("min", "max"), (b.reduce("amin", self, dims, keepdim), b.reduce("amax", self, dims, keepdim)))
+
+
+def _max_min(name, prim, arg, elementwise):
+    def expand(b, self, dim=None, keepdim=False, *, other=None):
+        if isinstance(dim, Node) or other is not None:
+            from jit.graph.registry import OPS
+
+            return OPS[elementwise].fn(b, self, other if other is not None else dim)
+        if dim is None:
+            if any(type(s) is int and s == 0 for s in self.shape):
+                raise RuntimeError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+            return b.reduce(prim, self, None)
+        if not is_number(dim):
+            return NotImplemented
+        d = normalize_dim(dim, self.type.rank)
+        cls = getattr(torch.return_types, name)
+        if self.type.rank == 0:
+            return NamedResult(cls, ("values", "indices"), (b.clone(self), b.full((), 0, torch.int64, self.device)))
+        _check_nonempty(self, (d,), name)
+        return NamedResult(cls, ("values", "indices"), (b.reduce(prim, self, (d,), keepdim), b.reduce(arg, self, (d,), keepdim)))
+
+    op(name)(expand)
+
+
+_max_min("max", "amax", "argmax", "maximum")
+_max_min("min", "amin", "argmin", "minimum")
+
+
+def _arg(prim):
+    def expand(b, self, dim=None, keepdim=False):
+        if dim is None:
+            if any(type(s) is int and s == 0 for s in self.shape):
+                raise IndexError(f"{prim}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+            return b.reduce(prim, self, None, keepdim)
+        d = normalize_dim(dim, self.type.rank)
+        _check_nonempty(self, (d,) if self.type.rank else (), prim)
+        return b.reduce(prim, self, (d,), keepdim)
+
+    op(prim)(expand)
+
+
+_arg("argmax")
+_arg("argmin")
+
+
+def _any_all(prim):
+    def expand(b, self, dim=None, keepdim=False):
+        dims = b.dims_of(self, dim)
+        if self.dtype is torch.uint8:
+            return NotImplemented
+        x = self if self.dtype is torch.bool else b.ne(self, 0)
+        return b.reduce(prim, x, dims, keepdim, torch.bool)
+
+    op(prim)(expand)
+
+
+_any_all("any")
+_any_all("all")
+
+
+@op("count_nonzero")
+def count_nonzero(b, self, dim=None):
+    return b.reduce("sum", b.cast(b.ne(self, 0), torch.int64), b.dims_of(self, dim))
+
+
+# variance
+
+
+def _variance(b, x: Node, dims, correction, keepdim):
+    """(variance, mean) of a float32 or float64 tensor, in two passes over the data."""
+    n = _size(x, dims)
+    wide = b.div(b.reduce("sum", x, dims, True), n)
+    centred = b.sub(x, wide)
+    total = b.reduce("sum", b.mul(centred, centred), dims, keepdim)
+    divisor = n - correction if isinstance(correction, int) else float(n) - correction
+    if not isinstance(divisor, Dim):
+        divisor = max(divisor, 0)
+    average = wide if keepdim else b.reshape(wide, reduced_shape(x.shape, dims, False))
+    return b.div(total, divisor), average
+
+
+def _var_arguments(b, self, args, unbiased, correction, dim, keepdim):
+    args = list(args)
+    if args and type(args[0]) is bool:
+        unbiased = args.pop(0)
+        dim = None
+    elif args:
+        dim = args.pop(0)
+        if args:
+            unbiased = args.pop(0)
+        if args:
+            keepdim = args.pop(0)
+    if correction is None:
+        correction = 1 if unbiased is None or unbiased else 0
+    return _empty_means_all(b, self, dim), correction, keepdim
+
+
+def _var_like(name, finish):
+    def expand(b, self, *args, dim=None, unbiased=None, keepdim=False, correction=None):
+        if not self.dtype.is_floating_point:
+            raise RuntimeError("std and var only support floating point and complex dtypes")
+        dims, correction, keepdim = _var_arguments(b, self, args, unbiased, correction, dim, keepdim)
+        return finish(b, self, *_variance(b, b.opmath(self), dims, correction, keepdim))
+
+    op(name)(expand)
+
+
+_var_like("var", lambda b, x, var, mean: b.cast(var, x.dtype))
+_var_like("std", lambda b, x, var, mean: b.cast(b.sqrt(var), x.dtype))
+_var_like("var_mean", lambda b, x, var, mean: (b.cast(var, x.dtype), b.cast(mean, x.dtype)))
+_var_like("std_mean", lambda b, x, var, mean: (b.cast(b.sqrt(var), x.dtype), b.cast(mean, x.dtype)))
+
+
+@op("logsumexp", "special_logsumexp")
+def logsumexp(b, self, dim, keepdim=False):
+    dims = b.dims_of(self, dim)
+    (x,) = b.promote(self, to_float=True)
+    dtype = x.dtype
+    x = b.opmath(x)
+    top = b.reduce("amax", x, dims, True)
+    top = b.where(b.isinf(top), 0.0, top)
+    total = b.reduce("sum", b.exp(b.sub(x, top)), dims, keepdim)
+    narrow = top if keepdim else b.reshape(top, reduced_shape(x.shape, dims, False))
+    return b.cast(b.add(b.log(total), narrow), dtype)
+
+
+# norms
+
+
+def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
+    dtype = dtype or x.dtype
+    x = b.opmath(b.cast(x, dtype))
+    if ord == 2:
+        return b.cast(b.sqrt(b.reduce("sum", b.mul(x, x), dims, keepdim)), dtype)
+    a = b.abs(x)
+    if ord == math.inf:
+        return b.cast(b.reduce("amax", a, dims, keepdim), dtype)
+    if ord == -math.inf:
+        return b.cast(b.reduce("amin", a, dims, keepdim), dtype)
+    if ord == 0:
+        return b.cast(b.reduce("sum", b.cast(b.ne(x, 0.0), x.dtype), dims, keepdim), dtype)
+    if ord == 1:
+        return b.cast(b.reduce("sum", a, dims, keepdim), dtype)
+    return b.cast(b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, keepdim), 1.0 / ord), dtype)
+
+
+@op("linalg_vector_norm")
+def linalg_vector_norm(b, self, ord=2, dim=None, keepdim=False, *, dtype=None):
+    if not self.dtype.is_floating_point or any(type(s) is int and s == 0 for s in self.shape):
+        return NotImplemented
+    return vector_norm(b, self, ord, _empty_means_all(b, self, dim), keepdim, dtype)
+
+
+@op("norm")
+def norm(b, self, p="fro", dim=None, keepdim=False, dtype=None):
+    if not self.dtype.is_floating_point or isinstance(p, str) and p != "fro" or any(type(s) is int and s == 0 for s in self.shape):
+        return NotImplemented
+    return vector_norm(b, self, 2 if p in ("fro", None) else p, _empty_means_all(b, self, dim), keepdim, dtype)
+
+
+@op("linalg_norm")
+def linalg_norm(b, self, ord=None, dim=None, keepdim=False, *, dtype=None):
+    if ord is None or is_number(dim) or self.type.rank == 1 and dim is None:
+        if not isinstance(ord, str):
+            return linalg_vector_norm(b, self, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+    return NotImplemented
+
+
+# scans
+
+
+@op("cumsum")
+def cumsum(b, self, dim, *, dtype=None):
+    if dtype is None:
+        dtype = self.dtype if self.dtype.is_floating_point else torch.int64
+    d = normalize_dim(dim, self.type.rank)
+    x = b.cast(self, dtype)
+    return b.cumsum(x, d, dtype) if self.type.rank else b.clone(x, ())
+
+
+@op("trace")
+def trace(b, self):
+    if self.type.rank != 2:
+        raise RuntimeError("trace: expected a matrix")
+    return sum_(b, b.emit("diagonal", (self,), {"offset": 0, "dim1": 0, "dim2": 1}))
+
+
+def contiguous_like(x: Node) -> TensorType:
+    return TensorType(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
+
+
+__all__ = ["HALF", "contiguous_like", "vector_norm"]

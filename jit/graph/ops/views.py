@@ -1,0 +1,364 @@
+"""Operations whose result shows the memory of their input, and ``reshape``-like ones that do so when they can."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.build import is_number
+from jit.graph.dims import ceil_div, product
+from jit.graph.ir import Node, same_ints
+from jit.graph.layout import normalize_dim
+from jit.graph.registry import op
+
+
+def _sizes(size) -> tuple:
+    return tuple(size) if isinstance(size, (tuple, list)) else (size,)
+
+
+@op("view", varargs="size", alias=True)
+def view(b, self, size=None, *, dtype=None):
+    if isinstance(size, torch.dtype) or dtype is not None:
+        target = dtype or size
+        return b.alias(self) if target is self.dtype else NotImplemented
+    shape = layout.infer_size(_sizes(size), self.type.numel)
+    result = b.try_view(self, shape)
+    if result is None:
+        raise RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). Use .reshape(...) instead.")
+    return result
+
+
+@op("view_as", alias=True)
+def view_as(b, self, other):
+    return view(b, self, other.shape)
+
+
+@op("reshape", varargs="shape", alias=True)
+def reshape(b, self, shape):
+    shape = layout.infer_size(_sizes(shape), self.type.numel)
+    result = b.try_view(self, shape)
+    if result is None:
+        return b.try_view(b.clone(self, layout.contiguous_strides(self.shape)), shape)
+    return result
+
+
+@op("reshape_as", alias=True)
+def reshape_as(b, self, other):
+    return reshape(b, self, other.shape)
+
+
+@op("flatten", alias=True)
+def flatten(b, self, start_dim=0, end_dim=-1):
+    rank = self.type.rank
+    if rank == 0:
+        return b.try_view(self, (1,))
+    start, end = normalize_dim(start_dim, rank), normalize_dim(end_dim, rank)
+    if start > end:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if start == end:
+        return self
+    return reshape(b, self, self.shape[:start] + (product(self.shape[start : end + 1]),) + self.shape[end + 1 :])
+
+
+@op("ravel", alias=True)
+def ravel(b, self):
+    return reshape(b, b.contiguous(self), (-1,))
+
+
+@op("unflatten", alias=True)
+def unflatten(b, self, dim, sizes):
+    d = normalize_dim(dim, self.type.rank)
+    inner = layout.infer_size(tuple(sizes), self.shape[d])
+    return view(b, self, self.shape[:d] + inner + self.shape[d + 1 :])
+
+
+@op("permute", varargs="dims", alias=True)
+def permute(b, self, dims):
+    rank = self.type.rank
+    order = tuple(normalize_dim(d, rank) for d in dims)
+    if sorted(order) != list(range(rank)):
+        raise RuntimeError(f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of dimensions i.e. input.dim() = {rank} is not equal to len(dims) = {len(order)}")
+    return b.emit("permute", (self,), {"dims": order})
+
+
+@op("transpose", "swapaxes", "swapdims", alias=True)
+def transpose(b, self, dim0, dim1):
+    rank = self.type.rank
+    if rank == 0:
+        normalize_dim(dim0, 0), normalize_dim(dim1, 0)
+        return b.alias(self)
+    order = list(range(rank))
+    i, j = normalize_dim(dim0, rank), normalize_dim(dim1, rank)
+    order[i], order[j] = order[j], order[i]
+    return b.emit("permute", (self,), {"dims": tuple(order)})
+
+
+@op("t", alias=True)
+def t(b, self):
+    if self.type.rank > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {self.type.rank}D")
+    return transpose(b, self, 0, -1) if self.type.rank == 2 else b.alias(self)
+
+
+@op("adjoint", "mT", "mH", alias=True)
+def matrix_transpose(b, self):
+    if self.type.rank < 2:
+        raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.type.rank}-D tensor.")
+    return transpose(b, self, -2, -1)
+
+
+@op("numpy_T", "T", "H", alias=True)
+def reverse_dims(b, self):
+    return b.emit("permute", (self,), {"dims": tuple(range(self.type.rank))[::-1]})
+
+
+@op("movedim", "moveaxis", alias=True)
+def movedim(b, self, source, destination):
+    rank = self.type.rank
+    src = [normalize_dim(d, rank) for d in _sizes(source)]
+    dst = [normalize_dim(d, rank) for d in _sizes(destination)]
+    if len(src) != len(dst) or len(set(src)) != len(src) or len(set(dst)) != len(dst):
+        raise RuntimeError("movedim: Invalid source or destination dims")
+    order: list = [None] * rank
+    for s, d in zip(src, dst):
+        order[d] = s
+    rest = iter(d for d in range(rank) if d not in src)
+    return b.emit("permute", (self,), {"dims": tuple(next(rest) if d is None else d for d in order)})
+
+
+@op("expand", varargs="size", alias=True)
+def expand(b, self, size, *, implicit=False):
+    size = _sizes(size)
+    lead = len(size) - self.type.rank
+    if lead < 0:
+        raise RuntimeError(f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number of dimensions in the tensor ({self.type.rank})")
+    if any(type(s) is int and s == -1 for s in size[:lead]):
+        raise RuntimeError("The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension")
+    shape = tuple(self.shape[i - lead] if type(s) is int and s == -1 else s for i, s in enumerate(size))
+    return b.emit("expand", (self,), {"shape": shape})
+
+
+@op("expand_as", alias=True)
+def expand_as(b, self, other):
+    return expand(b, self, other.shape)
+
+
+@op("broadcast_to", alias=True)
+def broadcast_to(b, self, size):
+    return expand(b, self, size)
+
+
+@op("squeeze", alias=True)
+def squeeze(b, self, dim=None):
+    rank = self.type.rank
+    if dim is None:
+        dims = range(rank)
+    else:
+        dims = [normalize_dim(d, rank) for d in _sizes(dim)]
+    keep = [d for d in range(rank) if not (d in dims and type(self.shape[d]) is int and self.shape[d] == 1)]
+    shape, strides = tuple(self.shape[d] for d in keep), tuple(self.type.strides[d] for d in keep)
+    return b.view_node("reshape", self, {"shape": shape}, shape, strides)
+
+
+@op("unsqueeze", alias=True)
+def unsqueeze(b, self, dim):
+    return b.unsqueeze(self, normalize_dim(dim, self.type.rank + 1))
+
+
+@op("select", alias=True)
+def select(b, self, dim, index):
+    if self.type.rank == 0:
+        raise IndexError("select() cannot be applied to a 0-dim tensor.")
+    d = normalize_dim(dim, self.type.rank)
+    return b.select(self, d, wrap_index(index, self.shape[d], d))
+
+
+def wrap_index(index, size, dim):
+    """An index counted from the front. Raises IndexError when it is out of range."""
+    if not (-size <= index and index < size):
+        raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
+    return index + size if index < 0 else index
+
+
+def slice_bounds(start, stop, step, size):
+    """(start, length) of a slice with a positive step, clamped as Python does it."""
+    if not step > 0:
+        raise ValueError("step must be greater than zero")
+    start = 0 if start is None else start
+    if start < 0:
+        start = start + size
+        start = 0 if start < 0 else start
+    elif not start <= size:
+        start = size
+    if stop is None or stop is size or type(stop) is int and stop >= 1 << 62:
+        stop = size
+    elif stop < 0:
+        stop = stop + size
+    if stop < start:
+        stop = start
+    elif not stop <= size:
+        stop = size
+    return start, ceil_div(stop - start, step)
+
+
+@op("slice", alias=True)
+def slice_(b, self, dim=0, start=None, end=None, step=1):
+    d = normalize_dim(dim, self.type.rank)
+    first, length = slice_bounds(start, end, step, self.shape[d])
+    return b.slice(self, d, first, length, step)
+
+
+@op("narrow", alias=True)
+def narrow(b, self, dim, start, length):
+    if isinstance(start, Node):
+        raise Unsupported("narrow with a tensor as start", "use an int", kind="data-dependent")
+    d = normalize_dim(dim, self.type.rank)
+    size = self.shape[d]
+    if not (-size <= start and start <= size):
+        raise IndexError(f"Dimension out of range (expected to be in range of [-{size}, {size}], but got {start})")
+    start = start + size if start < 0 else start
+    if not (start <= size - length):
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
+    return b.slice(self, d, start, length)
+
+
+@op("diagonal", "linalg_diagonal", alias=True)
+def diagonal(b, self, offset=0, dim1=0, dim2=1):
+    d1, d2 = normalize_dim(dim1, self.type.rank), normalize_dim(dim2, self.type.rank)
+    if d1 == d2:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    return b.emit("diagonal", (self,), {"offset": offset, "dim1": d1, "dim2": d2})
+
+
+@op("detach", "alias", alias=True)
+def detach(b, self):
+    return b.alias(self)
+
+
+@op("split", alias=True)
+def split(b, self, split_size, dim=0):
+    d = normalize_dim(dim, self.type.rank)
+    if not is_number(split_size):
+        return split_with_sizes(b, self, split_size, dim)
+    size = self.shape[d]
+    if split_size == 0:
+        if size == 0:
+            return (b.alias(self),)
+        raise RuntimeError("split expects split_size be non-negative, but got split_size=0")
+    count = max(int(ceil_div(size, split_size)), 1)
+    return tuple(b.slice(self, d, i * split_size, split_size if i + 1 < count else size - i * split_size) for i in range(count))
+
+
+@op("split_with_sizes", alias=True)
+def split_with_sizes(b, self, split_sizes, dim=0):
+    d = normalize_dim(dim, self.type.rank)
+    total = 0
+    for s in split_sizes:
+        total = total + s
+    if not total == self.shape[d]:
+        raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {self.shape[d]} (input tensor's size at dimension {dim}), but got split_sizes={list(split_sizes)}")
+    parts, start = [], 0
+    for s in split_sizes:
+        parts.append(b.slice(self, d, start, s))
+        start = start + s
+    return tuple(parts)
+
+
+@op("chunk", alias=True)
+def chunk(b, self, chunks, dim=0):
+    d = normalize_dim(dim, self.type.rank)
+    if not chunks > 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    size = self.shape[d]
+    each = ceil_div(size, chunks)
+    if each == 0:
+        return split_with_sizes(b, self, [0] * chunks, dim)
+    return split(b, self, each, dim)
+
+
+@op("tensor_split", alias=True)
+def tensor_split(b, self, indices_or_sections, dim=0):
+    if isinstance(indices_or_sections, Node):
+        raise Unsupported("tensor_split by a tensor", "use a tuple of ints", kind="data-dependent")
+    d = normalize_dim(dim, self.type.rank)
+    size = self.shape[d]
+    if is_number(indices_or_sections):
+        n = indices_or_sections
+        small, extra = size // n, int(size % n)
+        bounds, at = [], 0
+        for i in range(int(n)):
+            length = small + 1 if i < extra else small
+            bounds.append((at, length))
+            at = at + length
+        return tuple(b.slice(self, d, s, n) for s, n in bounds)
+    edges = [None, *indices_or_sections, None]
+    return tuple(slice_(b, self, d, s, e) for s, e in zip(edges, edges[1:]))
+
+
+@op("unbind", alias=True)
+def unbind(b, self, dim=0):
+    d = normalize_dim(dim, self.type.rank)
+    return tuple(b.select(self, d, i) for i in range(int(self.shape[d])))
+
+
+@op("unbind_list", alias=True)
+def unbind_list(b, self):
+    if self.type.rank == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return list(unbind(b, self))
+
+
+@op("unfold", alias=True)
+def unfold(b, self, dimension, size, step):
+    d = normalize_dim(dimension, self.type.rank)
+    if self.type.rank == 0 or self.type.is_symbolic:
+        return NotImplemented
+    n = self.shape[d]
+    if size > n:
+        raise RuntimeError(f"maximum size for tensor at dimension {d} is {n} but size is {size}")
+    # Windows overlap, so this is no slice of the input; it is read by an index instead of a view when it overlaps.
+    if step < size:
+        raise Unsupported("unfold with overlapping windows", "use index_select", kind="overlapping-view")
+    count = (n - size) // step + 1
+    strides = self.type.strides
+    if step == size:
+        part = b.slice(self, d, 0, count * size)
+        shape = self.shape[:d] + (count, size) + self.shape[d + 1 :]
+        part = b.view_node("reshape", part, {"shape": shape}, shape, strides[:d] + (strides[d] * size, strides[d]) + strides[d + 1 :])
+        return b.permute(part, (*range(d + 1), *range(d + 2, len(shape)), d + 1))
+    return NotImplemented
+
+
+@op("as_strided", raw=True)
+def as_strided(t, self, size, stride, storage_offset=None):
+    base = self.base
+    if storage_offset is None and self.chain or base.input is not None and (self.chain or storage_offset is not None or base.example.storage_offset()):
+        raise Unsupported("as_strided on a view", "use ordinary views", kind="as_strided")
+    b = t.builder
+    node = b.emit("as_strided", (base.node,), {"size": tuple(size), "stride": tuple(stride), "offset": storage_offset or 0})
+    from jit.graph.handles import ViewStep
+
+    grad = t.grad_enabled and self.requires_grad
+    handle = t.view(self, (), node, grad)
+    handle.chain = (ViewStep(node),)
+    return handle
+
+
+@op("squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", raw=True)
+def inplace_view(t, self, *args):
+    raise Unsupported("a tensor's own shape is changed in place", "use the form without an underscore", kind="inplace-view")
+
+
+@op("unsafe_split")
+def unsafe_split(b, self, split_size, dim=0):
+    return split(b, self, split_size, dim)
+
+
+@op("unsafe_chunk")
+def unsafe_chunk(b, self, chunks, dim=0):
+    return chunk(b, self, chunks, dim)
+
+
+def same_shape(a: Node, c: Node) -> bool:
+    return same_ints(a.shape, c.shape)

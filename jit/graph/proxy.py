@@ -1,0 +1,127 @@
+"""Proxy: a TensorHandle that behaves like a tensor in running Python code, through ``__torch_function__``.
+
+It lets Python-written functions of PyTorch (``torch.nn.functional``, ``torch.functional``, ``torch.Tensor`` methods) run as they are while every
+tensor operation in them is recorded. Tests use it to trace whole functions.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from jit.graph.attributes import ATTRIBUTES
+from jit.graph.dims import Dim
+from jit.graph.handles import NamedResult, SymSize, TensorHandle
+
+# Attributes of the proxy itself; everything else is the tensor's.
+_OWN = ("_handle", "_tracer")
+
+
+class Proxy:
+    """Wraps one handle. ``isinstance(p, torch.Tensor)`` holds."""
+
+    __slots__ = ("_handle", "_tracer", "__weakref__")
+
+    def __init__(self, tracer, handle: TensorHandle):
+        object.__setattr__(self, "_handle", handle)
+        object.__setattr__(self, "_tracer", tracer)
+
+    @property
+    def __class__(self):
+        return torch.Tensor
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        tracer = _find_tracer(args) or _find_tracer(tuple((kwargs or {}).values()))
+        return call(tracer, func, args, kwargs or {})
+
+    def __getattr__(self, name):
+        if name in ATTRIBUTES:
+            return wrap(self._tracer, self._tracer.attribute(self._handle, name))
+        function = getattr(torch.Tensor, name)
+        return lambda *args, **kwargs: call(self._tracer, function, (self, *args), kwargs)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"cannot set {name} on a traced tensor")
+
+    def __hash__(self):
+        return id(self)
+
+    def __iter__(self):
+        return iter(call(self._tracer, torch.Tensor.unbind, (self, 0), {}))
+
+    def __len__(self):
+        return self._tracer.call(len, (self._handle,))
+
+    def __bool__(self):
+        return self._tracer.call(bool, (self._handle,))
+
+    def __repr__(self):
+        return repr(self._handle)
+
+
+def _operator(fn, reflected: bool):
+    def forward(self, other):
+        return call(self._tracer, fn, (self, other), {})
+
+    def backward(self, other):
+        return call(self._tracer, fn, (other, self), {})
+
+    return backward if reflected else forward
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"):
+    _plain = _name.rstrip("_")
+    setattr(Proxy, f"__{_plain}__", _operator(getattr(operator, _name), False))
+    if _plain not in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Proxy, f"__r{_plain}__", _operator(getattr(operator, _name), True))
+        setattr(Proxy, f"__i{_plain}__", _operator(getattr(operator, "i" + _plain), False))
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(Proxy, f"__{_name}__", (lambda fn: lambda self: call(self._tracer, fn, (self,), {}))(getattr(operator, _name)))
+Proxy.__getitem__ = _operator(operator.getitem, False)
+Proxy.__setitem__ = lambda self, index, value: call(self._tracer, operator.setitem, (self, index, value), {})
+
+
+def _find_tracer(args):
+    for a in args:
+        if type(a) is Proxy:
+            return a._tracer
+        if isinstance(a, (list, tuple)):
+            found = _find_tracer(a)
+            if found is not None:
+                return found
+    return None
+
+
+def call(tracer, fn, args, kwargs):
+    """``fn`` on proxies, recorded."""
+    args = tuple(unwrap(a) for a in args)
+    kwargs = {k: unwrap(v) for k, v in kwargs.items()}
+    return wrap(tracer, tracer.call(fn, args, kwargs, tracer.builder.loc))
+
+
+def unwrap(v):
+    """Proxies, also nested ones, as handles."""
+    if type(v) is Proxy:
+        return v._handle
+    if isinstance(v, NamedResult):
+        return NamedResult(v.cls, v.fields, [unwrap(e) for e in v])
+    if type(v) in (list, tuple):
+        return type(v)(unwrap(e) for e in v)
+    if type(v) is slice:
+        return slice(unwrap(v.start), unwrap(v.stop), unwrap(v.step))
+    return v
+
+
+def wrap(tracer, v):
+    """Handles, also nested ones, as proxies; concrete sizes as ``torch.Size``; named results as their class."""
+    if isinstance(v, TensorHandle):
+        return Proxy(tracer, v)
+    if isinstance(v, SymSize):
+        return v if any(type(s) is Dim for s in v) else torch.Size(v)
+    if isinstance(v, NamedResult):
+        return NamedResult(v.cls, v.fields, [wrap(tracer, e) for e in v])
+    if type(v) in (list, tuple):
+        return type(v)(wrap(tracer, e) for e in v)
+    return v

@@ -1,0 +1,471 @@
+"""Tracer: turns calls of torch functions on TensorHandles into a Graph.
+
+``call`` finds the op (``binding``), hands Nodes to its expansion (``registry.OPS``) or records a library call (``aten``), and wraps results
+into handles. In-place forms, ``out=`` and views are dealt with here and in ``handles``; no op needs to know of them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import EagerRaises, JitError, Unsupported
+from jit.graph import aten, layout
+from jit.graph.binding import resolve
+from jit.graph.build import Builder, is_number
+from jit.graph.dims import Dim, ShapeEnv
+from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, conform, overlaps_itself, replay, scatter, view_path
+from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
+from jit.graph.registry import OPS, Op
+
+RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
+_DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
+
+
+class Tracer:
+    """Records tensor operations.
+
+    Attributes:
+        env: the ShapeEnv of size symbols.
+        builder: the Builder that owns the nodes.
+        inputs: handles of the graph inputs, in order.
+        needs_grad: whether eager would have recorded any of the operations for autograd.
+        op_count: the number of operations recorded by ``call``.
+    """
+
+    def __init__(self, env: ShapeEnv | None = None):
+        self.env = env if env is not None else ShapeEnv()
+        self.builder = Builder(self.env)
+        self.inputs: list[TensorHandle] = []
+        self.grad_enabled = torch.is_grad_enabled()
+        self.inference = torch.is_inference_mode_enabled()
+        self.needs_grad = False
+        self.op_count = 0
+        self._undo: list = []
+        self._storages: dict = {}
+
+    # state that can be rolled back
+
+    def set(self, obj, name: str, value):
+        """Set an attribute of a handle, base or this tracer so that ``rollback`` undoes it."""
+        self._undo.append((obj, name, getattr(obj, name)))
+        setattr(obj, name, value)
+
+    def set_grad_enabled(self, enabled: bool):
+        self.grad_enabled = bool(enabled)
+
+    def checkpoint(self):
+        """A mark for ``rollback``."""
+        b = self.builder
+        return len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled, self.needs_grad, self.op_count, self.env.checkpoint()
+
+    def rollback(self, checkpoint):
+        """Return to exactly the state at ``checkpoint``: nodes, inputs, versions, grad mode, size guards."""
+        b = self.builder
+        nodes, b.next_id, undo, inputs, self.grad_enabled, self.needs_grad, self.op_count, env = checkpoint
+        del b.nodes[nodes:]
+        for h in self.inputs[inputs:]:
+            self._storages.pop(id(h.base), None)
+        del self.inputs[inputs:]
+        while len(self._undo) > undo:
+            obj, name, old = self._undo.pop()
+            setattr(obj, name, old)
+        self.env.rollback(env)
+
+    # inputs
+
+    def input(self, example: torch.Tensor, origin, dynamic_dims=()) -> TensorHandle:
+        """A graph input of the example's shape, strides, dtype and device.
+
+        Sizes in ``dynamic_dims`` become symbols, and so do strides that are products of them. Raises Unsupported for tensors that are not
+        plain strided ones, and for complex tensors.
+        """
+        if example.layout is not torch.strided or example.is_quantized or example.is_nested:
+            raise Unsupported(f"a {str(example.layout)[6:]} or quantized tensor", kind="exotic-tensor")
+        if example.dtype.is_complex or example.is_conj() or example.is_neg():
+            raise Unsupported("a complex tensor", kind="complex-tensor")
+        if example.device.type == "meta":
+            raise Unsupported("a meta tensor", kind="meta-tensor")
+        shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n) for d, n in enumerate(example.shape))
+        strides = _symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape) else tuple(example.stride())
+        t = TensorType(shape, strides, example.dtype, example.device)
+        node = self.builder.node("input", (), {"index": len(self.inputs)}, t)
+        base = Base(node, node, example)
+        handle = TensorHandle(self, base, (), node, example.requires_grad, origin)
+        handle.is_leaf = example.is_leaf
+        self.inputs.append(handle)
+        if any(h.base.mutated for h in self.inputs):
+            self._check_aliases()
+        return handle
+
+    def constant(self, value: torch.Tensor) -> TensorHandle:
+        """A tensor made while tracing, of one element or small: its values become part of the graph."""
+        if value.dtype.is_complex or value.numel() > 64:
+            raise Unsupported("a large constant tensor", kind="large-constant")
+        b = self.builder
+        scalars = [b.scalar(v, value.dtype, value.device) for v in value.flatten().tolist()]
+        if value.dim() == 0:
+            node = scalars[0]
+        elif not scalars:
+            node = b.full(tuple(value.shape), 0, value.dtype, value.device)
+        else:
+            rows = [b.reshape(s, (1,)) for s in scalars]
+            node = b.reshape(b.cat(rows, 0) if len(rows) > 1 else rows[0], tuple(value.shape))
+        return self.fresh(b.clone(node) if node.op in ("scalar", "reshape") else node, value.requires_grad)
+
+    # calls
+
+    def supports(self, fn) -> bool:
+        """Whether ``call`` knows this callable."""
+        return resolve(fn) is not None
+
+    def call(self, fn, args=(), kwargs=None, loc=None):
+        """The result of ``fn(*args, **kwargs)``: handles, tuples, lists, ``SymSize``, ``NamedResult``, ints, Dims, dtypes...
+
+        Raises EagerRaises for what eager refuses too, Unsupported for what cannot be captured.
+        """
+        binding = resolve(fn)
+        if binding is None:
+            raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
+        self.builder.loc = loc
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise Unsupported("autocast", "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
+        kwargs = kwargs or {}
+        try:
+            if binding.python is not None:
+                return binding.python(self, *args, **kwargs)
+            if binding.reflected is not None and not isinstance(args[0], TensorHandle):
+                return self.call_op(binding.reflected, (args[1], args[0]), kwargs)
+            return self.call_op(binding.name, args, kwargs, binding.overload)
+        except JitError:
+            raise
+        except (ValueError, IndexError, TypeError, RuntimeError, NotImplementedError) as error:
+            raise EagerRaises(error) from error
+
+    def call_op(self, name: str, args, kwargs, overload=None):
+        """Run the op called ``name`` on arguments that hold handles."""
+        self.op_count += 1
+        if kwargs:
+            kwargs = {RENAMED.get(k, k): v for k, v in kwargs.items()}
+            if "out" in kwargs:
+                out = kwargs.pop("out")
+                if out is not None:
+                    return self._call_out(name, args, kwargs, out)
+            if "self" in kwargs:
+                args = (kwargs.pop("self"), *args)
+        entry = OPS.get(name)
+        if entry is None:
+            if name.endswith("_") and not name.endswith("__"):
+                return self._call_inplace(name[:-1], args, kwargs)
+            return self._call_aten(name, args, kwargs, overload)
+        if entry.raw:
+            return entry.fn(self, *_pack(entry, args), **kwargs)
+        start = self.builder.next_id
+        handles: list = []
+        nodes = _to_nodes(_pack(entry, args), handles)
+        named = {k: _to_node(v, handles) for k, v in kwargs.items()}
+        try:
+            result = entry.fn(self.builder, *nodes, **named)
+        except TypeError as error:
+            if error.__traceback__.tb_next is not None:  # raised inside the expansion, not by its signature
+                raise
+            result = NotImplemented
+        if result is NotImplemented:
+            return self._call_aten(name, args, kwargs, overload)
+        if entry.pointwise:
+            result = self._iterator_layout(result, handles, start)
+        return self.wrap(result, handles, entry.alias, start)
+
+    def compute(self, name: str, args, kwargs):
+        """Nodes that the functional op ``name`` gives for arguments that hold handles; for in-place and ``out=`` forms."""
+        handles: list = []
+        entry = OPS.get(name)
+        result = NotImplemented
+        if entry is not None and entry.raw:
+            result = entry.fn(self, *_pack(entry, args), **kwargs)
+            return (result.node, [a for a in args if isinstance(a, TensorHandle)]) if isinstance(result, TensorHandle) else (result, [])
+        if entry is not None:
+            nodes = _to_nodes(_pack(entry, args), handles)
+            try:
+                result = entry.fn(self.builder, *nodes, **{k: _to_node(v, handles) for k, v in kwargs.items()})
+            except TypeError as error:
+                if error.__traceback__.tb_next is not None:
+                    raise
+        if result is NotImplemented:
+            handles = []
+            nodes = _to_nodes(args, handles)
+            result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()})
+        return result, handles
+
+    def _call_aten(self, name, args, kwargs, overload=None):
+        handles: list = []
+        if not any(_has_handle(a) for a in args) and not any(_has_handle(v) for v in kwargs.values()) and not aten.overloads(name):
+            raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
+        nodes = _to_nodes(args, handles)
+        only = overload if overload is not None and hasattr(overload, "_schema") else None
+        if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in only._schema.arguments):
+            return self._call_inplace(name.rstrip("_"), args, kwargs)
+        result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, only)
+        return self.wrap(result, handles, False, 0)
+
+    def _call_inplace(self, name, args, kwargs):
+        target = args[0] if args else None
+        if not isinstance(target, TensorHandle):
+            raise Unsupported(f"{name}_ without a tensor", kind="unknown-function")
+        if OPS.get(name) is None and not aten.overloads(name):
+            raise Unsupported(f"Tensor.{name}_ is not known", kind="unknown-function")
+        value, handles = self.compute(name, args, kwargs)
+        if not isinstance(value, Node):
+            raise Unsupported(f"Tensor.{name}_ has several results", kind="unknown-function")
+        _check_result_dtype(value.type.dtype, target.type.dtype)
+        self.write(target, value, handles)
+        return target
+
+    def _call_out(self, name, args, kwargs, out):
+        value, handles = self.compute(name, args, kwargs)
+        targets = list(out) if isinstance(out, (tuple, list)) else [out]
+        values = list(value) if isinstance(value, (tuple, list)) else [value]
+        if len(targets) != len(values):
+            raise Unsupported(f"out= of {name}", kind="out-argument")
+        for t, v in zip(targets, values):
+            if not isinstance(t, TensorHandle) or not isinstance(v, Node):
+                raise Unsupported(f"out= of {name}", kind="out-argument")
+            _check_result_dtype(v.type.dtype, t.type.dtype)
+            if not same_ints(v.type.shape, t.type.shape):
+                raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-resize")
+        for t, v in zip(targets, values):
+            self.write(t, v, handles)
+        if isinstance(value, NamedResult):
+            return NamedResult(value.cls, value.fields, targets)
+        return out
+
+    def _iterator_layout(self, node: Node, handles, start: int) -> Node:
+        """Give the result of an elementwise op the strides that TensorIterator computes from its tensor arguments."""
+        types = [h.type for h in handles]
+        strides = layout.iterator_strides(node.type.shape, types) if types else node.type.strides
+        if same_ints(strides, node.type.strides):
+            return node
+        if node.id >= start and node.op not in ("permute", "reshape", "expand", "slice", "scalar", "input"):
+            node.type = node.type.replace(strides=strides)
+            return node
+        return self.builder.clone(node, strides)
+
+    # results
+
+    def fresh(self, node: Node, requires_grad: bool = False) -> TensorHandle:
+        """A handle on new memory that holds ``node``."""
+        handle = TensorHandle(self, Base(node), (), node, requires_grad)
+        handle.is_leaf = not requires_grad
+        return handle
+
+    def _records_grad(self, handles) -> bool:
+        if not self.grad_enabled:
+            return False
+        return any(h.requires_grad for h in handles)
+
+    def wrap(self, result, handles, alias: bool, start: int):
+        """Handles for the nodes of a result, with the same Python structure."""
+        grad = self._records_grad(handles)
+        if isinstance(result, Node):
+            return self._wrap_node(result, handles, alias, grad, start)
+        if isinstance(result, NamedResult):
+            return NamedResult(result.cls, result.fields, [self._wrap_node(r, handles, alias, grad, start) for r in result])
+        if isinstance(result, (tuple, list)):
+            return type(result)([self._wrap_node(r, handles, alias, grad, start) if isinstance(r, Node) else r for r in result])
+        return result
+
+    def _wrap_node(self, node: Node, handles, alias: bool, grad: bool, start: int) -> TensorHandle:
+        if alias:
+            for h in handles:
+                path = view_path(node, h.node)
+                if path == ():
+                    return h
+                if path is not None:
+                    return self.view(h, path, node, grad)
+        elif node.id < start or node.op in ("permute", "reshape", "expand", "slice", "alias", "diagonal"):
+            # An expansion gave back an argument or a view of one: the result is new memory all the same.
+            root = node
+            while root.op in ("permute", "reshape", "expand", "slice", "alias", "diagonal"):
+                root = root.inputs[0]
+            if root.id < start or overlaps_itself(node.type):
+                node = self.builder.clone(node)
+        elif node.op == "scalar":
+            node = self.builder.clone(node)
+        grad = grad and node.type.dtype in _DIFFERENTIABLE
+        if grad:
+            self.needs_grad = True
+        return self.fresh(node, grad)
+
+    def view(self, handle: TensorHandle, path, node: Node, grad: bool) -> TensorHandle:
+        """A handle that shows part of ``handle``'s memory."""
+        result = TensorHandle(self, handle.base, handle.chain + tuple(path), node, grad and node.type.dtype in _DIFFERENTIABLE)
+        result.is_leaf = not result.requires_grad
+        if result.requires_grad:
+            self.needs_grad = True
+        return result
+
+    def write(self, target: TensorHandle, value: Node, handles=()):
+        """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain."""
+        b = self.builder
+        if overlaps_itself(target.type):
+            raise EagerRaises(RuntimeError("unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please clone() the tensor before performing the operation."))
+        base = target.base
+        if base.frozen or any(s() is not None and s() not in handles for s in base.shadows):
+            raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select-write")
+        if self.grad_enabled and target.requires_grad and target.is_leaf:
+            raise EagerRaises(RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."))
+        value = conform(b, value, target.type)
+        if target.chain:
+            parents = [base.node]
+            for step in target.chain:
+                parents.append(replay(b, parents[-1], (step,)))
+            for step, parent in zip(reversed(target.chain), reversed(parents[:-1])):
+                value = scatter(b, step, parent, value)
+            value = conform(b, value, base.type)
+        elif value.op in ("input", "scalar") or overlaps_itself(value.type):
+            value = b.clone(value, base.type.strides)
+        self.set(base, "node", value)
+        self.set(base, "version", _next_version())
+        if base.input is not None and not base.mutated:
+            self.set(base, "mutated", True)
+            self._check_aliases()
+        if self._records_grad(handles) and target.type.dtype in _DIFFERENTIABLE and not target.requires_grad:
+            self.set(target, "requires_grad", True)
+            self.set(target, "is_leaf", False)
+            self.needs_grad = True
+        elif self.grad_enabled and target.requires_grad:
+            self.needs_grad = True
+
+    def _check_aliases(self):
+        """Raise Unsupported when a mutated input shares memory with another input."""
+        owners: dict = {}
+        for h in self.inputs:
+            storage = h.base.example.untyped_storage()
+            if storage.nbytes() == 0:
+                continue
+            other = owners.setdefault(storage.data_ptr(), h)
+            if other is not h and (other.base.mutated or h.base.mutated):
+                raise Unsupported("an input that is changed in place shares memory with another input", "clone one of them", kind="aliased-mutation")
+
+    # attributes
+
+    def attribute(self, handle: TensorHandle, name: str):
+        """The value of ``tensor.name`` for an attribute or property (not a method). Raises Unsupported when it is not known."""
+        from jit.graph.attributes import attribute
+
+        try:
+            return attribute(self, handle, name)
+        except JitError:
+            raise
+        except (ValueError, IndexError, TypeError, RuntimeError) as error:
+            raise EagerRaises(error) from error
+
+    # the end
+
+    def finish(self, outputs) -> Graph:
+        """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on."""
+        b = self.builder
+        b.loc = None
+        results: list[Output] = []
+        owner: dict[Node, Base] = {}
+        for h in outputs:
+            base = h.base
+            if base.input is not None:
+                node = replay(b, base.input, h.chain) if h.chain else base.input
+            else:
+                node = h.node
+                root = _root(node)
+                if root.op in ("input", "scalar") or owner.setdefault(root, base) is not base:
+                    node = b.clone(node, node.type.strides if not overlaps_itself(node.type) else None)
+                    owner[node] = base
+            results.append(Output(node))
+        for index, h in enumerate(self.inputs):
+            base = h.base
+            if base.mutated and base.node is not base.input:
+                node = base.node
+                root = _root(node)
+                if root.op == "input" or root in owner:
+                    node = b.clone(node, base.type.strides)
+                results.append(Output(node, index))
+        graph = Graph([h.base.input for h in self.inputs], list(b.nodes), results, self.env)
+        from jit.graph.passes.dce import eliminate_dead_nodes
+
+        eliminate_dead_nodes(graph)
+        return graph
+
+
+def _root(node: Node) -> Node:
+    from jit.graph.prims import VIEWS
+
+    while node.op in VIEWS:
+        node = node.inputs[0]
+    return node
+
+
+def _next_version() -> int:
+    from jit.graph.handles import _versions
+
+    return next(_versions)
+
+
+def _has_handle(v) -> bool:
+    return isinstance(v, TensorHandle) or isinstance(v, (tuple, list)) and any(map(_has_handle, v))
+
+
+def _to_node(v, handles: list):
+    if isinstance(v, TensorHandle):
+        handles.append(v)
+        return v.node
+    if isinstance(v, list):
+        return [_to_node(e, handles) for e in v]
+    if type(v) in (tuple, SymSize):
+        return tuple([_to_node(e, handles) for e in v])
+    if isinstance(v, slice):
+        return slice(_to_node(v.start, handles), _to_node(v.stop, handles), _to_node(v.step, handles))
+    return v
+
+
+def _to_nodes(args, handles: list) -> list:
+    return [_to_node(a, handles) for a in args]
+
+
+def _pack(entry: Op, args):
+    """Trailing positional numbers as one tuple, for ops with ``varargs``: ``x.view(2, 3)``."""
+    if entry.varargs is None or len(args) < 2:
+        return args
+    if all(is_number(a) for a in args[1:]):
+        return (args[0], tuple(args[1:]))
+    return args
+
+
+def _symbolic_strides(example, shape, env, origin):
+    """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its size."""
+    sizes, raw = tuple(example.shape), example.stride()
+    strides: list = [None] * len(sizes)
+    known: dict[int, object] = {1: 1, 0: 0}
+    order = sorted(range(len(sizes)), key=lambda d: (raw[d], sizes[d] != 1, -d))
+    for d in order:
+        if raw[d] in known:
+            strides[d] = known[raw[d]]
+        else:
+            strides[d] = env.symbol(raw[d], (origin, "stride", d)) if _depends(raw, sizes, shape, d) else raw[d]
+            known[raw[d]] = strides[d]
+        if sizes[d] > 1:
+            known.setdefault(raw[d] * sizes[d], strides[d] * shape[d])
+    return tuple(strides)
+
+
+def _depends(raw, sizes, shape, d) -> bool:
+    """Whether a stride may change with a dynamic size: some faster dimension has a symbolic size."""
+    return any(type(shape[k]) is Dim and raw[k] < raw[d] for k in range(len(sizes)))
+
+
+
+
+def _check_result_dtype(source: torch.dtype, target: torch.dtype):
+    if source is not target and not torch.can_cast(source, target):
+        raise RuntimeError(f"result type {_type_name(source)} can't be cast to the desired output type {_type_name(target)}")
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    names = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
+    return names.get(str(dtype)[6:], str(dtype)[6:])
