@@ -13,7 +13,7 @@ class _PlanWriter:
     def __init__(self, planner):
         self.p, self.regs = planner, planner.regs
         self.steps, self.begun, self.view_slots = [], set(), {}
-        self.arena_slot, self.arenas = {}, {}
+        self.arena_slot, self.arenas, self.gpu_kernels = {}, {}, {}
         self.pinned = set(range(planner.n_inputs))
 
     # memory
@@ -74,12 +74,24 @@ class _PlanWriter:
         sizes = tuple(self.regs.symbol(n) for n in kernel.sizes)
         code = self.p.code[kernel.key]
         if device.type == "cuda" and self.p.options.target != "reference":
-            grid = tuple(self.regs.reg(e) for e in code.grid(kernel))
-            self.steps.append(("gpu", code, slots, sizes, grid))
+            own = dims.subst(code.source.grid, {a: dims.Sym(b) for a, b in zip(self.p.named[kernel.key].sizes, kernel.sizes)})
+            one = self.regs.reg(1)
+            self.steps.append(("gpu", self.gpu_kernel(code), slots, sizes, (self.regs.reg(own), one, one)))
         else:
             self.steps.append(("cpu", code, slots, sizes))
         if flag is not None:
             self.steps.append(("check", flag, "index out of range"))
+
+    def gpu_kernel(self, code):
+        """The runtime's record of a compiled Triton kernel; one object per kernel, which the runtime loads once."""
+        found = self.gpu_kernels.get(id(code))
+        if found is None:
+            from ..runtime.plan import GpuKernel
+
+            types = [t for t in code.source.arguments if not t.startswith("*")]
+            found = GpuKernel(code.function, code.cubin, code.warps, code.shared, tuple(enumerate(types)), scratch=2)
+            self.gpu_kernels[id(code)] = found
+        return found
 
     def extern(self, node):
         if node.op != "aten_call":

@@ -256,7 +256,29 @@ class Kernel:
             names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
         names.update((s, f"n{i}") for i, s in enumerate(self.sizes))
         names.update((s.dst, f"v{i}") for i, s in enumerate(self.body) if not isinstance(s, (Store, Check)))
-        return hashlib.sha256(_text(self, "k", names).encode()).hexdigest()[:24]
+        facts = []  # what is known of a size symbol may be used by an emitter
+        if self.sizes:
+            known = _size_facts(self)
+            facts = [repr(known.get(s)) for s in self.sizes]
+        return hashlib.sha256("\n".join([_text(self, "k", names), *facts]).encode()).hexdigest()[:24]
+
+
+def _size_facts(kernel: Kernel) -> dict:
+    """Size symbol -> (known divisor, bounds), as they stand in the kernel's expressions."""
+    found, wanted = {}, set(kernel.sizes)
+    stack = [a.extent for a in kernel.axes + kernel.raxes]
+    stack += [s.expr if isinstance(s, IndexValue) else s.index for s in kernel.body if isinstance(s, (Load, Store, IndexValue))]
+    while stack:
+        e = stack.pop()
+        if type(e) is int:
+            continue
+        for mono in e.terms:
+            for atom in mono:
+                if atom.kind != "sym":
+                    stack += [atom.a, atom.b]
+                elif atom.name in wanted and atom.name not in found:
+                    found[atom.name] = (atom.multiple, *atom.bounds)
+    return found
 
 
 def _text(kernel: Kernel, title: str, names: dict) -> str:

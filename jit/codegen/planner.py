@@ -79,7 +79,7 @@ def compile_graph(graph, options: Optional[Options] = None) -> CompiledGraph:
         planner.compile_kernels()
     compiled = planner.finish()
     if plan_log:
-        plan_log(format_plan(compiled))
+        plan_log(compiled.plan.text())
     return compiled
 
 
@@ -307,12 +307,12 @@ class Planner:
                 from . import cpp
 
                 found = cpp.compile_cpp(kernels)
-                self.sources += [(k.name, k.text()) for k in kernels]
+                self.sources += [(k.name, cpp.kernel_text(k)[1]) for k in kernels]
             else:
-                from . import triton
+                from .triton.compile import compile_triton
 
-                found = triton.compile_triton(kernels)
-                self.sources += [(k.name, k.text()) for k in kernels]
+                found = compile_triton(kernels)
+                self.sources += [(k.name, found[k.name].source.text) for k in kernels]
             for key, kernel in self.named.items():
                 if kernel.name in found:
                     self.code[key] = found[kernel.name]
@@ -347,11 +347,3 @@ def returns_alias(node) -> bool:
     schema = schema_of(node.attrs["target"], node.attrs["overload"])
     return any(r.alias_info is not None for r in schema.returns) or schema.name in ("aten::reshape", "aten::contiguous", "aten::to", "aten::_reshape_alias")
 
-
-def format_plan(compiled) -> str:
-    """The plan's steps, one per line."""
-    p = compiled.plan
-    lines = [f"{p.n_inputs} inputs, {p.n_ints} ints, {p.n_slots} slots"]
-    lines += [f"  r{i} = {r}" for i, r in enumerate(p.regs)]
-    lines += ["  " + " ".join(str(x) if not isinstance(x, bytes) else "<code>" for x in s) for s in p.steps]
-    return "\n".join(lines + [f"  return {p.outputs}"])
