@@ -1,9 +1,10 @@
 """Guard programs: plain records of accessors and checks, compiled to a native object that answers "do these locals fit?".
 
-Accessors are ``(parent index, kind, payload)``; roots have parent -1::
+Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may carry a name for explanations as a fourth item::
 
     ("local", i)            local i of the frame's start          ("const", object)   a root that is watched
-    ("weak", object)        as "const", but the object may die: the program then fails
+    ("weak", object)        as "const", but the object is not kept alive: when it dies the program never matches again, lets go of
+                            all it holds, and the plan of its bound inputs; its dispatcher drops the entry
     ("dict_attr", name)     object.__dict__[name]; for a class, its own __dict__ only
     ("getattr", name)       getattr(object, name); runs on every call, cannot be watched
     ("type_attr", name)     what the MRO of type(object) has      ("class_attr", name)   what the MRO of the object, a class, has
@@ -120,9 +121,12 @@ def path(accessors, index: int) -> str:
         return "global state"
     parent, kind, *payload = accessors[index]
     value = payload[0] if payload else None
+    if parent < 0 and len(payload) > 1:
+        return payload[1]
     if kind == "local":
         return f"local {value}"
     if kind in ("const", "weak"):
+        value = value() if kind == "weak" else value
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
         return name if isinstance(name, str) else f"<{type(value).__name__}>"
     base = path(accessors, parent)

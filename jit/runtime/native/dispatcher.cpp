@@ -218,6 +218,28 @@ int bind(DispatcherObject* d, PyObject* const* args, Py_ssize_t nargs, PyObject*
   return 1;
 }
 
+bool entry_dead(PyObject* entry) {
+  PyObject* guards = entry_cast(entry)->guards;
+  return !guards || (guards != Py_None && guards_dead(guards));
+}
+
+void drop_dead(DispatcherObject* d) {
+  Ref live = Ref::steal(PyList_New(0));
+  for (Py_ssize_t i = 0; live && i < PyTuple_GET_SIZE(d->entries); ++i) {
+    PyObject* e = PyTuple_GET_ITEM(d->entries, i);
+    if (!entry_dead(e) && PyList_Append(live.get(), e) != 0) live.reset();
+  }
+  PyObject* fresh = live ? PyList_AsTuple(live.get()) : nullptr;
+  if (!fresh) {
+    PyErr_Clear();
+    return;
+  }
+  PyObject* old = d->entries;
+  d->entries = fresh;
+  d->recent = 0;
+  Py_DECREF(old);
+}
+
 // Calls the target of the entry that accepts the locals, or what on_miss gives; null with *original set when the original has to run.
 PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t offset_flag, bool* original) {
   *original = false;
@@ -235,6 +257,9 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
     entries.reset();
     return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
   }
+  bool dead = false;
+  for (Py_ssize_t k = 0; k < count; ++k) dead |= entry_dead(PyTuple_GET_ITEM(entries.get(), k));
+  if (dead && d->entries == entries.get()) drop_dead(d);
   entries.reset();
   ++d->misses;
   if (!d->on_miss || d->on_miss == Py_None) {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "guard_tensor.h"
@@ -110,11 +111,18 @@ struct Snapshot {
   std::vector<std::vector<DictFact>> dict_facts;   // parallel to dicts
   std::vector<std::vector<TypeFact>> type_facts;   // parallel to types
   std::unordered_map<PyObject*, size_t> dict_index, type_index, list_index;
+  std::unordered_set<PyObject**> pointer_index;
   std::vector<Ref> keep;                           // owners of every address above
   std::vector<PyObject*> values;                   // per accessor of the watched section, or null; kept alive too
+  std::vector<PyObject*> loose;                    // weak roots: not kept alive
   bool steady = true;                              // false when something was read that cannot be watched
+  bool dead = false;                               // a weak root has died: addresses inside it are gone
 
-  void hold(PyObject* o) { keep.push_back(Ref::share(o)); }
+  void hold(PyObject* o) {
+    for (PyObject* l : loose)
+      if (o == l) return;
+    keep.push_back(Ref::share(o));
+  }
 
   std::vector<DictFact>& dict(PyObject* d) {
     auto [it, fresh] = dict_index.try_emplace(d, dicts.size());
@@ -145,16 +153,13 @@ struct Snapshot {
   }
 
   void pointer(PyObject* owner, PyObject** address) {
+    if (!pointer_index.insert(address).second) return;
     hold(owner);
     if (*address) hold(*address);
     pointers.push_back({address, *address});
   }
 
-  void object_type(PyObject* o) {
-    hold(o);
-    hold((PyObject*)Py_TYPE(o));
-    pointers.push_back({reinterpret_cast<PyObject**>(&o->ob_type), (PyObject*)Py_TYPE(o)});
-  }
+  void object_type(PyObject* o) { pointer(o, reinterpret_cast<PyObject**>(&o->ob_type)); }
 
   void list(PyObject* l) {
     auto [it, fresh] = list_index.try_emplace(l, lists.size());
@@ -172,7 +177,7 @@ struct Snapshot {
   // (a key's __eq__) only after a dict with other than str keys has changed.
   bool intact() {
     for (size_t i = 0; i < dicts.size(); ++i)
-      if (dict_tag(dicts[i].dict) != dicts[i].tag && !refresh_dict(i)) return false;
+      if (dict_tag(dicts[i].dict) != dicts[i].tag && (!refresh_dict(i) || dead)) return false;
     for (auto& w : pointers)
       if (*w.address != w.expected) return false;
     for (size_t i = 0; i < types.size(); ++i)
@@ -314,6 +319,7 @@ class Evaluator {
       return nullptr;
     }
     owned_.push_back(o);
+    if (a.kind == A::Weak && record_) record_->loose.push_back(o);
     return values_[i] = o;
   }
 
@@ -612,7 +618,7 @@ struct Program {
   std::shared_ptr<Snapshot> snapshot;    // null: not verified
   int32_t last_failed = -1;              // check of `watched` that failed last
   Ref plan;
-  bool cleared = false;
+  bool cleared = false;  // by the garbage collector, or because a weak root died
   uint64_t walks = 0;
 
   // The bound tensors that the plan has at present.
@@ -701,6 +707,18 @@ struct Program {
     return true;
   }
 
+  // A weak root died: nothing of its tree may be kept by this program, which can never match again.
+  void release() {
+    cleared = true;
+    std::shared_ptr<Snapshot> old = std::move(snapshot);
+    snapshot.reset();
+    if (old) old->dead = true;
+    bound.clear();
+    Ref p = std::move(plan);
+    plan.reset();
+    if (p) plan_unbind(p.get());
+  }
+
   template <typename F>
   int visit_refs(F f) {
     for (Section* s : {&all, &locals, &watched, &mixed}) {
@@ -725,6 +743,7 @@ struct Program {
 // ---- parsing ----------------------------------------------------------------------------------------------------------------
 
 struct Parser {
+  PyObject* on_death;  // called with a weak reference whose object has died
   Section all;
   std::vector<bool> local_rooted, unwatchable;
 
@@ -747,7 +766,7 @@ struct Parser {
     switch (a.kind) {
       case A::Local:
       case A::Closure: a.index = as_int(payload, "an accessor's index"); break;
-      case A::Weak: a.payload = Ref::steal(checked(PyWeakref_NewRef(payload, nullptr))); break;
+      case A::Weak: a.payload = Ref::steal(checked(PyWeakref_NewRef(payload, on_death))); break;
       case A::DictAttr:
       case A::GetAttr:
       case A::TypeAttr:
@@ -935,6 +954,28 @@ struct ProgramObject {
 
 PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
+ProgramObject* cast(PyObject* o) { return reinterpret_cast<ProgramObject*>(o); }
+
+// The callback of weak roots; its self is a weak reference to the program.
+PyObject* root_died(PyObject* program_ref, PyObject*) {
+  Ref program = Ref::share(PyWeakref_GetObject(program_ref));
+  if (program && program.get() != Py_None) cast(program.get())->program->release();
+  Py_RETURN_NONE;
+}
+
+PyObject* without_weak_roots(PyObject* records, const Section& all) {
+  Ref out = Ref::steal(checked(PyTuple_New(PyTuple_GET_SIZE(records))));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(records); ++i) {
+    PyObject* record = PyTuple_GET_ITEM(records, i);
+    const Accessor& a = all.accessors[i];
+    bool named = PyTuple_Check(record) && PyTuple_GET_SIZE(record) > 3;
+    PyTuple_SET_ITEM(out.get(), i, a.kind != A::Weak ? Py_NewRef(record) : checked(named ? Py_BuildValue("(isOO)", -1, "weak", a.payload.get(), PyTuple_GET_ITEM(record, 3)) : Py_BuildValue("(isO)", -1, "weak", a.payload.get())));
+  }
+  return out.release();
+}
+
+PyMethodDef root_died_method = {"root_died", root_died, METH_O, nullptr};
+
 PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"accessors", "checks", "binds", nullptr};
   PyObject *accessors, *checks, *binds = nullptr;
@@ -942,19 +983,21 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   try {
     Ref accessor_tuple = Ref::steal(checked(PySequence_Tuple(accessors))), check_tuple = Ref::steal(checked(PySequence_Tuple(checks)));
     Ref bind_tuple = Ref::steal(binds ? checked(PySequence_Tuple(binds)) : checked(PyTuple_New(0)));
-    auto program = std::make_unique<Program>();
-    Parser parser;
+    auto* self = reinterpret_cast<ProgramObject*>(type->tp_alloc(type, 0));
+    Ref object = Ref::steal(checked((PyObject*)self));
+    self->program = new Program();
+    Ref self_ref = Ref::steal(checked(PyWeakref_NewRef(object.get(), nullptr)));
+    Ref on_death = Ref::steal(checked(PyCFunction_New(&root_died_method, self_ref.get())));
+    Parser parser{on_death.get()};
     Items a(accessor_tuple.get(), "accessors"), c(check_tuple.get(), "checks");
     for (Py_ssize_t i = 0; i < a.size; ++i) parser.accessor(a[i]);
     for (Py_ssize_t i = 0; i < c.size; ++i) parser.check(c[i]);
-    parser.split(*program, bind_tuple.get());
-    auto* self = reinterpret_cast<ProgramObject*>(type->tp_alloc(type, 0));
-    if (!self) return nullptr;
-    self->program = program.release();
-    self->accessors = accessor_tuple.release();
+    parser.split(*self->program, bind_tuple.get());
+    // Records of weak roots hold the object itself: only the reference is kept.
+    self->accessors = checked(without_weak_roots(accessor_tuple.get(), self->program->all));
     self->checks = check_tuple.release();
     self->binds = bind_tuple.release();
-    return reinterpret_cast<PyObject*>(self);
+    return object.release();
   } catch (const PythonError&) {
     return nullptr;
   } catch (const std::exception& e) {
@@ -962,8 +1005,6 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     return nullptr;
   }
 }
-
-ProgramObject* cast(PyObject* o) { return reinterpret_cast<ProgramObject*>(o); }
 
 int program_traverse(PyObject* o, visitproc visit, void* arg) {
   auto* self = cast(o);
@@ -1094,6 +1135,8 @@ PyGetSetDef program_getset[] = {
 
 }  // namespace
 
+bool guards_dead(PyObject* program) { return cast(program)->program->cleared; }
+
 bool guards_is_program(PyObject* object) { return PyObject_TypeCheck(object, &ProgramType); }
 
 bool guards_check(PyObject* program, PyObject* const* locals, Py_ssize_t n_locals) { return cast(program)->program->check(locals, n_locals); }
@@ -1105,6 +1148,7 @@ bool guards_set_plan(PyObject* program, PyObject* plan) {
     return false;
   }
   p->bound.clear();
+  Ref before = p->plan;
   p->plan = plan == Py_None ? Ref() : Ref::share(plan);
   std::shared_ptr<Snapshot> old = std::move(p->snapshot);  // the next check walks and binds
   p->snapshot.reset();

@@ -10,6 +10,9 @@ bool guards_is_program(PyObject* object);
 // Whether the program accepts these locals. Never leaves a Python error behind.
 bool guards_check(PyObject* program, PyObject* const* locals, Py_ssize_t n_locals);
 
+// Whether the program can never match again.
+bool guards_dead(PyObject* program);
+
 // Sets the plan whose bound inputs follow the program's binds. Returns false with a Python error set.
 bool guards_set_plan(PyObject* program, PyObject* plan);
 

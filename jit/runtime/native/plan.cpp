@@ -841,6 +841,12 @@ bool plan_rebind(PyObject* plan, Py_ssize_t n, const int32_t* inputs, PyObject* 
   }
 }
 
+void plan_unbind(PyObject* plan) {
+  auto* self = reinterpret_cast<PlanObject*>(plan);
+  self->n_free = self->program->n_inputs;
+  Py_CLEAR(self->bound);
+}
+
 bool init_plan(PyObject* module) {
   PlanType.tp_name = "jit.runtime.native.Plan";
   PlanType.tp_doc = "A loaded plan: plan(*tensors, *ints) -> tuple of tensors. Inputs that are bound are left out of the arguments.";
