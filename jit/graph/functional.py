@@ -10,10 +10,20 @@ import torch.nn.functional as F
 from jit.errors import Unsupported
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
-from jit.graph.proxy import unwrap, wrap
+from jit.graph.proxy import Proxy, unwrap, wrap
 from jit.graph.registry import python_function
 
+
+
+def _isinstance(obj, cls) -> bool:
+    """``isinstance`` to which proxies are tensors."""
+    if type(obj) is Proxy:
+        return any(c is torch.Tensor or c is object or c is Proxy for c in (cls if isinstance(cls, tuple) else (cls,)))
+    return isinstance(obj, cls)
+
+
 _NO_OVERRIDES = {
+    "isinstance": _isinstance,
     "has_torch_function": lambda *args: False,
     "has_torch_function_unary": lambda *args: False,
     "has_torch_function_variadic": lambda *args: False,

@@ -133,8 +133,8 @@ def replay(b, node: Node, chain) -> Node:
     return node
 
 
-def conform(b, value: Node, t: TensorType) -> Node:
-    """``value`` cast, broadcast and laid out as ``t``. The shape must broadcast to it."""
+def conform(b, value: Node, t: TensorType, strides: bool = True) -> Node:
+    """``value`` cast, broadcast and (unless ``strides`` is false) laid out as ``t``. The shape must broadcast to it."""
     if value.type.dtype is not t.dtype:
         value = b.cast(value, t.dtype)
     if value.type.device != t.device:
@@ -144,7 +144,7 @@ def conform(b, value: Node, t: TensorType) -> Node:
         if not same_ints(shape, t.shape):
             raise layout.ShapeError(f"output with shape {list(t.shape)} doesn't match the broadcast shape {list(shape)}")
         value = b.expand(value, t.shape)
-    if not same_ints(value.type.strides, t.strides):
+    if strides and not same_ints(value.type.strides, t.strides):
         value = b.clone(value, t.strides)
     return value
 

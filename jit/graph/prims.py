@@ -286,8 +286,10 @@ def template_text(template, a) -> str:
 
 
 def _aten_text(n, a):
-    name = n.attrs["target"].replace("::", ".")
-    return f"torch.ops.{name}.{n.attrs['overload'] or 'default'}({', '.join(template_text(t, a) for t in n.attrs['args'])})"
+    target, overload = n.attrs["target"], n.attrs["overload"]
+    arguments = torch._C._get_schema(target, overload).arguments
+    texts = [(f"{x.name}=" if x.kwarg_only else "") + template_text(t, a) for x, t in zip(arguments, n.attrs["args"])]
+    return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}({', '.join(texts)})"
 
 
 prim("aten_call", "extern", _aten_text)(_no_rule)

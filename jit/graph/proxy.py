@@ -19,17 +19,13 @@ _OWN = ("_handle", "_tracer")
 
 
 class Proxy:
-    """Wraps one handle. ``isinstance(p, torch.Tensor)`` holds."""
+    """Wraps one handle. It must not pass for a ``torch.Tensor`` in ``isinstance``: torch's C code would read it as one."""
 
     __slots__ = ("_handle", "_tracer", "__weakref__")
 
     def __init__(self, tracer, handle: TensorHandle):
         object.__setattr__(self, "_handle", handle)
         object.__setattr__(self, "_tracer", tracer)
-
-    @property
-    def __class__(self):
-        return torch.Tensor
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

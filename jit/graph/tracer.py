@@ -313,7 +313,7 @@ class Tracer:
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select-write")
         if self.grad_enabled and target.requires_grad and target.is_leaf:
             raise EagerRaises(RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."))
-        value = conform(b, value, target.type)
+        value = conform(b, value, target.type, strides=not target.chain)
         if target.chain:
             parents = [base.node]
             for step in target.chain:
