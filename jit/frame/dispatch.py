@@ -91,7 +91,7 @@ class Missed:
             return self.compile(dispatcher, values)
 
     def compile(self, dispatcher, values):
-        fn = dispatcher.__wrapped__
+        fn = wrapped_function(dispatcher)
         if self.captures:
             self.explain_miss(dispatcher, values)
             if len(dispatcher.entries) >= config.cache_limit:
@@ -140,8 +140,7 @@ class Missed:
                 why.append(f"not known ({error})")
         self.reasons = why
         if recompiles_log:
-            fn = dispatcher.__wrapped__
-            code = fn.__code__
+            code = wrapped_function(dispatcher).__code__
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
             recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}")
 
@@ -163,6 +162,12 @@ class Missed:
         warnings.warn(f"jit: compiling {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) failed with "
                       f"{type(error).__name__}: {error}; it runs in eager. JIT_STRICT=1 raises instead.", stacklevel=3)
         return None
+
+
+def wrapped_function(dispatcher) -> types.FunctionType:
+    """The plain function behind a dispatcher."""
+    fn = dispatcher.__wrapped__
+    return fn.__func__ if isinstance(fn, types.MethodType) else fn
 
 
 def eager_target(fn):

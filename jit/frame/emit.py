@@ -25,6 +25,11 @@ def _set_dict_entry(obj, name, value):
     object.__setattr__(obj, name, value)
 
 
+def loadable(source) -> bool:
+    """True when ``load_source`` can push the object without a descriptor lookup."""
+    return all(not isinstance(step, (src.TypeAttr, src.ClassAttr)) for step in src.path(source))
+
+
 class Emitter:
     """Records the body of the rewritten function.
 
@@ -77,7 +82,7 @@ class Emitter:
     def load(self, value: Value):
         """Emit bytecode that pushes the object of a value; a value that is rebuilt is built once."""
         if type(value) is Constant:
-            self.load_const(value.value)
+            self.load_constant(value)
             return
         key = self.key(value)
         name = self.memo.get(key)
@@ -90,9 +95,19 @@ class Emitter:
         start = len(self.commands)
         value.emit(self)
         self.building.discard(key)
-        if key not in self.memo and len(self.commands) - start > 1 and value is not None and not value.is_const():
+        made = [name for name, _ in self.commands[start:]]
+        if key not in self.memo and made not in (["load_fast"], ["load_const"]) and not value.is_const():
             self.remember(key)
             self.keep_alive(value)
+
+    def load_constant(self, value: Constant):
+        """A plain object: itself where it is known or guarded already, else from where it came, without a guard on its value."""
+        if value.source is None or self.session.guards.has(value.source, ("eq", "is")):
+            self.load_const(value.value)
+        elif loadable(value.source):
+            self.load_source(value.source)
+        else:
+            self.load_const(value.const(self.session))
 
     def keep_alive(self, value):
         self.session.keep.append(value)

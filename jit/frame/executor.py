@@ -95,6 +95,10 @@ class Frame:
             self.loop()
         except Returned as done:
             return done.value
+        except Unsupported as error:
+            if error.where is None:
+                error.where = self.where()
+            raise
         finally:
             if s.frames and s.frames[-1] is self:
                 s.frames.pop()

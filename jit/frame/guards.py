@@ -14,6 +14,7 @@ class Guards:
     def __init__(self):
         self._rows: list[tuple] = []
         self._seen: set = set()
+        self._facts: set = set()
 
     @staticmethod
     def _key(source, kind, payload):
@@ -28,7 +29,12 @@ class Guards:
         key = self._key(source, kind, payload)
         if key not in self._seen:
             self._seen.add(key)
+            self._facts.add((source, kind))
             self._rows.append((source, kind, payload, key))
+
+    def has(self, source, kinds) -> bool:
+        """Whether a fact of one of these kinds is recorded for ``source``."""
+        return any((source, kind) in self._facts for kind in kinds)
 
     def checkpoint(self) -> int:
         return len(self._rows)
@@ -37,6 +43,7 @@ class Guards:
         for row in self._rows[mark:]:
             self._seen.discard(row[3])
         del self._rows[mark:]
+        self._facts = {row[:2] for row in self._rows}
 
     def __len__(self):
         return len(self._rows)

@@ -8,9 +8,9 @@ from ..errors import Unsupported
 from ..graph.dims import Dim
 from .values.base import Raised, Value
 from .values.constant import Constant, DimValue
-from .values.containers import ContainerValue, DictValue, ListValue, SequenceValue, SetValue, TupleValue
-from .values.functions import ClassValue
-from .values.objects import ObjectValue
+from .values.containers import ContainerValue, DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
+from .values.functions import ClassValue, MethodValue
+from .values.objects import BuiltinMethod, ObjectValue
 from .values.tensor import TensorValue
 
 BINARY = {
@@ -52,6 +52,10 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
         result = _dims(s, symbol, a, b)
         if result is not None:
             return result
+    if isinstance(a, DictView) or isinstance(b, DictView):
+        a, b = (v.as_set(s) if isinstance(v, DictView) else v for v in (a, b))
+        if not isinstance(a, SetValue) or not isinstance(b, SetValue):
+            a, b = (v if isinstance(v, SetValue) else SetValue.of(s, v.items_list(s)) for v in (a, b))
     if isinstance(a, (SequenceValue, DictValue, SetValue)) or isinstance(b, (SequenceValue, DictValue, SetValue)):
         result = _container(s, symbol, a, b, inplace)
         if result is not None:
@@ -177,6 +181,11 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
                 x, y = (s.tracer.env.specialize(v) if isinstance(v, Dim) else v for v in (x, y))
             return Constant(bool(fn(x, y)))
         return Constant(symbol == "!=") if symbol in ("==", "!=") else s.fold(fn, [a, b], {})
+    if symbol in ("==", "!="):
+        equal = _equal_methods(s, a, b)
+        if equal is not None:
+            return Constant(equal == (symbol == "=="))
+    a, b = (v.as_set(s) if isinstance(v, DictView) and v.what != "values" else v for v in (a, b))
     for v, cls in ((a, ContainerValue), (b, ContainerValue)):
         if isinstance(v, cls) and v.cls is not v.builtin and v.user_special(s, method):
             return _compare_special(s, symbol, a, b)
@@ -238,9 +247,8 @@ def _compare_containers(s, symbol, a, b):
 
 def same_object(s, a: Value, b: Value) -> bool:
     """``a is b``; what the answer rests on is guarded."""
-    for v in (a, b):
-        if isinstance(v, Constant):
-            v.const(s)
+    if isinstance(a, Constant) and isinstance(b, Constant):
+        return _same_constant(s, a, b)
     x, y = a.identity(), b.identity()
     if x == y:
         return x is not None
@@ -250,6 +258,32 @@ def same_object(s, a: Value, b: Value) -> bool:
     if a.source is not None and b.source is not None and not (isinstance(a, Constant) or isinstance(b, Constant)):
         s.guards.add(a.source, "distinct", b.source)
     return False
+
+
+def _same_constant(s, a: Constant, b: Constant) -> bool:
+    same = a.value is b.value
+    if a.source is not None and b.source is not None:
+        s.guards.add(a.source, "same" if same else "distinct", b.source)
+        return same
+    if a.source is None:
+        a, b = b, a
+    if a.source is not None:
+        if same:
+            s.guards.add(a.source, "is", a.value)
+        elif type(a.value) is not type(b.value):
+            a.pytype(s)
+        else:
+            s.guards.add(a.source, "is_not", b.value)
+    return same
+
+
+def _equal_methods(s, a, b):
+    """Equality of two bound methods, or None for other values."""
+    if isinstance(a, MethodValue) and isinstance(b, MethodValue):
+        return a.owner.identity() == b.owner.identity() and same_or_equal(s, a.fn, b.fn)
+    if isinstance(a, BuiltinMethod) and isinstance(b, BuiltinMethod):
+        return a.owner.identity() == b.owner.identity() and a.raw is b.raw
+    return None
 
 
 def same_or_equal(s, a, b) -> bool:

@@ -7,7 +7,7 @@ import collections
 from .. import operators
 from ..values.base import Raised, Value
 from ..values.constant import Constant
-from ..values.containers import (DequeValue, DictValue, InstanceDict, ListValue, SequenceValue, SetValue, TupleValue, method)
+from ..values.containers import (DequeValue, DictValue, DictView, InstanceDict, ListValue, SequenceValue, SetValue, TupleValue, method)
 from ..values.iterators import DictIterator, SequenceIterator
 from .builtin_functions import length_value, sort_values
 from .classes import fill_dict
@@ -263,46 +263,6 @@ def deque_reverse(v, s, a, k):
 
 
 # -- dict ------------------------------------------------------------------------------------------------------------------
-
-
-class DictView(Value):
-    """``dict.keys()``, ``values()`` or ``items()``."""
-
-    entries_view = True
-
-    def __init__(self, mapping, what):
-        self.mapping, self.what = mapping, what
-
-    def pytype(self, s):
-        return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[self.what]
-
-    def iter(self, s):
-        self.mapping.load(s)
-        return DictIterator(self.mapping, self.what)
-
-    def length(self, s):
-        return len(self.mapping.load(s))
-
-    def truth(self, s):
-        return bool(self.mapping.load(s))
-
-    def contains(self, s, item):
-        if self.what == "keys":
-            return self.mapping.plain_contains(s, item)
-        return super().contains(s, item)
-
-    def getattr(self, s, name):
-        if name == "mapping":
-            return self.mapping
-        return super().getattr(s, name)
-
-    def as_set(self, s):
-        return SetValue.of(s, self.items_list(s))
-
-    def emit(self, e):
-        e.load(self.mapping)
-        e.cmd("load_attr", self.what)
-        e.cmd("call_on_stack", 0)
 
 
 for _what in ("keys", "values", "items"):

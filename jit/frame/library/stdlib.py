@@ -17,6 +17,7 @@ import warnings
 
 from ...errors import Unsupported
 from .. import operators
+from ..decode import decode
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
 from ..values.base import Raised
 from ..values.constant import Constant, DimValue
@@ -271,13 +272,30 @@ _LRU = type(functools.lru_cache(lambda: None))
 
 @on_method((_LRU, "__call__"))
 def lru_cache_call(s, cached, args, kwargs):
-    """The wrapped function: a cache changes nothing but the time."""
-    return s.wrap_raw(cached.pin(s).__wrapped__).call(s, args, kwargs)
+    """The wrapped function, inlined: a cache changes nothing but the time. One that logs is called for real after the graph has
+    run, since how often it logs is what its cache decides."""
+    real = cached.pin(s)
+    mark = s.checkpoint()
+    try:
+        return s.wrap_raw(real.__wrapped__).call(s, args, kwargs)
+    except Unsupported as error:
+        if error.kind != "logging" or kwargs or not returns_none(real.__wrapped__):
+            raise
+        s.rollback(mark)
+        s.effect(real, args)
+        return NONE
+
+
+def returns_none(fn) -> bool:
+    """True if every return of a Python function gives None, by its bytecode."""
+    instructions = decode(fn.__code__).instructions
+    return all(before.op == "LOAD_CONST" and before.arg is None
+               for before, instr in zip(instructions, instructions[1:]) if instr.op == "RETURN_VALUE")
 
 
 @on_descriptor(_LRU)
 def lru_cache_method(s, owner, raw, name):
-    return MethodValue(s.wrap_raw(raw.__wrapped__), owner)
+    return MethodValue(s.wrap_class_attr(owner.cls, name), owner)
 
 
 @on_descriptor(functools.cached_property)
@@ -337,26 +355,7 @@ def warn(s, args, kwargs):
 
 @on_function(logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.error, logging.Logger.log)
 def log_call(s, args, kwargs):
-    logger = args[0].pin(s)
-    level = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-    raise Unsupported(f"a log record through logger {logger.name!r}", kind="logging", hint="log outside the compiled function")
-
-
-@on_function(logging.Logger.debug)
-def log_debug(s, args, kwargs):
-    return _log(s, args, logging.DEBUG)
-
-
-@on_function(logging.Logger.info)
-def log_info(s, args, kwargs):
-    return _log(s, args, logging.INFO)
-
-
-def _log(s, args, level):
-    logger = args[0].pin(s)
-    if logger.isEnabledFor(level):
-        raise Unsupported(f"a log record through logger {logger.name!r}", kind="logging", hint="log outside the compiled function")
-    return NONE
+    raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
 
 
 add_forbidden("the clock is read", "measure time outside the compiled function", time.time, time.perf_counter, time.monotonic, time.sleep,

@@ -62,6 +62,19 @@ def wrap_partial(s, obj, source):
     return PartialValue(fn, args, kwargs, obj, source)
 
 
+@wrapper(types.MappingProxyType)
+def wrap_mapping_proxy(s, obj, source):
+    """A read-only view, known by identity, of a dict that nothing changes any more (``Signature.parameters``, say)."""
+    if source is None or not source.watched:
+        raise Unsupported("a mappingproxy as an argument", kind="mappingproxy")
+    s.guards.add(source, "is", obj)
+    entries = {}
+    for k, v in obj.items():
+        key = s.wrap_key(k)
+        entries[key.hash_key(s)] = (key, s.wrap(v, src.Const(v)))
+    return DictValue(entries)
+
+
 @wrapper(slice)
 def wrap_slice(s, obj, source):
     return SliceValue(*(s.wrap(getattr(obj, n), src.GetAttr(source, n) if source is not None else None) for n in ("start", "stop", "step")))

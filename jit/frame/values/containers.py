@@ -218,11 +218,17 @@ class TupleValue(SequenceValue):
             raise Unsupported(f"a {self.cls.__name__} with its own __hash__ as a key", kind="unhashable")
         return tuple(v.hash_key(s) for v in self.load(s))
 
+    def slot(self, s, raw, name):
+        """A named field of a structure sequence such as ``torch.return_types.max``."""
+        return self.load(s)[raw.__get__(self.cls(range(self.cls.n_sequence_fields)))]
+
     def emit(self, e):
         if self.obj is not None and self.source is not None:
             e.load_source_or_const(self)
         elif self.cls is tuple:
             e.build_tuple(self.load(e.session))
+        elif self.cls is torch.Size or hasattr(self.cls, "n_sequence_fields"):
+            e.call_const(self.cls, [TupleValue(self.load(e.session))])
         else:
             e.build_object(self, tuple.__new__, [e.class_value(self.cls), TupleValue(self.load(e.session))])
 
@@ -383,8 +389,55 @@ class DictValue(ContainerValue):
         elif issubclass(self.cls, collections.defaultdict):
             e.build_object(self, self.cls, [self.factory or Constant(None)], fill=(dict.update, None))
         else:
-            base = collections.OrderedDict if issubclass(self.cls, collections.OrderedDict) else dict
-            e.build_object(self, base.__new__, [e.class_value(self.cls)], fill=(base.update if base is dict else dict.update, None))
+            ordered = issubclass(self.cls, collections.OrderedDict)
+            e.build_object(self, collections.OrderedDict.__new__ if ordered else dict.__new__, [e.class_value(self.cls)],
+                           fill=(_fill_ordered if ordered else dict.update, None))
+
+
+class DictView(Value):
+    """``dict.keys()``, ``values()`` or ``items()``."""
+
+    entries_view = True
+
+    def __init__(self, mapping, what):
+        self.mapping, self.what = mapping, what
+
+    def pytype(self, s):
+        return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[self.what]
+
+    def iter(self, s):
+        self.mapping.load(s)
+        return DictIterator(self.mapping, self.what)
+
+    def length(self, s):
+        return len(self.mapping.load(s))
+
+    def truth(self, s):
+        return bool(self.mapping.load(s))
+
+    def contains(self, s, item):
+        if self.what == "keys":
+            return self.mapping.plain_contains(s, item)
+        return super().contains(s, item)
+
+    def getattr(self, s, name):
+        if name == "mapping":
+            return self.mapping
+        return super().getattr(s, name)
+
+    def as_set(self, s):
+        return SetValue.of(s, self.items_list(s))
+
+    def emit(self, e):
+        e.load(self.mapping)
+        e.cmd("load_attr", self.what)
+        e.cmd("call_on_stack", 0)
+
+
+def _fill_ordered(target, entries):
+    """The entries of a dict into a new OrderedDict, past a subclass's own ``__setitem__``."""
+    for key, value in entries.items():
+        collections.OrderedDict.__setitem__(target, key, value)
 
 
 class InstanceDict(DictValue):

@@ -407,9 +407,6 @@ class BuiltinMethod(Value):
     def call(self, s, args, kwargs):
         return self.owner.builtin_method(s, self.raw, args, kwargs)
 
-    def identity(self):
-        return ("builtin-method", self.owner.identity(), id(self.raw))
-
     def hash_key(self, s):
         return ("builtin-method", self.owner.hash_key(s), self.raw)
 

@@ -168,5 +168,5 @@ def lift(s, result) -> Value:
     if isinstance(result, list):
         return ListValue([lift(s, v) for v in result])
     if isinstance(result, tuple):
-        return TupleValue([lift(s, v) for v in result], getattr(result, "return_type", tuple))
+        return TupleValue([lift(s, v) for v in result], getattr(result, "cls", tuple))
     return s.from_python(result)
