@@ -370,3 +370,41 @@ def random_case(seed):
 def test_random_graphs(seed, fuse):
     fn, tensors, dynamic = random_case(seed)
     check(fn, *tensors, dynamic=dynamic, fuse=fuse)
+
+
+# the channels-last rewrite
+
+
+def convolution(b, x, w, padding):
+    from jit.graph.ops.externs import conv
+
+    args = (x, w, None, (1, 1), (padding, padding), (1, 1), 1)
+    return b.aten("aten::conv2d", "", args, conv(x.type, w.type, *args[2:]))
+
+
+def batch_norm(b, x, mean, var, w):
+    def row(v):
+        return b.reshape(v, (v.type.shape[0], 1, 1))
+
+    return b.mul(b.mul(b.sub(x, row(mean)), b.rsqrt(b.add(row(var), 1e-5))), row(w))
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_residual_block_of_convolutions(channels_last):
+    def block(b, x, w1, w2, mean, var, w):
+        for _ in range(2):
+            y = b.relu(batch_norm(b, convolution(b, x, w1, 1), mean, var, w))
+            x = b.relu(b.add(batch_norm(b, convolution(b, y, w2, 0), mean, var, w), x))
+        return x, b.reshape(x, (2, -1)), b.sum(x, [2, 3])
+
+    tensors = [torch.randn(2, 8, 6, 6), torch.randn(8, 8, 3, 3) * 0.1, torch.randn(8, 8, 1, 1) * 0.3, torch.randn(8), torch.rand(8) + 0.5, torch.randn(8)]
+    c = check(block, *tensors, channels_last=channels_last)
+    inside = [s for s in c.plan.steps if s[0] == "temp"]
+    assert n_kernels(c) <= 4 + 2 + channels_last and inside
+
+
+def test_channels_last_leaves_other_graphs_alone():
+    from jit.codegen.layout import channels_last
+
+    graph = trace(lambda b, x, w: convolution(b, x, w, 0), [torch.randn(1, 4, 5, 5), torch.randn(4, 4, 3, 3)])
+    assert channels_last(graph) is graph

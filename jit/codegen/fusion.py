@@ -27,7 +27,7 @@ COST.update({op: 3 for op in "div sqrt rsqrt reciprocal floor_div trunc_div fmod
 COST.update({op: 0 for op in "scalar full clone".split()} | {op: 2 for op in "cat gather index".split()})
 
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
-CHEAP_TO_BROADCAST = 8    # cost of a value that is computed for every element it is broadcast to
+CHEAP_TO_BROADCAST = {"cpu": 2, "cuda": 8}  # cost of a value that is computed for every element it is broadcast to: another launch costs more on a GPU
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
@@ -171,7 +171,7 @@ class _Trees:
             # Computed more than once per element: by broadcasting, or through several views.
             if any(l.op in REDUCTIONS for l in self.leaves[n]) and reads > size * 2:
                 return False
-            return cost <= CHEAP_TO_BROADCAST
+            return cost <= CHEAP_TO_BROADCAST[n.type.device.type] or reads <= size * 4 and cost <= 8
         big = [l for l in self.leaves[n] if numel_hint(l.type.shape if not isinstance(l.type, tuple) else ()) * 4 > size]
         if not big:
             return cost <= 2 * CHEAP_TO_REPEAT

@@ -12,6 +12,7 @@ from .. import logs
 from ..graph.ir import TensorType, same_ints
 from . import fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
+from .layout import channels_last
 from .prepare import prepare
 from .registers import Registers
 
@@ -21,11 +22,13 @@ plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
 @dataclass
 class Options:
     """``target``: "native" compiles kernels, "reference" leaves them to the interpreter in ``reference``. ``fuse=False`` gives
-    each root its own kernel."""
+    each root its own kernel; ``in_place`` lets results take the memory of dying operands; ``channels_last`` lets convolutions run in that
+    format."""
 
     target: str = "native"
     fuse: bool = True
     in_place: bool = True
+    channels_last: bool = True
 
 
 @dataclass
@@ -86,6 +89,8 @@ def compile_graph(graph, options: Optional[Options] = None) -> CompiledGraph:
 class Planner:
     def __init__(self, graph, options):
         self.options = options
+        if options.channels_last:
+            graph = channels_last(graph)
         self.graph = prepare(graph, checked_indexing=checked_indexing(graph, options))
         self.regs = Registers(self.graph.inputs)
         self.n_inputs = len(self.graph.inputs)
@@ -340,10 +345,22 @@ def schema_of(target: str, overload: str):
     return getattr(packet, overload or "default")._schema
 
 
+# Composite operators of the library that are known to give new memory. Others may return an argument without saying so in their schema.
+_FRESH = frozenset("""linear matmul scaled_dot_product_attention conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d
+max_pool2d max_pool3d adaptive_avg_pool1d cross_entropy_loss layer_norm batch_norm group_norm instance_norm embedding einsum _convolution""".split())
+
+
+@functools.lru_cache(maxsize=None)
+def _operator_returns_alias(target: str, overload: str) -> bool:
+    schema = schema_of(target, overload)
+    if any(r.alias_info is not None for r in schema.returns):
+        return True
+    if target.removeprefix("aten::") in _FRESH:
+        return False
+    name = f"{target}.{overload}" if overload else target
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
 def returns_alias(node) -> bool:
     """Whether a library call's result may share memory with an argument."""
-    if node.op != "aten_call":
-        return True
-    schema = schema_of(node.attrs["target"], node.attrs["overload"])
-    return any(r.alias_info is not None for r in schema.returns) or schema.name in ("aten::reshape", "aten::contiguous", "aten::to", "aten::_reshape_alias")
-
+    return node.op != "aten_call" or _operator_returns_alias(node.attrs["target"], node.attrs["overload"])

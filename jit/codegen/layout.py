@@ -1,0 +1,128 @@
+"""Runs convolutions in the channels-last format: a rewrite of a graph that changes strides and nothing else.
+
+The library's convolutions are about twice as fast on channels-last activations, on tensor cores and on CPUs alike. The first convolution's input is
+copied into that format; the strides of everything behind it are inferred again, so that pointwise work in between stays in
+the format; views that need the old strides, and the graph's outputs, get them back by a copy, which fuses with its producer.
+Weights are left to the library, which reorders them in either case.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .. import logs
+from ..errors import JitError
+from ..graph import aten, dims, layout, prims, registry
+from ..graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
+
+log = logs.channel("graph")
+
+CONVOLUTIONS = frozenset(["aten::conv2d", "aten::convolution", "aten::conv3d"])
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def is_convolution(node) -> bool:
+    """Whether a node is a convolution of images or volumes that has a channels-last form worth using."""
+    if node.op != "aten_call" or node.attrs["target"] not in CONVOLUTIONS:
+        return False
+    x, w = node.inputs[0].type, node.inputs[1].type
+    return x.rank == w.rank == 4 and x.dtype in FLOATS and type(x.shape[1]) is int and x.shape[1] > 1
+
+
+def wants_channels_last(graph) -> bool:
+    """Whether the rewrite pays: several convolutions, of constant sizes, in the plain format."""
+    found = [n for n in graph.nodes if is_convolution(n)]
+    if len(found) < 2 or any(isinstance(n.type, TensorType) and n.type.is_symbolic for n in graph.nodes):
+        return False
+    return any(not layout.is_channels_last(n.inputs[0].type.shape, n.inputs[0].type.strides) for n in found)
+
+
+class _Rewriter:
+    def __init__(self, graph):
+        self.graph, self.nodes, self.new = graph, [], {}
+        self.next_id = max(n.id for n in graph.nodes) + 1
+        self.copies = {}
+
+    def add(self, op, inputs, attrs, type_, like) -> Node:
+        node = Node(self.next_id, op, tuple(inputs), attrs, type_, like.loc)
+        self.next_id += 1
+        self.nodes.append(node)
+        return node
+
+    def in_format(self, node, strides) -> Node:
+        """A node's value with the given strides, copied if they differ."""
+        t = node.type
+        if prims.strides_agree(t, t.replace(strides=strides)):
+            return node
+        key = (node, strides)
+        if key not in self.copies:
+            self.copies[key] = self.add("clone", (node,), {}, t.replace(strides=strides), node)
+        return self.copies[key]
+
+    def run(self) -> Graph:
+        for n in self.graph.nodes:
+            inputs = tuple(self.new[i] for i in n.inputs)
+            if n.op == "input" or (inputs == n.inputs and not is_convolution(n)):
+                self.nodes.append(n)
+                self.new[n] = n
+            else:
+                self.new[n] = self.rebuild(n, inputs)
+        outputs = [Output(self.in_format(self.new[o.node], o.node.type.strides) if o.mutates is None else self.new[o.node], o.mutates)
+                   for o in self.graph.outputs]
+        return Graph(self.graph.inputs, self.nodes, outputs, self.graph.env)
+
+    def rebuild(self, n, inputs) -> Node:
+        if is_convolution(n):
+            x = inputs[0]
+            inputs = (self.in_format(x, layout.channels_last_strides(x.type.shape)), *inputs[1:])
+        if all(same_ints(a.type.strides, b.type.strides) for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)) and not isinstance(n.type, tuple):
+            if n.op != "getitem":
+                return self.add(n.op, inputs, n.attrs, n.type, n)
+        if n.op == "getitem":
+            return self.add(n.op, inputs, n.attrs, inputs[0].type[n.attrs["index"]], n)
+        type_ = self.infer(n, inputs)
+        if type_ is None:
+            inputs = tuple(self.in_format(a, b.type.strides) if isinstance(a.type, TensorType) else a for a, b in zip(inputs, n.inputs))
+            type_ = n.type
+        return self.add(n.op, inputs, n.attrs, type_, n)
+
+    def infer(self, n, inputs):
+        """The node's type for inputs in their new formats, or None when it cannot take them."""
+        types = tuple(i.type for i in inputs)
+        try:
+            if n.op == "aten_call":
+                return self.library_type(n, inputs)
+            if n.op == "clone" or n.op == "as_strided":
+                return n.type if n.op == "clone" else None
+            type_ = prims.infer(n.op, types, n.attrs, n.type.dtype)
+        except (layout.ShapeError, JitError):
+            return None
+        return type_ if type_ is not None and same_ints(type_.shape, n.type.shape) else None
+
+    def library_type(self, n, inputs):
+        target, overload = n.attrs["target"], n.attrs["overload"]
+        if not target.startswith("aten::"):
+            return None
+        name = target.removeprefix("aten::")
+        o = aten.Overload(name, getattr(getattr(torch.ops.aten, name), overload or "default"))
+
+        def fill(v):
+            if isinstance(v, Ref):
+                return inputs[v.index]
+            return tuple(map(fill, v)) if isinstance(v, (tuple, list)) else v
+
+        values = list(fill(n.attrs["args"]))
+        rule = registry.EXTERNS.get(name)
+        types = NotImplemented if rule is None else rule(*[aten._as_type(v) for v in values])
+        if types is NotImplemented:
+            types, _ = aten._meta_types(o, values)
+        if isinstance(types, list):
+            types = tuple(types)
+        return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None
+
+
+def channels_last(graph: Graph) -> Graph:
+    """The graph with its convolutions in the channels-last format, or the same graph where that does not pay."""
+    if not wants_channels_last(graph):
+        return graph
+    return _Rewriter(graph).run()
