@@ -13,7 +13,7 @@ import torch
 from jit import config, logs
 from jit.codegen import loops, toolchain
 from jit.codegen.cpp import ops
-from jit.codegen.cpp.emission import RUNTIME, SCRATCH, STREAM, KernelText
+from jit.codegen.cpp.emission import RUNTIME, SCRATCH, STREAM, TRANSPOSE, KernelText
 
 _log = logs.channel("kernels")
 _lock = threading.Lock()
@@ -40,6 +40,8 @@ def unit(texts: list[str]) -> str:
         parts.append(SCRATCH)
     if "stream<" in body:
         parts.append(STREAM)
+    if "transpose_tile(" in body:
+        parts.append(TRANSPOSE)
     return "\n".join(parts) + ops.prelude(body) + "\n" + body
 
 

@@ -22,6 +22,7 @@ STREAM_BYTES = 12 << 20  # outputs from this size on are written around the cach
 BLOCK = 1024  # vector positions per block in column mode
 FLUSH = 256  # float additions per lane before the sum moves to a double
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
+TILE = 64  # rows and columns of a transposed tile
 COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
 
 RUNTIME = """\
@@ -78,6 +79,41 @@ template <int BYTES> static inline __attribute__((always_inline)) void stream(vo
     __builtin_memcpy(d, s, BYTES);
 }
 """
+
+TRANSPOSE = """\
+typedef int32_t eight __attribute__((vector_size(32)));
+static inline __attribute__((always_inline)) void transpose_8x8(int32_t* out, const int32_t* in, int64_t stride) {
+    eight r[8], t[8];
+    for (int i = 0; i < 8; i++) __builtin_memcpy(&r[i], in + i * stride, 32);
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = __builtin_shuffle(r[i], r[i + 1], (eight){0, 8, 1, 9, 4, 12, 5, 13});
+        t[i + 1] = __builtin_shuffle(r[i], r[i + 1], (eight){2, 10, 3, 11, 6, 14, 7, 15});
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) {
+            r[i + 2 * k] = __builtin_shuffle(t[i + k], t[i + k + 2], (eight){0, 1, 8, 9, 4, 5, 12, 13});
+            r[i + 2 * k + 1] = __builtin_shuffle(t[i + k], t[i + k + 2], (eight){2, 3, 10, 11, 6, 7, 14, 15});
+        }
+    for (int i = 0; i < 4; i++) {
+        t[i] = __builtin_shuffle(r[i], r[i + 4], (eight){0, 1, 2, 3, 8, 9, 10, 11});
+        t[i + 4] = __builtin_shuffle(r[i], r[i + 4], (eight){4, 5, 6, 7, 12, 13, 14, 15});
+    }
+    for (int i = 0; i < 8; i++) __builtin_memcpy(out + i * %(tile)d, &t[i], 32);
+}
+/* out[u][v] = in[v * stride + u] for u < rows, v < columns; out has rows of %(tile)d. */
+template <class T> static inline void transpose_tile(T* out, const T* in, int64_t stride, int rows, int columns) {
+    int done = 0;
+    if (sizeof(T) == 4 && rows %% 8 == 0) {
+        for (; done + 8 <= columns; done += 8) {
+            for (int i = 0; i < 8; i++) /* the hardware does not foresee the next eight lines: they lie a stride apart */
+                for (int u = 0; u < rows; u += 16) __builtin_prefetch(in + (done + 8 + i) * stride + u);
+            for (int u = 0; u < rows; u += 8) transpose_8x8((int32_t*)out + u * %(tile)d + done, (const int32_t*)in + done * stride + u, stride);
+        }
+    }
+    for (int v = done; v < columns; v++)
+        for (int u = 0; u < rows; u++) out[u * %(tile)d + v] = in[v * stride + u];
+}
+""" % {"tile": TILE}
 
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
@@ -141,10 +177,14 @@ class KernelText:
         self.cooperate = False
         self.block = None
         self.flat = False
+        self.tile, self.tiled = None, {}
         has_scan = any(isinstance(s, loops.Scan) for s in kernel.body)
         if lay.column:
+            self._find_tile()
             if not kernel.raxes and not lay.rows:
                 self.flat = True
+            elif self.tile:
+                self.block = TILE
             elif kernel.raxes:
                 self.block = BLOCK
                 while self.block > 64 and rows * math.ceil(hint(extent) / self.block) < 2 * self.threads:
@@ -160,10 +200,32 @@ class KernelText:
                 self.cooperate = True
                 if lay.column:
                     self.block = BLOCK * 4
-        if self.block and type(extent) is int and extent <= self.block and not self.kernel.raxes:
-            self.block = None
-        if self.block and type(extent) is int:
-            self.block = min(self.block, extent)
+        if self.block and type(extent) is int and not self.tile:
+            if extent <= self.block and not kernel.raxes:
+                self.block = None
+            else:
+                self.block = min(self.block, extent)
+
+    def _find_tile(self):
+        """Loads that are contiguous along another parallel axis than the vector axis go through square tiles, transposed in cache."""
+        lay, kernel = self.layout, self.kernel
+        if kernel.raxes or hint(lay.vector.extent) < 16:
+            return
+        found = {}
+        for i, s in enumerate(kernel.body):
+            if not isinstance(s, loops.Load) or s.mask is not None or any(n in lay.definition for n in dims.free_symbols(s.index)):
+                continue
+            stride = dims.coefficient(s.index, lay.vector.name)
+            if stride is None or (type(stride) is int and abs(stride) < 8):
+                continue
+            for a in lay.rows:
+                along = dims.coefficient(s.index, a.name)
+                if type(along) is int and along == 1 and hint(a.extent) >= 16:
+                    found.setdefault(a.name, {})[i] = stride
+        if found:
+            name = max(found, key=lambda n: len(found[n]))
+            self.tile = next(a for a in lay.rows if a.name == name)
+            self.tiled = found[name]
 
     def _unit(self, s) -> bool:
         stride = dims.coefficient(s.index, self.layout.vector.name)
@@ -212,7 +274,7 @@ class KernelText:
         self._sizes()
 
     def _units(self) -> str:
-        factors = [f"({self.expr(a.extent)})" for a in self.layout.rows]
+        factors = [f"(({self.expr(a.extent)} + {TILE - 1}) / {TILE})" if a is self.tile else f"({self.expr(a.extent)})" for a in self.layout.rows]
         extent = self.expr(self.layout.vector.extent)
         if self.flat:
             factors = [f"({extent})"]
@@ -262,7 +324,11 @@ class KernelText:
             self.lo, self.hi = "begin", "end"
             self._row()
             return
-        axes = [(self.names[a.name], self.expr(a.extent)) for a in lay.rows]
+        axes = [(self.names[a.name], self.expr(a.extent)) for a in lay.rows if a is not self.tile]
+        if self.tile:
+            axes.append(("tile", f"(({self.expr(self.tile.extent)} + {TILE - 1}) / {TILE})"))
+            for i in self.tiled:
+                self.put(f"alignas(64) {ops.memory_type(self.kernel.buffer_of[self.kernel.body[i].buffer].dtype)} tile{i}[{TILE * TILE}];")
         if self.block:
             axes.append(("blk", f"(({self.expr(extent)} + {self.block - 1}) / {self.block})"))
         if not axes:
@@ -285,11 +351,25 @@ class KernelText:
                 else:
                     self.put(f"const int64_t width = {self.expr(extent)} - start < {self.block} ? {self.expr(extent)} - start : {self.block};")
                     self.hi = "width"
-            self._row()
+            if self.tile:
+                self._tile_rows()
+            else:
+                self._row()
             text = f"{axes[0][0]}++;"
             for n, e in axes[1:]:
                 text = f"if (++{n} == ({e})) {{ {n} = 0; {text} }}"
             self.put(text)
+
+    def _tile_rows(self):
+        """Bring the transposed operands of one tile into cache, then run the tile's rows."""
+        extent, name = self.expr(self.tile.extent), self.names[self.tile.name]
+        self.put(f"const int64_t first = tile * {TILE}, count = {extent} - first < {TILE} ? {extent} - first : {TILE};")
+        for i, stride in self.tiled.items():
+            s = self.kernel.body[i]
+            corner = dims.subst(s.index, {self.layout.vector.name: self.base, self.tile.name: dims.Sym("first", lo=0)})
+            self.put(f"transpose_tile(tile{i}, {self._pointer(s)} + ({self.expr(corner)}), {self.expr(stride)}, (int)count, (int)({self.hi}));")
+        with self.braces(f"for (int64_t {name} = first; {name} < first + count; {name}++)"):
+            self._row()
 
     def _row(self):
         lay = self.layout
@@ -639,6 +719,11 @@ class KernelText:
                 continue
             if any(n in lay.definition and n in lay.varying for n in dims.free_symbols(s.index)):
                 continue
+            if i in self.tiled:
+                out[i] = f"q{i}"
+                kind = ops.memory_type(self.kernel.buffer_of[s.buffer].dtype)
+                self.put(f"const {kind}* const q{i} = tile{i} + ({self.names[self.tile.name]} - first) * {TILE};")
+                continue
             base = self.expr(dims.subst(s.index, {lay.vector.name: self.base}))
             name = shared.get((s.buffer, base))
             if name is None:
@@ -651,6 +736,8 @@ class KernelText:
     def _position(self, i: int, access: dict) -> str:
         """The element that load or store ``i`` touches, in the vector loop."""
         s = self.kernel.body[i]
+        if i in self.tiled:
+            return f"{access[i]}[j]"
         if i in access:
             stride = dims.coefficient(s.index, self.layout.vector.name)
             if type(stride) is int and stride in (0, 1):

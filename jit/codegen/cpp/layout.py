@@ -112,6 +112,7 @@ def choose_vector(kernel: loops.Kernel) -> loops.Axis:
     sizes = {a.name: hint(a.extent) for a in kernel.axes + kernel.raxes}
     ordered = any(isinstance(s, loops.Scan) or (isinstance(s, loops.Reduce) and s.op.startswith("arg")) for s in kernel.body)
     candidates = list(kernel.axes) + list(kernel.raxes[-1:] if ordered else kernel.raxes)
+    store_weight = 1.5 if kernel.raxes else 8.0  # pointwise kernels can transpose what they load in cache, not what they store
     best, best_score = None, None
     for axis in candidates:
         score = 0.0
@@ -123,7 +124,7 @@ def choose_vector(kernel: loops.Kernel) -> loops.Axis:
                 count *= sizes.get(name, 1)
             stride = dims.coefficient(s.index, axis.name)
             if type(stride) is int and stride == 1:
-                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (1.5 if isinstance(s, loops.Store) else 1.0)
+                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (store_weight if isinstance(s, loops.Store) else 1.0)
             elif not (type(stride) is int and stride == 0):
                 score -= 0.5 * count * kernel.buffer_of[s.buffer].dtype.itemsize
         if sizes[axis.name] < 16:
