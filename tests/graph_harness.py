@@ -10,15 +10,55 @@ import torch
 from jit.graph.dims import ShapeEnv
 from jit.graph.interpret import evaluate
 from jit.graph.passes import optimize
-from jit.graph.proxy import Proxy, unwrap, wrap
+from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.tracer import Tracer
 from jit.graph.handles import TensorHandle
 from jit.graph.verify import verify
 
 
+class CountingTracer(Tracer):
+    """Knows whether it is inside a call, so that the tensor work of tracing itself is not traced."""
+
+    depth = 0
+
+    def call(self, *args, **kwargs):
+        self.depth += 1
+        try:
+            return super().call(*args, **kwargs)
+        finally:
+            self.depth -= 1
+
+
+class TraceMode(torch.overrides.TorchFunctionMode):
+    """Traces calls without a proxy too: factories, and operations on tensors that the function captured, which become inputs."""
+
+    def __init__(self, tracer):
+        super().__init__()
+        self.tracer, self.captured = tracer, {}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.tracer.depth:
+            return func(*args, **(kwargs or {}))
+        self.tracer.depth += 1
+        try:
+            args, kwargs = self.capture(args), {k: self.capture(v) for k, v in (kwargs or {}).items()}
+        finally:
+            self.tracer.depth -= 1
+        return call(self.tracer, func, args, kwargs)
+
+    def capture(self, v):
+        if isinstance(v, torch.Tensor):
+            if id(v) not in self.captured:
+                self.captured[id(v)] = v, Proxy(self.tracer, self.tracer.input(v, "captured"))
+            return self.captured[id(v)][1]
+        if type(v) in (list, tuple):
+            return type(v)(self.capture(e) for e in v)
+        return v
+
+
 def trace(fn, *inputs, dynamic=False, tracer=None):
     """(graph, result structure with handles, tracer). ``dynamic`` makes every size larger than 1 a symbol."""
-    t = tracer or Tracer(ShapeEnv())
+    t = tracer or CountingTracer(ShapeEnv())
     handles, seen = [], {}
     for i, x in enumerate(inputs):
         if isinstance(x, torch.Tensor):
@@ -27,7 +67,10 @@ def trace(fn, *inputs, dynamic=False, tracer=None):
             handles.append(seen[id(x)])
         else:
             handles.append(x)
-    result = unwrap(fn(*handles))
+    mode = TraceMode(t)
+    with mode:
+        result = unwrap(fn(*handles))
+    t.captured = [v for v, _ in mode.captured.values()]
     flat = [h for h in flatten(result) if isinstance(h, TensorHandle)]
     return t.finish(flat), result, t
 
@@ -63,20 +106,21 @@ def check(fn, *inputs, dynamic=False, exact=False, rtol=None, atol=None, strides
     """Assert that the traced graph does what ``fn`` does: values, dtypes, shapes, strides, mutations, aliases. Returns the graph."""
     graph, structure, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic)
     verify(graph)
-    _compare(fn, inputs, graph, structure, exact, rtol, atol, strides, seed)
+    captured = tracer.captured
+    _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides, seed)
     verify(optimize(graph))
-    _compare(fn, inputs, graph, structure, exact, rtol, atol, strides, seed)
+    _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides, seed)
     return graph
 
 
-def _compare(fn, inputs, graph, structure, exact, rtol, atol, strides, seed):
+def _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides, seed):
     eager_in, graph_in = clone_inputs(inputs), clone_inputs(inputs)
     torch.manual_seed(seed)
     with torch.no_grad():
         expected = fn(*eager_in)
     torch.manual_seed(seed)
     unique = {id(x): x for x in graph_in if isinstance(x, torch.Tensor)}
-    values = iter(evaluate(graph, list(unique.values())))
+    values = iter(evaluate(graph, [*unique.values(), *captured]))
     got = _fill(structure, values)
     want_flat, got_flat = list(flatten(expected)), list(flatten(got))
     assert len(want_flat) == len(got_flat), f"{len(want_flat)} results expected, {len(got_flat)} found"
@@ -141,7 +185,7 @@ def raises_as_eager(fn, *inputs):
         raise AssertionError("eager does not raise")
     try:
         trace(fn, *inputs)
-    except (EagerRaises, Unsupported):
+    except (EagerRaises, Unsupported, TypeError):  # TypeError: torch's own argument parser
         yield
     else:
         raise AssertionError("tracing does not raise")

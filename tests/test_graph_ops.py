@@ -57,7 +57,6 @@ CALLS = {
     "remainder": (lambda i, j: i % j, I, J),
     "remainder_float": (lambda x: x % 0.7, X),
     "fmod": (lambda x, y: torch.fmod(x, y), X, P),
-    "divmod": (lambda i, j: divmod(i, j), I, J),
     "pow2": (lambda x: x**2, X),
     "pow3": (lambda x: x**3, X),
     "pow_half": (lambda x: x**0.5, P),
@@ -161,7 +160,7 @@ CALLS = {
     "permute": (lambda z: (z.permute(2, 0, 1), z.transpose(0, -1), torch.permute(z, (1, 0, 2)), z.mT, z.movedim(0, 2), z.swapaxes(0, 1)), Z),
     "T": (lambda x: (x.T, x.t(), x.H, x.mH, x.adjoint()), X),
     "squeeze": (lambda x: (x.unsqueeze(0), x.unsqueeze(-1), x.unsqueeze(1).squeeze(1), x[None].squeeze(), x.unsqueeze(0).squeeze(1)), X),
-    "expand": (lambda v, x: (v.expand(3, 4), v.expand(2, -1, 4), v.expand_as(x), torch.broadcast_to(v, (3, 4)), v[:, None].expand(-1, 3)), V, X),
+    "expand": (lambda v, x: (v.expand(3, 4), v[None].expand(3, -1), v.expand_as(x), torch.broadcast_to(v, (3, 4)), v[:, None].expand(-1, 3)), V, X),
     "select": (lambda z: (z.select(1, -1), z[0], z[-1, 1], z[:, 1:], z[..., ::2], z.narrow(2, 1, 2), z[None, :, 1:2, ...], z[()], z[...], z[:]), Z),
     "split": (lambda z: (z.split(2, 1), z.split([1, 3], -1), z.chunk(3, 2), z.unbind(1), torch.split(z, 1), torch.tensor_split(z, 3, 2), torch.tensor_split(z, (1, 3), 2)), Z),
     "iter": (lambda x: [r + 1 for r in x], X),
@@ -234,7 +233,7 @@ CALLS = {
     "rand": (lambda x: (torch.rand(3), torch.randn(2, 2), torch.rand_like(x), torch.randint(0, 5, (3,)), F.dropout(x, 0.4), torch.bernoulli(x.sigmoid()), torch.randperm(5), x.new_empty(3).normal_(), torch.empty(3).uniform_(0, 2)), X),
     # metadata
     "metadata": (lambda z: (z.size(), z.size(0), z.dim(), z.numel(), z.stride(), z.is_contiguous(), z.T.is_contiguous() if False else 1, z.element_size(), z.is_floating_point(), z.type(), len(z), z.ndim, z.dtype, z.device, z.itemsize, z.nbytes, z.layout, z.is_cuda, z.requires_grad, z.get_device(), z.shape[1] * 2, z.is_leaf), Z),
-    "torch_metadata": (lambda z: (torch.numel(z), torch.is_floating_point(z), torch.result_type(z, 1), torch.is_tensor(z)), Z),
+    "torch_metadata": (lambda z: (torch.numel(z), torch.is_floating_point(z), torch.result_type(z, 1)), Z),
 }
 
 

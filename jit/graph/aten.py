@@ -16,7 +16,7 @@ _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whethe
 class Argument:
     """One schema argument, with what is needed to match values fast."""
 
-    __slots__ = ("name", "kind", "optional", "list", "default", "has_default", "kwarg_only", "written", "aliased")
+    __slots__ = ("name", "kind", "optional", "list", "default", "has_default", "kwarg_only", "written", "aliased", "length")
 
     def __init__(self, a):
         text = str(a.type)
@@ -28,7 +28,7 @@ class Argument:
             text = text[5:-1]
             if text.startswith("Optional["):
                 text = text[9:-1]
-        self.name, self.kind = a.name, text
+        self.name, self.kind, self.length = a.name, text, a.N or 1
         self.has_default = a.has_default_value()
         self.default = a.default_value if self.has_default else None
         self.kwarg_only = a.kwarg_only
@@ -64,13 +64,13 @@ class Argument:
 
 
 class Overload:
-    """An aten overload: its callable, arguments, and what its results are."""
+    """An aten overload: its operator, arguments, and what its results are."""
 
-    __slots__ = ("call", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base")
+    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base")
 
     def __init__(self, base: str, op):
         schema = op._schema
-        self.call, self.name, self.overload, self.base = op, schema.name, schema.overload_name, base
+        self.op, self.name, self.overload, self.base = op, schema.name, schema.overload_name, base
         self.arguments = [Argument(a) for a in schema.arguments]
         self.returns = [str(r.type) for r in schema.returns]
         self.random = torch.Tag.nondeterministic_seeded in op.tags or any(a.name == "generator" for a in self.arguments)
@@ -78,6 +78,11 @@ class Overload:
         self.mutates = any(a.written for a in self.arguments)
         self.views = not self.mutates and any(r.alias_info is not None for r in schema.returns)
         self.device_index = next((i for i, a in enumerate(self.arguments) if a.kind == "Device"), None)
+
+    def run(self, values):
+        """Call it with values of all arguments in schema order."""
+        positional = [v for v, a in zip(values, self.arguments) if not a.kwarg_only]
+        return self.op(*positional, **{a.name: v for v, a in zip(values, self.arguments) if a.kwarg_only})
 
     def bind(self, args, kwargs) -> list | None:
         """Values of all arguments in schema order, or None when they do not fit."""
@@ -103,7 +108,7 @@ class Overload:
             if not a.accepts(v):
                 return None
             if a.list and not isinstance(v, (list, tuple)) and v is not None:
-                v = (v,)
+                v = (v,) * a.length
             values.append(v)
         return values if used == len(kwargs) else None
 
@@ -136,6 +141,16 @@ def bind(name: str, args, kwargs, b, only=None):
         values = o.bind(args, kwargs)
         if values is not None:
             return o, values
+    # Sizes may be given one by one.
+    tail = len(args)
+    while tail and is_number(args[tail - 1]):
+        tail -= 1
+    if tail < len(args):
+        for o in candidates:
+            if len(o.arguments) > tail and o.arguments[tail].list:
+                values = o.bind((*args[:tail], tuple(args[tail:])), kwargs)
+                if values is not None:
+                    return o, values
     lifted = [b.scalar(v, scalar_dtype(v)) if is_number(v) else v for v in args]
     if any(isinstance(v, Node) and not isinstance(a, Node) for v, a in zip(lifted, args)):
         for o in candidates:
@@ -243,7 +258,7 @@ def _run_meta(o: Overload, values):
         args[o.device_index] = torch.device("meta")
     try:
         with torch.no_grad():
-            result = o.call(*args)
+            result = o.run(args)
     except JitError:
         raise
     except Exception as error:
@@ -273,7 +288,7 @@ def _diagnose(o: Overload, values, error):
         state = torch.random.get_rng_state()
         try:
             with torch.no_grad():
-                o.call(*[_materialize(v, "cpu") if not isinstance(v, torch.device) else v for v in values])
+                o.run([_materialize(v, "cpu") if not isinstance(v, torch.device) else v for v in values])
         except Exception as real:
             return EagerRaises(real)
         finally:

@@ -36,6 +36,9 @@ DUNDERS = {
     "__float__": "item", "__int__": "item", "__index__": "item", "__complex__": "item", "__iter__": "unbind_list",
 }  # fmt: skip
 
+# Methods whose argument order is not that of the function of the same name.
+METHODS = {"where": "where_method"}
+
 _REFLECTED = {
     "add": "add", "sub": "rsub", "mul": "mul", "truediv": "rdiv", "floordiv": "rfloor_divide", "mod": "rremainder", "pow": "rpow", "matmul": "rmatmul",
     "and_": "bitwise_and", "or_": "bitwise_or", "xor": "bitwise_xor", "lshift": "rlshift", "rshift": "rrshift",
@@ -73,7 +76,6 @@ def _operators() -> dict:
     table[builtins.len] = Binding("__len__")
     table[builtins.bool] = Binding("__bool__")
     table[builtins.pow] = Binding("pow", reflected="rpow")
-    table[builtins.divmod] = Binding("divmod")
     return table
 
 
@@ -84,8 +86,15 @@ def _builtin_functions() -> dict:
         for name in dir(space):
             fn = getattr(space, name)
             if not name.startswith("__") and type(fn) is types.BuiltinFunctionType:
-                table.setdefault(fn, Binding(fn.__name__))
+                # Functions that share their C code (mm, dsmm, hspmm) are equal: keep the name that is an op.
+                known = table.get(fn)
+                if known is None or not _is_op(known.name) and _is_op(fn.__name__):
+                    table[fn] = Binding(fn.__name__)
     return table
+
+
+def _is_op(name: str) -> bool:
+    return name in registry.OPS or name in registry.EXTERNS or hasattr(torch.ops.aten, name)
 
 
 def _methods() -> dict:
@@ -95,6 +104,8 @@ def _methods() -> dict:
             if type(fn) in (types.MethodDescriptorType, types.WrapperDescriptorType):
                 if name in DUNDERS:
                     table.setdefault(fn, Binding(DUNDERS[name]))
+                elif name in METHODS:
+                    table.setdefault(fn, Binding(METHODS[name]))
                 elif not name.startswith("__"):
                     table.setdefault(fn, Binding(name))
     return table

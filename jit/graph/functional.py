@@ -22,18 +22,57 @@ def _isinstance(obj, cls) -> bool:
     return isinstance(obj, cls)
 
 
-_NO_OVERRIDES = {
+_OVERRIDES = {
     "isinstance": _isinstance,
     "has_torch_function": lambda *args: False,
     "has_torch_function_unary": lambda *args: False,
     "has_torch_function_variadic": lambda *args: False,
 }
+_namespaces: dict[int, dict] = {}
+_rebound: dict = {}
+
+
+def _namespace(original: dict) -> dict:
+    """A module's globals in which override checks say no and every function of the module is rebound."""
+    found = _namespaces.get(id(original))
+    if found is None:
+        found = _namespaces[id(original)] = dict(original)
+        for name, value in original.items():
+            if isinstance(value, types.FunctionType) and value.__globals__ is original:
+                found[name] = rebind(value)
+        found.update((k, v) for k, v in _OVERRIDES.items() if k == "isinstance" or k in original)
+    return found
+
+
+def rebind(fn: types.FunctionType) -> types.FunctionType:
+    """A copy of a Python function of PyTorch, and of the functions it closes over, without override checks."""
+    copy = _rebound.get(fn)
+    if copy is None:
+        closure = fn.__closure__
+        if closure is not None:
+            closure = tuple(_rebind_cell(c) for c in closure)
+        copy = _rebound[fn] = types.FunctionType(fn.__code__, {}, fn.__name__, fn.__defaults__, closure)
+        copy.__kwdefaults__ = fn.__kwdefaults__
+        namespace = _namespace(fn.__globals__)
+        copy = types.FunctionType(fn.__code__, namespace, fn.__name__, fn.__defaults__, closure)
+        copy.__kwdefaults__ = fn.__kwdefaults__
+        _rebound[fn] = copy
+    return copy
+
+
+def _rebind_cell(cell):
+    try:
+        value = cell.cell_contents
+    except ValueError:
+        return cell
+    if isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("torch."):
+        return types.CellType(rebind(value))
+    return cell
 
 
 def run_python(fn):
-    """A traced form of a Python function of PyTorch: its own code, run on proxies and without the override check at its top."""
-    body = types.FunctionType(fn.__code__, {**fn.__globals__, **_NO_OVERRIDES}, fn.__name__, fn.__defaults__, fn.__closure__)
-    body.__kwdefaults__ = fn.__kwdefaults__
+    """A traced form of a Python function of PyTorch: its own code, run on proxies and without the override checks."""
+    body = rebind(fn)
 
     def traced(tracer, *args, **kwargs):
         try:

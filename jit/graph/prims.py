@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from jit.graph import layout
@@ -285,11 +287,21 @@ def template_text(template, a) -> str:
     return literal(template)
 
 
+@functools.lru_cache(None)
+def keyword_names(target: str, overload: str) -> tuple:
+    """For each argument of an aten overload in schema order: its name when it is keyword-only, else None."""
+    namespace, name = target.split("::")
+    op = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    return tuple(a.name if a.kwarg_only else None for a in op._schema.arguments)
+
+
 def _aten_text(n, a):
     target, overload = n.attrs["target"], n.attrs["overload"]
-    arguments = torch._C._get_schema(target, overload).arguments
-    texts = [(f"{x.name}=" if x.kwarg_only else "") + template_text(t, a) for x, t in zip(arguments, n.attrs["args"])]
-    return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}({', '.join(texts)})"
+    parts = []
+    for name, t in zip(keyword_names(target, overload), n.attrs["args"]):
+        text = template_text(t, a)
+        parts.append(text if name is None else f"{name}={text}")
+    return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}({', '.join(parts)})"
 
 
 prim("aten_call", "extern", _aten_text)(_no_rule)

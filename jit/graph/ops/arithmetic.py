@@ -216,11 +216,6 @@ def fmod(b, self, other):
     return NotImplemented if x.dtype is torch.bool else b.fmod(x, y)
 
 
-@op("divmod", raw=True)
-def divmod_(t, self, other):
-    return t.call_op("floor_divide", (self, other), {}), t.call_op("remainder", (self, other), {})
-
-
 @pointwise("pow")
 def pow_(b, self, exponent):
     if is_number(exponent) and not isinstance(exponent, Dim) and isinstance(self, Node):
@@ -357,6 +352,11 @@ def where(b, condition, self=None, other=None):
         condition = b.ne(condition, 0)
     x, y = b.promote(self, other)
     return b.where(condition, x, y)
+
+
+@pointwise("where_method")
+def where_method(b, self, condition, other):
+    return where(b, condition, self, other)
 
 
 @op("masked_fill")

@@ -345,7 +345,7 @@ def as_strided(t, self, size, stride, storage_offset=None):
     return handle
 
 
-@op("squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", raw=True)
+@op("squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_", "detach_", "rename_", "apply_", "map_", raw=True)
 def inplace_view(t, self, *args):
     raise Unsupported("a tensor's own shape is changed in place", "use the form without an underscore", kind="inplace-view")
 
