@@ -72,19 +72,26 @@ class _Emitter:
         self.tiling, self.config, self.interpret = tiling, config, interpret
         self.kernel = kernel = tiling.kernel
         self.aligned = {b.name for b in kernel.buffers} if aligned is None else set(aligned)
-        self.lines, self.depth = [], 1
+        self.lines, self.depth, self.read_again = [], 1, frozenset()
         self.helpers, self.libdevice = {}, False
         self.extents = tiling.extents
         self.range_of = {"@" + n: n for n in self.extents}
         self.block = {n: getattr(config, n, 1) for n in self.extents}
-        self.order = [n for n in self.extents if self.block[n] > 1 or n == "r"]
+        self.dimensions = [n for n in self.extents if self.block[n] > 1 or n == "r"]
+        self.order = list(self.dimensions)
+        if config.parts > 1:  # a block of r is two-dimensional: parts, and the piece that the threads share
+            assert config.looped and self.dimensions == ["r"], "pieces are combined with one row per program"
+            self.order = ["part", "r"]
+        self.length = dict(self.block)
+        if "r" in self.length:
+            self.length.update(part=config.parts, r=self.block["r"] // config.parts)
         self.names = {b.name: f"b{i}" for i, b in enumerate(kernel.buffers)}
         self.names.update((n, f"n{i}") for i, n in enumerate(kernel.sizes))
         defined = [s.dst for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))]
         self.names.update((n, f"v{i}") for i, n in enumerate(defined))
         self.names.update(self.range_of)
         self.varies = self._varies()
-        self.fast = _fast_values(kernel)
+        self.fast, self.absolute = _fast_values(kernel), _absolute_values(kernel)
         self.wide = self._wide_ranges()
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 
@@ -152,7 +159,7 @@ class _Emitter:
                         along.add(self.range_of[n])
                     elif n in self.varies:
                         along |= self.varies[n]
-            key = frozenset(along & set(self.order))
+            key = frozenset(along & set(self.dimensions))
             groups[key] = groups.get(key, 0) + dims.Dim({mono: c}, 0)
         if e.const:
             groups[frozenset()] = groups.get(frozenset(), 0) + e.const
@@ -171,8 +178,8 @@ class _Emitter:
 
     def source(self) -> Source:
         self._positions()
-        if self.config.looped:
-            self._passes()
+        if self.config.looped or self.config.recompute:
+            _Passes(self).emit()
         else:
             for s in self.kernel.body:
                 self.statement(s)
@@ -230,10 +237,13 @@ class _Emitter:
 
     def _arange(self, name: str) -> str:
         """The positions inside a block, shaped for broadcasting."""
-        text = f"tl.arange(0, {self.block[name]})"
-        if len(self.order) == 1:
-            return text
-        return f"{text}[{', '.join(':' if n == name else 'None' for n in self.order)}]"
+        def along(n, text):
+            return text if len(self.order) == 1 else f"{text}[{', '.join(':' if k == n else 'None' for k in self.order)}]"
+
+        text = along(name, f"tl.arange(0, {self.length[name]})")
+        if name == "r" and self.config.parts > 1:
+            text = f"{along('part', f'tl.arange(0, {self.config.parts})')} * {self.length['r']} + {text}"
+        return text
 
     def text(self, e) -> str:
         """An index expression as Triton text, in brackets where it is a sum or product."""
@@ -263,9 +273,7 @@ class _Emitter:
         return f"({a} {atom.kind} {b})"
 
     def helper(self, name: str) -> str:
-        context = ops.Context(torch.int32, ())
-        context.helpers = self.helpers
-        return context.helper(name)
+        return ops.Context(torch.int32, (), interpret=self.interpret, helpers=self.helpers).helper(name)
 
     def address(self, buffer: str, index) -> str:
         """The pointer expression of an access: what is scalar is added to the pointer first, so that the rest stays narrow."""
@@ -304,7 +312,7 @@ class _Emitter:
         if mask:
             text += f", mask={mask}"
             if s.mask is not None:
-                text += f", other={types.literal(s.other, dtype)}"
+                text += f", other={types.constant(s.other, dtype) if dtype is torch.float64 else types.literal(s.other, dtype)}"
         self.assign(s.dst, f"tl.load({text}{self.eviction(s)})")
 
     def _spread_over_mask(self, s) -> str:
@@ -313,10 +321,14 @@ class _Emitter:
             return ""
         along = {self.range_of[n] for n in dims.free_symbols(s.index) if n in self.range_of}
         along = along.union(*(self.varies[n] for n in dims.free_symbols(s.index) if n in self.varies))
-        return f" + {self.names[s.mask]}.to(tl.int32) * 0" if (self.varies[s.mask] - along) & set(self.order) else ""
+        return f" + {self.names[s.mask]}.to(tl.int32) * 0" if (self.varies[s.mask] - along) & set(self.dimensions) else ""
 
     def eviction(self, s) -> str:
-        return ""
+        """The cache policy of a load in a row reduction: rows stream through, unless a later pass reads them again; weights stay."""
+        if not self.config.evict or self.tiling.kind != "inner" or "r" not in self.varies[s.dst]:
+            return ""
+        kept = s.dst in self.read_again or "x" not in self._statement_ranges(s, self.varies)
+        return f', eviction_policy="evict_{"last" if kept else "first"}"'
 
     def const(self, s):
         self.assign(s.dst, types.constant(s.value, s.dtype))
@@ -345,7 +357,8 @@ class _Emitter:
 
     def compute(self, s):
         dtypes = self.kernel.dtypes
-        context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args), s.dst in self.fast, self.interpret, self.helpers)
+        divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
+        context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args), s.dst in self.fast, self.interpret, s.dst in self.absolute, bool(divisor), self.helpers)
         text = ops.emit(s.op, context, *(self.names[a] for a in s.args))
         self.libdevice |= context.libdevice
         self.assign(s.dst, text)
@@ -367,21 +380,22 @@ class _Emitter:
 
     @property
     def shape(self) -> str:
-        return f"[{', '.join(str(self.block[n]) for n in self.order)}]"
+        return f"[{', '.join(str(self.length[n]) for n in self.order)}]"
 
     @property
     def axis(self) -> int:
-        return self.order.index("r")
+        """The position of r in row-wise reductions, in which pieces have been combined already."""
+        return self.dimensions.index("r")
 
     def _expand(self, text: str) -> str:
         """A reduced value back in the tensors' rank, with size 1 along r."""
-        if len(self.order) == 1:
+        if len(self.dimensions) == 1:
             return text
-        return f"{text}[{', '.join('None' if n == 'r' else ':' for n in self.order)}]"
+        return f"{text}[{', '.join('None' if n == 'r' else ':' for n in self.dimensions)}]"
 
     def full(self, value: str, dtype=None) -> str:
         """A value broadcast to the whole block."""
-        if self.varies[value] & set(self.order) == set(self.order):
+        if self.varies[value] >= set(self.dimensions):
             return self.names[value]
         return f"tl.broadcast_to({self.names[value]}, {self.shape})"
 
@@ -397,16 +411,16 @@ class _Emitter:
         else:
             self.assign(s.dst, self.combined(s.op, self.masked_value(self.full(s.arg), _neutral(s.op, dtype)), dtype))
 
-    def combined(self, op: str, value: str, dtype) -> str:
-        """The block ``value`` combined along r, in the dtype of the result."""
-        if op in ("any", "all"):
-            return self._expand(f"tl.{'max' if op == 'any' else 'min'}(({value}).to(tl.int32), {self.axis})") + " != 0"
+    def combined(self, op: str, value: str, dtype, pieces: bool = False) -> str:
+        """The block ``value`` combined along r, in the dtype of the result; along the pieces alone when ``pieces``."""
+        axis = 0 if pieces else self.axis
+        expand = (lambda text: text) if pieces else self._expand
+        if op in ("any", "all") or op in ("max", "min") and dtype is torch.bool:
+            return expand(f"tl.{'max' if op in ('any', 'max') else 'min'}(({value}).to(tl.int32), {axis})") + " != 0"
         if op == "sum":
             narrow = types.is_int(dtype) and types.bits(dtype) < 32
-            return self._expand(f"tl.sum({value}, {self.axis})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
-        if op in ("max", "min") and dtype is torch.bool:
-            return self._expand(f"tl.{op}(({value}).to(tl.int32), {self.axis})") + " != 0"
-        return self._expand(f"tl.reduce({value}, {self.axis}, {self._combiner(op, dtype)})")
+            return expand(f"tl.sum({value}, {axis})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
+        return expand(f"tl.reduce({value}, {axis}, {self._combiner(op, dtype)})")
 
     def _combiner(self, op: str, dtype) -> str:
         name = f"_{op}_{'nan' if dtype.is_floating_point else 'int'}" if op != "prod" else "_prod"
@@ -434,11 +448,6 @@ class _Emitter:
     def scan(self, s):
         self.assign(s.dst, f"tl.cumsum({self.full(s.arg)}, {self.axis}).to({types.tl_dtype(s.dtype)})")
 
-    # passes over rows that are too long to be held
-
-    def _passes(self):
-        _Passes(self).emit()
-
 
 _STATEMENTS = {
     loops.Load: _Emitter.load, loops.Const: _Emitter.const, loops.IndexValue: _Emitter.index_value, loops.Compute: _Emitter.compute,
@@ -451,13 +460,13 @@ def _limit(emitter, name: str) -> str:
 
 
 class _Passes:
-    """Deals the statements of a kernel into passes over the reduction range and emits the loops."""
+    """Deals the statements of a kernel into passes over the reduction range and emits them, as loops or, with ``recompute``, in line."""
 
     def __init__(self, emitter: _Emitter):
         self.e, self.kernel = emitter, emitter.kernel
         self.body = self.kernel.body
-        self.online = _online_pairs(self.kernel)
-        self.phase = {}
+        self.online = _online_pairs(self.kernel) if emitter.config.looped else {}
+        self.phase, self.loaded = {}, set()
         self.at = [self._place(s) for s in self.body]
         self.is_element = ["r" in emitter._statement_ranges(s, emitter.varies) or isinstance(s, loops.Scan) for s in self.body]
         self._keep_writes_behind_reads()
@@ -511,13 +520,27 @@ class _Passes:
     def emit(self):
         e = self.e
         count = self._count()
-        e.line(f"r_block = {e._arange('r')}" + (".to(tl.int64)" if "r" in e.wide else ""))
+        if e.config.looped:
+            block = e._arange("r")
+            e.line(f"r_block = ({block}).to(tl.int64)" if "r" in e.wide else f"r_block = {block}")
         for p in range(count + 1):
             for i, s in enumerate(self.body):
                 if self.at[i] == p and not self.is_element[i] and not isinstance(s, loops.Reduce):
                     e.statement(s)
             if p < count:
-                self._pass(p, count)
+                (self._pass if e.config.looped else self._held_pass)(p, count)
+
+    def _held_pass(self, p: int, count: int):
+        """All that a phase needs, computed again from what was loaded."""
+        e = self.e
+        for i in self._needed(self._sinks(p)):
+            s = self.body[i]
+            if not (isinstance(s, loops.Load) and s.dst in self.loaded):
+                e.statement(s)
+            elif self.kernel.dtypes[s.dst].itemsize == 2:
+                e.assign(s.dst, f"{e.helper('_again')}({e.names[s.dst]})")
+            if isinstance(s, loops.Load):
+                self.loaded.add(s.dst)
 
     def _pass(self, p: int, count: int):
         e = self.e
@@ -527,6 +550,8 @@ class _Passes:
         scans = [self.body[i] for i in statements if isinstance(self.body[i], loops.Scan)]
         paired = {m: s for m, s in self.online.items() if any(r.dst == m for r in reduces)}
         skipped = self._exponentials(paired, statements)
+        later = {i for q in range(p + 1, count) for i in self._needed(self._sinks(q))}
+        e.read_again = frozenset(self.body[i].dst for i in later if isinstance(self.body[i], loops.Load))
         for s in reduces:
             self._start(s, paired)
         for s in scans:
@@ -567,7 +592,8 @@ class _Passes:
         return f"tl.full([{', '.join(shape)}], {text}, {types.tl_dtype(dtype)})"
 
     def _accumulator(self, text: str, dtype) -> str:
-        return f"tl.full({self.e.shape}, {text}, {types.tl_dtype(dtype)})"
+        e = self.e
+        return f"tl.full([{', '.join(str(e.length[n]) for n in e.dimensions)}], {text}, {types.tl_dtype(dtype)})"
 
     def _start(self, s, paired):
         e, v = self.e, self.e.names[s.dst]
@@ -597,31 +623,48 @@ class _Passes:
             e.line(f"{v}_acc = tl.where({v}_better, {v}_new, {v}_acc)")
             e.line(f"{v}_at = tl.where({v}_better, r, {v}_at)")
         elif s.dst in paired:
-            total = e.names[paired[s.dst]]
-            context = ops.Context(dtype, (dtype, dtype), True, e.interpret, e.helpers)
-            e.line(f"{v}_new = {value}")
-            e.line(f"{v}_old = {v}_acc")
-            e.line(f"{v}_acc = {ops.emit('maximum', context, f'{v}_old', f'{v}_new')}")
-            none = 'float("-inf")'
-            fresh = f"tl.where({v}_new == {none}, 0.0, tl.exp({v}_new - {v}_acc))"
-            e.line(f"{total}_acc = {total}_acc * tl.where({v}_old == {v}_acc, 1.0, tl.exp({v}_old - {v}_acc)) + {fresh}")
-        elif s.op == "sum":
-            e.line(f"{v}_acc += {value}")
-        elif s.op in ("any", "all") or dtype is torch.bool:
-            e.line(f"{v}_acc = {v}_acc {'|' if s.op in ('any', 'max') else '&'} {value}")
-        elif s.op == "prod":
-            e.line(f"{v}_acc *= {value}")
+            self._online_step(v, e.names[paired[s.dst]], value, dtype)
         else:
-            context = ops.Context(dtype, (dtype, dtype), False, e.interpret, e.helpers)
-            e.line(f"{v}_new = {value}")
-            e.line(f"{v}_acc = {ops.emit(s.op + 'imum', context, f'{v}_acc', f'{v}_new')}")
+            if e.config.parts > 1:
+                value = e.combined(op, value, dtype, pieces=True)
+            if s.op == "sum":
+                e.line(f"{v}_acc += {value}")
+            elif s.op == "prod":
+                e.line(f"{v}_acc *= {value}")
+            elif s.op in ("any", "all") or dtype is torch.bool:
+                e.line(f"{v}_acc = {v}_acc {'|' if s.op in ('any', 'max') else '&'} ({value})")
+            else:
+                e.line(f"{v}_new = {value}")
+                e.line(f"{v}_acc = {self._maximum(f'{v}_acc', f'{v}_new', dtype, s.op + 'imum')}")
+
+    def _maximum(self, a: str, b: str, dtype, op: str = "maximum") -> str:
+        return ops.emit(op, ops.Context(dtype, (dtype, dtype), interpret=self.e.interpret, helpers=self.e.helpers), a, b)
+
+    def _exp(self, text: str, dtype) -> str:
+        context = ops.Context(dtype, (dtype,), dtype is torch.float32, self.e.interpret, helpers=self.e.helpers)
+        return ops.emit("exp", context, text)
+
+    def _online_step(self, v: str, total: str, value: str, dtype):
+        """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. While that is -inf, 0 stands for it."""
+        e = self.e
+        e.line(f"{v}_new = {value}")
+        e.line(f"{v}_old = {v}_acc")
+        block = e.combined("max", f"{v}_new", dtype, pieces=True) if e.config.parts > 1 else f"{v}_new"
+        e.line(f"{v}_acc = {self._maximum(f'{v}_old', block, dtype)}")
+        none = 'float("-inf")'
+        e.line(f"{v}_safe = tl.where({v}_acc == {none}, 0.0, {v}_acc)")
+        if e.config.parts > 1:
+            fresh = self._exp(f"{v}_new - {v}_safe[None, :]", dtype)
+            e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + tl.sum({fresh}, 0)")
+        else:
+            e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + {self._exp(f'{v}_new - {v}_safe', dtype)}")
 
     def _finish(self, s, paired):
         e, v = self.e, self.e.names[s.dst]
         dtype = self.kernel.dtypes[s.arg]
         if s.dst in paired.values():
             m = e.names[next(k for k, t in paired.items() if t == s.dst)]
-            e.assign(s.dst, e.combined("sum", f"{v}_acc * tl.exp({m}_acc - {m})", s.dtype))
+            e.assign(s.dst, e.combined("sum", f"{v}_acc * {self._exp(f'{m}_acc - {m}', s.dtype)}", s.dtype))
         elif s.op.startswith("arg"):
             e.assign(s.dst, e._position_of_extreme(s, f"{v}_acc", f"{v}_at", dtype))
         else:
@@ -695,6 +738,18 @@ def _fast_values(kernel: loops.Kernel) -> frozenset:
         else:
             bad.update(loops.reads(s))
     return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
+
+
+def _absolute_values(kernel: loops.Kernel) -> frozenset:
+    """The values that are only ever added to, or taken from, constants of at least 0.5: their relative error near zero does not matter."""
+    constants = {s.dst: s.value for s in kernel.body if isinstance(s, loops.Const)}
+    good, bad = set(), set()
+    for s in kernel.body:
+        if isinstance(s, loops.Compute) and s.op in ("add", "sub") and any(abs(constants.get(a, 0)) >= 0.5 for a in s.args):
+            good.update(s.args)
+        else:
+            bad.update(loops.reads(s))
+    return frozenset(good - bad)
 
 
 def _reach(e) -> int | None:

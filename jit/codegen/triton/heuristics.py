@@ -18,16 +18,23 @@ MULTIPROCESSORS = 132
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is laid out. ``x``, ``y``, ``r``: block sizes, powers of two; ``looped``: the reduction runs in a loop of blocks
-    of ``r``; ``stages``: loads in flight in that loop; ``index_bits``: 32 or 64, or 0 to decide from the sizes."""
+    """How a kernel is laid out. All sizes are powers of two.
+
+    x, y, r: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block is taken as ``parts`` pieces that
+    each thread combines on its own (x is 1 then). recompute: in a row held on chip, only what was loaded stays in registers, and the rest is
+    computed again after each reduction. stages: loads in flight in the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to
+    decide from the sizes.
+    """
 
     x: int = 1
     y: int = 1
     r: int = 1
     looped: bool = False
+    parts: int = 1
+    recompute: bool = False
     warps: int = 4
     stages: int = 1
-    evict: bool = True
+    evict: bool = False
     index_bits: int = 0
 
 
@@ -52,10 +59,21 @@ def _largest_access(kernel) -> int:
     return max((b.dtype.itemsize for b in kernel.buffers if b.role != "error"), default=4)
 
 
+_COST = dict.fromkeys("exp exp2 log sqrt rsqrt reciprocal div sigmoid sin cos".split(), 4)
+_COST.update(dict.fromkeys("tanh erf erfc erfinv pow lgamma tan asin acos atan sinh cosh asinh acosh atanh expm1 log1p fmod remainder floor_div".split(), 16))
+
+
+def arithmetic(kernel: loops.Kernel) -> int:
+    """About how many instructions a point takes."""
+    return sum(_COST.get(s.op, 1) for s in kernel.body if isinstance(s, loops.Compute))
+
+
 def flat(tiling: Tiling) -> Config:
     """One range: 16 bytes per thread and access."""
     n = size_hint(tiling.extent("x"))
     per_thread = _clamp(16 // _smallest_access(tiling.kernel), 4, 8)
+    if arithmetic(tiling.kernel) > 24:  # two vectors per thread, so that their arithmetic interleaves
+        per_thread *= 2
     warps = 4
     block = warps * 32 * per_thread
     while warps > 1 and block > 128 and n // block < MULTIPROCESSORS:  # a small problem: more programs
@@ -123,12 +141,13 @@ def _spread(kernel, name, phase) -> int:
     return len(places)
 
 
-def row_warps(width: int, itemsize: int) -> int:
-    """Warps for one row of ``width`` elements (a power of two) held on chip."""
-    for limit, warps in ((256, 1), (512, 2), (1024, 4), (8192, 8), (16384, 16), (32768, 32)):
-        if width <= limit:
-            return warps
-    return 16 if itemsize <= 2 else 32
+def row_warps(width: int) -> int:
+    """Warps for a block of ``width`` elements held on chip: 16 elements per thread, up to 16 warps."""
+    return _clamp(width // 512, 1, 16)
+
+
+def _pieces_allowed(kernel) -> bool:
+    return not any(isinstance(s, loops.Scan) or isinstance(s, loops.Reduce) and s.op.startswith("arg") for s in kernel.body)
 
 
 def rows(tiling: Tiling) -> Config:
@@ -136,35 +155,43 @@ def rows(tiling: Tiling) -> Config:
     kernel = tiling.kernel
     n_rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
     held = held_bytes(kernel)
-    itemsize = _largest_access(kernel)
     block = next_power_of_two(max(width, 2))
     static = type(tiling.extent("r")) is int
     limit = min(ON_CHIP_ELEMENTS, ON_CHIP_BYTES // held) if held else 8192
     if not static or block > limit:
-        r = min(block, 4096 if static or width >= 4096 else 1024)
-        return Config(x=1, r=r, looped=True, warps=_clamp(r // 256, 4, 16))
+        return _long_rows(kernel, block, n_rows)
     x = 1
     while block * x < 1024 and x < 64 and x < n_rows:
         x *= 2
     while x > 1 and n_rows // x < MULTIPROCESSORS:
         x //= 2
-    return Config(x=x, r=block, warps=row_warps(block * x, itemsize))
+    warps = row_warps(block * x)
+    recompute = held == 2 and block >= 16384 and not any(isinstance(s, loops.Scan) for s in kernel.body)
+    return Config(x=x, r=block, warps=warps, recompute=recompute)
+
+
+def _long_rows(kernel, block: int, n_rows: int) -> Config:
+    """A loop over a row: blocks of 4096 elements, 32 per thread, in four pieces that threads combine on their own."""
+    r = _clamp(block, 512, 4096)
+    warps = _clamp(r // 1024, 1, 4) if n_rows > 4 * MULTIPROCESSORS else _clamp(r // 256, 1, 16)
+    parts = max(1, r // (warps * 256)) if _pieces_allowed(kernel) else 1
+    return Config(r=r, looped=True, parts=parts, warps=warps)
 
 
 def columns(tiling: Tiling) -> Config:
-    """Reduction across the contiguous axis: a loop over blocks of rows, with an accumulator per column."""
-    nx, nr = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
-    n_z = size_hint(tiling.extent("z"))
-    x = min(64, next_power_of_two(nx))
-    while x > 16 and n_z * -(-nx // x) < MULTIPROCESSORS:
+    """Reduction across the contiguous axis: a loop over blocks of rows, with an accumulator per column.
+
+    A program takes up to 512 columns, as long as there are four programs per multiprocessor."""
+    nx, nr, nz = (size_hint(tiling.extent(n)) for n in "xrz")
+    x = min(512, next_power_of_two(nx))
+    while x > 32 and nz * -(-nx // x) < 4 * MULTIPROCESSORS:
         x //= 2
-    static = type(tiling.extent("r")) is int
-    elements = 4096
-    r = _clamp(elements // x, 2, 256)
+    r = _clamp(4096 // x, 4, 64)
     block = next_power_of_two(max(nr, 2))
+    static = type(tiling.extent("r")) is int
     if static and block <= r:
-        return Config(x=x, r=block, warps=_clamp(x * block // 256, 1, 8))
-    return Config(x=x, r=r, looped=True, warps=_clamp(x * r // 512, 1, 8))
+        return Config(x=x, r=block, warps=_clamp(x * block // 512, 1, 4))
+    return Config(x=x, r=r, looped=True, warps=4, stages=3 if x >= 256 else 1)
 
 
 _CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns}

@@ -23,12 +23,16 @@ HELPERS = {}
 @dataclass
 class Context:
     """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, and the two settings above.
-    ``helpers`` collects the functions that the text calls, ``imports`` whether it uses libdevice."""
+    ``absolute``: the value is only ever added to a constant of its size, so that its error near zero does not matter. ``divisor_per_row``: the
+    second argument varies along fewer dimensions than the first. ``helpers`` collects the functions that the text calls, ``libdevice``
+    tells whether it uses that library."""
 
     dtype: torch.dtype
     args: tuple
     fast: bool = False
     interpret: bool = False
+    absolute: bool = False
+    divisor_per_row: bool = False
     helpers: dict = field(default_factory=dict)
     libdevice: bool = False
 
@@ -39,10 +43,10 @@ class Context:
 
     def helper(self, name: str) -> str:
         """Make sure that a function of ``HELPERS`` is in the module, and give its name."""
-        needs, text = HELPERS[name]
+        needs, text, interpreted = HELPERS[name]
         for n in needs:
             self.helper(n)
-        self.helpers[name] = text
+        self.helpers[name] = interpreted if self.interpret and interpreted else text
         return name
 
     def device(self, name: str, *args: str) -> str:
@@ -61,8 +65,9 @@ def op(*names):
     return register
 
 
-def helper(name: str, text: str, needs=()):
-    HELPERS[name] = (needs, text.strip("\n") + "\n")
+def helper(name: str, text: str, needs=(), interpreted=None):
+    """Declare a function that emitted text may call, with another text for the interpreter where the first uses instructions."""
+    HELPERS[name] = (needs, text.strip("\n") + "\n", interpreted and interpreted.strip("\n") + "\n")
 
 
 def emit(name: str, context: Context, *args: str) -> str:
@@ -127,6 +132,8 @@ def _sign(c, a):
 
 @op("div")
 def _div(c, a, b):
+    if c.fast and c.divisor_per_row:
+        return f"{a} * (1.0 / {b})"
     return f"tl.div_rn({a}, {b})" if c.dtype is torch.float32 and not c.fast else f"{a} / {b}"
 
 
@@ -365,10 +372,32 @@ def _copysign(c, a, b):
 
 # exponentials and powers
 
+# Single instructions. They flush subnormal results to zero; the plain forms spend four more instructions on those.
+helper("_exp_fast", """
+@triton.jit
+def _exp_fast(x):
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634], dtype=tl.float32, is_pure=True, pack=1)
+""", interpreted="""
+@triton.jit
+def _exp_fast(x):
+    return tl.exp(x)
+""")
+helper("_rcp_fast", """
+@triton.jit
+def _rcp_fast(x):
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+""", interpreted="""
+@triton.jit
+def _rcp_fast(x):
+    return 1.0 / x
+""")
+
 
 @op("exp")
 def _exp(c, a):
-    return f"tl.exp({a})" if c.fast or c.interpret or c.dtype is torch.float64 else c.device("exp", a)
+    if c.fast:
+        return f"{c.helper('_exp_fast')}({a})"
+    return f"tl.exp({a})" if c.interpret or c.dtype is torch.float64 else c.device("exp", a)
 
 
 OPS["exp2"] = lambda c, a: f"tl.exp2({a})"
@@ -376,7 +405,7 @@ OPS["log"] = lambda c, a: f"tl.log({a})"
 OPS["log2"] = lambda c, a: f"tl.log2({a})"
 OPS["sin"] = lambda c, a: f"tl.sin({a})"
 OPS["cos"] = lambda c, a: f"tl.cos({a})"
-OPS["rsqrt"] = lambda c, a: f"tl.rsqrt({a})"
+OPS["rsqrt"] = lambda c, a: f"1.0 / tl.sqrt({a})" if c.dtype is torch.float64 else f"tl.rsqrt({a})"
 
 
 @op("log10")
@@ -413,45 +442,69 @@ def _log1p(c, a):
 
 @op("sigmoid")
 def _sigmoid(c, a):
-    if c.fast or c.dtype is torch.float64 or c.interpret:
+    if c.fast:
+        return f"{c.helper('_rcp_fast')}(1.0 + {c.helper('_exp_fast')}(-{a}))"
+    if c.dtype is torch.float64 or c.interpret:
         return f"1.0 / (1.0 + tl.exp(-{a}))"
     return f"tl.div_rn({types.constant(1.0, c.dtype)}, 1.0 + {c.device('exp', '-' + a)})"
 
 
-# tanh(x) = 1 - 2 / (exp(2x) + 1), and the odd Taylor series up to x^9 where that cancels (|x| < 0.25: error 1e-8).
+# tanh(x) = 1 - 2 / (exp(2x) + 1), which cancels near 0: there the odd Taylor series up to x^9 (|x| < 0.25: relative error 1e-8).
+helper("_tanh_absolute", """
+@triton.jit
+def _tanh_absolute(x):
+    return 1.0 - 2.0 * _rcp_fast(_exp_fast(2.0 * x) + 1.0)
+""", ("_exp_fast", "_rcp_fast"))
 helper("_tanh", """
 @triton.jit
 def _tanh(x):
     s = x * x
     small = x * (1.0 + s * (-0.33333333333 + s * (0.13333333333 + s * (-0.05396825397 + s * 0.02186948854))))
-    big = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(x)) + 1.0)
-    return tl.where(s < 0.0625, small, tl.where(x < 0, -big, big))
-""")
+    return tl.where(s < 0.0625, small, _tanh_absolute(x))
+""", ("_tanh_absolute",))
 # Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7), and the Taylor series near 0 for the relative error.
+helper("_erf_absolute", """
+@triton.jit
+def _erf_absolute(x):
+    t = _rcp_fast(1.0 + 0.3275911 * tl.abs(x))
+    p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    r = 1.0 - p * _exp_fast(-(x * x))
+    return ((x.to(tl.int32, bitcast=True) & -2147483648) | r.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+""", ("_exp_fast", "_rcp_fast"))
 helper("_erf_fast", """
 @triton.jit
 def _erf_fast(x):
-    a = tl.abs(x)
     s = x * x
-    t = 1.0 / (1.0 + 0.3275911 * a)
-    p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    big = 1.0 - p * tl.exp(-s)
-    small = a * (1.1283791671 - s * (0.3761263890 - s * 0.1128379167))
-    r = tl.where(a < 0.2, small, big)
-    return tl.where(x < 0, -r, r)
-""")
+    small = x * (1.1283791671 - s * (0.3761263890 - s * 0.1128379167))
+    return tl.where(s < 0.04, small, _erf_absolute(x))
+""", ("_erf_absolute",))
 
 
 @op("tanh")
 def _tanh(c, a):
-    return c.device("tanh", a) if c.dtype is torch.float64 and not c.interpret else f"{c.helper('_tanh')}({a})"
+    if c.dtype is torch.float64 and not c.interpret:
+        return c.device("tanh", a)
+    return f"{c.helper('_tanh_absolute' if c.fast and c.absolute else '_tanh')}({a})"
 
 
 @op("erf")
 def _erf(c, a):
-    return f"{c.helper('_erf_fast')}({a})" if c.fast else f"tl.erf({a})"
+    if c.fast:
+        return f"{c.helper('_erf_absolute' if c.absolute else '_erf_fast')}({a})"
+    return f"tl.erf({a})"
 
 
+# The same values, which the compiler cannot know to be the same (the z coordinate of a program is always 0): packed halves stay packed in registers
+# across a reduction, instead of the float32 values made of them.
+helper("_again", """
+@triton.jit
+def _again(x):
+    return tl.inline_asm_elementwise("{ .reg .b32 z; mov.u32 z, %ctaid.z; xor.b32 $0, $1, z; }", "=r,r", [x], dtype=x.dtype, is_pure=True, pack=2)
+""", interpreted="""
+@triton.jit
+def _again(x):
+    return x
+""")
 helper("_int_pow", """
 @triton.jit
 def _int_pow(a, b):
