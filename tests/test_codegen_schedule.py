@@ -142,6 +142,8 @@ def test_indirect_loads():
     check(lambda b, x, i, j: b.index(x, (0, 1), (i, j)), x, i, torch.tensor([[0, 4], [-5, 2]]))
     with pytest.raises(IndexError):
         check_raises(lambda b, x, i: b.index(x, (0,), (i,)), x, torch.tensor([0, 7]))
+    with pytest.raises(RuntimeError):
+        check_raises(lambda b, x, i: b.gather(x, 1, i), x, torch.tensor([[0], [-1]]))
 
 
 def check_raises(fn, *tensors):

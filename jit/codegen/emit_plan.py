@@ -69,7 +69,7 @@ class _PlanWriter:
         if ERROR in arguments:
             flag = self.p.new_slot()
             self.pinned.add(flag)
-            self.steps.append(("flag", flag, device))
+            self.steps.append(("flag", flag))
         slots = tuple(flag if a == ERROR else self.begin(a) for a in arguments)
         sizes = tuple(self.regs.symbol(n) for n in kernel.sizes)
         code = self.p.code[kernel.key]
@@ -80,7 +80,7 @@ class _PlanWriter:
         else:
             self.steps.append(("cpu", code, slots, sizes))
         if flag is not None:
-            self.steps.append(("check", flag, "index out of range"))
+            self.steps.append(("check", flag, "index out of range in self"))
 
     def gpu_kernel(self, code):
         """The runtime's record of a compiled Triton kernel; one object per kernel, which the runtime loads once."""

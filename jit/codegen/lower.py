@@ -383,7 +383,7 @@ def _gather(e, node, index, mask):
     x, d = node.inputs[0], node.attrs["dim"]
     size = x.type.shape[d]
     i = _position(e, node.inputs[1], index, mask, size, wrap=False)
-    ok = e.check_index(i, size, mask)
+    ok = e.check_index(i, size, mask, 2)
     return e.value(x, index[:d] + (e.b.symbol(i, size),) + index[d + 1 :], e.both(mask, ok))
 
 
@@ -396,7 +396,7 @@ def _index(e, node, index, mask):
     for d, tensor in zip(where, node.inputs[1:]):
         size = x.type.shape[d]
         i = _position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner), mask, size, wrap=True)
-        ok = e.check_index(i, size, mask)
+        ok = e.check_index(i, size, mask, 1)
         mask = e.both(mask, ok)
         terms.append(e.b.symbol(i, size))
     return e.value(x, index[:first] + tuple(terms) + index[first + rank :], mask)
@@ -405,7 +405,8 @@ def _index(e, node, index, mask):
 ERROR = "error flag"  # the storage key of the int32 that a failed check sets
 
 
-def _check_index(e, value, size, mask):
+def _check_index(e, value, size, mask, code):
+    """The mask of the positions that are in range; any other sets the error flag to ``code``: 1 for IndexError, 2 for RuntimeError."""
     limit = e.b.index(size) if isinstance(size, dims.Dim) else e.constant(size, torch.int64)
     low = e.compute("ge", value, e.constant(0, torch.int64), dtype=torch.bool)
     ok = e.compute("logical_and", low, e.compute("lt", value, limit, dtype=torch.bool), dtype=torch.bool)
@@ -413,7 +414,7 @@ def _check_index(e, value, size, mask):
     if name is None:
         name = e._buffers[ERROR] = e.b.buffer(torch.int32, "error")
         e.arguments.append(ERROR)
-    e.b.check(ok, name, 1, mask)
+    e.b.check(ok, name, code, mask)
     return ok
 
 

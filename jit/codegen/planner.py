@@ -214,6 +214,8 @@ class Planner:
         for n, times in self.uses.items():
             if n.op == "input":
                 readers[n] = times
+        if any(n.op in ("gather", "index") for n in self.graph.nodes):
+            return  # an index out of range must be reported before any input has changed
         aliased = {base_of(i) for n in self.graph.nodes if n.op == "aten_call" and returns_alias(n) for i in n.inputs}
         for o in self.graph.outputs:
             if o.mutates is None:
@@ -333,8 +335,8 @@ class Planner:
 
 
 def checked_indexing(graph, options) -> bool:
-    """Whether kernels may read through index tensors: the plan must be able to report an index out of range."""
-    return options.target == "reference"
+    """Whether kernels may read through index tensors: the plan must be able to report an index out of range, which GPU plans cannot."""
+    return all(n.type.device.type == "cpu" for n in graph.nodes if n.op in ("gather", "index"))
 
 
 @functools.lru_cache(maxsize=None)

@@ -221,7 +221,7 @@ def run_plan(compiled, *arguments) -> tuple:
                 slots[step[1]] = torch.zeros(1, dtype=torch.int32)
             elif kind == "check":
                 if slots[step[1]].item():
-                    raise IndexError(step[2])
+                    raise (RuntimeError if slots[step[1]].item() == 2 else IndexError)(step[2])
             elif kind == "free":
                 slots[step[1]] = None
             else:

@@ -29,6 +29,10 @@ Wherever a step below takes sizes, strides, an offset, a grid or ints it takes r
         dst.copy_(src); when dst is an input, or a view of one, its version counter is bumped.
     ("free", slot)
         drops the slot; a no-op for inputs.
+    ("flag", slot)
+        a CPU int32 that is 0, to which a kernel writes when it meets an index out of range. One at a time.
+    ("check", slot, message)
+        raises when the flag is not 0: RuntimeError for 2, else IndexError.
 
 ``outputs`` are slots. An input gives the very object that was passed; a view (made by "view") of an input is made by torch's own operator, so that it is a view to autograd
 and shares the version counter. ``mutates`` lists the inputs that kernels or in-place operators write, whose version counters are bumped after the run.
@@ -141,7 +145,7 @@ class Plan:
             elif kind == "copy":
                 lines.append(f"%{step[1]} <- copy %{step[2]}")
             else:
-                lines.append(f"free %{step[1]}")
+                lines.append(f"{kind} %{step[1]}")
         lines.append(f"outputs: {slots(self.outputs)}" + (f"  mutates: {slots(self.mutates)}" if self.mutates else ""))
         return "\n".join(lines)
 

@@ -46,7 +46,7 @@ struct AtenStep {
 };
 
 struct Step {
-  enum Op : uint8_t { kAlloc, kArena, kTemp, kCpu, kGpu, kAten, kView, kCopy, kFree } op;
+  enum Op : uint8_t { kAlloc, kArena, kTemp, kCpu, kGpu, kAten, kView, kCopy, kFree, kFlag, kCheck } op;
   int32_t dst = -1, src = -1, reg = -1;
   Desc desc;
   void (*function)(void**, const int64_t*) = nullptr;
@@ -54,6 +54,7 @@ struct Step {
   std::array<int32_t, 3> grid{};
   std::shared_ptr<GpuKernel> kernel;
   std::unique_ptr<AtenStep> aten;
+  std::string text;
 };
 
 struct Program {
@@ -207,6 +208,18 @@ class Run {
         }
         case Step::kView: view(s); break;
         case Step::kCopy: tensor(slots_[s.dst]).copy_(tensor(slots_[s.src])); break;
+        case Step::kFlag: {
+          Slot& d = slots_[s.dst];
+          d.clear();
+          flag_ = 0;
+          d.pointer = &flag_;
+          break;
+        }
+        case Step::kCheck:
+          // 2: an error that eager reports as RuntimeError.
+          TORCH_CHECK(flag_ != 2, s.text);
+          TORCH_CHECK_INDEX(flag_ == 0, s.text);
+          break;
         case Step::kFree:
           if (s.dst >= p_.n_inputs) slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
@@ -376,6 +389,7 @@ class Run {
   int64_t inline_regs_[kInlineRegs];
   std::unique_ptr<int64_t[]> heap_regs_;
   int64_t* regs_;
+  int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };
 
 struct NoGil {
@@ -591,10 +605,17 @@ struct Parser {
     } else if (kind == "free") {
       s.op = Step::kFree;
       s.dst = slot(t[1], "free");
+    } else if (kind == "flag") {
+      s.op = Step::kFlag;
+      s.dst = target(t[1], "flag");
+    } else if (kind == "check") {
+      s.op = Step::kCheck;
+      s.dst = slot(t[1], "check");
+      s.text = as_text(t[2], "an error's message");
     } else {
       raise(PyExc_ValueError, "unknown plan step '" + kind + "'");
     }
-    if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.dst >= 0) p.view_root[s.dst] = -1;
+    if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.op != Step::kCheck && s.dst >= 0) p.view_root[s.dst] = -1;
     if (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts) raise(PyExc_ValueError, "a kernel has too many arguments");
     return s;
   }
