@@ -18,7 +18,7 @@ class Guards:
 
     @staticmethod
     def _key(source, kind, payload):
-        if kind in ("eq", "dict_keys"):
+        if kind in ("eq", "dict_keys", "elements"):
             return (source, kind, type(payload), repr(payload))
         return (source, kind, payload if isinstance(payload, (str, int, Source)) else id(payload))
 

@@ -17,6 +17,7 @@ An accessor that cannot be reached makes the check on it fail. Checks are ``(acc
 
     ("type_is", T) ("is", object) ("is_not", object) ("eq", const) ("len", n) ("truth", bool)
     ("dict_keys", keys in order) ("dict_lacks", key) ("no_dict_attr", name) ("type_lacks", name) ("class_lacks", name)
+    ("elements", the elements of a set or frozenset in order of iteration; a set that is watched is read on every call)
     ("tensor", TensorSpec) ("same", accessor) ("distinct", accessor)
     ("no_alias", accessor)          the storages of two tensors do not overlap
     ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``

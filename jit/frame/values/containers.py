@@ -510,7 +510,7 @@ class SetValue(ContainerValue):
                 if not all(isinstance(k, tuple) and all_leaves(k) for k in self.obj):
                     raise Unsupported("a set from outside with elements that are not constants", kind="set-elements")
             if self.source is not None:
-                s.guards.add(self.source, "eq_set", frozenset(self.obj))
+                s.guards.add(self.source, "elements", tuple(self.obj))
             values = [s.wrap_key(k) for k in self.obj]
             self._entries = {v.hash_key(s): v for v in values}
         return self._entries

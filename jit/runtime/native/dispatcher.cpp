@@ -75,6 +75,40 @@ bool entry_matches(EntryObject* e, PyObject* const* locals, Py_ssize_t n) {
   return guards_check(e->guards, locals, n);
 }
 
+// ---- tail calls -------------------------------------------------------------------------------------------------------------
+
+// What a target returns to have another callable go on in its place: TailCall(fn, *args). The dispatcher that called the target calls
+// fn(*args) once the target's own frame is gone, so that a loop of breaks needs no deeper stack and leaves no frames on a traceback.
+struct TailCallObject {
+  PyObject_HEAD
+  PyObject* fn;
+  PyObject* args;
+};
+
+PyTypeObject TailCallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyObject* tail_call_vectorcall(PyObject*, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  Py_ssize_t n = PyVectorcall_NARGS(nargsf);
+  if (n < 1 || (kwnames && PyTuple_GET_SIZE(kwnames))) {
+    PyErr_SetString(PyExc_TypeError, "TailCall(fn, *args)");
+    return nullptr;
+  }
+  Ref tuple = Ref::steal(PyTuple_New(n - 1));
+  if (!tuple) return nullptr;
+  for (Py_ssize_t i = 1; i < n; ++i) PyTuple_SET_ITEM(tuple.get(), i - 1, Py_NewRef(args[i]));
+  PyObject* o = TailCallType.tp_alloc(&TailCallType, 0);
+  if (!o) return nullptr;
+  reinterpret_cast<TailCallObject*>(o)->fn = Py_NewRef(args[0]);
+  reinterpret_cast<TailCallObject*>(o)->args = tuple.release();
+  return o;
+}
+
+void tail_call_dealloc(PyObject* o) {
+  Py_XDECREF(reinterpret_cast<TailCallObject*>(o)->fn);
+  Py_XDECREF(reinterpret_cast<TailCallObject*>(o)->args);
+  Py_TYPE(o)->tp_free(o);
+}
+
 // ---- the dispatcher ---------------------------------------------------------------------------------------------------------
 
 struct DispatcherObject {
@@ -304,9 +338,22 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
   return original ? PyObject_Vectorcall(fn.get(), args, nargsf, kwnames) : result;
 }
 
+// The result of a target, or of the last of the calls that it has asked for. Takes the reference to `result`.
+PyObject* settle(PyObject* result) {
+  while (result && Py_IS_TYPE(result, &TailCallType)) {
+    auto* call = reinterpret_cast<TailCallObject*>(result);
+    Ref fn = Ref::share(call->fn), args = Ref::share(call->args);
+    Py_DECREF(result);
+    PyObject** items = reinterpret_cast<PyTupleObject*>(args.get())->ob_item;
+    Py_ssize_t n = PyTuple_GET_SIZE(args.get());
+    result = Py_IS_TYPE(fn.get(), &DispatcherType) ? call_free(cast(fn.get()), items, (size_t)n, nullptr) : PyObject_Vectorcall(fn.get(), items, (size_t)n, nullptr);
+  }
+  return result;
+}
+
 PyObject* dispatcher_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   DispatcherObject* d = cast(object);
-  if (!d->bound_self) return call_free(d, args, nargsf, kwnames);
+  if (!d->bound_self) return settle(call_free(d, args, nargsf, kwnames));
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), nkw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
   if (nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET) {
     // The slot before the arguments is ours for the length of the call.
@@ -316,13 +363,13 @@ PyObject* dispatcher_call(PyObject* object, PyObject* const* args, size_t nargsf
     shifted[0] = self.get();
     PyObject* result = call_free(d, shifted, (size_t)nargs + 1, kwnames);
     shifted[0] = saved;
-    return result;
+    return settle(result);
   }
   std::vector<PyObject*> all(nargs + nkw + 2);
   Ref self = Ref::share(d->bound_self);
   all[1] = self.get();
   if (nargs + nkw) std::memcpy(all.data() + 2, args, (nargs + nkw) * sizeof(PyObject*));
-  return call_free(d, all.data() + 1, ((size_t)nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+  return settle(call_free(d, all.data() + 1, ((size_t)nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames));
 }
 
 // ---- life -------------------------------------------------------------------------------------------------------------------
@@ -591,6 +638,12 @@ bool init_dispatcher(PyObject* module) {
   EntryType.tp_repr = entry_repr;
   EntryType.tp_getset = entry_getset;
 
+  TailCallType.tp_name = "jit.runtime.native.TailCall";
+  TailCallType.tp_basicsize = sizeof(TailCallObject);
+  TailCallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  TailCallType.tp_dealloc = tail_call_dealloc;
+  TailCallType.tp_vectorcall = tail_call_vectorcall;
+
   DispatcherType.tp_name = "jit.runtime.native.Dispatcher";
   DispatcherType.tp_basicsize = sizeof(DispatcherObject);
   DispatcherType.tp_dictoffset = offsetof(DispatcherObject, dict);
@@ -618,6 +671,7 @@ bool init_dispatcher(PyObject* module) {
   BoundDispatcherType.tp_dealloc = dispatcher_dealloc;
   BoundDispatcherType.tp_new = dispatcher_new;
   BoundDispatcherType.tp_descr_get = bound_get;
+  if (PyType_Ready(&TailCallType) != 0 || PyModule_AddObjectRef(module, "TailCall", (PyObject*)&TailCallType) != 0) return false;
   if (PyType_Ready(&EntryType) != 0 || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0) return false;
   return PyModule_AddObjectRef(module, "Dispatcher", (PyObject*)&DispatcherType) == 0 && PyModule_AddObjectRef(module, "BoundDispatcher", (PyObject*)&BoundDispatcherType) == 0 &&
          PyModule_AddObjectRef(module, "Entry", (PyObject*)&EntryType) == 0 && PyModule_AddFunctions(module, methods) == 0;

@@ -20,13 +20,13 @@ namespace jit {
 namespace {
 
 enum class A : uint8_t { Local, Const, Weak, Watched, DictAttr, GetAttr, TypeAttr, ClassAttr, Type, Item, Cell, Closure, Function, Dict, Grad, Wrapped };
-enum class C : uint8_t { TypeIs, Is, IsNot, Eq, Len, DictKeys, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Tensor, Truth, Same, Distinct, NoAlias, GlobalState, Dims };
+enum class C : uint8_t { TypeIs, Is, IsNot, Eq, Len, DictKeys, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Tensor, Truth, Same, Distinct, NoAlias, GlobalState, Dims, Elements };
 
 const std::pair<const char*, A> kAccessors[] = {
     {"local", A::Local}, {"const", A::Const}, {"weak", A::Weak}, {"dict_attr", A::DictAttr}, {"getattr", A::GetAttr}, {"type_attr", A::TypeAttr}, {"class_attr", A::ClassAttr}, {"type", A::Type},
     {"item", A::Item}, {"cell", A::Cell}, {"closure", A::Closure}, {"function", A::Function}, {"dict", A::Dict}, {"grad", A::Grad}, {"wrapped", A::Wrapped}};
 const std::pair<const char*, C> kChecks[] = {
-    {"type_is", C::TypeIs}, {"is", C::Is}, {"is_not", C::IsNot}, {"eq", C::Eq}, {"len", C::Len}, {"dict_keys", C::DictKeys}, {"dict_lacks", C::DictLacks}, {"no_dict_attr", C::NoDictAttr},
+    {"type_is", C::TypeIs}, {"is", C::Is}, {"is_not", C::IsNot}, {"eq", C::Eq}, {"len", C::Len}, {"dict_keys", C::DictKeys}, {"elements", C::Elements}, {"dict_lacks", C::DictLacks}, {"no_dict_attr", C::NoDictAttr},
     {"type_lacks", C::TypeLacks}, {"class_lacks", C::ClassLacks}, {"tensor", C::Tensor}, {"truth", C::Truth}, {"same", C::Same}, {"distinct", C::Distinct}, {"no_alias", C::NoAlias}, {"global_state", C::GlobalState}, {"dims", C::Dims}};
 
 struct Accessor {
@@ -343,6 +343,7 @@ class Evaluator {
       case C::Eq: return const_equal(c.payload.get(), o);
       case C::Len: return length(c, o);
       case C::DictKeys: return dict_keys(c, o);
+      case C::Elements: return elements(c, o);
       case C::DictLacks: return lacks(c, o);
       case C::NoDictAttr: return no_dict_attr(c, o);
       case C::TypeLacks: {
@@ -505,6 +506,15 @@ class Evaluator {
     Py_ssize_t n = PyObject_Size(o);
     if (n < 0) PyErr_Clear();
     return n == c.number;
+  }
+
+  // The elements of a set, in the order of iteration.
+  bool elements(const Check& c, PyObject* o) {
+    if (!PyAnySet_Check(o) || PySet_GET_SIZE(o) != PyTuple_GET_SIZE(c.payload.get())) return false;
+    if (!PyFrozenSet_CheckExact(o)) volatile_read();
+    Ref now = Ref::steal(PySequence_Tuple(o));
+    if (!now) PyErr_Clear();
+    return now && const_equal(c.payload.get(), now.get());
   }
 
   bool dict_keys(const Check& c, PyObject* o) {
@@ -826,7 +836,8 @@ struct Parser {
         break;
       case C::Len: c.number = as_int(payload, "len"); break;
       case C::Truth: c.number = PyObject_IsTrue(payload); break;
-      case C::DictKeys: c.payload = Ref::steal(checked(PySequence_Tuple(payload))); break;
+      case C::DictKeys:
+      case C::Elements: c.payload = Ref::steal(checked(PySequence_Tuple(payload))); break;
       case C::DictLacks:
       case C::NoDictAttr:
       case C::TypeLacks:
