@@ -25,9 +25,10 @@ from jit.errors import CompileError
 # No -ffast-math: NaN, infinities, signed zeros and the order of additions outside an explicit simd reduction are kept.
 # -fno-math-errno and -fno-trapping-math only give up errno and floating-point exception flags, without which nothing with a call or a
 # select in it is vectorised. 512-bit vectors are asked for because g++ prefers 256 on most processors that have them: measured on Sapphire
-# Rapids, tanh, exp and NaN-propagating maxima run 1.3 to 1.7 times faster with 512; elsewhere the option has no effect. -ffp-contract=off would forbid fused multiply-add; the default lets a*b+c be one rounding.
+# Rapids, tanh, exp and NaN-propagating maxima run 1.3 to 1.7 times faster with 512; elsewhere the option has no effect. -ffp-contract=off keeps
+# a*b+c at two roundings, as eager has it (x*x - y*y is 0 for x == y); helpers that want a fused multiply-add say so.
 FLAGS = (
-    "-std=c++17", "-O3", "-march=native", *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()), "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
+    "-std=c++17", "-O3", "-march=native", *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()), "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
     "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-fno-semantic-interposition",
     "-fvisibility=hidden", "-fno-plt", "-w",
 )  # fmt: skip

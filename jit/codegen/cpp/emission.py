@@ -31,6 +31,11 @@ extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);
 extern "C" int omp_get_max_threads(void);
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#ifdef __FMA__
+#define FMA(a, b, c) __builtin_fmaf(a, b, c)
+#else
+#define FMA(a, b, c) ((a) * (b) + (c))
+#endif
 #define PART static __attribute__((noinline)) void
 """
 
@@ -138,6 +143,7 @@ class KernelText:
         self.kernel = kernel = self.layout.kernel
         self.name, self.threads = name, threads
         self.lines, self.indent = [], 0
+        self.divisor = {}  # statement number of a division -> name of its prepared divisor
         self.states = {}  # statement number of a Reduce -> its state
         self.names = {}
         for prefix, group in (("x", kernel.axes + kernel.raxes), ("b", kernel.buffers)):
@@ -484,7 +490,8 @@ class KernelText:
             short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
             if short and (s.op in ops._COMPARE or (s.op == "cast" and s.dtype.is_floating_point)):
                 args = [self.narrow[a] for a in s.args]
-            text = ops.expression(s.op, args, kinds, s.dtype, constants)
+            z = self.divisor.get(i)
+            text = f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z else ops.expression(s.op, args, kinds, s.dtype, constants)
         self.put(f"const {ops.c_type(s.dtype) if not isinstance(s, loops.Load) else ops.c_type(self.dtypes[s.dst])} {name} = {text};")
         self.value[s.dst] = name
 
@@ -600,6 +607,7 @@ class KernelText:
         for i in checks:
             self.put(f"int bad{i} = 0;")
         access = self._accesses(statements)
+        self._divisors(statements)
         if not stripped:
             self._simd(checks)
             with self.braces(f"for (int64_t j = {self.lo}; j < {self.hi}; j++)"):
@@ -609,6 +617,17 @@ class KernelText:
             self._strips(statements, states, scans, checks, access)
         for i in checks:
             self.put(f"if (bad{i}) {self.names[body[i].buffer]}[0] = {body[i].code};")
+
+    def _divisors(self, statements):
+        """Prepare the divisors that are the same along the vector axis: a vector division takes as long as ten multiplications."""
+        lay, self.divisor = self.layout, {}
+        if hint(lay.vector.extent) < 64:
+            return
+        for i in statements:
+            s = self.kernel.body[i]
+            if isinstance(s, loops.Compute) and s.op == "div" and s.dtype is torch.float32 and s.args[1] not in lay.varying and s.args[1] in self.value and s.dst in lay.varying:
+                name = self.divisor[i] = f"z{i}_{len(self.lines)}"
+                self.put(f"const Divisor {name} = divisor({self.value[s.args[1]]});")
 
     def _simd(self, checks):
         clause = f" reduction(|: {', '.join(f'bad{i}' for i in checks)})" if checks else ""
@@ -652,20 +671,39 @@ class KernelText:
             self.put(f"alignas(64) {ops.memory_type(self.dtypes[n])} c{self.names[n]}[{self.strip}];")
         for p in range(len(scans) + 1):
             here = [i for i in statements if phase[i] == p and i not in scans]
-            if here:
-                self._simd([c for c in checks if c in here])
-                with self.braces(f"for (int l = 0; l < {count}; l++)"):
+            scan = scans[p] if p < len(scans) else None
+            fused = scan is not None and body[scan].arg not in lay.kept and all(isinstance(body[i], (loops.Load, loops.Compute, loops.IndexValue)) for i in here)
+            with contextlib.ExitStack() as stack:
+                if fused:
+                    self._open_scan(scan)
+                elif here:
+                    self._simd([c for c in checks if c in here])
+                if here or fused:
+                    stack.enter_context(self.braces(f"for (int l = 0; l < {count}; l++)"))
                     self.put("const int64_t j = j0 + l;")
-                    for n in crossing:
-                        if phase[lay.definition[n]] < p or (lay.definition[n] in scans and phase[lay.definition[n]] == p):
-                            self.value[n] = f"c{self.names[n]}[l]"
-                    for i in here:
-                        self._element(i, access, {s: f"o{s}[l]" for s in streams}, "l")
-                        if not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce)) and body[i].dst in crossing:
-                            self.put(f"c{self.names[body[i].dst]}[l] = {self.value[body[i].dst]};")
-            for i in scans:
-                if phase[i] == p + 1:
-                    self._scan_strip(i, count, crossing)
+                for n in crossing:
+                    d = lay.definition[n]
+                    if d in scans and phase[d] <= p:
+                        self.value[n] = f"(t{self.names[n]} + c{self.names[n]}[l])"
+                    elif phase[d] < p:
+                        self.value[n] = f"c{self.names[n]}[l]"
+                for i in here:
+                    self._element(i, access, {s: f"o{s}[l]" for s in streams}, "l")
+                    if not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce)) and body[i].dst in crossing and not (fused and body[i].dst == body[scan].arg):
+                        self.put(f"c{self.names[body[i].dst]}[l] = {self.value[body[i].dst]};")
+                if fused:
+                    self._scan_element(scan, self.value[body[scan].arg])
+            if scan is not None and not fused:
+                self._open_scan(scan)
+                with self.braces(f"for (int l = 0; l < {count}; l++)"):
+                    name, arg = self.names[body[scan].arg], body[scan].arg
+                    self._scan_element(scan, f"c{name}[l]" if arg in crossing else f"k{name}[{self._kept_index()} + j0 + l]" if arg in lay.kept else self.value[arg])
+            if scan is not None:
+                name = self.names[body[scan].dst]
+                self.put(f"const {ops.c_type(body[scan].dtype)} t{name} = ({ops.c_type(body[scan].dtype)})s{name};")
+                self.put(f"s{name} += run{name};")
+                if body[scan].dst in lay.kept:
+                    self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = t{name} + c{name}[l];")
         for i in streams:
             kind = ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)
             self.put(f"stream<{self.strip} * (int)sizeof({kind})>({access[i]} + j0, o{i});")
@@ -688,23 +726,17 @@ class KernelText:
         crossing |= {body[i].dst for i in scans}
         return phase, crossing
 
-    def _scan_strip(self, i: int, count: str, crossing):
+    def _open_scan(self, i: int):
+        """The head of a loop that leaves the running values within a strip in an array; what came before the strip is added where they are used."""
         s = self.kernel.body[i]
-        name, kind = self.names[s.dst], ops.c_type(s.dtype)
-        if s.arg in crossing:
-            arg = f"c{self.names[s.arg]}[l]"
-        else:
-            arg = f"k{self.names[s.arg]}[{self._kept_index()} + j0 + l]" if s.arg in self.layout.kept else self.value[s.arg]
-        running = f"run{name}"
-        self.put(f"{kind} {running} = 0;")
-        self.put(f"#pragma omp simd reduction(inscan, +: {running})")
-        with self.braces(f"for (int l = 0; l < {count}; l++)"):
-            self.put(f"{running} += {arg};")
-            self.put(f"#pragma omp scan inclusive({running})")
-            self.put(f"c{name}[l] = {running};")
-        self.put("#pragma omp simd")
-        self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = ({kind})(s{name} + c{name}[l]);")
-        self.put(f"s{name} += {running};")
+        self.put(f"{ops.c_type(s.dtype)} run{self.names[s.dst]} = 0;")
+        self.put(f"#pragma omp simd reduction(inscan, +: run{self.names[s.dst]})")
+
+    def _scan_element(self, i: int, arg: str):
+        name = self.names[self.kernel.body[i].dst]
+        self.put(f"run{name} += {arg};")
+        self.put(f"#pragma omp scan inclusive(run{name})")
+        self.put(f"c{name}[l] = run{name};")
 
     def _accesses(self, statements) -> dict:
         """Pointers that the vector loop indexes by position alone: statement number -> name, declared here."""
