@@ -73,6 +73,7 @@ class Op:
     alias: bool = False
     raw: bool = False
     pointwise: bool = False
+    wraps: bool = False
 
 
 OPS: dict[str, Op] = {}
@@ -89,12 +90,15 @@ def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool =
     return register
 
 
-def pointwise(*names: str):
-    """Register an elementwise expansion; the result's strides follow the tensor arguments."""
+def pointwise(*names: str, wraps: bool = False):
+    """Register an elementwise expansion; the result's strides follow the tensor arguments.
+
+    ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on strides.
+    """
 
     def register(fn):
         for name in names:
-            OPS[name] = Op(name, fn, pointwise=True)
+            OPS[name] = Op(name, fn, pointwise=True, wraps=wraps)
         return fn
 
     return register

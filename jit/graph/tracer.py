@@ -11,7 +11,7 @@ import torch
 from jit.errors import EagerRaises, JitError, Unsupported
 from jit.graph import aten, layout
 from jit.graph.binding import resolve
-from jit.graph.build import Builder, is_number
+from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, conform, overlaps_itself, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
@@ -19,6 +19,9 @@ from jit.graph.registry import OPS, Op
 
 RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
+
+
+_WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
 
 class Tracer:
@@ -172,7 +175,7 @@ class Tracer:
         if result is NotImplemented:
             return self._call_aten(name, args, kwargs, overload)
         if entry.pointwise:
-            result = self._iterator_layout(result, handles, start)
+            result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
         return self.wrap(result, handles, entry.alias, start)
 
     def compute(self, name: str, args, kwargs):
@@ -238,10 +241,23 @@ class Tracer:
             return NamedResult(value.cls, value.fields, targets)
         return out
 
-    def _iterator_layout(self, node: Node, handles, start: int) -> Node:
-        """Give the result of an elementwise op the strides that TensorIterator computes from its tensor arguments."""
-        types = [h.type for h in handles]
-        strides = layout.iterator_strides(node.type.shape, types) if types else node.type.strides
+    def _iterator_layout(self, node: Node, args, start: int, wraps: bool) -> Node:
+        """Give the result of an elementwise op the strides that TensorIterator computes from its operands.
+
+        On CPU, operands of another dtype than the common one are converted first, which makes them dense.
+        """
+        tensors = [a for a in args if isinstance(a, Node)]
+        types = [a.type for a in tensors]
+        if not types:
+            return node
+        if wraps and any(is_number(a) for a in args[:3]):
+            types.append(_WRAPPED)
+        if types[0].device.type == "cpu" and any(not t.is_contiguous for t in types):
+            common = result_dtype(*(a for a in args if isinstance(a, Node) or is_number(a)))
+            if node.type.dtype.is_floating_point and not common.is_floating_point:
+                common = node.type.dtype
+            types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool else t.replace(strides=layout.preserved_strides(t)) for t in types]
+        strides = layout.iterator_strides(node.type.shape, types)
         if same_ints(strides, node.type.strides):
             return node
         if node.id >= start and node.op not in ("permute", "reshape", "expand", "slice", "scalar", "input"):

@@ -127,7 +127,7 @@ def _scaled(b, x: Node, alpha) -> Node:
     return x if type(alpha) in (int, float) and alpha == 1 else b.mul(x, alpha)
 
 
-@pointwise("add")
+@pointwise("add", wraps=True)
 def add(b, self, other, *, alpha=1):
     x, y = b.promote(self, other)
     if x.dtype is torch.bool:
@@ -137,7 +137,7 @@ def add(b, self, other, *, alpha=1):
     return b.add(x, _scaled(b, y, alpha))
 
 
-@pointwise("sub", "subtract")
+@pointwise("sub", "subtract", wraps=True)
 def sub(b, self, other, *, alpha=1):
     x, y = b.promote(self, other)
     if x.dtype is torch.bool:
@@ -147,7 +147,7 @@ def sub(b, self, other, *, alpha=1):
     return b.sub(x, _scaled(b, y, alpha))
 
 
-@pointwise("rsub")
+@pointwise("rsub", wraps=True)
 def rsub(b, self, other, *, alpha=1):
     x, y = b.promote(self, other)
     if x.dtype is torch.bool:
@@ -155,13 +155,13 @@ def rsub(b, self, other, *, alpha=1):
     return b.sub(y, _scaled(b, x, alpha))
 
 
-@pointwise("mul", "multiply")
+@pointwise("mul", "multiply", wraps=True)
 def mul(b, self, other):
     x, y = b.promote(self, other)
     return b.logical_and(x, y) if x.dtype is torch.bool else b.mul(x, y)
 
 
-@pointwise("div", "divide")
+@pointwise("div", "divide", wraps=True)
 def div(b, self, other, *, rounding_mode=None):
     if rounding_mode is None:
         x, y = b.promote(self, other, to_float=True)
@@ -174,13 +174,13 @@ def div(b, self, other, *, rounding_mode=None):
     return b.binary("floor_div" if rounding_mode == "floor" else "trunc_div", x, y)
 
 
-@pointwise("true_divide")
+@pointwise("true_divide", wraps=True)
 def true_divide(b, self, other):
     x, y = b.promote(self, other, to_float=True)
     return b.div(x, y)
 
 
-@pointwise("rdiv")
+@pointwise("rdiv", wraps=True)
 def rdiv(b, self, other):
     """``number / tensor``: eager multiplies the reciprocal."""
     (x,) = b.promote(self, to_float=True)
@@ -189,28 +189,28 @@ def rdiv(b, self, other):
     return b.mul(x, y)
 
 
-@pointwise("floor_divide")
+@pointwise("floor_divide", wraps=True)
 def floor_divide(b, self, other):
     return div(b, self, other, rounding_mode="floor")
 
 
-@pointwise("rfloor_divide")
+@pointwise("rfloor_divide", wraps=True)
 def rfloor_divide(b, self, other):
     return div(b, other, self, rounding_mode="floor")
 
 
-@pointwise("remainder")
+@pointwise("remainder", wraps=True)
 def remainder(b, self, other):
     x, y = b.promote(self, other)
     return NotImplemented if x.dtype is torch.bool else b.remainder(x, y)
 
 
-@pointwise("rremainder")
+@pointwise("rremainder", wraps=True)
 def rremainder(b, self, other):
     return remainder(b, other, self)
 
 
-@pointwise("fmod")
+@pointwise("fmod", wraps=True)
 def fmod(b, self, other):
     x, y = b.promote(self, other)
     return NotImplemented if x.dtype is torch.bool else b.fmod(x, y)
@@ -249,7 +249,7 @@ def pow_(b, self, exponent):
     return NotImplemented if x.dtype is torch.bool else b.pow(x, y)
 
 
-@pointwise("rpow")
+@pointwise("rpow", wraps=True)
 def rpow(b, self, other):
     return pow_(b, other, self)
 
@@ -287,7 +287,7 @@ def _bitwise(prim, bool_prim):
             raise RuntimeError(f'"{prim}_cpu" not implemented for \'{x.dtype}\'')
         return b.binary(bool_prim if x.dtype is torch.bool else prim, x, y)
 
-    pointwise(prim)(expand)
+    pointwise(prim, wraps=True)(expand)
 
 
 for _name in ("and", "or", "xor"):
@@ -302,8 +302,8 @@ def _shift(name, prim):
     return expand
 
 
-pointwise("bitwise_left_shift", "__lshift__")(_shift("left", "shl"))
-pointwise("bitwise_right_shift", "__rshift__")(_shift("right", "shr"))
+pointwise("bitwise_left_shift", "__lshift__", wraps=True)(_shift("left", "shl"))
+pointwise("bitwise_right_shift", "__rshift__", wraps=True)(_shift("right", "shr"))
 
 
 def _logical(prim):
@@ -328,7 +328,7 @@ def _comparison(prim, *names):
         x, y = b.promote(self, other)
         return b.binary(prim, x, y)
 
-    pointwise(prim, *names)(expand)
+    pointwise(prim, *names, wraps=True)(expand)
 
 
 _comparison("eq")
@@ -342,7 +342,7 @@ _comparison("ge", "greater_equal")
 # three operands
 
 
-@pointwise("where")
+@pointwise("where", wraps=True)
 def where(b, condition, self=None, other=None):
     if self is None:
         return NotImplemented
@@ -354,7 +354,7 @@ def where(b, condition, self=None, other=None):
     return b.where(condition, x, y)
 
 
-@pointwise("where_method")
+@pointwise("where_method", wraps=True)
 def where_method(b, self, condition, other):
     return where(b, condition, self, other)
 
@@ -373,8 +373,8 @@ def masked_fill(b, self, mask, value):
 
     shape = layout.broadcast_shapes(self.shape, mask.shape)
     result = b.where(mask, value, self)
-    strides = layout.preserved_strides(b.expand(self, shape).type)
-    result.type = result.type.replace(strides=strides)
+    # Eager makes a row-major copy and fills that.
+    result.type = result.type.replace(strides=layout.contiguous_strides(shape))
     return result
 
 
