@@ -28,6 +28,7 @@ from jit import config, logs
 from jit.errors import CompileError
 
 MODULE = "_jit_native"
+KEEP_DAYS = 30
 SOURCE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers")
 
@@ -154,6 +155,15 @@ def _build_in(folder: str) -> str:
     return library
 
 
+def _drop_old(parent: str, keep: str):
+    """Remove the builds that no process has loaded for KEEP_DAYS; each load touches its folder."""
+    for name in os.listdir(parent):
+        folder = os.path.join(parent, name)
+        with contextlib.suppress(OSError):
+            if name != keep and time.time() - os.stat(folder).st_mtime > KEEP_DAYS * 86400:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def library_path() -> str:
     """Path of the built library, building it if need be. Raises CompileError when it cannot be built."""
     key = digest()
@@ -164,10 +174,13 @@ def library_path() -> str:
         for part in (config.cache_dir, os.path.dirname(folder), folder):
             _check_owner(part)
         library = os.path.join(folder, MODULE + ".so")
-        if _intact(library):
-            return library
-        with _lock(os.path.join(folder, "lock")):
-            return library if _intact(library) else _build_in(folder)
+        if not _intact(library):
+            with _lock(os.path.join(folder, "lock")):
+                if not _intact(library):
+                    _build_in(folder)
+                    _drop_old(os.path.dirname(folder), keep=key)
+        os.utime(folder)
+        return library
     except OSError as e:
         private = tempfile.mkdtemp(prefix="jit-runtime-")
         atexit.register(shutil.rmtree, private, ignore_errors=True)

@@ -1,0 +1,29 @@
+"""``python -m jit COMMAND``: one entry of the table per command."""
+
+from __future__ import annotations
+
+import sys
+
+
+def _doctor(arguments):
+    from jit.runtime import doctor
+
+    return doctor.main(arguments)
+
+
+COMMANDS = {
+    "doctor": (_doctor, "build the native runtime and check the toolchain; exit status 1 when something is missing"),
+}
+
+
+def main(arguments) -> int:
+    if arguments and arguments[0] in COMMANDS:
+        return COMMANDS[arguments[0]][0](arguments[1:])
+    usage = "usage: python -m jit COMMAND\n" + "\n".join(f"  {name:10s} {text}" for name, (_, text) in COMMANDS.items())
+    asked = not arguments or arguments[0] in ("-h", "--help", "help")
+    print(usage if asked else f"unknown command {arguments[0]!r}\n{usage}", file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

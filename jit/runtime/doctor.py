@@ -1,0 +1,184 @@
+"""``python -m jit doctor``: builds the native runtime ahead of use and checks what compiling needs. Each failure says how to cure it.
+
+A check is a function in the table; it returns a line for the user, or raises ``Problem``. A problem is fatal when compiled code cannot run without the thing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+CHECKS: list = []
+
+
+class Problem(Exception):
+    """What is wrong and how to cure it."""
+
+    def __init__(self, what: str, cure: str, fatal: bool = True):
+        super().__init__(what)
+        self.what, self.cure, self.fatal = what, cure, fatal
+
+
+def check(name: str):
+    """Decorator: add a check under a name. The order is that of the file, which is that of dependence."""
+
+    def add(function):
+        CHECKS.append((name, function))
+        return function
+
+    return add
+
+
+@check("python")
+def _python():
+    if sys.implementation.name != "cpython" or not (3, 11) <= sys.version_info[:2] <= (3, 12):
+        raise Problem(f"{sys.implementation.name} {sys.version.split()[0]} is not supported", "use CPython 3.11 or 3.12")
+    return f"CPython {sys.version.split()[0]}"
+
+
+@check("torch")
+def _torch():
+    import torch
+
+    version = tuple(int(x) for x in re.findall(r"\d+", torch.__version__)[:2])
+    if version < (2, 11):
+        raise Problem(f"torch {torch.__version__} is too old", "install torch 2.11 or newer")
+    return f"{torch.__version__} in {os.path.dirname(torch.__file__)}"
+
+
+@check("compiler")
+def _compiler():
+    from jit.errors import CompileError
+    from jit.runtime import build
+
+    try:
+        path = build.compiler()
+    except CompileError as e:
+        raise Problem(str(e).split(" Cure: ")[0], str(e).split(" Cure: ")[-1]) from None
+    version = subprocess.run([path, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True).stdout.strip()
+    if not version or int(version.split(".")[0]) < 11:
+        raise Problem(f"{path} is version {version or 'unknown'}", "install g++ 11 or newer, or point CXX at one")
+    return f"{path} {version}"
+
+
+@check("python headers")
+def _headers():
+    folder = sysconfig.get_paths()["include"]
+    if not os.path.exists(os.path.join(folder, "Python.h")):
+        raise Problem(f"no Python.h in {folder}", "install Python's development files (Debian: apt-get install python3-dev)")
+    return folder
+
+
+@check("cache folder")
+def _cache():
+    from jit import config
+
+    try:
+        os.makedirs(config.cache_dir, mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=config.cache_dir):
+            pass
+    except OSError as e:
+        raise Problem(f"{config.cache_dir} cannot be written ({e})", "set JIT_CACHE_DIR to a folder that you can write; without one everything is compiled anew in each process", fatal=False) from None
+    free = shutil.disk_usage(config.cache_dir).free
+    if free < 256 << 20:
+        raise Problem(f"{config.cache_dir} has {free >> 20} MB left", "free some space, or set JIT_CACHE_DIR to another disk", fatal=False)
+    return config.cache_dir
+
+
+@check("native runtime")
+def _native():
+    from jit.errors import CompileError
+    from jit.runtime import native
+
+    try:
+        return f"built: {native().__file__}"
+    except CompileError as e:
+        raise Problem(str(e), "see the compiler's output above; a newer g++ (or CXX=...) cures most") from None
+
+
+def openmp_libraries() -> list[str]:
+    """Paths of the OpenMP runtimes that this process has loaded."""
+    with open("/proc/self/maps") as f:
+        files = {line.split(maxsplit=5)[5].strip() for line in f if line.count("/")}
+    return sorted({os.path.realpath(p) for p in files if re.match(r"lib(gomp|iomp5|omp)\b", os.path.basename(p))})
+
+
+@check("openmp")
+def _openmp():
+    import torch
+
+    from jit.runtime import build
+
+    source = 'extern "C" int omp_get_max_threads(); extern "C" int threads() { int n = 0;\n#pragma omp parallel reduction(+:n)\nn += 1;\nreturn n; }\n'
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "probe")
+        with open(path + ".cpp", "w") as f:
+            f.write(source)
+        done = subprocess.run([build.compiler(), "-O1", "-fopenmp", "-shared", "-fPIC", path + ".cpp", "-o", path + ".so"], capture_output=True, text=True)
+        if done.returncode:
+            raise Problem(f"the compiler cannot build OpenMP code: {done.stderr.strip()[-500:]}", "install libgomp's development files (Debian: they come with g++)")
+        try:
+            threads = ctypes.CDLL(path + ".so").threads()
+        except OSError as e:
+            raise Problem(f"OpenMP code does not load: {e}", "install libgomp (Debian: apt-get install libgomp1)") from None
+    found = openmp_libraries()
+    home = os.path.realpath(os.path.dirname(torch.__file__))
+    site = os.path.dirname(home)
+    if len(found) > 1:
+        raise Problem(
+            f"{len(found)} OpenMP runtimes are loaded, which makes threads fight: {', '.join(found)}",
+            "import torch before anything that brings another one, and remove the other from LD_PRELOAD and LD_LIBRARY_PATH",
+        )
+    if found and not found[0].startswith(site):
+        raise Problem(f"the OpenMP runtime is {found[0]}, not torch's own", "remove it from LD_PRELOAD and LD_LIBRARY_PATH, and import torch first", fatal=False)
+    return f"{found[0] if found else 'statically linked'}, {threads} threads"
+
+
+@check("triton")
+def _triton():
+    import torch
+
+    try:
+        import triton
+    except Exception as e:
+        raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}", "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
+    return triton.__version__
+
+
+@check("cuda")
+def _cuda():
+    import torch
+
+    if torch.version.cuda is None:
+        return "torch is built without CUDA: CPU only"
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as e:
+        raise Problem(f"torch is built for CUDA {torch.version.cuda}, but the driver is missing: {e}", "install the NVIDIA driver if this machine has a GPU; the CPU works without", fatal=False) from None
+    if not torch.cuda.is_available():
+        raise Problem("the CUDA driver is there but torch sees no GPU", "check nvidia-smi, CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA " + torch.version.cuda, fatal=False)
+    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):
+        raise Problem("torch has no _cuda_getCurrentRawStream", "use a torch release from 2.11 on")
+    return ", ".join(f"{torch.cuda.get_device_name(i)} (sm_{''.join(map(str, torch.cuda.get_device_capability(i)))})" for i in range(torch.cuda.device_count()))
+
+
+def main(arguments=()) -> int:
+    """Run all checks, print a line for each; 1 when one that matters failed."""
+    failed = False
+    for name, function in CHECKS:
+        try:
+            print(f"ok    {name}: {function()}")
+        except Problem as p:
+            failed |= p.fatal
+            print(f"{'FAIL' if p.fatal else 'warn'}  {name}: {p.what}\n      cure: {p.cure}")
+        except Exception as e:
+            failed = True
+            print(f"FAIL  {name}: {type(e).__name__}: {e}\n      cure: the checks before this one may say why")
+    print("something is missing" if failed else "ready")
+    return int(failed)
