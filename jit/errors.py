@@ -20,6 +20,7 @@ class Unsupported(JitError):
     def __init__(self, why: str, hint: str = "", where: tuple | None = None, kind: str = ""):
         super().__init__(why)
         self.why, self.hint, self.where, self.kind = why, hint, where, kind
+        self.frames: list = []  # the frames that were being executed, the outermost first, as far as each can be resumed
 
     def __str__(self):
         text = self.why

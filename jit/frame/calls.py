@@ -22,7 +22,7 @@ MAX_DEPTH = 120
 class Calls:
     """The part of ``Session`` that calls things."""
 
-    def call_function(self, fn: FunctionValue, args, kwargs) -> Value:
+    def call_function(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
         """Call a Python function: by table, as a torch operation, or inlined."""
         real = fn.obj
         if real is not None:
@@ -36,10 +36,10 @@ class Calls:
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
                 return self.torch_call(real, args, kwargs)
-        return self.inline(fn, args, kwargs)
+        return self.inline(fn, args, kwargs, direct)
 
-    def inline(self, fn: FunctionValue, args, kwargs) -> Value:
-        """Execute a Python function symbolically with these arguments."""
+    def inline(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
+        """Execute a Python function symbolically with these arguments. ``direct``: a call instruction enters it."""
         from .executor import Frame
         from .values.generators import GeneratorValue
 
@@ -51,6 +51,7 @@ class Calls:
         frame = Frame(self, fn, self.bind(fn, args, kwargs))
         if code.co_flags & inspect.CO_GENERATOR:
             return GeneratorValue(frame)
+        frame.spliceable = direct
         return frame.run_inlined()
 
     def bind(self, fn: FunctionValue, args, kwargs) -> dict[str, Value]:

@@ -17,26 +17,15 @@ from .. import logs
 from ..errors import EagerRaises, NeedsEager, Unsupported
 from . import breaks, library  # noqa: F401
 from . import source as src
-from .canonical import NEXT, OPS
-from .decode import decode
+from .break_code import BreakCode, Broken
 from .emit import Emitter
-from .executor import HANDLERS, NULL, Frame, Returned, Yielded
-from .resume import make_resume
+from .executor import Frame, Returned
 from .session import Session
 from .values.base import Raised
-from .values.constant import Constant, DimValue
-from .values.functions import CellValue, FunctionValue
+from .values.constant import Constant
+from .values.functions import FunctionValue
 
 bytecode_log = logs.channel("bytecode")
-
-# Instructions that the rewritten bytecode may run itself at a break, with its stack restored.
-RUNNABLE = frozenset(
-    "CALL CALL_FUNCTION_EX BINARY_OP UNARY_NEGATIVE UNARY_POSITIVE UNARY_NOT UNARY_INVERT COMPARE_OP CONTAINS_OP IS_OP BINARY_SUBSCR "
-    "STORE_SUBSCR DELETE_SUBSCR BINARY_SLICE STORE_SLICE LOAD_ATTR LOAD_METHOD STORE_ATTR DELETE_ATTR LOAD_GLOBAL STORE_GLOBAL GET_ITER "
-    "FORMAT_VALUE BUILD_STRING BUILD_MAP BUILD_SET LIST_EXTEND DICT_UPDATE DICT_MERGE UNPACK_SEQUENCE UNPACK_EX IMPORT_NAME IMPORT_FROM "
-    "BEFORE_WITH".split())
-BRANCHES = frozenset("POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE".split())
-
 
 @dataclasses.dataclass
 class Captured:
@@ -74,18 +63,23 @@ class Capture:
     def __init__(self, fn, values, settings, dynamic=None, bound=None):
         self.fn, self.settings = fn, settings
         self.session = Session(dynamic)
-        code = fn.code if isinstance(fn, FunctionValue) else fn.__code__
+        s = self.session
+        resumed = getattr(fn, "_jit_resumed", None)
+        if resumed is None:
+            code, first = fn.__code__, 0
+            function = s.wrap(fn, src.Const(fn, fn.__qualname__))
+        else:
+            code, first = resumed, len(resumed.co_freevars)
+            cells = [s.wrap_cell(cell, src.Local(i, name)) for i, (name, cell) in enumerate(zip(code.co_freevars, values))]
+            function = FunctionValue(code=code, globals=fn._jit_namespace, closure=tuple(cells), qualname=fn.__qualname__)
         self.code = code
         n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        self.names = code.co_varnames[:n]
         locals_ = {}
-        for i, (name, value) in enumerate(zip(self.names, values)):
-            if bound is not None and i == 0:
-                locals_[name] = self.session.wrap(value, src.Const(value, name))
-            else:
-                locals_[name] = self.session.wrap(value, src.Local(i, name))
-        function = self.session.wrap(fn, src.Const(fn, fn.__qualname__))
-        self.frame = Frame(self.session, function, locals_)
+        for i, (name, value) in enumerate(zip(code.co_varnames[:n], values[first:]), first):
+            known = bound is not None and i == 0
+            locals_[name] = s.wrap(value, src.Const(value, name) if known else src.Local(i, name))
+        self.arguments = len(values)
+        self.frame = Frame(s, function, locals_)
         self.breaks: list = []
 
     def run(self) -> Captured:
@@ -98,12 +92,12 @@ class Capture:
             outcome = self.execute()
             if outcome[0] == "returned":
                 return self.finish_return(outcome[1])
-            error, mark, stack = outcome[1:]
+            error, chain = outcome[1:]
             if isinstance(error, NeedsEager):
                 raise error
             if settings.fullgraph:
                 raise error
-            return self.finish_break(error, mark, stack)
+            return self.finish_break(error, chain)
         except Unsupported as error:
             if settings.fullgraph and error.kind not in ("raises", "gradient", "generator-target"):
                 raise
@@ -119,38 +113,24 @@ class Capture:
         return self.frame.where()
 
     def execute(self):
-        """Run the outermost frame, with a checkpoint before each instruction."""
+        """Run the outermost frame: ("returned", value) or ("broke", error, the frames at the break)."""
         frame, s = self.frame, self.session
+        frame.spliceable = True
         s.frames.append(frame)
-        instructions = frame.instructions
         try:
-            while True:
-                instr = instructions[frame.pc]
-                mark, stack = s.checkpoint(), list(frame.stack)
-                try:
-                    handler = HANDLERS.get(instr.op)
-                    if handler is None:
-                        raise Unsupported(f"bytecode instruction {instr.op}", kind="opcode")
-                    following = handler(frame, instr)
-                except Raised as raised:
-                    try:
-                        frame.pc = frame.unwind(instr, raised)
-                    except Raised:
-                        raise self.escaping(raised) from None
-                    continue
-                except RecursionError:
-                    error = Unsupported("the capture is nested too deeply", kind="too-deep")
-                    return "broke", error, mark, stack
-                except EagerRaises as raises:
-                    error = NeedsEager(f"the program raises {type(raises.error).__name__}", kind="raises")
-                    return "broke", error, mark, stack
-                except Unsupported as error:
-                    if error.where is None:
-                        error.where = frame.where()
-                    return "broke", error, mark, stack
-                frame.pc = frame.pc + 1 if following is None else following
+            frame.loop()
         except Returned as done:
             return "returned", done.value
+        except Raised as raised:
+            raise self.escaping(raised) from None
+        except RecursionError:
+            raise NeedsEager("the capture is nested too deeply", kind="too-deep") from None
+        except EagerRaises as raises:
+            raise NeedsEager(f"the program raises {type(raises.error).__name__}", kind="raises") from None
+        except Unsupported as error:
+            chain = [Broken(f, f.mark, f.stack) for f in error.frames]
+            chain[-1].stack = chain[-1].frame.kept
+            return "broke", error, chain
         finally:
             s.frames[:] = []
 
@@ -164,8 +144,8 @@ class Capture:
     # -- finishing ------------------------------------------------------------------------------------------------
 
     def emitter(self) -> Emitter:
-        e = Emitter(self.session, self.code, self.names)
-        e.code_globals = self.fn.__globals__
+        e = Emitter(self.session, self.code, self.arguments)
+        e.code_globals = self.frame.globals
         return e
 
     def effects(self):
@@ -215,110 +195,27 @@ class Capture:
 
     # -- breaks -----------------------------------------------------------------------------------------------------
 
-    def finish_break(self, error, mark, stack) -> Captured:
-        s, frame = self.session, self.frame
-        s.rollback(mark)
-        frame.stack = stack
-        self.breaks.append(breaks.record(error, frame.where()))
-        e = self.emitter()
-        e.replay(self.effects())
-        self.emit_break(e)
-        return self.assemble(e)
-
-    def live_values(self, index) -> dict:
-        """The frame's locals and cells that the code from ``index`` on may read."""
-        live = self.frame.code.live_locals(index)
-        return {n: v for n, v in self.frame.locals.items() if n in live}
-
-    def emit_break(self, e: Emitter):
-        frame, k = self.frame, self.frame.pc
-        instr = frame.instructions[k]
-        if any(type(v).__name__ == "Previous" for v in frame.stack):
-            raise NeedsEager("a break inside an exception handler", kind="break-in-handler")
-        for i, v in enumerate(frame.stack):
-            if v is not NULL:
-                e.load(v)
-                e.cmd("store_fast", f".s{i}")
-        plain = instr.handler is None and not self.code.co_cellvars and not self.reads_frame(instr)
-        if plain and instr.op in BRANCHES:
-            self.load_locals(e, k, instr.target, k + 1)
-            self.push_stack(e)
-            e.cmd("branch", instr.op, "jump")
-            depth = len(frame.stack) - 1
-            self.call_resume(e, k + 1, depth, compiled=True)
-            e.cmd("place", "jump")
-            self.call_resume(e, instr.target, depth, compiled=True)
-            return
-        if plain and instr.op in RUNNABLE and OPS[instr.op].flow == NEXT:
-            self.load_locals(e, k, k + 1)
-            self.push_stack(e)
-            pops, pushes = OPS[instr.op].effect(instr.arg)
-            nulls = [v is NULL for v in frame.stack[: len(frame.stack) - pops]]
-            if instr.op == "LOAD_METHOD":
-                e.cmd("push_null")
-                e.cmd("swap", 2)
-                e.cmd("emit", "LOAD_ATTR", instr.arg)
-                nulls += [True, False]
-            else:
-                e.cmd("emit", instr.op, instr.arg)
-                nulls += [False] * pushes
-            for i in reversed(range(len(nulls))):
-                e.cmd("store_fast", f".s{i}")
-            frame.stack = [NULL if null else None for null in nulls]
-            self.call_resume(e, k + 1, len(nulls), compiled=True)
-            return
-        self.load_locals(e, k, k)
-        self.call_resume(e, k, len(frame.stack), compiled=False)
-
-    def reads_frame(self, instr) -> bool:
-        """A zero-argument ``super()`` finds its arguments in the frame that calls it."""
-        if instr.op != "CALL" or instr.arg[0]:
-            return False
-        callee = self.frame.stack[-1]
-        return getattr(callee, "obj", None) is super
-
-    def load_locals(self, e, k, *indices):
-        """Put the live locals under their own names."""
-        names = sorted(set().union(*(self.frame.code.live_locals(i) for i in indices)))
-        first = self.code.co_varnames[0] if self.code.co_argcount else None
-        for name, value in self.frame.locals.items():
-            if name in names or name == first:
-                e.load(value)
-                e.cmd("store_fast", name)
-
-    def push_stack(self, e):
-        for i, v in enumerate(self.frame.stack):
-            e.cmd("push_null") if v is NULL else e.cmd("load_fast", f".s{i}")
-
-    def call_resume(self, e, index, depth, compiled):
-        """Call the function that goes on at ``index``, and return what it returns."""
-        frame = self.frame
-        available = {n for n in frame.locals}
-        live = [n for n in sorted(frame.code.live_locals(index)) if n in available and n not in self.code.co_cellvars + self.code.co_freevars]
-        nulls = tuple(v is NULL for v in frame.stack[:depth])
-        resume = make_resume(self.code, index, live, depth, nulls)
-        e.push_null()
-        own_cells = bool(self.code.co_cellvars)
-        if own_cells:
-            cells = [frame.cells.get(n) or CellValue() for n in resume.freevars]
-            e.push_null()
-            e.load_const(types.FunctionType)
-            e.load_const(resume.code)
-            e.load_const(self.fn.__globals__)
-            e.load_const(resume.code.co_name)
-            e.load_const(None)
-            for cell in cells:
-                e.load(cell)
-            e.cmd("build_tuple", len(cells))
-            e.cmd("call", 5, ())
-        else:
-            e.load_const(self.settings.resume_function(self.fn, resume, index, nulls, compiled))
-        for kind, what in resume.params:
-            if kind == "local":
-                e.cmd("load_fast", what)
-            elif kind == "stack":
-                e.cmd("load_fast", f".s{what}")
-            else:
-                e.load(frame.cells[what].get(self.session))
-        e.cmd("call", len(resume.params), ())
-        e.cmd("return_value")
+    def finish_break(self, error, chain) -> Captured:
+        """Compile what was captured up to the break, which is in the last frame of ``chain``; where that frame cannot be resumed,
+        the call that entered it is the break."""
+        s = self.session
+        self.breaks.append(breaks.record(error, self.where()))
+        while True:
+            innermost = chain[-1]
+            s.rollback(innermost.mark)
+            innermost.frame.stack = list(innermost.stack)
+            try:
+                e = self.emitter()
+                e.replay(self.effects())
+                code = BreakCode(e, s, self.settings, chain)
+                code.check()
+                code.emit()
+                return self.assemble(e)
+            except NeedsEager:
+                raise
+            except Unsupported as problem:
+                if len(chain) == 1:
+                    raise
+                breaks.log(f"not resumed inside {innermost.frame.fn.qualname}: {problem.why}")
+                chain = chain[:-1]
+                chain[-1].stack = chain[-1].frame.kept

@@ -61,17 +61,35 @@ class Settings:
         origins = session.tracer.env.origins
         return call, sources + [origins[name][0] for name in binding]
 
-    def resume_function(self, fn, resume, index, nulls, compiled):
-        """The function that goes on after a break; one per place, captured on its own if ``compiled``."""
-        key = (fn, resume.code.co_code, index, resume.params, nulls, compiled)
+    def resume_function(self, fn, resume, compiled):
+        """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if ``compiled``."""
+        key = (fn.code, id(fn.globals), fn.obj if resume.freevars else None, resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled)
         made = self.resumes.get(key)
         if made is None:
-            made = types.FunctionType(resume.code, fn.__globals__, fn.__name__, None, fn.__closure__ if resume.freevars else None)
-            made.__qualname__, made.__module__ = fn.__qualname__, fn.__module__
-            if compiled:
-                made = make_dispatcher(made, self)
-            self.resumes[key] = made
+            made = types.FunctionType(resume.code, fn.globals, fn.code.co_name, None, fn.obj.__closure__ if resume.freevars else None)
+            made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
+            self.resumes[key] = made = make_dispatcher(made, self) if compiled else made
         return made
+
+    def resume_with_cells(self, fn, resume, compiled):
+        """As ``resume_function`` for a frame with cells of its own: these are its first parameters."""
+        key = (fn.code, id(fn.globals), resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled, "cells")
+        made = self.resumes.get(key)
+        if made is None:
+            made = function_of_cells(resume.code, fn.globals)
+            made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
+            self.resumes[key] = made = make_dispatcher(made, self) if compiled else made
+        return made
+
+
+def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionType:
+    """A function (cells..., arguments...) that calls ``code`` over these cells with these arguments."""
+    cells = [f"c{i}" for i in range(len(code.co_freevars))]
+    rest = [f"a{i}" for i in range(code.co_argcount)]
+    text = f"lambda {', '.join(cells + rest)}: function(code, namespace, name, None, ({', '.join(cells)},))({', '.join(rest)})"
+    call = eval(text, {"function": types.FunctionType, "code": code, "namespace": namespace, "name": code.co_name})
+    call._jit_resumed, call._jit_namespace = code, namespace
+    return call
 
 
 class Missed:

@@ -38,9 +38,9 @@ class Emitter:
         dims: symbolic integers that the plan has to return besides.
     """
 
-    def __init__(self, session, code, argnames):
+    def __init__(self, session, code, arguments: int):
         self.session, self.code = session, code
-        self.argnames = [f".a{i}" for i in range(len(argnames))]
+        self.argnames = [f".a{i}" for i in range(arguments)]
         self.prelude: list[tuple] = []
         self.sources: dict = {}
         self.commands: list[tuple] = []
@@ -184,9 +184,10 @@ class Emitter:
         """A real object: by its source, or itself where the guards pin its identity."""
         source = value.source
         if source is None or isinstance(source.root, src.Const):
+            obj = value.real if isinstance(value, CellValue) else value.obj
             if source is not None:
-                self.session.guards.add(source, "is", value.obj)
-            self.load_const(value.obj)
+                self.session.guards.add(source, "is", obj)
+            self.load_const(obj)
         else:
             self.load_source(source)
 
@@ -356,6 +357,8 @@ class Emitter:
             if command == "branch":
                 labels[args[1]] = asm.new_label(args[1])
                 asm.emit(args[0], target=labels[args[1]])
+            elif command == "defer":
+                args[0](asm)
             elif command == "place":
                 asm.place(labels[args[0]])
             else:

@@ -61,6 +61,8 @@ class Frame:
         self.cells: dict[str, CellValue] = {}
         self.stack: list[Value] = []
         self.pc = 0
+        self.spliceable = False  # entered by a call instruction of a frame that can be resumed
+        self.mark, self.kept = None, []
         free = fn.code.co_freevars
         if free:
             self.cells.update(zip(free, fn.cells(session)))
@@ -95,10 +97,6 @@ class Frame:
             self.loop()
         except Returned as done:
             return done.value
-        except Unsupported as error:
-            if error.where is None:
-                error.where = self.where()
-            raise
         finally:
             if s.frames and s.frames[-1] is self:
                 s.frames.pop()
@@ -113,6 +111,8 @@ class Frame:
             handler = handlers.get(instr.op)
             if handler is None:
                 raise Unsupported(f"bytecode instruction {instr.op}", kind="opcode")
+            if self.spliceable:
+                self.mark, self.kept = s.checkpoint(), list(self.stack)
             s.steps += 1
             if s.steps > MAX_STEPS:
                 raise Unsupported(f"more than {MAX_STEPS} instructions in one capture", kind="long-loop")
@@ -121,6 +121,12 @@ class Frame:
             except Raised as raised:
                 self.pc = self.unwind(instr, raised)
                 continue
+            except Unsupported as error:
+                if error.where is None:
+                    error.where = self.where()
+                if self.spliceable:
+                    error.frames.insert(0, self)
+                raise
             self.pc = self.pc + 1 if following is None else following
 
     def unwind(self, instr, raised: Raised) -> int:

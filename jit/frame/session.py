@@ -172,10 +172,12 @@ class Session(Calls):
     def wrap_cell(self, cell, source) -> CellValue:
         value = self.by_object.get(id(cell))
         if value is None:
-            value = self.by_object[id(cell)] = CellValue(real=cell, source=src.Const(cell, str(source)))
+            value = self.by_object[id(cell)] = CellValue(real=cell, source=src.Const(cell, str(source)) if source.watched else source)
             self.keep.append(cell)
-            if not isinstance(source.root, src.Const):
+            if source.watched:
                 self.guards.add(source, "is", cell)
+        elif value.source != source and not source.watched:
+            self.guards.add(source, "same", value.source)
         return value
 
     def class_lookup(self, cls, name):

@@ -24,6 +24,8 @@ _NOT_HERE = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "S
                        "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "PUSH_EXC_INFO", "POP_EXCEPT", "SEND",
                        "YIELD_VALUE", "RETURN_GENERATOR"})
 
+_GLOBALS = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME"})
+
 
 @dataclasses.dataclass(frozen=True)
 class BreakFrame:
@@ -40,6 +42,8 @@ class BreakFrame:
             parameters in ``resume.params``. It makes the closure: the cells of ``resume.freevars``.
         push_cell: ``push_cell(asm, name)`` emits code that pushes what the cell of a variable holds; needed for
             methods that call ``super()`` and whose first parameter is a cell.
+        reads_frame: whether the instruction is a call that looks into its frame; None: decided from what the code names.
+        has_globals: the emitted function's globals are this frame's.
     """
 
     code: object
@@ -48,10 +52,15 @@ class BreakFrame:
     nulls: tuple
     push_callable: Callable[[Assembler, Resume], None]
     push_cell: Callable[[Assembler, str], None] | None = None
+    reads_frame: bool | None = None
+    has_globals: bool = False
 
 
-def emit_break(asm: Assembler, frames: list):
+def emit_break(asm: Assembler, frames: list, tail_call=None):
     """Emits the break and returns its result from the emitted function.
+
+    With ``tail_call`` the emitted function returns ``tail_call(resume, *arguments)`` for its own frame instead of making the
+    call.
 
     The assembler's stack holds the stacks of all ``frames``, the outermost at the bottom. Handled exceptions (the
     break is in an ``except`` body) have to be in place, by PUSH_EXC_INFO.
@@ -66,10 +75,10 @@ def emit_break(asm: Assembler, frames: list):
     for frame in frames:
         bases.append(base)
         base += len(frame.nulls)
-    _emit_frame(asm, frames, bases, 0)
+    _emit_frame(asm, frames, bases, 0, tail_call)
 
 
-def _emit_frame(asm, frames, bases, k):
+def _emit_frame(asm, frames, bases, k, tail_call=None):
     """Frame ``k`` and its callees run to their end: the result replaces frame ``k``'s stack, or no path goes on."""
     frame, base = frames[k], bases[k]
     decoded = decode(frame.code)
@@ -94,7 +103,7 @@ def _emit_frame(asm, frames, bases, k):
                 asm.place(label)
                 if way == "jumped" and instr.op == "FOR_ITER":
                     asm.emit("END_FOR")
-            _go_on(asm, frame, base, decoded, way, index)
+            _go_on(asm, frame, base, decoded, way, index, None if k else tail_call)
             if k == 0:
                 asm.return_value()
             else:
@@ -115,11 +124,12 @@ def _step(asm, frames, bases, k, decoded, instr):
             elif wanted != asm.depth or OPS[instr.op].flow != "next":
                 raise errors.Unsupported(f"a break inside what {instr.op} calls", kind="break-in-operator")
         return None
-    if instr.op in _NOT_HERE or (k and instr.op == "RETURN_VALUE"):
+    if (instr.op in _NOT_HERE and not (frame.has_globals and instr.op in _GLOBALS)) or (k and instr.op == "RETURN_VALUE"):
         raise errors.Unsupported(f"a break at {instr.op}", kind="break-at-variable")
     if len(frame.nulls) != decoded.stack_depth(frame.index):
         raise ValueError(f"{len(frame.nulls)} slots before {instr!r}, not {decoded.stack_depth(frame.index)}")
-    if instr.op in ("CALL", "CALL_FUNCTION_EX") and decoded.reads_frame:
+    reads_frame = decoded.reads_frame if frame.reads_frame is None else frame.reads_frame
+    if instr.op in ("CALL", "CALL_FUNCTION_EX") and reads_frame:
         raise errors.Unsupported("a call that may look into its caller's frame (locals(), super(), eval() ...)",
                                  kind="break-at-frame-reader", hint="call it outside the compiled function")
     flow = OPS[instr.op].flow
@@ -164,7 +174,7 @@ def _nulls_at(frame, decoded, way, depth) -> list:
     return nulls
 
 
-def _go_on(asm, frame, base, decoded, way, index):
+def _go_on(asm, frame, base, decoded, way, index, tail_call):
     """Stack from ``base`` on -> the result of the resume function that goes on at ``index``."""
     depth = asm.depth - base
     nulls = _nulls_at(frame, decoded, way, depth)
@@ -180,6 +190,8 @@ def _go_on(asm, frame, base, decoded, way, index):
             slots[i] = asm.temporary("slot")
             asm.store_fast(slots[i])
     with asm.calling():
+        if tail_call is not None:
+            asm.load_const(tail_call)
         frame.push_callable(asm, resume)
         for kind, what in resume.params:
             if kind == "stack":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import types
+
 from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import DictValue, TupleValue
-from ..values.functions import ClassValue, FunctionValue, SuperValue
+from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
+from ..values.objects import ObjectValue
 
 
 @op("CALL")
@@ -23,7 +26,25 @@ def call(f, i):
 def invoke(f, callee, args, kwargs):
     if isinstance(callee, ClassValue) and callee.obj is super and not args:
         return zero_argument_super(f)
+    if f.spliceable:
+        return call_directly(f.s, callee, args, kwargs)
     return callee.call(f.s, args, kwargs)
+
+
+def call_directly(s, callee, args, kwargs):
+    """A call whose result is the result of the Python function that it enters: a break in there can be resumed in there."""
+    if isinstance(callee, ObjectValue) and type(callee).call is ObjectValue.call:
+        cls = callee.pytype(s)
+        found, raw, owner = s.class_lookup(cls, "__call__")
+        if isinstance(raw, types.FunctionType):
+            callee = callee.bind(s, raw, "__call__", owner)
+    while type(callee) is MethodValue:
+        args = [callee.owner, *args]
+        callee = callee.fn
+    if type(callee) is FunctionValue:
+        callee.pin(s)
+        return s.call_function(callee, args, kwargs, direct=True)
+    return callee.call(s, args, kwargs)
 
 
 def zero_argument_super(f):

@@ -47,7 +47,7 @@ def reraise(f, i):
 def push_exc_info(f, i):
     error = f.pop()
     previous = f.s.current_exception[-1] if f.s.current_exception else None
-    f.push(Previous(previous))
+    f.push(Previous(previous, error))
     f.push(error)
     f.s.current_exception.append(error)
 
@@ -55,9 +55,9 @@ def push_exc_info(f, i):
 class Previous(Constant):
     """The exception that was being handled before, on the stack below the present one."""
 
-    def __init__(self, error):
+    def __init__(self, error, handled):
         super().__init__(None)
-        self.error = error
+        self.error, self.handled = error, handled
 
     def emit(self, e):
         if self.error is not None:

@@ -41,6 +41,10 @@ class CellValue(Value):
         if self.real is not None:
             if value is None:
                 raise Unsupported("a cell from outside is emptied", kind="cell")
+            if not self.source.watched:
+                for other in list(s.by_object.values()):
+                    if isinstance(other, CellValue) and other is not self and other.source is not None and not other.source.watched:
+                        s.guards.add(self.source, "distinct", other.source)
             s.effect(setattr, [self, Constant("cell_contents"), value])
 
     def identity(self):
@@ -56,7 +60,7 @@ class CellValue(Value):
 
     def emit(self, e):
         if self.real is not None:
-            e.load_const(self.real)
+            e.load_source_or_const(self)
         else:
             e.build_cell(self)
 

@@ -1,0 +1,154 @@
+"""What the rewritten function does at a break: live values into locals and onto the stack, then the code of ``jit.frame.splice``.
+
+The frames of a break are the outermost one and those entered from it directly by call instructions, so that each can be resumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+
+from ..errors import NeedsEager
+from .assemble import Assembler
+from .canonical import OPS
+from .executor import NULL
+from .opcodes.exceptions import Previous
+from .splice import BreakFrame, emit_break
+from .values.functions import BuiltinValue, ClassValue
+
+_FRAME_READERS = (locals, vars, dir, eval, exec)
+
+
+@dataclasses.dataclass
+class Broken:
+    """A frame at a break: its checkpoint before the breaking instruction and the stack at that point (a caller's: below the call)."""
+
+    frame: object
+    mark: tuple
+    stack: list
+
+
+def reads_frame(frame, instr, stack) -> bool:
+    """Whether a call looks into the frame that makes it: a zero-argument ``super()``, ``locals()``, ``eval(text)`` ..."""
+    if instr.op == "CALL":
+        total = instr.arg[0]
+        below = stack[len(stack) - total - 2]
+        callee, count = (stack[len(stack) - total - 1], total) if below is NULL else (below, total + 1)
+    elif instr.op == "CALL_FUNCTION_EX":
+        return any(isinstance(v, BuiltinValue) and v.fn in _FRAME_READERS or isinstance(v, ClassValue) and v.obj is super for v in stack[-4:])
+    else:
+        return False
+    if isinstance(callee, ClassValue):
+        return callee.obj is super and not count
+    if isinstance(callee, BuiltinValue):
+        return callee.fn in _FRAME_READERS and (count == 0 if callee.fn in (locals, vars, dir) else count < 2)
+    return False
+
+
+def handles_exception(stack) -> bool:
+    return any(isinstance(v, Previous) for v in stack)
+
+
+class BreakCode:
+    """Emits one break through the chain of ``Broken`` frames, the outermost first."""
+
+    def __init__(self, e, session, settings, chain):
+        self.e, self.session, self.settings, self.chain = e, session, settings, chain
+        self.frames = [self.break_frame(k, broken) for k, broken in enumerate(chain)]
+
+    def check(self):
+        """Raises Unsupported where the chain cannot be resumed, before anything is compiled."""
+        asm = Assembler("check", "", [])
+        for frame in self.frames:
+            for name in frame.locals.values():
+                asm.load_const(None)
+                asm.store_fast(name)
+        for frame in self.frames:
+            for null in frame.nulls:
+                asm.push_null() if null else asm.load_const(None)
+        quiet = [dataclasses.replace(f, push_callable=lambda asm, resume: asm.load_const(None),
+                                     push_cell=lambda asm, name: asm.load_const(None)) for f in self.frames]
+        emit_break(asm, quiet, tail_call=object)
+
+    def emit(self):
+        from ..runtime import native
+
+        for k, broken in enumerate(self.chain):
+            self.load_variables(k, broken.frame)
+        for broken in self.chain:
+            self.push_stack(broken.stack)
+        self.e.cmd("defer", lambda asm: emit_break(asm, self.frames, tail_call=native().TailCall))
+
+    def break_frame(self, k, broken) -> BreakFrame:
+        frame = broken.frame
+        instr = frame.instructions[frame.pc]
+        innermost = k == len(self.chain) - 1
+        if handles_exception(broken.stack) and innermost and instr.op in ("POP_EXCEPT", "RERAISE"):
+            raise NeedsEager("a break at the end of an exception handler", kind="break-in-handler")
+        return BreakFrame(frame.fn.code, frame.pc, {n: f".l{k}.{n}" for n in self.live(frame)}, tuple(v is NULL for v in broken.stack),
+                          lambda asm, resume: self.push_callable(asm, k, resume), lambda asm, name: asm.load_fast(f".v{k}.{name}"),
+                          reads_frame=innermost and reads_frame(frame, instr, broken.stack), has_globals=frame.globals is self.chain[0].frame.globals)
+
+    @staticmethod
+    def live(frame) -> list[str]:
+        """Bound locals that some way on from the present instruction may read."""
+        code, instr = frame.code, frame.instructions[frame.pc]
+        live = set(code.live_locals(frame.pc))
+        if OPS[instr.op].flow != "stop":
+            live |= code.live_locals(frame.pc + 1)
+        for index in (instr.target, instr.handler and instr.handler[0]):
+            if index is not None:
+                live |= code.live_locals(index)
+        cells = frame.fn.code.co_cellvars + frame.fn.code.co_freevars
+        return [n for n in frame.locals if n in live and n not in cells]
+
+    def load_variables(self, k, frame):
+        e = self.e
+        for name in self.live(frame):
+            e.load(frame.locals[name])
+            e.cmd("store_fast", f".l{k}.{name}")
+        if self.makes_closure(frame):
+            for name, cell in frame.cells.items():
+                e.load(cell)
+                e.cmd("store_fast", f".c{k}.{name}")
+        first = frame.fn.code.co_varnames[0] if frame.fn.code.co_argcount else None
+        if first in frame.cells:
+            value = frame.cells[first].get(self.session)
+            if value is not None:
+                e.load(value)
+                e.cmd("store_fast", f".v{k}.{first}")
+
+    def push_stack(self, stack):
+        e = self.e
+        for value in stack:
+            if value is NULL:
+                e.push_null()
+            elif isinstance(value, Previous):
+                e.load(value.handled)
+                e.cmd("emit", "PUSH_EXC_INFO")
+                e.cmd("pop")
+            else:
+                e.load(value)
+
+    @staticmethod
+    def makes_closure(frame) -> bool:
+        """True unless the frame's cells are exactly those of a function that exists."""
+        code = frame.fn.code
+        return bool(code.co_cellvars or (code.co_freevars and frame.fn.obj is None))
+
+    def push_callable(self, asm, k, resume):
+        broken = self.chain[k]
+        frame, fn = broken.frame, broken.frame.fn
+        compiled = not handles_exception(broken.stack)
+        if resume.freevars and self.makes_closure(frame):
+            asm.load_const(self.settings.resume_with_cells(fn, resume, compiled))
+            for name in resume.freevars:
+                asm.load_fast(f".c{k}.{name}")
+        else:
+            asm.load_const(self.settings.resume_function(fn, resume, compiled))
+
+
+def resumed_function(code: types.CodeType, namespace: dict, cells) -> types.FunctionType:
+    """The function of a resume's code over these cells."""
+    return types.FunctionType(code, namespace, code.co_name, None, tuple(cells))
+
