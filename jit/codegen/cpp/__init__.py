@@ -13,7 +13,8 @@ import torch
 from jit import config, logs
 from jit.codegen import loops, toolchain
 from jit.codegen.cpp import ops
-from jit.codegen.cpp.emission import RUNTIME, SCRATCH, STREAM, TRANSPOSE, KernelText
+from jit.codegen.cpp.emission import KernelText
+from jit.codegen.cpp.support import RUNTIME, SCRATCH, STREAM, TRANSPOSE
 
 _log = logs.channel("kernels")
 _lock = threading.Lock()

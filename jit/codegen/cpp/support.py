@@ -1,0 +1,100 @@
+"""C++ text that kernels share: OpenMP entry points, memory of a thread, streaming stores, transposed tiles. No system header but stdint.h is read."""
+
+from __future__ import annotations
+
+TILE = 64  # rows and columns of a transposed tile
+
+RUNTIME = """\
+#include <stdint.h>
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+extern "C" int omp_get_max_threads(void);
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#ifdef __FMA__
+#define FMA(a, b, c) __builtin_fmaf(a, b, c)
+#else
+#define FMA(a, b, c) ((a) * (b) + (c))
+#endif
+#define PART static __attribute__((noinline)) void
+"""
+
+SCRATCH = """\
+extern "C" void* malloc(__SIZE_TYPE__);
+extern "C" void free(void*);
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
+static char library_handle;
+struct Scratch { char* start; char* raw; int64_t size; };
+static thread_local Scratch scratch_of[2];
+static void scratch_free(void* s) { free(((Scratch*)s)->raw); ((Scratch*)s)->raw = ((Scratch*)s)->start = 0; ((Scratch*)s)->size = 0; }
+/* Memory of the calling thread, kept between calls and given back when the thread ends. */
+static __attribute__((noinline)) char* scratch(int which, int64_t bytes) {
+    Scratch* s = &scratch_of[which];
+    if (s->size < bytes) {
+        if (!s->raw) __cxa_thread_atexit_impl(scratch_free, s, &library_handle);
+        else free(s->raw);
+        s->raw = (char*)malloc(bytes + 64);
+        if (!s->raw) __builtin_trap();
+        s->start = (char*)(((uintptr_t)s->raw + 63) & ~(uintptr_t)63);
+        s->size = bytes;
+    }
+    return s->start;
+}
+"""
+
+STREAM = """\
+#if defined(__AVX512F__)
+typedef long long line __attribute__((vector_size(64)));
+#define STREAM_LINE(d, s) __builtin_ia32_movntdq512(d, s)
+#elif defined(__AVX__)
+typedef long long line __attribute__((vector_size(32)));
+#define STREAM_LINE(d, s) __builtin_ia32_movntdq256(d, s)
+#elif defined(__SSE2__)
+typedef long long line __attribute__((vector_size(16)));
+#define STREAM_LINE(d, s) __builtin_ia32_movntdq(d, s)
+#endif
+/* A strip written around the cache when it starts at a cache line. */
+template <int BYTES> static inline __attribute__((always_inline)) void stream(void* d, const void* s) {
+#ifdef STREAM_LINE
+    if (BYTES % 64 == 0 && ((uintptr_t)d & 63) == 0) {
+        for (int i = 0; i < BYTES / (int)sizeof(line); i++) STREAM_LINE((line*)d + i, ((const line*)s)[i]);
+        return;
+    }
+#endif
+    __builtin_memcpy(d, s, BYTES);
+}
+"""
+
+TRANSPOSE = """\
+typedef int32_t eight __attribute__((vector_size(32)));
+static inline __attribute__((always_inline)) void transpose_8x8(int32_t* out, const int32_t* in, int64_t stride) {
+    eight r[8], t[8];
+    for (int i = 0; i < 8; i++) __builtin_memcpy(&r[i], in + i * stride, 32);
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = __builtin_shuffle(r[i], r[i + 1], (eight){0, 8, 1, 9, 4, 12, 5, 13});
+        t[i + 1] = __builtin_shuffle(r[i], r[i + 1], (eight){2, 10, 3, 11, 6, 14, 7, 15});
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) {
+            r[i + 2 * k] = __builtin_shuffle(t[i + k], t[i + k + 2], (eight){0, 1, 8, 9, 4, 5, 12, 13});
+            r[i + 2 * k + 1] = __builtin_shuffle(t[i + k], t[i + k + 2], (eight){2, 3, 10, 11, 6, 7, 14, 15});
+        }
+    for (int i = 0; i < 4; i++) {
+        t[i] = __builtin_shuffle(r[i], r[i + 4], (eight){0, 1, 2, 3, 8, 9, 10, 11});
+        t[i + 4] = __builtin_shuffle(r[i], r[i + 4], (eight){4, 5, 6, 7, 12, 13, 14, 15});
+    }
+    for (int i = 0; i < 8; i++) __builtin_memcpy(out + i * %(tile)d, &t[i], 32);
+}
+/* out[u][v] = in[v * stride + u] for u < rows, v < columns; out has rows of %(tile)d. */
+template <class T> static inline void transpose_tile(T* out, const T* in, int64_t stride, int rows, int columns) {
+    int done = 0;
+    if (sizeof(T) == 4 && rows %% 8 == 0) {
+        for (; done + 8 <= columns; done += 8) {
+            for (int i = 0; i < 8; i++) /* the hardware does not foresee the next eight lines: they lie a stride apart */
+                for (int u = 0; u < rows; u += 16) __builtin_prefetch(in + (done + 8 + i) * stride + u);
+            for (int u = 0; u < rows; u += 8) transpose_8x8((int32_t*)out + u * %(tile)d + done, (const int32_t*)in + done * stride + u, stride);
+        }
+    }
+    for (int v = done; v < columns; v++)
+        for (int u = 0; u < rows; u++) out[u * %(tile)d + v] = in[v * stride + u];
+}
+""" % {"tile": TILE}
