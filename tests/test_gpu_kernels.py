@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-import test_triton_emit
 import triton_kernels as zoo
 from jit.codegen import loops
+from jit.codegen.triton import analysis
 from jit.codegen.triton import compile as triton_compile
 from jit.codegen.triton import emit as triton_emit
 from jit.codegen.triton import heuristics, tiling
@@ -22,7 +22,7 @@ def variants(case):
     if case.kernel.raxes:
         yield "looped", dataclasses.replace(base, looped=True, r=64, x=1)
         yield "looped rows", dataclasses.replace(base, looped=True, r=32, x=4, stages=3)
-        if test_triton_emit.pieces_allowed(case.kernel):
+        if analysis.pieces_allowed(case.kernel):
             yield "looped pieces", dataclasses.replace(base, looped=True, r=256, x=1, parts=4)
         if not base.looped and not any(isinstance(s, loops.Scan) for s in case.kernel.body):
             yield "recomputed", dataclasses.replace(base, recompute=True)

@@ -12,6 +12,7 @@ import torch
 import triton_kernels as zoo
 from jit import config as options
 from jit.codegen import loops
+from jit.codegen.triton import analysis
 from jit.codegen.triton import compile as triton_compile
 from jit.codegen.triton import emit as triton_emit
 from jit.codegen.triton import heuristics, tiling
@@ -25,11 +26,6 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(options, "cache_dir", str(tmp_path))
 
 
-def pieces_allowed(kernel):
-    """Whether a block may be combined in pieces: only reductions of values, not of positions, and no scan."""
-    return not any(isinstance(s, loops.Scan) or isinstance(s, loops.Reduce) and s.op.startswith("arg") for s in kernel.body)
-
-
 def configurations(case):
     """The heuristic's choice and, for reductions, the other ways of doing it."""
     t = tiling.tile(case.kernel)
@@ -38,7 +34,7 @@ def configurations(case):
     if case.kernel.raxes:
         yield dataclasses.replace(base, looped=True, r=16, x=1)
         yield dataclasses.replace(base, looped=True, r=16, x=2)
-        if pieces_allowed(case.kernel):
+        if analysis.pieces_allowed(case.kernel):
             yield dataclasses.replace(base, looped=True, r=32, x=1, parts=2)
         if not base.looped and not case.kernel.sizes:
             yield dataclasses.replace(base, recompute=True)
@@ -96,11 +92,10 @@ def test_looped_forms_compile(private_cache):
     assert all(c.cubin for c in triton_compile.build_sources(sources, 90).values())
 
 
-def test_float64_constants_keep_their_bits():
+def test_negative_zero_keeps_its_sign():
     from jit.codegen.triton import types
 
-    assert "tl.int64" in types.constant(0.1, torch.float64) and "bitcast" in types.constant(-0.0, torch.float32)
-    assert types.constant(0.5, torch.float64) == "tl.full([], 0.5, tl.float64)"
+    assert "bitcast" in types.constant(-0.0, torch.float32) and "bitcast" not in types.constant(0.0, torch.float32)
 
 
 def test_argument_order_and_divisibility():

@@ -120,9 +120,9 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
             index, mask, storage = index_of(s.index), values.get(s.mask), buffers[s.buffer]
             checked(s.buffer, index, mask)
             value = storage[index.clamp(0, max(storage.numel() - 1, 0))] if storage.numel() else torch.zeros(index.shape, dtype=storage.dtype)
-            values[s.dst] = value if mask is None else torch.where(mask, value, torch.tensor(s.other).to(value.dtype))
+            values[s.dst] = value if mask is None else torch.where(mask, value, torch.tensor(s.other, dtype=value.dtype))
         elif isinstance(s, loops.Const):
-            values[s.dst] = torch.tensor(s.value).to(s.dtype).reshape([1] * rank)
+            values[s.dst] = torch.tensor(s.value, dtype=s.dtype).reshape([1] * rank)
         elif isinstance(s, loops.IndexValue):
             values[s.dst] = index_of(s.expr).to(s.dtype)
         elif isinstance(s, loops.Compute):

@@ -21,7 +21,7 @@ import torch
 from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
-from . import heuristics, ops, types
+from . import analysis, heuristics, ops, types
 from .tiling import INT32_MAX, Tiling, index_of, tile
 
 _COMBINE = {
@@ -91,7 +91,7 @@ class _Emitter:
         self.names.update((n, f"v{i}") for i, n in enumerate(defined))
         self.names.update(self.range_of)
         self.varies = self._varies()
-        self.fast, self.absolute = _fast_values(kernel), _absolute_values(kernel)
+        self.fast, self.absolute = analysis.fast_values(kernel), analysis.absolute_values(kernel)
         self.wide = self._wide_ranges()
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 
@@ -460,80 +460,30 @@ def _limit(emitter, name: str) -> str:
 
 
 class _Passes:
-    """Deals the statements of a kernel into passes over the reduction range and emits them, as loops or, with ``recompute``, in line."""
+    """Emits the passes over a row, as loops or, with ``recompute``, in line."""
 
     def __init__(self, emitter: _Emitter):
         self.e, self.kernel = emitter, emitter.kernel
-        self.body = self.kernel.body
-        self.online = _online_pairs(self.kernel) if emitter.config.looped else {}
-        self.phase, self.loaded = {}, set()
-        self.at = [self._place(s) for s in self.body]
-        self.is_element = ["r" in emitter._statement_ranges(s, emitter.varies) or isinstance(s, loops.Scan) for s in self.body]
-        self._keep_writes_behind_reads()
-
-    def _place(self, s) -> int:
-        """The pass in which a statement runs; for a row-level one, the number of passes that come before it."""
-        p = max([self.phase.get(n, 0) for n in (*loops.reads(s), *loops.index_symbols(s))], default=0)
-        if isinstance(s, loops.Reduce):
-            if s.dst in self.online.values():
-                p -= 1
-            self.phase[s.dst] = p + 1
-        elif not isinstance(s, (loops.Store, loops.Check)):
-            self.phase[s.dst] = p
-        return p
-
-    def _keep_writes_behind_reads(self):
-        """A buffer that is read in a later pass is written in the last of these, not before."""
-        sinks = [self._sinks(p) for p in range(self._count())]
-        last = {}
-        for p, s in enumerate(sinks):
-            for i in self._needed(s):
-                if isinstance(self.body[i], loops.Load):
-                    last[self.body[i].buffer] = p
-        for i, s in enumerate(self.body):
-            if isinstance(s, loops.Store) and self.is_element[i]:
-                self.at[i] = max(self.at[i], last.get(s.buffer, 0))
-
-    def _count(self) -> int:
-        return 1 + max((self.at[i] for i in range(len(self.body)) if self._is_sink(i)), default=-1)
-
-    def _is_sink(self, i) -> bool:
-        s = self.body[i]
-        return isinstance(s, loops.Reduce) or self.is_element[i] and isinstance(s, (loops.Store, loops.Check))
-
-    def _sinks(self, p):
-        return [i for i in range(len(self.body)) if self.at[i] == p and self._is_sink(i)]
-
-    def _needed(self, sinks) -> list:
-        """The element-level statements that the sinks depend on, and the sinks, in order."""
-        names, chosen = set(), set(sinks)
-        for i in sinks:
-            names |= set(loops.reads(self.body[i])) | loops.index_symbols(self.body[i])
-        for i in range(len(self.body) - 1, -1, -1):
-            s = self.body[i]
-            if i in chosen or isinstance(s, (loops.Store, loops.Check, loops.Reduce)) or not self.is_element[i] or s.dst not in names:
-                continue
-            chosen.add(i)
-            names |= set(loops.reads(s)) | loops.index_symbols(s)
-        return sorted(chosen)
+        self.body, self.loaded = self.kernel.body, set()
+        self.schedule = analysis.Schedule(self.kernel, online=emitter.config.looped)
 
     def emit(self):
         e = self.e
-        count = self._count()
+        schedule = self.schedule
         if e.config.looped:
             block = e._arange("r")
             e.line(f"r_block = ({block}).to(tl.int64)" if "r" in e.wide else f"r_block = {block}")
-        for p in range(count + 1):
+        for p in range(schedule.count + 1):
             for i, s in enumerate(self.body):
-                if self.at[i] == p and not self.is_element[i] and not isinstance(s, loops.Reduce):
+                if schedule.at[i] == p and not schedule.is_element[i] and not isinstance(s, loops.Reduce):
                     e.statement(s)
-            if p < count:
-                (self._pass if e.config.looped else self._held_pass)(p, count)
+            if p < schedule.count:
+                (self._pass if e.config.looped else self._held_pass)(p)
 
-    def _held_pass(self, p: int, count: int):
+    def _held_pass(self, p: int):
         """All that a phase needs, computed again from what was loaded."""
         e = self.e
-        for i in self._needed(self._sinks(p)):
+        for i in self.schedule.needed(self.schedule.sinks(p)):
             s = self.body[i]
             if not (isinstance(s, loops.Load) and s.dst in self.loaded):
                 e.statement(s)
@@ -542,16 +492,15 @@ class _Passes:
             if isinstance(s, loops.Load):
                 self.loaded.add(s.dst)
 
-    def _pass(self, p: int, count: int):
+    def _pass(self, p: int):
         e = self.e
-        sinks = self._sinks(p)
-        statements = self._needed(sinks)
+        sinks = self.schedule.sinks(p)
+        statements = self.schedule.needed(sinks)
         reduces = [self.body[i] for i in sinks if isinstance(self.body[i], loops.Reduce)]
         scans = [self.body[i] for i in statements if isinstance(self.body[i], loops.Scan)]
-        paired = {m: s for m, s in self.online.items() if any(r.dst == m for r in reduces)}
+        paired = {m: s for m, s in self.schedule.pairs.items() if any(r.dst == m for r in reduces)}
         skipped = self._exponentials(paired, statements)
-        later = {i for q in range(p + 1, count) for i in self._needed(self._sinks(q))}
-        e.read_again = frozenset(self.body[i].dst for i in later if isinstance(self.body[i], loops.Load))
+        e.read_again = frozenset(n for n, where in self.schedule.loads_by_pass().items() if max(where) > p)
         for s in reduces:
             self._start(s, paired)
         for s in scans:
@@ -680,29 +629,6 @@ class _Passes:
         e.line(f"{v}_carry = ({v}_carry + {total}).to({t})")
 
 
-def _online_pairs(kernel: loops.Kernel) -> dict:
-    """Maxima and the sums of exponentials that are taken with them in one pass: {max: sum} for ``sum(exp(x - max(x)))``."""
-    pairs = {}
-    by_name = {s.dst: s for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))}
-    users = {}
-    for s in kernel.body:
-        for n in loops.reads(s):
-            users.setdefault(n, []).append(s)
-    for s in kernel.body:
-        if not (isinstance(s, loops.Reduce) and s.op == "sum" and s.dtype.is_floating_point):
-            continue
-        exp = by_name[s.arg]
-        if not (isinstance(exp, loops.Compute) and exp.op == "exp"):
-            continue
-        sub = by_name[exp.args[0]]
-        if not (isinstance(sub, loops.Compute) and sub.op == "sub"):
-            continue
-        m = by_name[sub.args[1]]
-        if isinstance(m, loops.Reduce) and m.op == "max" and m.arg == sub.args[0] and m.dst not in pairs and m.dtype is s.dtype:
-            pairs[m.dst] = s.dst
-    return pairs
-
-
 def _neutral(op: str, dtype) -> str:
     """The value that changes nothing under a reduction, as a literal."""
     if op in ("sum", "any"):
@@ -715,41 +641,6 @@ def _neutral(op: str, dtype) -> str:
         return 'float("-inf")' if op == "max" else 'float("inf")'
     info = torch.iinfo(dtype)
     return str(info.min if op == "max" else info.max)
-
-
-def _fast_values(kernel: loops.Kernel) -> frozenset:
-    """The float32 values that reach memory only through a half type and by smooth operations."""
-    good, bad = set(), set()
-    for s in reversed(kernel.body):
-        indexed = loops.index_symbols(s)
-        bad |= set(indexed)
-        if isinstance(s, loops.Compute):
-            if s.op == "cast" and s.dtype in types.HALF:
-                good.add(s.args[0])
-            elif (s.op in ops.SMOOTH or s.op == "cast" and s.dtype is torch.float32) and s.dst in good and s.dst not in bad:
-                good.update(s.args)
-            elif s.op == "where" and s.dst in good and s.dst not in bad:
-                good.update(s.args[1:])
-                bad.add(s.args[0])
-            else:
-                bad.update(s.args)
-        elif isinstance(s, (loops.Reduce, loops.Scan)) and s.op in ("sum", "max", "min") and s.dst in good and s.dst not in bad:
-            good.add(s.arg)
-        else:
-            bad.update(loops.reads(s))
-    return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
-
-
-def _absolute_values(kernel: loops.Kernel) -> frozenset:
-    """The values that are only ever added to, or taken from, constants of at least 0.5: their relative error near zero does not matter."""
-    constants = {s.dst: s.value for s in kernel.body if isinstance(s, loops.Const)}
-    good, bad = set(), set()
-    for s in kernel.body:
-        if isinstance(s, loops.Compute) and s.op in ("add", "sub") and any(abs(constants.get(a, 0)) >= 0.5 for a in s.args):
-            good.update(s.args)
-        else:
-            bad.update(loops.reads(s))
-    return frozenset(good - bad)
 
 
 def _reach(e) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 
 import torch
 
@@ -65,13 +64,8 @@ def literal(value, dtype: torch.dtype) -> str:
 
 
 def constant(value, dtype: torch.dtype) -> str:
-    """Triton text of a scalar constant of that type. Triton rounds float64 literals to float32 and drops the sign of zero, so those are given by their bits."""
-    if dtype.is_floating_point and dtype in (torch.float32, torch.float64):
-        value = float(value)
-        rounded = torch.tensor(value, dtype=torch.float32).item()
-        negative_zero = value == 0 and math.copysign(1.0, value) < 0
-        if negative_zero or dtype is torch.float64 and value == value and rounded != value:
-            form, whole = ("<q", "tl.int64") if dtype is torch.float64 else ("<i", "tl.int32")
-            pattern = struct.unpack(form, struct.pack("<d" if dtype is torch.float64 else "<f", value))[0]
-            return f"tl.full([], {pattern}, {whole}).to({tl_dtype(dtype)}, bitcast=True)"
+    """Triton text of a scalar constant of that type. Triton drops the sign of a zero, so that one is given by its bits."""
+    if dtype in (torch.float32, torch.float64) and value == 0 and math.copysign(1.0, value) < 0:
+        n = bits(dtype)
+        return f"tl.full([], {-(1 << n - 1)}, tl.int{n}).to({tl_dtype(dtype)}, bitcast=True)"
     return f"tl.full([], {literal(value, dtype)}, {tl_dtype(dtype)})"

@@ -1,0 +1,154 @@
+"""What the emitter and its heuristics ask about a kernel's body: passes over a row, maxima taken with sums, and which values may be approximate."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import loops
+from . import ops, types
+
+
+class Schedule:
+    """The statements of a reduction dealt into passes over the row.
+
+    Args:
+        online: take ``sum(exp(x - max(x)))`` and its maximum in one pass.
+
+    Attributes:
+        at: per statement, the pass in which it runs; for a row-level one, the number of passes before it.
+        count: the number of passes.
+        pairs: maxima and the sums that are taken with them.
+    """
+
+    def __init__(self, kernel: loops.Kernel, online: bool):
+        self.kernel, self.body = kernel, kernel.body
+        self.pairs = online_pairs(kernel) if online else {}
+        self.phase = {}
+        self.at = [self._place(s) for s in self.body]
+        self.is_element = [not isinstance(s, loops.Reduce) and kernel.is_element(s) for s in self.body]
+        self.count = 1 + max((self.at[i] for i in range(len(self.body)) if self._is_sink(i)), default=-1)
+        self._keep_writes_behind_reads()
+
+    def _place(self, s) -> int:
+        p = max([self.phase.get(n, 0) for n in (*loops.reads(s), *loops.index_symbols(s))], default=0)
+        if isinstance(s, loops.Reduce):
+            if s.dst in self.pairs.values():
+                p -= 1
+            self.phase[s.dst] = p + 1
+        elif not isinstance(s, (loops.Store, loops.Check)):
+            self.phase[s.dst] = p
+        return p
+
+    def _keep_writes_behind_reads(self):
+        """A buffer that is read in a later pass is written in the last of these, not before."""
+        last = {}
+        for p in range(self.count):
+            for i in self.needed(self.sinks(p)):
+                if isinstance(self.body[i], loops.Load):
+                    last[self.body[i].buffer] = p
+        for i, s in enumerate(self.body):
+            if isinstance(s, loops.Store) and self.is_element[i]:
+                self.at[i] = max(self.at[i], last.get(s.buffer, 0))
+
+    def _is_sink(self, i) -> bool:
+        s = self.body[i]
+        return isinstance(s, loops.Reduce) or self.is_element[i] and isinstance(s, (loops.Store, loops.Check))
+
+    def sinks(self, p: int) -> list:
+        """The positions of what a pass is made for: its reductions, element-level stores and checks."""
+        return [i for i in range(len(self.body)) if self.at[i] == p and self._is_sink(i)]
+
+    def needed(self, sinks) -> list:
+        """The positions of the element-level statements that the sinks depend on, and of the sinks, in order."""
+        names, chosen = set(), set(sinks)
+        for i in sinks:
+            names |= set(loops.reads(self.body[i])) | loops.index_symbols(self.body[i])
+        for i in range(len(self.body) - 1, -1, -1):
+            s = self.body[i]
+            if i in chosen or isinstance(s, (loops.Store, loops.Check, loops.Reduce)) or not self.is_element[i] or s.dst not in names:
+                continue
+            chosen.add(i)
+            names |= set(loops.reads(s)) | loops.index_symbols(s)
+        return sorted(chosen)
+
+    def loads_by_pass(self) -> dict:
+        """Name of a loaded element-level value -> the passes that need it."""
+        found = {}
+        for p in range(self.count):
+            for i in self.needed(self.sinks(p)):
+                if isinstance(self.body[i], loops.Load):
+                    found.setdefault(self.body[i].dst, []).append(p)
+        return found
+
+
+def held_bytes(kernel: loops.Kernel) -> int:
+    """Bytes per element that a row on chip has to keep, because they are needed before and after a reduction."""
+    loads = Schedule(kernel, online=False).loads_by_pass()
+    return sum(kernel.dtypes[n].itemsize for n, where in loads.items() if len(where) > 1)
+
+
+def has_scan(kernel: loops.Kernel) -> bool:
+    return any(isinstance(s, loops.Scan) for s in kernel.body)
+
+
+def pieces_allowed(kernel: loops.Kernel) -> bool:
+    """Whether a block may be combined in pieces: only reductions of values, not of positions, and no scan."""
+    return not has_scan(kernel) and not any(isinstance(s, loops.Reduce) and s.op.startswith("arg") for s in kernel.body)
+
+
+def writes_elements(kernel: loops.Kernel) -> bool:
+    return any(isinstance(s, loops.Store) and kernel.is_element(s) for s in kernel.body)
+
+
+def online_pairs(kernel: loops.Kernel) -> dict:
+    """Maxima and the sums of exponentials that are taken with them in one pass: {max: sum} for ``sum(exp(x - max(x)))``."""
+    pairs = {}
+    by_name = {s.dst: s for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))}
+    for s in kernel.body:
+        if not (isinstance(s, loops.Reduce) and s.op == "sum" and s.dtype.is_floating_point):
+            continue
+        exp = by_name[s.arg]
+        if not (isinstance(exp, loops.Compute) and exp.op == "exp"):
+            continue
+        sub = by_name[exp.args[0]]
+        if not (isinstance(sub, loops.Compute) and sub.op == "sub"):
+            continue
+        m = by_name[sub.args[1]]
+        if isinstance(m, loops.Reduce) and m.op == "max" and m.arg == sub.args[0] and m.dst not in pairs and m.dtype is s.dtype:
+            pairs[m.dst] = s.dst
+    return pairs
+
+
+def fast_values(kernel: loops.Kernel) -> frozenset:
+    """The float32 values that reach memory only through a half type and by smooth operations."""
+    good, bad = set(), set()
+    for s in reversed(kernel.body):
+        indexed = loops.index_symbols(s)
+        bad |= set(indexed)
+        if isinstance(s, loops.Compute):
+            if s.op == "cast" and s.dtype in types.HALF:
+                good.add(s.args[0])
+            elif (s.op in ops.SMOOTH or s.op == "cast" and s.dtype is torch.float32) and s.dst in good and s.dst not in bad:
+                good.update(s.args)
+            elif s.op == "where" and s.dst in good and s.dst not in bad:
+                good.update(s.args[1:])
+                bad.add(s.args[0])
+            else:
+                bad.update(s.args)
+        elif isinstance(s, (loops.Reduce, loops.Scan)) and s.op in ("sum", "max", "min") and s.dst in good and s.dst not in bad:
+            good.add(s.arg)
+        else:
+            bad.update(loops.reads(s))
+    return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
+
+
+def absolute_values(kernel: loops.Kernel) -> frozenset:
+    """The values that are only ever added to, or taken from, constants of at least 0.5: their relative error near zero does not matter."""
+    constants = {s.dst: s.value for s in kernel.body if isinstance(s, loops.Const)}
+    good, bad = set(), set()
+    for s in kernel.body:
+        if isinstance(s, loops.Compute) and s.op in ("add", "sub") and any(abs(constants.get(a, 0)) >= 0.5 for a in s.args):
+            good.update(s.args)
+        else:
+            bad.update(loops.reads(s))
+    return frozenset(good - bad)
