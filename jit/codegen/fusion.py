@@ -239,8 +239,9 @@ def inner_dim(root) -> Optional[int]:
     return best
 
 
-def wants_split(device, dims, reduced, inner_reduced: bool) -> bool:
-    """Whether a reduction has too few rows for the machine and rows long enough to be cut into a second parallel axis."""
+def wants_split(device, dims, reduced, inner_reduced: bool):
+    """Whether a reduction has too few rows for the machine and rows long enough to be cut into a second parallel axis: None, "rows" (the
+    contiguous dimension is reduced) or "columns"."""
     rows, row = 1, 1
     for d, s in enumerate(dims):
         if d in reduced:
@@ -248,10 +249,12 @@ def wants_split(device, dims, reduced, inner_reduced: bool) -> bool:
         else:
             rows *= size_hint(s)
     if device.type == "cpu":
-        return (rows if inner_reduced else rows / 16) < 8 and row >= 8192 and rows * row >= 65536
-    if inner_reduced:
-        return rows < 128 and row >= 16384
-    return rows / 32 < 132 and row >= 256 and rows * row >= 65536
+        few = (rows if inner_reduced else rows / 16) < 8 and row >= 8192 and rows * row >= 65536
+    elif inner_reduced:
+        few = rows < 128 and row >= 16384
+    else:
+        few = rows / 32 < 264 and row >= 256 and rows * row >= 65536
+    return ("rows" if inner_reduced else "columns") if few else None
 
 
 class _Fuser:
@@ -371,7 +374,7 @@ class _Fuser:
 
     def _splits(self, root, device, dims, reduced, mapping):
         if root.node.op in ("argmax", "argmin", "cumsum"):
-            return False
+            return None
         inner = inner_dim(root)
         return wants_split(device, dims, reduced, inner is None or mapping.get(inner) in reduced)
 
@@ -392,7 +395,7 @@ class _Fuser:
                 mapping[d] = len(g.dims)
                 g.dims.append(s)
         reduced = frozenset(mapping[d] for d in root.reduced)
-        split = bool(reduced) and self._splits(root, g.device, g.dims, reduced, mapping)
+        split = self._splits(root, g.device, g.dims, reduced, mapping) if reduced else None
         g.position = root.position
         self._add(root, g, mapping, False, reduced, split)
         self.groups.append(g)

@@ -68,7 +68,8 @@ class Emitter:
         self.b = loops.KernelBuilder(group.device.type)
         self.arguments = []            # storage key of each buffer, in order
         self._buffers = {}             # storage key -> buffer name
-        self._memo, self._rounded, self._indices = {}, set(), {}
+        self._memo = {}
+        self._rounded = {}             # (float32 value, half dtype) -> the same value in the half dtype
         self.members = {m.node: m for m in group.members if m.part is None}
         self.tail = None
         self._lay_out(split_dim, chunk)
@@ -142,8 +143,9 @@ class Emitter:
         """A float32 value rounded to a half dtype, still as float32."""
         if (value, dtype) in self._rounded:
             return value
-        value = self.b.cast(self.b.cast(value, dtype), torch.float32)
-        self._rounded.add((value, dtype))
+        half = self.b.cast(value, dtype)
+        value = self.b.cast(half, torch.float32)
+        self._rounded[value, dtype] = half
         return value
 
     def load(self, place: Place, index, mask, shape) -> str:
@@ -152,8 +154,8 @@ class Emitter:
             mask = None
         name = self.b.load(self.buffer(place.storage, place.dtype, False), e, mask)
         if place.dtype in HALF:
-            half, name = place.dtype, self.b.cast(name, torch.float32)
-            self._rounded.add((name, half))
+            half, name = name, self.b.cast(name, torch.float32)
+            self._rounded[name, place.dtype] = half
         return name
 
     def value(self, node, index, mask=None) -> str:
@@ -187,7 +189,7 @@ class Emitter:
 
     def store(self, place: Place, index, value, mask=None):
         e = place.offset + linear(index, place.strides)
-        value = self.b.cast(value, place.dtype)
+        value = self._rounded.get((value, place.dtype)) or self.b.cast(value, place.dtype)
         self.b.store(self.buffer(place.storage, place.dtype, True), e, value, mask)
 
     def emit_member(self, root):
@@ -203,8 +205,7 @@ class Emitter:
         self.store(place, index, value, self.tail if element else None)
 
     def finish(self, name):
-        kernel = collapse(self.b.finish(name))
-        return kernel
+        return collapse(drop_dead(self.b).finish(name))
 
 
 def parallel_order(group):
@@ -516,7 +517,13 @@ def chunk_plan(group):
     total = 1
     for d in reduced:
         total *= size[d]
-    wanted = min(max(total // 8192, 2), 64) if group.device.type == "cpu" else min(max(total // 4096, 2), 256)
+    if group.device.type == "cpu":
+        wanted = min(max(total // 8192, 2), 64)
+    elif group.split == "columns":
+        rows = indexing.numel_hint([d for k, d in enumerate(group.dims) if k not in group.reduced])
+        wanted = min(max(1024 * 32 // rows, 2), max(total // 32, 2))
+    else:
+        wanted = min(max(total // 8192, 2), 1024)
     dim = next((d for d in reduced if size[d] >= wanted), max(reduced, key=lambda d: size[d]))
     length = max(-(-size[dim] // wanted), 1)
     if type(group.dims[dim]) is int:
@@ -549,6 +556,18 @@ def lower_group(group, places, stored, name) -> list:
         if m.needs_row or not any(p in group.reduced for p in m.out_place()):
             second.emit_member(m)
     return [Lowered(first.finish(name + "_a"), first.arguments, partials), Lowered(second.finish(name + "_b"), second.arguments, {})]
+
+
+def drop_dead(builder):
+    """Remove statements whose value nothing uses from a builder's body."""
+    live, body = set(), []
+    for s in reversed(builder.body):
+        if isinstance(s, (loops.Store, loops.Check)) or s.dst in live:
+            live.update(loops.reads(s))
+            live.update(loops.index_symbols(s))
+            body.append(s)
+    builder.body = body[::-1]
+    return builder
 
 
 def collapse(kernel: loops.Kernel) -> loops.Kernel:
