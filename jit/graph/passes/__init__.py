@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from jit.graph.ir import Graph
+from jit.graph.passes.cse import merge_equal_nodes
 from jit.graph.passes.dce import eliminate_dead_nodes
+from jit.graph.passes.fold import fold_constants
+from jit.graph.passes.simplify import simplify
+
+# In order; each takes a Graph, changes it in place and returns it.
+PASSES = (eliminate_dead_nodes, fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
 
 
 def optimize(graph: Graph) -> Graph:
     """Fold, simplify and deduplicate ``graph`` in place; returns it."""
-    return eliminate_dead_nodes(graph)
+    for run in PASSES:
+        run(graph)
+    return graph

@@ -1,0 +1,36 @@
+"""Merge nodes that compute the same thing from the same inputs."""
+
+from __future__ import annotations
+
+from jit.graph.dims import Dim
+from jit.graph.ir import Graph, Node
+from jit.graph.passes.rewrite import Rewriter
+
+
+def _hashable(v):
+    """A key in which 1, 1.0 and True, and 0.0 and -0.0, differ."""
+    if isinstance(v, tuple):
+        return tuple([_hashable(e) for e in v])
+    if type(v) is float:
+        return ("float", v.hex() if v == v else "nan")
+    if type(v) is Dim or v is None or type(v) is str:
+        return v
+    return (type(v), v)
+
+
+def node_key(node: Node):
+    return node.op, tuple([i.id for i in node.inputs]), tuple([(k, _hashable(v)) for k, v in node.attrs.items()]), node.type
+
+
+def merge_equal_nodes(graph: Graph) -> Graph:
+    seen: dict = {}
+
+    def rule(r, node):
+        first = seen.setdefault(node_key(node), node)
+        return None if first is node else first
+
+    def observe(node):
+        if node.op != "input" and not node.impure:
+            seen.setdefault(node_key(node), node)
+
+    return Rewriter(graph).run(rule, observe)

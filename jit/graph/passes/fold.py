@@ -1,0 +1,44 @@
+"""Compute elementwise operations on constants: scalars give a scalar, filled tensors a filled tensor."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.dims import Dim
+from jit.graph.ir import Graph, Node
+from jit.graph.passes.rewrite import Rewriter
+from jit.graph.prims import NUMBER_OPERAND, POINTWISE
+
+_CONSTANTS = ("scalar", "full")
+_DIV = {"floor_div": "floor", "trunc_div": "trunc"}
+_RENAMED = {"shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift}
+
+
+def _value(node: Node, inputs) -> object:
+    """The node's value for 0-dim inputs, computed by eager on the CPU."""
+    tensors = [torch.tensor(i.attrs["value"], dtype=i.dtype) for i in inputs]
+    if node.op == "cast":
+        return tensors[0].to(node.dtype).item()
+    args = list(tensors)
+    if node.op in NUMBER_OPERAND and inputs[1].op == "scalar":
+        args[1] = inputs[1].attrs["value"]  # unrounded, as eager takes Python numbers
+    if node.op in _DIV:
+        return torch.div(*args, rounding_mode=_DIV[node.op]).item()
+    return _RENAMED.get(node.op, getattr(torch, node.op, None))(*args).item()
+
+
+def fold_constants(graph: Graph) -> Graph:
+    def rule(r, node):
+        if node.op not in POINTWISE or not all(i.op in _CONSTANTS and type(i.attrs["value"]) is not Dim for i in node.inputs):
+            return None
+        if node.dtype.is_complex:
+            return None
+        try:
+            value = _value(node, node.inputs)
+        except RuntimeError:
+            return None
+        if not node.shape:
+            return r.node("scalar", (), {"value": value}, node.type, node.loc)
+        return r.node("full", (), {"shape": node.shape, "value": value}, node.type, node.loc)
+
+    return Rewriter(graph).run(rule)

@@ -1,0 +1,205 @@
+"""Algebraic rules, a table by prim. A rule gives an existing or a new node of the same type and value as eager's, or None."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from jit.graph.ir import Graph, Node, same_ints
+from jit.graph.passes.rewrite import Rewriter
+
+RULES: dict[str, list] = {}
+
+
+def rule(*ops: str):
+    """Register ``fn(rewriter, node) -> Node | None`` for prims."""
+
+    def register(fn):
+        for op in ops:
+            RULES.setdefault(op, []).append(fn)
+        return fn
+
+    return register
+
+
+def simplify(graph: Graph) -> Graph:
+    def apply(r: Rewriter, node: Node):
+        for fn in RULES.get(node.op, ()):
+            new = fn(r, node)
+            if new is not None and new.type == node.type:
+                return new
+        return None
+
+    return Rewriter(graph).run(apply)
+
+
+def _constant(node: Node):
+    """The number that a scalar or filled node holds everywhere, else None."""
+    return node.attrs["value"] if node.op in ("scalar", "full") and isinstance(node.attrs["value"], (int, float)) else None
+
+
+# casts
+
+_WIDTH = {torch.float16: (11, 5), torch.bfloat16: (8, 8), torch.float32: (24, 8), torch.float64: (53, 11)}
+_INT_BITS = {torch.bool: 1, torch.uint8: 8, torch.int8: 7, torch.int16: 15, torch.int32: 31, torch.int64: 63}
+_UNSIGNED = (torch.bool, torch.uint8)
+
+
+def holds_exactly(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    """Whether every value of ``narrow`` is a value of ``wide``."""
+    if wide is narrow:
+        return True
+    if narrow in _WIDTH:
+        return wide in _WIDTH and all(w >= n for w, n in zip(_WIDTH[wide], _WIDTH[narrow]))
+    if narrow in _INT_BITS:
+        if wide in _WIDTH:
+            return _INT_BITS[narrow] <= _WIDTH[wide][0] and not (wide is torch.float16 and _INT_BITS[narrow] > 11)
+        return wide in _INT_BITS and wide not in _UNSIGNED and _INT_BITS[wide] >= _INT_BITS[narrow] or wide is torch.uint8 and narrow is torch.bool
+    return False
+
+
+@rule("cast")
+def cast_of_cast(r, node):
+    """A detour over a wider type changes nothing."""
+    inner = node.inputs[0]
+    if inner.op != "cast" or not holds_exactly(inner.dtype, inner.inputs[0].dtype):
+        return None
+    source = inner.inputs[0]
+    if source.dtype is node.dtype:
+        return source
+    return r.node("cast", (source,), {}, node.type, node.loc)
+
+
+@rule("cast")
+def cast_to_own_dtype(r, node):
+    return node.inputs[0] if node.inputs[0].dtype is node.dtype else None
+
+
+# arithmetic identities: exact for every value, NaN, infinities and signed zeros included
+
+
+@rule("mul")
+def times_one(r, node):
+    a, b = node.inputs
+    return a if _constant(b) == 1 else b if _constant(a) == 1 else None
+
+
+@rule("div")
+def over_one(r, node):
+    return node.inputs[0] if _constant(node.inputs[1]) == 1 else None
+
+
+@rule("add")
+def plus_zero(r, node):
+    """``x + 0`` for integers and ``x + -0.0`` for floats; ``-0.0 + 0.0`` is ``0.0`` and stays."""
+    for x, c in (node.inputs, node.inputs[::-1]):
+        v = _constant(c)
+        if v == 0 and (not node.dtype.is_floating_point or math.copysign(1, v) < 0):
+            return x
+    return None
+
+
+@rule("sub")
+def minus_zero(r, node):
+    v = _constant(node.inputs[1])
+    if v == 0 and (not node.dtype.is_floating_point or math.copysign(1, v) > 0):
+        return node.inputs[0]
+    return None
+
+
+@rule("neg", "logical_not", "bitwise_not")
+def involution(r, node):
+    inner = node.inputs[0]
+    return inner.inputs[0] if inner.op == node.op else None
+
+
+@rule("where")
+def where_same(r, node):
+    condition, a, b = node.inputs
+    if a is b:
+        return a
+    v = _constant(condition)
+    return None if v is None else a if v else b
+
+
+@rule("relu", "abs", "floor", "ceil", "trunc", "round", "sign")
+def idempotent(r, node):
+    return node.inputs[0] if node.inputs[0].op == node.op else None
+
+
+# views
+
+
+@rule("permute")
+def permute_of_permute(r, node):
+    inner, dims = node.inputs[0], node.attrs["dims"]
+    if inner.op == "permute":
+        source, order = inner.inputs[0], tuple(inner.attrs["dims"][d] for d in dims)
+        if order == tuple(range(len(order))):
+            return source
+        return r.node("permute", (source,), {"dims": order}, node.type, node.loc)
+    return inner if dims == tuple(range(len(dims))) else None
+
+
+@rule("reshape")
+def reshape_of_reshape(r, node):
+    inner = node.inputs[0]
+    if inner.op == "reshape":
+        source = inner.inputs[0]
+        if source.type == node.type:
+            return source
+        return r.node("reshape", (source,), node.attrs, node.type, node.loc)
+    return inner
+
+
+@rule("expand", "alias")
+def no_change(r, node):
+    return node.inputs[0]
+
+
+@rule("slice")
+def whole_slice(r, node):
+    a = node.attrs
+    return node.inputs[0] if same_ints((a["start"], a["length"], a["step"]), (0, node.inputs[0].shape[a["dim"]], 1)) else None
+
+
+@rule("slice")
+def slice_of_slice(r, node):
+    inner = node.inputs[0]
+    if inner.op != "slice" or inner.attrs["dim"] != node.attrs["dim"]:
+        return None
+    a, i = node.attrs, inner.attrs
+    attrs = {"dim": a["dim"], "start": i["start"] + a["start"] * i["step"], "length": a["length"], "step": a["step"] * i["step"]}
+    return r.node("slice", (inner.inputs[0],), attrs, node.type, node.loc)
+
+
+@rule("slice")
+def slice_of_cat(r, node):
+    """A slice that is exactly one of the parts."""
+    inner, a = node.inputs[0], node.attrs
+    if inner.op != "cat" or inner.attrs["dim"] != a["dim"] or not same_ints((a["step"],), (1,)):
+        return None
+    start = 0
+    for part in inner.inputs:
+        size = part.shape[a["dim"]]
+        if same_ints((start, size), (a["start"], a["length"])):
+            return part
+        start = start + size
+    return None
+
+
+@rule("clone")
+def clone_unread(r, node):
+    """Values never change within a graph: a copy with the same layout is only needed for memory of its own, which outputs keep."""
+    return node.inputs[0]
+
+
+@rule("cat")
+def cat_of_one(r, node):
+    return node.inputs[0] if len(node.inputs) == 1 else None
+
+
+@rule("constant_pad")
+def pad_by_nothing(r, node):
+    return node.inputs[0] if all(same_ints(p, (0, 0)) for p in node.attrs["pads"]) else None
