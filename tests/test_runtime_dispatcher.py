@@ -321,6 +321,30 @@ def test_recursion():
         forever()
 
 
+def test_tail_calls():
+    TailCall = native().TailCall
+
+    def down(n):
+        return TailCall(d, n - 1) if n else TailCall(lambda *a: a, "end", n)
+
+    d = Dispatcher(lambda n: "original")
+    d.add_entry(None, down)
+    assert d(100_000) == ("end", 0)
+    bound = Dispatcher(lambda self, n: 0, None, "me")
+    bound.add_entry(None, lambda self, n: TailCall(d, 3))
+    assert bound(1) == ("end", 0)
+
+    def fails():
+        raise ZeroDivisionError
+
+    d.clear()
+    d.add_entry(None, lambda n: TailCall(fails))
+    with pytest.raises(ZeroDivisionError):
+        d(1)
+    with pytest.raises(TypeError):
+        TailCall()
+
+
 def test_entries_may_change_while_a_target_runs():
     def target(x):
         d.clear()

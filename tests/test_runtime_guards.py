@@ -87,6 +87,8 @@ def test_simple_checks():
         ("no_dict_attr", "a", [Plain(), Plain(b=1), 5, Slots()], [Plain(a=1)]),
         ("type_lacks", "q", [Plain(q=1), 3], []),
         ("type_lacks", "real", ["x"], [3, 2.5]),
+        ("class_lacks", "real", [str], [int, 3]),
+        ("elements", (1, 2), [{1, 2}, frozenset({1, 2})], [{1}, {1, 3}, {True, 2}, [1, 2]]),
     ]
     for kind, payload, good, bad in cases:
         p = one(kind, payload)
@@ -586,6 +588,16 @@ def test_unwatchable_facts_are_read_on_each_call():
     assert not grad.check(())
     parameter.grad = None
     assert grad.check(())
+
+
+def test_watched_sets():
+    items, frozen = {1, 2}, frozenset({3})
+    p = program([(-1, "const", items), (-1, "const", frozen)], [(0, "elements", (1, 2)), (1, "elements", (3,))])
+    assert p.check(())
+    items.add(7)
+    assert not p.check(())
+    items.discard(7)
+    assert p.check(())
 
 
 def test_user_dict_keys():

@@ -17,6 +17,7 @@ SOURCE = r"""
 #include <cstdint>
 extern "C" void add_one(void** p, const int64_t* n) { const float* x = (const float*)p[0]; float* y = (float*)p[1]; for (int64_t i = 0; i < n[0]; ++i) y[i] = x[i] + 1.0f; }
 extern "C" void twice(void** p, const int64_t* n) { const float* x = (const float*)p[0]; float* y = (float*)p[1]; for (int64_t i = 0; i < n[0]; ++i) y[i] = x[i] * 2.0f; }
+extern "C" void refuse(void** p, const int64_t* n) { if (n[0]) *(int32_t*)p[0] = (int32_t)n[0]; }
 extern "C" void report(void** p, const int64_t* n) { int64_t* y = (int64_t*)p[0]; for (int i = 0; i < n[0]; ++i) y[i] = n[i + 1]; }
 """
 
@@ -27,7 +28,7 @@ def kernels(tmp_path_factory):
     (folder / "k.cpp").write_text(SOURCE)
     subprocess.run(["g++", "-O2", "-shared", "-fPIC", "-o", str(folder / "k.so"), str(folder / "k.cpp")], check=True)
     library = ctypes.CDLL(str(folder / "k.so"))
-    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("add_one", "twice", "report")}
+    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("add_one", "twice", "report", "refuse")}
 
 
 def elementwise(address, mutate=False):
@@ -107,6 +108,16 @@ def test_registers(kernels):
         got = plan(x, k)[0].tolist()
         d = k - 7
         assert got == [7, 7, k, 7 + k, d, 21, d // 3, d % 3, max(7, k), min(7, k)]
+
+
+def test_kernels_report_errors(kernels):
+    plan = load_plan(Plan(0, 1, (("int", 0),), 1, (("flag", 0), ("cpu", kernels["refuse"], (0,), (0,)), ("check", 0, "index out of range")), ()))
+    assert plan(0) == ()
+    with pytest.raises(IndexError, match="out of range"):
+        plan(1)
+    with pytest.raises(RuntimeError, match="out of range"):
+        plan(2)
+    assert plan(0) == ()
 
 
 def test_division_by_zero_raises():
