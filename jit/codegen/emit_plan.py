@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..graph import dims
 from ..graph.ir import Ref
 from . import indexing, memory
@@ -69,17 +71,21 @@ class _PlanWriter:
         if ERROR in arguments:
             flag = self.p.new_slot()
             self.pinned.add(flag)
-            self.steps.append(("flag", flag))
+            if device.type == "cuda":  # the kernel stops by itself; it is given some valid memory
+                self.steps.append(("alloc", flag, torch.int32, device, (), ()))
+            else:
+                self.steps.append(("flag", flag))
         slots = tuple(flag if a == ERROR else self.begin(a) for a in arguments)
         sizes = tuple(self.regs.symbol(n) for n in kernel.sizes)
-        code = self.p.code[kernel.key]
+        key = self.p.launch_keys[number]
+        code = self.p.code[key]
         if device.type == "cuda" and self.p.options.target != "reference":
-            own = dims.subst(code.source.grid, {a: dims.Sym(b) for a, b in zip(self.p.named[kernel.key].sizes, kernel.sizes)})
+            own = dims.subst(code.source.grid, {a: dims.Sym(b) for a, b in zip(self.p.named[key].sizes, kernel.sizes)})
             one = self.regs.reg(1)
             self.steps.append(("gpu", self.gpu_kernel(code), slots, sizes, (self.regs.reg(own), one, one)))
         else:
             self.steps.append(("cpu", code, slots, sizes))
-        if flag is not None:
+        if flag is not None and device.type == "cpu":
             self.steps.append(("check", flag, "index out of range in self"))
 
     def gpu_kernel(self, code):

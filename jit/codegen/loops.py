@@ -156,8 +156,8 @@ class Store:
 
 @dataclass(frozen=True)
 class Check:
-    """Where ``cond`` (a bool value) is false, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error buffer. Loads that
-    depend on a checked index are masked by ``cond``, so that nothing out of range is read."""
+    """Where ``cond`` (a bool value) is false, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error buffer, or, for a
+    negative code on a GPU, stop the kernel. Loads that depend on a checked index are masked by ``cond``, so that nothing out of range is read."""
 
     cond: str
     buffer: str

@@ -407,7 +407,9 @@ ERROR = "error flag"  # the storage key of the int32 that a failed check sets
 
 
 def _check_index(e, value, size, mask, code):
-    """The mask of the positions that are in range; any other sets the error flag to ``code``: 1 for IndexError, 2 for RuntimeError."""
+    """The mask of the positions that are in range; any other sets the error flag to ``code``: 1 for IndexError, 2 for RuntimeError. A GPU
+    kernel stops there, as eager's do."""
+    code = code if e.group.device.type == "cpu" else -1
     limit = e.b.index(size) if isinstance(size, dims.Dim) else e.constant(size, torch.int64)
     low = e.compute("ge", value, e.constant(0, torch.int64), dtype=torch.bool)
     ok = e.compute("logical_and", low, e.compute("lt", value, limit, dtype=torch.bool), dtype=torch.bool)

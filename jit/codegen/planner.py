@@ -23,12 +23,14 @@ plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
 class Options:
     """``target``: "native" compiles kernels, "reference" leaves them to the interpreter in ``reference``. ``fuse=False`` gives
     each root its own kernel; ``in_place`` lets results take the memory of dying operands; ``channels_last`` lets convolutions run in that
-    format."""
+    format; ``unaligned``: the numbers of CUDA inputs whose address is not a multiple of 16 (kernels assume that of the others, so the caller has to
+    guard it)."""
 
     target: str = "native"
     fuse: bool = True
     in_place: bool = True
     channels_last: bool = True
+    unaligned: frozenset = frozenset()
 
 
 @dataclass
@@ -91,13 +93,15 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
-        self.graph = prepare(graph, checked_indexing=checked_indexing(graph, options))
+        self.graph = prepare(graph)
         self.regs = Registers(self.graph.inputs)
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs
         self.storages = {}         # node -> Storage
         self.steps = []            # abstract steps
         self.launches = []         # Lowered, in order
+        self.launch_keys = []      # what is compiled for each of them
+        self.loose = set()         # storages of library results that may start anywhere in another tensor
         self.extra_temps = []      # storages of partial results and the like
         self.views = {}
 
@@ -264,7 +268,9 @@ class Planner:
         return lower.Place(s, strides, 0, node.type.dtype)
 
     def _extern_storage(self, node):
-        self.storages[node] = Storage("extern", self.new_slot(), node.type, dtype=node.type.dtype)
+        s = self.storages[node] = Storage("extern", self.new_slot(), node.type, dtype=node.type.dtype)
+        if returns_alias(node if node.op == "aten_call" else node.inputs[0]):
+            self.loose.add(s)
 
     def _lower(self, group, t):
         if any(type(d) is int and d == 0 for k, d in enumerate(group.dims) if k not in group.reduced):
@@ -292,6 +298,18 @@ class Planner:
                     arguments.append(a if isinstance(a, Storage) else partials[a])
             self.steps.append(("kernel", len(self.launches), arguments, group.device, t))
             self.launches.append(lowered.kernel)
+            self.launch_keys.append(self._launch_key(lowered.kernel, arguments))
+
+    def _launch_key(self, kernel, arguments):
+        """What is compiled once: the structure and, for a GPU, which pointers are multiples of 16."""
+        if kernel.device == "cpu":
+            return kernel.key, ()
+        return kernel.key, tuple(k for k, a in enumerate(arguments) if isinstance(a, Storage) and not self._aligned(a))
+
+    def _aligned(self, storage) -> bool:
+        if storage.kind == "input":
+            return storage.slot not in self.options.unaligned
+        return storage.kind != "extern" or storage not in self.loose
 
     def compile_kernels(self):
         """Compile each distinct kernel once; fills ``self.code``: key -> address or GpuKernel."""
@@ -299,17 +317,19 @@ class Planner:
 
         self.code, self.named, self.sources = {}, {}, []
         by_device = {}
-        for k in self.launches:
-            if k.key not in self.named:
-                self.named[k.key] = rename(k, f"k_{k.key}")
-                by_device.setdefault(k.device, []).append(self.named[k.key])
+        for k, key in zip(self.launches, self.launch_keys):
+            if key not in self.named:
+                loose = "".join(f"_{i}" for i in key[1])
+                self.named[key] = rename(k, f"k_{k.key}{loose}")
+                by_device.setdefault(k.device, []).append(key)
                 if kernel_log:
-                    kernel_log(self.named[k.key].text())
+                    kernel_log(self.named[key].text())
         if self.options.target == "reference":
             self.code = {key: i for i, key in enumerate(self.named)}
             self.sources = [(k.name, k.text()) for k in self.named.values()]
             return
-        for device, kernels in by_device.items():
+        for device, keys in by_device.items():
+            kernels = [self.named[key] for key in keys]
             if device == "cpu":
                 from . import cpp
 
@@ -318,11 +338,10 @@ class Planner:
             else:
                 from .triton.compile import compile_triton
 
-                found = compile_triton(kernels)
+                aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]} for k, key in zip(kernels, keys) if key[1]}
+                found = compile_triton(kernels, aligned=aligned)
                 self.sources += [(k.name, found[k.name].source.text) for k in kernels]
-            for key, kernel in self.named.items():
-                if kernel.name in found:
-                    self.code[key] = found[kernel.name]
+            self.code.update((key, found[self.named[key].name]) for key in keys)
 
     # the plan
 
@@ -331,12 +350,7 @@ class Planner:
 
         plan = emit(self)
         kernels = {k.name: k for k in self.named.values()}
-        return CompiledGraph(plan, self.sources, kernels, [self.named[k.key] for k in self.launches], tuple(self.regs.int_symbols))
-
-
-def checked_indexing(graph, options) -> bool:
-    """Whether kernels may read through index tensors: the plan must be able to report an index out of range, which GPU plans cannot."""
-    return all(n.type.device.type == "cpu" for n in graph.nodes if n.op in ("gather", "index"))
+        return CompiledGraph(plan, self.sources, kernels, [self.named[key] for key in self.launch_keys], tuple(self.regs.int_symbols))
 
 
 @functools.lru_cache(maxsize=None)

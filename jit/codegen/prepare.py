@@ -123,23 +123,21 @@ def library_call(node, inputs, new_id: int) -> Node:
     return Node(new_id, "aten_call", tuple(inputs), {"target": target, "overload": overload, "args": args}, node.type, node.loc)
 
 
-def _needs_library(node, checked_indexing: bool) -> bool:
+def _needs_library(node) -> bool:
     if node.op in VIEWS:
         return node.op == "as_strided" and base_of(node).op == "input"
     if node.op in fusion.EXTERN:
         return False
-    if node.op in ("gather", "index") and not checked_indexing:
-        return True
     kinds = lower.KERNEL_DTYPES
     return node.type.dtype not in kinds or any(i.type.dtype not in kinds for i in node.inputs)
 
 
-def prepare(graph: Graph, checked_indexing: bool = True) -> Graph:
+def prepare(graph: Graph) -> Graph:
     """The graph, or a changed copy of it, in which every node is a kernel's business, a view, or a library call."""
     live = _live(graph)
     hazards = [o for o in graph.outputs if o.mutates is not None and base_of(o.node).op == "input"]
     foreign = _foreign_operands(graph)
-    if len(live) == len(graph.nodes) and not hazards and not foreign and not any(_needs_library(n, checked_indexing) for n in graph.nodes):
+    if len(live) == len(graph.nodes) and not hazards and not foreign and not any(_needs_library(n) for n in graph.nodes):
         return graph
     next_id = max((n.id for n in graph.nodes), default=0) + 1
     new, nodes, moved = {}, [], {}
@@ -164,7 +162,7 @@ def prepare(graph: Graph, checked_indexing: bool = True) -> Graph:
                     moved[key] = add(Node(next_id, "aten_call", (inputs[k],), attrs, t, n.loc))
                 inputs[k] = moved[key]
             inputs = tuple(inputs)
-        if _needs_library(n, checked_indexing):
+        if _needs_library(n):
             new[n] = add(library_call(n, inputs, next_id))
         elif inputs == n.inputs:
             new[n] = add(n)

@@ -374,6 +374,10 @@ class _Emitter:
         along = self._statement_ranges(s, self.varies)
         mask = self.mask(along, s.mask)
         bad = f"({self.names[s.cond]} == 0)" + (f" & {mask}" if mask else "")
+        if s.code < 0 and not self.interpret:  # as a failed device-side assertion of eager's kernels does
+            trap = "{ .reg .pred bad; setp.ne.s32 bad, $1, 0; @bad trap; mov.u32 $0, $1; }"
+            self.line(f'tl.inline_asm_elementwise("{trap}", "=r,r", [({bad}).to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1)')
+            return
         self.line(f"tl.store({self.names[s.buffer]} + ({self.names[s.cond]}).to(tl.int32) * 0, {s.code}, mask={bad})")
 
     # reductions
