@@ -13,6 +13,7 @@ from . import backends, config
 from .frame import dispatch
 from .frame.breaks import BreakReason
 from .frame.dynamic import mark_dynamic  # noqa: F401
+from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -115,15 +116,6 @@ def disable(fn=None):
     return call
 
 
-def is_compiling() -> bool:
-    """True inside captured code, False in eager."""
-    return False
-
-
-def graph_break(msg: str = ""):
-    """End the captured region here; nothing in eager."""
-
-
 def reset():
     """Forget everything compiled, and release pooled memory."""
     dispatch.reset()
@@ -169,13 +161,19 @@ def explain(model, **options):
     """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened. Keyword arguments as in ``compile``."""
 
     def run(*args, **kwargs):
-        captured = []
-        settings = dispatch.Settings(_backend(options.get("backend")), False, options.get("dynamic"), on_capture=captured.append)
+        captured, plans = [], []
+        backend = _backend(options.get("backend"))
+
+        def recorded(graph, examples):
+            plans.append(backend(graph, examples))
+            return plans[-1]
+
+        settings = dispatch.Settings(recorded, False, options.get("dynamic"), on_capture=captured.append)
         compiled = _compile(model, settings)
         compiled(*args, **kwargs)
         graphs = [c.graph for c in captured if c.graph is not None and any(n.op != "input" for n in c.graph.nodes)]
         breaks = [b for c in captured for b in c.breaks]
-        kernels = [text for c in captured if c.plan is not None for _, text in getattr(c.plan, "kernels", ())]
+        kernels = [text for plan in plans for _, text in plan.kernels]
         return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")]) for g in graphs),
                            breaks, [t for c in captured for t in c.guards.program()[2]], kernels, [g.python() for g in graphs])
 

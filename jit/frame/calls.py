@@ -32,6 +32,9 @@ class Calls:
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
                 raise Unsupported(why, hint, kind="forbidden-call")
+            special = tables.codes.get(fn.code)
+            if special is not None:
+                return special(self, fn, args, kwargs)
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
@@ -65,18 +68,18 @@ class Calls:
             bound[names[at]] = TupleValue(list(args[n_pos:]))
             at += 1
         elif len(args) > n_pos:
-            self.argument_error(fn, f"takes {n_pos} positional arguments but {len(args)} were given")
+            self.argument_error(fn, args, kwargs, f"takes {n_pos} positional arguments but {len(args)} were given")
         extra = {}
         keyword_names = set(names[code.co_posonlyargcount: n_pos + n_kwonly])
         for key, value in kwargs.items():
             if key in keyword_names:
                 if key in bound:
-                    self.argument_error(fn, f"got multiple values for argument '{key}'")
+                    self.argument_error(fn, args, kwargs, f"got multiple values for argument '{key}'")
                 bound[key] = value
             elif code.co_flags & inspect.CO_VARKEYWORDS:
                 extra[key] = (Constant(key), value)
             else:
-                self.argument_error(fn, f"got an unexpected keyword argument '{key}'")
+                self.argument_error(fn, args, kwargs, f"got an unexpected keyword argument '{key}'")
         if code.co_flags & inspect.CO_VARKEYWORDS:
             bound[names[at]] = DictValue(extra)
         missing = [n for n in names[:n_pos] if n not in bound]
@@ -87,19 +90,24 @@ class Calls:
             for name in missing:
                 at = names.index(name)
                 if at < first:
-                    self.argument_error(fn, f"missing required argument '{name}'")
+                    self.argument_error(fn, args, kwargs, f"missing required argument '{name}'")
                 bound[name] = values[at - first]
         for name in names[n_pos: n_pos + n_kwonly]:
             if name not in bound:
                 defaults = fn.field_value(self, "kwdefaults")
                 value = defaults.get_constant(self, name) if defaults is not None else None
                 if value is None:
-                    self.argument_error(fn, f"missing required keyword-only argument '{name}'")
+                    self.argument_error(fn, args, kwargs, f"missing required keyword-only argument '{name}'")
                 bound[name] = value
         return bound
 
-    def argument_error(self, fn, text):
-        """Raise the TypeError that CPython raises for a wrong call, with its very text, by making the call for real."""
+    def argument_error(self, fn, args, kwargs, text):
+        """Raise the TypeError that CPython raises for a wrong call, with its very text, by calling a function of the same
+        signature that does nothing."""
+        try:
+            signature_twin(fn, self)(*[None] * len(args), **dict.fromkeys(kwargs))
+        except TypeError as error:
+            raise Raised(self.exception(error)) from None
         raise Unsupported(f"{fn.qualname}() {text}", kind="argument-error")
 
     def call_builtin(self, fn, args, kwargs) -> Value:
@@ -200,6 +208,31 @@ class Calls:
             return ObjectValue(cls)
         raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",
                           hint="make the object outside the compiled function")
+
+
+def signature_twin(fn, s):
+    """A function with the name, parameters and number of defaults of ``fn`` that does nothing."""
+    code = fn.code
+    names = list(code.co_varnames)
+    n_pos, n_only = code.co_argcount, code.co_kwonlyargcount
+    defaults, kwdefaults = fn.field_value(s, "defaults"), fn.field_value(s, "kwdefaults")
+    n_defaults = len(defaults.load(s)) if defaults is not None else 0
+    optional = set() if kwdefaults is None else {k for k in kwdefaults.load(s)}
+    parts = [n + ("=None" if i >= n_pos - n_defaults else "") for i, n in enumerate(names[:n_pos])]
+    if code.co_posonlyargcount:
+        parts.insert(code.co_posonlyargcount, "/")
+    at = n_pos + n_only
+    if code.co_flags & inspect.CO_VARARGS:
+        parts.append("*" + names[at])
+        at += 1
+    elif n_only:
+        parts.append("*")
+    parts += [n + ("=None" if n in optional else "") for n in names[n_pos: n_pos + n_only]]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        parts.append("**" + names[at])
+    twin = eval(f"lambda {', '.join(parts)}: None")
+    twin.__qualname__ = fn.qualname
+    return twin
 
 
 def any_tensor(args, kwargs) -> bool:

@@ -129,6 +129,8 @@ class Capture:
             raise NeedsEager(f"the program raises {type(raises.error).__name__}", kind="raises") from None
         except Unsupported as error:
             chain = [Broken(f, f.mark, f.stack) for f in error.frames]
+            if error.kind == "frame-inspection":
+                del chain[1:]
             chain[-1].stack = chain[-1].frame.kept
             return "broke", error, chain
         finally:

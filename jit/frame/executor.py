@@ -63,6 +63,7 @@ class Frame:
         self.pc = 0
         self.spliceable = False  # entered by a call instruction of a frame that can be resumed
         self.mark, self.kept = None, []
+        self.namespace = None  # what locals() has given
         free = fn.code.co_freevars
         if free:
             self.cells.update(zip(free, fn.cells(session)))

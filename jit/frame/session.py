@@ -265,6 +265,18 @@ class Session(Calls):
             value.attrs["name"] = Constant(error.name)
         return value
 
+    @staticmethod
+    def is_class(value) -> bool:
+        return isinstance(value, ClassValue)
+
+    def plain_namespace(self, value) -> dict:
+        """The real dict behind a value that is used as a function's globals."""
+        if isinstance(value, DictValue) and value.obj is not None:
+            if value.source is not None:
+                self.guards.add(value.source, "is", value.obj)
+            return value.obj
+        raise Unsupported("globals made while capturing", kind="namespace")
+
     def is_exception(self, value, cls) -> bool:
         return isinstance(value, ObjectValue) and issubclass(value.cls, cls)
 

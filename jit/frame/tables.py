@@ -11,6 +11,7 @@ pure: set = set()             # C callables without effects: called for real on 
 descriptors: dict = {}        # type of a C descriptor -> fn(s, owner, raw, name) -> Value
 tensor_attributes: dict = {}  # name -> fn(s, tensor) -> Value, before the tracer is asked
 tensor_methods: dict = {}     # name -> fn(s, tensor, args, kwargs) -> Value | None
+codes: dict = {}              # code object of closures -> fn(s, function, args, kwargs) -> Value
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
 
 
@@ -27,6 +28,7 @@ def _register(table):
 
 
 wrapper, new_value, on_call, on_function = _register(wrappers), _register(new_values), _register(calls), _register(functions)
+on_code = _register(codes)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
 

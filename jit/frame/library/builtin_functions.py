@@ -24,7 +24,6 @@ add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format, hash, 
 add_forbidden("print() writes to standard output", "print outside the compiled function", print)
 add_forbidden("input and files are not captured", "do it outside the compiled function", input, open, breakpoint)
 add_forbidden("code made from text is not captured", "", eval, exec, compile, __import__)
-add_forbidden("the frame's own namespace is read", "", locals)
 
 
 def class_of(s, value) -> type:

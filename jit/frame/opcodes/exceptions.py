@@ -8,7 +8,7 @@ from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.functions import ClassValue
-from ..values.objects import ObjectValue
+from ..values.objects import ObjectValue, TracebackValue
 
 
 def as_exception(s, value):
@@ -104,7 +104,7 @@ def special_method(s, manager, name):
 @op("WITH_EXCEPT_START")
 def with_except_start(f, i):
     error, exit_method = f.stack[-1], f.stack[-4]
-    f.push(exit_method.call(f.s, [f.s.wrap_class(error.cls), error, Constant(None)], {}))
+    f.push(exit_method.call(f.s, [f.s.wrap_class(error.cls), error, TracebackValue(error)], {}))
 
 
 @op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")

@@ -360,6 +360,22 @@ class ObjectValue(Value):
         return f"an object of {self.cls.__module__}.{self.cls.__qualname__}" + (f" ({self.source})" if self.source is not None else "")
 
 
+class TracebackValue(Value):
+    """The traceback of an exception raised while capturing: it can be passed on but not looked into."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def pytype(self, s):
+        return types.TracebackType
+
+    def identity(self):
+        return ("traceback", id(self.error))
+
+    def describe(self):
+        return "the traceback of a captured exception"
+
+
 def s_class(cls):
     """A class as a value for emission."""
     from .functions import ClassValue

@@ -1,0 +1,109 @@
+"""What a program asks of the interpreter itself: frames, the exception being handled, functions made from code."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import traceback
+import types
+
+from ...errors import Unsupported
+from ..markers import graph_break, is_compiling
+from ..tables import on_call, on_code, on_descriptor, on_function
+from ..values.constant import Constant
+from ..values.containers import DictValue, TupleValue
+from ..values.functions import FunctionValue
+from ..values.objects import TracebackValue
+
+
+@on_call(sys._getframe)
+@on_function(inspect.currentframe, inspect.stack, traceback.extract_stack, traceback.format_stack, traceback.print_stack)
+def frame_inspection(s, args, kwargs):
+    raise Unsupported("the interpreter's frames are inspected", kind="frame-inspection", hint="do it outside the compiled function")
+
+
+@on_call(sys.exc_info)
+def exc_info(s, args, kwargs):
+    error = s.current_exception[-1] if s.current_exception else None
+    if error is None:
+        return TupleValue([Constant(None)] * 3)
+    return TupleValue([s.wrap_class(error.cls), error, TracebackValue(error)])
+
+
+if hasattr(sys, "exception"):
+    @on_call(sys.exception)
+    def exception_(s, args, kwargs):
+        error = s.current_exception[-1] if s.current_exception else None
+        return Constant(None) if error is None else error
+
+
+@on_call(locals)
+def locals_(s, args, kwargs):
+    """The dict of the frame's variables: one object per frame, brought up to date by each call."""
+    frame = s.frames[-1]
+    code = frame.fn.code
+    entries = {}
+    for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        if name in entries:
+            continue
+        value = frame.cells[name].get(s) if name in frame.cells else frame.locals.get(name)
+        if value is not None:
+            entries[name] = (Constant(name), value)
+    if frame.namespace is None:
+        s.set_field(frame, "namespace", DictValue({}))
+    kept = {k: v for k, v in frame.namespace.entries.items() if k not in code.co_varnames + code.co_cellvars + code.co_freevars}
+    s.set_field(frame.namespace, "_entries", {**kept, **entries} if not kept else {**frame.namespace.entries, **entries})
+    return frame.namespace
+
+
+@on_call(types.FunctionType)
+def function_type(s, args, kwargs):
+    names = ("code", "globals", "name", "argdefs", "closure")
+    given = {**dict(zip(names, args)), **kwargs}
+    namespace = s.plain_namespace(given["globals"])
+    closure, defaults = given.get("closure"), given.get("argdefs")
+    name = given.get("name")
+    code = given["code"].const(s)
+    made = FunctionValue(code=code, globals=namespace, closure=tuple(closure.load(s)) if isinstance(closure, TupleValue) else (),
+                         defaults=defaults if isinstance(defaults, TupleValue) else None)
+    if name is not None and name.const(s) not in (None, code.co_name):
+        made.attrs["__name__"] = name
+    return made
+
+
+@on_function(is_compiling)
+def is_compiling_(s, args, kwargs):
+    return Constant(True)
+
+
+@on_function(graph_break)
+def graph_break_(s, args, kwargs):
+    text = args[0] if args else kwargs.get("msg", Constant(""))
+    said = text.const(s)
+    raise Unsupported("jit.graph_break() was called" + (f": {said}" if said else ""), kind="graph-break")
+
+
+_DISPATCH = functools.singledispatch(lambda x: x).dispatch.__code__
+
+
+@on_code(_DISPATCH)
+def singledispatch_impl(s, fn, args, kwargs):
+    """``dispatch(cls)`` of a ``functools.singledispatch`` function: what its registry says now."""
+    cells = dict(zip(fn.code.co_freevars, fn.cells(s)))
+    token = cells["cache_token"].get(s)
+    if not (isinstance(token, Constant) and token.value is None):
+        raise Unsupported("singledispatch over an abstract class", kind="singledispatch")
+    token.const(s)
+    registry = cells["registry"].get(s)
+    for key, value in registry.load(s).values():
+        key.const(s)
+        if isinstance(value, FunctionValue):
+            value.pin(s)
+    return s.wrap_raw(fn.obj(args[0].const(s)))
+
+
+@on_descriptor(functools.singledispatchmethod)
+def single_dispatch_method(s, owner, raw, name):
+    raise Unsupported("functools.singledispatchmethod", kind="singledispatch")
+

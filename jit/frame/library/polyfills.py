@@ -1,0 +1,137 @@
+"""C functions of the standard library as the Python that they stand for, which is inlined like any other Python.
+
+Each is what the documentation of the C function says, or its pure Python form in the library reference.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import heapq
+
+from ..tables import on_call
+
+
+def stands_for(*c_functions):
+    """Register a Python function that is inlined where one of the C functions is called."""
+
+    def decorate(fn):
+        for c_function in c_functions:
+            on_call(c_function)(lambda s, args, kwargs: s.inline(s.wrap_raw(fn), args, kwargs))
+        return fn
+
+    return decorate
+
+
+@stands_for(collections._count_elements)
+def count_elements(mapping, iterable):
+    get = mapping.get
+    for element in iterable:
+        mapping[element] = get(element, 0) + 1
+
+
+def _sift_down(heap, start, position):
+    item = heap[position]
+    while position > start:
+        above = (position - 1) >> 1
+        parent = heap[above]
+        if not item < parent:
+            break
+        heap[position] = parent
+        position = above
+    heap[position] = item
+
+
+def _sift_up(heap, position):
+    end, start, item = len(heap), position, heap[position]
+    child = 2 * position + 1
+    while child < end:
+        right = child + 1
+        if right < end and not heap[child] < heap[right]:
+            child = right
+        heap[position] = heap[child]
+        position = child
+        child = 2 * position + 1
+    heap[position] = item
+    _sift_down(heap, start, position)
+
+
+@stands_for(heapq.heapify)
+def heapify(heap, /):
+    for i in reversed(range(len(heap) // 2)):
+        _sift_up(heap, i)
+
+
+@stands_for(heapq.heappush)
+def heappush(heap, item, /):
+    heap.append(item)
+    _sift_down(heap, 0, len(heap) - 1)
+
+
+@stands_for(heapq.heappop)
+def heappop(heap, /):
+    if not heap:
+        raise IndexError("index out of range")
+    last = heap.pop()
+    if not heap:
+        return last
+    first, heap[0] = heap[0], last
+    _sift_up(heap, 0)
+    return first
+
+
+@stands_for(heapq.heapreplace)
+def heapreplace(heap, item, /):
+    if not heap:
+        raise IndexError("index out of range")
+    first, heap[0] = heap[0], item
+    _sift_up(heap, 0)
+    return first
+
+
+@stands_for(heapq.heappushpop)
+def heappushpop(heap, item, /):
+    if heap and heap[0] < item:
+        item, heap[0] = heap[0], item
+        _sift_up(heap, 0)
+    return item
+
+
+@stands_for(bisect.bisect_left)
+def bisect_left(a, x, lo=0, hi=None, *, key=None):
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    if hi is None:
+        hi = len(a)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@stands_for(bisect.bisect_right)
+def bisect_right(a, x, lo=0, hi=None, *, key=None):
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    if hi is None:
+        hi = len(a)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+@stands_for(bisect.insort_left)
+def insort_left(a, x, lo=0, hi=None, *, key=None):
+    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@stands_for(bisect.insort_right)
+def insort_right(a, x, lo=0, hi=None, *, key=None):
+    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
