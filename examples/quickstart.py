@@ -33,10 +33,11 @@ def main():
     assert jit.compile_count() == compiled
     print(f"graphs compiled: {compiled}")
 
-    # What was captured: graphs, breaks, guards, and the source text of every kernel.
+    # What was captured: the graph as Python, and the source text of every kernel.
     explanation = jit.explain(gelu_of_sum.__wrapped__)(x, y)
     print(explanation)
-    print(f"{explanation.graph_count} graph, {explanation.graph_break_count} breaks, {explanation.op_count} operations, {len(explanation.kernels)} kernel(s)")
+    print("--- kernel")
+    print("\n".join(explanation.kernels))
 
 
 if __name__ == "__main__":
