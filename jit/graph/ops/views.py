@@ -8,6 +8,7 @@ from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.build import is_number
 from jit.graph.dims import ceil_div, product
+from jit.graph.handles import ViewStep, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.registry import op
@@ -231,9 +232,15 @@ def diagonal(b, self, offset=0, dim1=0, dim2=1):
     return b.emit("diagonal", (self,), {"offset": offset, "dim1": d1, "dim2": d2})
 
 
-@op("detach", "alias", alias=True)
-def detach(b, self):
+@op("alias", alias=True)
+def alias(b, self):
     return b.alias(self)
+
+
+@op("detach", raw=True)
+def detach(t, self):
+    node = t.builder.alias(self.node)
+    return t.view(self, view_path(node, self.node), node, False)
 
 
 @op("split", alias=True)
@@ -337,8 +344,6 @@ def as_strided(t, self, size, stride, storage_offset=None):
         raise Unsupported("as_strided on a view", "use ordinary views", kind="as_strided")
     b = t.builder
     node = b.emit("as_strided", (base.node,), {"size": tuple(size), "stride": tuple(stride), "offset": storage_offset or 0})
-    from jit.graph.handles import ViewStep
-
     grad = t.grad_enabled and self.requires_grad
     handle = t.view(self, (), node, grad)
     handle.chain = (ViewStep(node),)
