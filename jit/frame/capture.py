@@ -102,6 +102,11 @@ class Capture:
             if settings.fullgraph and error.kind not in ("raises", "gradient", "generator-target"):
                 raise
             return self.eager(error)
+        finally:
+            s.close()
+            self.frame.stack.clear()
+            self.frame.locals.clear()
+            self.frame.cells.clear()
 
     def eager(self, error) -> Captured:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""

@@ -6,6 +6,7 @@ from ..errors import Unsupported
 from .decode import decode
 from .values.base import Raised, Value
 from .values.functions import CellValue, FunctionValue
+from .values.objects import ObjectValue
 
 HANDLERS: dict = {}
 MAX_STEPS = 2_000_000
@@ -132,6 +133,7 @@ class Frame:
 
     def unwind(self, instr, raised: Raised) -> int:
         """Enter the exception handler around ``instr``, or leave the frame."""
+        self.set_context(raised.value)
         if instr.handler is None:
             raise raised
         index, depth, push_lasti = instr.handler
@@ -142,6 +144,16 @@ class Frame:
             self.push(Constant(instr.offset))
         self.push(raised.value)
         return index
+
+
+    def set_context(self, error):
+        """What CPython does when an exception is first raised: the one being handled becomes its context."""
+        s = self.s
+        if isinstance(error, ObjectValue) and not error.was_raised:
+            s.set_field(error, "was_raised", True)
+            handled = s.current_exception[-1] if s.current_exception else None
+            if handled is not None and handled is not error and "__context__" not in error.attrs and error.obj is None:
+                s.set_entry(error.attrs, "__context__", handled)
 
 
 from . import opcodes  # noqa: E402,F401  (fills HANDLERS)

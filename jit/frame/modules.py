@@ -6,10 +6,24 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import torch
 
-from .dispatch import make_dispatcher
+from .dispatch import Settings, make_dispatcher
+
+
+def _compile_again(module, options):
+    """The compiled form of an unpickled module."""
+    return compile_module(module, Settings(**options)) if options else module
+
+
+def _plain_settings(settings) -> dict | None:
+    """The settings as a dict that can be pickled, or None where the backend cannot be found by its name."""
+    backend = settings.backend
+    if getattr(sys.modules.get(getattr(backend, "__module__", None)), getattr(backend, "__qualname__", ""), None) is not backend:
+        return None
+    return dict(backend=backend, fullgraph=settings.fullgraph, dynamic=settings.dynamic, options=settings.options, mode=settings.mode)
 
 
 def compile_module(module: torch.nn.Module, settings) -> torch.nn.Module:
@@ -23,7 +37,7 @@ def compile_module(module: torch.nn.Module, settings) -> torch.nn.Module:
         "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
         "__call__": dispatcher, "_jit_original_module": module, "_jit_dispatcher": dispatcher,
         "__deepcopy__": lambda self, memo: compile_module(copy.deepcopy(module, memo), settings),
-        "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
+        "__reduce_ex__": lambda self, protocol: (_compile_again, (module, _plain_settings(settings))),
     })
     compiled = object.__new__(compiled_class)
     object.__setattr__(compiled, "__dict__", module.__dict__)

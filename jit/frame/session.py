@@ -17,7 +17,7 @@ from .guards import Guards
 from .values.base import Raised, Value, lookup
 from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import ContainerValue, DictValue, RangeValue, SliceValue, TupleValue
-from .values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
+from .values.functions import BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue
 from .values.objects import IMMUTABLE_TYPE, ObjectValue
 from .values.tensor import TensorValue, lift, lower
 
@@ -43,6 +43,13 @@ class Session(Calls):
         self.frames: list = []
         self.steps = 0
         self.current_exception: list = []
+
+    def close(self):
+        """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
+        for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written,
+                     self.frames, self.current_exception):
+            held.clear()
+        self.tracer = None
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
@@ -133,6 +140,8 @@ class Session(Calls):
 
     def _make(self, obj, source):
         cls = type(obj)
+        if cls.__module__ == "jit.runtime.native" and hasattr(obj, "__wrapped__"):
+            return DispatcherValue(cls, obj, source)
         maker = tables.wrappers.get(cls)
         if maker is None:
             for base in cls.__mro__[1:]:

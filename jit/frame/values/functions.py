@@ -9,7 +9,7 @@ from ...errors import Unsupported
 from .. import source as src
 from .base import Raised, Value, lookup
 from .constant import Constant
-from .objects import BuiltinMethod, ObjectValue
+from .objects import DELETED, BuiltinMethod, ObjectValue
 
 
 class CellValue(Value):
@@ -113,8 +113,10 @@ class FunctionValue(ObjectValue):
 
     def getattr(self, s, name):
         self.pin(s)
+        if self.attrs.get(name) is DELETED:
+            raise Raised(s.exception(AttributeError(f"'function' object has no attribute '{name}'", name=name)))
         if name in self.attrs:
-            return ObjectValue.instance_attr(self, s, name)
+            return self.attrs[name]
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             if self.obj is not None:
                 return s.wrap(getattr(self.obj, name), src.GetAttr(self.root(), name))
@@ -140,6 +142,20 @@ class FunctionValue(ObjectValue):
             return self
         if name == "__annotations__" and self.obj is not None:
             return s.wrap(self.obj.__annotations__, src.GetAttr(self.root(), name))
+        if name == "__annotations__":
+            from .containers import DictValue
+
+            if self.annotations is None:
+                s.set_field(self, "annotations", DictValue({}))
+            return self.annotations
+        if name == "__dict__":
+            from .containers import InstanceDict
+
+            return InstanceDict(self)
+        if name == "__type_params__" and self.obj is None:
+            return Constant(())
+        if name == "__class__":
+            return s.wrap_class(types.FunctionType)
         value = self.own_attr(s, name)
         if value is not None:
             return value
@@ -156,10 +172,30 @@ class FunctionValue(ObjectValue):
             return None
         return s.wrap(self.obj.__dict__[name], src.Item(source, name))
 
+    def instance_attr(self, s, name):
+        if name in self.attrs:
+            return None if self.attrs[name] is DELETED else self.attrs[name]
+        return self.own_attr(s, name)
+
+    def dict_names(self, s):
+        names = []
+        if self.obj is not None:
+            names = list(self.obj.__dict__)
+            s.guards.add(src.FunctionField(self.root(), "dict"), "dict_keys", tuple(names))
+        return [n for n in [*names, *(a for a in self.attrs if a not in names)] if n not in _NOT_IN_DICT and self.attrs.get(n) is not DELETED]
+
     def setattr(self, s, name, value):
+        self.pin(s)
         s.set_entry(self.attrs, name, value)
         if self.obj is not None:
             s.effect(setattr, [self, Constant(name), value])
+
+    def delattr(self, s, name):
+        if self.getattr(s, name) is None or name in _NOT_IN_DICT:
+            raise Unsupported(f"deleting {name!r} of a function", kind="attribute")
+        s.set_entry(self.attrs, name, DELETED)
+        if self.obj is not None:
+            s.effect(delattr, [self, Constant(name)])
 
     def has_own_dict(self):
         return True
@@ -175,6 +211,29 @@ class FunctionValue(ObjectValue):
 
     def describe(self):
         return f"function {self.qualname}"
+
+
+class DispatcherValue(ObjectValue):
+    """A compiled function that captured code calls: its original is inlined."""
+
+    def call(self, s, args, kwargs):
+        wrapped = self.pin(s).__wrapped__
+        if isinstance(wrapped, types.MethodType):
+            return s.wrap_raw(wrapped.__func__).call(s, [s.wrap(wrapped.__self__, src.Const(wrapped.__self__)), *args], kwargs)
+        return s.wrap_raw(wrapped).call(s, args, kwargs)
+
+    def getattr(self, s, name):
+        wrapped = self.pin(s).__wrapped__
+        if name == "__wrapped__" and not isinstance(wrapped, types.MethodType):
+            return s.wrap_raw(wrapped)
+        return s.wrap(wrapped, src.Const(wrapped)).getattr(s, name)
+
+    def describe(self):
+        return f"compiled function {self.obj.__qualname__}"
+
+
+_NOT_IN_DICT = frozenset({"__name__", "__qualname__", "__module__", "__doc__", "__annotations__", "__defaults__", "__kwdefaults__", "__code__",
+                          "__type_params__"})
 
 
 class FunctionGet(Value):

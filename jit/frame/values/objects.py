@@ -22,6 +22,7 @@ class ObjectValue(Value):
         self.cls, self.obj, self.source = cls, obj, source
         self.attrs: dict = {}
         self.init_args: tuple = ()
+        self.was_raised = False  # of an exception
 
     @property
     def is_new(self) -> bool:
@@ -119,6 +120,9 @@ class ObjectValue(Value):
         if isinstance(getter, types.FunctionType):
             descriptor = s.wrap_class_attr(cls, name)
             return s.wrap_class_attr(type(raw), "__get__").call(s, [descriptor, self, s.wrap_class(cls)], {})
+        if type(raw).__module__ == "jit.runtime.native":
+            value = s.wrap_class_attr(cls, name)
+            return value if hasattr(raw, "__self__") else s.bound_method(value, self)
         if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
             special = s.tables.descriptors.get(type(raw))
             if special is None:
@@ -128,6 +132,8 @@ class ObjectValue(Value):
 
     def slot(self, s, raw, name):
         value = self.attrs.get(name)
+        if value is None and issubclass(self.cls, BaseException):
+            return self.exception_field(s, name)
         if value is DELETED or (value is None and self.obj is None):
             raise Raised(s.exception(AttributeError(f"{self.cls.__name__!r} object has no attribute {name!r}", name=name)))
         if value is not None:
@@ -162,11 +168,17 @@ class ObjectValue(Value):
             return s.from_python(getattr(self.obj, name))
         if name == "args":
             return TupleValue(list(self.init_args))
+        if name == "__traceback__" and self.was_raised:
+            return TracebackValue(self)
         if name in ("__cause__", "__context__", "__traceback__"):
             return Constant(None)
+        if name == "__suppress_context__":
+            return Constant(False)
         if name == "value" and issubclass(self.cls, StopIteration):
             return self.init_args[0] if self.init_args else Constant(None)
-        raise Unsupported(f"field {name!r} of an exception", kind="attribute")
+        if not all(a.is_const() for a in self.init_args):
+            raise Unsupported(f"field {name!r} of an exception", kind="attribute")
+        return s.from_python(getattr(s.real_exception(self), name))
 
     def setattr(self, s, name, value):
         cls = self.pytype(s)
