@@ -6,13 +6,15 @@ into handles. In-place forms, ``out=`` and views are dealt with here and in ``ha
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from jit.errors import EagerRaises, JitError, Unsupported
 from jit.graph import aten, layout
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
-from jit.graph.dims import Dim, ShapeEnv
+from jit.graph.dims import Dim, ShapeEnv, hint
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, conform, overlaps_itself, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
 from jit.graph.registry import OPS, Op
@@ -141,8 +143,8 @@ class Tracer:
             return self.call_op(binding.name, args, kwargs, binding.overload)
         except JitError:
             raise
-        except (ValueError, IndexError, TypeError, RuntimeError, NotImplementedError) as error:
-            raise EagerRaises(error) from error
+        except Exception as error:
+            raise confirmed(error, fn, args, kwargs) from error
 
     def call_op(self, name: str, args, kwargs, overload=None):
         """Run the op called ``name`` on arguments that hold handles."""
@@ -162,6 +164,8 @@ class Tracer:
             return self._call_aten(name, args, kwargs, overload)
         if entry.raw:
             return entry.fn(self, *_pack(entry, args), **kwargs)
+        if not entry.alias:
+            args = self._on_one_device(args, entry.pointwise)
         start = self.builder.next_id
         handles: list = []
         nodes = _to_nodes(_pack(entry, args), handles)
@@ -186,6 +190,8 @@ class Tracer:
         if entry is not None and entry.raw:
             result = entry.fn(self, *_pack(entry, args), **kwargs)
             return (result.node, [a for a in args if isinstance(a, TensorHandle)]) if isinstance(result, TensorHandle) else (result, [])
+        if entry is None or not entry.alias:
+            args = self._on_one_device(args, entry is not None and entry.pointwise)
         if entry is not None:
             nodes = _to_nodes(_pack(entry, args), handles)
             try:
@@ -199,10 +205,33 @@ class Tracer:
             result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()})
         return result, handles
 
+    def _on_one_device(self, args, elementwise: bool):
+        """The arguments, with 0-dim CPU tensors among CUDA operands of an elementwise op moved. Raises Unsupported for other mixtures."""
+        device = mixed = None
+        for a in args:
+            if type(a) is TensorHandle:
+                if device is None or a.type.shape and a.type.device != device:
+                    mixed = mixed or device is not None
+                    device = a.type.device
+                elif a.type.device != device:
+                    mixed = True
+        if not mixed:
+            return args
+        device = next((a.type.device for a in args if type(a) is TensorHandle and a.type.device.type != "cpu"), device)
+        moved = []
+        for a in args:
+            if type(a) is TensorHandle and a.type.device != device:
+                if not elementwise or a.type.shape:
+                    raise Unsupported("tensors on several devices", "move them to one device first", kind="mixed-devices")
+                a = self.call_op("to", (a, device), {})
+            moved.append(a)
+        return tuple(moved)
+
     def _call_aten(self, name, args, kwargs, overload=None):
         handles: list = []
         if not any(_has_handle(a) for a in args) and not any(_has_handle(v) for v in kwargs.values()) and not aten.overloads(name):
             raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
+        args = self._on_one_device(args, False)
         nodes = _to_nodes(args, handles)
         only = overload if overload is not None and hasattr(overload, "_schema") else None
         if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in only._schema.arguments):
@@ -372,8 +401,8 @@ class Tracer:
             return attribute(self, handle, name)
         except JitError:
             raise
-        except (ValueError, IndexError, TypeError, RuntimeError) as error:
-            raise EagerRaises(error) from error
+        except Exception as error:
+            raise confirmed(error, getattr, (handle, name), {}) from error
 
     # the end
 
@@ -421,6 +450,40 @@ def _next_version() -> int:
     from jit.graph.handles import _versions
 
     return next(_versions)
+
+
+_CONFIRM_NUMEL = 1 << 20  # larger tensors are stood for by meta tensors
+
+
+def confirmed(error: BaseException, fn, args, kwargs) -> JitError:
+    """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported."""
+    state = torch.random.get_rng_state()
+    try:
+        with torch.no_grad():
+            fn(*_zeros(list(args)), **_zeros(dict(kwargs)))
+    except Exception as real:
+        return EagerRaises(real.with_traceback(None))
+    finally:
+        torch.random.set_rng_state(state)
+    return Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}", kind="internal")
+
+
+def _zeros(v):
+    if isinstance(v, TensorHandle):
+        t = v.type
+        shape, strides = tuple(map(hint, t.shape)), tuple(map(hint, t.strides))
+        device = "cpu" if math.prod(shape) <= _CONFIRM_NUMEL else "meta"
+        x = torch.empty_strided(shape, strides, dtype=t.dtype, device=device)
+        return x if device == "meta" else x.zero_()
+    if type(v) is Dim:
+        return hint(v)
+    if isinstance(v, (list, tuple)):
+        return type(v)([_zeros(e) for e in v]) if type(v) in (list, tuple, SymSize) else v
+    if isinstance(v, dict):
+        return {k: _zeros(e) for k, e in v.items()}
+    if isinstance(v, slice):
+        return slice(_zeros(v.start), _zeros(v.stop), _zeros(v.step))
+    return v
 
 
 def _has_handle(v) -> bool:
