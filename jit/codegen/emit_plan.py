@@ -52,7 +52,7 @@ class _PlanWriter:
         s = self.p.storages[base]
         slot = self.begin(s)
         t = node.type
-        if node.op not in VIEWS and (s.kind == "extern" or t == s.type):
+        if node.op not in VIEWS and t == s.type:
             return slot
         if t == s.type and type(indexing.offset_in_base(node)) is int and indexing.offset_in_base(node) == 0 and s.kind != "input":
             return slot
@@ -121,15 +121,10 @@ class _PlanWriter:
             results = {n.attrs["index"]: n for n in self.p.getitems.get(node, ())}
             outs = [self.p.storages[results[i]].slot if i in results and results[i] in self.p.storages else None for i in range(len(types))]
         else:
-            outs = [self.result(node)]
+            outs = [self.p.storages[node].slot]
         expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides)) for t, o in zip(types, outs)]
         outs = tuple(o if o is not None else self.p.new_slot() for o in outs)
         self.steps.append(("aten", target, overload, tuple(args), outs, tuple(expect)))
-
-    def result(self, node):
-        if node not in self.p.storages:
-            self.p._extern_storage(node)
-        return self.p.storages[node].slot
 
     def argument(self, value, node):
         """One argument record of a library call."""
@@ -157,8 +152,6 @@ class _PlanWriter:
         for n in p.graph.nodes:
             if n.op == "getitem":
                 p.getitems.setdefault(n.inputs[0], []).append(n)
-                if n not in p.storages:
-                    p._extern_storage(n)
         self.lay_out_arenas()
         for step in p.steps:
             if step[0] == "kernel":

@@ -130,11 +130,17 @@ class Planner:
         order, stored = self.plan_groups.order, self.plan_groups.stored
         self.home, self.uses = {}, {}
         escaping = {base_of(o.node) for o in self.graph.outputs if o.mutates is None}
-        kept = set()
+        kept = self.kept = set()
+        results = {}
+        for n in self.graph.nodes:
+            if n.op == "getitem":
+                results.setdefault(n.inputs[0], []).append(n)
         for t, group in enumerate(order):
             if group.extern is not None:
                 node = group.extern
                 self.home[node] = t
+                for result in results.get(node, ()) if isinstance(node.type, tuple) else (node,):
+                    self._extern_storage(result).first = t
                 aliases = returns_alias(node)
                 for i in node.inputs:
                     self.uses.setdefault(base_of(i), []).append(t)
@@ -165,6 +171,9 @@ class Planner:
                 elif m.node in stored:
                     s = self.storages[m.node]
                     s.last = max(s.last, t)
+        for n, s in self.storages.items():
+            if s.kind == "extern":
+                s.last = max([s.first, *self.uses.get(n, ())])
 
     def _reuse_in_place(self):
         """Let an elementwise result take the memory of an operand that dies with it."""
@@ -176,11 +185,16 @@ class Planner:
             taken = set()
             for m in group.members:
                 s = self.storages.get(m.node)
-                if s is None or s.kind != "temp" or m.part is not None or s.first != t:
+                if s is None or s.kind not in ("temp", "alloc") or m.part is not None or s.first != t:
                     continue
                 for source in m.reads:
                     old = self.storages.get(source)
-                    if old is None or old.kind != "temp" or old.last != t or old.first == t or old in taken or old.dtype is not s.dtype:
+                    if old is None or old.last != t or old.first == t or old in taken or old.dtype is not s.dtype:
+                        continue
+                    if old.kind == "extern":
+                        if old in self.loose or source in self.kept or m.node in self.kept:
+                            continue
+                    elif old.kind != "temp" or s.kind != "temp":
                         continue
                     if self._in_step(group, source, m):
                         old.last = s.last
@@ -267,10 +281,11 @@ class Planner:
         strides = s.type.strides if s.kind == "input" else node.type.strides
         return lower.Place(s, strides, 0, node.type.dtype)
 
-    def _extern_storage(self, node):
+    def _extern_storage(self, node) -> Storage:
         s = self.storages[node] = Storage("extern", self.new_slot(), node.type, dtype=node.type.dtype)
         if returns_alias(node if node.op == "aten_call" else node.inputs[0]):
             self.loose.add(s)
+        return s
 
     def _lower(self, group, t):
         if any(type(d) is int and d == 0 for k, d in enumerate(group.dims) if k not in group.reduced):
@@ -278,9 +293,6 @@ class Planner:
                 if m.node in self.storages:
                     self.steps.append(("touch", self.storages[m.node], t))
             return
-        for node in {n for m in group.members for n in m.reads}:
-            if node.op in ("aten_call", "getitem") and node not in self.storages:
-                self._extern_storage(node)
         stored = {m.node: self.place_of(m.node) for m in group.members if m.node in self.storages}
         if not stored:
             return
