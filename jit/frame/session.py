@@ -49,6 +49,7 @@ class Session(Calls):
         for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written,
                      self.frames, self.current_exception):
             held.clear()
+        vars(self.tracer).clear()  # its handles refer to it
         self.tracer = None
 
     # -- checkpoints --------------------------------------------------------------------------------------------
