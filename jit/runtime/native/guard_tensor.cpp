@@ -81,9 +81,14 @@ std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* o) {
   return spec;
 }
 
-static bool same_dims(c10::IntArrayRef have, const std::vector<int64_t>& want, bool all) {
+static inline bool same_dims(c10::IntArrayRef have, const std::vector<int64_t>& want, bool all) {
   if (have.size() != want.size()) return false;
-  if (all) return std::memcmp(have.data(), want.data(), have.size() * sizeof(int64_t)) == 0;
+  if (all) {
+    // Ranks are small: a loop is faster than a call.
+    bool same = true;
+    for (size_t i = 0; i < want.size(); ++i) same &= have[i] == want[i];
+    return same;
+  }
   for (size_t i = 0; i < want.size(); ++i)
     if (want[i] != kAny && want[i] != have[i]) return false;
   return true;
@@ -93,16 +98,32 @@ static bool dense(const c10::TensorImpl* impl) {
   return impl->key_set().has_backend(c10::BackendComponent::MetaBit) || impl->layout() == c10::kStrided;
 }
 
-bool tensor_matches(const TensorSpec& s, PyObject* object) {
+// impl->requires_grad() without its two calls.
+static inline bool wants_grad(const c10::TensorImpl* impl) {
+  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl->autograd_meta());
+  return meta && (meta->requires_grad_ || meta->grad_fn_);
+}
+
+static inline bool matches(const TensorSpec& s, PyObject* object) {
   if (Py_TYPE(object) != s.cls) return false;
   c10::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
   if (s.keys ? impl->key_set().raw_repr() != s.keys : !dense(impl)) return false;
   if (impl->dtype() != s.dtype) return false;
   if (s.device && impl->device() != *s.device) return false;
-  if (s.requires_grad >= 0 && impl->requires_grad() != (bool)s.requires_grad) return false;
+  if (s.requires_grad >= 0 && wants_grad(impl) != (bool)s.requires_grad) return false;
   if (!s.any_rank && !same_dims(impl->sizes(), s.sizes, s.all_sizes)) return false;
   if (!s.any_strides && !same_dims(impl->strides(), s.strides, s.all_strides)) return false;
   if (s.align && reinterpret_cast<uintptr_t>(impl->data()) % (uintptr_t)s.align != 0) return false;
+  return true;
+}
+
+bool tensor_matches(const TensorSpec& spec, PyObject* object) { return matches(spec, object); }
+
+bool tensors_unchanged(const TensorWatch* watches, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const TensorWatch& w = watches[i];
+    if (THPVariable_Unpack(w.tensor).unsafeGetTensorImpl() != w.identity || !matches(*w.spec, w.tensor)) return false;
+  }
   return true;
 }
 

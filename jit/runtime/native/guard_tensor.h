@@ -15,6 +15,16 @@ std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* spec);
 // Whether `object` is a tensor as described; any object may be given. A few nanoseconds, no Python code.
 bool tensor_matches(const TensorSpec& spec, PyObject* object);
 
+// A tensor object, the C++ tensor behind it, and what it has to look like.
+struct TensorWatch {
+  PyObject* tensor;
+  void* identity;
+  const TensorSpec* spec;
+};
+
+// Whether each object still holds its C++ tensor and that is still as described.
+bool tensors_unchanged(const TensorWatch* watches, size_t n);
+
 bool is_tensor(PyObject* object);
 
 // Identity of the C++ tensor behind a Python one; it changes under torch.utils.swap_tensors.

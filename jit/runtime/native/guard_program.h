@@ -1,0 +1,151 @@
+// A guard program: its sections, the snapshot of the last walk, and the plan whose bound inputs follow it.
+#pragma once
+
+#include "guard_walk.h"
+#include "plan.h"
+
+namespace jit {
+namespace {
+
+struct Program {
+  Section all, locals, watched, mixed;   // all: as given, for explanations
+  std::vector<std::pair<int32_t, int32_t>> binds;  // (accessor of `watched`, plan input)
+  std::vector<int32_t> bind_inputs;
+  std::shared_ptr<Snapshot> snapshot;    // null: not verified
+  int32_t last_failed = -1;              // check of `watched` that failed last
+  Ref plan;
+  bool cleared = false;  // by the garbage collector, or because a weak root died
+  uint64_t walks = 0;
+
+  // The bound tensors that the plan has at present.
+  std::vector<PyObject*> bound;
+
+  bool check(PyObject* const* args, Py_ssize_t n) {
+    if (cleared) return false;
+    if (!locals.checks.empty()) {
+      Evaluator e(locals, args, n, nullptr, nullptr);
+      for (const Check& c : locals.checks)
+        if (!e.check(c)) return false;
+    }
+    if (!watched.accessors.empty() && !verify()) return false;
+    if (!mixed.checks.empty()) {
+      std::shared_ptr<Snapshot> keep = snapshot;
+      Evaluator e(mixed, args, n, keep ? keep->values.data() : nullptr, nullptr);
+      for (const Check& c : mixed.checks)
+        if (!e.check(c)) return false;
+    }
+    return true;
+  }
+
+  bool verify() {
+    if (Snapshot* s = snapshot.get()) {
+      if (s->steady) {
+        std::shared_ptr<Snapshot> keep = snapshot;
+        if (s->intact()) return s->every_call.empty() || unsteady_hold(*s);
+      }
+    }
+    return walk();
+  }
+
+  // The checks that cannot be watched, on the values that could.
+  bool unsteady_hold(const Snapshot& s) {
+    Evaluator e(watched, nullptr, 0, nullptr, nullptr, &s);
+    for (int32_t i : s.every_call)
+      if (!e.check(watched.checks[i])) return false;
+    return true;
+  }
+
+  bool walk() {
+    ++walks;
+    auto fresh = std::make_shared<Snapshot>();
+    bool ok = true;
+    {
+      Evaluator e(watched, nullptr, 0, nullptr, fresh.get());
+      // The check that failed last time is the likeliest to fail again.
+      if (last_failed >= 0 && !e.check(watched.checks[last_failed])) {
+        ok = false;
+      } else {
+        for (size_t i = 0; ok && i < watched.checks.size(); ++i) {
+          if (e.check(watched.checks[i])) continue;
+          last_failed = (int32_t)i;
+          ok = false;
+        }
+      }
+      if (ok) {
+        for (size_t i = 0; ok && i < watched.accessors.size(); ++i) ok = e.get((int32_t)i) != nullptr;
+      }
+      if (ok) {
+        for (size_t i = 0; i < watched.accessors.size(); ++i) {
+          PyObject* o = e.values()[i];
+          fresh->hold(o);
+          fresh->values.push_back(o);
+        }
+        for (auto [accessor, input] : binds) fresh->steady &= !fresh->unsteady[accessor];
+        for (const Accessor& a : mixed.accessors)
+          if (a.kind == A::Watched) fresh->steady &= !fresh->unsteady[a.index];
+        ok = rebind(*fresh);
+      }
+    }
+    if (!ok) {
+      std::shared_ptr<Snapshot> old = std::move(snapshot);
+      snapshot.reset();
+      return false;
+    }
+    std::shared_ptr<Snapshot> old = std::move(snapshot);
+    snapshot = std::move(fresh);
+    return true;
+  }
+
+  // Gives the plan the tensors that the walk found, and watches their identity.
+  bool rebind(Snapshot& fresh) {
+    if (binds.empty()) return true;
+    std::vector<PyObject*> tensors;
+    for (auto [accessor, input] : binds) {
+      PyObject* o = fresh.values[accessor];
+      if (!is_tensor(o)) return false;
+      tensors.push_back(o);
+    }
+    if (!plan || tensors == bound) return true;
+    if (!plan_rebind(plan.get(), (Py_ssize_t)tensors.size(), bind_inputs.data(), tensors.data())) {
+      PyErr_Clear();
+      return false;
+    }
+    bound = std::move(tensors);
+    return true;
+  }
+
+  // A weak root died: nothing of its tree may be kept by this program, which can never match again.
+  void release() {
+    cleared = true;
+    std::shared_ptr<Snapshot> old = std::move(snapshot);
+    snapshot.reset();
+    if (old) old->dead = true;
+    bound.clear();
+    Ref p = std::move(plan);
+    plan.reset();
+    if (p) plan_unbind(p.get());
+  }
+
+  template <typename F>
+  int visit_refs(F f) {
+    for (Section* s : {&all, &locals, &watched, &mixed}) {
+      for (auto& a : s->accessors)
+        if (int r = f(a.payload.get())) return r;
+      for (auto& c : s->checks)
+        if (int r = f(c.payload.get())) return r;
+    }
+    if (int r = f(plan.get())) return r;
+    if (snapshot && snapshot.use_count() == 1) {
+      for (auto& k : snapshot->keep)
+        if (int r = f(k.get())) return r;
+      for (auto& facts : snapshot->dict_facts)
+        for (auto& k : facts)
+          if (k.kind == DictFact::kValue)
+            if (int r = f(k.key.get())) return r;
+    }
+    return 0;
+  }
+};
+
+}  // namespace
+}  // namespace jit

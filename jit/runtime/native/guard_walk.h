@@ -1,0 +1,377 @@
+// Evaluates accessors and checks, recording what is read when asked to.
+#pragma once
+
+#include "guard_facts.h"
+#include "guard_records.h"
+#include "guards.h"
+
+namespace jit {
+namespace {
+
+class Evaluator {
+ public:
+  // `watched`: values of the watched section, for accessors that refer to it. `record`: where to note what is read. `base`: a snapshot of this same
+  // section, whose steady values are taken as they are.
+  Evaluator(const Section& section, PyObject* const* locals, Py_ssize_t n_locals, PyObject* const* watched, Snapshot* record, const Snapshot* base = nullptr)
+      : s_(section), locals_(locals), n_locals_(n_locals), watched_(watched), record_(record), base_(base) {
+    if (record_) record_->unsteady.assign(s_.accessors.size(), 0);
+    size_t n = s_.accessors.size();
+    if (n <= kInline) {
+      values_ = inline_values_;
+    } else {
+      heap_values_.reset(new PyObject*[n]);
+      values_ = heap_values_.get();
+    }
+    std::memset(values_, 0, n * sizeof(PyObject*));
+  }
+  ~Evaluator() {
+    for (size_t i = 0; i < n_owned_; ++i) Py_DECREF(inline_owned_[i]);
+    for (PyObject* o : owned_) Py_DECREF(o);
+  }
+
+  // The object that an accessor reaches, borrowed from this evaluator; null when it cannot be reached.
+  PyObject* get(int32_t i) {
+    if (PyObject* o = values_[i]) return o;
+    if (base_ && !base_->unsteady[i]) return values_[i] = base_->values[i];
+    const Accessor& a = s_.accessors[i];
+    switch (a.kind) {
+      case A::Local: return values_[i] = a.index < n_locals_ ? locals_[a.index] : nullptr;
+      case A::Const: return values_[i] = a.payload.get();
+      case A::Watched: return values_[i] = watched_ ? watched_[a.index] : nullptr;
+      default: break;
+    }
+    PyObject* parent = nullptr;
+    if (a.kind != A::Weak && !(parent = get(a.parent))) return nullptr;
+    bool outer = volatile_;
+    volatile_ = false;
+    PyObject* o = reach(a, parent);
+    if (record_) record_->unsteady[i] = volatile_ || (a.parent >= 0 && record_->unsteady[a.parent]);
+    volatile_ = outer;
+    if (!o) {
+      PyErr_Clear();
+      return nullptr;
+    }
+    if (n_owned_ < kInlineOwned) {
+      inline_owned_[n_owned_++] = o;
+    } else {
+      owned_.push_back(o);
+    }
+    if (a.kind == A::Weak && record_) record_->loose.push_back(o);
+    return values_[i] = o;
+  }
+
+  PyObject* const* values() const { return values_; }
+
+  bool check(const Check& c) {
+    if (!record_) return holds(c);
+    volatile_ = false;
+    bool ok = holds(c);
+    bool unsteady = volatile_ || (c.accessor >= 0 && record_->unsteady[c.accessor]) || (c.other >= 0 && record_->unsteady[c.other]);
+    if (ok && unsteady) record_->every_call.push_back((int32_t)(&c - s_.checks.data()));
+    return ok;
+  }
+
+ private:
+  bool holds(const Check& c) {
+    switch (c.kind) {
+      case C::GlobalState: return global_state_matches(*c.state);
+      case C::Dims: return dims(*c.dims);
+      default: break;
+    }
+    PyObject* o = get(c.accessor);
+    if (!o) return false;
+    switch (c.kind) {
+      case C::TypeIs:
+        if ((PyObject*)Py_TYPE(o) != c.payload.get()) return false;
+        if (record_) record_->object_type(o);
+        return true;
+      case C::Is: return o == c.payload.get();
+      case C::IsNot: return o != c.payload.get();
+      case C::Eq: return const_equal(c.payload.get(), o);
+      case C::Len: return length(c, o);
+      case C::DictKeys: return dict_keys(c, o);
+      case C::Elements: return elements(c, o);
+      case C::DictLacks: return lacks(c, o);
+      case C::NoDictAttr: return no_dict_attr(c, o);
+      case C::TypeLacks: {
+        PyObject* found = _PyType_Lookup(Py_TYPE(o), c.payload.get());
+        if (found) return false;
+        if (record_) {
+          record_->object_type(o);
+          record_->type(Py_TYPE(o), c.payload.get(), nullptr);
+        }
+        return true;
+      }
+      case C::ClassLacks: {
+        if (!PyType_Check(o) || _PyType_Lookup(reinterpret_cast<PyTypeObject*>(o), c.payload.get())) return false;
+        if (record_) record_->type(reinterpret_cast<PyTypeObject*>(o), c.payload.get(), nullptr);
+        return true;
+      }
+      case C::Tensor:
+        if (!tensor_matches(*c.tensor, o)) return false;
+        if (record_) {
+          record_->hold(o);
+          record_->tensors.push_back({o, tensor_identity(o), c.tensor.get()});
+        }
+        return true;
+      case C::Truth: return truth(o) == c.number;
+      case C::Same: return o == get(c.other);
+      case C::Distinct: {
+        PyObject* other = get(c.other);
+        return other && o != other;
+      }
+      case C::NoAlias: {
+        PyObject* other = get(c.other);
+        return other && !tensors_overlap(o, other);
+      }
+      default: return false;
+    }
+  }
+
+  // What is being read cannot be watched.
+  void volatile_read() { volatile_ = true; }
+
+  PyObject* instance_dict(PyObject* o) {
+    if (PyType_Check(o)) return nullptr;
+    PyObject** address = _PyObject_GetDictPtr(o);
+    if (!address || !*address || !PyDict_Check(*address)) {
+      // No dict yet: one may appear at any time.
+      if (address && record_) record_->pointer(o, address);
+      return nullptr;
+    }
+    if (record_) record_->pointer(o, address);
+    return *address;
+  }
+
+  PyObject* lookup(PyObject* dict, PyObject* key, Py_hash_t hash) {
+    PyObject* value = hash == -1 ? PyDict_GetItemWithError(dict, key) : _PyDict_GetItem_KnownHash(dict, key, hash);
+    if (!value && PyErr_Occurred()) {
+      PyErr_Clear();
+      volatile_read();
+      return nullptr;
+    }
+    if (record_) {
+      if (hash == -1) {
+        hash = PyObject_Hash(key);
+        if (hash == -1) PyErr_Clear();
+      }
+      record_->dict_value(dict, key, hash, value);
+    }
+    return value;
+  }
+
+  // A new reference, or null (an error may be set).
+  PyObject* reach(const Accessor& a, PyObject* o) {
+    switch (a.kind) {
+      case A::Weak: {
+        PyObject* target = PyWeakref_GetObject(a.payload.get());
+        return target == Py_None ? nullptr : Py_XNewRef(target);
+      }
+      case A::DictAttr: {
+        if (PyType_Check(o)) {
+          auto* t = reinterpret_cast<PyTypeObject*>(o);
+          PyObject* v = t->tp_dict ? PyDict_GetItemWithError(t->tp_dict, a.payload.get()) : nullptr;
+          if (t->tp_dict && record_) record_->dict_value(t->tp_dict, a.payload.get(), a.hash, v);
+          return Py_XNewRef(v);
+        }
+        PyObject* d = instance_dict(o);
+        return d ? Py_XNewRef(lookup(d, a.payload.get(), a.hash)) : nullptr;
+      }
+      case A::Dict: return Py_XNewRef(instance_dict(o));
+      case A::GetAttr: volatile_read(); return PyObject_GetAttr(o, a.payload.get());
+      case A::TypeAttr: {
+        PyObject* v = _PyType_Lookup(Py_TYPE(o), a.payload.get());
+        if (record_) {
+          record_->object_type(o);
+          record_->type(Py_TYPE(o), a.payload.get(), v);
+        }
+        return Py_XNewRef(v);
+      }
+      case A::ClassAttr: {
+        if (!PyType_Check(o)) return nullptr;
+        PyObject* v = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(o), a.payload.get());
+        if (record_) record_->type(reinterpret_cast<PyTypeObject*>(o), a.payload.get(), v);
+        return Py_XNewRef(v);
+      }
+      case A::Type:
+        if (record_) record_->object_type(o);
+        return Py_NewRef((PyObject*)Py_TYPE(o));
+      case A::Item: return item(a, o);
+      case A::Cell: {
+        if (!PyCell_Check(o)) return nullptr;
+        if (record_) record_->pointer(o, &reinterpret_cast<PyCellObject*>(o)->ob_ref);
+        return Py_XNewRef(PyCell_GET(o));
+      }
+      case A::Closure: {
+        if (!PyFunction_Check(o)) return nullptr;
+        if (record_) record_->pointer(o, &reinterpret_cast<PyFunctionObject*>(o)->func_closure);
+        PyObject* cells = PyFunction_GET_CLOSURE(o);
+        return cells && a.index >= 0 && a.index < PyTuple_GET_SIZE(cells) ? Py_NewRef(PyTuple_GET_ITEM(cells, a.index)) : nullptr;
+      }
+      case A::Function: {
+        if (!PyFunction_Check(o)) return nullptr;
+        PyObject** field = function_field(o, a.index);
+        if (record_) record_->pointer(o, field);
+        return Py_NewRef(*field ? *field : Py_None);
+      }
+      case A::Grad: volatile_read(); return tensor_grad(o);
+      case A::Wrapped: {
+        PyObject* f;
+        return dispatcher_function(o, &f) ? Py_NewRef(f) : nullptr;
+      }
+      default: return nullptr;
+    }
+  }
+
+  PyObject* item(const Accessor& a, PyObject* o) {
+    bool is_list = PyList_CheckExact(o);
+    if ((is_list || PyTuple_CheckExact(o) || (PyTuple_Check(o) && Py_TYPE(o)->tp_as_sequence->sq_item == PyTuple_Type.tp_as_sequence->sq_item)) && PyLong_Check(a.payload.get())) {
+      if (is_list && record_) record_->list(o);
+      Py_ssize_t n = is_list ? PyList_GET_SIZE(o) : PyTuple_GET_SIZE(o), i = a.index < 0 ? a.index + n : a.index;
+      if (i < 0 || i >= n) return nullptr;
+      return Py_NewRef(is_list ? PyList_GET_ITEM(o, i) : PyTuple_GET_ITEM(o, i));
+    }
+    if (plain_lookup(o)) return Py_XNewRef(lookup(o, a.payload.get(), a.hash));
+    volatile_read();
+    return PyObject_GetItem(o, a.payload.get());
+  }
+
+  bool length(const Check& c, PyObject* o) {
+    if (plain_length(o)) {
+      if (PyDict_GET_SIZE(o) != c.number) return false;
+      if (record_) record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, (Py_ssize_t)c.number});
+      return true;
+    }
+    if (PyList_CheckExact(o)) {
+      if (record_) record_->list(o);
+      return PyList_GET_SIZE(o) == c.number;
+    }
+    if (PyTuple_CheckExact(o)) return PyTuple_GET_SIZE(o) == c.number;
+    volatile_read();
+    Py_ssize_t n = PyObject_Size(o);
+    if (n < 0) PyErr_Clear();
+    return n == c.number;
+  }
+
+  // The elements of a set, in the order of iteration.
+  bool elements(const Check& c, PyObject* o) {
+    if (!PyAnySet_Check(o) || PySet_GET_SIZE(o) != PyTuple_GET_SIZE(c.payload.get())) return false;
+    if (!PyFrozenSet_CheckExact(o)) volatile_read();
+    Ref now = Ref::steal(PySequence_Tuple(o));
+    if (!now) PyErr_Clear();
+    return now && const_equal(c.payload.get(), now.get());
+  }
+
+  bool dict_keys(const Check& c, PyObject* o) {
+    if (PyDict_CheckExact(o)) {
+      if (!keys_are(o, c.payload.get())) return false;
+      if (record_) record_->dict(o).push_back({DictFact::kKeys, c.payload, -1, nullptr, 0});
+      return true;
+    }
+    if (plain_length(o) && PyTuple_GET_SIZE(c.payload.get()) == 0) {
+      if (PyDict_GET_SIZE(o) != 0) return false;
+      if (record_) record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, 0});
+      return true;
+    }
+    // A subclass may order its keys in its own way (OrderedDict does).
+    volatile_read();
+    if (!PyDict_Check(o)) return false;
+    Ref keys = Ref::steal(PySequence_Tuple(o));
+    if (!keys) PyErr_Clear();
+    return keys && const_equal(c.payload.get(), keys.get());
+  }
+
+  bool lacks(const Check& c, PyObject* o) {
+    if (!PyDict_Check(o)) return false;
+    if (!plain_lookup(o)) volatile_read();
+    return !lookup(o, c.payload.get(), c.hash);
+  }
+
+  bool no_dict_attr(const Check& c, PyObject* o) {
+    if (PyType_Check(o)) return false;
+    PyObject* d = instance_dict(o);
+    return !d || !lookup(d, c.payload.get(), c.hash);
+  }
+
+  int truth(PyObject* o) {
+    if (o == Py_True) return 1;
+    if (o == Py_False || o == Py_None) return 0;
+    if (!(PyLong_CheckExact(o) || PyUnicode_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_CheckExact(o) || PyBytes_CheckExact(o))) {
+      if (PyList_CheckExact(o) && record_) {
+        record_->list(o);
+      } else if (plain_length(o) && !(Py_TYPE(o)->tp_as_number && Py_TYPE(o)->tp_as_number->nb_bool) && record_) {
+        record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, PyDict_GET_SIZE(o)});
+      } else {
+        volatile_read();
+      }
+    }
+    int t = PyObject_IsTrue(o);
+    if (t < 0) PyErr_Clear();
+    return t;
+  }
+
+  bool dims(const DimsCheck& d) {
+    int64_t inline_values[64];
+    std::vector<int64_t> heap;
+    int64_t* v = inline_values;
+    if (d.regs.size() > 64) {
+      heap.resize(d.regs.size());
+      v = heap.data();
+    }
+    for (size_t i = 0; i < d.regs.size(); ++i) {
+      const Reg& r = d.regs[i];
+      if (r.op == Reg::kConst) {
+        v[i] = r.value;
+      } else if (r.op == Reg::kSize || r.op == Reg::kStride) {
+        PyObject* o = get(d.accessors[r.a]);
+        const int64_t *sizes, *strides;
+        int64_t rank;
+        if (!o || !tensor_layout(o, &sizes, &strides, &rank) || r.b >= rank) return false;
+        v[i] = (r.op == Reg::kSize ? sizes : strides)[r.b];
+      } else if (r.op == Reg::kInt) {
+        PyObject* o = get(d.accessors[r.a]);
+        if (!o || !PyLong_CheckExact(o)) return false;
+        v[i] = PyLong_AsLongLong(o);
+        if (v[i] == -1 && PyErr_Occurred()) {
+          PyErr_Clear();
+          return false;
+        }
+      } else {
+        if ((r.op == Reg::kFloorDiv || r.op == Reg::kMod) && v[r.b] == 0) return false;
+        v[i] = combine(r.op, v[r.a], v[r.b]);
+      }
+    }
+    for (auto [reg, relation] : d.conditions) {
+      int64_t x = v[reg];
+      bool ok = false;
+      switch (relation) {
+        case DimsCheck::EQ: ok = x == 0; break;
+        case DimsCheck::NE: ok = x != 0; break;
+        case DimsCheck::GE: ok = x >= 0; break;
+        case DimsCheck::GT: ok = x > 0; break;
+        case DimsCheck::LE: ok = x <= 0; break;
+        case DimsCheck::LT: ok = x < 0; break;
+      }
+      if (!ok) return false;
+    }
+    return true;
+  }
+
+  static constexpr size_t kInline = 48, kInlineOwned = 16;
+  const Section& s_;
+  PyObject* const* locals_;
+  Py_ssize_t n_locals_;
+  PyObject* const* watched_;
+  Snapshot* record_;
+  const Snapshot* base_;
+  bool volatile_ = false;
+  size_t n_owned_ = 0;
+  PyObject* inline_owned_[kInlineOwned];
+  PyObject* inline_values_[kInline];
+  std::unique_ptr<PyObject*[]> heap_values_;
+  PyObject** values_;
+  std::vector<PyObject*> owned_;
+};
+
+}  // namespace
+}  // namespace jit

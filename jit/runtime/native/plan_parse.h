@@ -1,0 +1,219 @@
+// From the Plan dataclass to its native form, with every index checked.
+#pragma once
+
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+
+#include <algorithm>
+
+#include "plan_run.h"
+
+namespace jit {
+namespace {
+
+struct Parser {
+  Program& p;
+
+  int32_t slot(PyObject* o, const char* what) {
+    int64_t i = as_int(o, what);
+    if (i < 0 || i >= p.n_slots) raise(PyExc_ValueError, std::string(what) + ": slot " + std::to_string(i) + " is out of range");
+    return (int32_t)i;
+  }
+  int32_t target(PyObject* o, const char* what) {
+    int32_t i = slot(o, what);
+    if (i < p.n_inputs) raise(PyExc_ValueError, std::string(what) + ": slot " + std::to_string(i) + " is an input and cannot be replaced");
+    return i;
+  }
+  int32_t reg(PyObject* o, const char* what) {
+    int64_t i = as_int(o, what);
+    if (i < 0 || (size_t)i >= p.regs.size()) raise(PyExc_ValueError, std::string(what) + ": register " + std::to_string(i) + " is out of range");
+    return (int32_t)i;
+  }
+  std::vector<int32_t> regs(PyObject* o, const char* what) {
+    Items items(o, what);
+    std::vector<int32_t> out;
+    for (Py_ssize_t i = 0; i < items.size; ++i) out.push_back(reg(items[i], what));
+    return out;
+  }
+  std::vector<int32_t> slots(PyObject* o, const char* what) {
+    Items items(o, what);
+    std::vector<int32_t> out;
+    for (Py_ssize_t i = 0; i < items.size; ++i) out.push_back(slot(items[i], what));
+    return out;
+  }
+  c10::Device device(PyObject* o) {
+    c10::Device d = THPDevice_Check(o) ? reinterpret_cast<THPDevice*>(o)->device : c10::Device(as_text(o, "a device"));
+    if (!d.is_cpu() && !d.is_cuda()) raise(PyExc_ValueError, "plans run on cpu and cuda only, not on " + d.str());
+    if (d.is_cuda()) {
+      p.has_cuda_alloc = true;
+      if (d.has_index() && p.cuda_index < 0) p.cuda_index = d.index();
+    }
+    return d;
+  }
+  void layout(Desc& d, PyObject* dtype, PyObject* sizes, PyObject* strides) {
+    if (!THPDtype_Check(dtype)) raise(PyExc_TypeError, std::string("expected a torch.dtype, got ") + Py_TYPE(dtype)->tp_name);
+    d.dtype = reinterpret_cast<THPDtype*>(dtype)->scalar_type;
+    d.meta = c10::scalarTypeToTypeMeta(d.dtype);
+    shape(d, sizes, strides);
+  }
+  void shape(Desc& d, PyObject* sizes, PyObject* strides) {
+    d.sizes = regs(sizes, "sizes");
+    d.strides = regs(strides, "strides");
+    if (d.sizes.size() != d.strides.size()) raise(PyExc_ValueError, "sizes and strides differ in length");
+  }
+
+  Step step(PyObject* object) {
+    Items t(object, "a step");
+    std::string kind = as_text(t[0], "a step's kind");
+    Step s{};
+    if (kind == "alloc") {
+      s.op = Step::kAlloc;
+      s.dst = target(t[1], "alloc");
+      s.desc.device = device(t[3]);
+      layout(s.desc, t[2], t[4], t[5]);
+      count_const_bytes(s.desc);
+    } else if (kind == "arena") {
+      s.op = Step::kArena;
+      s.dst = target(t[1], "arena");
+      s.desc.device = device(t[2]);
+      s.reg = reg(t[3], "arena");
+      if (p.regs[s.reg].op == Reg::kConst) p.const_bytes += p.regs[s.reg].value;
+    } else if (kind == "temp") {
+      s.op = Step::kTemp;
+      s.dst = target(t[1], "temp");
+      s.src = target(t[2], "temp");
+      s.reg = reg(t[3], "temp");
+      layout(s.desc, t[4], t[6], t[7]);
+    } else if (kind == "cpu") {
+      s.op = Step::kCpu;
+      int64_t address = as_int(t[1], "the address of a CPU kernel");
+      if (!address) raise(PyExc_ValueError, "the address of a CPU kernel is 0");
+      s.function = reinterpret_cast<void (*)(void**, const int64_t*)>(address);
+      s.slots = slots(t[2], "cpu");
+      s.ints = regs(t[3], "cpu");
+    } else if (kind == "gpu") {
+      s.op = Step::kGpu;
+      s.slots = slots(t[2], "gpu");
+      s.ints = regs(t[3], "gpu");
+      s.kernel = parse_gpu_kernel(t[1], s.ints.size());
+      auto grid = regs(t[4], "grid");
+      if (grid.size() != 3) raise(PyExc_ValueError, "a grid has 3 registers");
+      std::copy(grid.begin(), grid.end(), s.grid.begin());
+      p.has_gpu = true;
+    } else if (kind == "aten") {
+      s.op = Step::kAten;
+      s.aten = aten(t);
+      p.has_aten = true;
+    } else if (kind == "view") {
+      s.op = Step::kView;
+      s.dst = target(t[1], "view");
+      s.src = slot(t[2], "view");
+      shape(s.desc, t[3], t[4]);
+      s.reg = reg(t[5], "view");
+      p.view_root[s.dst] = p.view_root[s.src];
+    } else if (kind == "copy") {
+      s.op = Step::kCopy;
+      s.dst = slot(t[1], "copy");
+      s.src = slot(t[2], "copy");
+      mutated(s.dst);
+      p.has_aten = true;
+    } else if (kind == "free") {
+      s.op = Step::kFree;
+      s.dst = slot(t[1], "free");
+    } else if (kind == "flag") {
+      s.op = Step::kFlag;
+      s.dst = target(t[1], "flag");
+    } else if (kind == "check") {
+      s.op = Step::kCheck;
+      s.dst = slot(t[1], "check");
+      s.text = as_text(t[2], "an error's message");
+    } else {
+      raise(PyExc_ValueError, "unknown plan step '" + kind + "'");
+    }
+    if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.op != Step::kCheck && s.dst >= 0) p.view_root[s.dst] = -1;
+    if (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts) raise(PyExc_ValueError, "a kernel has too many arguments");
+    return s;
+  }
+
+  void mutated(int32_t slot) {
+    int32_t root = p.view_root[slot];
+    if (root >= 0 && std::find(p.mutates.begin(), p.mutates.end(), root) == p.mutates.end()) p.mutates.push_back(root);
+  }
+
+  void count_const_bytes(const Desc& d) {
+    int64_t n = (int64_t)d.meta.itemsize();
+    for (int32_t r : d.sizes) n *= p.regs[r].op == Reg::kConst ? p.regs[r].value : 1;
+    p.const_bytes += n;
+  }
+
+  std::unique_ptr<AtenStep> aten(const Items& t) {
+    auto a = std::make_unique<AtenStep>();
+    a->name = as_text(t[1], "an operator's name");
+    std::string overload = as_text(t[2], "an operator's overload");
+    a->op = c10::Dispatcher::singleton().findSchema({a->name, overload});
+    if (!a->op) raise(PyExc_ValueError, "torch has no operator " + a->name + (overload.empty() ? "" : "." + overload));
+    const auto& schema = a->op->schema();
+    Items args(t[3], "an operator's arguments");
+    if ((size_t)args.size != schema.arguments().size())
+      raise(PyExc_ValueError, a->name + " takes " + std::to_string(schema.arguments().size()) + " arguments, the plan gives " + std::to_string(args.size));
+    auto check_slot = [this](int64_t i) { if (i < 0 || i >= p.n_slots) raise(PyExc_ValueError, "an operator's argument: slot out of range"); };
+    auto check_reg = [this](int64_t i) { if (i < 0 || (size_t)i >= p.regs.size()) raise(PyExc_ValueError, "an operator's argument: register out of range"); };
+    for (Py_ssize_t i = 0; i < args.size; ++i) a->args.push_back(parse_aten_arg(args[i], schema.arguments()[i], check_slot, check_reg));
+    const auto& returns = schema.returns();
+    a->returns_list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
+    Items outs(t[4], "an operator's result slots");
+    if (!a->returns_list && (size_t)outs.size > returns.size()) raise(PyExc_ValueError, a->name + " has " + std::to_string(returns.size()) + " results, the plan wants " + std::to_string(outs.size));
+    for (Py_ssize_t i = 0; i < outs.size; ++i) {
+      a->outs.push_back(outs[i] == Py_None ? -1 : target(outs[i], "an operator's result"));
+      if (a->outs.back() >= 0) p.view_root[a->outs.back()] = -1;
+    }
+    if (t.size > 5 && t[5] != Py_None) {
+      Items expect(t[5], "an operator's expected layouts");
+      for (Py_ssize_t i = 0; i < expect.size; ++i) {
+        AtenStep::Expect e;
+        if (expect[i] != Py_None) {
+          Items pair(expect[i], "an expected layout");
+          e.given = true;
+          e.sizes = regs(pair[0], "expected sizes");
+          e.strides = regs(pair[1], "expected strides");
+          if (e.sizes.size() != e.strides.size()) raise(PyExc_ValueError, "expected sizes and strides differ in length");
+        }
+        a->expect.push_back(std::move(e));
+      }
+    }
+    return a;
+  }
+};
+
+std::shared_ptr<const Program> parse(PyObject* plan) {
+  auto program = std::make_shared<Program>();
+  Program& p = *program;
+  auto get = [&](const char* name) { return Ref::steal(checked(PyObject_GetAttrString(plan, name))); };
+  p.n_inputs = (int32_t)as_int(get("n_inputs").get(), "n_inputs");
+  p.n_ints = (int32_t)as_int(get("n_ints").get(), "n_ints");
+  p.n_slots = (int32_t)as_int(get("n_slots").get(), "n_slots");
+  if (p.n_inputs < 0 || p.n_ints < 0 || p.n_slots < p.n_inputs) raise(PyExc_ValueError, "a plan needs n_slots >= n_inputs >= 0 and n_ints >= 0");
+  p.regs = parse_regs(get("regs").get(), p.n_inputs, p.n_ints);
+  for (size_t i = 0; i < p.regs.size(); ++i) {
+    p.reg_values.push_back(p.regs[i].value);
+    if (p.regs[i].op != Reg::kConst) p.computed.push_back((int32_t)i);
+  }
+  p.view_root.assign(p.n_slots, -1);
+  for (int i = 0; i < p.n_inputs; ++i) p.view_root[i] = i;
+  Parser parser{p};
+  Ref steps = get("steps");
+  Items list(steps.get(), "steps");
+  for (Py_ssize_t i = 0; i < list.size; ++i) p.steps.push_back(parser.step(list[i]));
+  p.outputs = parser.slots(get("outputs").get(), "outputs");
+  Ref mutates = get("mutates");
+  Items changed(mutates.get(), "mutates");
+  for (Py_ssize_t i = 0; i < changed.size; ++i) {
+    int32_t s = parser.slot(changed[i], "mutates");
+    if (s >= p.n_inputs) raise(PyExc_ValueError, "mutates names inputs only");
+    parser.mutated(s);
+  }
+  return program;
+}
+
+}  // namespace
+}  // namespace jit

@@ -1,0 +1,64 @@
+// A plan in native form.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "aten_args.h"
+#include "cuda.h"
+#include "regs.h"
+
+namespace jit {
+namespace {
+
+using at::Tensor;
+
+struct Desc {
+  at::ScalarType dtype = at::kFloat;
+  caffe2::TypeMeta meta;
+  c10::Device device{c10::kCPU};
+  std::vector<int32_t> sizes, strides;
+};
+
+struct AtenStep {
+  std::optional<c10::OperatorHandle> op;
+  std::string name;
+  std::vector<AtenArg> args;
+  std::vector<int32_t> outs;  // -1: not wanted
+  struct Expect { bool given = false; std::vector<int32_t> sizes, strides; };
+  std::vector<Expect> expect;
+  bool returns_list = false;
+};
+
+struct Step {
+  enum Op : uint8_t { kAlloc, kArena, kTemp, kCpu, kGpu, kAten, kView, kCopy, kFree, kFlag, kCheck } op;
+  int32_t dst = -1, src = -1, reg = -1;
+  Desc desc;
+  void (*function)(void**, const int64_t*) = nullptr;
+  std::vector<int32_t> slots, ints;
+  std::array<int32_t, 3> grid{};
+  std::shared_ptr<GpuKernel> kernel;
+  std::unique_ptr<AtenStep> aten;
+  std::string text;
+};
+
+struct Program {
+  int32_t n_inputs = 0, n_ints = 0, n_slots = 0;
+  std::vector<Reg> regs;
+  std::vector<int64_t> reg_values;      // constants filled in
+  std::vector<int32_t> computed;        // registers that are evaluated on each run
+  std::vector<Step> steps;
+  std::vector<int32_t> outputs, mutates;
+  std::vector<int32_t> view_root;       // per slot: the input that the slot is a view of, or -1
+  bool has_aten = false, has_gpu = false, has_cuda_alloc = false;
+  int32_t cuda_index = -1;              // from the first CUDA device that the steps name
+  int64_t const_bytes = 0;
+  size_t max_pointers = 0, max_ints = 0;
+};
+
+}  // namespace
+}  // namespace jit

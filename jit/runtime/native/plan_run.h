@@ -1,0 +1,342 @@
+// One run of a plan: slots, registers and the interpreter of the steps.
+#pragma once
+
+#include <ATen/ops/as_strided.h>
+#include <c10/core/Allocator.h>
+
+#include "plan_program.h"
+#include "pool.h"
+
+namespace jit {
+namespace {
+
+struct Slot {
+  Tensor tensor;
+  c10::intrusive_ptr<c10::StorageImpl> storage;  // of a lazy slot
+  void* pointer = nullptr;
+  int64_t offset = 0;                            // of a lazy slot, in elements from the storage's start
+  const Desc* desc = nullptr;                    // sizes and strides of a lazy slot
+  caffe2::TypeMeta meta;
+  c10::Device device{c10::kCPU};
+  bool borrowed = false;
+
+  void clear() {
+    // The reference of a borrowed tensor is the caller's.
+    if (borrowed) (void)tensor.unsafeReleaseTensorImpl();
+    borrowed = false;
+    tensor.reset();
+    storage.reset();
+    pointer = nullptr;
+    desc = nullptr;
+  }
+};
+
+c10::intrusive_ptr<c10::StorageImpl> new_storage(size_t bytes, c10::Device device) {
+  c10::Allocator* allocator = device.is_cpu() ? cpu_pool() : c10::GetAllocator(device.type());
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, /*resizable=*/true);
+}
+
+Tensor new_tensor(c10::intrusive_ptr<c10::StorageImpl> storage, caffe2::TypeMeta meta, c10::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+  auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key), meta);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return t;
+}
+
+// Bytes from the storage's start to behind the last element.
+int64_t extent_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t itemsize) {
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    TORCH_CHECK(sizes[i] >= 0, "a plan allocates a tensor of negative size ", sizes[i]);
+    if (sizes[i] == 0) return 0;
+    last += (sizes[i] - 1) * strides[i];
+  }
+  return (last + 1) * itemsize;
+}
+
+class Run {
+ public:
+  Run(const Program& program) : p_(program) {
+    void* room = inline_slots_;
+    if (p_.n_slots > kInline) {
+      heap_slots_.reset(new char[p_.n_slots * sizeof(Slot)]);
+      room = heap_slots_.get();
+    }
+    slots_ = static_cast<Slot*>(room);
+    for (int i = 0; i < p_.n_slots; ++i) new (slots_ + i) Slot();
+    if (p_.regs.size() <= kInlineRegs) {
+      regs_ = inline_regs_;
+    } else {
+      heap_regs_.reset(new int64_t[p_.regs.size()]);
+      regs_ = heap_regs_.get();
+    }
+  }
+
+  ~Run() {
+    for (int i = 0; i < p_.n_inputs; ++i) slots_[i].clear();
+    for (int i = 0; i < p_.n_slots; ++i) slots_[i].~Slot();
+  }
+
+  void set_input(int i, const Tensor& t) {
+    slots_[i].tensor = Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(t.unsafeGetTensorImpl()));
+    slots_[i].borrowed = true;
+  }
+
+  void evaluate_regs(const int64_t* ints) {
+    if (!p_.regs.empty()) std::memcpy(regs_, p_.reg_values.data(), p_.regs.size() * sizeof(int64_t));
+    for (int32_t i : p_.computed) {
+      const Reg& r = p_.regs[i];
+      switch (r.op) {
+        case Reg::kSize: regs_[i] = slots_[r.a].tensor.size(r.b); break;
+        case Reg::kStride: regs_[i] = slots_[r.a].tensor.stride(r.b); break;
+        case Reg::kInt: regs_[i] = ints[r.a]; break;
+        case Reg::kFloorDiv:
+        case Reg::kMod: TORCH_CHECK(regs_[r.b] != 0, "a plan divides a size by zero"); [[fallthrough]];
+        default: regs_[i] = combine(r.op, regs_[r.a], regs_[r.b]);
+      }
+    }
+  }
+
+  int64_t input_bytes() const {
+    int64_t n = p_.const_bytes;
+    for (int i = 0; i < p_.n_inputs; ++i) n += slots_[i].tensor.numel() * (int64_t)slots_[i].tensor.itemsize();
+    return n;
+  }
+
+  int cuda_device() const {
+    if (p_.cuda_index >= 0) return p_.cuda_index;
+    for (int i = 0; i < p_.n_inputs; ++i)
+      if (slots_[i].tensor.is_cuda()) return slots_[i].tensor.get_device();
+    return -1;
+  }
+
+  void run(int device, void* stream) {
+    void* pointers[kMaxPointers];
+    int64_t ints[kMaxInts];
+    for (const Step& s : p_.steps) {
+      switch (s.op) {
+        case Step::kCpu: {
+          for (size_t i = 0; i < s.slots.size(); ++i) pointers[i] = pointer(slots_[s.slots[i]]);
+          for (size_t i = 0; i < s.ints.size(); ++i) ints[i] = regs_[s.ints[i]];
+          s.function(pointers, ints);
+          break;
+        }
+        case Step::kGpu: {
+          for (size_t i = 0; i < s.slots.size(); ++i) pointers[i] = pointer(slots_[s.slots[i]]);
+          for (size_t i = 0; i < s.ints.size(); ++i) ints[i] = regs_[s.ints[i]];
+          int64_t grid[3] = {regs_[s.grid[0]], regs_[s.grid[1]], regs_[s.grid[2]]};
+          launch(*s.kernel, device, stream, pointers, s.slots.size(), ints, grid);
+          break;
+        }
+        case Step::kAlloc: alloc(s, device); break;
+        case Step::kArena: {
+          Slot& d = slots_[s.dst];
+          d.clear();
+          d.device = on(s.desc.device, device);
+          int64_t bytes = regs_[s.reg];
+          TORCH_CHECK(bytes >= 0, "a plan allocates an arena of negative size");
+          d.storage = new_storage((size_t)bytes, d.device);
+          d.pointer = d.storage->mutable_data();
+          d.meta = caffe2::TypeMeta::Make<uint8_t>();
+          break;
+        }
+        case Step::kTemp: {
+          Slot &d = slots_[s.dst], &arena = slots_[s.src];
+          d.clear();
+          int64_t at = regs_[s.reg];
+          d.storage = arena.storage;
+          d.pointer = static_cast<char*>(arena.pointer) + at;
+          d.offset = at / (int64_t)s.desc.meta.itemsize();
+          d.desc = &s.desc;
+          d.meta = s.desc.meta;
+          d.device = arena.device;
+          break;
+        }
+        case Step::kView: view(s); break;
+        case Step::kCopy: tensor(slots_[s.dst]).copy_(tensor(slots_[s.src])); break;
+        case Step::kFlag: {
+          Slot& d = slots_[s.dst];
+          d.clear();
+          flag_ = 0;
+          d.pointer = &flag_;
+          break;
+        }
+        case Step::kCheck:
+          // 2: an error that eager reports as RuntimeError.
+          TORCH_CHECK(flag_ != 2, s.text);
+          TORCH_CHECK_INDEX(flag_ == 0, s.text);
+          break;
+        case Step::kFree:
+          if (s.dst >= p_.n_inputs) slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
+          break;
+        case Step::kAten: aten(*s.aten, device); break;
+      }
+    }
+  }
+
+  void bump_versions() {
+    for (int32_t i : p_.mutates) {
+      const Tensor& t = slots_[i].tensor;
+      if (t.defined() && !t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+
+  // The tensor to return for a slot. A view of an input is made by the public operator, so that it is a view to autograd too.
+  Tensor result(int32_t slot) {
+    Slot& s = slots_[slot];
+    int32_t root = p_.view_root[slot];
+    if (root >= 0 && slot >= p_.n_inputs && s.desc) {
+      c10::SmallVector<int64_t, 8> sizes, strides;
+      shape(*s.desc, sizes, strides);
+      return at::as_strided(root_tensor(root), sizes, strides, s.offset);
+    }
+    return tensor(s);
+  }
+
+  Slot& slot(int i) { return slots_[i]; }
+
+  static constexpr size_t kMaxPointers = 512, kMaxInts = 512;
+
+ private:
+  static constexpr int kInline = 24, kInlineRegs = 64;
+
+  const Tensor& root_tensor(int32_t i) { return slots_[i].tensor; }
+
+  static c10::Device on(c10::Device d, int device) { return d.is_cuda() && !d.has_index() && device >= 0 ? c10::Device(c10::kCUDA, (c10::DeviceIndex)device) : d; }
+
+  void shape(const Desc& d, c10::SmallVectorImpl<int64_t>& sizes, c10::SmallVectorImpl<int64_t>& strides) const {
+    for (int32_t r : d.sizes) sizes.push_back(regs_[r]);
+    for (int32_t r : d.strides) strides.push_back(regs_[r]);
+  }
+
+  void* pointer(Slot& s) {
+    if (!s.pointer && s.tensor.defined()) s.pointer = s.tensor.unsafeGetTensorImpl()->mutable_data();
+    return s.pointer;
+  }
+
+  const Tensor& tensor(Slot& s) {
+    if (!s.tensor.defined() && s.storage) {
+      c10::SmallVector<int64_t, 8> sizes, strides;
+      if (s.desc) {
+        shape(*s.desc, sizes, strides);
+      } else {  // an arena itself
+        sizes.push_back((int64_t)s.storage->nbytes());
+        strides.push_back(1);
+      }
+      s.tensor = new_tensor(s.storage, s.meta, s.device, sizes, strides, s.offset);
+    }
+    return s.tensor;
+  }
+
+  void alloc(const Step& s, int device) {
+    Slot& d = slots_[s.dst];
+    d.clear();
+    c10::SmallVector<int64_t, 8> sizes, strides;
+    shape(s.desc, sizes, strides);
+    int64_t bytes = extent_bytes(sizes, strides, (int64_t)s.desc.meta.itemsize());
+    c10::Device where = on(s.desc.device, device);
+    auto storage = new_storage((size_t)bytes, where);
+    d.pointer = storage->mutable_data();
+    d.tensor = new_tensor(std::move(storage), s.desc.meta, where, sizes, strides, 0);
+  }
+
+  void view(const Step& s) {
+    Slot &d = slots_[s.dst], &src = slots_[s.src];
+    c10::intrusive_ptr<c10::StorageImpl> storage;
+    int64_t offset;
+    void* base = pointer(src);
+    caffe2::TypeMeta meta;
+    c10::Device device = c10::kCPU;
+    if (src.tensor.defined()) {
+      c10::TensorImpl* impl = src.tensor.unsafeGetTensorImpl();
+      storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl->unsafe_storage().unsafeGetStorageImpl());
+      offset = impl->storage_offset();
+      meta = impl->dtype();
+      device = impl->device();
+    } else {
+      TORCH_CHECK(src.storage, "a plan views slot ", s.src, ", which holds nothing");
+      storage = src.storage;
+      offset = src.offset;
+      meta = src.meta;
+      device = src.device;
+    }
+    d.clear();
+    int64_t shift = regs_[s.reg];
+    d.storage = std::move(storage);
+    d.offset = offset + shift;
+    d.pointer = base ? static_cast<char*>(base) + shift * (int64_t)meta.itemsize() : nullptr;
+    d.desc = &s.desc;
+    d.meta = meta;
+    d.device = device;
+  }
+
+  struct Source final : ArgSource {
+    Run& run;
+    explicit Source(Run& r) : run(r) {}
+    const Tensor& slot(int32_t i) override {
+      const Tensor& t = run.tensor(run.slots_[i]);
+      TORCH_CHECK(t.defined(), "a plan reads slot ", i, ", which holds nothing");
+      return t;
+    }
+    int64_t reg(int32_t i) override { return run.regs_[i]; }
+  };
+
+  void aten(const AtenStep& a, int device) {
+    torch::jit::Stack stack;
+    stack.reserve(std::max(a.args.size(), a.outs.size()));
+    Source source(*this);
+    for (const AtenArg& arg : a.args) stack.push_back(arg.value(source));
+    a.op->callBoxed(stack);
+    auto take = [&](size_t i, Tensor t) {
+      if (i >= a.outs.size() || a.outs[i] < 0) return;
+      if (i < a.expect.size() && a.expect[i].given) t = with_layout(std::move(t), a.expect[i], a);
+      Slot& d = slots_[a.outs[i]];
+      d.clear();
+      d.tensor = std::move(t);
+    };
+    if (a.returns_list) {
+      auto list = stack.at(0).toTensorVector();
+      TORCH_CHECK(list.size() >= a.outs.size(), a.name, " returned ", list.size(), " tensors, the plan expects ", a.outs.size());
+      for (size_t i = 0; i < a.outs.size(); ++i) take(i, std::move(list[i]));
+    } else {
+      for (size_t i = 0; i < a.outs.size(); ++i) {
+        if (a.outs[i] < 0) continue;
+        TORCH_CHECK(stack.at(i).isTensor(), a.name, " did not return a tensor as result ", i);
+        take(i, std::move(stack.at(i)).toTensor());
+      }
+    }
+  }
+
+  // Checks the sizes that were predicted and copies when the strides are others: kernels were generated for the predicted ones.
+  Tensor with_layout(Tensor t, const AtenStep::Expect& e, const AtenStep& a) {
+    if (!t.defined()) return t;
+    bool same = (size_t)t.dim() == e.sizes.size();
+    for (size_t i = 0; same && i < e.sizes.size(); ++i) same = t.size(i) == regs_[e.sizes[i]];
+    if (!same) {
+      std::vector<int64_t> sizes;
+      for (int32_t r : e.sizes) sizes.push_back(regs_[r]);
+      TORCH_CHECK(false, "jit: ", a.name, " returned sizes ", t.sizes(), " where ", sizes, " were predicted");
+    }
+    bool strides_match = true;
+    for (size_t i = 0; i < e.strides.size(); ++i) strides_match &= t.stride(i) == regs_[e.strides[i]] || t.size(i) == 1;
+    if (strides_match || t.numel() == 0) return t;
+    c10::SmallVector<int64_t, 8> strides;
+    for (int32_t r : e.strides) strides.push_back(regs_[r]);
+    int64_t bytes = extent_bytes(t.sizes(), strides, (int64_t)t.itemsize());
+    Tensor copy = new_tensor(new_storage((size_t)bytes, t.device()), t.dtype(), t.device(), t.sizes(), strides, 0);
+    copy.copy_(t);
+    return copy;
+  }
+
+  const Program& p_;
+  alignas(Slot) char inline_slots_[kInline * sizeof(Slot)];  // constructed as far as the plan needs them
+  std::unique_ptr<char[]> heap_slots_;
+  Slot* slots_;
+  int64_t inline_regs_[kInlineRegs];
+  std::unique_ptr<int64_t[]> heap_regs_;
+  int64_t* regs_;
+  int32_t flag_ = 0;  // set by a kernel that meets an index out of range
+};
+
+}  // namespace
+}  // namespace jit
