@@ -6,7 +6,6 @@ The frames of a break are the outermost one and those entered from it directly b
 from __future__ import annotations
 
 import dataclasses
-import types
 
 from ..errors import NeedsEager
 from .assemble import Assembler
@@ -67,7 +66,8 @@ class BreakCode:
             for null in frame.nulls:
                 asm.push_null() if null else asm.load_const(None)
         quiet = [dataclasses.replace(f, push_callable=lambda asm, resume: asm.load_const(None),
-                                     push_cell=lambda asm, name: asm.load_const(None)) for f in self.frames]
+                                     push_cell=lambda asm, name: asm.load_const(None),
+                                     push_chain=f.push_chain and (lambda asm, resumes: asm.load_const(None))) for f in self.frames]
         emit_break(asm, quiet, tail_call=object)
 
     def emit(self):
@@ -87,6 +87,7 @@ class BreakCode:
             raise NeedsEager("a break at the end of an exception handler", kind="break-in-handler")
         return BreakFrame(frame.fn.code, frame.pc, {n: f".l{k}.{n}" for n in self.live(frame)}, tuple(v is NULL for v in broken.stack),
                           lambda asm, resume: self.push_callable(asm, k, resume), lambda asm, name: asm.load_fast(f".v{k}.{name}"),
+                          push_chain=self.push_chain if k == 0 and not any(handles_exception(b.stack) for b in self.chain) else None,
                           reads_frame=innermost and reads_frame(frame, instr, broken.stack), has_globals=frame.globals is self.chain[0].frame.globals)
 
     @staticmethod
@@ -148,7 +149,17 @@ class BreakCode:
             asm.load_const(self.settings.resume_function(fn, resume, compiled))
 
 
-def resumed_function(code: types.CodeType, namespace: dict, cells) -> types.FunctionType:
-    """The function of a resume's code over these cells."""
-    return types.FunctionType(code, namespace, code.co_name, None, tuple(cells))
+    def push_chain(self, asm, resumes):
+        """One function for all frames, the innermost first."""
+        parts, cells = [], []
+        for k, resume in zip(reversed(range(len(self.chain))), resumes):
+            frame = self.chain[k].frame
+            closure = bool(resume.freevars) and self.makes_closure(frame)
+            result = None if k == len(self.chain) - 1 else ("stack", len(self.chain[k].stack))
+            parts.append((frame.fn, resume, closure, result))
+            if closure:
+                cells += [f".c{k}.{name}" for name in resume.freevars]
+        asm.load_const(self.settings.resume_chain(parts))
+        for name in cells:
+            asm.load_fast(name)
 

@@ -82,6 +82,39 @@ class Settings:
         return made
 
 
+    def resume_chain(self, parts):
+        """One function that goes on in several frames, the innermost first: each (function, resume, whether its cells are given, the
+        parameter that is the result of the frame before). Its parameters are all the cells, then the parameters of each resume."""
+        key = ("chain",) + tuple((fn.code, id(fn.globals), None if closure else fn.obj, resume.code.co_code, resume.code.co_linetable,
+                                  resume.code.co_varnames, resume.params, result) for fn, resume, closure, result in parts)
+        made = self.resumes.get(key)
+        if made is None:
+            self.resumes[key] = made = make_dispatcher(chain_function(self, parts), self)
+        return made
+
+
+def chain_function(settings, parts) -> types.FunctionType:
+    """The plain function behind ``Settings.resume_chain``."""
+    namespace = {"function": types.FunctionType}
+    cell_names, parameters, lines = [], [], []
+    for k, (fn, resume, closure, result) in enumerate(parts):
+        if closure:
+            cells = [f"c{k}_{i}" for i in range(len(resume.freevars))]
+            cell_names += cells
+            namespace[f"code{k}"], namespace[f"globals{k}"] = resume.code, fn.globals
+            callee = f"function(code{k}, globals{k}, {resume.code.co_name!r}, None, ({', '.join(cells)},))"
+        else:
+            namespace[f"f{k}"] = settings.resume_function(fn, resume, compiled=False)
+            callee = f"f{k}"
+        given = ["r" if what == result else f"a{k}_{i}" for i, what in enumerate(resume.params)]
+        parameters += [name for name in given if name != "r"]
+        lines.append(f"    r = {callee}({', '.join(given)})")
+    exec(f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r", namespace)
+    made = namespace["go_on"]
+    made.__qualname__, made.__module__ = parts[-1][0].qualname, parts[-1][0].globals.get("__name__")
+    return made
+
+
 def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionType:
     """A function (cells..., arguments...) that calls ``code`` over these cells with these arguments."""
     cells = [f"c{i}" for i in range(len(code.co_freevars))]

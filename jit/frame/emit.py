@@ -143,6 +143,10 @@ class Emitter:
             self.cmd("load_fast", self.argnames[payload])
         elif kind == "const":
             self.load_const(payload)
+        elif kind == "weak":
+            self.push_null()
+            self.load_const(source.reference)
+            self.cmd("call", 0, ())
         elif kind in ("dict_attr", "getattr"):
             self.load_source(source.base)
             self.load_attr(payload)

@@ -169,7 +169,7 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
     fn, method, reflected = COMPARE[symbol]
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         other = b if isinstance(a, TensorValue) else a
-        if isinstance(other, Constant) and other.value is None or not (other.is_const() or isinstance(other, (TensorValue, DimValue))):
+        if isinstance(other, Constant) and not isinstance(other.value, (int, float, complex)) or not (other.is_const() or isinstance(other, (TensorValue, DimValue))):
             if symbol in ("==", "!="):
                 return Constant(symbol == "!=")
         return s.torch_call(fn, [a, b], {})

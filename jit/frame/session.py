@@ -39,6 +39,7 @@ class Session(Calls):
         self.inputs: list[TensorValue] = []
         self.tensors: dict[int, TensorValue] = {}
         self.globals_written: dict[tuple, Value] = {}
+        self.class_written: dict[tuple, Value] = {}
         self.grad_mode = torch.is_grad_enabled()
         self.frames: list = []
         self.steps = 0
@@ -46,7 +47,7 @@ class Session(Calls):
 
     def close(self):
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
-        for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written,
+        for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written, self.class_written,
                      self.frames, self.current_exception):
             held.clear()
         vars(self.tracer).clear()  # its handles refer to it
@@ -200,6 +201,14 @@ class Session(Calls):
             else:
                 self.guards.add(source, "class_lacks", name)
         return result
+
+    def written_on_class(self, cls, name):
+        """What the captured code has assigned to ``name`` on the class that a lookup on ``cls`` finds it on, or None."""
+        for c in cls.__mro__:
+            value = self.class_written.get((c, name))
+            if value is not None or name in c.__dict__:
+                return value
+        return None
 
     def bound_method(self, fn, owner) -> MethodValue:
         return MethodValue(fn, owner)

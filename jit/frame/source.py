@@ -31,7 +31,7 @@ class Source:
     @property
     def watched(self) -> bool:
         """True when the chain starts at an object known by identity, so that no call argument is involved."""
-        return isinstance(self.root, Const)
+        return isinstance(self.root, (Const, Weak))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +66,25 @@ class Const(Source):
 
     def __str__(self):
         return self.text or f"<{type(self.obj).__name__}>"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weak(Source):
+    """The target of a weak reference that is known by identity; the guards fail once it is gone."""
+
+    reference: object
+
+    def __hash__(self):
+        return hash((Weak, id(self.reference)))
+
+    def __eq__(self, other):
+        return type(other) is Weak and other.reference is self.reference
+
+    def step(self):
+        return ("weak", self.reference())
+
+    def __str__(self):
+        return "<weakly referenced>"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,6 +42,8 @@ class BreakFrame:
             parameters in ``resume.params``. It makes the closure: the cells of ``resume.freevars``.
         push_cell: ``push_cell(asm, name)`` emits code that pushes what the cell of a variable holds; needed for
             methods that call ``super()`` and whose first parameter is a cell.
+        push_chain: of the outermost frame: ``push_chain(asm, resumes)`` pushes one callable that goes on in all frames, the innermost
+            first; it takes the parameters of each resume in turn, but for the slots that hold a callee's result.
         reads_frame: whether the instruction is a call that looks into its frame; None: decided from what the code names.
         has_globals: the emitted function's globals are this frame's.
     """
@@ -52,6 +54,7 @@ class BreakFrame:
     nulls: tuple
     push_callable: Callable[[Assembler, Resume], None]
     push_cell: Callable[[Assembler, str], None] | None = None
+    push_chain: Callable[[Assembler, list], None] | None = None
     reads_frame: bool | None = None
     has_globals: bool = False
 
@@ -78,21 +81,63 @@ def emit_break(asm: Assembler, frames: list, tail_call=None):
     _emit_frame(asm, frames, bases, 0, tail_call)
 
 
+def _one_way(frames) -> bool:
+    """Whether every caller goes on at the instruction after its call, whatever the callee does: no handler is around a call."""
+    return all(decode(f.code).instructions[f.index].handler is None and OPS[decode(f.code).instructions[f.index].op].flow == "next"
+               and decode(f.code).stack_depth(f.index + 1) == len(f.nulls) + 1 for f in frames[:-1])
+
+
+def _go_on_together(asm, frames, bases, decoded, way, index, tail_call):
+    """The whole stack -> a tail call of one function that goes on in the innermost frame and then in each of its callers."""
+    frame, resumes = frames[-1], []
+    depth = asm.depth - bases[-1]
+    nulls = _nulls_at(frame, decoded, way, depth)
+    slots = []
+    for k in reversed(range(len(frames))):
+        frame = frames[k]
+        if k < len(frames) - 1:
+            index, nulls = frame.index + 1, [*frame.nulls, False]
+            depth = len(nulls)
+        live = decode(frame.code).live_locals(index)
+        cells = frame.code.co_cellvars + frame.code.co_freevars
+        resumes.append(make_resume(frame.code, index, [n for n in frame.locals if n in live and n not in cells], depth, nulls))
+        held = {}
+        for i in reversed(range(depth if k == len(frames) - 1 else depth - 1)):
+            if nulls[i]:
+                asm.drop_null()
+            else:
+                held[i] = asm.temporary("slot")
+                asm.store_fast(held[i])
+        slots.append(held)
+    with asm.calling():
+        asm.load_const(tail_call)
+        frames[0].push_chain(asm, resumes)
+        for frame, resume, held in zip(reversed(frames), resumes, slots):
+            for kind, what in resume.params:
+                if kind == "stack" and what in held:
+                    asm.take_fast(held[what])
+                elif kind == "local":
+                    asm.load_fast(frame.locals[what])
+                elif kind == "cell":
+                    frame.push_cell(asm, what)
+
+
 def _emit_frame(asm, frames, bases, k, tail_call=None):
     """Frame ``k`` and its callees run to their end: the result replaces frame ``k``'s stack, or no path goes on."""
     frame, base = frames[k], bases[k]
     decoded = decode(frame.code)
     instr = decoded.instructions[frame.index]
     done = asm.new_label("done", base + 1)
+    together = k and k == len(frames) - 1 and tail_call is not None and frames[0].push_chain is not None and _one_way(frames)
     caught = jumped = None
     with asm.at(instr):
         if instr.handler is None:
-            jumped = _step(asm, frames, bases, k, decoded, instr)
+            jumped = _step(asm, frames, bases, k, decoded, instr, tail_call)
         else:
             target, depth, push_lasti = instr.handler
             caught = asm.new_label("caught")
             with asm.handler(caught, push_lasti, base + depth):
-                jumped = _step(asm, frames, bases, k, decoded, instr)
+                jumped = _step(asm, frames, bases, k, decoded, instr, tail_call)
         ways = [("next", None, frame.index + 1)] if asm.depth is not None else []
         if jumped is not None:
             ways.append(("jumped", jumped, instr.target))
@@ -103,20 +148,24 @@ def _emit_frame(asm, frames, bases, k, tail_call=None):
                 asm.place(label)
                 if way == "jumped" and instr.op == "FOR_ITER":
                     asm.emit("END_FOR")
+            if together:
+                _go_on_together(asm, frames, bases, decoded, way, index, tail_call)
+                asm.return_value()
+                continue
             _go_on(asm, frame, base, decoded, way, index, None if k else tail_call)
             if k == 0:
                 asm.return_value()
             else:
                 asm.jump(done)
-        if k and ways:
+        if k and ways and not together:
             asm.place(done)
 
 
-def _step(asm, frames, bases, k, decoded, instr):
+def _step(asm, frames, bases, k, decoded, instr, tail_call):
     """What the instruction does; the label that it may jump to."""
     frame = frames[k]
     if k + 1 < len(frames):
-        _emit_frame(asm, frames, bases, k + 1)
+        _emit_frame(asm, frames, bases, k + 1, tail_call)
         if asm.depth is not None:
             wanted = bases[k] + (decoded.stack_depth(frame.index + 1) or 0)
             if wanted == asm.depth - 1:

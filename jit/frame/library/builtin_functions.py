@@ -97,12 +97,23 @@ def type_(s, args, kwargs):
     return s.wrap_class(class_of(s, args[0]))
 
 
+class IdentityNumber(Constant):
+    """``id()`` of an object made while capturing; only the object that is rebuilt from it has the number that leaves."""
+
+    def __init__(self, owner):
+        super().__init__(id(owner))
+        self.owner = owner
+
+    def emit(self, e):
+        e.call_const(id, [self.owner])
+
+
 @on_call(id)
 def id_(s, args, kwargs):
     value = args[0]
     obj = getattr(value, "obj", None)
     if obj is None:
-        raise Unsupported("id() of an object made while capturing", kind="id")
+        return IdentityNumber(value)
     if value.source is not None:
         s.guards.add(value.source, "is", obj)
     return Constant(id(obj))

@@ -10,14 +10,18 @@ import itertools
 import logging
 import math
 import operator
+import os
+import posixpath
 import random
 import time
 import typing
 import warnings
+import weakref
 
 from ...errors import Unsupported
 from .. import operators
 from ..decode import decode
+from ..source import Weak
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
 from ..values.base import Raised
 from ..values.constant import Constant, DimValue
@@ -59,9 +63,43 @@ def operator_delitem(s, args, kwargs):
     return NONE
 
 
-@on_call(operator.itemgetter, operator.attrgetter, operator.methodcaller)
-def operator_getter(s, args, kwargs):
-    raise Unsupported("an operator.itemgetter made while capturing", kind="instantiate")
+class GetterValue(ObjectValue):
+    """An ``operator.itemgetter``, ``attrgetter`` or ``methodcaller`` made while capturing."""
+
+    def __init__(self, cls, args, kwargs):
+        super().__init__(cls)
+        self.args, self.kwargs = list(args), dict(kwargs)
+
+    def call(self, s, args, kwargs):
+        (target,) = args
+        if self.cls is operator.methodcaller:
+            return target.call_method(s, self.args[0].const(s), self.args[1:], self.kwargs)
+        if self.cls is operator.itemgetter:
+            values = [target.getitem(s, key) for key in self.args]
+        else:
+            values = [_attribute_path(s, target, name.const(s)) for name in self.args]
+        return values[0] if len(values) == 1 else TupleValue(values)
+
+    def emit(self, e):
+        e.call_const(self.cls, self.args, self.kwargs)
+
+
+def _attribute_path(s, value, path):
+    for name in path.split("."):
+        value = value.getattr(s, name)
+    return value
+
+
+for _getter in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    on_call(_getter)(lambda s, args, kwargs, cls=_getter: GetterValue(cls, args, kwargs))
+
+
+@on_method((operator.methodcaller, "__call__"))
+def methodcaller_call(s, getter, args, kwargs):
+    name, *rest = getter.pin(s).__reduce__()[1]
+    if not isinstance(name, str):
+        raise Unsupported("an operator.methodcaller with keyword arguments", kind="instantiate")
+    return args[0].call_method(s, name, [s.from_python(v) for v in rest])
 
 
 @on_method((operator.itemgetter, "__call__"))
@@ -73,12 +111,7 @@ def itemgetter_call(s, getter, args, kwargs):
 
 @on_method((operator.attrgetter, "__call__"))
 def attrgetter_call(s, getter, args, kwargs):
-    values = []
-    for path in getter.pin(s).__reduce__()[1]:
-        value = args[0]
-        for name in path.split("."):
-            value = value.getattr(s, name)
-        values.append(value)
+    values = [_attribute_path(s, args[0], path) for path in getter.pin(s).__reduce__()[1]]
     return values[0] if len(values) == 1 else TupleValue(values)
 
 
@@ -296,6 +329,42 @@ def returns_none(fn) -> bool:
 @on_descriptor(_LRU)
 def lru_cache_method(s, owner, raw, name):
     return MethodValue(s.wrap_class_attr(owner.cls, name), owner)
+
+
+@on_descriptor(type(collections.namedtuple("_Pair", "first second").first))
+def named_field(s, owner, raw, name):
+    return owner.load(s)[raw.__reduce__()[1][0]]
+
+
+@on_method((weakref.ReferenceType, "__call__"))
+def weak_reference_call(s, reference, args, kwargs):
+    target = reference.pin(s)()
+    return NONE if target is None else s.wrap(target, Weak(reference.obj))
+
+
+class WeakReference(ObjectValue):
+    """A ``weakref.ref`` made while capturing; its target is alive for as long as the captured region runs."""
+
+    def __init__(self, target, rest):
+        super().__init__(weakref.ReferenceType)
+        self.target, self.rest = target, rest
+
+    def call(self, s, args, kwargs):
+        return self.target
+
+    def emit(self, e):
+        e.call_const(weakref.ref, [self.target, *self.rest])
+
+
+@on_call(weakref.ref)
+def weak_reference(s, args, kwargs):
+    target = args[0]
+    if getattr(target, "obj", None) is None:
+        raise Unsupported("a weak reference to an object made while capturing", kind="instantiate")
+    return WeakReference(target, args[1:])
+
+
+add_pure(os.fspath, *(getattr(posixpath, n) for n in ("_path_normpath",) if hasattr(posixpath, n)))
 
 
 @on_descriptor(functools.cached_property)

@@ -245,6 +245,9 @@ class DequeValue(SequenceValue):
     def like(self, elements):
         return DequeValue(elements, maxlen=self.maxlen)
 
+    def getset(self, s, raw, name):
+        return Constant(self.maxlen) if name == "maxlen" else super().getset(s, raw, name)
+
     def trimmed(self, elements, left=False):
         if self.maxlen is not None and len(elements) > self.maxlen:
             return elements[: self.maxlen] if left else elements[len(elements) - self.maxlen:]

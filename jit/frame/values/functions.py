@@ -9,7 +9,7 @@ from ...errors import Unsupported
 from .. import source as src
 from .base import Raised, Value, lookup
 from .constant import Constant
-from .objects import DELETED, BuiltinMethod, ObjectValue
+from .objects import DELETED, BuiltinMethod, ObjectValue, is_data_descriptor
 
 
 class CellValue(Value):
@@ -320,6 +320,9 @@ class ClassValue(ObjectValue):
             if isinstance(meta_raw, property):
                 return s.wrap(meta_raw.fget, None).call(s, [self], {})
             return s.from_python(getattr(cls, name))
+        written = s.written_on_class(cls, name)
+        if written is not None:
+            return written
         found, raw, owner = s.class_lookup(cls, name)
         if found:
             return self.class_bind(s, raw, name, owner)
@@ -350,7 +353,23 @@ class ClassValue(ObjectValue):
         return s.wrap_class_attr(cls, name)
 
     def setattr(self, s, name, value):
-        raise Unsupported(f"setting attribute {name!r} of class {self.obj.__name__}", kind="class-attribute")
+        """``cls.name = value`` for plain data; later reads of this capture see it through ``Session.class_written``."""
+        from .containers import ContainerValue
+
+        cls = self.pin(s)
+        if s.class_lookup(type(cls), "__setattr__")[1] is not type.__setattr__ or lookup(type(cls), name)[0]:
+            raise Unsupported(f"setting attribute {name!r} of class {cls.__name__}", kind="class-attribute")
+        if name.startswith("__") or isinstance(value, (ObjectValue, BuiltinValue)) and not isinstance(value, ContainerValue):
+            raise Unsupported(f"setting attribute {name!r} of class {cls.__name__} to a {type(value).__name__}", kind="class-attribute")
+        if is_data_descriptor(s.class_lookup(cls, name)[1]):
+            raise Unsupported(f"replacing descriptor {name!r} of class {cls.__name__}", kind="class-attribute")
+        s.set_entry(s.class_written, (cls, name), value)
+        s.effect(type.__setattr__, [self, Constant(name), value])
+
+    def builtin_method(self, s, raw, args, kwargs):
+        if raw is type.__call__:
+            return s.instantiate(self, args, kwargs)
+        return super().builtin_method(s, raw, args, kwargs)
 
     def call(self, s, args, kwargs):
         cls = self.pin(s)

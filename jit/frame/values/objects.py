@@ -71,6 +71,9 @@ class ObjectValue(Value):
         value = self.instance_attr(s, name)
         if value is not None:
             return value
+        written = s.written_on_class(cls, name) if s.class_written else None
+        if written is not None:
+            return written
         if found:
             return self.bind(s, raw, name, owner)
         raise Raised(s.exception(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)))
@@ -116,6 +119,9 @@ class ObjectValue(Value):
             return self.slot(s, raw, name)
         if isinstance(raw, types.GetSetDescriptorType):
             return self.getset(s, raw, name)
+        special = s.tables.descriptors.get(type(raw))
+        if special is not None:
+            return special(s, self, raw, name)
         getter = lookup(type(raw), "__get__")[1]
         if isinstance(getter, types.FunctionType):
             descriptor = s.wrap_class_attr(cls, name)
@@ -124,10 +130,7 @@ class ObjectValue(Value):
             value = s.wrap_class_attr(cls, name)
             return value if hasattr(raw, "__self__") else s.bound_method(value, self)
         if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
-            special = s.tables.descriptors.get(type(raw))
-            if special is None:
-                raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of {cls.__name__}", kind="descriptor")
-            return special(s, self, raw, name)
+            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of {cls.__name__}", kind="descriptor")
         return s.wrap_class_attr(cls, name)
 
     def slot(self, s, raw, name):
@@ -313,7 +316,10 @@ class ObjectValue(Value):
 
     def hash_key(self, s):
         if self.user_special(s, "__hash__") and not _identity_hash(self.cls):
-            raise Unsupported(f"an object of {self.cls.__name__} with its own __hash__ as a key", kind="unhashable")
+            number = self.call_special(s, "__hash__", []).const(s)
+            return SymbolicKey(s, self, number)
+        if lookup(self.cls, "__hash__")[1] is None:
+            raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
         return self.pin(s) if self.obj is not None else ("new", id(self), self)
 
     def builtin_method(self, s, raw, args, kwargs):
@@ -370,6 +376,24 @@ class ObjectValue(Value):
 
     def describe(self):
         return f"an object of {self.cls.__module__}.{self.cls.__qualname__}" + (f" ({self.source})" if self.source is not None else "")
+
+
+class SymbolicKey:
+    """Stands for an object with its own ``__hash__`` in the dicts of container values; equality is the object's ``__eq__``."""
+
+    __slots__ = ("session", "value", "number")
+
+    def __init__(self, session, value, number):
+        self.session, self.value, self.number = session, value, number
+
+    def __hash__(self):
+        return hash(self.number)
+
+    def __eq__(self, other):
+        from .. import operators
+
+        other = other.value if isinstance(other, SymbolicKey) else self.session.from_python(other)
+        return operators.same_or_equal(self.session, self.value, other)
 
 
 class TracebackValue(Value):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import torch
 
 from ...errors import EagerRaises, Unsupported
@@ -149,7 +151,10 @@ def lower(s, value: Value):
     if isinstance(value, DictValue):
         return {k: lower(s, v[1]) for k, v in value.load(s).items()}
     if value.is_const():
-        return value.const(s)
+        plain = value.const(s)
+        if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
+            return plain.value
+        return plain
     raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
 
 
