@@ -24,6 +24,7 @@ STREAM_BYTES = 12 << 20  # outputs from this size on are written around the cach
 BLOCK = 1024  # vector positions per block in column mode
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
 PREFETCH_BYTES = 256 << 10  # rows up to this size are prefetched while the one before is worked on
+PREFETCH_COST = 14  # cost per element from which large operands are prefetched
 COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
 
 
@@ -524,6 +525,8 @@ class KernelText:
             self.put(f"int bad{i} = 0;")
         access = self._accesses(statements)
         self._divisors(statements)
+        if stripped and not self.ahead:
+            self.ahead = self._stream_ahead(statements, access)
         if not stripped:
             self._simd(checks)
             with self.braces(f"for (int64_t j = {self.lo}; j < {self.hi}; j++)"):
@@ -531,8 +534,23 @@ class KernelText:
                     self._element(i, access, {}, "j")
         else:
             self._strips(statements, states, scans, checks, access)
+        self.ahead = []
         for i in checks:
             self.put(f"if (bad{i}) {self.names[body[i].buffer]}[0] = {body[i].code};")
+
+    def _stream_ahead(self, statements, access) -> list:
+        """(pointer, bytes per element) some way ahead of each large operand, where the arithmetic is long enough to hide the loads from the hardware's
+        own prefetching."""
+        body, found = self.kernel.body, {}
+        if sum(COST.get(body[i].op, 1) for i in statements if isinstance(body[i], loops.Compute)) < PREFETCH_COST:
+            return []
+        for i in statements:
+            s = body[i]
+            if isinstance(s, loops.Load) and i in access and i not in self.tiled and self._unit(s):
+                count = math.prod(hint(a.extent) for a in self.kernel.axes + self.kernel.raxes if a.name in dims.free_symbols(s.index))
+                if count * self.dtypes[s.dst].itemsize >= STREAM_BYTES // 2:
+                    found[access[i]] = (f"{access[i]} + 512", self.dtypes[s.dst].itemsize)
+        return list(found.values())
 
     def _divisors(self, statements):
         """Prepare the divisors that are the same along the vector axis: a vector division takes as long as ten multiplications."""
