@@ -102,9 +102,9 @@ def clone_inputs(inputs):
     return out
 
 
-def check(fn, *inputs, dynamic=False, exact=False, rtol=None, atol=None, strides=True, seed=0):
+def check(fn, *inputs, dynamic=False, exact=False, rtol=None, atol=None, strides=True, seed=0, tracer=None):
     """Assert that the traced graph does what ``fn`` does: values, dtypes, shapes, strides, mutations, aliases. Returns the graph."""
-    graph, structure, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic)
+    graph, structure, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic, tracer=tracer)
     verify(graph)
     captured = tracer.captured
     _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides, seed)

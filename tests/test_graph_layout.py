@@ -45,25 +45,25 @@ def operands(draw, count):
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(operands(2))
 def test_binary(xs):
     check(lambda a, b: (a + b, a * 2, torch.exp(a), (a > b), a / b, torch.maximum(b, a)), *xs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(operands(3))
 def test_ternary(xs):
     check(lambda a, b, c: (torch.where(a > 0, b, c), torch.addcmul(a, b, c), a.to(torch.float64) * b + c, a.masked_fill(b > 0, 1.0), torch.clamp(a, b, c)), *xs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(operands(2))
 def test_mixed_dtypes(xs):
     check(lambda a, b: (a.to(torch.bfloat16) + b, a.double() * b, a.to(torch.int32) + b, a.half()), *xs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shapes.flatmap(layouts))
 def test_unary_copies(x):
     check(lambda x: (x.clone(), x.contiguous(), torch.zeros_like(x), x.double(), x.to(torch.float64, copy=True), F_relu(x), x.flip(list(range(x.dim()))), x.square()), x)
@@ -73,7 +73,7 @@ def F_relu(x):
     return torch.nn.functional.relu(x)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(solid.flatmap(layouts), st.data())
 def test_reductions(x, data):
     dim = data.draw(st.integers(-x.dim(), x.dim() - 1))
@@ -84,14 +84,14 @@ def test_reductions(x, data):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(solid.flatmap(lambda s: st.tuples(layouts(s), layouts(s))), st.data())
 def test_cat(xs, data):
     dim = data.draw(st.integers(0, xs[0].dim() - 1))
     check(lambda a, b: (torch.cat([a, b], dim), torch.stack([a, b], dim), torch.cat([a, b.double()], dim)), *xs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shapes.flatmap(layouts), st.data())
 def test_view_programs(x, data):
     """A chain of random views, then a use of the result."""
@@ -153,7 +153,7 @@ def test_view_programs(x, data):
     check(program, x)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(solid.flatmap(layouts), st.data())
 def test_mutation_programs(x, data):
     """Random writes through random views of an input and of an intermediate."""

@@ -222,6 +222,8 @@ CALLS = {
     "sdpa": (lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), Q),
     "sdpa_mask": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), Q, torch.randn(8, 8)),
     "sdpa_heads": (lambda x: F.scaled_dot_product_attention(*[t.view(2, 8, 3, 16).transpose(1, 2) for t in x.chunk(3, -1)]).transpose(1, 2).reshape(2, 8, 48), torch.randn(2, 8, 144)),
+    "sdpa_layouts": (lambda q, h: (F.scaled_dot_product_attention(h, h, h), F.scaled_dot_product_attention(q, h, h), F.scaled_dot_product_attention(h[:, :, ::2], h, h), F.scaled_dot_product_attention(h[:, :1], h[:, :1], h[:, :1])), Q, torch.randn(2, 8, 48).view(2, 8, 3, 16).transpose(1, 2)),
+    "sdpa_gqa": (lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True), torch.randn(2, 6, 8, 16), Q),
     "sdpa_rank3": (lambda q: F.scaled_dot_product_attention(q[0], q[0], q[0]), Q),
     "topk": (lambda x: (x.topk(2), x.topk(2).values, torch.topk(x, 1, dim=0)[1], x.sort(), x.argsort(), torch.sort(x, dim=0, descending=True), x.median(), x.median(1)), X),
     "scatter": (lambda x, i: (x.scatter(0, i[None].expand(3, 3), 0.0), x.scatter_add(1, i[:, None], x), x.index_add(0, i, x), x.index_copy(0, i, x), x.index_fill(0, i, 1.0)), X, IDX),
@@ -229,6 +231,8 @@ CALLS = {
     "polygamma": (lambda p: (torch.digamma(p), torch.special.i0(p), torch.special.entr(p), torch.xlogy(p, p), torch.logaddexp(p, p), torch.heaviside(p, p)), P),
     "searchsorted": (lambda v, x: torch.searchsorted(v.sort().values, x), V, X),
     "split_with": (lambda x: torch.unique(torch.tensor([1])) if False else x.softmax(0).argmax(), X),
+    "special": (lambda x, p: (x.diff(), torch.diff(x, 2, 0), torch.diff(x, prepend=p), torch.xlogy(p, p), torch.logaddexp(x, p), torch.isclose(x, p, rtol=0.5), F.softshrink(x), F.hardshrink(x), torch.deg2rad(x), torch.outer(x[0], p[1])), X, P),
+    "special_values": (lambda e: (torch.nan_to_num(e), torch.nan_to_num(e, 1.0, 2.0, 3.0), torch.logaddexp(e, e), torch.xlogy(e, e.abs()), torch.isclose(e, e, equal_nan=True), e.softmax(0), e.logsumexp(0), F.silu(e), F.softplus(e), F.logsigmoid(e), e.max(), e.clamp(-1, 1), e.sign(), e.relu(), torch.maximum(e, e.flip(0)), e.amin()), torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30])),
     # random
     "rand": (lambda x: (torch.rand(3), torch.randn(2, 2), torch.rand_like(x), torch.randint(0, 5, (3,)), F.dropout(x, 0.4), torch.bernoulli(x.sigmoid()), torch.randperm(5), x.new_empty(3).normal_(), torch.empty(3).uniform_(0, 2)), X),
     # metadata
@@ -241,6 +245,18 @@ CALLS = {
 def test_call(name):
     fn, *inputs = CALLS[name]
     check(fn, *inputs)
+
+
+WHOLE = ("gelu", "gelu_half", "acts", "acts2", "softmax", "softmax_half", "log_softmax", "layer_norm", "layer_norm_half", "group_norm", "mean", "var", "cross_entropy", "mse", "norm", "pow_general", "masked_fill", "tri")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_operations_are_exact(name):
+    """Without decomposition the graph gives eager's results bit for bit."""
+    from graph_harness import CountingTracer
+
+    fn, *inputs = CALLS[name]
+    check(fn, *inputs, exact=True, tracer=CountingTracer(decompose=False))
 
 
 def iadd(x, y):

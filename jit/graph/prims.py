@@ -66,7 +66,7 @@ _TEXT = {
     "shr": lambda n, a: f"torch.bitwise_right_shift({a[0]}, {a[1]})",
 }
 # Functions whose eager form takes a Python number as second operand. The number is then used unrounded, as eager does.
-NUMBER_OPERAND = frozenset("add sub mul div floor_div trunc_div fmod remainder eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor shl shr".split())
+NUMBER_OPERAND = frozenset("add sub mul div pow floor_div trunc_div fmod remainder eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor shl shr".split())
 
 
 def _pointwise_rule(types, attrs, dtype):

@@ -11,6 +11,10 @@ HELPERS = '''\
 def _restride(t, size, stride):
     """``t`` copied to memory with these strides."""
     return torch.empty_strided(size, stride, dtype=t.dtype, device=t.device).copy_(t)
+
+def _laid_out(t, *stride):
+    """The result of a library call, with the strides that the graph relies on."""
+    return t if t.stride() == stride else _restride(t, t.shape, stride)
 '''
 
 
@@ -28,6 +32,8 @@ def expression(node: Node) -> str:
     """The eager expression of one node, with the strides of its type."""
     prim = PRIMS[node.op]
     text = prim.text(node, _arguments(node))
+    if node.op in ("aten_call", "getitem") and isinstance(node.type, TensorType):
+        return f"_laid_out({text}, {', '.join(map(literal, node.type.strides))})" if node.type.rank > 1 else text
     if isinstance(node.type, tuple) or prim.infer is None or node.op in ("input", "scalar", "aten_call", "getitem"):
         return text
     if prim.kind == "source":

@@ -35,9 +35,12 @@ class Tracer:
         inputs: handles of the graph inputs, in order.
         needs_grad: whether eager would have recorded any of the operations for autograd.
         op_count: the number of operations recorded by ``call``.
+        decompose: False records operations whole, as library calls, where they have more than one step: the graph then gives
+            eager's results bit for bit.
     """
 
-    def __init__(self, env: ShapeEnv | None = None):
+    def __init__(self, env: ShapeEnv | None = None, decompose: bool = True):
+        self.decompose = decompose
         self.env = env if env is not None else ShapeEnv()
         self.builder = Builder(self.env)
         self.inputs: list[TensorHandle] = []
@@ -166,7 +169,7 @@ class Tracer:
             return entry.fn(self, *_pack(entry, args), **kwargs)
         if not entry.alias:
             args = self._on_one_device(args, entry.pointwise)
-        start = self.builder.next_id
+        start, first = self.builder.next_id, len(self.builder.nodes)
         handles: list = []
         nodes = _to_nodes(_pack(entry, args), handles)
         named = {k: _to_node(v, handles) for k, v in kwargs.items()}
@@ -178,7 +181,9 @@ class Tracer:
             result = NotImplemented
         if result is NotImplemented:
             return self._call_aten(name, args, kwargs, overload)
-        if entry.pointwise:
+        if not self.decompose and not entry.alias and len(self.builder.nodes) - first > 1:
+            result = self._whole(name, args, kwargs, result, first) or result
+        if entry.pointwise and result.op != "aten_call":
             result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
         return self.wrap(result, handles, entry.alias, start)
 
@@ -204,6 +209,18 @@ class Tracer:
             nodes = _to_nodes(args, handles)
             result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()})
         return result, handles
+
+    def _whole(self, name, args, kwargs, result, start):
+        """One ``aten_call`` in place of an expansion, with the types that the expansion found; None when there is no such call."""
+        if not isinstance(result, Node) or sum(n.op not in ("scalar", "cast") for n in self.builder.nodes[start:]) < 2:
+            return None
+        handles: list = []
+        nodes = _to_nodes(args, handles)
+        found = aten.bind(name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, self.builder)
+        if found is None or found[0].mutates or len(found[0].returns) != 1:
+            return None
+        overload, values = found
+        return self.builder.aten(overload.name, overload.overload, tuple(values), result.type, impure=overload.random)
 
     def _on_one_device(self, args, elementwise: bool):
         """The arguments, with 0-dim CPU tensors among CUDA operands of an elementwise op moved. Raises Unsupported for other mixtures."""

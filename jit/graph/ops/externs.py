@@ -161,8 +161,16 @@ def _conv_type(x, w, shape):
 
 @extern("conv1d", "conv2d", "conv3d")
 def conv(x, w, bias, stride, padding, dilation, groups):
-    if isinstance(padding, str) or x.rank not in (w.rank, w.rank - 1):
+    if x.rank not in (w.rank, w.rank - 1):
         return NotImplemented
+    if padding == "same":
+        if any(s != 1 for s in _tuple(stride, w.rank - 2)):
+            return NotImplemented
+        valid = conv_output(x, w, stride, 0, dilation, groups=groups) if all(k == 1 for k in w.shape[2:]) else None
+        shape = valid or x.shape[: x.rank - w.rank + 1] + w.shape[:1] + x.shape[x.rank - w.rank + 2 :]
+        return _conv_type(x, w, shape)
+    if padding == "valid":
+        padding = 0
     _same_dtype(*(t for t in (x, w, bias) if t is not None))
     shape = conv_output(x, w, stride, padding, dilation, groups=groups)
     return _conv_type(x, w, shape)
@@ -181,12 +189,28 @@ def convolution(x, w, bias, stride, padding, dilation, transposed, output_paddin
     return _conv_type(x, w, conv_output(x, w, stride, padding, dilation, transposed, output_padding, groups))
 
 
-@extern("scaled_dot_product_attention")
-def sdpa(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev).
+@op("scaled_dot_product_attention")
+def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev) by the library's fused kernels.
 
-    The fused kernels (rank 4) return a transposed (N, L, H, Ev) tensor; the composed form returns a row-major one.
+    A boolean mask becomes the additive one here, once for all layers that share it. A mask whose last dimension is not dense would
+    keep CUDA's fused kernels from being used, so it is laid out first; the result then takes the strides that eager's would have.
     """
+    q, k, v = query.type, key.type, value.type
+    announced = sdpa_type(q, k, v, attn_mask and attn_mask.type, dropout_p, is_causal, enable_gqa)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = b.where(attn_mask, b.scalar(0.0, q.dtype, q.device), b.scalar(float("-inf"), q.dtype, q.device))
+    if attn_mask is not None and q.device.type == "cuda" and not same_ints(attn_mask.type.strides[-1:], (1,)):
+        attn_mask = b.clone(attn_mask, layout.contiguous_strides(attn_mask.shape))
+    produced = sdpa_type(q, k, v, attn_mask and attn_mask.type, dropout_p, is_causal, enable_gqa)
+    args = (query, key, value, attn_mask, float(dropout_p), bool(is_causal), scale, bool(enable_gqa))
+    result = b.aten("aten::scaled_dot_product_attention", "", args, produced, impure=dropout_p > 0)
+    return result if same_ints(produced.strides, announced.strides) else b.clone(result, announced.strides)
+
+
+def sdpa_type(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> TensorType:
+    """The result's type. The fused kernels (rank 4) follow the query's layout or return a transposed (N, L, H, Ev) tensor; the
+    composed form returns a row-major one."""
     if min(q.rank, k.rank, v.rank) < 2:
         raise RuntimeError("scaled_dot_product_attention: Expected query, key and value to all be at least 2 dimensional")
     _same_dtype(q, k, v)
@@ -196,9 +220,11 @@ def sdpa(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, en
         shape = q.shape[:-1] + v.shape[-1:]
     else:
         shape = layout.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]) + (q.shape[-2], v.shape[-1])
-    if len(shape) == 4 and sdpa_is_fused(q, k, v, attn_mask, dropout_p, is_causal, enable_gqa):
-        n, h, length, e = shape
-        return TensorType(shape, (length * h * e, e, h * e, 1), q.dtype, q.device)
+    if len(shape) == 4 and sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa):
+        if q.device.type != "cpu" and q.dtype is torch.float32:
+            n, h, length, e = shape
+            return TensorType(shape, (length * h * e, e, h * e, 1), q.dtype, q.device)
+        return q.replace(strides=layout.preserved_strides(q))
     return _contiguous(shape, q)
 
 
@@ -208,15 +234,20 @@ def sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> bool:
         return False
     if not torch.backends.cuda.flash_sdp_enabled():
         return False
-    if dropout_p > 0 or not all(same_ints(t.strides[-1:], (1,)) for t in (q, k, v)):
+    if not all(same_ints(t.strides[-1:], (1,)) for t in (q, k, v)):
         return False
     if not enable_gqa and not (same_ints(q.shape[:2], k.shape[:2]) and same_ints(q.shape[:2], v.shape[:2])):
         return False
-    if mask is not None and (q.device.type != "cpu" or mask.rank not in (2, 4)):
-        return False
     if q.device.type == "cpu":
-        return True
-    return q.dtype in (torch.float16, torch.bfloat16)
+        return dropout_p == 0 and (mask is None or mask.rank in (2, 4))
+    if mask is not None and (enable_gqa or is_causal or not same_ints(mask.strides[-1:], (1,))):
+        return False
+    width = q.shape[-1]
+    if type(width) is not int:
+        return False
+    if q.dtype in (torch.float16, torch.bfloat16):
+        return width % 8 == 0
+    return q.dtype is torch.float32 and mask is not None and width % 4 == 0 and not enable_gqa
 
 
 @op("einsum", raw=True)

@@ -1,0 +1,110 @@
+"""Less frequent elementwise functions and differences."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from jit.graph.build import is_number
+from jit.graph.layout import normalize_dim
+from jit.graph.ops.copies import cat
+from jit.graph.registry import op, pointwise
+
+
+@op("diff")
+def diff(b, self, n=1, dim=-1, prepend=None, append=None):
+    if self.type.rank == 0:
+        raise RuntimeError("diff expects input to be at least one-dimensional")
+    d = normalize_dim(dim, self.type.rank)
+    x = self
+    if prepend is not None or append is not None:
+        x = cat(b, [p for p in (prepend, self, append) if p is not None], d)
+    for _ in range(n):
+        size = x.shape[d]
+        if type(size) is int and size == 0:
+            return b.clone(x)
+        upper, lower = b.slice(x, d, 1, size - 1), b.slice(x, d, 0, size - 1)
+        x = b.binary("logical_xor" if x.dtype is torch.bool else "sub", upper, lower)
+    return x
+
+
+@pointwise("nan_to_num")
+def nan_to_num(b, self, nan=None, posinf=None, neginf=None):
+    if not self.dtype.is_floating_point:
+        return b.clone(self)
+    limits = torch.finfo(self.dtype)
+    x = b.where(b.isnan(self), 0.0 if nan is None else float(nan), self)
+    x = b.where(b.eq(self, math.inf), limits.max if posinf is None else float(posinf), x)
+    return b.where(b.eq(self, -math.inf), limits.min if neginf is None else float(neginf), x)
+
+
+@pointwise("xlogy", "special_xlogy", wraps=True)
+def xlogy(b, self, other):
+    x, y = b.promote(self, other, to_float=True)
+    dtype = x.dtype
+    x, y = b.opmath(x), b.opmath(y)
+    product = b.where(b.eq(x, 0.0), 0.0, b.mul(x, b.log(y)))
+    return b.cast(b.where(b.isnan(y), y, product), dtype)
+
+
+@pointwise("logaddexp")
+def logaddexp(b, self, other):
+    x, y = b.promote(self, other)
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    dtype = x.dtype
+    x, y = b.opmath(x), b.opmath(y)
+    top = b.maximum(x, y)
+    # equal infinities would give inf - inf
+    same = b.logical_and(b.isinf(x), b.eq(x, y))
+    soft = b.add(top, b.log1p(b.exp(b.neg(b.abs(b.sub(x, y))))))
+    return b.cast(b.where(same, x, soft), dtype)
+
+
+@pointwise("isclose")
+def isclose(b, self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    if not self.dtype.is_floating_point or self.dtype is not other.dtype:
+        return NotImplemented
+    close = b.eq(self, other)
+    if equal_nan:
+        close = b.logical_or(close, b.logical_and(b.isnan(self), b.isnan(other)))
+    allowed = b.add(b.mul(b.abs(other), rtol), atol)
+    actual = b.abs(b.sub(self, other))
+    return b.logical_or(close, b.logical_and(b.isfinite(actual), b.le(actual, allowed)))
+
+
+@op("outer", "ger")
+def outer(b, self, vec2):
+    if self.type.rank != 1 or vec2.type.rank != 1:
+        raise RuntimeError(f"outer: Expected 1-D argument self, but got {self.type.rank}-D")
+    x, y = b.promote(self, vec2)
+    return b.mul(b.unsqueeze(x, 1), y)
+
+
+@pointwise("deg2rad")
+def deg2rad(b, self):
+    return b.mul(self, math.pi / 180.0) if self.dtype.is_floating_point else NotImplemented
+
+
+@pointwise("rad2deg")
+def rad2deg(b, self):
+    return b.mul(self, 180.0 / math.pi) if self.dtype.is_floating_point else NotImplemented
+
+
+@pointwise("softshrink")
+def softshrink(b, self, lambd=0.5):
+    if not is_number(lambd) or not self.dtype.is_floating_point:
+        return NotImplemented
+    x = b.opmath(self)
+    small = b.mul(x, 0.0)
+    shrunk = b.where(b.gt(x, float(lambd)), b.sub(x, float(lambd)), b.where(b.lt(x, -float(lambd)), b.add(x, float(lambd)), small))
+    return b.cast(shrunk, self.dtype)
+
+
+@pointwise("hardshrink")
+def hardshrink(b, self, lambd=0.5):
+    if not self.dtype.is_floating_point:
+        return NotImplemented
+    inside = b.logical_and(b.ge(self, -float(lambd)), b.le(self, float(lambd)))
+    return b.where(inside, 0.0, self)
