@@ -20,8 +20,8 @@ def variants(case):
     base = heuristics.choose(tiling.tile(case.kernel))
     yield "chosen", base
     if case.kernel.raxes:
-        yield "looped", dataclasses.replace(base, looped=True, r=64, x=1)
-        yield "looped rows", dataclasses.replace(base, looped=True, r=32, x=4, stages=3)
+        yield "looped", dataclasses.replace(base, looped=True, r=64, x=1, parts=1)
+        yield "looped rows", dataclasses.replace(base, looped=True, r=32, x=4, stages=3, parts=1, shift=False)
         if analysis.pieces_allowed(case.kernel):
             yield "looped pieces", dataclasses.replace(base, looped=True, r=256, x=1, parts=4)
         if not base.looped and not any(isinstance(s, loops.Scan) for s in case.kernel.body):
@@ -70,7 +70,7 @@ def run(kernel, *tensors, config=None):
     gpu_launch.Launcher(c)(tensors)
 
 
-@pytest.mark.parametrize("shape", [(1000, 4096), (64, 32768), (17, 65536), (5, 131072), (3, 50257), (8192, 100), (3, 1), (2, 1000003)])
+@pytest.mark.parametrize("shape", [(1000, 4096), (64, 32768), (17, 65536), (5, 131072), (3, 50257), (8192, 100), (3, 1), (2, 1000003), (9, 5001), (5, 4099)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 def test_softmax_of_all_widths(shape, dtype):
     x = torch.randn(shape, device="cuda").to(dtype) * 4

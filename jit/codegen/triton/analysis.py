@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from ...graph import dims
 from .. import loops
 from . import ops, types
+
+# Elements per aligned access: 16 bytes of a half type.
+VECTOR = 8
 
 
 class Schedule:
@@ -98,6 +102,28 @@ def pieces_allowed(kernel: loops.Kernel) -> bool:
 
 def writes_elements(kernel: loops.Kernel) -> bool:
     return any(isinstance(s, loops.Store) and kernel.is_element(s) for s in kernel.body)
+
+
+def row_part(index):
+    """An index without its term in ``@r``."""
+    return dims.subst(index, {"@r": 0})
+
+
+def along_row(index, row_start) -> bool:
+    """Whether an access walks along ``@r`` from ``row_start``, or from a whole number of vectors away from it."""
+    stride = dims.coefficient(index, "@r")
+    return type(stride) is int and stride == 1 and dims.divisible(row_part(index) - row_start, VECTOR)
+
+
+def odd_row_start(kernel: loops.Kernel):
+    """Where a row begins that is not aligned to vectors, for the access that decides (the first store, else the first load); None when all are aligned."""
+    accesses = [s for s in kernel.body if isinstance(s, (loops.Store, loops.Load)) and "@r" in loops.index_symbols(s)]
+    for s in sorted(accesses, key=lambda s: isinstance(s, loops.Load)):
+        stride, start = dims.coefficient(s.index, "@r"), row_part(s.index)
+        free = dims.free_symbols(start) - {"@x"}
+        if type(stride) is int and stride == 1 and not free and type(start) is not int and not dims.divisible(start, VECTOR):
+            return start
+    return None
 
 
 def online_pairs(kernel: loops.Kernel) -> dict:

@@ -1,14 +1,13 @@
 """Loop kernels -> cubins, through the kernel cache, many at a time.
 
-Each distinct text is built once. A single kernel is built in this process; several are dealt to worker processes (``worker.py``), which are
-started when first needed, hold nothing but triton, and end with this process, since their stdin closes with it. Where no process can be
-started, threads of this process do the work.
+Each distinct text is built once. A few kernels are built by threads of this process. For more, worker processes (``worker.py``) are started and
+join in as soon as they have imported triton (0.1 to 0.4 s); they stay for later batches, and end with this process, since their stdin
+closes with it. Where no process can be started, the threads do all the work.
 """
 
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 import os
 import pickle
 import subprocess
@@ -24,6 +23,8 @@ from .emit import Source, emit
 
 log = logs.channel("kernels")
 _VERSION = "1"
+# Threads of this process that build kernels; twice as many when no workers are used. What Triton does in Python, a tenth of the work, they do in turns.
+LOCAL_THREADS = 2
 _lock = threading.Lock()
 _pool: "_Workers | None" = None
 
@@ -110,11 +111,44 @@ _version = None
 
 def _build(jobs: list) -> list:
     """The results of ``worker.build`` in order, an ``error`` entry where it raised."""
-    if len(jobs) == 1:
-        return [_build_here(jobs[0])]
-    pool = _workers(min(len(jobs), config.compile_threads))
-    with concurrent.futures.ThreadPoolExecutor(max(1, pool.size), "jit-compile") as threads:
-        return list(threads.map(pool.run, jobs))
+    batch = _Batch(jobs)
+    local = min(len(jobs), LOCAL_THREADS, config.compile_threads)
+    if _pool is not None or len(jobs) > 2 * LOCAL_THREADS:
+        pool = _workers(min(len(jobs) - local, config.compile_threads))
+        for _ in range(min(pool.size, len(jobs) - local)):
+            threading.Thread(target=pool.serve, args=(batch,), daemon=True).start()
+    else:
+        local = min(len(jobs), 2 * LOCAL_THREADS, config.compile_threads)
+    for _ in range(local - 1):
+        threading.Thread(target=batch.serve, args=(_build_here,), daemon=True).start()
+    batch.serve(_build_here)
+    batch.done.wait()
+    return batch.results
+
+
+class _Batch:
+    """Jobs that several threads take from, until none is left; ``done`` is set when all have a result."""
+
+    def __init__(self, jobs: list):
+        self.left, self.results = list(enumerate(jobs))[::-1], [None] * len(jobs)
+        self.missing, self.done, self.lock = len(jobs), threading.Event(), threading.Lock()
+
+    def serve(self, run):
+        """Do jobs with ``run(job) -> result`` while there are any; what it raises becomes an error entry."""
+        while True:
+            with self.lock:
+                if not self.left:
+                    return
+                i, job = self.left.pop()
+            try:
+                result = run(job)
+            except Exception as error:
+                result = {"error": f"{type(error).__name__}: {error}"}
+            with self.lock:
+                self.results[i] = result
+                self.missing -= 1
+                if not self.missing:
+                    self.done.set()
 
 
 def _build_here(job: dict) -> dict:
@@ -136,21 +170,22 @@ def _workers(n: int) -> "_Workers":
 
 
 class _Workers:
-    """Idle worker processes on a stack; a job takes one and puts it back."""
+    """Idle worker processes on a stack. A thread takes one, waits until it has started, and gives it jobs."""
 
     def __init__(self):
         self.pid, self.size, self.idle, self.broken = os.getpid(), 0, [], False
-        self.free = threading.Condition()
+        self.lock = threading.Lock()
 
     def grow(self, n: int):
+        """Have at least ``n`` workers, unless processes cannot be started."""
         while self.size < n and not self.broken:
             try:
                 process = self._start()
             except OSError:
                 self.broken = True
                 break
-            with self.free:
-                self.idle.append(process)
+            with self.lock:
+                self.idle.append((process, False))
                 self.size += 1
 
     def _start(self):
@@ -163,36 +198,45 @@ class _Workers:
         command = [sys.executable, "-P", worker.__file__, folder]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True)
 
-    def run(self, job: dict) -> dict:
-        """One job in a worker; in this process when a worker has died or none can be started."""
-        with self.free:
-            while not self.idle and self.size:
-                self.free.wait()
-            process = self.idle.pop() if self.idle else None
-        if process is None:
-            return _build_here(job)
-        result = None
+    def serve(self, batch: _Batch):
+        """Do jobs of a batch in an idle worker, if there is one."""
+        with self.lock:
+            if not self.idle:
+                return
+            process, ready = self.idle.pop()
+        alive = True
+
+        def run(job):
+            nonlocal alive
+            result = None
+            if alive:
+                try:
+                    worker.write_message(process.stdin, job)
+                    result = worker.read_message(process.stdout)
+                except (OSError, EOFError, pickle.UnpicklingError):
+                    pass
+            alive = result is not None
+            return result if alive else _build_here(job)
+
         try:
-            worker.write_message(process.stdin, job)
-            result = worker.read_message(process.stdout)
+            alive = ready or worker.read_message(process.stdout) == "ready"
         except (OSError, EOFError, pickle.UnpicklingError):
-            pass
-        with self.free:
-            if result is None:
+            alive = False
+        if alive:
+            batch.serve(run)
+        with self.lock:
+            if alive:
+                self.idle.append((process, True))
+            else:
                 process.kill()
                 self.size -= 1
-                self.free.notify_all()
-            else:
-                self.idle.append(process)
-                self.free.notify()
-        return _build_here(job) if result is None else result
 
     def close(self):
-        with self.free:
+        with self.lock:
             processes, self.idle, self.size, self.broken = self.idle, [], 0, True
-        for p in processes:
+        for p, _ in processes:
             p.stdin.close()
-        for p in processes:
+        for p, _ in processes:
             try:
                 p.wait(2)
             except subprocess.TimeoutExpired:

@@ -22,6 +22,7 @@ from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
 from . import analysis, heuristics, ops, types
+from .analysis import VECTOR
 from .tiling import INT32_MAX, Tiling, index_of, tile
 
 _COMBINE = {
@@ -90,6 +91,7 @@ class _Emitter:
         defined = [s.dst for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))]
         self.names.update((n, f"v{i}") for i, n in enumerate(defined))
         self.names.update(self.range_of)
+        self.row_start = analysis.odd_row_start(kernel) if config.shift else None
         self.varies = self._varies()
         self.fast, self.absolute = analysis.fast_values(kernel), analysis.absolute_values(kernel)
         self.wide = self._wide_ranges()
@@ -120,6 +122,8 @@ class _Emitter:
 
     def _needs_mask(self, name: str) -> bool:
         extent = self.extents[name]
+        if name == "r" and self.row_start is not None:
+            return True
         if name == "r" and not self.config.looped:
             return not (type(extent) is int and extent == self.block["r"])
         return not dims.divisible(extent, self.block[name])
@@ -227,13 +231,33 @@ class _Emitter:
             self.line(f"{n} = {place}" + ("" if self.block[n] == 1 else f" * {self.block[n]} + {self._arange(n)}"))
             if n in self.masked:
                 self.line(f"{n}_in = {n} < {self.text(self.extents[n])}")
+        if self.row_start is not None:
+            self.line(f"row_start = {self.text(self.row_start)}")
+            self.line(f"row_begin = row_start // {VECTOR} * {VECTOR}")
+            self.line("shift = row_start - row_begin")
         if "r" in self.extents and not self.config.looped:
-            self.line(f"r = {self._arange('r')}" + (".to(tl.int64)" if "r" in self.wide else ""))
-            self._r_mask()
+            self.r_positions(self._arange("r") + (".to(tl.int64)" if "r" in self.wide else ""))
 
-    def _r_mask(self):
-        if "r" in self.masked:
-            self.line(f"r_in = r < {self.text(self.extents['r'])}")
+    def r_positions(self, text: str):
+        """``r`` and its mask. In a shifted row, ``r_at`` counts from the last aligned address before the row, ``r_first`` is where an aligned vector
+        begins in the row, ``r_near`` tells the vectors that touch the row, ``r_whole`` those that lie inside it."""
+        extent = self.text(self.extents["r"])
+        if self.row_start is None:
+            self.line(f"r = {text}")
+            if "r" in self.masked:
+                self.line(f"r_in = r < {extent}")
+            return
+        self.line(f"r_at = {text}")
+        self.line("r = r_at - shift")
+        self.line(f"r_in = (r >= 0) & (r < {extent})")
+        self.line(f"r_first = r_at // {VECTOR} * {VECTOR} - shift")
+        self.line(f"r_near = (r_first > -{VECTOR}) & (r_first < {extent})")
+        if analysis.writes_elements(self.kernel):
+            self.line(f"r_whole = (r_first >= 0) & (r_first <= {self.text(self.extents['r'] - VECTOR)})")
+
+    def shifted(self, s) -> bool:
+        """Whether an access walks along a row that begins at ``row_start``, give or take whole vectors."""
+        return self.row_start is not None and s.mask is None and analysis.along_row(s.index, self.row_start)
 
     def _arange(self, name: str) -> str:
         """The positions inside a block, shaped for broadcasting."""
@@ -275,9 +299,12 @@ class _Emitter:
     def helper(self, name: str) -> str:
         return ops.Context(torch.int32, (), interpret=self.interpret, helpers=self.helpers).helper(name)
 
-    def address(self, buffer: str, index) -> str:
+    def address(self, buffer: str, index, shifted: bool = False) -> str:
         """The pointer expression of an access: what is scalar is added to the pointer first, so that the rest stays narrow."""
         base = self.names[buffer]
+        if shifted:
+            rest = analysis.row_part(index) - self.row_start
+            return f"{base} + row_begin" + ("" if type(rest) is int and rest == 0 else f" + {self.text(rest)}") + " + r_at"
         if type(index) is int:
             return base if index == 0 else f"{base} + {index}"
         groups = self._terms(index)
@@ -306,8 +333,9 @@ class _Emitter:
 
     def load(self, s):
         along = self._statement_ranges(s, self.varies)
-        mask = self.mask(along, s.mask)
-        text = self.address(s.buffer, s.index) + self._spread_over_mask(s)
+        shifted = self.shifted(s)
+        mask = "r_near" if shifted else self.mask(along, s.mask)
+        text = self.address(s.buffer, s.index, shifted) + self._spread_over_mask(s)
         dtype = self.kernel.buffer_of[s.buffer].dtype
         if mask:
             text += f", mask={mask}"
@@ -365,8 +393,13 @@ class _Emitter:
 
     def store(self, s):
         along = self._statement_ranges(s, self.varies)
-        mask = self.mask(along, s.mask)
         value = self.names[s.value]
+        if self.shifted(s):  # whole vectors, then the few elements at the row's ends
+            address = self.address(s.buffer, s.index, True)
+            self.line(f"tl.store({address}, {value}, mask=r_whole)")
+            self.line(f"tl.store({address}, {value}, mask=r_in & (r_whole == 0))")
+            return
+        mask = self.mask(along, s.mask)
         address = self.address(s.buffer, s.index) + self._spread_over_mask(s)
         self.line(f"tl.store({address}, {value}" + (f", mask={mask})" if mask else ")"))
 
@@ -509,12 +542,11 @@ class _Passes:
             self._start(s, paired)
         for s in scans:
             e.line(f"{e.names[s.dst]}_carry = {self._row_constant('0', s.dtype)}")
-        extent, block = e.text(e.extents["r"]), e.block["r"]
+        extent, block = e.text(e.extents["r"] + (0 if e.row_start is None else VECTOR - 1)), e.block["r"]
         step = f"range(0, {extent}, {block})" if e.config.stages < 2 else f"tl.range(0, {extent}, {block}, num_stages={e.config.stages})"
         e.line(f"for r_start in {step}:")
         with e.indented():
-            e.line("r = r_start + r_block")
-            e._r_mask()
+            e.r_positions("r_start + r_block")
             for i in statements:
                 s = self.body[i]
                 if i in skipped:

@@ -24,7 +24,7 @@ class Config:
     x, y, r: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block is taken as ``parts`` pieces that
     each thread combines on its own (x is 1 then). recompute: in a row held on chip, only what was loaded stays in registers, and the rest is
     computed again after each reduction. stages: loads in flight in the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to
-    decide from the sizes.
+    decide from the sizes. shift: rows whose length is no multiple of a vector are read from the aligned address before them (x is 1).
     """
 
     x: int = 1
@@ -37,6 +37,7 @@ class Config:
     stages: int = 1
     evict: bool = False
     index_bits: int = 0
+    shift: bool = False
 
 
 def next_power_of_two(n: int) -> int:
@@ -113,12 +114,11 @@ def rows(tiling: Tiling) -> Config:
     kernel = tiling.kernel
     n_rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
     held, itemsize = analysis.held_bytes(kernel), _largest_access(kernel)
-    block = next_power_of_two(max(width, 2))
     if type(tiling.extent("r")) is not int:
-        return _long_rows(kernel, min(block, 4096), n_rows)
+        return _long_rows(kernel, min(next_power_of_two(max(width, 2)), 4096), n_rows)
+    block = next_power_of_two(max(width, 2))
     single = analysis.Schedule(kernel, online=True).count == 1 and not analysis.has_scan(kernel)
-    limit = 8192 if single else min(ON_CHIP_ELEMENTS, ON_CHIP_BYTES // max(held, 1))
-    if block > limit:
+    if block > (8192 if single else _on_chip(kernel, held, itemsize)):
         return _long_rows(kernel, block, n_rows)
     x, least = 1, 1024 if analysis.writes_elements(kernel) else 2048
     while block * x < least and x < 64 and x < n_rows:
@@ -131,21 +131,34 @@ def rows(tiling: Tiling) -> Config:
     return Config(x=x, r=block, warps=warps, recompute=recompute)
 
 
+def _on_chip(kernel, held: int, itemsize: int) -> int:
+    """The longest row, in elements, that is kept in registers. Float32 rows, and rows with weights beside them, stop at half."""
+    weights = any(isinstance(s, loops.Load) and "@r" in loops.index_symbols(s) and "@x" not in loops.index_symbols(s) for s in kernel.body)
+    return min(ON_CHIP_ELEMENTS // (2 if weights or itemsize > 2 else 1), ON_CHIP_BYTES // max(held, 1))
+
+
 def _long_rows(kernel, block: int, n_rows: int) -> Config:
     """A loop over a row. In pieces of 8 elements per thread where the kernel allows it."""
-    schedule = analysis.Schedule(kernel, online=True)
-    evict, stages, many = schedule.count > 1, 1, n_rows >= 4 * MULTIPROCESSORS
-    if not analysis.pieces_allowed(kernel):
+    schedule, pieces = analysis.Schedule(kernel, online=True), analysis.pieces_allowed(kernel)
+    narrow, stages = _largest_access(kernel) <= 2, 1
+    shift = block >= 16384 and not analysis.has_scan(kernel) and analysis.odd_row_start(kernel) is not None
+    if not pieces:
         r, warps = 4096, 8
-    elif schedule.pairs and schedule.count == 1:  # exponentials: few threads per row, each with many elements
-        r, warps, stages = (2048, 2, 3) if many else (8192, 4, 3)
+    elif schedule.count == 1 and schedule.pairs:  # exponentials: few threads per row, each with many elements
+        r, warps, stages = (2048, 2, 3) if n_rows >= 2 * MULTIPROCESSORS else (8192, 4, 3)
+    elif schedule.count == 1:
+        r, warps = 16384, 16
+    elif shift:
+        r, warps = 4096, 16
+    elif schedule.count > 2 or n_rows < 3 * MULTIPROCESSORS:
+        r, warps = 16384, 32
     else:
-        r, warps = 16384, 16 if many or schedule.count == 1 else 32
+        r, warps = 16384 if narrow else 8192, 16
     if block < r:
         r = max(block, 256)
         warps = _clamp(r // 512, 1, warps)
-    parts = max(1, r // (warps * 256)) if analysis.pieces_allowed(kernel) else 1
-    return Config(r=r, looped=True, parts=parts, warps=warps, stages=stages, evict=evict)
+    parts = max(1, r // (warps * 256)) if pieces else 1
+    return Config(r=r, looped=True, parts=parts, warps=warps, stages=stages, evict=schedule.count > 1, shift=shift)
 
 
 def columns(tiling: Tiling) -> Config:
@@ -164,13 +177,19 @@ def columns(tiling: Tiling) -> Config:
         narrow = min(x, max(16, 8192 // block))
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
-    loads = sum(isinstance(s, loops.Load) and kernel.is_element(s) for s in kernel.body)
-    elements = 16384 // _largest_access(kernel) // max(1, loads)
-    r = _clamp(_power_of_two_below(elements // x), 2, 128)
+    if sum(isinstance(s, loops.Reduce) for s in kernel.body) > 1:  # an accumulator each
+        x = min(x, 64)
+    r = _clamp(16384 // _stream_access(kernel) // x, 2, 128)
     warps = _clamp(x * r // 512, 1, 4)
     if static and block <= r:
         return Config(x=x, r=block, warps=warps)
     return Config(x=x, r=r, looped=True, warps=warps, stages=3)
+
+
+def _stream_access(kernel) -> int:
+    """Bytes of the widest element that varies along both dimensions."""
+    found = [kernel.buffer_of[s.buffer].dtype.itemsize for s in kernel.body if isinstance(s, loops.Load) and {"@r", "@x"} <= loops.index_symbols(s)]
+    return max(found, default=4)
 
 
 _CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns}

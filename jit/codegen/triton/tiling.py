@@ -131,13 +131,16 @@ def _is_unit(stride) -> bool:
 
 
 def contiguous_axes(kernel: loops.Kernel, statements=None) -> dict:
-    """Axis name -> bytes per iteration-space point that statements access with stride 1 along that axis."""
-    found = {}
+    """Axis name -> bytes that statements access with stride 1 along that axis, each counted over the axes on which it depends."""
+    found, axes = {}, kernel.axes + kernel.raxes
     for s in statements or kernel.body:
         if isinstance(s, (loops.Load, loops.Store)):
-            for a in kernel.axes + kernel.raxes:
+            names, total = loops.index_symbols(s), kernel.buffer_of[s.buffer].dtype.itemsize
+            for a in axes:
+                total *= size_hint(a.extent) if a.name in names else 1
+            for a in axes:
                 if _is_unit(dims.coefficient(s.index, a.name)):
-                    found[a.name] = found.get(a.name, 0) + kernel.buffer_of[s.buffer].dtype.itemsize
+                    found[a.name] = found.get(a.name, 0) + total
     return found
 
 

@@ -88,6 +88,9 @@ def main():
     os.dup2(2, 1)
     if len(sys.argv) > 1:
         sys.path.append(sys.argv[1])
+    import triton.compiler.compiler  # noqa: F401  (the slow part of starting)
+
+    write_message(sink, "ready")
     while True:
         job = read_message(source)
         if job is None:
