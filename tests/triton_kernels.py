@@ -317,6 +317,15 @@ def log_softmax(dt, s):
 
 
 @case
+def softmax_of_infinities(dt, s):
+    c = softmax_kernel(dt, 4, 60 * s)
+    data = torch.randn(4, 60 * s, generator=torch.Generator().manual_seed(6))
+    data[0], data[1, 3], data[2, 5], data[3, : 30 * s] = float("-inf"), float("inf"), float("nan"), float("-inf")
+    c.inputs[c.kernel.buffers[0].name] = data.reshape(-1)
+    return c
+
+
+@case
 def softmax_full_block(dt, s):
     return softmax_kernel(dt, 2, 64 * s)
 
@@ -459,6 +468,22 @@ def cross_entropy(dt, s):
     picked = b.wide(x, i * m + b.symbol(b.load(t, i)))
     b.put(y, i, b.do("sub", b.do("add", b.do("log", total), top), picked))
     return b.case((n * m, n, n), inputs={t: torch.arange(n) * 13 % m})
+
+
+@case
+def logsumexp(dt, s):
+    n, m = 5, 90 * s
+    b = B()
+    i, j = _row(b, n, m)
+    x, y = b.buffer(dt), b.buffer(F32, "out")
+    v = b.wide(x, i * m + j)
+    top = b.reduce("max", v)
+    safe = b.do("where", b.do("isinf", top), b.number(0.0, v), top)
+    b.put(y, i, b.do("add", b.do("log", b.reduce("sum", b.do("exp", b.do("sub", v, safe)))), safe))
+    g = torch.Generator().manual_seed(5)
+    data = torch.randn(n, m, generator=g)
+    data[1], data[2, 3], data[3, 5], data[4, : m // 2] = float("-inf"), float("inf"), float("nan"), float("-inf")
+    return b.case((n * m, n), inputs={x: data.reshape(-1)})
 
 
 @case

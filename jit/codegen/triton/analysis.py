@@ -127,22 +127,41 @@ def odd_row_start(kernel: loops.Kernel):
 
 
 def online_pairs(kernel: loops.Kernel) -> dict:
-    """Maxima and the sums of exponentials that are taken with them in one pass: {max: sum} for ``sum(exp(x - max(x)))``."""
+    """Maxima and the sums of exponentials that are taken with them in one pass: {max: sum} for ``sum(exp(x - m))``, where ``m`` is ``max(x)`` or
+    (as in logsumexp) that with 0 in the place of infinities."""
     pairs = {}
     by_name = {s.dst: s for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))}
     for s in kernel.body:
-        if not (isinstance(s, loops.Reduce) and s.op == "sum" and s.dtype.is_floating_point):
-            continue
-        exp = by_name[s.arg]
-        if not (isinstance(exp, loops.Compute) and exp.op == "exp"):
-            continue
-        sub = by_name[exp.args[0]]
-        if not (isinstance(sub, loops.Compute) and sub.op == "sub"):
-            continue
-        m = by_name[sub.args[1]]
-        if isinstance(m, loops.Reduce) and m.op == "max" and m.arg == sub.args[0] and m.dst not in pairs and m.dtype is s.dtype:
-            pairs[m.dst] = s.dst
+        if isinstance(s, loops.Reduce) and s.op == "sum" and s.dtype.is_floating_point:
+            exp = by_name[s.arg]
+            sub = by_name[exp.args[0]] if _is(exp, "exp") else None
+            if _is(sub, "sub"):
+                m = by_name[sub.args[1]]
+                m = _without_infinities(m, by_name) or m
+                if isinstance(m, loops.Reduce) and m.op == "max" and m.arg == sub.args[0] and m.dst not in pairs and m.dtype is s.dtype:
+                    pairs[m.dst] = s.dst
     return pairs
+
+
+def _is(s, op: str) -> bool:
+    return isinstance(s, loops.Compute) and s.op == op
+
+
+def _without_infinities(s, by_name):
+    """The statement of ``m`` when ``s`` is ``where(isinf(m), 0, m)``, else None."""
+    if not _is(s, "where"):
+        return None
+    cond, zero = by_name[s.args[0]], by_name[s.args[1]]
+    if _is(cond, "isinf") and cond.args[0] == s.args[2] and isinstance(zero, loops.Const) and zero.value == 0:
+        return by_name[s.args[2]]
+    return None
+
+
+def exponent_of(kernel: loops.Kernel, total: str):
+    """The statements ``exp`` and ``sub`` of an online pair's sum."""
+    by_name = {s.dst: s for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))}
+    exp = by_name[by_name[total].arg]
+    return exp, by_name[exp.args[0]]
 
 
 def fast_values(kernel: loops.Kernel) -> frozenset:

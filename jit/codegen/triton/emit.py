@@ -562,14 +562,8 @@ class _Passes:
 
     def _exponentials(self, paired, statements) -> set:
         """The statements that compute ``exp(x - max)`` for an online pair: they are part of the pair's own step."""
-        skipped = set()
-        for m, total in paired.items():
-            arg = next(s.arg for s in self.body if isinstance(s, loops.Reduce) and s.dst == total)
-            for i in statements:
-                s = self.body[i]
-                if isinstance(s, loops.Compute) and (s.dst == arg or s.op == "sub" and m in s.args):
-                    skipped.add(i)
-        return skipped
+        own = {s.dst for total in paired.values() for s in analysis.exponent_of(self.kernel, total)}
+        return {i for i in statements if isinstance(self.body[i], loops.Compute) and self.body[i].dst in own}
 
     def _row_constant(self, text: str, dtype) -> str:
         e = self.e
@@ -630,14 +624,13 @@ class _Passes:
         return ops.emit("exp", context, text)
 
     def _online_step(self, v: str, total: str, value: str, dtype):
-        """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. While that is -inf, 0 stands for it."""
+        """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. 0 stands for a maximum that is infinite."""
         e = self.e
         e.line(f"{v}_new = {value}")
         e.line(f"{v}_old = {v}_acc")
         block = e.combined("max", f"{v}_new", dtype, pieces=True) if e.config.parts > 1 else f"{v}_new"
         e.line(f"{v}_acc = {self._maximum(f'{v}_old', block, dtype)}")
-        none = 'float("-inf")'
-        e.line(f"{v}_safe = tl.where({v}_acc == {none}, 0.0, {v}_acc)")
+        e.line(f'{v}_safe = tl.where(tl.abs({v}_acc) == float("inf"), 0.0, {v}_acc)')
         if e.config.parts > 1:
             fresh = self._exp(f"{v}_new - {v}_safe[None, :]", dtype)
             e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + tl.sum({fresh}, 0)")
@@ -649,7 +642,12 @@ class _Passes:
         dtype = self.kernel.dtypes[s.arg]
         if s.dst in paired.values():
             m = e.names[next(k for k, t in paired.items() if t == s.dst)]
-            e.assign(s.dst, e.combined("sum", f"{v}_acc * {self._exp(f'{m}_acc - {m}', s.dtype)}", s.dtype))
+            shift = analysis.exponent_of(self.kernel, s.dst)[1].args[1]
+            m_text = m
+            if e.names[shift] != m:
+                m_text = f"{v}_shift"
+                e.line(f'{m_text} = tl.where(tl.abs({m}) == float("inf"), 0.0, {m})')
+            e.assign(s.dst, e.combined("sum", f"{v}_acc * {self._exp(f'{m}_acc - {m_text}', s.dtype)}", s.dtype))
         elif s.op.startswith("arg"):
             e.assign(s.dst, e._position_of_extreme(s, f"{v}_acc", f"{v}_at", dtype))
         else:
