@@ -90,6 +90,11 @@ def test_cat_operands_write_their_slices():
     assert not any(s[0] == "copy" for s in c.plan.steps)
 
 
+def test_equal_operands_of_cat_share_a_kernel():
+    c = check(lambda b, x, y: b.cat([b.exp(x), b.mul(y, 2.0)], 1), torch.randn(4, 6), torch.randn(4, 6))
+    assert n_kernels(c) == 1
+
+
 def test_cross_entropy_rows():
     def fn(b, x, target):
         m = b.amax(x, [1], True)

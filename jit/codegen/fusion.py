@@ -526,7 +526,13 @@ class _Fuser:
     # siblings
 
     def _siblings(self):
-        """Join groups without a path between them that read one tensor in step over one space."""
+        """Join groups without a path between them that read one tensor in step over one space, or that write equal parts of one."""
+        for parts in self.roots.values():
+            for m in parts[1:]:
+                first = parts[0]
+                if m.group is not first.group and len(m.domain) == len(first.domain) and all(map(same, m.domain, first.domain)):
+                    mapping = {x: y for x, y in zip(m.place, first.place) if x != FIXED}
+                    self._merge(first.group, m.group, mapping, related=False)
         readers = {}
         for g in self.groups:
             for m in g.members:
