@@ -187,17 +187,30 @@ def test_cast(source):
         assert same.all(), f"{source} -> {target}: {x[~same][:4]} gave {out[~same][:4]}, eager {want[~same][:4]}"
 
 
-def test_bfloat16_rounds_every_float_to_nearest_even():
-    bits = (torch.arange(0, 1 << 16, dtype=torch.int64)[:, None] << 16) + torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_floats_round_to_the_nearest_half(dtype):
+    bits = (torch.arange(0, 1 << 16, dtype=torch.int64)[:, None] << 16) + torch.tensor([0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
     x = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).reshape(-1).view(torch.float32)
     b = loops.KernelBuilder()
     i = b.axis(len(x))
-    source, target = b.buffer(torch.float32), b.buffer(torch.bfloat16, "out")
-    b.store(target, i, b.cast(b.load(source, i), torch.bfloat16))
-    out = torch.zeros(len(x), dtype=torch.bfloat16)
+    source, target = b.buffer(torch.float32), b.buffer(dtype, "out")
+    b.store(target, i, b.cast(b.load(source, i), dtype))
+    out = torch.zeros(len(x), dtype=dtype)
     run([b.finish("round")], [[x, out]])
-    want = x.to(torch.bfloat16)
+    want = x.to(dtype)
     assert ((out == want) | (out.isnan() & want.isnan())).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_every_half_becomes_its_float(dtype):
+    x = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+    b = loops.KernelBuilder()
+    i = b.axis(len(x))
+    source, target = b.buffer(dtype), b.buffer(torch.float32, "out")
+    b.store(target, i, b.cast(b.load(source, i), torch.float32))
+    out = torch.zeros(len(x))
+    run([b.finish("widen")], [[x, out]])
+    assert ((out == x.float()) | (out.isnan() & x.isnan())).all() and torch.equal(out.signbit(), x.float().signbit())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8], ids=str)

@@ -16,7 +16,6 @@ from jit.codegen.cpp import ops
 from jit.codegen.cpp.emission import KernelText
 from jit.codegen.cpp.support import RUNTIME, SCRATCH, STREAM, TRANSPOSE
 
-_log = logs.channel("kernels")
 _lock = threading.Lock()
 _addresses: dict[str, int] = {}
 _texts: dict[tuple, str] = {}
@@ -67,9 +66,6 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
             count = min(-(-len(missing) // KERNELS_PER_UNIT), config.compile_threads)
             groups = _balanced(list(missing.items()), count)
             sources = [unit([text for _, text in group]) for group in groups]
-            if _log:
-                for source in sources:
-                    _log(source)
             for group, path in zip(groups, toolchain.build(sources)):
                 library = toolchain.load(path)
                 for name, _ in group:

@@ -412,7 +412,7 @@ class KernelText:
         flush = [r for r in states if r.flushed]
         counted = flush and lay.loops
         if counted:
-            self.put("int additions = 0;")
+            self.put(f"int additions{k} = 0;")
         with contextlib.ExitStack() as stack:
             depth_of = self._depths(statements)
             for depth, a in enumerate(lay.loops):
@@ -430,10 +430,10 @@ class KernelText:
             if counted:
                 per_loop = 1 if lay.column else max(1, -(-hint(lay.vector.extent) // self.strip))
                 limit = max(1, FLUSH // per_loop)
-                with self.braces(f"if (++additions == {limit})"):
+                with self.braces(f"if (++additions{k} == {limit})"):
                     for r in flush:
                         r.flush()
-                    self.put("additions = 0;")
+                    self.put(f"additions{k} = 0;")
         for r in states:
             r.finish()
         if self.cooperate and states:

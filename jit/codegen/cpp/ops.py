@@ -21,7 +21,7 @@ BOOL, U8, I8, I16, I32, I64 = torch.bool, torch.uint8, torch.int8, torch.int16, 
 
 # dtype -> (type of a value and of memory, unsigned type in which arithmetic wraps)
 C_TYPES = {
-    F32: ("float", None), F64: ("double", None), F16: ("_Float16", None), BF16: ("bf16", None),
+    F32: ("float", None), F64: ("double", None), F16: ("f16", None), BF16: ("bf16", None),
     BOOL: ("bool", None), U8: ("uint8_t", "uint32_t"), I8: ("int8_t", "uint32_t"), I16: ("int16_t", "uint32_t"),
     I32: ("int32_t", "uint32_t"), I64: ("int64_t", "uint64_t"),
     torch.uint16: ("uint16_t", "uint32_t"), torch.uint32: ("uint32_t", "uint32_t"), torch.uint64: ("uint64_t", "uint64_t"),
@@ -73,17 +73,17 @@ def constant(value, dtype: torch.dtype) -> str:
 
 
 def _from_float(text, dtype):
-    return f"to_bf16({text})" if dtype is BF16 else f"(_Float16)({text})"
+    return f"to_bf16({text})" if dtype is BF16 else f"to_f16({text})"
 
 
 def cast(a: str, source: torch.dtype, target: torch.dtype) -> str:
     """``a`` converted as ``tensor.to`` does: floats truncate toward zero, anything but 0 is true, halves round to nearest even."""
     if source is target:
         return a
-    if source is BF16:
-        a, source = f"from_bf16({a})", F32
-    elif source is F16 and target is not F32:
-        a, source = f"(float){a}", F32
+    if source is BF16 or source is F16:
+        a, source = f"from_{'bf16' if source is BF16 else 'f16'}({a})", F32
+        if target is F32:
+            return a
     if target is BOOL:
         return f"({a} != 0)"
     if target is F16 or target is BF16:
@@ -134,6 +134,24 @@ static inline float from_bf16(bf16 x) { return from_bits((uint32_t)x << 16); }
 static inline bf16 to_bf16(float x) {
     const uint32_t u = bits(x), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return (bf16)(x != x ? 0x7fc0u : rounded);
+}
+"""),
+    # g++ 12 does not vectorise conversions of _Float16, so halves are taken apart as integers.
+    "f16": (("bits",), """\
+typedef uint16_t f16;
+static inline float from_f16(f16 x) {
+    const uint32_t a = ((uint32_t)x & 0x7fffu) << 13, sign = ((uint32_t)x & 0x8000u) << 16;
+    const uint32_t finite = bits(from_bits(a) * 0x1p112f);
+    return from_bits((a >= 0x0f800000u ? a | 0x7f800000u : finite) | sign);
+}
+static inline f16 to_f16(float x) {
+    const uint32_t u = bits(x), a = u & 0x7fffffffu, sign = (u >> 16) & 0x8000u;
+    const uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+    const uint32_t small = bits(from_bits(a) + 0.5f) - 0x3f000000u; /* 0.5 has an ulp of 2**-24, as the denormals */
+    uint32_t h = a < 0x38800000u ? small : normal;
+    h = a >= 0x477ff000u ? 0x7c00u : h;
+    h = a > 0x7f800000u ? 0x7e00u : h;
+    return (f16)(h | sign);
 }
 """),
     "floor_div_int": ((), """\
@@ -434,6 +452,8 @@ def prelude(text: str) -> str:
     words = set(re.findall(r"\b[a-z_][a-z_0-9]*(?=[(<])", text))
     if re.search(r"\bbf16\b|_bf16\(", text):
         need("bf16")
+    if re.search(r"\bf16\b|_f16\(", text):
+        need("f16")
     libm = _LIBM | {"pow", "atan2", "hypot", "fmod"}
     for word in sorted(words):
         if word in HELPERS or word in libm or (word.endswith("f") and word[:-1] in libm):
