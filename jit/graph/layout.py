@@ -126,7 +126,8 @@ def iterator_strides(shape, operands) -> tuple:
     Source: the algorithm of ``aten/src/ATen/TensorIterator.cpp`` (fast set-up, stable sort of dimensions by the operands' strides).
     """
     rank = len(shape)
-    canonical = True
+    # Row-major operands give a row-major result, but the tie-break by size makes empty shapes different.
+    canonical = not any(_is_zero(s) for s in shape)
     for t in operands:
         if t.rank and not (t.is_contiguous and (t.shape is shape or same_ints(t.shape, shape)) and same_ints(t.strides, contiguous_strides(shape))):
             canonical = False

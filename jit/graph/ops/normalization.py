@@ -35,8 +35,14 @@ def softmax_half(b, self, dim, half_to_float):
     return softmax(b, self, dim, torch.float32 if half_to_float else None)
 
 
+def _is_empty(x: Node) -> bool:
+    return any(type(s) is int and s == 0 for s in x.shape)
+
+
 def _softmax(b, x, dim):
     d, dtype = normalize_dim(dim, x.type.rank), x.dtype
+    if _is_empty(x):
+        return b.full(x.shape, 0, dtype, x.device)
     dims = (d,) if x.type.rank else ()
     x = b.opmath(x)
     e = b.exp(b.sub(x, b.reduce("amax", x, dims, True)))
@@ -50,6 +56,8 @@ def log_softmax(b, self, dim, dtype=None):
     if not x.dtype.is_floating_point:
         return NotImplemented
     d, dtype = normalize_dim(dim, x.type.rank), x.dtype
+    if _is_empty(x):
+        return b.full(x.shape, 0, dtype, x.device)
     dims = (d,) if x.type.rank else ()
     x = b.opmath(x)
     shifted = b.sub(x, b.reduce("amax", x, dims, True))
