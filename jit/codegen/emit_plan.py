@@ -7,6 +7,7 @@ import torch
 from ..graph import dims
 from ..graph.ir import Ref
 from . import indexing, memory
+from .contractions import out_form
 from .indexing import VIEWS, base_of
 from .lower import ERROR
 
@@ -116,6 +117,11 @@ class _PlanWriter:
                 args.append(self.argument(given[k], node))
             else:
                 args.append(("const", a.default_value))
+        form = out_form(node)
+        if form:
+            slot = self.begin(self.p.storages[node])
+            self.steps.append(("aten", target, form, (*args, ("slot", slot)), (self.p.new_slot(),), (None,)))
+            return
         types = node.type if isinstance(node.type, tuple) else (node.type,)
         if isinstance(node.type, tuple):
             results = {n.attrs["index"]: n for n in self.p.getitems.get(node, ())}

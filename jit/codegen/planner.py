@@ -12,6 +12,7 @@ from .. import logs
 from ..graph.ir import TensorType, same_ints
 from . import fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
+from .contractions import out_form, rewrite_contractions
 from .layout import channels_last
 from .prepare import prepare
 from .registers import Registers
@@ -93,7 +94,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
-        self.graph = prepare(graph)
+        self.graph = prepare(rewrite_contractions(graph))
         self.regs = Registers(self.graph.inputs)
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs
@@ -141,6 +142,8 @@ class Planner:
                 self.home[node] = t
                 for result in results.get(node, ()) if isinstance(node.type, tuple) else (node,):
                     self._extern_storage(result).first = t
+                if out_form(node):
+                    self.storages[node].nbytes = memory.storage_numel(node.type) * node.type.dtype.itemsize
                 aliases = returns_alias(node)
                 for i in node.inputs:
                     self.uses.setdefault(base_of(i), []).append(t)
@@ -174,6 +177,8 @@ class Planner:
         for n, s in self.storages.items():
             if s.kind == "extern":
                 s.last = max([s.first, *self.uses.get(n, ())])
+                if out_form(n):
+                    s.kind = "alloc" if n in escaping or n in kept else "temp"
 
     def _reuse_in_place(self):
         """Let an elementwise result take the memory of an operand that dies with it."""
