@@ -388,3 +388,78 @@ def test_random_kernels(case):
     run(kernel, [buffers[b.name] for b in kernel.buffers])
     for b in kernel.buffers:
         assert torch.allclose(buffers[b.name].float(), want[b.name].float(), rtol=1e-4, atol=1e-4, equal_nan=True), f"{b.name}\n{kernel.text()}"
+
+
+@pytest.mark.parametrize("n", [60, 5000])
+def test_indices_with_divisions(n):
+    """A reshape that is not affine: out[i] = x[i // 5, i % 5] + y[i % 3], with x transposed in memory."""
+    b = loops.KernelBuilder()
+    i = b.axis(n)
+    x, y, out, where = b.buffer(F32), b.buffer(F32), b.buffer(F32, "out"), b.buffer(torch.int64, "out")
+    b.store(out, i, b.compute("add", b.load(x, i % 5 * (n // 5) + i // 5), b.load(y, i % 3), dtype=F32))
+    b.store(where, i, b.index(i // 7 + i % 4))
+    a, c = torch.randn(5, n // 5), torch.randn(3)
+    got, index, k = torch.zeros(n), torch.zeros(n, dtype=torch.int64), torch.arange(n)
+    run(b.finish("divided"), [a, c, got, index])
+    assert torch.equal(got, a.t().reshape(-1) + c[k % 3])
+    assert torch.equal(index, k // 7 + k % 4)
+
+
+@pytest.mark.parametrize("rows", [7, 3000])
+def test_divided_indices_beside_rows_and_reductions(rows):
+    b = loops.KernelBuilder()
+    p, r = b.axis(rows), b.axis(90, "r")
+    x, out, total = b.buffer(F32), b.buffer(F32, "out"), b.buffer(F32, "out")
+    v = b.load(x, p // 7 * 900 + p % 7 * 90 + r // 9 + r % 9 * 10)
+    b.store(out, p * 90 + r, v)
+    b.store(total, p, b.reduce("sum", v))
+    a = torch.randn(rows // 7 + 1, 10, 9, 10)
+    want = a[:, :7].reshape(-1, 9, 10)[:rows].transpose(1, 2).reshape(rows, 90)
+    got, sums = torch.zeros(rows, 90), torch.zeros(rows)
+    run(b.finish("divided"), [a, got, sums])
+    assert torch.equal(got, want) and torch.allclose(sums, want.sum(1), atol=1e-4)
+
+
+def test_a_division_by_a_row_value_is_the_rounded_quotient():
+    torch.manual_seed(3)
+    divisors = torch.tensor([3.0, 0.0, -0.0, math.inf, math.nan, 1e-40, 3e38, 1e-30, -7.25, 1 / 3])
+    b = loops.KernelBuilder()
+    p, r = b.axis(len(divisors)), b.axis(1000, "r")
+    x, t, out = b.buffer(F32), b.buffer(F32), b.buffer(F32, "out")
+    v = b.load(x, r)
+    b.store(out, p * 1000 + r, b.compute("div", v, b.load(t, p), dtype=F32))
+    a = torch.cat([torch.randn(900), torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, 1e-38, 1.0]), torch.rand(92) * 1e-20])
+    got = torch.zeros(len(divisors), 1000)
+    run(b.finish("divide"), [a, divisors, got])
+    want = a / divisors[:, None]
+    normal = (want.abs() >= torch.finfo(F32).tiny) | (want == 0) | ~want.isfinite()
+    assert ((got == want) | (got.isnan() & want.isnan()) | ~normal).all()
+    assert torch.equal(got.signbit()[want == 0], want.signbit()[want == 0])
+    assert torch.allclose(got, want, rtol=0, atol=2e-45, equal_nan=True) or (got[~normal] - want[~normal]).abs().max() <= 2e-45
+
+
+def test_two_long_reductions_over_several_axes():
+    b = loops.KernelBuilder()
+    c, n, s = b.axis(6), b.axis(40, "r"), b.axis(900, "r")
+    x, mean, var = b.buffer(F32), b.buffer(F32, "out"), b.buffer(F32, "out")
+    v = b.load(x, n * 5400 + c * 900 + s)
+    m = b.compute("mul", b.reduce("sum", v), b.const(1 / 36000, F32), dtype=F32)
+    d = b.compute("sub", v, m, dtype=F32)
+    b.store(mean, c, m)
+    b.store(var, c, b.compute("mul", b.reduce("sum", b.compute("mul", d, d, dtype=F32)), b.const(1 / 36000, F32), dtype=F32))
+    a = torch.randn(40, 6, 900) + 3
+    got = [torch.zeros(6), torch.zeros(6)]
+    run(b.finish("statistics"), [a, *got])
+    assert torch.allclose(got[0], a.mean((0, 2)), atol=1e-6) and torch.allclose(got[1], a.var((0, 2), correction=0), atol=1e-6)
+
+
+def test_a_scan_between_two_passes():
+    b = loops.KernelBuilder()
+    p, r = b.axis(4), b.axis(333, "r")
+    x, out = b.buffer(F32), b.buffer(F32, "out")
+    running = b.scan("sum", b.load(x, p * 333 + r))
+    b.store(out, p * 333 + r, b.compute("sub", running, b.reduce("max", running), dtype=F32))
+    a, got = torch.randn(4, 333), torch.zeros(4, 333)
+    run(b.finish("scanned"), [a, got])
+    want = a.cumsum(1) - a.cumsum(1).amax(1, keepdim=True)
+    assert torch.allclose(got, want, atol=1e-4)
