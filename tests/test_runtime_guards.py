@@ -600,6 +600,48 @@ def test_watched_sets():
     assert p.check(())
 
 
+def test_one_unwatchable_fact_leaves_the_rest_watched():
+    class Property:
+        n = 1
+
+        def __len__(self):
+            return Property.n
+
+    holder = Plain(odd=Property(), table=collections.OrderedDict(), a=1)
+    accessors = [(-1, "const", holder), (0, "dict_attr", "odd"), (0, "dict_attr", "table"), (0, "dict_attr", "a")]
+    p = program(accessors, [(1, "len", 1), (2, "len", 0), (2, "dict_keys", ()), (2, "truth", False), (3, "eq", 1)])
+    for _ in range(3):
+        assert p.check(())
+    assert walks(p) == 1 and p.stats["armed"]
+    Property.n = 2
+    assert not p.check(()) and walks(p) == 1
+    Property.n = 1
+    assert p.check(()) and walks(p) == 1
+    holder.table["hook"] = 1
+    assert not p.check(())
+    holder.table.popitem()
+    assert p.check(())
+    holder.odd = [0]
+    assert p.check(()) and p.check(())
+    holder.odd.append(1)
+    assert not p.check(())
+
+
+def test_values_below_an_unwatchable_step():
+    class Table(dict):
+        def __getitem__(self, key):
+            return current[0]
+
+    current = [Plain(v=1)]
+    p = program([(-1, "const", Table()), (0, "item", "k"), (1, "dict_attr", "v"), LOCAL], [(2, "eq", 1), (3, "distinct", 1)])
+    assert p.check((0,)) and p.check((0,))
+    assert not p.check((current[0],))
+    current[0].v = 2
+    assert not p.check((0,))
+    current[0] = Plain(v=1)
+    assert p.check((0,)) and not p.check((current[0],))
+
+
 def test_user_dict_keys():
     class Key:
         def __init__(self, n):

@@ -2,9 +2,12 @@
 
 import ctypes
 import gc
+import os
 import pickle
+import signal
 import subprocess
 import threading
+import warnings
 
 import pytest
 import torch
@@ -377,6 +380,55 @@ def test_pool_reuses_and_is_bounded(kernels):
         assert all(t.data_ptr() % 64 == 0 for t in small)
     finally:
         n.set_pool_limit(limit)
+
+
+def test_pool_survives_fork_and_threads(kernels):
+    plan = load_plan(elementwise(kernels["add_one"]))
+    x = torch.randn(1 << 16)
+    first, last = (x + 1)[[0, -1]].tolist()
+    stop = threading.Event()
+
+    def churn():
+        while not stop.is_set():
+            plan(x)
+
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    [t.start() for t in threads]
+    try:
+        for _ in range(5):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                # nothing parallel here: libgomp's threads do not survive a fork
+                done = [plan(x)[0] for _ in range(3)]
+                os._exit(0 if all(y[-1].item() == last and y[0].item() == first for y in done) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        [t.join() for t in threads]
+
+
+def test_outputs_freed_on_other_threads(kernels):
+    plan = load_plan(elementwise(kernels["add_one"]))
+    x = torch.arange(1 << 15, dtype=torch.float32)
+    queue, errors = [], []
+
+    def consume(items):
+        while items:
+            y = items.pop()
+            if y[-1] != x[-1] + 1:
+                errors.append(y)
+
+    for _ in range(20):
+        queue = [plan(x)[0] for _ in range(16)]
+        threads = [threading.Thread(target=consume, args=(queue,)) for _ in range(3)]
+        [t.start() for t in threads]
+        fresh = [plan(x)[0] for _ in range(8)]
+        [t.join() for t in threads]
+        assert all(torch.equal(y, x + 1) for y in fresh)
+    assert not errors
 
 
 def test_threads_hammer_plans(kernels):
