@@ -112,7 +112,7 @@ class Capture:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
         self.breaks.append(breaks.record(error, self.where(), whole_frame=True))
         return Captured(None, self.session.guards, breaks=self.breaks, predicates=list(self.session.tracer.env.guards),
-                        origins=dict(self.session.tracer.env.origins))
+                        origins=self.session.symbol_origins())
 
     def where(self):
         return self.frame.where()
@@ -188,7 +188,7 @@ class Capture:
 
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
-                        list(s.tracer.env.guards), dict(s.tracer.env.origins))
+                        list(s.tracer.env.guards), s.symbol_origins())
 
     def guard_aliases(self, graph):
         """An input that is changed must not share memory with another input on later calls."""

@@ -68,7 +68,7 @@ class Settings:
         if made is None:
             made = types.FunctionType(resume.code, fn.globals, fn.code.co_name, None, fn.obj.__closure__ if resume.freevars else None)
             made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
-            self.resumes[key] = made = make_dispatcher(made, self) if compiled else made
+            self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
         return made
 
     def resume_with_cells(self, fn, resume, compiled):
@@ -78,7 +78,7 @@ class Settings:
         if made is None:
             made = function_of_cells(resume.code, fn.globals)
             made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
-            self.resumes[key] = made = make_dispatcher(made, self) if compiled else made
+            self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
         return made
 
 
@@ -89,7 +89,7 @@ class Settings:
                                   resume.code.co_varnames, resume.params, result) for fn, resume, closure, result in parts)
         made = self.resumes.get(key)
         if made is None:
-            self.resumes[key] = made = make_dispatcher(chain_function(self, parts), self)
+            self.resumes[key] = made = make_dispatcher(chain_function(self, parts), self, resumed=True)
         return made
 
 
@@ -128,9 +128,10 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
 class Missed:
     """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries."""
 
-    def __init__(self, settings: Settings, bound=None):
+    def __init__(self, settings: Settings, bound=None, resumed=False):
         self.settings, self.bound = settings, bound
         self.dynamic = Dynamic(settings.dynamic)
+        self.dynamic.resumed = resumed
         self.captures: list[Captured] = []
         self.given_up = False
         self.reasons: list[str] = []
@@ -175,7 +176,7 @@ class Missed:
                 rows.append((-1, kind, state))
             else:
                 rows.append((at, kind, payload, text))
-        if captured.predicates:
+        if captured.predicates or captured.origins:
             rows.append(size_conditions(captured, accessors, index))
         program = native_guards.program(accessors, rows)
         if guards_log:
@@ -273,14 +274,15 @@ def size_conditions(captured, accessors, index):
         return reg((name, build(tree[1]), build(tree[2])))
 
     conditions = [(build(as_operations(p.expr)), p.kind) for p in captured.predicates]
-    for name in captured.origins:  # 0 and 1 were specialised
-        conditions.append((reg(("sub", symbol(name), reg(("const", 2)))), ">=0"))
+    for name, origin in captured.origins.items():  # sizes 0 and 1 were specialised
+        least = 0 if origin[1] == "int" else 2
+        conditions.append((reg(("sub", symbol(name), reg(("const", least)))), ">=0"))
     return (-1, "dims", (tuple(locations), tuple(regs), tuple(conditions)))
 
 
-def make_dispatcher(fn, settings: Settings, bound=None):
-    """The native callable of a function. ``bound``: the object that local 0 always is."""
-    missed = Missed(settings, bound)
+def make_dispatcher(fn, settings: Settings, bound=None, resumed=False):
+    """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a break."""
+    missed = Missed(settings, bound, resumed)
     dispatcher = native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound)
     _dispatchers.add(dispatcher)
     return dispatcher
@@ -303,6 +305,8 @@ def reset():
         if isinstance(missed, Missed):
             missed.captures.clear()
             missed.given_up = False
+            resumed = missed.dynamic.resumed
             missed.dynamic = Dynamic(missed.settings.dynamic)
+            missed.dynamic.resumed = resumed
             missed.settings.resumes.clear()
     native().release_pool()

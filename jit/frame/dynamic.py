@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ..graph.dims import Sym
 from .source import Source
 
+MAX_POSITIONS = 4
 _MARKED = "_jit_dynamic_dims"
 
 
@@ -16,11 +18,13 @@ def mark_dynamic(tensor: torch.Tensor, *dims: int):
 
 class Dynamic:
     """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a symbol at
-    once, False none ever."""
+    once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a loop's."""
 
     def __init__(self, mode: bool | None):
         self.mode = mode
         self.sizes: dict[Source, list] = {}
+        self.positions: dict[Source, set] = {}
+        self.resumed = False
         self.integers: dict[Source, object] = {}
 
     def tensor_dims(self, source, tensor) -> set[int]:
@@ -37,10 +41,26 @@ class Dynamic:
         changed = {i for i, size in enumerate(self.sizes[source]) if size is None}
         return marked | changed | (set(range(tensor.dim())) if self.mode and not source.watched else set())
 
+    def unrolls(self, source, position: int) -> bool:
+        """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
+        seen = self.positions.setdefault(source, set())
+        if position not in seen and len(seen) >= MAX_POSITIONS:
+            return False
+        seen.add(position)
+        return True
+
+    def integer(self, env, origins: dict, source, value: int):
+        """A symbol for an integer argument, recorded in ``origins``, or None where it is a constant."""
+        if type(value) is not int or value < 0 or not self.is_symbol(source, value):
+            return None
+        name = f"i{len(origins)}"
+        origins[name] = (source, "int")
+        return Sym(name, value, lo=0, env=env)
+
     def is_symbol(self, source, value: int) -> bool:
         """True if an integer argument is to be a symbol."""
         if self.mode is False or source is None or source.watched:
             return False
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
-        return self.integers[source] is None or bool(self.mode)
+        return self.integers[source] is None or bool(self.mode) or self.resumed

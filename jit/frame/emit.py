@@ -158,6 +158,8 @@ class Emitter:
         elif kind == "dict":
             self.load_source(source.base)
             self.load_attr("__dict__")
+        elif kind == "iterator_state":
+            self.call_with(lambda: self.load_source(source.base), src.state_of)
         elif kind == "type":
             self.call_with(lambda: self.load_source(source.base), type)
         elif kind == "function":
@@ -225,7 +227,7 @@ class Emitter:
             self.cmd("binary_op", symbol)
 
     def load_symbol(self, name):
-        origin, what, *dim = self.session.tracer.env.origins[name]
+        origin, what, *dim = self.session.symbol_origins()[name]
         if what == "int":
             self.load_source(origin)
             return

@@ -9,6 +9,7 @@ import types
 import torch
 
 from ..errors import EagerRaises, Unsupported
+from ..graph.dims import free_symbols
 from ..graph.tracer import Tracer
 from . import source as src
 from . import tables
@@ -29,6 +30,7 @@ class Session(Calls):
         self.tracer = Tracer()
         self.tracer.set_grad_enabled(torch.is_grad_enabled())
         self.guards = Guards()
+        self.integers: dict[str, tuple] = {}  # symbol of an integer argument -> (source, "int")
         self.effects: list[tuple] = []
         self.undo: list[tuple] = []
         self.dynamic = dynamic
@@ -114,6 +116,11 @@ class Session(Calls):
                 return known
         if is_leaf(obj):
             value = Constant(obj, source)
+            if type(obj) is int and isinstance(source, src.Local) and self.dynamic is not None:
+                dim = self.dynamic.integer(self.tracer.env, self.integers, source, obj)
+                if dim is not None:
+                    value = DimValue(dim)
+                    self.guards.add(source, "type_is", int)
         else:
             value = self.by_object.get(id(obj))
             if value is None:
@@ -345,6 +352,16 @@ class Session(Calls):
     def location(self):
         """(file, line, function) of the instruction being executed, or None."""
         return self.frames[-1].where() if self.frames else None
+
+    def symbol_origins(self) -> dict:
+        """What each symbol stands for: a size of a graph input, or an integer argument."""
+        return {**self.tracer.env.origins, **self.integers}
+
+    def plain_dim(self, dim):
+        """A Dim for the graph, which knows the symbols of sizes only: integers of the program are given by value."""
+        if any(name in self.integers for name in free_symbols(dim)):
+            return self.tracer.env.specialize(dim)
+        return dim
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 

@@ -160,6 +160,23 @@ class TypeOf(_Derived):
 
 
 @dataclasses.dataclass(frozen=True)
+class IteratorState(_Derived):
+    """What an iterator of a builtin type reduces to, as one tuple: its arguments and its position (see ``state_of``)."""
+
+    def step(self):
+        return ("iterator_state", None)
+
+    def __str__(self):
+        return f"state({self.of})"
+
+
+def state_of(iterator) -> tuple:
+    """The arguments and the position that ``iterator.__reduce__`` gives."""
+    reduced = iterator.__reduce__()
+    return reduced[1] + reduced[2:]
+
+
+@dataclasses.dataclass(frozen=True)
 class InstanceDict(_Derived):
     """``of.__dict__``."""
 

@@ -14,6 +14,7 @@ from ..tables import new_value, wrapper
 from ..values.constant import Constant, is_leaf
 from ..values.containers import DequeValue, DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
+from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, ZipIterator
 from ..values.objects import ModuleObject, ObjectValue
 from ..values.tensor import TensorValue
 
@@ -73,6 +74,37 @@ def wrap_mapping_proxy(s, obj, source):
         key = s.wrap_key(k)
         entries[key.hash_key(s)] = (key, s.wrap(v, src.Const(v)))
     return DictValue(entries)
+
+
+@wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(), set(), "a", "\u00e9", b"")), type(reversed([])))
+def wrap_iterator(s, obj, source):
+    return RealIterator(obj, source)
+
+
+@wrapper(zip, map, filter, enumerate)
+def wrap_iterator_over_iterators(s, obj, source):
+    """These have no position of their own (but for the count of an enumerate): they advance what they iterate over."""
+    if source is None:
+        raise Unsupported(f"a real {type(obj).__name__} without a source", kind="iterator")
+    s.guards.add(source, "type_is", type(obj))
+    state = src.state_of(obj)
+    at = src.IteratorState(source)
+    s.guards.add(at, "len", len(state))
+    parts = [s.wrap(v, src.Item(at, i)) for i, v in enumerate(state)]
+    if type(obj) is zip:
+        strict = len(parts) > 0 and state[-1] is True
+        value = ZipIterator(parts[:-1] if strict else parts, strict)
+    elif type(obj) is map:
+        value = MapIterator(parts[0], parts[1:])
+    elif type(obj) is filter:
+        value = FilterIterator(None if state[0] is None else parts[0], parts[1])
+    else:
+        if not isinstance(parts[0], RealIterator):
+            raise Unsupported("an enumerate over this iterator", kind="iterator")
+        parts[0].steps = False
+        value = EnumerateIterator(parts[0], parts[1].const(s))
+    value.obj, value.source = obj, source
+    return value
 
 
 @wrapper(slice)

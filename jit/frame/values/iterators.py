@@ -10,12 +10,18 @@ class IteratorValue(Value):
     """Base of iterators made while capturing."""
 
     py = type(iter([]))
+    obj = source = None  # a real iterator
 
     def pytype(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "type_is", type(self.obj))
         return self.py
 
     def iter(self, s):
         return self
+
+    def identity(self):
+        return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
 
     def getattr(self, s, name):
         if name == "__next__":
@@ -28,9 +34,14 @@ class IteratorValue(Value):
         return ("iterator", id(self))
 
     def emit(self, e):
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        else:
+            self.rebuild(e)
+
+    def rebuild(self, e):
         """What is left of the iterator, as an iterator over a tuple."""
-        rest = self.rest(e.session)
-        e.call_const(iter, [_tuple(rest)])
+        e.call_const(iter, [_tuple(self.rest(e.session))])
 
     def rest(self, s) -> list[Value]:
         raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region", kind="iterator-escapes")
@@ -79,6 +90,80 @@ class SequenceIterator(IteratorValue):
         if self.at is None:
             return []
         return self._list()[self.at:] if self.step > 0 else self._list()[self.at::-1]
+
+    def rebuild(self, e):
+        if self.at is None or isinstance(self.elements, list):
+            super().rebuild(e)
+        else:
+            e.call_const(_iterator_at, [self.elements, _constant(self.at), _constant(self.step)])
+
+
+def _iterator_at(sequence, at, step):
+    """An iterator over a list or tuple that has come to a position."""
+    it = iter(sequence) if step > 0 else reversed(sequence)
+    it.__setstate__(at)
+    return it
+
+
+def _constant(value):
+    from .constant import Constant
+
+    return Constant(value)
+
+
+def _advance(iterator):
+    """One step of a real iterator, as an effect."""
+    next(iterator, None)
+
+
+class RealIterator(IteratorValue):
+    """A real iterator of a builtin type over a list, tuple, range, dict, set or string: its elements and position are guarded, and the
+    real one is advanced with it. ``steps`` is False for what another real iterator advances."""
+
+    def __init__(self, obj, source, steps=True):
+        self.obj, self.source, self.steps = obj, source, steps
+        self.py, self.sequence, self.at = type(obj), None, None
+
+    def load(self, s):
+        if self.sequence is None:
+            from .. import source as src
+
+            self.pytype(s)
+            state = src.state_of(self.obj)
+            at = state[1] if len(state) > 1 and state[1] is not None else 0
+            if s.dynamic is not None and not s.dynamic.unrolls(self.source, at):
+                raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
+            inner = src.IteratorState(self.source) if self.source is not None else None
+            if inner is not None:
+                s.guards.add(inner, "len", len(state))
+            parts = [s.wrap(v, src.Item(inner, i) if inner is not None else None) for i, v in enumerate(state)]
+            for part in parts[1:]:
+                part.const(s)
+            s.keep.append(state)
+            parts[0].length(s)
+            self.sequence = parts[0]
+            self.at = at
+            self.backwards = isinstance(self.obj, type(reversed([])))
+        return self.sequence
+
+    def next(self, s):
+        from .constant import Constant
+
+        sequence = self.load(s)
+        count = sequence.length(s)
+        inside = self.at is not None and 0 <= self.at < count
+        if self.steps:
+            s.effect(_advance, [self])
+        if not inside:
+            s.set_field(self, "at", None)
+            return None
+        value = sequence.getitem(s, Constant(self.at))
+        s.set_field(self, "at", self.at - 1 if self.backwards else self.at + 1)
+        return value
+
+    def hash_key(self, s):
+        s.guards.add(self.source, "is", self.obj)
+        return self.obj
 
 
 class RangeIterator(IteratorValue):
@@ -164,15 +249,8 @@ class ZipIterator(IteratorValue):
                 plural = "s 1-" if k > 1 else " "
                 raise Raised(s.exception(ValueError(f"zip() argument {k + 1} is longer than argument{plural}{k}")))
 
-    def rest(self, s):
-        return _drain(self, s)
-
-
-def _drain(it, s):
-    out = []
-    while (v := it.next(s)) is not None:
-        out.append(v)
-    return out
+    def rebuild(self, e):
+        e.call_const(zip, self.iterators, {"strict": _constant(True)} if self.strict else None)
 
 
 class EnumerateIterator(IteratorValue):
@@ -189,10 +267,12 @@ class EnumerateIterator(IteratorValue):
             return None
         count = self.count
         s.set_field(self, "count", count + 1)
+        if self.obj is not None:
+            s.effect(_advance, [self])
         return _tuple([Constant(count), value])
 
-    def rest(self, s):
-        return _drain(self, s)
+    def rebuild(self, e):
+        e.call_const(enumerate, [self.it, _constant(self.count)])
 
 
 class MapIterator(IteratorValue):
@@ -210,8 +290,8 @@ class MapIterator(IteratorValue):
             args.append(value)
         return self.fn.call(s, args, {})
 
-    def rest(self, s):
-        return _drain(self, s)
+    def rebuild(self, e):
+        e.call_const(map, [self.fn, *self.iterators])
 
 
 class FilterIterator(IteratorValue):
@@ -242,8 +322,17 @@ class FilterIterator(IteratorValue):
             elif keep == (self.mode == "filter"):
                 return value
 
-    def rest(self, s):
-        return _drain(self, s)
+    def rebuild(self, e):
+        import itertools
+
+        fn = _constant(None) if self.fn is None else self.fn
+        if self.mode == "done":
+            e.call_const(iter, [_tuple([])])
+        elif self.mode == "dropwhile" and self.open:
+            e.load(self.it)
+        else:
+            made = filter if self.mode == "filter" else getattr(itertools, self.mode)
+            e.call_const(made, [fn, self.it])
 
 
 class ChainIterator(IteratorValue):
@@ -267,8 +356,18 @@ class ChainIterator(IteratorValue):
                 return None
             s.set_field(self, "inner", following.iter(s))
 
-    def rest(self, s):
-        return _drain(self, s)
+    def rebuild(self, e):
+        if self.inner is None:
+            e.call_const(self.py.from_iterable, [self.outer])
+        else:
+            e.call_const(_chained, [self.inner, self.outer])
+
+
+def _chained(first, rest):
+    """The rest of one iterator, then those of the others."""
+    import itertools
+
+    return itertools.chain(first, itertools.chain.from_iterable(rest))
 
 
 class FunctionIterator(IteratorValue):

@@ -140,7 +140,7 @@ def lower(s, value: Value):
     if isinstance(value, TensorValue):
         return value.handle(s)
     if isinstance(value, DimValue):
-        return value.dim
+        return s.plain_dim(value.dim)
     if isinstance(value, TupleValue):
         items = [lower(s, v) for v in value.items_list(s)]
         return torch.Size(items) if value.cls is torch.Size and all(type(i) is int for i in items) else tuple(items)

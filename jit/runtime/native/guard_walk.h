@@ -215,6 +215,15 @@ class Evaluator {
         return Py_NewRef(*field ? *field : Py_None);
       }
       case A::Grad: volatile_read(); return tensor_grad(o);
+      case A::IteratorState: {
+        // An iterator of a builtin type reduces to (type, arguments[, state]): the arguments and the state as one tuple.
+        volatile_read();
+        if (!PyIter_Check(o) || (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return nullptr;
+        Ref reduced = Ref::steal(PyObject_CallMethod(o, "__reduce__", nullptr));
+        if (!reduced || !PyTuple_Check(reduced.get()) || PyTuple_GET_SIZE(reduced.get()) < 2) return nullptr;
+        Ref state = Ref::steal(PyTuple_GetSlice(reduced.get(), 2, PyTuple_GET_SIZE(reduced.get())));
+        return state ? PySequence_Concat(PyTuple_GET_ITEM(reduced.get(), 1), state.get()) : nullptr;
+      }
       case A::Wrapped: {
         PyObject* f;
         return dispatcher_function(o, &f) ? Py_NewRef(f) : nullptr;
