@@ -1,0 +1,138 @@
+"""What a call costs in the native runtime: plan, target, dispatcher with a tensor guard, and watched guards over a deep module tree.
+
+    python benchmarks/runtime_costs.py
+
+Prints microseconds per call (the best of five rounds, process time). No compiled code but one 8-element kernel is involved.
+"""
+
+import ctypes
+import os
+import subprocess
+import tempfile
+import time
+
+import torch
+from torch import nn
+
+from jit.runtime import guards, load_plan, native
+from jit.runtime.plan import Plan
+
+KERNEL = '#include <cstdint>\nextern "C" void add_one(void** p, const int64_t* n) { for (int64_t i = 0; i < n[0]; ++i) ((float*)p[1])[i] = ((const float*)p[0])[i] + 1; }\n'
+
+
+def microseconds(call, *args, count=100_000):
+    best = float("inf")
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(count):
+            call(*args)
+        best = min(best, (time.process_time() - start) / count)
+    return best * 1e6
+
+
+def report(name, value):
+    print(f"{name:58s} {value:9.3f} us")
+
+
+def add_one():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "k")
+        with open(path + ".cpp", "w") as f:
+            f.write(KERNEL)
+        subprocess.run(["g++", "-O2", "-shared", "-fPIC", path + ".cpp", "-o", path + ".so"], check=True)
+        return ctypes.cast(ctypes.CDLL(path + ".so").add_one, ctypes.c_void_p).value
+
+
+def small_calls():
+    x = torch.randn(8)
+    steps = (("alloc", 1, torch.float32, "cpu", (0,), (1,)), ("cpu", add_one(), (0, 1), (0,)))
+    plan = load_plan(Plan(1, 0, (("const", 8), ("const", 1)), 2, steps, (1,)))
+    empty = load_plan(Plan(1, 0, (), 1, (), ()))
+
+    def original(x):
+        return x + 1
+
+    def target(x):
+        return plan(x)[0]
+
+    dispatcher = native().Dispatcher(original)
+    checks = [(-1, "global_state", guards.global_state_snapshot()), (0, "tensor", guards.TensorSpec.of(x))]
+    program = guards.program([(-1, "local", 0)], checks)
+    dispatcher.add_entry(program, target)
+    report("x + 1 on 8 floats, eager", microseconds(original, x))
+    report("a plan with no step", microseconds(empty, x))
+    report("a plan: allocate, 8-element kernel, wrap", microseconds(plan, x))
+    report("Python target calling the plan", microseconds(target, x))
+    report("dispatcher: global state and tensor guard, target, plan", microseconds(dispatcher, x))
+    other = torch.randn(9)
+    dispatcher.add_entry(guards.program([(-1, "local", 0)], [(0, "tensor", guards.TensorSpec.of(other))]), lambda x: x)
+    report("the same, two entries, the older one hit", microseconds(dispatcher, x))
+    large = torch.randn(1 << 24)
+    fresh = microseconds(lambda: torch.add(large, 1), count=5)
+    regs = (("const", large.numel()), ("const", 1))
+    pooled = load_plan(Plan(1, 0, regs, 2, steps, (1,)))
+    report("64 MB output, eager (page faults)", fresh)
+    report("64 MB output, pooled", microseconds(pooled, large, count=5))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in ("q", "k", "v", "o", "up", "gate", "down"):
+            setattr(self, name, nn.Linear(4, 4))
+        self.norm1, self.norm2, self.act = nn.LayerNorm(4), nn.LayerNorm(4), nn.SiLU()
+
+
+def module_guards(root):
+    """Accessors and checks over every module, parameter, hook table and training flag below ``root``."""
+    accessors, checks = [(-1, "const", root)], []
+
+    def add(*record):
+        accessors.append(record)
+        return len(accessors) - 1
+
+    def walk(at, module):
+        checks.extend([(at, "type_is", type(module)), (at, "no_dict_attr", "forward"), (add(at, "dict_attr", "training"), "eq", True)])
+        for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
+            checks.append((add(at, "dict_attr", hooks), "len", 0))
+        parameters = add(at, "dict_attr", "_parameters")
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                checks.append((add(parameters, "item", name), "tensor", guards.TensorSpec.of(parameter)))
+        children = add(at, "dict_attr", "_modules")
+        checks.append((children, "dict_keys", tuple(module._modules)))
+        for name, child in module._modules.items():
+            walk(add(children, "item", name), child)
+
+    walk(0, root)
+    return accessors, checks
+
+
+def deep_tree(blocks=36):
+    net = nn.ModuleList([Block() for _ in range(blocks)])
+    accessors, checks = module_guards(net)
+    program = guards.program(accessors, checks)
+    start = time.perf_counter()
+    assert program.check(())
+    walk = time.perf_counter() - start
+    modules = len(list(net.modules()))
+    report(f"first walk: {modules} modules, {len(checks)} checks", walk * 1e6)
+    report("watched check, nothing changed", microseconds(program.check, (), count=3000))
+
+    def touched():
+        net.training = True
+        return program.check(())
+
+    report("watched check after a same-value store", microseconds(touched, count=3000))
+
+    def replaced():
+        net[0].q.weight = nn.Parameter(net[0].q.weight.data)
+        return program.check(())
+
+    report("a parameter replaced: walked again", microseconds(replaced, count=100))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    small_calls()
+    deep_tree()
