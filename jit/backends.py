@@ -64,11 +64,14 @@ def compile_native(graph, examples) -> Plan:
 
 def compile_eager(graph, examples) -> Plan:
     """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults."""
-    from .graph.interpret import evaluate
+    import torch
+
+    from .graph.interpret import compile_python
+    from .graph.printing import unbound_symbols
 
     if _graph_log:
         _graph_log(graph.python())
-    return Plan(lambda *tensors: tuple(evaluate(graph, list(tensors))), (), [], graph)
+    return Plan(torch.no_grad()(compile_python(graph)), tuple(unbound_symbols(graph)), [], graph)
 
 
 def from_callable(fn) -> Callable:

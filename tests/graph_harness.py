@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 
 import torch
 
@@ -14,6 +15,11 @@ from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.tracer import Tracer
 from jit.graph.handles import TensorHandle
 from jit.graph.verify import verify
+
+
+# JIT_TEST_DEVICE=cuda runs the whole table there.
+if os.environ.get("JIT_TEST_DEVICE"):
+    torch.set_default_device(os.environ["JIT_TEST_DEVICE"])
 
 
 class CountingTracer(Tracer):

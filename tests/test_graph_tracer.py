@@ -225,3 +225,16 @@ def test_layer_stays_apart():
 def test_hints():
     graph, structure, _ = trace(lambda x: x.shape[0] + 1, X, dynamic=True)
     assert hint(structure) == 7
+
+
+def test_sizes_that_no_input_shows():
+    from jit.graph.printing import unbound_symbols
+
+    env = ShapeEnv()
+    t = Tracer(env)
+    n, unused = env.symbol(5, "n"), env.symbol(7, "m")
+    x = t.input(X, "x")
+    y = t.call(torch.mul, (t.call(torch.arange, (n,)), n))
+    graph = t.finish([y, t.call(torch.add, (x, 1))])
+    assert unbound_symbols(graph) == ["s0"] and type(unused) is Dim
+    assert torch.equal(evaluate(graph, [X], [4])[0], torch.arange(4) * 4)

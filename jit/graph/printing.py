@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jit.graph.dims import Dim, render
+from jit.graph.dims import Dim, free_symbols
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.prims import NUMBER_OPERAND, infer, literal
 from jit.graph.registry import PRIMS
@@ -66,7 +66,7 @@ def symbol_bindings(graph: Graph) -> dict[str, str]:
 
 def to_python(graph: Graph) -> str:
     """Source of ``graph(*inputs) -> tuple``; inputs that are mutated are written in place."""
-    lines = ["import torch", "", HELPERS, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in _unbound(graph))}):"]
+    lines = ["import torch", "", HELPERS, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in unbound_symbols(graph))}):"]
     for name, text in symbol_bindings(graph).items():
         lines.append(f"    {name} = {text}")
     loc = None
@@ -93,10 +93,23 @@ def to_python(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _unbound(graph: Graph) -> list[str]:
+def unbound_symbols(graph: Graph) -> list[str]:
+    """Size symbols that the graph uses and that no input's shape shows; they are given as integers after the inputs, in this order."""
+    used: set[str] = set()
+
+    def visit(v):
+        if type(v) is Dim:
+            used.update(free_symbols(v))
+        elif isinstance(v, (tuple, list)):
+            for e in v:
+                visit(e)
+
+    for node in graph.nodes:
+        for v in node.attrs.values():
+            visit(v)
+        for t in node.type if isinstance(node.type, tuple) else (node.type,):
+            if t is not None:
+                visit(t.shape)
+                visit(t.strides)
     bound = symbol_bindings(graph)
-    return [name for name in graph.env.origins if name not in bound]
-
-
-def render_dim(e) -> str:
-    return render(e, "py")
+    return [name for name in graph.env.origins if name in used and name not in bound]

@@ -65,6 +65,8 @@ def split_index(t, x: TensorHandle, index):
                 node = b.slice(node, dim, first, length, 1 if step is None else step)
             dim += 1
         elif isinstance(v, TensorHandle):
+            if v.device != x.device:
+                v = t.call_op("to", (v, x.device), {})
             if v.dtype in (torch.bool, torch.uint8):
                 tensors[dim] = v
                 dim += max(v.ndim, 1) if v.dtype is torch.bool else 1
