@@ -182,6 +182,28 @@ def test_heuristics_give_legal_configurations(rows, width):
         assert c.looped or c.r >= width
 
 
+def test_odd_rows_are_read_in_aligned_vectors():
+    kernel = zoo.softmax_kernel(torch.bfloat16, 1000, 50257, log=True).kernel
+    text = triton_emit.emit(kernel).text
+    assert text.count("+ row_begin + r_at, mask=r_near") == 2 and "mask=r_whole" in text
+    assert "row_begin" not in triton_emit.emit(zoo.softmax_kernel(torch.bfloat16, 1000, 50304, log=True).kernel).text
+    assert "row_begin" not in triton_emit.emit(kernel, aligned=()).text
+
+
+def test_logsumexp_is_one_pass_when_looped():
+    case = zoo.CASES["logsumexp"](torch.bfloat16, 400)
+    assert triton_emit.emit(case.kernel).text.count("for r_start") == 1
+
+
+def test_an_error_of_the_compiler_names_the_kernel(private_cache):
+    from jit.errors import CompileError
+
+    source = triton_emit.emit(zoo.CASES["swiglu"](torch.float32, 1).kernel)
+    broken = dataclasses.replace(source, text=source.text.replace("tl.load", "tl.no_such_function"))
+    with pytest.raises(CompileError, match="no_such_function"):
+        triton_compile.build_sources({"k": broken}, 90)
+
+
 def test_unsupported_is_said_so():
     from jit.errors import Unsupported
 

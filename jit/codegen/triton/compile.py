@@ -54,6 +54,17 @@ def capability_of(device=None) -> int:
     return major * 10 + minor
 
 
+def prepare():
+    """Import Triton's compiler in the background (0.1 to 0.4 s), for when it is known that GPU kernels will follow. Raises nothing."""
+    def load():
+        try:
+            import triton.compiler.compiler  # noqa: F401
+        except Exception as error:
+            log(f"triton cannot be imported: {error}")
+
+    threading.Thread(target=load, name="jit-import-triton", daemon=True).start()
+
+
 def compile_triton(kernels, device=None, *, configs=None, aligned=None) -> dict:
     """Build kernels for a CUDA device.
 

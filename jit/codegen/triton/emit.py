@@ -91,7 +91,9 @@ class _Emitter:
         defined = [s.dst for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))]
         self.names.update((n, f"v{i}") for i, n in enumerate(defined))
         self.names.update(self.range_of)
-        self.row_start = analysis.odd_row_start(kernel) if config.shift else None
+        # The vectors at a row's ends are read whole, which stays inside an allocation only from aligned addresses.
+        whole = self.aligned >= {b.name for b in kernel.buffers if b.role != "error"}
+        self.row_start = analysis.odd_row_start(kernel) if config.shift and whole else None
         self.varies = self._varies()
         self.fast, self.absolute = analysis.fast_values(kernel), analysis.absolute_values(kernel)
         self.wide = self._wide_ranges()

@@ -61,10 +61,6 @@ def _smallest_access(kernel) -> int:
     return min((b.dtype.itemsize for b in kernel.buffers if b.role != "error"), default=4)
 
 
-def _largest_access(kernel) -> int:
-    return max((b.dtype.itemsize for b in kernel.buffers if b.role != "error"), default=4)
-
-
 _COST = dict.fromkeys("exp exp2 log sqrt rsqrt reciprocal div sigmoid sin cos".split(), 4)
 _COST.update(dict.fromkeys("tanh erf erfc erfinv pow lgamma tan asin acos atan sinh cosh asinh acosh atanh expm1 log1p fmod remainder floor_div".split(), 16))
 
@@ -113,7 +109,7 @@ def rows(tiling: Tiling) -> Config:
     """
     kernel = tiling.kernel
     n_rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
-    held, itemsize = analysis.held_bytes(kernel), _largest_access(kernel)
+    held, itemsize = analysis.held_bytes(kernel), _stream_access(kernel)
     if type(tiling.extent("r")) is not int:
         return _long_rows(kernel, min(next_power_of_two(max(width, 2)), 4096), n_rows)
     block = next_power_of_two(max(width, 2))
@@ -140,14 +136,14 @@ def _on_chip(kernel, held: int, itemsize: int) -> int:
 def _long_rows(kernel, block: int, n_rows: int) -> Config:
     """A loop over a row. In pieces of 8 elements per thread where the kernel allows it."""
     schedule, pieces = analysis.Schedule(kernel, online=True), analysis.pieces_allowed(kernel)
-    narrow, stages = _largest_access(kernel) <= 2, 1
+    narrow, stages = _stream_access(kernel) <= 2, 1
     shift = block >= 16384 and not analysis.has_scan(kernel) and analysis.odd_row_start(kernel) is not None
     if not pieces:
         r, warps = 4096, 8
     elif schedule.count == 1 and schedule.pairs:  # exponentials: few threads per row, each with many elements
         r, warps, stages = (2048, 2, 3) if n_rows >= 2 * MULTIPROCESSORS else (8192, 4, 3)
     elif schedule.count == 1:
-        r, warps = 16384, 16
+        r, warps = 8192, 8
     elif shift:
         r, warps = 4096, 16
     elif schedule.count > 2 or n_rows < 3 * MULTIPROCESSORS:
@@ -177,19 +173,16 @@ def columns(tiling: Tiling) -> Config:
         narrow = min(x, max(16, 8192 // block))
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
-    if sum(isinstance(s, loops.Reduce) for s in kernel.body) > 1:  # an accumulator each
-        x = min(x, 64)
     r = _clamp(16384 // _stream_access(kernel) // x, 2, 128)
-    warps = _clamp(x * r // 512, 1, 4)
-    if static and block <= r:
-        return Config(x=x, r=block, warps=warps)
-    return Config(x=x, r=r, looped=True, warps=warps, stages=3)
+    several = sum(isinstance(s, loops.Reduce) for s in kernel.body) > 1  # accumulators: no registers for loads ahead
+    return Config(x=x, r=min(r, block), looped=True, warps=_clamp(x * r // 512, 1, 4), stages=1 if several else 3)
 
 
 def _stream_access(kernel) -> int:
-    """Bytes of the widest element that varies along both dimensions."""
-    found = [kernel.buffer_of[s.buffer].dtype.itemsize for s in kernel.body if isinstance(s, loops.Load) and {"@r", "@x"} <= loops.index_symbols(s)]
-    return max(found, default=4)
+    """Bytes of the widest element that is read or written throughout the iteration space."""
+    accesses = [s for s in kernel.body if isinstance(s, (loops.Load, loops.Store)) and "@r" in loops.index_symbols(s)]
+    whole = [s for s in accesses if "@x" in loops.index_symbols(s)]
+    return max((kernel.buffer_of[s.buffer].dtype.itemsize for s in whole or accesses), default=4)
 
 
 _CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns}
