@@ -39,7 +39,7 @@ check-python:
 	@command -v $(PYTHON) >/dev/null || { echo "jit: no $(PYTHON) on the PATH; say which with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 	{ echo "jit: $(PYTHON) is $$($(PYTHON) -V); Python 3.11 or 3.12 is needed: PYTHON=python3.12 make ..." >&2; exit 1; }
-	@test "$(VENV)" != none || $(PYTHON) -c 'import torch, bytecode' || \
+	@test "$(VENV)" != none || $(PYTHON) -c 'import torch' || \
 	{ echo "jit: VENV=none uses $(PYTHON) as it is, and it lacks the package named above; pip install it there, or leave VENV out" >&2; exit 1; }
 
 # The stamp depends on everything that is installed, so that a second run installs nothing.

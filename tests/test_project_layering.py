@@ -16,8 +16,8 @@ TOP = ("api", "backends", "__init__", "__main__")
 # What codegen is given is written in these two languages of the graph room, so it may read them: sizes and the nodes' types.
 LANGUAGES = ("jit.graph.dims", "jit.graph.ir")
 
-# Files of codegen that rewrite a graph and ask the graph room's rules for the new types.
-REWRITES = ("jit/codegen/layout.py",)
+# Files of codegen that rewrite a graph before it is scheduled, with the graph room's builder and type rules.
+REWRITES = ("jit/codegen/contractions.py", "jit/codegen/layout.py")
 
 FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit", "torch._subclasses", "torch.compile")
 
