@@ -38,7 +38,7 @@ def unit(texts: list[str]) -> str:
     parts = [RUNTIME]
     if "scratch(" in body:
         parts.append(SCRATCH)
-    if "stream<" in body:
+    if "STREAM_FENCE" in body:
         parts.append(STREAM)
     if "transpose_tile(" in body:
         parts.append(TRANSPOSE)

@@ -74,7 +74,7 @@ class KernelText:
         row_cost = per_element * elements / max(math.prod(hint(a.extent) for a in lay.rows), 1)
         rows = math.prod(hint(a.extent) for a in lay.rows)
         self.cost = max(1, round(per_element * 4))  # quarter units per element
-        self.cooperate = False
+        self.cooperate = self.alone = False  # threads share a row; only the last of them is still at work
         self.block = None
         self.flat = False
         self.tile, self.tiled = None, {}
@@ -156,9 +156,7 @@ class KernelText:
             self._arguments()
             self._rows()
             if self.streamed:
-                self.put("#if defined(__SSE2__)")
-                self.put("__builtin_ia32_sfence();")
-                self.put("#endif")
+                self.put("STREAM_FENCE();")
         self._entry()
         return "\n".join(self.lines) + "\n"
 
@@ -193,12 +191,11 @@ class KernelText:
             serial = f"{self.name}_part(ptrs, ints, 0, units, 0, 1, {'shared' if self.cooperate else '0'});"
             size = self._shared_bytes()
             if work is not None and work < 4 * SERIAL_WORK:
-                if self.cooperate:
-                    self.put(f"char* const shared = scratch(1, {2 * size});")
-                self.put(serial)
+                self.put(serial.replace("shared", "0"))
                 return
             if self.cooperate:
-                self.put(f"char* const shared = scratch(1, (int64_t)omp_get_max_threads() * {2 * size});")
+                self.put(f"char* const shared = scratch(1, 64 + (int64_t)omp_get_max_threads() * {2 * size}) + 64;")
+                self.put("*(int*)(shared - 64) = 0; /* threads that have finished */")
             if work is None:
                 self.put(f"if ({total} * {self.cost} < {4 * SERIAL_WORK}) {{ {serial} return; }}")
             self.put("#pragma omp parallel")
@@ -345,7 +342,7 @@ class KernelText:
             if lay.column and (isinstance(s, (loops.Store, loops.Check)) or s.dst in lay.varying):
                 vector.append(i)
             elif isinstance(s, loops.Store):
-                guard = "if (thread == 0) " if self.cooperate else ""
+                guard = "if (thread == 0) " if self.cooperate and not self.alone else ""
                 if s.mask is not None:
                     guard += f"if ({self.value[s.mask]}) "
                 self.put(f"{guard}{self._pointer(s)}[{self.expr(s.index)}] = {self._memory(s.value)};")
@@ -355,7 +352,7 @@ class KernelText:
             else:
                 self._define(i)
         if vector:
-            lead = "if (thread == 0)" if self.cooperate and any(isinstance(body[i], loops.Store) for i in vector) else ""
+            lead = "if (thread == 0)" if self.cooperate and not self.alone and any(isinstance(body[i], loops.Store) for i in vector) else ""
             if lead and any(not isinstance(body[i], (loops.Store, loops.Check)) and body[i].dst in lay.arrays for i in vector):
                 lead = ""  # every thread needs the arrays; all then store the same values
             with self.braces(lead):
@@ -495,13 +492,24 @@ class KernelText:
                 r.offset = slot
                 slot += (2 if r.arg else 1) * (self.block if self.layout.column else 1) * 8
                 r.share()
-            self.put("#pragma omp barrier")
+            if k == self.layout.passes - 1 and self._single_unit():
+                # Nobody waits: the thread that arrives last puts the results together and finishes the row.
+                stop = "{ STREAM_FENCE(); return; }" if self.streamed else "return;"
+                self.put(f"if (__atomic_add_fetch((int*)(shared - 64), 1, __ATOMIC_ACQ_REL) != threads) {stop}")
+                self.alone = True
+            else:
+                self.put("#pragma omp barrier")
             for r in states:
                 r.gather()
         self.put("#undef SHARED")
         for r in states:
             if not self.layout.column:
                 r.settle()
+
+    def _single_unit(self) -> bool:
+        """Whether the whole kernel is one row, or one block of columns."""
+        extent = self.layout.vector.extent
+        return not self.layout.rows and (not self.layout.column or (type(extent) is int and extent <= self.block))
 
     # scans
 

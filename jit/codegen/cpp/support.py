@@ -52,6 +52,11 @@ typedef long long line __attribute__((vector_size(32)));
 typedef long long line __attribute__((vector_size(16)));
 #define STREAM_LINE(d, s) __builtin_ia32_movntdq(d, s)
 #endif
+#ifdef STREAM_LINE
+#define STREAM_FENCE() __builtin_ia32_sfence()
+#else
+#define STREAM_FENCE()
+#endif
 /* A strip written around the cache when it starts at a cache line. */
 template <int BYTES> static inline __attribute__((always_inline)) void stream(void* d, const void* s) {
 #ifdef STREAM_LINE
