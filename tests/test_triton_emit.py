@@ -53,7 +53,9 @@ def interpret(names):
         for dtype in (torch.float32, torch.float16) if name in HALF_TOO else (torch.float32,):
             case = zoo.CASES[name](dtype, 1)
             want = case.expected(case.buffers())
-            for config in configurations(case) if dtype is torch.float32 else [None]:
+            base, *others = configurations(case)
+            turn = names.index(name)  # two of the other ways per kernel, all of them over the zoo; the GPU tests do all for each
+            for config in [base] + [others[(turn + k) % len(others)] for k in (0, 1) if others and dtype is torch.float32]:
                 source = triton_emit.emit(case.kernel, config, interpret=True)
                 buffers = case.buffers()
                 fn, _ = worker.load_function(source.text, source.function)
