@@ -72,7 +72,8 @@ def build_slice(f, i):
 def list_append(f, i):
     value = f.pop()
     target = f.stack[-i.arg]
-    f.s.set_elements(target, target.elements + [value])
+    f.s.set_elements(target, target.load(f.s) + [value])
+    target.changed(f.s, list.append, [value])
 
 
 @op("LIST_EXTEND")
@@ -85,7 +86,8 @@ def list_extend(f, i):
         if f.s.is_exception(raised.value, TypeError):
             raise Unsupported("unpacking a value that is not iterable", kind="argument-error") from None
         raise
-    f.s.set_elements(target, target.elements + values)
+    f.s.set_elements(target, target.load(f.s) + values)
+    target.changed(f.s, list.extend, [TupleValue(values)])
 
 
 @op("LIST_TO_TUPLE")
@@ -97,26 +99,26 @@ def list_to_tuple(f, i):
 def set_add(f, i):
     value = f.pop()
     target = f.stack[-i.arg]
-    f.s.set_field(target, "_entries", {**{value.hash_key(f.s): value}, **target.entries} if value.hash_key(f.s) in target.entries
-                  else {**target.entries, value.hash_key(f.s): value})
+    entries = dict(target.load(f.s))
+    entries.setdefault(value.hash_key(f.s), value)
+    target.update(f.s, entries, set.add, [value])
 
 
 @op("SET_UPDATE")
 def set_update(f, i):
     values = f.pop().items_list(f.s)
     target = f.stack[-i.arg]
-    entries = dict(target.entries)
+    entries = dict(target.load(f.s))
     for v in values:
         entries.setdefault(v.hash_key(f.s), v)
-    f.s.set_field(target, "_entries", entries)
+    target.update(f.s, entries, set.update, [TupleValue(values)])
 
 
 @op("MAP_ADD")
 def map_add(f, i):
     value, key = f.pop(), f.pop()
     target = f.stack[-i.arg]
-    h = key.hash_key(f.s)
-    f.s.set_field(target, "_entries", {**target.entries, h: (target.entries[h][0] if h in target.entries else key, value)})
+    target.plain_setitem(f.s, key, value)
 
 
 def mapping_items(s, mapping):
@@ -136,18 +138,20 @@ def mapping_items(s, mapping):
 def dict_update(f, i):
     pairs = mapping_items(f.s, f.pop())
     target = f.stack[-i.arg]
-    f.s.set_field(target, "_entries", {**target.entries, **dict_of(f.s, pairs).entries})
+    for key, value in pairs:
+        target.plain_setitem(f.s, key, value)
 
 
 @op("DICT_MERGE")
 def dict_merge(f, i):
     pairs = mapping_items(f.s, f.pop())
     target = f.stack[-i.arg]
-    more = dict_of(f.s, pairs).entries
-    repeated = next((k for k in more if k in target.entries), None)
+    present = target.load(f.s)
+    repeated = next((k for k in dict_of(f.s, pairs).entries if k in present), None)
     if repeated is not None:
         raise Unsupported(f"keyword argument {repeated!r} given twice", kind="argument-error")
-    f.s.set_field(target, "_entries", {**target.entries, **more})
+    for key, value in pairs:
+        target.plain_setitem(f.s, key, value)
 
 
 @op("UNPACK_SEQUENCE")
