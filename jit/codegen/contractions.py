@@ -1,8 +1,9 @@
 """The library's matrix products, in the form that is cheapest to call: a rewrite of a graph, and the table of ``out=`` forms.
 
 On CUDA ``linear`` becomes ``mm`` or ``addmm`` on views, which saves the library's own unpacking of it. A product whose rows would
-not start at multiples of 16 bytes is written with a longer row stride: cuBLAS has no fast kernels for unaligned rows (an output of
-2048x50257 in bfloat16 takes 1.7 ms on an H200, and 0.23 ms with aligned rows); the dense copy fuses with what reads it.
+not start at multiples of 16 bytes is split: cuBLAS has no fast kernels for such rows (an output of 2048x50257 in bfloat16 takes
+1.7 ms on an H200, its first 50256 columns 0.23 ms), so the columns up to the last multiple and the few that are left are two
+products, joined by a copy that fuses with what reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..graph.ir import Graph, Node, Output, Ref, TensorType
 # Library calls that can write into memory of the plan's, with the overload that does.
 OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
 ALIGNMENT_BYTES = 16
-WORTH_ALIGNING = 1 << 18  # elements of a product below which an unaligned kernel is as good
+WORTH_SPLITTING = 1 << 18  # elements of a product below which an unaligned kernel is as good
 
 
 def out_form(node) -> str | None:
@@ -64,34 +65,36 @@ def _rewrite(b, n, inputs):
         product = _product(b, bias, flat, b.permute(w, (1, 0)))
         return product if x.type.rank == 2 else b.try_view(product, n.type.shape)
     if n.attrs["target"] == "aten::mm":
-        return _product(b, None, *args) if _padded_width(*(a.type for a in args)) else None
+        return _product(b, None, *args) if _split_at(*(a.type for a in args)) else None
     bias, x, w = args[:3]
-    if bias.type.rank != 1 or any(a != 1 for a in args[3:]) or not _padded_width(x.type, w.type):
+    if bias.type.rank != 1 or any(a != 1 for a in args[3:]) or not _split_at(x.type, w.type):
         return None
     return _product(b, bias, x, w)
 
 
-def _padded_width(x: TensorType, w: TensorType):
-    """The row stride that aligns the product's rows, or None where they are aligned or it would not pay."""
+def _split_at(x: TensorType, w: TensorType):
+    """The column at which to split a product, or None where its rows are aligned or it would not pay."""
     unit = ALIGNMENT_BYTES // x.dtype.itemsize
     m, n = x.shape[0], w.shape[1]
     if type(n) is not int or n % unit == 0 or x.dtype not in (torch.float16, torch.bfloat16):
         return None
-    if dims.hint(m) * n < WORTH_ALIGNING:
+    if dims.hint(m) * n < WORTH_SPLITTING:
         return None
-    return (n + unit - 1) // unit * unit
+    return n // unit * unit
 
 
 def _product(b, bias, x, w) -> Node:
     """``x @ w + bias`` of rank 2, dense."""
-    dense = TensorType.contiguous((x.type.shape[0], w.type.shape[1]), x.type.dtype, x.type.device)
-    width = _padded_width(x.type, w.type)
-    if width is None:
+    m, n = x.type.shape[0], w.type.shape[1]
+
+    def dense(width):
+        return TensorType.contiguous((m, width), x.type.dtype, x.type.device)
+
+    at = _split_at(x.type, w.type)
+    if at is None:
         if bias is None:
-            return b.aten("aten::mm", "", (x, w), dense)
-        return b.aten("aten::addmm", "", (bias, x, w, 1, 1), dense)
-    loose = b.aten("aten::mm", "", (x, w), dense.replace(strides=(width, 1)))
-    if bias is None:
-        return b.clone(loose, dense.strides)
-    total = b.add(loose, bias)
-    return total if total.type == dense else b.clone(total, dense.strides)
+            return b.aten("aten::mm", "", (x, w), dense(n))
+        return b.aten("aten::addmm", "", (bias, x, w, 1, 1), dense(n))
+    parts = [b.aten("aten::mm", "", (x, b.slice(w, 1, start, width)), dense(width)) for start, width in ((0, at), (at, n - at))]
+    joined = b.emit("cat", tuple(parts), {"dim": 1})
+    return joined if bias is None else b.add(joined, bias)

@@ -164,9 +164,29 @@ def _drop_old(parent: str, keep: str):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def _ready_in_home(key: str) -> str | None:
+    """The library in the default cache folder, if it was built there already and nobody else can have written it."""
+    home = config.OPTIONS["cache_dir"].default
+    folder = os.path.join(home, "runtime", key)
+    library = os.path.join(folder, MODULE + ".so")
+    try:
+        for part in (home, os.path.dirname(folder), folder):
+            _check_owner(part)
+    except OSError:
+        return None
+    return library if _intact(library) else None
+
+
 def library_path() -> str:
-    """Path of the built library, building it if need be. Raises CompileError when it cannot be built."""
+    """Path of the built library, building it if need be. Raises CompileError when it cannot be built.
+
+    A build in the default cache folder serves all kernel caches: it depends on nothing that they hold.
+    """
     key = digest()
+    ready = _ready_in_home(key)
+    if ready is not None:
+        os.utime(os.path.dirname(ready))
+        return ready
     try:
         os.makedirs(config.cache_dir, mode=0o700, exist_ok=True)
         folder = os.path.join(config.cache_dir, "runtime", key)
