@@ -25,6 +25,14 @@ def _set_dict_entry(obj, name, value):
     object.__setattr__(obj, name, value)
 
 
+class CyclicValue(Unsupported):
+    """A value made while capturing contains itself."""
+
+    def __init__(self, value, key):
+        super().__init__(f"{value.describe()} that contains itself leaves the captured region", kind="cyclic-value")
+        self.key = key
+
+
 def loadable(source) -> bool:
     """True when ``load_source`` can push the object without a descriptor lookup."""
     return all(not isinstance(step, (src.TypeAttr, src.ClassAttr)) for step in src.path(source))
@@ -90,15 +98,42 @@ class Emitter:
             self.cmd("load_fast", name)
             return
         if key in self.building:
-            raise Unsupported(f"{value.describe()} that contains itself leaves the captured region", kind="cyclic-value")
+            raise CyclicValue(value, key)
         self.building.add(key)
-        start = len(self.commands)
-        value.emit(self)
+        start, known = len(self.commands), len(self.memo)
+        try:
+            value.emit(self)
+        except CyclicValue as cycle:
+            self.building.discard(key)
+            if cycle.key != key or not isinstance(value, (ListValue, DictValue)) or value.cls not in (list, dict):
+                raise
+            del self.commands[start:]
+            for name in list(self.memo)[known:]:
+                del self.memo[name]
+            self.build_in_steps(value, key)
+            return
         self.building.discard(key)
         made = [name for name, _ in self.commands[start:]]
         if key not in self.memo and made not in (["load_fast"], ["load_const"]) and not value.is_const():
             self.remember(key)
             self.keep_alive(value)
+
+    def build_in_steps(self, value, key):
+        """A new list or dict that contains itself: made empty, then filled."""
+        self.cmd("build_list" if value.cls is list else "build_dict", 0)
+        self.remember(key)
+        self.keep_alive(value)
+        name = self.memo[key]
+        rows = [(list.append, [v]) for v in value.elements] if value.cls is list else [
+            (dict.__setitem__, [k, v]) for k, v in value.entries.values()]
+        for method, arguments in rows:
+            self.push_null()
+            self.load_const(method)
+            self.cmd("load_fast", name)
+            for v in arguments:
+                self.load(v)
+            self.cmd("call", 1 + len(arguments), ())
+            self.cmd("pop")
 
     def load_constant(self, value: Constant):
         """A plain object: itself where it is known or guarded already, else from where it came, without a guard on its value."""

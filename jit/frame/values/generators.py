@@ -5,8 +5,12 @@ from __future__ import annotations
 import types
 
 from ...errors import Unsupported
+from ..decode import decode
+from ..resume import make_generator
 from .base import Raised, Value
 from .constant import Constant
+from .containers import TupleValue
+from .functions import CellValue
 from .iterators import IteratorValue
 
 
@@ -76,12 +80,66 @@ class GeneratorValue(IteratorValue):
             return GeneratorMethod(self, name)
         return super().getattr(s, name)
 
-    def rest(self, s):
-        raise Unsupported("a generator made while capturing leaves the captured region", kind="generator-escapes",
-                          hint="consume it inside, or return a list")
+    def emit(self, e):
+        """A real generator that stands where this one does."""
+        from ..executor import NULL
+        from ..opcodes.exceptions import Previous
+
+        frame = self.frame
+        if self.state == "done":
+            e.call_const(_finished_generator, [])
+            return
+        if self.state == "running":
+            raise Unsupported("a generator that is running leaves the captured region", kind="generator-escapes")
+        code, index, suspended = frame.fn.code, frame.pc, self.state == "suspended"
+        decoded = decode(code)
+        if not suspended:
+            index = decoded.body
+        stack = frame.stack[:-1] if suspended else []
+        if any(isinstance(v, Previous) for v in stack):
+            raise Unsupported("a generator inside an exception handler leaves the captured region", kind="generator-escapes")
+        live = decoded.live_locals(index)
+        cells = code.co_cellvars + code.co_freevars
+        if not suspended:  # the setup has not run yet
+            for name in code.co_cellvars:
+                if name not in frame.cells:
+                    value = frame.locals.get(name)
+                    frame.cells[name] = CellValue() if value is None else CellValue(value)
+        names = [n for n in frame.locals if n in live and n not in cells]
+        resume = make_generator(code, index, names, len(stack), [v is NULL for v in stack], suspended)
+        arguments = [frame.locals[what] if kind == "local" else stack[what] for kind, what in resume.params]
+        e.call_const(_generator, [Literal(resume.code), Literal(frame.globals), TupleValue([frame.cells[n] for n in resume.freevars]),
+                                  TupleValue(arguments), Literal(suspended)])
 
     def describe(self):
         return f"generator {self.frame.fn.qualname}"
+
+
+class Literal(Value):
+    """An object that emitted code takes by identity."""
+
+    def __init__(self, obj):
+        self.obj = obj
+
+    def is_const(self):
+        return True
+
+    def emit(self, e):
+        e.load_const(self.obj)
+
+
+def _generator(code, namespace, cells, arguments, started):
+    """A generator made from the code of ``make_generator``."""
+    generator = types.FunctionType(code, namespace, code.co_name, None, cells)(*arguments)
+    if started:
+        next(generator)
+    return generator
+
+
+def _finished_generator():
+    generator = (None for _ in ())
+    generator.close()
+    return generator
 
 
 class GeneratorMethod(Value):
