@@ -290,7 +290,7 @@ def test_duplicates_are_emitted_and_compiled_once():
 
 
 def test_large_outputs_are_right_with_streaming_stores():
-    n = 4_000_037
+    n = 9_000_037
     b = loops.KernelBuilder()
     i = b.axis(n)
     x, out = b.buffer(F32), b.buffer(F32, "out")

@@ -20,7 +20,7 @@ from jit.codegen.cpp.support import TILE
 from jit.graph import dims
 
 SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
-STREAM_BYTES = 12 << 20  # outputs from this size on are written around the cache
+STREAM_BYTES = 32 << 20  # outputs from this size on are written around the cache; below, the next kernel finds them there (measured)
 BLOCK = 1024  # vector positions per block in column mode
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
 PREFETCH_BYTES = 256 << 10  # rows up to this size are prefetched while the one before is worked on
