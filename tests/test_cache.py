@@ -1,6 +1,7 @@
 """The kernel cache and the C++ toolchain: many processes, corruption, folders that cannot be used, and compiler failures."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -88,8 +89,6 @@ def test_an_unusable_folder_gives_one_warning_and_a_temporary_folder(tmp_path):
 
 def test_a_folder_taken_away_later(folder):
     cache.put(cache.key("x"), b"1")
-    import shutil
-
     shutil.rmtree(folder)
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         cache.put(cache.key("y"), b"2")
@@ -150,7 +149,8 @@ def test_several_units_in_one_build(folder):
     assert [call(p) for p in paths] == [3, 4, 3]
 
 
-def test_a_compiler_error_carries_its_output(folder):
+def test_a_compiler_error_carries_its_output(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(CompileError, match="(?s)exit status.*error:.*set CXX"):
         toolchain.build(["this is not C++"])
 
