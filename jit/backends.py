@@ -8,6 +8,7 @@ from typing import Callable
 from . import logs
 from .runtime import native
 
+ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
 _graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
 
 
@@ -48,14 +49,16 @@ def _bound(fn, tensors):
 
 def compile_native(graph, examples) -> Plan:
     """Optimise, schedule, generate and load kernels."""
-    from .codegen import compile_graph
+    from .codegen import Options, compile_graph
     from .graph.passes import optimize
+    from .graph.passes.contractions import rewrite_contractions
 
     with logs.timed("passes"):
-        graph = optimize(graph) or graph
+        graph = rewrite_contractions(optimize(graph))
     if _graph_log:
         _graph_log(graph.python())
-    compiled = compile_graph(graph)
+    unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
+    compiled = compile_graph(graph, Options(unaligned=unaligned))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")

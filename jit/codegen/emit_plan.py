@@ -7,9 +7,19 @@ import torch
 from ..graph import dims
 from ..graph.ir import Ref
 from . import indexing, memory
-from .contractions import out_form
 from .indexing import VIEWS, base_of
 from .lower import ERROR
+
+
+# Library calls that can write into memory of the plan's, with the overload that does.
+OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
+
+
+def out_form(node) -> str | None:
+    """The overload of a library call that writes into a given tensor, or None."""
+    if node.op != "aten_call" or isinstance(node.type, tuple):
+        return None
+    return OUT_FORMS.get((node.attrs["target"], node.attrs["overload"]))
 
 
 class _PlanWriter:

@@ -12,7 +12,7 @@ from .. import logs
 from ..graph.ir import TensorType, same_ints
 from . import fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
-from .contractions import out_form, rewrite_contractions
+from .emit_plan import emit, out_form
 from .layout import channels_last
 from .prepare import prepare
 from .registers import Registers
@@ -94,7 +94,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
-        self.graph = prepare(rewrite_contractions(graph))
+        self.graph = prepare(graph)
         self.regs = Registers(self.graph.inputs)
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs
@@ -142,7 +142,7 @@ class Planner:
                 self.home[node] = t
                 for result in results.get(node, ()) if isinstance(node.type, tuple) else (node,):
                     self._extern_storage(result).first = t
-                if out_form(node):
+                if out_form(node):  # it writes into memory of ours
                     self.storages[node].nbytes = memory.storage_numel(node.type) * node.type.dtype.itemsize
                 aliases = returns_alias(node)
                 for i in node.inputs:
@@ -363,7 +363,6 @@ class Planner:
     # the plan
 
     def finish(self) -> CompiledGraph:
-        from .emit_plan import emit
 
         plan = emit(self)
         kernels = {k.name: k for k in self.named.values()}

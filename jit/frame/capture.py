@@ -38,7 +38,7 @@ class Captured:
         plan: what the rewritten function calls.
         breaks: records of what could not be captured.
         inputs: sources of the graph inputs, in order.
-        predicates: facts on symbolic sizes; ``origins`` says what each symbol stands for.
+        predicates, strides: facts on symbolic sizes; ``origins`` says what each symbol stands for.
     """
 
     target: types.FunctionType | None
@@ -49,6 +49,7 @@ class Captured:
     inputs: list = dataclasses.field(default_factory=list)
     predicates: list = dataclasses.field(default_factory=list)
     origins: dict = dataclasses.field(default_factory=dict)
+    strides: list = dataclasses.field(default_factory=list)
 
 
 class Capture:

@@ -39,6 +39,7 @@ class Session(Calls):
         self.by_source: dict = {}
         self.keep: list = []
         self.inputs: list[TensorValue] = []
+        self.stride_conditions: list[tuple] = []
         self.tensors: dict[int, TensorValue] = {}
         self.globals_written: dict[tuple, Value] = {}
         self.class_written: dict[tuple, Value] = {}
@@ -59,10 +60,10 @@ class Session(Calls):
 
     def checkpoint(self):
         return (len(self.undo), len(self.effects), self.guards.checkpoint(), self.tracer.checkpoint(), len(self.inputs), len(self.frames),
-                len(self.current_exception))
+                len(self.current_exception), len(self.stride_conditions))
 
     def rollback(self, mark):
-        undo, effects, guards, tracer, inputs, frames, exceptions = mark
+        undo, effects, guards, tracer, inputs, frames, exceptions, strides = mark
         while len(self.undo) > undo:
             holder, key, old, is_entry = self.undo.pop()
             if not is_entry:
@@ -73,6 +74,7 @@ class Session(Calls):
                 holder[key] = old
         del self.effects[effects:]
         del self.inputs[inputs:]
+        del self.stride_conditions[strides:]
         del self.frames[frames:]
         del self.current_exception[exceptions:]
         # guards stay: a fact that was used before a break still decided where the break was
@@ -314,10 +316,12 @@ class Session(Calls):
 
     def tensor_input(self, value: TensorValue):
         """Make a real tensor a graph input, guarded by its metadata."""
-        from .tensor_guards import guard_tensor
+        from .tensor_guards import check_supported, guard_tensor
 
-        dims = guard_tensor(self, value)
+        check_supported(value.obj)
+        dims = set() if self.dynamic is None else self.dynamic.tensor_dims(value.source, value.obj)
         handle = self.tracer.input(value.obj, value.source, dims)
+        guard_tensor(self, value, handle.node.type)
         self.inputs.append(value)
         self.tensors[id(handle)] = value
         self.keep.append(handle)

@@ -1,18 +1,20 @@
-"""The guard of a tensor that becomes a graph input, and the choice of the dims that are symbols."""
+"""The guard of a tensor that becomes a graph input."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import torch
 
 from ..errors import Unsupported
 from ..runtime.guards import TensorSpec
 
+ALIGNMENT = 16  # bytes; CUDA kernels use wide loads from inputs that are aligned so
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
-def guard_tensor(s, value) -> set[int]:
-    """Guard the metadata of a real tensor; -> the dims whose sizes are to be symbols."""
-    tensor = value.obj
+def check_supported(tensor: torch.Tensor):
+    """Raise Unsupported for a tensor that cannot be a graph input."""
     if type(tensor) not in PLAIN_CLASSES:
         raise Unsupported(f"tensor subclass {type(tensor).__name__}", kind="tensor-subclass",
                           hint="compile the function that works on plain tensors")
@@ -22,9 +24,24 @@ def guard_tensor(s, value) -> set[int]:
         raise Unsupported("a tensor with its conjugate or negative bit set", kind="tensor-bits", hint="call resolve_conj() first")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise Unsupported("a tensor inside a torch.func transform", kind="functorch")
-    dims = set() if s.dynamic is None else s.dynamic.tensor_dims(value.source, tensor)
-    if value.source is not None:
-        if value.source.watched:
-            s.guards.add(value.source, "is", tensor)
-        s.guards.add(value.source, "tensor", TensorSpec.of(tensor, dynamic_dims=tuple(sorted(dims))))
-    return dims
+
+
+def guard_tensor(s, value, type_):
+    """Guard the metadata of a real tensor as its graph type has it: sizes and strides that are symbolic stay free, and a stride
+    that is an expression over sizes becomes a condition (``s.stride_conditions``)."""
+    tensor, source = value.obj, value.source
+    if source is None:
+        return
+    if source.watched:
+        s.guards.add(source, "is", tensor)
+
+    def fixed(values):
+        return tuple(v if type(v) is int else None for v in values)
+
+    spec = dataclasses.replace(TensorSpec.of(tensor), sizes=fixed(type_.shape), strides=fixed(type_.strides))
+    if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT == 0:
+        spec = dataclasses.replace(spec, align=ALIGNMENT)
+    s.guards.add(source, "tensor", spec)
+    for dim, stride in enumerate(type_.strides):
+        if type(stride) is not int:
+            s.stride_conditions.append((source, dim, stride))

@@ -1,4 +1,4 @@
-"""The library's matrix products, in the form that is cheapest to call: a rewrite of a graph, and the table of ``out=`` forms.
+"""The library's matrix products in the form that is cheapest to call.
 
 On CUDA ``linear`` becomes ``mm`` or ``addmm`` on views, which saves the library's own unpacking of it. A product whose rows would
 not start at multiples of 16 bytes is split: cuBLAS has no fast kernels for such rows (an output of 2048x50257 in bfloat16 takes
@@ -10,21 +10,12 @@ from __future__ import annotations
 
 import torch
 
-from ..graph import dims
-from ..graph.build import Builder
-from ..graph.ir import Graph, Node, Output, Ref, TensorType
+from jit.graph import dims
+from jit.graph.build import Builder
+from jit.graph.ir import Graph, Node, Output, Ref, TensorType
 
-# Library calls that can write into memory of the plan's, with the overload that does.
-OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
 ALIGNMENT_BYTES = 16
 WORTH_SPLITTING = 1 << 18  # elements of a product below which an unaligned kernel is as good
-
-
-def out_form(node) -> str | None:
-    """The overload of a library call that writes into a given tensor, or None."""
-    if node.op != "aten_call" or not isinstance(node.type, TensorType):
-        return None
-    return OUT_FORMS.get((node.attrs["target"], node.attrs["overload"]))
 
 
 def rewrite_contractions(graph: Graph) -> Graph:
