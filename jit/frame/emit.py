@@ -367,6 +367,14 @@ class Emitter:
                 self.cmd("call", 3, ())
                 self.cmd("pop")
 
+    def run_on_top(self, fn):
+        """``fn(top of the stack)``, for its effect."""
+        self.cmd("copy", 1)
+        self.load_const(fn)
+        self.cmd("swap", 2)
+        self.cmd("call_on_stack", 1)
+        self.cmd("pop")
+
     def replay(self, effects):
         """Do the logged changes, in order."""
         for fn, args in effects:

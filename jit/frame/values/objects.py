@@ -368,6 +368,8 @@ class ObjectValue(Value):
             return
         if issubclass(self.cls, BaseException):
             e.build_object(self, self.cls.__new__, [s_class(self.cls), *self.init_args])
+            if self.was_raised:
+                e.run_on_top(give_traceback)
         else:
             base = next(c for c in self.cls.__mro__ if not c.__flags__ & (1 << 9))  # the first class not made by a class statement
             if base is not object:
@@ -394,6 +396,15 @@ class SymbolicKey:
 
         other = other.value if isinstance(other, SymbolicKey) else self.session.from_python(other)
         return operators.same_or_equal(self.session, self.value, other)
+
+
+def give_traceback(error):
+    """Raise and catch a rebuilt exception that had been raised while capturing: those have tracebacks."""
+    context = error.__context__
+    try:
+        raise error
+    except BaseException:
+        error.__context__ = context
 
 
 class TracebackValue(Value):
