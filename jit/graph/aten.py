@@ -6,7 +6,7 @@ import torch
 
 from jit.errors import EagerRaises, JitError, Unsupported
 from jit.graph import registry
-from jit.graph.build import is_number, scalar_dtype
+from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.ir import Node, TensorType
 
@@ -179,14 +179,17 @@ def call(b, name: str, args, kwargs, only=None):
 
 def record(b, o: Overload, values):
     """An ``aten_call`` of overload ``o`` with all arguments given."""
+    if o.device_index is not None:
+        given = values[o.device_index]
+        if given is not None or next(_nodes(values), None) is None:
+            values = list(values)
+            values[o.device_index] = resolve_device(given, torch.get_default_device())
     rule = registry.EXTERNS.get(o.base)
     types = NotImplemented
     if rule is not None:
         types = rule(*[_as_type(v) for v in values])
     if types is NotImplemented:
         types, values = _meta_types(o, values)
-    if o.random:
-        values = list(values)
     is_list = o.returns == ["List[Tensor]"]
     if isinstance(types, list):
         types = tuple(types)

@@ -18,6 +18,19 @@ _NUMBER = (bool, int, float, complex, Dim)
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
 
 
+def resolve_device(device, default: torch.device) -> torch.device:
+    """A device argument (None, a name, an index) as a device with an index where its kind has several."""
+    if device is None:
+        device = default
+    elif isinstance(device, int):
+        device = torch.device("cuda", device)
+    else:
+        device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return default if default.type == "cuda" and default.index is not None else torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 def is_float(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point
 

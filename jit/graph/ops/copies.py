@@ -6,7 +6,7 @@ import torch
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.build import is_number, promote_dtypes, scalar_dtype
+from jit.graph.build import is_number, promote_dtypes, resolve_device, scalar_dtype
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
@@ -17,7 +17,7 @@ from jit.graph.registry import op
 def to_type(b, self, dtype=None, device=None, copy=False, memory_format=None):
     """The input itself when nothing changes and no copy is wanted."""
     dtype = dtype or self.dtype
-    device = _device(device, self.device)
+    device = resolve_device(device, self.device)
     if memory_format is None or memory_format is torch.preserve_format:
         strides = layout.preserved_strides(self.type)
         same_layout = True
@@ -44,17 +44,6 @@ def is_format(t: TensorType, memory_format) -> bool:
     if memory_format is torch.contiguous_format:
         return t.is_contiguous
     return t.rank == (4 if memory_format is torch.channels_last else 5) and layout.is_channels_last(t.shape, t.strides)
-
-
-def _device(device, default: torch.device) -> torch.device:
-    if device is None:
-        return default
-    device = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
-    if device.type == "cuda" and device.index is None:
-        if default.type == "cuda":
-            return default
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 @op("to", alias=True)

@@ -6,10 +6,9 @@ import torch
 
 from jit.errors import Unsupported
 from jit.graph import layout as rules
-from jit.graph.build import is_number, scalar_dtype
+from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, ceil_div
 from jit.graph.ir import Node
-from jit.graph.ops.copies import _device
 from jit.graph.registry import op
 
 CPU = torch.device("cpu")
@@ -39,7 +38,7 @@ def _filled(value):
         if layout not in (None, torch.strided):
             return NotImplemented
         shape = _size(size)
-        node = b.full(shape, value, _dtype_or_default(dtype), _device(device, _default_device()))
+        node = b.full(shape, value, _dtype_or_default(dtype), resolve_device(device, _default_device()))
         if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
             node.type = node.type.replace(strides=rules.format_strides(node.type, memory_format))
         return node
@@ -57,7 +56,7 @@ op("empty")(_filled(0))
 def full(b, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="requires-grad")
-    device = _device(device, _default_device())
+    device = resolve_device(device, _default_device())
     if isinstance(fill_value, Node):
         value = fill_value if dtype is None else b.cast(fill_value, dtype)
         return b.clone(b.expand(value, _size((size,))), rules.contiguous_strides(_size((size,))))
@@ -77,7 +76,7 @@ def full_like(b, self, fill_value, *, dtype=None, layout=None, device=None, requ
         raise Unsupported("a new tensor that requires grad", kind="requires-grad")
     if isinstance(fill_value, Node):
         return b.clone(b.expand(b.cast(fill_value, dtype or self.dtype), self.shape), rules.format_strides(self.type, memory_format))
-    node = b.full(self.shape, fill_value, dtype or self.dtype, _device(device, self.device))
+    node = b.full(self.shape, fill_value, dtype or self.dtype, resolve_device(device, self.device))
     node.type = node.type.replace(strides=rules.format_strides(self.type, memory_format))
     return node
 
@@ -91,7 +90,7 @@ def _new(value):
     def expand(b, self, *size, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
         if requires_grad:
             raise Unsupported("a new tensor that requires grad", kind="requires-grad")
-        return b.full(_size(size), value, dtype or self.dtype, _device(device, self.device))
+        return b.full(_size(size), value, dtype or self.dtype, resolve_device(device, self.device))
 
     return expand
 
@@ -105,12 +104,12 @@ op("new_empty")(_new(0))
 def new_full(b, self, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="requires-grad")
-    return b.full(_size((size,)), fill_value, dtype or self.dtype, _device(device, self.device))
+    return b.full(_size((size,)), fill_value, dtype or self.dtype, resolve_device(device, self.device))
 
 
 @op("empty_strided")
 def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
-    node = b.full(tuple(size), 0, _dtype_or_default(dtype), _device(device, _default_device()))
+    node = b.full(tuple(size), 0, _dtype_or_default(dtype), resolve_device(device, _default_device()))
     node.type = node.type.replace(strides=tuple(stride))
     return node
 
@@ -122,7 +121,7 @@ def arange(b, start, end=None, step=1, *, dtype=None, layout=None, device=None, 
     values = (start, end, step)
     if not all(is_number(v) for v in values):
         raise Unsupported("arange with tensors as bounds", "use ints", kind="data-dependent")
-    device = _device(device, _default_device())
+    device = resolve_device(device, _default_device())
     whole = all(isinstance(v, (int, Dim)) for v in values)
     if dtype is None:
         dtype = torch.int64 if whole else torch.get_default_dtype()
@@ -145,7 +144,7 @@ def arange(b, start, end=None, step=1, *, dtype=None, layout=None, device=None, 
 
 @op("eye")
 def eye(b, n, m=None, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
-    device = _device(device, _default_device())
+    device = resolve_device(device, _default_device())
     m = n if m is None else m
     rows, cols = b.iota(n, device=device), b.iota(m, device=device)
     return b.cast(b.eq(b.unsqueeze(rows, 1), b.unsqueeze(cols, 0)), _dtype_or_default(dtype))
@@ -180,7 +179,7 @@ def tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=
         return t.call_op("to", (data,), {"dtype": dtype or data.dtype, "device": device or data.device})
     if type(data) is Dim or isinstance(data, (list, tuple)) and any(type(v) is Dim for v in data):
         b = t.builder
-        where = _device(device, _default_device())
+        where = resolve_device(device, _default_device())
         if type(data) is Dim:
             return t.fresh(b.full((), data, dtype or torch.int64, where))
         parts = [b.full((1,), v, dtype or torch.int64, where) for v in data]
@@ -189,7 +188,7 @@ def tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=
         raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent")
     value = torch.tensor(data, dtype=dtype)
     handle = t.constant(value)
-    device = _device(device, _default_device())
+    device = resolve_device(device, _default_device())
     if device != value.device:
         b = t.builder
         if value.dim() == 0:

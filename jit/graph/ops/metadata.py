@@ -70,7 +70,7 @@ def type_(t, self, dtype=None, non_blocking=False):
         if isinstance(dtype, torch.dtype):
             return t.call_op("to", (self,), {"dtype": dtype})
         raise Unsupported("Tensor.type with a type name", "use Tensor.to", kind="tensor-type")
-    example = torch.empty(0, dtype=self.dtype)
+    example = torch.empty(0, dtype=self.dtype, device="cpu")
     prefix = "torch." if self.device.type == "cpu" else f"torch.{self.device.type}."
     return prefix + example.type()[len("torch.") :]
 

@@ -151,7 +151,9 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
     n, c = self.shape[:2]
     if not c % num_groups == 0:
         raise RuntimeError(f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(self.shape)} and num_groups={num_groups}")
-    out = layout.channels_last_strides(self.shape) if layout.memory_format(self.type) == "channels_last" else contiguous_strides(self.shape)
+    # Only the CPU kernel keeps channels-last.
+    keep = self.device.type == "cpu" and layout.memory_format(self.type) == "channels_last"
+    out = layout.channels_last_strides(self.shape) if keep else contiguous_strides(self.shape)
     x = b.opmath(self)
     grouped = b.reshape(x, (n, num_groups, c // num_groups) + self.shape[2:])
     _, centred, var = _moments(b, grouped, tuple(range(2, grouped.type.rank)))
