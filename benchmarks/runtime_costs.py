@@ -5,6 +5,7 @@
 Prints microseconds per call (the best of five rounds, process time). No compiled code but one 8-element kernel is involved.
 """
 
+import argparse
 import ctypes
 import os
 import subprocess
@@ -133,6 +134,7 @@ def deep_tree(blocks=36):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     small_calls()
     deep_tree()

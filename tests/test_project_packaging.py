@@ -100,4 +100,4 @@ def test_make_help_lists_the_targets():
 
 @pytest.mark.parametrize("script", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "benchmarks").glob("[a-z]*.py")))
 def test_benchmarks_have_help(python, script):
-    assert "--device" in python(script, "--help").stdout
+    assert python(script, "--help").stdout.startswith("usage: ")
