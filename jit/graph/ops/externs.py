@@ -247,7 +247,7 @@ def sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> bool:
         return False
     if q.dtype in (torch.float16, torch.bfloat16):
         return width % 8 == 0
-    return q.dtype is torch.float32 and mask is not None and width % 4 == 0 and not enable_gqa
+    return q.dtype is torch.float32 and width % 4 == 0 and not enable_gqa
 
 
 @op("einsum", raw=True)
