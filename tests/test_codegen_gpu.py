@@ -57,6 +57,24 @@ def test_mutation_and_unaligned_input():
     torch.testing.assert_close(compiled.call(x)[0], x.exp())
 
 
+def test_inputs_at_odd_addresses():
+    from jit.graph.ir import Output
+
+    base, other = torch.randn(4097, device="cuda"), torch.randn(4096, device="cuda")
+    x = base[1:]
+    compiled = compile_graph(trace(lambda b, x, y: [Output(b.add(x, y), 0), Output(b.exp(y)), Output(b.slice(x, 0, 2, 5))], [x, other]))
+    want = x + other
+    out, view = compiled.call(x, other)
+    torch.testing.assert_close(x, want)
+    torch.testing.assert_close(out, other.exp())
+    assert view.data_ptr() == x[2:].data_ptr()
+    y = torch.randn(4097, device="cuda")[1:]
+    want = other + y
+    out, _ = compiled.call(other, y)
+    torch.testing.assert_close(other, want)
+    torch.testing.assert_close(out, y.exp())
+
+
 def test_cpu_scalar_operand():
     check(lambda b, x, y: b.mul(x, y), *cuda((64,)), torch.tensor(2.5), native=True)
 

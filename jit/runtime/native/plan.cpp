@@ -103,12 +103,14 @@ PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyOb
   {
     NoGil gil;
     if (p.has_aten || p.has_gpu || run.input_bytes() >= kReleaseGilBytes) gil.release();
+    if (p.has_gpu) run.realign();
     if (p.has_aten) {
       c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
       run.run(device, stream);
     } else {
       run.run(device, stream);
     }
+    if (p.has_gpu) run.restore();
   }
   run.bump_versions();
 

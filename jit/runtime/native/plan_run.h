@@ -174,6 +174,31 @@ class Run {
     }
   }
 
+  // GPU kernels assume that pointers are multiples of 16. An input that is not lies in aligned memory of ours while the plan runs.
+  void realign() {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+    for (int i = 0; i < p_.n_inputs; ++i) {
+      const Tensor& t = slots_[i].tensor;
+      if (!t.is_cuda() || reinterpret_cast<uintptr_t>(t.unsafeGetTensorImpl()->data()) % 16 == 0) continue;
+      Tensor copy = new_tensor(new_storage((size_t)extent_bytes(t.sizes(), t.strides(), (int64_t)t.itemsize()), t.device()), t.dtype(), t.device(), t.sizes(), t.strides(), 0);
+      copy.copy_(t);
+      realigned_.emplace_back(i, t);
+      slots_[i].clear();
+      slots_[i].tensor = std::move(copy);
+    }
+  }
+
+  // Puts the inputs back that ``realign`` replaced, with what the plan has written to them.
+  void restore() {
+    if (realigned_.empty()) return;
+    c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+    for (auto& [i, original] : realigned_) {
+      if (std::find(p_.mutates.begin(), p_.mutates.end(), i) != p_.mutates.end()) original.copy_(slots_[i].tensor);
+      slots_[i].clear();
+      set_input(i, original);
+    }
+  }
+
   void bump_versions() {
     for (int32_t i : p_.mutates) {
       const Tensor& t = slots_[i].tensor;
@@ -188,7 +213,10 @@ class Run {
     if (root >= 0 && slot >= p_.n_inputs && s.desc) {
       c10::SmallVector<int64_t, 8> sizes, strides;
       shape(*s.desc, sizes, strides);
-      return at::as_strided(root_tensor(root), sizes, strides, s.offset);
+      int64_t offset = s.offset;
+      for (auto& [i, original] : realigned_)
+        if (i == root) offset += original.storage_offset();
+      return at::as_strided(root_tensor(root), sizes, strides, offset);
     }
     return tensor(s);
   }
@@ -335,6 +363,7 @@ class Run {
   int64_t inline_regs_[kInlineRegs];
   std::unique_ptr<int64_t[]> heap_regs_;
   int64_t* regs_;
+  std::vector<std::pair<int32_t, Tensor>> realigned_;
   int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };
 
