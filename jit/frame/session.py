@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 import types
 
@@ -42,6 +43,7 @@ class Session(Calls):
         self.stride_conditions: list[tuple] = []
         self.tensors: dict[int, TensorValue] = {}
         self.globals_written: dict[tuple, Value] = {}
+        self.touched: dict[Value, bool] = {}  # real objects that the program has changed
         self.class_written: dict[tuple, Value] = {}
         self.grad_mode = torch.is_grad_enabled()
         self.frames: list = []
@@ -50,7 +52,7 @@ class Session(Calls):
 
     def close(self):
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
-        for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written, self.class_written,
+        for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written, self.class_written, self.touched,
                      self.frames, self.current_exception):
             held.clear()
         vars(self.tracer).clear()  # its handles refer to it
@@ -101,12 +103,22 @@ class Session(Calls):
         self.effects.append((fn, list(args)))
 
     def touch(self, value):
-        """A real container is about to change: other arguments of its class must be other objects."""
-        if value.source is None or value.source.watched:
+        """A real object is about to change: what is read or changed besides must be other objects on later calls too."""
+        if value.source is None or value in self.touched:
             return
+        self.undo.append((self.touched, value, _ABSENT, True))
+        self.touched[value] = True
         for other in list(self.by_object.values()):
-            if other is not value and isinstance(other, ContainerValue) and other.cls is value.cls and other.source is not None and not other.source.watched:
-                self.guards.add(value.source, "distinct", other.source)
+            self.keep_apart(value, other)
+
+    def keep_apart(self, changed, other):
+        """Guard that two real objects of one class stay two. Objects of a module tree are taken to: pairs of them are too many."""
+        if other is changed or not isinstance(other, ObjectValue) or other.cls is not changed.cls or other.source is None:
+            return
+        if changed.source.watched and other.source.watched and changed.cls not in (list, set, collections.deque):
+            return
+        if changed.source.base is not None or other.source.base is not None or not (changed.source.watched and other.source.watched):
+            self.guards.add(changed.source, "distinct", other.source)
 
     # -- real objects to values -----------------------------------------------------------------------------------
 
@@ -129,6 +141,8 @@ class Session(Calls):
                 value = self._make(obj, source)
                 self.by_object[id(obj)] = value
                 self.keep.append(obj)
+                for changed in self.touched:
+                    self.keep_apart(changed, value)
             elif source is not None:
                 value = self._again(obj, value, source)
         if source is not None:

@@ -384,12 +384,12 @@ def signature(s, args, kwargs):
     target = args[0]
     if isinstance(target, MethodValue):
         fn, owner = target.fn, target.owner
-        real = fn.pin(s)
+        real = fn.pin_object(s)
         obj = inspect.signature(real)
         parameters = list(obj.parameters.values())[1:]
         obj = obj.replace(parameters=parameters)
     else:
-        obj = inspect.signature(target.pin(s))
+        obj = inspect.signature(target.pin_object(s) if isinstance(target, FunctionValue) else target.pin(s))
     return s.wrap(obj, src.Const(obj, "signature"))
 
 

@@ -109,6 +109,7 @@ def wrap_iterator_over_iterators(s, obj, source):
 
 @wrapper(slice)
 def wrap_slice(s, obj, source):
+    s.guards.add(source, "type_is", slice)
     return SliceValue(*(s.wrap(getattr(obj, n), src.GetAttr(source, n) if source is not None else None) for n in ("start", "stop", "step")))
 
 

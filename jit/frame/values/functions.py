@@ -80,13 +80,30 @@ class FunctionValue(ObjectValue):
         return types.FunctionType
 
     def pin(self, s):
-        if self.source is not None:
+        """Guard what the function does: which object it is, or, for a nested function given as an argument, its code."""
+        if self.source is None:
+            return self.obj
+        if self.by_structure:
+            s.guards.add(self.source, "type_is", types.FunctionType)
+            s.guards.add(src.FunctionField(self.source, "code"), "is", self.code)
+            s.guards.add(src.GetAttr(self.source, "__globals__"), "is", self.globals)
+        else:
             s.guards.add(self.source, "is", self.obj)
             s.guards.add(src.FunctionField(src.Const(self.obj), "code"), "is", self.code)
         return self.obj
 
+    @property
+    def by_structure(self) -> bool:
+        return self.source is not None and not self.source.watched and "<locals>" in self.qualname
+
+    def pin_object(self, s):
+        """Guard which object it is."""
+        if self.source is not None:
+            s.guards.add(self.source, "is", self.obj)
+        return self.obj
+
     def root(self):
-        return src.Const(self.obj, self.qualname)
+        return self.source if self.by_structure else src.Const(self.obj, self.qualname)
 
     def field_value(self, s, field):
         """``__defaults__`` or ``__kwdefaults__`` as a value or None."""
@@ -201,7 +218,7 @@ class FunctionValue(ObjectValue):
         return True
 
     def hash_key(self, s):
-        return self.pin(s) if self.obj is not None else ("new", id(self), self)
+        return self.pin_object(s) if self.obj is not None else ("new", id(self), self)
 
     def emit(self, e):
         if self.obj is not None:

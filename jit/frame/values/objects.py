@@ -210,6 +210,7 @@ class ObjectValue(Value):
             raise Raised(s.exception(AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name)))
         s.set_entry(self.attrs, name, value)
         if self.obj is not None:
+            s.touch(self)
             s.effect(object.__setattr__, [self, Constant(name), value])
 
     def delattr(self, s, name):
@@ -230,6 +231,7 @@ class ObjectValue(Value):
             raise Raised(s.exception(AttributeError(f"{self.cls.__name__!r} object has no attribute {name!r}", name=name)))
         s.set_entry(self.attrs, name, DELETED)
         if self.obj is not None:
+            s.touch(self)
             s.effect(object.__delattr__, [self, Constant(name)])
 
     def dict_names(self, s) -> list[str]:
