@@ -9,10 +9,16 @@ from pathlib import Path
 for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
     os.environ.pop(_name, None)
 
+import hypothesis
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# The same examples on every run, and no time limit on one of them: a slow machine is not a wrong result. HYPOTHESIS_PROFILE=search looks for new ones.
+hypothesis.settings.register_profile("suite", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
