@@ -68,7 +68,25 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
         return s.fold(fn, [a, b], {})
     if symbol == "%" and isinstance(a, Constant) and isinstance(a.value, str):
         raise Unsupported("formatting a value that is not a constant", kind="format")
+    _refuse(s, inplace_fn if inplace else fn, a, b)
     raise Unsupported(f"operator {symbol} on {a.describe()} and {b.describe()}", kind="operator")
+
+
+def _refuse(s, fn, a, b):
+    """Raise the program's TypeError where builtin types do not go together: empty objects of them say so."""
+    samples = []
+    for v in (a, b):
+        if isinstance(v, ContainerValue) and v.cls is v.builtin:
+            v.pytype(s)
+            samples.append(v.builtin())
+        elif isinstance(v, Constant):
+            samples.append(v.const(s))
+        else:
+            return
+    try:
+        fn(*samples)
+    except TypeError as error:
+        raise Raised(s.exception(error)) from None
 
 
 def _special_holder(v) -> bool:
@@ -199,6 +217,7 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         return _compare_special(s, symbol, a, b)
     if symbol in ("==", "!="):
         return Constant((a.identity() == b.identity()) == (symbol == "=="))
+    _refuse(s, fn, a, b)
     raise Unsupported(f"comparison {symbol} of {a.describe()} and {b.describe()}", kind="operator")
 
 

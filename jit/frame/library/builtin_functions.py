@@ -406,7 +406,14 @@ def divmod_(s, args, kwargs):
 def hash_(s, args, kwargs):
     if isinstance(args[0], ObjectValue) and args[0].user_special(s, "__hash__"):
         return args[0].call_special(s, "__hash__", [])
+    if isinstance(args[0], TupleValue) and not args[0].is_const():
+        return Constant(hash(_plain_tuple(s, args[0])))
     return s.fold(hash, args, {})
+
+
+def _plain_tuple(s, value):
+    """A tuple, or a named one, as a plain tuple of constants: they hash alike."""
+    return tuple(_plain_tuple(s, v) for v in value.load(s)) if isinstance(value, TupleValue) else value.const(s)
 
 
 @on_call(str)

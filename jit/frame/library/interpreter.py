@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import inspect
 import sys
@@ -36,6 +37,18 @@ if hasattr(sys, "exception"):
     def exception_(s, args, kwargs):
         error = s.current_exception[-1] if s.current_exception else None
         return Constant(None) if error is None else error
+
+
+class ThreadNumber(Constant):
+    """``threading.get_ident()``: a number for as long as the captured code runs; what leaves is asked for again."""
+
+    def emit(self, e):
+        e.call_const(_thread.get_ident, [])
+
+
+@on_call(_thread.get_ident)
+def get_ident(s, args, kwargs):
+    return ThreadNumber(_thread.get_ident())
 
 
 @on_call(locals)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import functools
 import heapq
 
 from ..tables import on_call
@@ -30,30 +31,38 @@ def count_elements(mapping, iterable):
         mapping[element] = get(element, 0) + 1
 
 
-def _sift_down(heap, start, position):
+def _less(a, b):
+    return a < b
+
+
+def _greater(a, b):
+    return b < a
+
+
+def _sift_down(heap, start, position, before=_less):
     item = heap[position]
     while position > start:
         above = (position - 1) >> 1
         parent = heap[above]
-        if not item < parent:
+        if not before(item, parent):
             break
         heap[position] = parent
         position = above
     heap[position] = item
 
 
-def _sift_up(heap, position):
+def _sift_up(heap, position, before=_less):
     end, start, item = len(heap), position, heap[position]
     child = 2 * position + 1
     while child < end:
         right = child + 1
-        if right < end and not heap[child] < heap[right]:
+        if right < end and not before(heap[child], heap[right]):
             child = right
         heap[position] = heap[child]
         position = child
         child = 2 * position + 1
     heap[position] = item
-    _sift_down(heap, start, position)
+    _sift_down(heap, start, position, before)
 
 
 @stands_for(heapq.heapify)
@@ -62,31 +71,55 @@ def heapify(heap, /):
         _sift_up(heap, i)
 
 
+@stands_for(heapq._heapify_max)
+def heapify_max(heap, /):
+    for i in reversed(range(len(heap) // 2)):
+        _sift_up(heap, i, _greater)
+
+
 @stands_for(heapq.heappush)
 def heappush(heap, item, /):
     heap.append(item)
     _sift_down(heap, 0, len(heap) - 1)
 
 
-@stands_for(heapq.heappop)
-def heappop(heap, /):
+def _pop(heap, before):
     if not heap:
         raise IndexError("index out of range")
     last = heap.pop()
     if not heap:
         return last
     first, heap[0] = heap[0], last
-    _sift_up(heap, 0)
+    _sift_up(heap, 0, before)
+    return first
+
+
+@stands_for(heapq.heappop)
+def heappop(heap, /):
+    return _pop(heap, _less)
+
+
+@stands_for(heapq._heappop_max)
+def heappop_max(heap, /):
+    return _pop(heap, _greater)
+
+
+def _replace(heap, item, before):
+    if not heap:
+        raise IndexError("index out of range")
+    first, heap[0] = heap[0], item
+    _sift_up(heap, 0, before)
     return first
 
 
 @stands_for(heapq.heapreplace)
 def heapreplace(heap, item, /):
-    if not heap:
-        raise IndexError("index out of range")
-    first, heap[0] = heap[0], item
-    _sift_up(heap, 0)
-    return first
+    return _replace(heap, item, _less)
+
+
+@stands_for(heapq._heapreplace_max)
+def heapreplace_max(heap, item, /):
+    return _replace(heap, item, _greater)
 
 
 @stands_for(heapq.heappushpop)
@@ -95,6 +128,36 @@ def heappushpop(heap, item, /):
         item, heap[0] = heap[0], item
         _sift_up(heap, 0)
     return item
+
+
+class _Compared:
+    """What ``functools.cmp_to_key`` makes of a value."""
+
+    __slots__ = ("compare", "obj")
+    __hash__ = None
+
+    def __init__(self, compare, obj):
+        self.compare, self.obj = compare, obj
+
+    def __lt__(self, other):
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other):
+        return self.compare(self.obj, other.obj) > 0
+
+    def __eq__(self, other):
+        return self.compare(self.obj, other.obj) == 0
+
+    def __le__(self, other):
+        return self.compare(self.obj, other.obj) <= 0
+
+    def __ge__(self, other):
+        return self.compare(self.obj, other.obj) >= 0
+
+
+@stands_for(functools.cmp_to_key)
+def cmp_to_key(mycmp):
+    return functools.partial(_Compared, mycmp)
 
 
 @stands_for(bisect.bisect_left)

@@ -10,6 +10,7 @@ from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.tensor import TensorValue
+from .builtin_functions import IdentityNumber
 
 NONE = Constant(None)
 
@@ -106,6 +107,15 @@ def reads_values(s, tensor, args, kwargs):
 @on_tensor_method("backward")
 def backward(s, tensor, args, kwargs):
     raise Unsupported("backward() inside a compiled function", kind="backward", hint="call it outside")
+
+
+@on_tensor_method("__deepcopy__")
+def deepcopy(s, tensor, args, kwargs):
+    if tensor.handle(s).requires_grad:
+        raise Unsupported("a deep copy of a tensor that requires grad", kind="deepcopy")
+    new = s.torch_call(torch.Tensor.clone, [tensor], {})
+    args[0].setitem(s, IdentityNumber(tensor) if tensor.obj is None else Constant(id(tensor.obj)), new)
+    return new
 
 
 @on_tensor_method("requires_grad_")

@@ -8,7 +8,7 @@ from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DictValue, TupleValue
+from ..values.containers import DictValue, ListValue, TupleValue
 from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
 from ..values.objects import ObjectValue
 
@@ -70,6 +70,8 @@ def call_function_ex(f, i):
                 raise Raised(f.s.exception(TypeError("keywords must be strings")))
             kwargs[name] = value
     packed = f.pop()
+    if not isinstance(packed, (TupleValue, ListValue)) and not hasattr(packed.pytype(f.s), "__iter__"):
+        raise Unsupported(f"{packed.describe()} after * in a call", kind="argument-error")
     callee, null = f.pop(), f.pop()
     args = packed.items_list(f.s)
     f.push(invoke(f, callee, args, kwargs) if null is NULL else invoke(f, null, [callee, *args], kwargs))

@@ -84,7 +84,9 @@ def list_extend(f, i):
         values = value.items_list(f.s)
     except Raised as raised:
         if f.s.is_exception(raised.value, TypeError):
-            raise Unsupported("unpacking a value that is not iterable", kind="argument-error") from None
+            cls = value.pytype(f.s)
+            if not hasattr(cls, "__iter__") and not hasattr(cls, "__getitem__"):
+                raise Raised(f.s.exception(TypeError(f"Value after * must be an iterable, not {cls.__name__}"))) from None
         raise
     f.s.set_elements(target, target.load(f.s) + values)
     target.changed(f.s, list.extend, [TupleValue(values)])
@@ -144,7 +146,10 @@ def dict_update(f, i):
 
 @op("DICT_MERGE")
 def dict_merge(f, i):
-    pairs = mapping_items(f.s, f.pop())
+    mapping = f.pop()
+    if not isinstance(mapping, DictValue) and not hasattr(mapping.pytype(f.s), "keys"):
+        raise Unsupported(f"{mapping.describe()} after ** in a call", kind="argument-error")
+    pairs = mapping_items(f.s, mapping)
     target = f.stack[-i.arg]
     present = target.load(f.s)
     repeated = next((k for k in dict_of(f.s, pairs).entries if k in present), None)

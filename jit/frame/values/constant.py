@@ -70,6 +70,11 @@ class Constant(Value):
             return PureMethod(self, name)
         return s.from_python(attr)
 
+    def call(self, s, args, kwargs):
+        if callable(self.value):
+            return super().call(s, args, kwargs)
+        raise Raised(s.exception(TypeError(f"'{self.pytype(s).__name__}' object is not callable")))
+
     def call_special(self, s, name, args):
         return self.getattr(s, name).call(s, args, {})
 

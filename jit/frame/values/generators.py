@@ -142,6 +142,21 @@ def _finished_generator():
     return generator
 
 
+def thrown(s, args):
+    """The exception that ``throw(type_or_instance, value, traceback)`` raises."""
+    first, given = args[0], args[1] if len(args) > 1 else Constant(None)
+    if not s.is_class(first):
+        return first
+    cls = first.const(s)
+    if not issubclass(cls, BaseException):
+        raise Raised(s.exception(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {cls.__name__}")))
+    if s.is_exception(given, cls):
+        return given
+    if isinstance(given, Constant) and given.value is None:
+        return first.call(s, [], {})
+    return first.call(s, given.items_list(s) if isinstance(given, TupleValue) else [given], {})
+
+
 class GeneratorMethod(Value):
     """``generator.send``, ``throw``, ``close``."""
 
@@ -166,7 +181,7 @@ class GeneratorMethod(Value):
                 raise Raised(s.exception(RuntimeError("generator ignored GeneratorExit")))
             return Constant(None)
         if self.name == "throw":
-            error = args[0] if not s.is_class(args[0]) else args[0].call(s, args[1:2], {})
+            error = thrown(s, args)
             value = g.resume(s, None, error)
         else:
             value = args[0] if args else Constant(None)

@@ -59,6 +59,11 @@ class IteratorMethod(Value):
     def __init__(self, it, name):
         self.it, self.name = it, name
 
+    def getattr(self, s, name):
+        if name == "__self__":
+            return self.it
+        return super().getattr(s, name)
+
     def call(self, s, args, kwargs):
         if self.name == "__iter__":
             return self.it

@@ -223,6 +223,14 @@ class ObjectValue(Value):
 
     def plain_delattr(self, s, name):
         found, raw, owner = s.class_lookup(self.cls, name)
+        if found and isinstance(raw, property):
+            if raw.fdel is None:
+                raise Raised(s.exception(AttributeError(f"property {name!r} of {self.cls.__name__!r} object has no deleter")))
+            s.wrap(raw.fdel, src.GetAttr(src.ClassAttr(src.Const(self.cls), name), "fdel")).call(s, [self], {})
+            return
+        if found and isinstance(lookup(type(raw), "__delete__")[1], types.FunctionType):
+            s.wrap_class_attr(type(raw), "__delete__").call(s, [s.wrap_class_attr(self.cls, name), self], {})
+            return
         if found and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
         if found and isinstance(raw, types.MemberDescriptorType):
