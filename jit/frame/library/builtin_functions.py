@@ -406,6 +406,8 @@ def divmod_(s, args, kwargs):
 def hash_(s, args, kwargs):
     if isinstance(args[0], ObjectValue) and args[0].user_special(s, "__hash__"):
         return args[0].call_special(s, "__hash__", [])
+    if isinstance(args[0], ContainerValue) and not args[0].is_const() and not isinstance(args[0], TupleValue):
+        args[0].hash_key(s)  # raises for what cannot be hashed
     if isinstance(args[0], TupleValue) and not args[0].is_const():
         return Constant(hash(_plain_tuple(s, args[0])))
     return s.fold(hash, args, {})

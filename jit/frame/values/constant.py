@@ -14,6 +14,9 @@ LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type
               torch.layout, torch.memory_format, types.CodeType, torch.finfo, torch.iinfo)
 
 
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
 def is_leaf(obj) -> bool:
     """True for objects that are represented by ``Constant``."""
     return type(obj) in LEAF_TYPES or isinstance(obj, enum.Enum)
@@ -75,10 +78,24 @@ class Constant(Value):
             return super().call(s, args, kwargs)
         raise Raised(s.exception(TypeError(f"'{self.pytype(s).__name__}' object is not callable")))
 
+    def setattr(self, s, name, value):
+        if type(self.value) not in _PLAIN:
+            super().setattr(s, name, value)
+        try:
+            setattr(self.const(s), name, None)
+        except AttributeError as error:
+            raise Raised(s.exception(error)) from None
+
     def call_special(self, s, name, args):
+        from .objects import special_error
+
+        if not hasattr(type(self.value), name):
+            raise Raised(s.exception(TypeError(special_error(self.pytype(s), name))))
         return self.getattr(s, name).call(s, args, {})
 
     def getitem(self, s, key):
+        if not hasattr(type(self.value), "__getitem__") and not isinstance(self.value, type):
+            return self.call_special(s, "__getitem__", [key])
         return PureMethod(self, "__getitem__").call(s, [key], {})
 
     def iter(self, s):

@@ -1,0 +1,290 @@
+"""Threads, recursion, coroutines, tracing, limits and what escapes: the state around captured code stays what it is in eager."""
+
+import asyncio
+import gc
+import sys
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+from frame_harness import observe, same
+
+import jit
+
+ONES = torch.ones(3)
+
+
+def compiled(fn, **options):
+    return jit.compile(fn, backend="eager", **options)
+
+
+def test_many_threads_call_one_function():
+    def f(x, k):
+        y = x * k
+        if k % 3 == 0:
+            jit.graph_break()
+        return y + len(str(k))
+
+    c = compiled(f)
+    wrong = []
+
+    def work(base):
+        for k in range(30):
+            value = (base + k) % 6
+            if not torch.equal(c(ONES, value), f(ONES, value)):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_compiled_calls_itself_and_others():
+    @jit.compile(backend="eager")
+    def fact(x, n):
+        return x if n == 0 else fact(x, n - 1) * n
+
+    @jit.compile(backend="eager")
+    def other(x):
+        return fact(x, 4) + inner(x)
+
+    @jit.compile(backend="eager")
+    def inner(x):
+        print("in eager")
+        return x * 2
+
+    assert torch.equal(other(ONES), ONES * 26)
+    assert torch.equal(other(ONES), ONES * 26)
+
+
+def test_runaway_recursion():
+    def f(x):
+        return f(x) + 1
+
+    with pytest.raises(RecursionError):
+        compiled(f)(ONES)
+
+    def g(x, n):
+        return x if n == 0 else g(x, n - 1) + 1
+
+    assert torch.equal(compiled(g)(ONES, 300), ONES + 300)
+
+
+def test_generator_and_coroutine_functions():
+    @jit.compile(backend="eager")
+    def gen(x):
+        got = yield x * 2
+        yield x + got
+
+    g = gen(ONES)
+    assert torch.equal(next(g), ONES * 2) and torch.equal(g.send(4), ONES + 4) and list(g) == []
+
+    @jit.compile(backend="eager")
+    async def co(x):
+        await asyncio.sleep(0)
+        return x * 3
+
+    assert torch.equal(asyncio.run(co(ONES)), ONES * 3)
+
+    @jit.compile(backend="eager")
+    async def agen(x):
+        yield x
+
+    async def collect():
+        return [v async for v in agen(ONES)]
+
+    assert torch.equal(asyncio.run(collect())[0], ONES)
+
+
+def test_generators_leave_in_the_middle():
+    def make(x):
+        def gen():
+            try:
+                got = yield x
+                yield got * 2
+            finally:
+                seen.append("closed")
+
+        seen = []
+        g, h = gen(), (v * i for i, v in enumerate([x, x]))
+        first = next(g)
+        return first, g, h, seen
+
+    for fn in (make, compiled(make, fullgraph=True)):
+        first, g, h, seen = fn(ONES)
+        assert torch.equal(first, ONES) and torch.equal(g.send(ONES), ONES * 2)
+        g.close()
+        assert seen == ["closed"] and len(list(h)) == 2
+
+
+def test_settrace_stays_and_sees_user_lines():
+    lines = []
+
+    def tracer(frame, event, arg):
+        if frame.f_code.co_name == "traced":
+            lines.append((event, frame.f_lineno))
+        return tracer
+
+    def traced(x):
+        y = x + 1
+        return y * 2
+
+    c = compiled(traced)
+    kept = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        assert torch.equal(c(ONES), ONES * 4)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(kept)
+    assert torch.equal(c(ONES), ONES * 4)
+
+
+def test_exceptions_leave_no_state():
+    def f(x, k):
+        with torch.no_grad():
+            y = x * 2
+            if k == 1:
+                raise ValueError("inside no_grad")
+            if k == 2:
+                print("break")
+                raise KeyError("after a break")
+            return y + {0: 1}[k]
+
+    c = compiled(f)
+    for k in (0, 1, 2, 3, 0):
+        want, got = observe(f, (ONES, k)), observe(c, (ONES, k))
+        assert want[1:3] == got[1:3] and torch.is_grad_enabled()
+        same(want[0], got[0])
+    assert sys.exc_info() == (None, None, None)
+
+
+def test_the_handled_exception_of_the_caller():
+    def f(x):
+        y = x + 1
+        print("break")
+        try:
+            raise KeyError("inner")
+        except KeyError as e:
+            return y, repr(e.__context__), repr(sys.exc_info()[1])
+
+    c = compiled(f)
+    for fn in (f, c, c):
+        try:
+            raise ValueError("outer")
+        except ValueError:
+            got = fn(ONES)[1:]
+        assert got[1] == "KeyError('inner')"
+
+
+def test_cache_limit_says_what_changed():
+    c = compiled(lambda x, k: x + k)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for k in range(12):
+            assert torch.equal(c(ONES, float(k)), ONES + k)
+    text = [str(w.message) for w in said if "runs in eager from now on" in str(w.message)]
+    assert len(text) == 1 and "expected" in text[0] and "test_frame_robustness.py" in text[0]
+
+
+def test_fullgraph_says_where_and_why():
+    def f(x):
+        y = x + 1
+        print("here")
+        return y
+
+    with pytest.raises(jit.Unsupported) as caught:
+        compiled(f, fullgraph=True)(ONES)
+    line = f.__code__.co_firstlineno + 2
+    assert f"test_frame_robustness.py:{line}" in str(caught.value) and "print" in str(caught.value) and "hint" in str(caught.value)
+
+
+def test_reset_forgets():
+    c = compiled(lambda x: x + 1)
+    c(ONES)
+    assert len(c.entries) == 1
+    jit.reset()
+    assert len(c.entries) == 0
+    assert torch.equal(c(ONES), ONES + 1) and len(c.entries) == 1
+
+
+def test_arguments_and_results_are_let_go():
+    class Held:
+        pass
+
+    def f(x, h):
+        y = x * 2
+        jit.graph_break()
+        return y + 1
+
+    c = compiled(f)
+    for _ in range(3):
+        x, h = torch.ones(3), Held()
+        refs = weakref.ref(x), weakref.ref(h)
+        out = weakref.ref(c(x, h))
+        del x, h
+        gc.collect()
+        assert refs[0]() is None and refs[1]() is None and out() is None
+
+
+def test_markers():
+    seen = []
+
+    def f(x):
+        seen.append(jit.is_compiling())
+        jit.graph_break("why")
+        seen.append(jit.is_compiling())
+        return x + 1
+
+    f(ONES)
+    compiled(f)(ONES)
+    assert seen == [False, False, True, True]
+    found = jit.explain(lambda x: (f(x), x * 2), backend="eager")(ONES)
+    assert found.graph_break_count == 1 and "why" in str(found.break_reasons[0])
+
+
+def test_methods_classmethods_and_modules():
+    class M(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+            self.calls = 0
+
+        def forward(self, x, *, k=1):
+            self.calls += 1
+            return x * self.w * k
+
+        @jit.compile(backend="eager")
+        def other(self, x):
+            return self.forward(x) + self.calls
+
+        @classmethod
+        @jit.compile(backend="eager")
+        def build(cls, x):
+            return cls.__name__, x + 1
+
+    m = M()
+    c = compiled(m)
+    assert torch.equal(c(ONES, k=3), ONES * 3) and m.calls == 1 and c.calls == 1
+    assert torch.equal(m.other(ONES), ONES * 3) and isinstance(c, M) and list(c.state_dict()) == ["w"]
+    assert M.build(ONES)[0] == "M"
+    m.w = torch.nn.Parameter(torch.full((3,), 5.0), requires_grad=False)
+    assert torch.equal(c(ONES), ONES * 5)
+
+
+def test_bad_calls_raise_as_in_eager():
+    def f(a, b=1, *, c):
+        return a
+
+    for args, kwargs in (((), {}), ((1,), {}), ((1, 2, 3), {"c": 1}), ((1,), {"c": 1, "z": 2}), ((1,), {"a": 2, "c": 3})):
+        texts = []
+        for fn in (f, compiled(f)):
+            with pytest.raises(TypeError) as caught:
+                fn(*args, **kwargs)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
