@@ -376,9 +376,10 @@ class Session(Calls):
         return {**self.tracer.env.origins, **self.integers}
 
     def plain_dim(self, dim):
-        """A Dim for the graph, which knows the symbols of sizes only: integers of the program are given by value."""
-        if any(name in self.integers for name in free_symbols(dim)):
-            return self.tracer.env.specialize(dim)
+        """A Dim for the graph, to which the integer arguments in it become known."""
+        for name in free_symbols(dim):
+            if name in self.integers:
+                self.tracer.env.origins.setdefault(name, self.integers[name])
         return dim
 
     # -- numbers ------------------------------------------------------------------------------------------------------

@@ -294,8 +294,7 @@ def _extreme(symbol):
         if not values:
             if "default" in kwargs:
                 return kwargs["default"]
-            name = "max" if symbol == ">" else "min"
-            raise Raised(s.exception(ValueError(f"{name}() iterable argument is empty")))
+            return s.fold(max if symbol == ">" else min, [Constant(())], {})
         if isinstance(key, Constant) and key.value is None:
             key = None
         best, best_key = None, None

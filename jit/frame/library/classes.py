@@ -50,7 +50,13 @@ def fill_dict(s, target: DictValue, args, kwargs):
             pairs = mapping_items(s, source)
         else:
             for item in source.items_list(s):
-                pair = item.items_list(s)
+                try:
+                    pair = item.items_list(s)
+                except Raised as raised:
+                    if s.is_exception(raised.value, TypeError):
+                        raise Raised(s.exception(TypeError(
+                            f"cannot convert dictionary update sequence element #{len(pairs)} to a sequence"))) from None
+                    raise
                 if len(pair) != 2:
                     raise Raised(s.exception(ValueError(f"dictionary update sequence element #{len(pairs)} has length {len(pair)}; 2 is required")))
                 pairs.append(tuple(pair))
