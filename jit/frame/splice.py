@@ -81,6 +81,15 @@ def emit_break(asm: Assembler, frames: list, tail_call=None):
     _emit_frame(asm, frames, bases, 0, tail_call)
 
 
+def _past_jumps(decoded, index) -> int:
+    """Where unconditional jumps from ``index`` on lead, so that all ways to one place share a resume function."""
+    seen = set()
+    while decoded.instructions[index].op == "JUMP" and index not in seen:
+        seen.add(index)
+        index = decoded.instructions[index].target
+    return index
+
+
 def _one_way(frames) -> bool:
     """Whether every caller goes on at the instruction after its call, whatever the callee does: no handler is around a call."""
     return all(decode(f.code).instructions[f.index].handler is None and OPS[decode(f.code).instructions[f.index].op].flow == "next"
@@ -92,11 +101,12 @@ def _go_on_together(asm, frames, bases, decoded, way, index, tail_call):
     frame, resumes = frames[-1], []
     depth = asm.depth - bases[-1]
     nulls = _nulls_at(frame, decoded, way, depth)
+    index = _past_jumps(decoded, index)
     slots = []
     for k in reversed(range(len(frames))):
         frame = frames[k]
         if k < len(frames) - 1:
-            index, nulls = frame.index + 1, [*frame.nulls, False]
+            index, nulls = _past_jumps(decode(frame.code), frame.index + 1), [*frame.nulls, False]
             depth = len(nulls)
         live = decode(frame.code).live_locals(index)
         cells = frame.code.co_cellvars + frame.code.co_freevars
@@ -227,6 +237,7 @@ def _go_on(asm, frame, base, decoded, way, index, tail_call):
     """Stack from ``base`` on -> the result of the resume function that goes on at ``index``."""
     depth = asm.depth - base
     nulls = _nulls_at(frame, decoded, way, depth)
+    index = _past_jumps(decoded, index)
     live = decoded.live_locals(index)
     cells = frame.code.co_cellvars + frame.code.co_freevars
     names = [n for n in frame.locals if n in live and n not in cells]
