@@ -482,3 +482,30 @@ def test_aten_overloads():
         expected += want if isinstance(want, tuple) else [want]
     for w, g in zip(expected, evaluate(t.finish(handles), [X, Y])):
         torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("divide", [
+    lambda a, b: a // b,
+    lambda a, b: a % b,
+    lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    torch.fmod,
+    torch.remainder,
+    lambda a, b: 7 // b + a,
+    lambda a, b: a.clone().floor_divide_(b),
+    lambda a, b: a % 0 + b,
+])  # fmt: skip
+def test_integer_division_by_zero(divide):
+    """On the CPU eager raises for a zero among integer divisors, and so does the graph; other divisors give eager's values."""
+    from jit.graph.interpret import evaluate
+
+    graph = trace(divide, I, J)[0]
+    zeros = J.clone()
+    zeros[1, 2] = 0
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        evaluate(graph, [I, zeros])
+
+
+def test_integer_division_by_numbers_is_a_kernel():
+    """Division by a number other than zero stays an elementwise operation."""
+    graph = trace(lambda i: (i // 3, i % -2, torch.fmod(i, 5)), I)[0]
+    assert not any(n.op == "aten_call" for n in graph.nodes)

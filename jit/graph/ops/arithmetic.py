@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from jit.graph import layout
 from jit.graph.build import HALF, is_number
-from jit.graph.dims import Dim
-from jit.graph.ir import Node
+from jit.graph.dims import Dim, bounds
+from jit.graph.ir import Node, TensorType
 from jit.graph.registry import op, pointwise
 
 # Unary functions that compute in floating point: integers become the default float.
@@ -171,7 +172,24 @@ def div(b, self, other, *, rounding_mode=None):
         return NotImplemented
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
+    if _may_divide_by_zero(x, y):
+        return _checked_division(b, "div", "Tensor_mode", x, y, rounding_mode)
     return b.binary("floor_div" if rounding_mode == "floor" else "trunc_div", x, y)
+
+
+def _may_divide_by_zero(x, y) -> bool:
+    """Whether eager looks for zeros among the divisors, and raises: integers on the CPU, unless divided by a known number."""
+    if x.dtype.is_floating_point or x.device.type != "cpu":
+        return False
+    value = y.attrs["value"] if y.op == "scalar" else 0
+    return bounds(value)[0] < 1 if type(value) is Dim and bounds(value)[0] is not None else value == 0
+
+
+def _checked_division(b, name, overload, x, y, *more):
+    """The library's integer division of promoted operands, which raises for a zero divisor."""
+    shape = layout.broadcast_shapes(x.type.shape, y.type.shape)
+    strides = layout.iterator_strides(shape, [x.type, y.type])
+    return b.aten(f"aten::{name}", overload, (x, y, *more), TensorType(shape, strides, x.dtype, b.device_of(x, y)))
 
 
 @pointwise("true_divide", wraps=True)
@@ -202,7 +220,9 @@ def rfloor_divide(b, self, other):
 @pointwise("remainder", wraps=True)
 def remainder(b, self, other):
     x, y = b.promote(self, other)
-    return NotImplemented if x.dtype is torch.bool else b.remainder(x, y)
+    if x.dtype is torch.bool:
+        return NotImplemented
+    return _checked_division(b, "remainder", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.remainder(x, y)
 
 
 @pointwise("rremainder", wraps=True)
@@ -213,7 +233,9 @@ def rremainder(b, self, other):
 @pointwise("fmod", wraps=True)
 def fmod(b, self, other):
     x, y = b.promote(self, other)
-    return NotImplemented if x.dtype is torch.bool else b.fmod(x, y)
+    if x.dtype is torch.bool:
+        return NotImplemented
+    return _checked_division(b, "fmod", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.fmod(x, y)
 
 
 @pointwise("pow")
