@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
+
 from ..errors import Unsupported
 from ..graph.dims import Dim
 from .values.base import Raised, Value
@@ -44,6 +46,8 @@ def container_rule(symbol, *classes):
 def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
     """``a symbol b``, or ``a symbol= b``."""
     fn, inplace_fn, name = BINARY[symbol]
+    if isinstance(a, Constant) and isinstance(a.value, np.generic) and isinstance(b, TensorValue):
+        raise Unsupported("a numpy scalar on the left of a tensor", kind="numpy", hint="write the tensor first, or use a Python number")
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         if isinstance(a, TensorValue) or not (isinstance(a, ObjectValue) and not isinstance(a, ContainerValue) and a.has_special(s, f"__{name}__")):
             if not (isinstance(b, ObjectValue) and not isinstance(b, ContainerValue)):

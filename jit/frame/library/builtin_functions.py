@@ -164,6 +164,8 @@ def vars_(s, args, kwargs):
 def dir_(s, args, kwargs):
     if isinstance(args[0], (Constant, ClassValue)):
         return s.fold(dir, args, {})
+    if isinstance(args[0], ContainerValue) and args[0].cls is args[0].builtin:
+        return s.from_python(dir(args[0].builtin))
     raise Unsupported("dir() of an object", kind="dir")
 
 

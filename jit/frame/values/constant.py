@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import types
 
+import numpy as np
 import torch
 
 from ...errors import Unsupported
@@ -17,9 +18,12 @@ LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
+_LEAVES = frozenset(LEAF_TYPES)
+
+
 def is_leaf(obj) -> bool:
     """True for objects that are represented by ``Constant``."""
-    return type(obj) in LEAF_TYPES or isinstance(obj, enum.Enum)
+    return type(obj) in _LEAVES or isinstance(obj, (enum.Enum, np.generic))
 
 
 class Constant(Value):
@@ -33,7 +37,7 @@ class Constant(Value):
 
     def const(self, s):
         if self.source is not None:
-            by_value = isinstance(self.value, (bool, int, float, complex, str, bytes)) and not isinstance(self.value, enum.Enum)
+            by_value = isinstance(self.value, (bool, int, float, complex, str, bytes, np.generic)) and not isinstance(self.value, enum.Enum)
             if isinstance(self.value, (torch.device, torch.finfo, torch.iinfo)):
                 by_value = True
             s.guards.add(self.source, "eq" if by_value else "is", self.value)

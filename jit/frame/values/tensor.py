@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+import numpy as np
 import torch
 
 from ...errors import EagerRaises, Unsupported
@@ -154,7 +155,7 @@ def lower(s, value: Value):
         plain = value.const(s)
         if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
             return plain.value
-        return plain
+        return plain.item() if isinstance(plain, np.generic) else plain
     raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
 
 
