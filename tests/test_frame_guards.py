@@ -191,6 +191,27 @@ def test_a_constant_that_is_only_passed_on_is_not_guarded():
     assert len(compiled.entries) <= 5
 
 
+def test_arguments_of_builtins_change_kind():
+    def f(x, v, key):
+        return (sorted([3, -4, 1], key=key), max([1, -5], key=key), callable(key), torch.is_tensor(v), isinstance(v, (list, torch.Tensor)), len([v]),
+                list(filter(key, [0, 1, -2])), x + 1)
+
+    def g(x, k, items):
+        return x.sum(k), items == [1], {"a": 1}.get("b", k), [1, 2, 3].pop(0 if k is None else k), list(zip(items, items)), sum([1], start=k or 0)
+
+    sequence(lambda: f, [(ONES, v, key) for v in (1, [1], ONES) for key in (None, abs)] * 2)
+    sequence(lambda: g, [(ONES, k, items) for k in (None, 0, -1) for items in ([1], (1,), "a")] * 2)
+
+    def h(x, fn):
+        return fn(x), getattr(fn, "__name__", "none")
+
+    sequence(lambda: h, [(ONES, fn) for fn in (torch.sin, abs, f_plain, torch.nn.ReLU(), torch.cos)] * 2)
+
+
+def f_plain(x):
+    return x * 7
+
+
 def test_global_state_of_torch():
     def f(x):
         return x * 2, torch.is_grad_enabled(), torch.get_default_dtype(), torch.ones(1).dtype

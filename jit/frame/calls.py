@@ -28,6 +28,7 @@ class Calls:
         if real is not None:
             handler = tables.functions.get(real)
             if handler is not None:
+                self.guard_kinds(args, kwargs)
                 return handler(self, args, kwargs)
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
@@ -110,8 +111,15 @@ class Calls:
             raise Raised(self.exception(error)) from None
         raise Unsupported(f"{fn.qualname}() {text}", kind="argument-error")
 
+    def guard_kinds(self, args, kwargs):
+        """Guard the types of arguments: what implements a C function asks of which class a value is, or whether it is None."""
+        for value in (*args, *kwargs.values()):
+            if value.source is not None:
+                value.pytype(self)
+
     def call_builtin(self, fn, args, kwargs) -> Value:
         """Call a C function."""
+        self.guard_kinds(args, kwargs)
         try:
             handler = tables.calls.get(fn)
         except TypeError:

@@ -11,7 +11,7 @@ from ...errors import Unsupported
 from .. import operators
 from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call
-from ..values.base import Raised, Value
+from ..values.base import Raised, Value, lookup
 from ..values.constant import Constant, DimValue, scalar
 from ..values.containers import ContainerValue, DictValue, InstanceDict, ListValue, RangeValue, SequenceValue, SetValue, TupleValue
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
@@ -87,7 +87,7 @@ def callable_(s, args, kwargs):
         return Constant(True)
     if isinstance(value, ObjectValue):
         return Constant(value.has_special(s, "__call__"))
-    return Constant(hasattr(class_of(s, value), "__call__"))
+    return Constant(lookup(class_of(s, value), "__call__")[0])
 
 
 @on_call(type)

@@ -22,7 +22,7 @@ class CellValue(Value):
         self.loaded = real is None
 
     def pytype(self, s):
-        return types.CellType
+        return types.CellType  # only cells are wrapped so, by where they are found
 
     def get(self, s):
         """The contents, or None when the cell is empty."""
@@ -77,6 +77,8 @@ class FunctionValue(ObjectValue):
         self._defaults, self._kwdefaults, self._closure, self.annotations = defaults, kwdefaults, closure, annotations
 
     def pytype(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "type_is", types.FunctionType)
         return types.FunctionType
 
     def pin(self, s):
@@ -392,6 +394,7 @@ class ClassValue(ObjectValue):
         cls = self.pin(s)
         handler = s.tables.calls.get(cls)
         if handler is not None:
+            s.guard_kinds(args, kwargs)
             return handler(s, args, kwargs)
         meta_call = s.class_lookup(type(cls), "__call__")[1]
         if isinstance(meta_call, types.FunctionType):
@@ -426,6 +429,8 @@ class BuiltinValue(Value):
         self.fn, self.source = fn, source
 
     def pytype(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "type_is", type(self.fn))
         return type(self.fn)
 
     def pin(self, s):

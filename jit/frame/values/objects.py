@@ -478,6 +478,7 @@ class BuiltinMethod(Value):
         return types.BuiltinMethodType
 
     def call(self, s, args, kwargs):
+        s.guard_kinds(args, kwargs)
         return self.owner.builtin_method(s, self.raw, args, kwargs)
 
     def hash_key(self, s):

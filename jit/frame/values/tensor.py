@@ -113,6 +113,7 @@ class TensorMethod(Value):
         return type(getattr(torch.Tensor, self.name))
 
     def call(self, s, args, kwargs):
+        s.guard_kinds(args, kwargs)
         handler = s.tables.tensor_methods.get(self.name)
         if handler is not None:
             result = handler(s, self.owner, args, kwargs)
