@@ -212,6 +212,33 @@ def f_plain(x):
     return x * 7
 
 
+class Plain:
+    pass
+
+
+def test_attributes_and_items_that_are_only_passed_on():
+    def f(x, a, d):
+        return getattr(a, "k", "no"), d.get("k", "none"), "k" in d, x + 1
+
+    with_k = Plain()
+    with_k.k = 3
+    sequence(lambda: f, [(ONES, a, d) for a in (with_k, Plain()) for d in ({"k": 1}, {})] * 2)
+    sequence(lambda: f, [(ONES, a, d) for a in (Plain(), with_k) for d in ({}, {"k": 1})] * 2)
+
+
+def test_equality_identity_and_truth_of_anything():
+    o = Plain()
+
+    def f(x, a, b):
+        return a == b, a != b, a in [b], a is b, [a] == [b], bool(a), not b, a or 5, x + 1
+
+    compiled = jit.compile(f, backend="eager")
+    values = [o, Plain(), 1, 1.0, True, None, "a", (1,), [1], {}, set()]
+    for a in values:
+        for b in (a, o, 1, None):
+            assert str(compiled(ONES, a, b)) == str(f(ONES, a, b)), (a, b)
+
+
 def test_global_state_of_torch():
     def f(x):
         return x * 2, torch.is_grad_enabled(), torch.get_default_dtype(), torch.ones(1).dtype

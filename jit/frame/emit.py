@@ -33,6 +33,10 @@ class CyclicValue(Unsupported):
         self.key = key
 
 
+NOWHERE = type("Nowhere", (), {"__slots__": ()})()
+_REACHED = ("eq", "is", "is_not", "type_is", "tensor", "same", "distinct", "len", "dict_keys", "elements")
+
+
 def loadable(source) -> bool:
     """True when ``load_source`` can push the object without a descriptor lookup."""
     return all(not isinstance(step, (src.TypeAttr, src.ClassAttr)) for step in src.path(source))
@@ -163,6 +167,8 @@ class Emitter:
             return
         name = self.sources.get(source)
         if name is None:
+            if not self.session.guards.has(source, _REACHED):
+                self.session.guards.add(source, "is_not", NOWHERE)  # what is read without a fact has to be there
             body, self.commands = self.commands, []
             self._walk_source(source)
             name = self.sources[source] = self.temporary()

@@ -193,6 +193,7 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         other = b if isinstance(a, TensorValue) else a
         if isinstance(other, Constant) and not isinstance(other.value, (int, float, complex)) or not (other.is_const() or isinstance(other, (TensorValue, DimValue))):
             if symbol in ("==", "!="):
+                a.pytype(s), other.pytype(s)
                 return Constant(symbol == "!=")
         return s.torch_call(fn, [a, b], {})
     if isinstance(a, DimValue) or isinstance(b, DimValue):
@@ -220,9 +221,17 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
     if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
         return _compare_special(s, symbol, a, b)
     if symbol in ("==", "!="):
-        return Constant((a.identity() == b.identity()) == (symbol == "=="))
+        return Constant(_identical(s, a, b) == (symbol == "=="))
     _refuse(s, fn, a, b)
     raise Unsupported(f"comparison {symbol} of {a.describe()} and {b.describe()}", kind="operator")
+
+
+def _identical(s, a, b) -> bool:
+    """Equality of objects that define none, guarded."""
+    for v in (a, b):
+        if v.source is not None:
+            v.pytype(s)
+    return same_object(s, a, b)
 
 
 def _compare_special(s, symbol, a, b):
@@ -240,7 +249,7 @@ def _compare_special(s, symbol, a, b):
             if not (isinstance(result, Constant) and result.value is NotImplemented):
                 return Constant(not result.truth(s))
     if symbol in ("==", "!="):
-        return Constant((a.identity() == b.identity()) == (symbol == "=="))
+        return Constant(_identical(s, a, b) == (symbol == "=="))
     raise Raised(s.exception(TypeError(
         f"'{symbol}' not supported between instances of '{a.pytype(s).__name__}' and '{b.pytype(s).__name__}'")))
 
