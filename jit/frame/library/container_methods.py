@@ -454,8 +454,7 @@ def set_pop(v, s, a, k):
     entries = dict(v.load(s))
     if not entries:
         raise Raised(s.exception(KeyError("pop from an empty set")))
-    real = set(v.obj) if v.obj is not None else set(entries)
-    first = next(iter(real))
+    first = v.order(s)[0]
     value = entries.pop(first)
     v.update(s, entries, set.discard, [value])
     return value

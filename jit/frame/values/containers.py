@@ -531,11 +531,18 @@ class SetValue(ContainerValue):
 
     def plain_iter(self, s):
         entries = self.load(s)
-        try:
-            order = list(set(entries)) if self.obj is None else list(self.obj)
-            return SequenceIterator([entries[k] for k in order])
-        except (TypeError, KeyError):
-            return SequenceIterator(list(entries.values()))
+        return SequenceIterator([entries[k] for k in self.order(s)])
+
+    def order(self, s) -> list:
+        """The keys in the order in which a real set iterates after the same changes."""
+        entries = self.load(s)
+        if self.obj is None:
+            return list(set(entries))
+        shadow = set(self.obj) if any(k not in entries for k in self.obj) or len(entries) != len(self.obj) else self.obj
+        if shadow is not self.obj:
+            shadow.intersection_update(list(entries))
+            shadow.update(entries)
+        return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
 
     def plain_contains(self, s, item):
         return item.hash_key(s) in self.load(s)
