@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstring>
 #include <mutex>
 
 namespace jit {
@@ -109,6 +110,9 @@ struct GpuKernel {
     if (f) return f;
     Driver& d = driver();
     CUmodule module;
+    // The driver takes anything else for PTX and may crash on it.
+    bool elf = cubin.size() >= 4 && std::memcmp(cubin.data(), "\x7f" "ELF", 4) == 0;
+    TORCH_CHECK(elf, "CUDA driver: cuModuleLoadData takes an ELF cubin, and kernel ", name, " is none");
     check(d.module_load(&module, cubin.data()), "cuModuleLoadData", name);
     check(d.get_function(&f, module, name.c_str()), "cuModuleGetFunction", name);
     if (shared > kSharedWithoutOptIn) {
