@@ -8,6 +8,7 @@ from jit.errors import EagerRaises, JitError, Unsupported
 from jit.graph import registry
 from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
+from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType
 
 _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whether eager raises too
@@ -175,6 +176,17 @@ def call(b, name: str, args, kwargs, only=None):
     if not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
         raise Unsupported(f"{name} does not return tensors", kind="non-tensor-result")
     return record(b, o, values)
+
+
+def as_python(name: str, result):
+    """A result of ``aten::name`` as PyTorch's Python functions return it: lists as tuples, several results as their named tuple."""
+    if isinstance(result, list):
+        return tuple(result)
+    if isinstance(result, tuple):
+        cls = getattr(torch.return_types, name, None)
+        if cls is not None and len(cls.__match_args__) == len(result):
+            return NamedResult(cls, cls.__match_args__, result)
+    return result
 
 
 def record(b, o: Overload, values):

@@ -207,7 +207,7 @@ class Tracer:
         if result is NotImplemented:
             handles = []
             nodes = _to_nodes(args, handles)
-            result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()})
+            result = aten.as_python(name, aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}))
         return result, handles
 
     def _whole(self, name, args, kwargs, result, start):
@@ -254,6 +254,8 @@ class Tracer:
         if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in only._schema.arguments):
             return self._call_inplace(name.rstrip("_"), args, kwargs)
         result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, only)
+        if overload is None:
+            result = aten.as_python(name, result)
         return self.wrap(result, handles, False, 0)
 
     def _call_inplace(self, name, args, kwargs):

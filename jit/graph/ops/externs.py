@@ -7,7 +7,6 @@ import torch
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.dims import product
-from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.registry import extern, op
 
@@ -267,20 +266,3 @@ def adaptive_avg_pool2d(b, self, output_size):
     if self.type.rank == 4 and layout.memory_format(self.type) == "channels_last":
         node.type = node.type.replace(strides=layout.channels_last_strides(node.shape))
     return node
-
-
-def _named(name, *fields):
-    """An op whose several results are a named tuple."""
-
-    def expand(t, *args, **kwargs):
-        result = t._call_aten(name, args, kwargs)
-        cls = getattr(torch.return_types, name, None)
-        if cls is None or not isinstance(result, tuple) or len(result) != len(fields):
-            return result
-        return NamedResult(cls, fields, result)
-
-    op(name, raw=True)(expand)
-
-
-for _name in ("topk", "sort", "kthvalue", "mode", "median", "nanmedian", "cummax", "cummin"):
-    _named(_name, "values", "indices")
