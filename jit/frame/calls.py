@@ -10,10 +10,10 @@ import torch
 
 from ..errors import Unsupported
 from . import tables
-from .values.base import Raised, Value, lookup
+from .values.base import Raised, Value
 from .values.constant import Constant
 from .values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
-from .values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
+from .values.functions import ClassValue, FunctionValue
 from .values.objects import ModuleObject, ObjectValue
 
 MAX_DEPTH = 120

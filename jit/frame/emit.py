@@ -16,7 +16,7 @@ from . import source as src
 from .assemble import Assembler, function_from
 from .values.base import Value
 from .values.constant import Constant
-from .values.containers import DictValue, ListValue, SetValue, TupleValue
+from .values.containers import DictValue, ListValue, TupleValue
 from .values.functions import CellValue, ClassValue
 from .values.objects import DELETED, ObjectValue
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import collections
-import functools
 import types
 
 import torch
@@ -18,7 +17,7 @@ from .calls import Calls
 from .guards import Guards
 from .values.base import Raised, Value, lookup
 from .values.constant import Constant, DimValue, is_leaf
-from .values.containers import ContainerValue, DictValue, RangeValue, SliceValue, TupleValue
+from .values.containers import DictValue, TupleValue
 from .values.functions import BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue
 from .values.objects import IMMUTABLE_TYPE, ObjectValue
 from .values.tensor import TensorValue, lift, lower

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 
 import torch
 
 from ...errors import Unsupported
 from .. import operators
-from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.base import Raised, Value, lookup
-from ..values.constant import Constant, DimValue, scalar
-from ..values.containers import ContainerValue, DictValue, InstanceDict, ListValue, RangeValue, SequenceValue, SetValue, TupleValue
+from ..values.constant import Constant, DimValue
+from ..values.containers import ContainerValue, DictValue, ListValue, RangeValue, SequenceValue, TupleValue
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator, IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
-from ..values.objects import BuiltinMethod, ModuleObject, ObjectValue
+from ..values.objects import BuiltinMethod, ObjectValue
 from ..values.tensor import TensorValue
 
 add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format, hash, math.prod)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import types
 
 import torch
@@ -15,9 +14,8 @@ from ..tables import on_call
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
-from ..values.functions import CellValue, FunctionValue, MethodValue, PartialValue
+from ..values.functions import CellValue, MethodValue, PartialValue
 from ..values.objects import ObjectValue
-from .builtin_functions import length_value
 
 
 @on_call(list)

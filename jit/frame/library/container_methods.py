@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 
 from .. import operators
-from ..values.base import Raised, Value
+from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import (DequeValue, DictValue, DictView, InstanceDict, ListValue, SequenceValue, SetValue, TupleValue, method)
+from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue, method
 from ..values.iterators import DictIterator, SequenceIterator
-from .builtin_functions import length_value, sort_values
+from .builtin_functions import sort_values
 from .classes import fill_dict
 
 NONE = Constant(None)

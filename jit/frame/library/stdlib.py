@@ -25,11 +25,11 @@ from ..source import Weak
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
 from ..values.base import Raised
 from ..values.constant import Constant, DimValue
-from ..values.containers import ContainerValue, DequeValue, DictValue, ListValue, RangeValue, SetValue, TupleValue
+from ..values.containers import ContainerValue, ListValue, TupleValue
 from ..values.functions import FunctionValue, MethodValue
-from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, MapIterator, SequenceIterator
+from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator
 from ..values.objects import ObjectValue
-from .builtin_functions import abs_, length_value
+from .builtin_functions import abs_
 
 NONE = Constant(None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...errors import Unsupported
-from ..tables import add_forbidden, add_pure, on_call, on_function, on_tensor_attribute, on_tensor_method
+from ..tables import add_forbidden, on_call, on_function, on_tensor_attribute, on_tensor_method
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue

@@ -11,11 +11,10 @@ import torch
 from ...errors import Unsupported
 from .. import source as src
 from ..tables import new_value, wrapper
-from ..values.constant import Constant, is_leaf
 from ..values.containers import DequeValue, DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
 from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, ZipIterator
-from ..values.objects import ModuleObject, ObjectValue
+from ..values.objects import ModuleObject
 from ..values.tensor import TensorValue
 
 wrapper(torch.Tensor)(lambda s, obj, source: TensorValue(None, obj, source))

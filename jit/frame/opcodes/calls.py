@@ -7,7 +7,6 @@ import types
 from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
-from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, TupleValue
 from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
 from ..values.objects import ObjectValue

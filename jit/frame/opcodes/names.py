@@ -8,7 +8,6 @@ from ...errors import Unsupported
 from .. import source as src
 from ..executor import NULL, op
 from ..values.base import Raised
-from ..values.constant import Constant
 from ..values.functions import CellValue, ClassValue, SuperValue
 
 

@@ -7,7 +7,7 @@ import enum
 import numpy as np
 import torch
 
-from ...errors import EagerRaises, Unsupported
+from ...errors import Unsupported
 from .base import Raised, Value
 from .constant import Constant, DimValue
 
