@@ -134,3 +134,14 @@ def end_send(f, i):
     value = f.pop()
     f.pop()
     f.push(value)
+
+
+@op("CLEANUP_THROW")
+def cleanup_throw(f, i):
+    """What ``yield from`` does with an exception of the generator that it delegates to: StopIteration ends it with a value."""
+    error = f.stack[-1]
+    if not f.s.is_exception(error, StopIteration):
+        raise Raised(f.pop())
+    f.popn(3)
+    f.push(Constant(None))
+    f.push(error.getattr(f.s, "value"))
