@@ -169,13 +169,13 @@ class Emitter:
     def _value(self, node, index, mask):
         if node.op in VIEWS:
             base = indexing.base_of(node)
-            if base not in self.members:
+            if base not in self.members and base.op not in fusion.SOURCES:
                 place = self.places(base)
                 if place is not None:
                     view = Place(place.storage, node.type.strides, place.offset + indexing.offset_in_base(node), place.dtype)
                     return self.load(view, index, mask, node.type.shape)
             return self.value(node.inputs[0], indexing.view_index(node, index), mask)
-        if node not in self.members:
+        if node not in self.members and node.op not in fusion.SOURCES:  # constants are made anew: a schedule does not see reads of them
             place = self.places(node)
             if place is not None:
                 return self.load(place, index, mask, node.type.shape)
