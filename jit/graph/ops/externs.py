@@ -118,7 +118,7 @@ def rmatmul(b, self, other):
 @extern("linear")
 def linear(x, w, bias=None):
     if w.rank != 2 or x.rank < 1:
-        raise RuntimeError("linear(): weight must be a matrix") if w.rank != 1 else NotImplementedError()
+        return NotImplemented
     _agree(x.shape[-1], w.shape[1], f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{x.shape[-1]} and {w.shape[1]}x{w.shape[0]})")
     _same_dtype(*(t for t in (x, w, bias) if t is not None))
     if bias is not None and bias.rank == 1 and not same_ints(bias.shape, (1,)):
