@@ -202,7 +202,7 @@ CALLS = {
     "index_apart": (lambda z, i: (z[i[1:] % 2, :, i[1:]], z[torch.tensor([0, 1]), 1:, torch.tensor([0, 3])]), Z, IDX),
     "index_none": (lambda x, i: (x[None, i], x[i, None], x[:, None, i]), X, IDX),
     "index_perm": (lambda z, i: (z.permute(2, 1, 0)[:, i], z.permute(2, 0, 1)[i], z.transpose(0, 1)[i]), Z, IDX),
-    "index_scalar": (lambda x: x[torch.tensor(1)], X),
+    "index_scalar": (lambda x: x[torch.tensor(1)] + 1, X),
     "embedding": (lambda w, i: (F.embedding(i, w), F.embedding(i[None], w, padding_idx=0)), W, IDX),
     "take_along": (lambda x: torch.take_along_dim(x, x.argsort(1), 1), X),
     "one_hot": (lambda i: F.one_hot(i, 4), IDX),
@@ -509,3 +509,25 @@ def test_integer_division_by_numbers_is_a_kernel():
     """Division by a number other than zero stays an elementwise operation."""
     graph = trace(lambda i: (i // 3, i % -2, torch.fmod(i, 5)), I)[0]
     assert not any(n.op == "aten_call" for n in graph.nodes)
+
+
+def test_functions_return_the_types_of_eager():
+    """Tuples and named tuples, where PyTorch's operators give lists and plain tuples."""
+    a = torch.eye(3) * 2 + 1
+    for fn in (torch.linalg.eigh, torch.svd, torch.frexp, torch.linalg.slogdet, torch.lu, torch.gradient, lambda x: torch._foreach_abs([x]), lambda x: torch.max(x, 0)):
+        eager, traced = fn(a), trace(fn, a)[1]
+        assert (getattr(traced, "cls", None) or type(traced)) is type(eager)
+
+
+def test_random_numbers_inside_python_functions():
+    """What a function of PyTorch draws is drawn when the graph runs, not while it is traced."""
+    state = torch.random.get_rng_state()
+    graph = trace(lambda x: F.fractional_max_pool2d(x, 2, output_size=2), IMG)[0]
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert any(n.impure for n in graph.nodes)
+
+
+def test_view_selected_by_a_tensor_is_no_result():
+    """It is a view of the tensor in eager; a copy would not show later writes."""
+    with pytest.raises(Unsupported):
+        trace(lambda x, i: x[i], X, torch.tensor(1))

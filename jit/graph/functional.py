@@ -6,11 +6,12 @@ import types
 
 import torch
 import torch.nn.functional as F
+from torch.masked import _ops as masked
 
 from jit.errors import Unsupported
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
-from jit.graph.proxy import Proxy, unwrap, wrap
+from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.registry import python_function
 
 
@@ -28,6 +29,23 @@ _OVERRIDES = {
     "has_torch_function_unary": lambda *args: False,
     "has_torch_function_variadic": lambda *args: False,
 }
+# Functions of torch that make a tensor from no tensor. In code that is run on proxies they must be recorded like the rest.
+FACTORIES = frozenset("""arange empty empty_strided eye full hann_window linspace logspace normal ones rand randint randn randperm scalar_tensor tensor
+zeros""".split())
+_tracers: list = []  # the tracers for which Python functions are running, innermost last
+
+
+class _Torch(types.ModuleType):
+    """Stands for the module ``torch`` in rebound functions: its factories are recorded."""
+
+    def __getattr__(self, name):
+        value = getattr(torch, name)
+        if name in FACTORIES:
+            return lambda *args, **kwargs: call(_tracers[-1], value, args, kwargs)
+        return value
+
+
+_TORCH = _Torch("torch")
 _namespaces: dict[int, dict] = {}
 _rebound: dict = {}
 
@@ -41,6 +59,8 @@ def _namespace(original: dict) -> dict:
             if isinstance(value, types.FunctionType) and value.__globals__ is original:
                 found[name] = rebind(value)
         found.update((k, v) for k, v in _OVERRIDES.items() if k == "isinstance" or k in original)
+        if original.get("torch") is torch:
+            found["torch"] = _TORCH
     return found
 
 
@@ -70,16 +90,19 @@ def _rebind_cell(cell):
     return cell
 
 
-def run_python(fn):
+def run_python(fn, rebound: bool = True):
     """A traced form of a Python function of PyTorch: its own code, run on proxies and without the override checks."""
-    body = rebind(fn)
+    body = rebind(fn) if rebound else fn
 
     def traced(tracer, *args, **kwargs):
+        _tracers.append(tracer)
         try:
             result = body(*(_shallow_wrap(tracer, a) for a in args), **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
         except (TypeError, AttributeError) as error:
             # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
             raise Unsupported(f"{fn.__name__}: {error}", kind="python-function") from error
+        finally:
+            _tracers.pop()
         return unwrap(result) if not isinstance(result, torch.Size) else result
 
     traced.__name__ = fn.__name__
@@ -242,7 +265,20 @@ def is_tensor(t, obj):
 def norm(t, input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     if out is not None:
         raise Unsupported("norm with out=", kind="out-argument")
+    if p == "nuc" and dtype is None:
+        return t.call_op("nuclear_norm", (input, keepdim) if dim is None else (input, dim, keepdim), {})
     return t.call_op("norm", (input, p, dim, keepdim, dtype), {})
+
+
+def _fill_masked(op, input, mask, *args):
+    """``input`` with the neutral element of the reduction ``op`` where ``mask`` is false."""
+    if mask is None:
+        return input
+    mask = rebind(masked._input_mask)(input, mask=mask)
+    return rebind(masked._where)(mask, input, rebind(masked._reduction_identity)(op.__name__, input, *args))
+
+
+python_function(masked._combine_input_and_mask)(run_python(_fill_masked, rebound=False))
 
 
 def has_dims(v) -> bool:

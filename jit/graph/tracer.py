@@ -160,6 +160,8 @@ class Tracer:
                     return self._call_out(name, args, kwargs, out)
             if "self" in kwargs:
                 args = (kwargs.pop("self"), *args)
+            if kwargs.get("requires_grad") is False and name not in OPS:
+                del kwargs["requires_grad"]
         entry = OPS.get(name)
         if entry is None:
             if name.endswith("_") and not name.endswith("__"):
@@ -433,6 +435,8 @@ class Tracer:
         owner: dict[Node, Base] = {}
         for h in outputs:
             base = h.base
+            if base.frozen:
+                raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select-result")
             if base.input is not None:
                 node = replay(b, base.input, h.chain) if h.chain else base.input
             else:

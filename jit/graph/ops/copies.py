@@ -335,5 +335,7 @@ def pad(b, self, pad, mode="constant", value=None):
 
 
 @op("scalar_tensor")
-def scalar_tensor(b, s, *, dtype=None, layout=None, device=None, pin_memory=None):
-    return b.full((), s, dtype or scalar_dtype(s), device)
+def scalar_tensor(b, s, *, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+    if requires_grad:
+        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+    return b.full((), s, dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device()))

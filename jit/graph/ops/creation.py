@@ -199,6 +199,15 @@ def tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=
     return handle
 
 
+@op("new_tensor", raw=True)
+def new_tensor(t, self, data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+    from jit.graph.handles import TensorHandle
+
+    if isinstance(data, TensorHandle) or requires_grad:
+        raise Unsupported("new_tensor of a tensor, or with a gradient", "use clone()", kind="unknown-function")
+    return tensor(t, data, dtype=dtype or self.dtype, device=resolve_device(device, self.device))
+
+
 def _contains_handle(v) -> bool:
     from jit.graph.handles import TensorHandle
 

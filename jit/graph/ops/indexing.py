@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 
 import torch
@@ -177,8 +178,20 @@ def setitem(t, self, index, value):
     return None
 
 
+@functools.cache
+def _gathers_by_int32() -> bool:
+    """Whether this PyTorch takes int32 indices in ``gather``."""
+    try:
+        torch.gather(torch.zeros(1, device="cpu"), 0, torch.zeros(1, dtype=torch.int32, device="cpu"))
+    except RuntimeError:
+        return False
+    return True
+
+
 @op("gather")
 def gather(b, self, dim, index, *, sparse_grad=False):
+    if index.dtype is torch.int32 and _gathers_by_int32():
+        index = b.cast(index, torch.int64)
     if index.dtype is not torch.int64:
         raise RuntimeError("gather(): Expected dtype int64 for index")
     rank = self.type.rank

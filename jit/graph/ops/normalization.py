@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.build import HALF
 from jit.graph.dims import product
@@ -208,6 +209,11 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
         y = b.add(y, _channelwise(b, c, rank))
     y = with_strides(b, b.cast(y, x.dtype), out)
     return t.wrap(y, handles, False, 0)
+
+
+@op("native_batch_norm", raw=True)
+def native_batch_norm(t, *args, **kwargs):
+    raise Unsupported("native_batch_norm changes its statistics", "use torch.nn.functional.batch_norm", kind="unknown-function")
 
 
 @op("instance_norm", raw=True)

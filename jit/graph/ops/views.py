@@ -303,6 +303,32 @@ def tensor_split(b, self, indices_or_sections, dim=0):
     return tuple(slice_(b, self, d, s, e) for s, e in zip(edges, edges[1:]))
 
 
+def _split_along(name, axis):
+    def expand(b, self, indices_or_sections):
+        rank = self.type.rank
+        least = 1 if name == "hsplit" else max(axis, 2)
+        if rank < least:
+            raise RuntimeError(f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with {rank} dimensions!")
+        d = 0 if name == "hsplit" and rank == 1 else axis - 1
+        if is_number(indices_or_sections) and (indices_or_sections <= 0 or self.shape[d] % indices_or_sections != 0):
+            raise RuntimeError(f"torch.{name} attempted to split along dimension {d}, but the size of the dimension {self.shape[d]} is not divisible by the split_size {indices_or_sections}!")
+        return tensor_split(b, self, indices_or_sections, d)
+
+    op(name, alias=True)(lambda b, self, *args, indices=None, sections=None: expand(b, self, *_split_argument(args, indices, sections)))
+
+
+def _split_argument(args, indices, sections):
+    """One int or tuple, however it was given."""
+    if args:
+        return (args[0],) if len(args) == 1 else (args,)
+    return (sections if indices is None else indices,)
+
+
+_split_along("hsplit", 2)
+_split_along("vsplit", 1)
+_split_along("dsplit", 3)
+
+
 @op("unbind", alias=True)
 def unbind(b, self, dim=0):
     d = normalize_dim(dim, self.type.rank)
