@@ -12,7 +12,6 @@ answer is recorded as a guard in the symbols' ``ShapeEnv``; without an environme
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from jit.errors import JitError
 
@@ -778,86 +777,10 @@ def _operand(e, style, names):
     return text if isinstance(e, int) and e >= 0 or _single_atom(e) is not None else f"({text})"
 
 
-# guards
+def __getattr__(name):
+    """``ShapeEnv`` and ``Predicate``, which are built on this module, can be had from it too."""
+    if name in ("ShapeEnv", "Predicate"):
+        from jit.graph import shape_env
 
-
-@dataclass(frozen=True)
-class Predicate:
-    """A fact about sizes that the capture relied on: ``expr`` is ``kind`` (``==0``, ``!=0``, ``>=0``)."""
-
-    kind: str
-    expr: Dim
-
-    def holds(self, values: dict) -> bool:
-        """Whether it is true for integer values of the symbols."""
-        v = evaluate(self.expr, values)
-        return {"==0": v == 0, "!=0": v != 0, ">=0": v >= 0}[self.kind]
-
-    def __repr__(self):
-        return f"{self.expr} {self.kind[:2]} 0"
-
-
-class ShapeEnv:
-    """The size symbols of one capture and the guards recorded about them.
-
-    Attributes:
-        guards: list of Predicate, in the order in which they were needed, without repetitions.
-        origins: symbol name -> the origin given to ``symbol``; opaque here.
-    """
-
-    def __init__(self, prefix: str = "s"):
-        self.prefix = prefix
-        self.guards: list[Predicate] = []
-        self.origins: dict[str, object] = {}
-        self._seen: dict[Predicate, None] = {}
-
-    def symbol(self, hint: int, origin, multiple: int = 1) -> IntExpr:
-        """A new symbol for a size whose present value is ``hint``; the plain int for 0 and 1, which are always specialised."""
-        if hint in (0, 1):
-            return hint
-        name = f"{self.prefix}{len(self.origins)}"
-        self.origins[name] = origin
-        return Sym(name, hint, lo=2, env=self, multiple=multiple)
-
-    def decide(self, kind: str, e: Dim) -> bool:
-        """The truth of ``e == 0`` or ``e >= 0`` at the hints, recorded as a guard."""
-        value = hint(e)
-        if kind == "==0":
-            truth = value == 0
-            self._record(Predicate("==0" if truth else "!=0", e))
-        else:
-            truth = value >= 0
-            self._record(Predicate(">=0", e if truth else -1 - e))
-        return truth
-
-    def specialize(self, e: IntExpr) -> int:
-        """Record that ``e`` keeps its present value and return that."""
-        if not isinstance(e, Dim):
-            return e
-        value = hint(e)
-        rest = e - value
-        if isinstance(rest, Dim):
-            self._record(Predicate("==0", rest))
-        return value
-
-    def _record(self, predicate: Predicate):
-        # Signs are normalised for equalities, so that a == b and b == a are one guard.
-        if predicate.kind != ">=0":
-            first = min(predicate.expr.terms, key=lambda mono: [a.key for a in mono])
-            if predicate.expr.terms[first] < 0:
-                predicate = Predicate(predicate.kind, -predicate.expr)
-        if predicate not in self._seen:
-            self._seen[predicate] = None
-            self.guards.append(predicate)
-
-    def checkpoint(self):
-        return len(self.guards), len(self.origins)
-
-    def rollback(self, checkpoint):
-        """Forget all guards and symbols made since ``checkpoint``."""
-        n_guards, n_origins = checkpoint
-        for p in self.guards[n_guards:]:
-            del self._seen[p]
-        del self.guards[n_guards:]
-        for name in list(self.origins)[n_origins:]:
-            del self.origins[name]
+        return getattr(shape_env, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,8 +27,9 @@ class Base:
     def __init__(self, node: Node, input: Node | None = None, example=None):
         self.node, self.type, self.version = node, node.type, next(_versions)
         self.input, self.example, self.mutated = input, example, False
-        # A copy that stands for a view of unknown position is frozen; the base it was read from keeps weak references to it.
-        self.frozen, self.shadows = False, []
+        # A copy that stands for a view of unknown position is frozen: (the base it was read from, the view's strides) or None.
+        # The base it was read from keeps weak references to it.
+        self.frozen, self.shadows = None, []
 
 
 class SymSize(tuple):

@@ -257,13 +257,15 @@ def expand_strides(t: TensorType, shape) -> tuple:
     if lead < 0:
         raise ShapeError(f"the number of sizes provided ({len(shape)}) must be greater or equal to the number of dimensions in the tensor ({t.rank})")
     strides: list = [0] * len(shape)
+    if t.rank == 0:
+        return tuple(strides)
     for i in range(len(shape) - 1, -1, -1):
         d = i - lead
         size = t.shape[d] if d >= 0 else 1
         if d >= 0:
             stride = t.strides[d]
         else:
-            stride = shape[i + 1] * strides[i + 1] if i + 1 < len(shape) else 1
+            stride = shape[i + 1] * strides[i + 1]
         if not structurally_equal(size, shape[i]):
             if type(size) is int and size == 1:
                 stride = 0

@@ -6,6 +6,7 @@ into handles. In-place forms, ``out=`` and views are dealt with here and in ``ha
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -260,7 +261,23 @@ class Tracer:
             result = aten.as_python(name, result)
         return self.wrap(result, handles, False, 0)
 
+    def _foreach_inplace(self, name, args, kwargs):
+        """``_foreach_add_`` and its kin: every tensor of a list is changed."""
+        targets = args[0] if args else None
+        if not isinstance(targets, (list, tuple)) or not all(isinstance(t, TensorHandle) for t in targets):
+            raise Unsupported(f"{name}_ without a list of tensors", kind="unknown-function")
+        value, handles = self.compute(name, args, kwargs)
+        bases = {id(h.base) for h in targets}
+        if len(bases) != len(targets) or sum(id(h.base) in bases for h in handles) != len(targets):
+            raise Unsupported(f"{name}_ on tensors that share memory", "use separate operations", kind="aliased-mutation")
+        for t, v in zip(targets, value):
+            _check_result_dtype(v.type.dtype, t.type.dtype)
+            self.write(t, v, [t, *(h for h in handles if h.requires_grad)])
+        return targets if _foreach_returns_list() else None
+
     def _call_inplace(self, name, args, kwargs):
+        if name.startswith("_foreach_"):
+            return self._foreach_inplace(name, args, kwargs)
         target = args[0] if args else None
         if not isinstance(target, TensorHandle):
             raise Unsupported(f"{name}_ without a tensor", kind="unknown-function")
@@ -375,7 +392,7 @@ class Tracer:
         if overlaps_itself(target.type):
             raise EagerRaises(RuntimeError("unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please clone() the tensor before performing the operation."))
         base = target.base
-        if base.frozen or any(s() is not None and s() not in handles for s in base.shadows):
+        if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select-write")
         if self.grad_enabled and target.requires_grad and target.is_leaf:
             raise EagerRaises(RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."))
@@ -427,6 +444,13 @@ class Tracer:
 
     # the end
 
+    def _shows_source(self, handle: TensorHandle, outputs) -> bool:
+        """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, or the strides differ."""
+        source, strides = handle.base.frozen
+        if source.input is not None or source.frozen is not None or not same_ints(strides, handle.base.type.strides):
+            return True
+        return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen[0] is source) for h in outputs)
+
     def finish(self, outputs) -> Graph:
         """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on."""
         b = self.builder
@@ -435,7 +459,7 @@ class Tracer:
         owner: dict[Node, Base] = {}
         for h in outputs:
             base = h.base
-            if base.frozen:
+            if base.frozen is not None and self._shows_source(h, outputs):
                 raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select-result")
             if base.input is not None:
                 node = replay(b, base.input, h.chain) if h.chain else base.input
@@ -467,6 +491,13 @@ def _root(node: Node) -> Node:
     while node.op in VIEWS:
         node = node.inputs[0]
     return node
+
+
+@functools.cache
+def _foreach_returns_list() -> bool:
+    """Whether this PyTorch's in-place foreach functions return the list that they were given; older ones return None."""
+    tensors = [torch.zeros(1, device="cpu")]
+    return torch._foreach_neg_(tensors) is tensors
 
 
 def _next_version() -> int:

@@ -107,7 +107,7 @@ def getitem(t, self, index):
     if all(v.ndim == 0 for v in tensors.values()):
         # Eager gives a view here (it reads the index). The copy stands for it as long as neither is written.
         self.base.shadows.append(weakref.ref(handle))
-        handle.base.frozen = True
+        handle.base.frozen = self.base, tuple(s for d, s in enumerate(node.type.strides) if d not in tensors)
     return handle
 
 

@@ -355,10 +355,12 @@ def unfold(b, self, dimension, size, step):
         raise Unsupported("unfold with overlapping windows", "use index_select", kind="overlapping-view")
     count = (n - size) // step + 1
     strides = self.type.strides
-    if step == size:
-        part = b.slice(self, d, 0, count * size)
-        shape = self.shape[:d] + (count, size) + self.shape[d + 1 :]
-        part = b.view_node("reshape", part, {"shape": shape}, shape, strides[:d] + (strides[d] * size, strides[d]) + strides[d + 1 :])
+    if count * step <= n:
+        part = b.slice(self, d, 0, count * step)
+        shape = self.shape[:d] + (count, step) + self.shape[d + 1 :]
+        part = b.view_node("reshape", part, {"shape": shape}, shape, strides[:d] + (strides[d] * step, strides[d]) + strides[d + 1 :])
+        if step > size:
+            part = b.slice(part, d + 1, 0, size)
         return b.permute(part, (*range(d + 1), *range(d + 2, len(shape)), d + 1))
     return NotImplemented
 
