@@ -415,3 +415,18 @@ def test_channels_last_leaves_other_graphs_alone():
 
     graph = trace(lambda b, x, w: convolution(b, x, w, 0), [torch.randn(1, 4, 5, 5), torch.randn(4, 4, 3, 3)])
     assert channels_last(graph) is graph
+
+
+def test_constants_that_are_stored_are_not_read_by_kernels():
+    """A library call needs a constant in memory; the kernel that reads it too, after that memory went to another value, makes its own."""
+
+    def fn(b, x):
+        zero = b.reshape(b.scalar(0, torch.int64), (1,))
+        t = TensorType.contiguous(x.shape, x.dtype, x.type.device)
+        filled = b.aten("aten::index_fill", "int_Scalar", (x, 1, zero, 3.0), t)
+        mask = b.eq(b.unsqueeze(b.iota(3), 1), b.unsqueeze(b.iota(4), 0))
+        filled = b.aten("aten::masked_fill", "Scalar", (filled, mask, 1.0), t)
+        index = b.cat([zero, b.reshape(b.scalar(5, torch.int64), (1,))], 0)
+        return b.aten("aten::take", "", (filled, index), TensorType.contiguous((2,), x.dtype, x.type.device))
+
+    check(fn, torch.randn(3, 4))

@@ -527,7 +527,57 @@ def test_random_numbers_inside_python_functions():
     assert any(n.impure for n in graph.nodes)
 
 
-def test_view_selected_by_a_tensor_is_no_result():
-    """It is a view of the tensor in eager; a copy would not show later writes."""
+def test_views_selected_by_a_tensor_as_results():
+    """They show the tensor in eager: a copy may stand for one only when the program returns nothing else of that memory."""
+    one = torch.tensor(1)
+    check(lambda x, i: (x * 2)[i], X, one)
+    for fn in (lambda x, i: x[i], lambda x, i: (lambda y: (y, y[i]))(x * 2), lambda x, i: (lambda y: (y[i], y[i, 0]))(x * 2), lambda x, i: (x * 2)[:, i]):
+        with pytest.raises(Unsupported):
+            trace(fn, X, one)
+
+
+def test_foreach_in_place():
+    """Every tensor of the list is changed; lists whose tensors share memory are left to eager."""
+
+    def fn(a, b):
+        torch._foreach_add_([a, b], [b * 1, a * 1], alpha=2)
+        torch._foreach_mul_([a, b], 3.0)
+        return torch._foreach_norm([a, b])
+
+    check(fn, X, Y)
     with pytest.raises(Unsupported):
-        trace(lambda x, i: x[i], X, torch.tensor(1))
+        trace(lambda a: torch._foreach_add_([a, a], 1.0), X)
+    with pytest.raises(Unsupported):
+        trace(lambda a, b: torch._foreach_add_([a, b], [b, a]), X, Y)
+
+
+def test_unfold():
+    """Windows side by side and with gaps are views of any tensor, windows that overlap of a whole tensor."""
+    check(lambda x: (x.unfold(1, 2, 2), x.unfold(1, 1, 2) + 1, x[1:].unfold(0, 1, 1)), X)
+    check(lambda x: (x.unfold(1, 3, 1), (x * 2).unfold(0, 2, 1).sum(-1)), X)
+
+
+def test_number_expanded():
+    """A 0-dim tensor expands with stride 0 whatever the sizes."""
+    check(lambda s: (s.expand(1), s.expand(2, 1)), S)
+
+    def fn(x):
+        y = x * 2
+        y.copy_(x.mean())
+        return y
+
+    check(fn, X[:1, 0])
+
+
+def test_masks_of_known_values():
+    """Their positions are known, so that the sizes of results are."""
+    check(lambda x: (x[[True, False, True]], x[:, torch.tensor([True, False, False, True])] + 1, x[[False, False, False]]), X)
+    with raises_as_eager(lambda x: x[[True, False]], X):
+        pass
+
+    def fn(x):
+        y = x * 2
+        y[:, [True, False, False, True]] = 7.0
+        return y
+
+    check(fn, X)

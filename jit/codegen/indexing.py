@@ -185,7 +185,7 @@ def view_offset(node):
     ``as_strided`` returns its own offset, which is absolute: (True, offset); every other view (False, offset to add)."""
     op, attrs = node.op, node.attrs
     if op == "as_strided":
-        return True, attrs["offset"]
+        return True, attrs["offset"] or 0
     strides = node.inputs[0].type.strides
     if op == "slice":
         return False, attrs["start"] * strides[attrs["dim"]]

@@ -358,7 +358,15 @@ class Session(Calls):
         """Record a torch callable."""
         low = [lower(self, a) for a in args]
         low_kw = {k: lower(self, v) for k, v in kwargs.items()}
-        return self.traced(lambda: self.tracer.call(fn, low, low_kw, loc=self.location()))
+        own = []
+
+        def call():
+            result = self.tracer.call(fn, low, low_kw, loc=self.location())
+            own.extend(a for a, given in zip(args, low) if given is result and type(result) is list)
+            return result
+
+        value = self.traced(call)
+        return own[0] if own else value  # a list that is given back is the very list
 
     def set_grad_enabled(self, enabled: bool):
         if enabled != self.grad_mode:

@@ -137,7 +137,7 @@ class TensorMethod(Value):
 def lower(s, value: Value):
     """A value as the tracer takes it: handles, Dims, constants and containers of them."""
     from .containers import DictValue, ListValue, RangeValue, SliceValue, TupleValue
-    from .functions import ClassValue
+    from .functions import FunctionValue
 
     if isinstance(value, TensorValue):
         return value.handle(s)
@@ -157,6 +157,8 @@ def lower(s, value: Value):
         if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
             return plain.value
         return plain.item() if isinstance(plain, np.generic) else plain
+    if isinstance(value, FunctionValue) and (getattr(value.obj, "__module__", None) or "").startswith("torch."):
+        return value.pin(s)
     raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
 
 

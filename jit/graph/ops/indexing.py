@@ -34,11 +34,38 @@ def _constant_index(t, v):
     return t.constant(torch.tensor(list(v)))
 
 
+class KnownMask:
+    """The positions that a mask of known values selects from a dimension of ``size``."""
+
+    def __init__(self, positions: TensorHandle, size: int):
+        self.positions, self.size = positions, size
+
+
+def _known_values(node: Node):
+    """The numbers of a rank-1 tensor that was made of constants (as ``Tracer.constant`` makes them), or None."""
+    while node.op in ("clone", "reshape") and node.type.rank == 1 and node.inputs[0].type.rank == 1:
+        node = node.inputs[0]
+    parts = node.inputs if node.op == "cat" else (node,)
+    if any(p.op != "reshape" or p.inputs[0].op != "scalar" or type(p.inputs[0].attrs["value"]) is Dim for p in parts):
+        return None
+    return [p.inputs[0].attrs["value"] for p in parts]
+
+
+def _positions(t, mask: TensorHandle):
+    """A mask whose values are known as the positions that it selects; other masks as they are."""
+    values = _known_values(mask.node)
+    if values is None:
+        return mask
+    handle = t.constant(torch.tensor([i for i, v in enumerate(values) if v], dtype=torch.int64))
+    return KnownMask(handle, len(values))
+
+
 def split_index(t, x: TensorHandle, index):
     """Apply ints, slices, None and Ellipsis. Returns (node, {dim: index Node}, mask_used)."""
     b = t.builder
     items = _items(index)
     items = [_constant_index(t, v) if isinstance(v, (list, tuple, range)) else v for v in items]
+    items = [_positions(t, v) if isinstance(v, TensorHandle) and v.dtype is torch.bool and v.ndim == 1 else v for v in items]
     consumed = 0
     for v in items:
         if v is None or v is Ellipsis or isinstance(v, bool):
@@ -64,6 +91,12 @@ def split_index(t, x: TensorHandle, index):
             first, length = slice_bounds(start, stop, 1 if step is None else step, size)
             if not (same_ints((first, length), (0, size)) and step in (None, 1)) or len(items) == 1:
                 node = b.slice(node, dim, first, length, 1 if step is None else step)
+            dim += 1
+        elif isinstance(v, KnownMask):
+            if not v.size == node.shape[dim]:
+                raise IndexError(f"The shape of the mask [{v.size}] does not match the shape of the indexed tensor {list(node.shape)} at index {dim}")
+            positions = v.positions
+            tensors[dim] = positions if positions.device == x.device else t.call_op("to", (positions, x.device), {})
             dim += 1
         elif isinstance(v, TensorHandle):
             if v.device != x.device:

@@ -342,27 +342,31 @@ def unbind_list(b, self):
     return list(unbind(b, self))
 
 
-@op("unfold", alias=True)
-def unfold(b, self, dimension, size, step):
-    d = normalize_dim(dimension, self.type.rank)
-    if self.type.rank == 0 or self.type.is_symbolic:
-        return NotImplemented
-    n = self.shape[d]
+@op("unfold", raw=True)
+def unfold(t, self, dimension, size, step):
+    d = normalize_dim(dimension, self.ndim)
+    if self.ndim == 0 or self.type.is_symbolic:
+        raise Unsupported("unfold of a 0-dim tensor or over symbolic sizes", kind="overlapping-view")
+    n, shape, strides = self.type.shape[d], self.type.shape, self.type.strides
     if size > n:
         raise RuntimeError(f"maximum size for tensor at dimension {d} is {n} but size is {size}")
-    # Windows overlap, so this is no slice of the input; it is read by an index instead of a view when it overlaps.
-    if step < size:
-        raise Unsupported("unfold with overlapping windows", "use index_select", kind="overlapping-view")
+    if size <= 0 or step <= 0:
+        raise RuntimeError(f"size and step have to be positive, not {size} and {step}")
     count = (n - size) // step + 1
-    strides = self.type.strides
-    if count * step <= n:
-        part = b.slice(self, d, 0, count * step)
-        shape = self.shape[:d] + (count, step) + self.shape[d + 1 :]
-        part = b.view_node("reshape", part, {"shape": shape}, shape, strides[:d] + (strides[d] * step, strides[d]) + strides[d + 1 :])
-        if step > size:
-            part = b.slice(part, d + 1, 0, size)
-        return b.permute(part, (*range(d + 1), *range(d + 2, len(shape)), d + 1))
-    return NotImplemented
+    if step < size or count * step > n:
+        # Windows that overlap, or the last of which ends before its gap: no slice of the input.
+        if self.chain:
+            raise Unsupported("unfold of a view, with overlapping windows", "clone() it first, or use index_select", kind="overlapping-view")
+        return as_strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
+    b = t.builder
+    start = b.next_id
+    node = b.slice(self.node, d, 0, count * step)
+    split = shape[:d] + (count, step) + shape[d + 1 :]
+    node = b.view_node("reshape", node, {"shape": split}, split, strides[:d] + (strides[d] * step, strides[d]) + strides[d + 1 :])
+    if step > size:
+        node = b.slice(node, d + 1, 0, size)
+    node = b.permute(node, (*range(d + 1), *range(d + 2, len(split)), d + 1))
+    return t.wrap(node, [self], True, start)
 
 
 @op("as_strided", raw=True)
@@ -370,8 +374,11 @@ def as_strided(t, self, size, stride, storage_offset=None):
     base = self.base
     if storage_offset is None and self.chain or base.input is not None and (self.chain or storage_offset is not None or base.example.storage_offset()):
         raise Unsupported("as_strided on a view", "use ordinary views", kind="as_strided")
+    if base.input is not None and base.node is not base.input:
+        raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="as_strided")
     b = t.builder
-    node = b.emit("as_strided", (base.node,), {"size": tuple(size), "stride": tuple(stride), "offset": storage_offset or 0})
+    offset = None if base.input is not None else storage_offset or 0  # None: that of the input, which may differ from call to call
+    node = b.emit("as_strided", (base.node,), {"size": tuple(size), "stride": tuple(stride), "offset": offset})
     grad = t.grad_enabled and self.requires_grad
     handle = t.view(self, (), node, grad)
     handle.chain = (ViewStep(node),)
