@@ -581,3 +581,19 @@ def test_masks_of_known_values():
         return y
 
     check(fn, X)
+
+
+def test_shape_changed_in_place():
+    """The tensor object becomes a view of its own memory; views of it made before stay as they were."""
+
+    def fn(x):
+        y = x * 2
+        row = y[0]
+        y.t_().unsqueeze_(0)
+        y[0, 1].add_(5)
+        y.squeeze_()
+        return y, row, y.transpose_(0, 1) + 1, y.shape[0]
+
+    check(fn, X)
+    with pytest.raises(Unsupported):
+        trace(lambda x: x.t_(), X)

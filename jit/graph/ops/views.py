@@ -385,9 +385,27 @@ def as_strided(t, self, size, stride, storage_offset=None):
     return handle
 
 
-@op("squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_", "detach_", "rename_", "apply_", "map_", raw=True)
-def inplace_view(t, self, *args):
-    raise Unsupported("a tensor's own shape is changed in place", "use the form without an underscore", kind="inplace-view")
+@op("as_strided_", "detach_", "rename_", "apply_", "map_", raw=True)
+def inplace_other(t, self, *args, **kwargs):
+    raise Unsupported("a tensor is changed in place in a way that is not known", "use the form without an underscore", kind="inplace-view")
+
+
+def _inplace_view(name):
+    """The tensor object itself becomes a view of its memory. That of an input would have to change after the graph has run."""
+
+    def run(t, self, *args, **kwargs):
+        if self.base.input is not None:
+            raise Unsupported("an input's own shape is changed in place", "use the form without an underscore", kind="inplace-view")
+        view = t.call_op(name, (self, *args), kwargs)
+        for field, value in (("chain", view.chain), ("type", view.type), ("_node", view.node), ("_version", self.base.version)):
+            t.set(self, field, value)
+        return self
+
+    op(name + "_", raw=True)(run)
+
+
+for _name in ("squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims"):
+    _inplace_view(_name)
 
 
 @op("unsafe_split")
