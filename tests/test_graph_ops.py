@@ -597,3 +597,8 @@ def test_shape_changed_in_place():
     check(fn, X)
     with pytest.raises(Unsupported):
         trace(lambda x: x.t_(), X)
+
+
+def test_empty_permuted():
+    """Strides as eager gives them; the values are undefined."""
+    check(lambda: torch.empty_permuted((2, 3, 4), (2, 0, 1)).zero_())

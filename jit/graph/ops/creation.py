@@ -114,6 +114,18 @@ def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requ
     return node
 
 
+@op("empty_permuted")
+def empty_permuted(b, size, physical_layout, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+    if requires_grad or sorted(physical_layout) != list(range(len(size))):
+        return NotImplemented
+    node = b.full(tuple(size), 0, _dtype_or_default(dtype), resolve_device(device, _default_device()))
+    strides = [1] * len(size)
+    for d, stride in zip(physical_layout, rules.contiguous_strides(tuple(size[d] for d in physical_layout))):
+        strides[d] = stride
+    node.type = node.type.replace(strides=tuple(strides))
+    return node
+
+
 @op("arange")
 def arange(b, start, end=None, step=1, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
     if end is None:
