@@ -17,7 +17,7 @@ TOP = ("api", "backends", "__init__", "__main__")
 LANGUAGES = ("jit.graph.dims", "jit.graph.ir")
 
 # Files of codegen that rewrite a graph before it is scheduled, with the graph room's builder and type rules.
-REWRITES = ("jit/codegen/contractions.py", "jit/codegen/layout.py")
+REWRITES = ("jit/codegen/layout.py",)
 
 FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit", "torch._subclasses", "torch.compile")
 
