@@ -555,6 +555,7 @@ def test_unfold():
     """Windows side by side and with gaps are views of any tensor, windows that overlap of a whole tensor."""
     check(lambda x: (x.unfold(1, 2, 2), x.unfold(1, 1, 2) + 1, x[1:].unfold(0, 1, 1)), X)
     check(lambda x: (x.unfold(1, 3, 1), (x * 2).unfold(0, 2, 1).sum(-1)), X)
+    check(lambda s: s.unfold(0, 1, 1), S)
 
 
 def test_number_expanded():

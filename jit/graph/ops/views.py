@@ -345,6 +345,9 @@ def unbind_list(b, self):
 @op("unfold", raw=True)
 def unfold(t, self, dimension, size, step):
     d = normalize_dim(dimension, self.ndim)
+    if self.ndim == 0 and size == 1:
+        start = t.builder.next_id
+        return t.wrap(t.builder.reshape(self.node, (1,)), [self], True, start)
     if self.ndim == 0 or self.type.is_symbolic:
         raise Unsupported("unfold of a 0-dim tensor or over symbolic sizes", kind="overlapping-view")
     n, shape, strides = self.type.shape[d], self.type.shape, self.type.strides
