@@ -24,6 +24,12 @@ def load_function(text, function):
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     module = {"__name__": "jit_kernel", "__file__": name}
     exec(compile(text, name, "exec"), module)
+    for value in module.values():
+        if callable(getattr(value, "parse", None)):
+            # CPython 3.11 keeps one recursion counter for all threads that make syntax trees, so they are made in turns.
+            with _lock:
+                tree = value.parse()
+            value.parse = lambda tree=tree: tree
     return module[function], name
 
 
