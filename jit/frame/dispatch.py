@@ -20,7 +20,6 @@ from ..runtime import native
 from .capture import Capture, Captured
 from .dynamic import Dynamic
 
-guards_log = logs.channel("guards")
 recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
@@ -179,8 +178,6 @@ class Missed:
         if captured.predicates or captured.origins:
             rows.append(size_conditions(captured, accessors, index))
         program = native_guards.program(accessors, rows)
-        if guards_log:
-            guards_log("\n".join(texts))
         return program
 
     def explain_miss(self, dispatcher, values):

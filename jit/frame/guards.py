@@ -80,7 +80,11 @@ def describe(kind: str, payload) -> str:
     if kind == "type_is":
         return f"type is {payload.__qualname__}"
     if kind == "is":
+        if payload is None or isinstance(payload, (bool, str)):
+            return f"is {payload!r}"
         return f"is {getattr(payload, '__qualname__', None) or type(payload).__name__ + ' at ' + hex(id(payload))}"
     if kind == "eq":
         return f"== {payload!r}"
+    if kind == "tensor":
+        return str(payload)
     return f"{kind} {payload!s}"

@@ -65,6 +65,13 @@ class TensorSpec:
         strides = tuple(tensor.stride()) if not dynamic_dims else None
         return TensorSpec(type(tensor), tensor.dtype, tensor.device, sizes, strides, tensor.requires_grad, dispatch_keys(tensor))
 
+    def __str__(self):
+        def text(values):
+            return "any" if values is None else "(" + ", ".join("*" if v is None else str(v) for v in values) + ")"
+
+        grad = "" if self.requires_grad is None else f", requires_grad={self.requires_grad}"
+        return f"{self.cls.__name__} {str(self.dtype)[6:]} on {self.device}, sizes {text(self.sizes)}, strides {text(self.strides)}{grad}"
+
     def mismatch(self, value) -> str:
         """How a value differs, in words: "size of dim 1: expected 4, found 5"; empty when it does not."""
         if type(value) is not self.cls:
@@ -101,8 +108,15 @@ def program(accessors, checks, binds=()):
 
     made = native().GuardProgram(tuple(accessors), tuple(checks), tuple(binds))
     if _log:
-        _log("\n".join(f"{path(accessors, c[0])} {c[1]} {c[2] if len(c) > 2 else ''}" for c in checks))
+        _log("\n".join(_line(accessors, c) for c in checks))
     return made
+
+
+def _line(accessors, check) -> str:
+    """A check in words: its description, or what it is made of."""
+    if len(check) > 3:
+        return check[3]
+    return f"{path(accessors, check[0])} {check[1]} {_short(check[2]) if len(check) > 2 else ''}"
 
 
 def global_state_snapshot() -> tuple:
