@@ -13,6 +13,8 @@ import threading
 
 _count = 0
 _lock = threading.Lock()
+# Triton's front end reads syntax trees, and CPython 3.11 keeps one recursion counter for all threads that make them.
+_front_end = threading.Lock()
 
 
 def load_function(text, function):
@@ -24,12 +26,6 @@ def load_function(text, function):
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     module = {"__name__": "jit_kernel", "__file__": name}
     exec(compile(text, name, "exec"), module)
-    for value in module.values():
-        if callable(getattr(value, "parse", None)):
-            # CPython 3.11 keeps one recursion counter for all threads that make syntax trees, so they are made in turns.
-            with _lock:
-                tree = value.parse()
-            value.parse = lambda tree=tree: tree
     return module[function], name
 
 
@@ -57,7 +53,8 @@ def build(job):
         context = ir.context()
         ir.load_dialects(context)
         backend.load_dialects(context)
-        module = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+        with _front_end:
+            module = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
         stages, metadata, ptx = {}, {"target": target, **options.__dict__}, None
         backend.add_stages(stages, options, Language.TRITON)
         for stage, lower in stages.items():
