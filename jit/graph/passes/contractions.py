@@ -1,8 +1,8 @@
 """The library's matrix products in the form that is cheapest to call.
 
 On CUDA ``linear`` becomes ``mm`` or ``addmm`` on views, which saves the library's own unpacking of it. A product whose rows would
-not start at multiples of 16 bytes is split: cuBLAS has no fast kernels for such rows (an output of 2048x50257 in bfloat16 takes
-1.7 ms on an H200, its first 50256 columns 0.23 ms), so the columns up to the last multiple and the few that are left are two
+not start at multiples of 16 bytes is split: cuBLAS has no fast kernels for such rows (on an H200 an output of 2048x50257 in bfloat16
+takes 1.7 ms, and one padded to aligned rows 0.23 ms), so the columns up to the last multiple and the few that are left are two
 products, joined by a copy that fuses with what reads it.
 """
 
