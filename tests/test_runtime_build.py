@@ -145,3 +145,18 @@ def test_doctor_sees_libraries(tmp_path):
     subprocess.run([build.compiler(), "-shared", "-fPIC", str(tmp_path / "x.cpp"), "-o", str(other)], check=True)
     ctypes.CDLL(str(other))
     assert len(doctor.openmp_libraries()) == 2
+
+
+def test_links_the_loaded_standard_library(tiny, tmp_path, monkeypatch):
+    """Some compilers link a static copy of it unasked; two copies in one process crash on printing an integer."""
+    wrapper = tmp_path / "g++static"
+    wrapper.write_text(f'#!/bin/sh\nexec {build.compiler()} -static-libstdc++ "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    source = tiny / "module.cpp"
+    source.write_text("#include <sstream>\n" + TINY.replace("42", "(std::ostringstream() << 42L << ' ' << 1.5).str().size() == 6 ? 42 : 0"))
+    path = build.library_path()
+    needed = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+    assert "libstdc++.so" in needed
+    symbols = subprocess.run(["nm", "-DC", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    assert "std::num_put" not in symbols

@@ -55,7 +55,7 @@ def digest() -> str:
     h = hashlib.sha256()
     real = os.path.realpath(compiler())
     info = os.stat(real)
-    facts = (torch.__version__, torch.version.git_version, sys.hexversion, sysconfig.get_config_var("SOABI"), real, info.st_size, info.st_mtime_ns, FLAGS)
+    facts = (torch.__version__, torch.version.git_version, sys.hexversion, sysconfig.get_config_var("SOABI"), real, info.st_size, info.st_mtime_ns, FLAGS, loaded_cxx_library())
     h.update(repr(facts).encode())
     for name in sorted(os.listdir(SOURCE_DIR)):
         if name.endswith((".cpp", ".h")):
@@ -79,7 +79,19 @@ def _compile_command(source: str, output: str) -> list[str]:
 
 def _link_command(objects: list[str], output: str) -> list[str]:
     lib = os.path.join(_torch_dir(), "lib")
-    return [compiler(), "-shared", "-o", output, *objects, f"-L{lib}", "-ltorch_python", "-ltorch_cpu", "-lc10", "-ldl", "-Wl,-z,now"]
+    return [compiler(), "-shared", "-o", output, *objects, f"-L{lib}", "-ltorch_python", "-ltorch_cpu", "-lc10", *loaded_cxx_library(), "-ldl", "-Wl,-z,now"]
+
+
+def loaded_cxx_library() -> list[str]:
+    """Path of the C++ standard library that this process has loaded with torch, in a list that is empty where it cannot be told.
+
+    A compiler that links its own static copy makes a library with two sets of locale facets in one process: printing an integer then crashes.
+    """
+    try:
+        with open("/proc/self/maps") as f:
+            return sorted({line.split(maxsplit=5)[5].strip() for line in f if "/libstdc++.so" in line})[:1]
+    except OSError:
+        return []
 
 
 def _run(commands: list[list[str]], jobs: int):

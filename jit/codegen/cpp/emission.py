@@ -14,7 +14,7 @@ import torch
 
 from jit.codegen import loops
 from jit.codegen.cpp import ops
-from jit.codegen.cpp.layout import COST, Layout, analyse, hint
+from jit.codegen.cpp.layout import COST, Layout, analyse, hint, tail
 from jit.codegen.cpp.reduction import FLUSH, Reduction
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
@@ -39,6 +39,7 @@ class KernelText:
         self.ahead = []  # (pointer, bytes per element) of the loads to prefetch in the present loop
         self.divisor = {}  # statement number of a division -> name of its prepared divisor
         self.states = {}  # statement number of a Reduce -> its state
+        self.piece = 0  # the length of the part of a row's tail that is being written
         self.names = {}
         for prefix, group in (("x", kernel.axes + kernel.raxes), ("b", kernel.buffers)):
             self.names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
@@ -63,7 +64,7 @@ class KernelText:
         self.strip = 32 if widest > 4 else 64
         extent = lay.vector.extent
         if not lay.column and type(extent) is int and 0 < extent < self.strip:
-            self.strip = extent
+            self.strip = tail(extent)[0]
         self.streamed = set()
         for i, s in enumerate(kernel.body):
             if isinstance(s, loops.Store) and s.mask is None and self._unit(s) and hint(extent) >= self.strip:
@@ -575,6 +576,11 @@ class KernelText:
         clause = f" reduction(|: {', '.join(f'bad{i}' for i in checks)})" if checks else ""
         self.put("#pragma omp simd" + clause)
 
+    def tail(self) -> list:
+        """The lengths of what a row has beyond its last whole strip, where they are known."""
+        known = self.lo.isdigit() and self.hi.isdigit()
+        return tail((int(self.hi) - int(self.lo)) % self.strip) if known and not self.layout.column else []
+
     def _strips(self, statements, states, scans, checks, access):
         w, lo, hi = self.strip, self.lo, self.hi
         flush = [r for r in states if r.flushed and not self.layout.loops]
@@ -595,10 +601,18 @@ class KernelText:
         else:
             with self.braces(f"for (; j0 + {w} <= {hi}; j0 += {w})"):
                 self._strip(statements, scans, checks, access, str(w), True)
-        if not exact:
-            with self.braces(f"if (j0 < {hi})"):
-                self.put(f"const int rest = (int)({hi} - j0);")
-                self._strip(statements, scans, checks, access, "rest", False)
+        if exact:
+            return
+        if self.tail():
+            for self.piece in self.tail():
+                with self.braces():
+                    self._strip(statements, scans, checks, access, str(self.piece), False)
+                self.put(f"j0 += {self.piece};")
+            self.piece = 0
+            return
+        with self.braces(f"if (j0 < {hi})"):
+            self.put(f"const int rest = (int)({hi} - j0);")
+            self._strip(statements, scans, checks, access, "rest", False)
 
     def _strip(self, statements, scans, checks, access, count, full):
         """One strip: phases cut at the scans, each a vector loop."""

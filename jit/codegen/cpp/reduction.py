@@ -9,6 +9,7 @@ import torch
 from jit.codegen.cpp import ops
 from jit.codegen.cpp.layout import hint
 
+SHORT = {8: 0, 4: 8, 3: 12, 2: 12, 1: 12}  # length of a part of a row's tail -> its lane behind the strip's
 FLUSH = 256  # float additions per lane before the sum moves to a double
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
@@ -43,6 +44,8 @@ class Reduction:
         additions = math.prod(hint(a.extent) for a in owner.kernel.raxes) / (1 if self.column else owner.strip)
         fixed = all(type(a.extent) is int for a in owner.kernel.raxes)
         self.flushed = self.op == "sum" and self.dtype is torch.float32 and (additions > FLUSH or not fixed)
+        # A short vector that is written to the lanes of a long one stalls the next read of it, so parts of a tail have lanes of their own.
+        self.short = [] if self.column or self.flushed else [size for size in owner.tail() if size in SHORT]
         owner.states[i] = self
 
     @property
@@ -57,11 +60,12 @@ class Reduction:
 
     def begin(self):
         o = self.owner
-        o.put(f"alignas(64) {self.kind} r{self.name}[{self.count}];")
-        o.put(f"for (int l = 0; l < {self.count}; l++) r{self.name}[l] = {self._start()};")
+        lanes = self.count + (16 if self.short else 0)
+        o.put(f"alignas(64) {self.kind} r{self.name}[{lanes}];")
+        o.put(f"for (int l = 0; l < {lanes}; l++) r{self.name}[l] = {self._start()};")
         if self.arg:
-            o.put(f"alignas(64) {self._index_kind()} i{self.name}[{self.count}];")
-            o.put(f"for (int l = 0; l < {self.count}; l++) i{self.name}[l] = {self._never()};")
+            o.put(f"alignas(64) {self._index_kind()} i{self.name}[{lanes}];")
+            o.put(f"for (int l = 0; l < {lanes}; l++) i{self.name}[l] = {self._never()};")
         if self.flushed:
             o.put(f"alignas(64) double d{self.name}[{self.count}];")
             o.put(f"for (int l = 0; l < {self.count}; l++) d{self.name}[l] = 0;")
@@ -76,6 +80,8 @@ class Reduction:
 
     def add(self, lane: str):
         """Inside the vector loop: take the present element in."""
+        if self.owner.piece in self.short:
+            lane = f"{lane} + {self.count + SHORT[self.owner.piece]}"
         o, state, value = self.owner, f"r{self.name}[{lane}]", self.owner.value[self.s.arg]
         if self.arg:
             position = ""
@@ -146,20 +152,27 @@ class Reduction:
         o.value[self.s.dst] = self.name
 
     def _tree(self, state: str):
-        """Fold the lanes in halves."""
-        o, width = self.owner, self.count
-        dtype = torch.float64 if self.flushed else self.dtype
-        while width > 1:
+        """Fold the lanes in halves, and those of the row's tail in where they are as many."""
+        width, waiting = self.count, list(self.short)
+        while width > 1 or waiting:
             half = (width + 1) // 2
-            pairs = width - half
-            if pairs >= 4:
-                o.put("#pragma omp simd")
-            if self.arg:
-                with o.braces(f"for (int l = 0; l < {pairs}; l++)"):
-                    self._better(f"{state}[l]", f"i{self.name}[l]", f"{state}[l + {half}]", f"i{self.name}[l + {half}]", True)
-            else:
-                o.put(f"for (int l = 0; l < {pairs}; l++) {state}[l] = {self._merge(f'{state}[l]', f'{state}[l + {half}]', dtype)};")
+            while waiting and (waiting[0] > half or width == 1):
+                size = waiting.pop(0)
+                self._fold(state, size, self.count + SHORT[size])
+            if width > 1:
+                self._fold(state, width - half, half)
             width = half
+
+    def _fold(self, state: str, count: int, start: int):
+        """Put ``count`` lanes from ``start`` on together with the first ones."""
+        o, dtype = self.owner, torch.float64 if self.flushed else self.dtype
+        if count >= 4:
+            o.put("#pragma omp simd")
+        if self.arg:
+            with o.braces(f"for (int l = 0; l < {count}; l++)"):
+                self._better(f"{state}[l]", f"i{self.name}[l]", f"{state}[l + {start}]", f"i{self.name}[l + {start}]", True)
+        else:
+            o.put(f"for (int l = 0; l < {count}; l++) {state}[l] = {self._merge(f'{state}[l]', f'{state}[l + {start}]', dtype)};")
 
     # threads that share a row
 
