@@ -13,18 +13,15 @@ import math
 import torch
 
 from jit.codegen import loops
-from jit.codegen.cpp import ops
-from jit.codegen.cpp.layout import COST, Layout, analyse, hint, tail
+from jit.codegen.cpp import ops, prefetch
+from jit.codegen.cpp.layout import COST, STREAM_BYTES, Layout, analyse, hint, tail
 from jit.codegen.cpp.reduction import FLUSH, Reduction
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
 
 SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
-STREAM_BYTES = 32 << 20  # outputs from this size on are written around the cache; below, the next kernel finds them there (measured)
 BLOCK = 1024  # vector positions per block in column mode
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
-PREFETCH_BYTES = 256 << 10  # rows up to this size are prefetched while the one before is worked on
-PREFETCH_COST = 14  # cost per element from which large operands are prefetched
 COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
 
 
@@ -67,7 +64,7 @@ class KernelText:
             self.strip = tail(extent)[0]
         self.streamed = set()
         for i, s in enumerate(kernel.body):
-            if isinstance(s, loops.Store) and s.mask is None and self._unit(s) and hint(extent) >= self.strip:
+            if isinstance(s, loops.Store) and s.mask is None and self.unit(s) and hint(extent) >= self.strip:
                 count = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes if a.name in dims.free_symbols(s.index))
                 if count * kernel.buffer_of[s.buffer].dtype.itemsize >= STREAM_BYTES:
                     self.streamed.add(i)
@@ -128,7 +125,7 @@ class KernelText:
             self.tile = next(a for a in lay.rows if a.name == name)
             self.tiled = found[name]
 
-    def _unit(self, s) -> bool:
+    def unit(self, s) -> bool:
         stride = dims.coefficient(s.index, self.layout.vector.name)
         return type(stride) is int and stride == 1
 
@@ -265,7 +262,7 @@ class KernelText:
         for i, stride in self.tiled.items():
             s = self.kernel.body[i]
             corner = dims.subst(s.index, {self.layout.vector.name: self.base, self.tile.name: dims.Sym("first", lo=0)})
-            self.put(f"transpose_tile(tile{i}, {self._pointer(s)} + ({self.expr(corner)}), {self.expr(stride)}, (int)count, (int)({self.hi}));")
+            self.put(f"transpose_tile(tile{i}, {self.pointer(s)} + ({self.expr(corner)}), {self.expr(stride)}, (int)count, (int)({self.hi}));")
         with self.braces(f"for (int64_t {name} = first; {name} < first + count; {name}++)"):
             self._row()
 
@@ -346,7 +343,7 @@ class KernelText:
                 guard = "if (thread == 0) " if self.cooperate and not self.alone else ""
                 if s.mask is not None:
                     guard += f"if ({self.value[s.mask]}) "
-                self.put(f"{guard}{self._pointer(s)}[{self.expr(s.index)}] = {self._memory(s.value)};")
+                self.put(f"{guard}{self.pointer(s)}[{self.expr(s.index)}] = {self._memory(s.value)};")
             elif isinstance(s, loops.Check):
                 mask = f"{self.value[s.mask]} && " if s.mask else ""
                 self.put(f"if ({mask}!{self.value[s.cond]}) {self.names[s.buffer]}[0] = {s.code};")
@@ -359,7 +356,7 @@ class KernelText:
             with self.braces(lead):
                 self._vector_loop(vector, [])
 
-    def _pointer(self, s) -> str:
+    def pointer(self, s) -> str:
         return self.names[s.buffer]
 
     def _memory(self, name: str) -> str:
@@ -372,7 +369,7 @@ class KernelText:
         if isinstance(s, loops.Const):
             return
         if isinstance(s, loops.Load):
-            text = self._load(s, index or f"{self._pointer(s)}[{self.expr(s.index)}]")
+            text = self._load(s, index or f"{self.pointer(s)}[{self.expr(s.index)}]")
         elif isinstance(s, loops.IndexValue):
             text = f"({ops.c_type(s.dtype)})({index or self.expr(s.expr)})"
         else:
@@ -422,7 +419,7 @@ class KernelText:
                         self._define(i)
             inner = [i for i in statements if depth_of.get(i, len(lay.loops) + 1) > len(lay.loops)]
             with self.braces():
-                self.ahead = self._next_row() if k == 1 else []
+                self.ahead = prefetch.next_row(self) if k == 1 else []
                 self._vector_loop(inner, states)
                 self.ahead = []
             if counted:
@@ -436,27 +433,6 @@ class KernelText:
             r.finish()
         if self.cooperate and states:
             self._combine(states, k)
-
-    def _next_row(self) -> list:
-        """(pointer, bytes per element) of what the first pass will load for the next row.
-
-        The second pass prefetches it when it computes much or stores, so that reading overlaps with that: softmax gains a quarter.
-        """
-        lay, body, found = self.layout, self.kernel.body, {}
-        if lay.column or lay.loops or not lay.rows or self.cooperate:
-            return []
-        if not any(isinstance(body[i], loops.Store) or COST.get(getattr(body[i], "op", ""), 1) >= 14 for i in lay.bodies[1]):
-            return []
-        row = lay.rows[-1]
-        for i in lay.bodies[0]:
-            s = self.kernel.body[i]
-            if not isinstance(s, loops.Load) or not self._unit(s) or any(n in lay.definition for n in dims.free_symbols(s.index)):
-                continue
-            size = hint(lay.vector.extent) * self.dtypes[s.dst].itemsize
-            if 2048 <= size <= PREFETCH_BYTES and row.name in dims.free_symbols(s.index):
-                base = self.expr(dims.subst(s.index, {lay.vector.name: 0, row.name: row.sym + 1}))
-                found.setdefault((s.buffer, base), (f"{self._pointer(s)} + ({base})", self.dtypes[s.dst].itemsize))
-        return list(found.values())
 
     def _depths(self, statements) -> dict:
         """Statement number -> loops around it, for the statements of a pass that do not vary along the vector axis."""
@@ -535,7 +511,7 @@ class KernelText:
         access = self._accesses(statements)
         self._divisors(statements)
         if stripped and not self.ahead:
-            self.ahead = self._stream_ahead(statements, access)
+            self.ahead = prefetch.stream(self, statements, access)
         if not stripped:
             self._simd(checks)
             with self.braces(f"for (int64_t j = {self.lo}; j < {self.hi}; j++)"):
@@ -546,20 +522,6 @@ class KernelText:
         self.ahead = []
         for i in checks:
             self.put(f"if (bad{i}) {self.names[body[i].buffer]}[0] = {body[i].code};")
-
-    def _stream_ahead(self, statements, access) -> list:
-        """(pointer, bytes per element) some way ahead of each large operand, where the arithmetic is long enough to hide the loads from the hardware's
-        own prefetching."""
-        body, found = self.kernel.body, {}
-        if sum(COST.get(body[i].op, 1) for i in statements if isinstance(body[i], loops.Compute)) < PREFETCH_COST:
-            return []
-        for i in statements:
-            s = body[i]
-            if isinstance(s, loops.Load) and i in access and i not in self.tiled and self._unit(s):
-                count = math.prod(hint(a.extent) for a in self.kernel.axes + self.kernel.raxes if a.name in dims.free_symbols(s.index))
-                if count * self.dtypes[s.dst].itemsize >= STREAM_BYTES // 2:
-                    found[access[i]] = (f"{access[i]} + 512", self.dtypes[s.dst].itemsize)
-        return list(found.values())
 
     def _divisors(self, statements):
         """Prepare the divisors that are the same along the vector axis: a vector division takes as long as ten multiplications."""
@@ -721,7 +683,7 @@ class KernelText:
             if name is None:
                 name = shared[s.buffer, base] = f"q{i}_{len(self.lines)}"
                 const = "const " if self.kernel.buffer_of[s.buffer].role == "in" else ""
-                self.put(f"{const}{ops.memory_type(self.kernel.buffer_of[s.buffer].dtype)}* const {name} = {self._pointer(s)} + ({base});")
+                self.put(f"{const}{ops.memory_type(self.kernel.buffer_of[s.buffer].dtype)}* const {name} = {self.pointer(s)} + ({base});")
             out[i] = name
         return out
 
@@ -735,7 +697,7 @@ class KernelText:
             if type(stride) is int and stride in (0, 1):
                 return f"{access[i]}[{'j' if stride else '0'}]"
             return f"{access[i]}[j * ({self.expr(stride)})]"
-        return f"{self._pointer(s)}[{self._absolute(s.index)}]"
+        return f"{self.pointer(s)}[{self._absolute(s.index)}]"
 
     def _absolute(self, e) -> str:
         vector = self.layout.vector.name

@@ -15,6 +15,7 @@ from jit.codegen.cpp.ops import COST
 from jit.errors import JitError
 from jit.graph import dims
 
+STREAM_BYTES = 32 << 20  # outputs from this size on are written around the cache; below, the next kernel finds them there (measured)
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
 INLINE_KINDS = (loops.Load, loops.IndexValue)
