@@ -164,8 +164,8 @@ def explain(model, **options):
         captured, plans = [], []
         backend = _backend(options.get("backend"))
 
-        def recorded(graph, examples):
-            plans.append(backend(graph, examples))
+        def recorded(graph, examples, gradient=None):
+            plans.append(backend(graph, examples, gradient))
             return plans[-1]
 
         settings = dispatch.Settings(recorded, False, options.get("dynamic"), on_capture=captured.append)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Callable
 
 from . import logs
+from .errors import NeedsEager
 from .runtime import native
 
 ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
@@ -47,26 +48,37 @@ def _bound(fn, tensors):
     return call
 
 
-def compile_native(graph, examples) -> Plan:
-    """Optimise, schedule, generate and load kernels."""
+def _schedule(graph, unaligned=frozenset()):
+    """-> CompiledGraph of an optimised graph; logs it."""
     from .codegen import Options, compile_graph
-    from .graph.passes import optimize
     from .graph.passes.contractions import rewrite_contractions
 
     with logs.timed("passes"):
-        graph = rewrite_contractions(optimize(graph))
+        graph = rewrite_contractions(graph)
     if _graph_log:
         _graph_log(graph.python())
-    unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
     compiled = compile_graph(graph, Options(unaligned=unaligned))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")
+    return compiled
+
+
+def compile_native(graph, examples, gradient=None) -> Plan:
+    """Optimise, differentiate where ``gradient`` asks for it, schedule, generate and load kernels."""
+    from .graph.passes import optimize
+
+    unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
+    with logs.timed("passes"):
+        graph = optimize(graph)
+    if gradient is not None:
+        raise NeedsEager("gradients are needed", "call it under torch.no_grad(), or use backend='eager'", kind="gradient")
+    compiled = _schedule(graph, unaligned)
     return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph)
 
 
-def compile_eager(graph, examples) -> Plan:
-    """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults."""
+def compile_eager(graph, examples, gradient=None) -> Plan:
+    """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults. Autograd differentiates it."""
     import torch
 
     from .graph.interpret import compile_python
@@ -74,13 +86,14 @@ def compile_eager(graph, examples) -> Plan:
 
     if _graph_log:
         _graph_log(graph.python())
-    return Plan(torch.no_grad()(compile_python(graph)), tuple(unbound_symbols(graph)), [], graph)
+    mode = torch.no_grad() if gradient is None else torch.enable_grad()
+    return Plan(mode(compile_python(graph)), tuple(unbound_symbols(graph)), [], graph)
 
 
 def from_callable(fn) -> Callable:
     """A backend given by the user: ``fn(graph, example_inputs)`` returns a callable on tensors."""
 
-    def backend(graph, examples) -> Plan:
+    def backend(graph, examples, gradient=None) -> Plan:
         if _graph_log:
             _graph_log(graph.python())
         run = fn(graph, examples)

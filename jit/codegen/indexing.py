@@ -11,7 +11,7 @@ from typing import Optional
 
 from ..graph import dims
 
-VIEWS = frozenset("permute reshape expand slice diagonal as_strided alias".split())
+VIEWS = frozenset("permute reshape expand slice diagonal as_strided alias detach".split())
 FIXED = -1
 
 
@@ -111,7 +111,7 @@ def reshape_index(source, target, index) -> tuple:
 def view_index(node, index) -> tuple:
     """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``. Not for ``as_strided``, which has none."""
     op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
-    if op == "alias":
+    if op in ("alias", "detach"):
         return index
     if op == "permute":
         out = [0] * len(shape)
@@ -156,7 +156,7 @@ def view_alignment(node, align) -> Optional[tuple]:
     if align is None:
         return None
     op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
-    if op == "alias":
+    if op in ("alias", "detach"):
         return align
     if op == "permute":
         out = [FIXED] * len(shape)

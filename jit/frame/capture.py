@@ -173,14 +173,14 @@ class Capture:
 
     def assemble(self, e: Emitter) -> Captured:
         s = self.session
-        if s.tracer.needs_grad:
-            raise NeedsEager("gradients are needed", "call it under torch.no_grad(), or wait for training support", kind="gradient")
-        graph = s.tracer.finish([t.handle(s) for t in e.outputs])
+        results = [t.handle(s) for t in e.outputs]
+        gradient = s.tracer.gradient(results)
+        graph = s.tracer.finish(results, gradient is not None)
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
         self.guard_aliases(graph)
         if needed:
-            plan, inputs = self.settings.compile_graph(graph, s.inputs, s)
+            plan, inputs = self.settings.compile_graph(graph, s.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
         target = e.finish(plan, inputs, self.code.co_name)

@@ -31,7 +31,8 @@ class Settings:
     """What ``jit.compile`` was asked for.
 
     Attributes:
-        backend: ``fn(graph, example_inputs) -> callable``: tensors (graph inputs, then symbolic ints) to a tuple of tensors.
+        backend: ``fn(graph, example_inputs, gradient) -> callable``: tensors (graph inputs, then symbolic ints) to a tuple of tensors; ``gradient``
+            is None or the ``jit.graph.tracer.Gradient`` that its results have to carry.
         fullgraph, dynamic: as in ``jit.compile``.
         on_capture: called with each Captured, for ``jit.explain``.
     """
@@ -44,11 +45,11 @@ class Settings:
     mode: str | None = None
     resumes: dict = dataclasses.field(default_factory=dict)
 
-    def compile_graph(self, graph, inputs, session):
+    def compile_graph(self, graph, inputs, session, gradient=None):
         """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
         count_graph()
         with config.patch(**self.options) if self.options else contextlib.nullcontext():
-            plan = self.backend(graph, [v.obj for v in inputs])
+            plan = self.backend(graph, [v.obj for v in inputs], gradient)
         binding = getattr(plan, "int_symbols", ())
         sources = [v.source for v in inputs]
         pinned = {i: v.obj for i, v in enumerate(inputs) if v.source.watched}

@@ -250,6 +250,10 @@ class Builder:
     def alias(self, x: Node) -> Node:
         return self.emit("alias", (x,), {})
 
+    def detach(self, x: Node) -> Node:
+        """``x``, through which no gradient flows."""
+        return self.emit("detach", (x,), {})
+
     # copies
 
     def clone(self, x: Node, strides=None) -> Node:

@@ -22,11 +22,12 @@ _versions = count()
 class Base:
     """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input node or None."""
 
-    __slots__ = ("node", "type", "version", "input", "example", "mutated", "frozen", "shadows")
+    __slots__ = ("node", "type", "version", "input", "example", "mutated", "grad", "frozen", "shadows")
 
     def __init__(self, node: Node, input: Node | None = None, example=None):
         self.node, self.type, self.version = node, node.type, next(_versions)
         self.input, self.example, self.mutated = input, example, False
+        self.grad = False  # a value that carries a gradient was written to it
         # A copy that stands for a view of unknown position is frozen: (the base it was read from, the view's strides) or None.
         # The base it was read from keeps weak references to it.
         self.frozen, self.shadows = None, []
@@ -65,11 +66,11 @@ class TensorHandle:
     ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base).
     """
 
-    __slots__ = ("tracer", "base", "chain", "type", "requires_grad", "origin", "is_leaf", "_node", "_version", "__weakref__")
+    __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin", "_leaf", "_node", "_version", "__weakref__")
 
     def __init__(self, tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False, origin=None):
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
-        self.requires_grad, self.origin, self.is_leaf = requires_grad, origin, True
+        self._grad, self.origin, self._leaf = requires_grad, origin, True
         self._node, self._version = node, base.version
 
     @property
@@ -80,6 +81,26 @@ class TensorHandle:
             self.tracer.set(self, "_node", node)
             self.tracer.set(self, "_version", self.base.version)
         return self._node
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._grad or self._written()
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool):
+        self._grad = value
+
+    @property
+    def is_leaf(self) -> bool:
+        return self._leaf and not self._written()
+
+    @is_leaf.setter
+    def is_leaf(self, value: bool):
+        self._leaf = value
+
+    def _written(self) -> bool:
+        """Whether a write with a gradient has reached this tensor through its memory."""
+        return self.base.grad and not any(step.op == "detach" for step in self.chain)
 
     @property
     def is_input(self) -> bool:
@@ -220,6 +241,7 @@ SCATTERS = {
     "expand": _scatter_expand,
     "slice": _scatter_slice,
     "alias": _scatter_alias,
+    "detach": _scatter_alias,
     "diagonal": _scatter_diagonal,
     "as_strided": _scatter_as_strided,
 }

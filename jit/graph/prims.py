@@ -135,8 +135,14 @@ def _as_strided(types, attrs, dtype):
     return types[0].replace(shape=attrs["size"], strides=attrs["stride"])
 
 
-@prim("alias", "view", lambda n, a: f"{a[0]}.detach()")
+@prim("alias", "view", lambda n, a: f"torch.ops.aten.alias({a[0]})")
 def _alias(types, attrs, dtype):
+    return types[0]
+
+
+@prim("detach", "view", lambda n, a: f"{a[0]}.detach()")
+def _detach(types, attrs, dtype):
+    """The same values and memory; gradients stop here."""
     return types[0]
 
 

@@ -46,22 +46,27 @@ def expression(node: Node) -> str:
         return text
     sizes = ", ".join(map(literal, node.type.shape)), ", ".join(map(literal, node.type.strides))
     if prim.kind == "view":
-        source = node.inputs[0].name if node.op in ("reshape", "expand", "alias", "permute") else text
+        source = node.inputs[0].name if node.op in ("reshape", "expand", "alias", "detach", "permute") else text
         return f"{source}.as_strided([{sizes[0]}], [{sizes[1]}])"
     return f"_restride({text}, [{sizes[0]}], [{sizes[1]}])"
 
 
-def symbol_bindings(graph: Graph) -> dict[str, str]:
-    """Symbol name -> Python expression over the inputs that gives its value."""
-    bound: dict[str, str] = {}
-    for node in graph.inputs:
+def symbol_origins(graph: Graph) -> dict[str, tuple]:
+    """Symbol name -> ("size" | "stride", position of the input, dimension) that is its value."""
+    found: dict[str, tuple] = {}
+    for i, node in enumerate(graph.inputs):
         for kind, values in (("size", node.type.shape), ("stride", node.type.strides)):
             for d, value in enumerate(values):
                 if type(value) is Dim and value.const == 0 and len(value.terms) == 1:
                     (mono, c), = value.terms.items()
                     if c == 1 and len(mono) == 1 and mono[0].kind == "sym":
-                        bound.setdefault(mono[0].name, f"{node.name}.{kind}({d})")
-    return bound
+                        found.setdefault(mono[0].name, (kind, i, d))
+    return found
+
+
+def symbol_bindings(graph: Graph) -> dict[str, str]:
+    """Symbol name -> Python expression over the inputs that gives its value."""
+    return {name: f"{graph.inputs[i].name}.{kind}({d})" for name, (kind, i, d) in symbol_origins(graph).items()}
 
 
 def to_python(graph: Graph) -> str:

@@ -6,17 +6,18 @@ into handles. In-place forms, ``out=`` and views are dealt with here and in ``ha
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
 import torch
 
-from jit.errors import EagerRaises, JitError, Unsupported
+from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import aten, layout
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, hint
-from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, conform, overlaps_itself, replay, scatter, view_path
+from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
 from jit.graph.registry import OPS, Op
 
@@ -24,7 +25,38 @@ RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 
 
+# Operations whose results have no gradient although they take tensors that do (PyTorch: output_differentiability False).
+NOT_DIFFERENTIABLE = frozenset(("rand_like", "randn_like", "randint_like", "nextafter_", "multinomial"))
+
+
+class Recording:
+    """What autograd would record of one operation: whether it does (``enabled``), and the nodes that ``carry`` a gradient into it."""
+
+    def __init__(self, enabled: bool, carry: set):
+        self.enabled, self.carry = enabled, carry
+
+    def reaches(self, node: Node) -> bool:
+        """Whether a gradient of ``node`` leads to one of the carrying nodes."""
+        oldest, seen, stack = min(n.id for n in self.carry), set(), [node]
+        while stack:
+            n = stack.pop()
+            if n in self.carry:
+                return True
+            if n.id > oldest and n.op != "detach" and n not in seen:
+                seen.add(n)
+                stack.extend(n.inputs)
+        return False
+
+
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient:
+    """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position."""
+
+    wrt: tuple
+    tangents: tuple
 
 
 class Tracer:
@@ -35,6 +67,7 @@ class Tracer:
         builder: the Builder that owns the nodes.
         inputs: handles of the graph inputs, in order.
         needs_grad: whether eager would have recorded any of the operations for autograd.
+        inner_leaf: whether the program made a tensor that requires grad, which is no input.
         op_count: the number of operations recorded by ``call``.
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then gives
             eager's results bit for bit.
@@ -47,7 +80,7 @@ class Tracer:
         self.inputs: list[TensorHandle] = []
         self.grad_enabled = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
-        self.needs_grad = False
+        self.needs_grad = self.inner_leaf = False
         self.op_count = 0
         self._undo: list = []
         self._storages: dict = {}
@@ -65,12 +98,12 @@ class Tracer:
     def checkpoint(self):
         """A mark for ``rollback``."""
         b = self.builder
-        return len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled, self.needs_grad, self.op_count, self.env.checkpoint()
+        return len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, self.env.checkpoint()
 
     def rollback(self, checkpoint):
         """Return to exactly the state at ``checkpoint``: nodes, inputs, versions, grad mode, size guards."""
         b = self.builder
-        nodes, b.next_id, undo, inputs, self.grad_enabled, self.needs_grad, self.op_count, env = checkpoint
+        nodes, b.next_id, undo, inputs, self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, env = checkpoint
         del b.nodes[nodes:]
         for h in self.inputs[inputs:]:
             self._storages.pop(id(h.base), None)
@@ -111,6 +144,7 @@ class Tracer:
         if value.dtype.is_complex or value.numel() > 64:
             raise Unsupported("a large constant tensor", kind="large-constant")
         b = self.builder
+        self.inner_leaf = self.inner_leaf or value.requires_grad
         scalars = [b.scalar(v, value.dtype, value.device) for v in value.flatten().tolist()]
         if value.dim() == 0:
             node = scalars[0]
@@ -188,7 +222,7 @@ class Tracer:
             result = self._whole(name, args, kwargs, result, first) or result
         if entry.pointwise and result.op != "aten_call":
             result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
-        return self.wrap(result, handles, entry.alias, start)
+        return self.wrap(result, handles, entry.alias, start, name not in NOT_DIFFERENTIABLE)
 
     def compute(self, name: str, args, kwargs):
         """Nodes that the functional op ``name`` gives for arguments that hold handles; for in-place and ``out=`` forms."""
@@ -259,7 +293,7 @@ class Tracer:
         result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, only)
         if overload is None:
             result = aten.as_python(name, result)
-        return self.wrap(result, handles, False, 0)
+        return self.wrap(result, handles, False, 0, name not in NOT_DIFFERENTIABLE)
 
     def _foreach_inplace(self, name, args, kwargs):
         """``_foreach_add_`` and its kin: every tensor of a list is changed."""
@@ -340,14 +374,28 @@ class Tracer:
         handle.is_leaf = not requires_grad
         return handle
 
-    def _records_grad(self, handles) -> bool:
-        if not self.grad_enabled:
-            return False
-        return any(h.requires_grad for h in handles)
+    def gradient(self, outputs) -> Gradient | None:
+        """What has to be differentiated when ``outputs`` (handles) are returned: None when no result needs a gradient.
 
-    def wrap(self, result, handles, alias: bool, start: int):
-        """Handles for the nodes of a result, with the same Python structure."""
-        grad = self._records_grad(handles)
+        Raises NeedsEager where that is not supported.
+        """
+        tangents = tuple(i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input)
+        changed = [h for h in self.inputs if h.base.mutated and (h.requires_grad or h.base.grad)]
+        if changed and (tangents or any(h.base.grad for h in changed)):
+            raise NeedsEager("an input that has or gets a gradient is changed in place", "return a new tensor instead", kind="gradient")
+        if not tangents:
+            return None
+        if self.inner_leaf:
+            raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
+        return Gradient(tuple(i for i, h in enumerate(self.inputs) if h.requires_grad), tangents)
+
+    def _records_grad(self, handles) -> bool:
+        return self.grad_enabled and any(h.requires_grad for h in handles)
+
+    def wrap(self, result, handles, alias: bool, start: int, differentiable: bool = True):
+        """Handles for the nodes of a result, with the same Python structure. ``differentiable``: whether eager gives the op's results a gradient."""
+        carries = {h.node for h in handles if h.requires_grad}
+        grad = Recording(self.grad_enabled and differentiable, carries) if carries else None
         if isinstance(result, Node):
             return self._wrap_node(result, handles, alias, grad, start)
         if isinstance(result, NamedResult):
@@ -356,14 +404,14 @@ class Tracer:
             return type(result)([self._wrap_node(r, handles, alias, grad, start) if isinstance(r, Node) else r for r in result])
         return result
 
-    def _wrap_node(self, node: Node, handles, alias: bool, grad: bool, start: int) -> TensorHandle:
+    def _wrap_node(self, node: Node, handles, alias: bool, grad: Recording | None, start: int) -> TensorHandle:
         if alias:
             for h in handles:
                 path = view_path(node, h.node)
                 if path == ():
                     return h
                 if path is not None:
-                    return self.view(h, path, node, grad)
+                    return self.view(h, path, node)
         elif node.id < start or node.op in ("permute", "reshape", "expand", "slice", "alias", "diagonal"):
             # An expansion gave back an argument or a view of one: the result is new memory all the same.
             root = node
@@ -373,16 +421,22 @@ class Tracer:
                 node = self.builder.clone(node)
         elif node.op == "scalar":
             node = self.builder.clone(node)
-        grad = grad and node.type.dtype in _DIFFERENTIABLE
-        if grad:
-            self.needs_grad = True
-        return self.fresh(node, grad)
+        if grad is None or node.type.dtype not in _DIFFERENTIABLE or not grad.reaches(node):
+            return self.fresh(node)
+        if not grad.enabled:
+            return self.fresh(self.builder.detach(node))
+        self.needs_grad = True
+        return self.fresh(node, True)
 
-    def view(self, handle: TensorHandle, path, node: Node, grad: bool) -> TensorHandle:
+    def view(self, handle: TensorHandle, path, node: Node) -> TensorHandle:
         """A handle that shows part of ``handle``'s memory."""
-        result = TensorHandle(self, handle.base, handle.chain + tuple(path), node, grad and node.type.dtype in _DIFFERENTIABLE)
-        result.is_leaf = not result.requires_grad
-        if result.requires_grad:
+        grad = handle.requires_grad and node.type.dtype in _DIFFERENTIABLE and not any(step.op == "detach" for step in path)
+        if grad and not self.grad_enabled:
+            node = self.builder.detach(node)
+            path = (*path, ViewStep(node))
+        result = TensorHandle(self, handle.base, handle.chain + tuple(path), node)
+        if grad and self.grad_enabled:
+            result.requires_grad, result.is_leaf = True, False
             self.needs_grad = True
         return result
 
@@ -396,6 +450,14 @@ class Tracer:
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select-write")
         if self.grad_enabled and target.requires_grad and target.is_leaf:
             raise EagerRaises(RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."))
+        grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
+        if grad and any(step.op == "detach" for step in target.chain):
+            raise NeedsEager("a detached tensor is written with values that carry a gradient", "clone() it first", kind="gradient")
+        if not self.grad_enabled and any(h.requires_grad for h in handles):
+            if target.requires_grad and not target.is_leaf:
+                raise NeedsEager("a tensor that has a gradient is changed under no_grad()", "make a new tensor instead", kind="gradient")
+            if value.type.dtype in _DIFFERENTIABLE:
+                value = b.detach(value)
         value = conform(b, value, target.type, strides=not target.chain)
         if target.chain:
             parents = [base.node]
@@ -411,11 +473,8 @@ class Tracer:
         if base.input is not None and not base.mutated:
             self.set(base, "mutated", True)
             self._check_aliases()
-        if self._records_grad(handles) and target.type.dtype in _DIFFERENTIABLE and not target.requires_grad:
-            self.set(target, "requires_grad", True)
-            self.set(target, "is_leaf", False)
-            self.needs_grad = True
-        elif self.grad_enabled and target.requires_grad:
+        if grad:
+            self.set(base, "grad", True)
             self.needs_grad = True
 
     def _check_aliases(self):
@@ -451,8 +510,11 @@ class Tracer:
             return True
         return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen[0] is source) for h in outputs)
 
-    def finish(self, outputs) -> Graph:
-        """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on."""
+    def finish(self, outputs, differentiated: bool = False) -> Graph:
+        """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on.
+
+        Unless the graph will be ``differentiated``, it does not say where gradients stop.
+        """
         b = self.builder
         b.loc = None
         results: list[Output] = []
@@ -465,7 +527,7 @@ class Tracer:
                 node = replay(b, base.input, h.chain) if h.chain else base.input
             else:
                 node = h.node
-                root = _root(node)
+                root = root_of(node)
                 if root.op in ("input", "scalar") or owner.setdefault(root, base) is not base:
                     node = b.clone(node, node.type.strides if not overlaps_itself(node.type) else None)
                     owner[node] = base
@@ -474,7 +536,7 @@ class Tracer:
             base = h.base
             if base.mutated and base.node is not base.input:
                 node = base.node
-                root = _root(node)
+                root = root_of(node)
                 if root.op == "input" or root in owner:
                     node = b.clone(node, base.type.strides)
                 results.append(Output(node, index))
@@ -482,10 +544,14 @@ class Tracer:
         from jit.graph.passes.dce import eliminate_dead_nodes
 
         eliminate_dead_nodes(graph)
+        if not differentiated:
+            for node in graph.nodes:
+                if node.op == "detach":
+                    node.op = "alias"
         return graph
 
 
-def _root(node: Node) -> Node:
+def root_of(node: Node) -> Node:
     from jit.graph.prims import VIEWS
 
     while node.op in VIEWS:

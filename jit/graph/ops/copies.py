@@ -158,6 +158,7 @@ def requires_grad_(t, self, requires_grad=True):
             return self
         raise Unsupported("requires_grad_ on an input", kind="requires-grad")
     t.set(self, "requires_grad", bool(requires_grad))
+    t.inner_leaf = t.inner_leaf or bool(requires_grad)
     return self
 
 

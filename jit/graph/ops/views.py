@@ -239,8 +239,8 @@ def alias(b, self):
 
 @op("detach", raw=True)
 def detach(t, self):
-    node = t.builder.alias(self.node)
-    return t.view(self, view_path(node, self.node), node, False)
+    node = t.builder.detach(self.node)
+    return t.view(self, view_path(node, self.node), node)
 
 
 @op("split", alias=True)
@@ -382,9 +382,8 @@ def as_strided(t, self, size, stride, storage_offset=None):
     b = t.builder
     offset = None if base.input is not None else storage_offset or 0  # None: that of the input, which may differ from call to call
     node = b.emit("as_strided", (base.node,), {"size": tuple(size), "stride": tuple(stride), "offset": offset})
-    grad = t.grad_enabled and self.requires_grad
-    handle = t.view(self, (), node, grad)
-    handle.chain = (ViewStep(node),)
+    handle = t.view(self, (), node)
+    handle.chain = (ViewStep(node), *handle.chain[len(self.chain):])
     return handle
 
 
