@@ -301,13 +301,33 @@ def keyword_names(target: str, overload: str) -> tuple:
     return tuple(a.name if a.kwarg_only else None for a in op._schema.arguments)
 
 
-def _aten_text(n, a):
-    target, overload = n.attrs["target"], n.attrs["overload"]
-    parts = []
-    for name, t in zip(keyword_names(target, overload), n.attrs["args"]):
+def _operator_text(target, overload, args, a):
+    """(operator, positional argument texts, keyword argument texts)."""
+    positional, keyword = [], []
+    for name, t in zip(keyword_names(target, overload), args):
         text = template_text(t, a)
-        parts.append(text if name is None else f"{name}={text}")
-    return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}({', '.join(parts)})"
+        if name is None:
+            positional.append(text)
+        else:
+            keyword.append((name, text))
+    return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}", positional, keyword
+
+
+def _aten_text(n, a):
+    if n.attrs["target"] == "jit::vjp":
+        return _replay_text(n, a)
+    op, positional, keyword = _operator_text(n.attrs["target"], n.attrs["overload"], n.attrs["args"], a)
+    return f"{op}({', '.join([*positional, *(f'{k}={v}' for k, v in keyword)])})"
+
+
+def _replay_text(n, a):
+    """The gradient of an operator by PyTorch's autograd; see ``autodiff.replay``."""
+    target, overload, args, wanted, present, *given = n.attrs["args"]
+    op, positional, keyword = _operator_text(target, overload, args, a)
+    given = iter(given)
+    tangents = [template_text(next(given), a) if p else "None" for p in present]
+    named = "{" + ", ".join(f"{k!r}: {v}" for k, v in keyword) + "}"
+    return f"_vjp({op}, [{', '.join(positional)}], {named}, [{', '.join(a[k] for k in wanted)}], [{', '.join(tangents)}])"
 
 
 prim("aten_call", "extern", _aten_text)(_no_rule)

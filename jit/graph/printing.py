@@ -71,7 +71,9 @@ def symbol_bindings(graph: Graph) -> dict[str, str]:
 
 def to_python(graph: Graph) -> str:
     """Source of ``graph(*inputs) -> tuple``; inputs that are mutated are written in place."""
-    lines = ["import torch", "", HELPERS, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in unbound_symbols(graph))}):"]
+    replays = any(n.op == "aten_call" and n.attrs["target"] == "jit::vjp" for n in graph.nodes)
+    imports = ["from jit.graph.autodiff.replay import run as _vjp"] if replays else []
+    lines = ["import torch", *imports, "", HELPERS, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in unbound_symbols(graph))}):"]
     for name, text in symbol_bindings(graph).items():
         lines.append(f"    {name} = {text}")
     loc = None

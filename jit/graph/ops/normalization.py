@@ -17,7 +17,7 @@ def with_strides(b, x: Node, strides) -> Node:
     """``x``, a node that was just made, stored with other strides."""
     if same_ints(x.type.strides, strides):
         return x
-    if x.op in ("input", "reshape", "permute", "expand", "slice", "alias", "diagonal"):
+    if x.op in ("input", "reshape", "permute", "expand", "slice", "alias", "detach", "diagonal"):
         return b.clone(x, strides)
     x.type = x.type.replace(strides=strides)
     return x

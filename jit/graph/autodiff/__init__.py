@@ -1,0 +1,13 @@
+"""Gradients of graphs: reverse mode to a joint graph (``reverse``), and its division into a forward and a backward (``partition``).
+
+Rules are tables by prim and by library operator: ``vjps_*`` and ``rules``. A library operator without a rule is run again in the backward
+with PyTorch's autograd on (``replay``). Differentiate a graph as it was traced, before ``optimize``.
+"""
+
+from __future__ import annotations
+
+from jit.graph.autodiff import vjps_contractions, vjps_pointwise, vjps_reductions, vjps_views  # noqa: F401  (they fill the tables)
+from jit.graph.autodiff.partition import Halves, partition
+from jit.graph.autodiff.reverse import Joint, carrying_outputs, differentiate, tangent_type
+
+__all__ = ["Halves", "Joint", "carrying_outputs", "differentiate", "partition", "tangent_type"]

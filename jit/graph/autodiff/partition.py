@@ -1,0 +1,189 @@
+"""The joint graph in two: what the forward computes and saves, and what the backward computes from it.
+
+Which values are saved is a minimum cut weighted by bytes. What is cheap to compute is computed again in the backward where that saves memory; contractions,
+library calls, reductions, scans and random numbers never are. Inputs and outputs of the primal graph are kept alive by others and cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jit.graph.autodiff.mincut import INFINITE, Network
+from jit.graph.autodiff.reverse import Joint
+from jit.graph.dims import hint
+from jit.graph.ir import Graph, Node, Output
+from jit.graph.prims import POINTWISE, VIEWS
+
+# What may be computed a second time.
+CHEAP = POINTWISE | VIEWS | frozenset("clone flip cat constant_pad gather index getitem".split())
+SOURCES = frozenset(("scalar", "full", "iota"))
+# The longest chain of cheap operations that is computed again; it keeps the backward from following a residual stream through a whole network.
+LONGEST_CHAIN = 40
+
+
+@dataclass
+class Halves:
+    """The two graphs.
+
+    Attributes:
+        forward: inputs are the primals; outputs are the primal outputs, then the extra saved values.
+        backward: inputs are the saved values in the order of ``saved``, then the tangents; outputs are the gradients that are not None, in order.
+        saved: for each saved input of the backward ("input", i), ("output", j) or ("extra", k).
+        grads: for each differentiable input the position of its gradient among the backward's outputs, or None.
+        symbols: names of the size symbols that the backward needs and cannot read off its inputs.
+    """
+
+    forward: Graph
+    backward: Graph
+    saved: tuple
+    grads: tuple
+    symbols: tuple
+
+
+def partition(joint: Joint) -> Halves:
+    """Divide a joint graph. It is optimised in place."""
+    from jit.graph.passes import optimize
+    from jit.graph.printing import unbound_symbols
+
+    graph = optimize(joint.graph)
+    primal_outputs, gradients = graph.outputs[: joint.n_outputs], graph.outputs[joint.n_outputs :]
+    division = _Division(graph, joint.n_primals, primal_outputs, gradients)
+    kept = division.kept(division.cut())
+
+    returned = {o.node: j for j, o in reversed(list(enumerate(primal_outputs))) if o.mutates is None}
+    mutated = {o.mutates for o in primal_outputs if o.mutates is not None}
+    shown = {_base(o.node) for o in primal_outputs if o.mutates is None}
+    saved, extras = [], []
+    for n in kept:
+        if n.op == "input" and n.attrs["index"] not in mutated:
+            saved.append(("input", n.attrs["index"]))
+        elif n in returned and _base(n).op != "input":
+            saved.append(("output", returned[n]))
+        else:
+            saved.append(("extra", len(extras)))
+            extras.append(n)
+
+    forward = _Copy(graph)
+    inputs = [forward.copy(n) for n in graph.inputs[: joint.n_primals]]
+    wanted = _ancestors([o.node for o in primal_outputs] + extras)
+    for n in graph.nodes:
+        if n in wanted or n.impure and n not in division.late:
+            forward.copy(n)
+    outputs = [Output(forward.new[o.node], o.mutates) for o in primal_outputs]
+    for n in extras:
+        made = forward.new[n]
+        if n.op == "input" or n in shown:  # the program may change that memory
+            made = forward.node("clone", (made,), {}, n.type)
+        outputs.append(Output(made))
+
+    backward = _Copy(graph)
+    entries = [*kept, *graph.inputs[joint.n_primals :]]
+    for index, n in enumerate(entries):
+        backward.new[n] = backward.node("input", (), {"index": index}, n.type)
+    wanted = _ancestors([o.node for o in gradients], set(entries))
+    for n in graph.nodes:
+        if n in wanted and n not in backward.new:
+            backward.copy(n)
+    results = [Output(backward.new[o.node]) for o in gradients]
+    second = Graph([backward.new[n] for n in entries], backward.nodes, results, graph.env)
+    grads = tuple(None if p is None else p - joint.n_outputs for p in joint.grads)
+    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second, tuple(saved), grads, tuple(unbound_symbols(second)))
+
+
+class _Copy:
+    """Nodes of one half."""
+
+    def __init__(self, graph: Graph):
+        self.nodes: list = []
+        self.new: dict = {}
+        self.loc = None
+
+    def node(self, op, inputs, attrs, type, loc=None) -> Node:
+        n = Node(len(self.nodes), op, inputs, attrs, type, loc)
+        self.nodes.append(n)
+        return n
+
+    def copy(self, n: Node) -> Node:
+        found = self.new.get(n)
+        if found is None:
+            found = self.new[n] = self.node(n.op, tuple([self.new[i] for i in n.inputs]), n.attrs, n.type, n.loc)
+        return found
+
+
+def _base(n: Node) -> Node:
+    while n.op in VIEWS:
+        n = n.inputs[0]
+    return n
+
+
+def _ancestors(nodes, stop=frozenset()) -> set:
+    """``nodes`` and all that they are computed from; nothing behind ``stop`` is followed."""
+    found, stack = set(), list(nodes)
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            if n not in stop:
+                stack += n.inputs
+    return found
+
+
+class _Division:
+    def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients):
+        self.graph, self.gradients = graph, gradients
+        tangents = set(graph.inputs[n_primals:])
+        self.late = set(tangents)  # what depends on a tangent
+        for n in graph.nodes:
+            if any(i in self.late for i in n.inputs):
+                self.late.add(n)
+        self.early = _ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure and n not in self.late])
+        self.mutated = {graph.inputs[o.mutates] for o in primal_outputs if o.mutates is not None}
+        self.returned = {o.node for o in primal_outputs if o.mutates is None and _base(o.node).op != "input"}
+        needed = _ancestors([o.node for o in gradients])
+        self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
+        self.read |= {o.node for o in gradients if o.node not in self.late}
+        self.candidates = _ancestors(self.read)
+
+    def _weight(self, n: Node) -> int:
+        """What it costs to save ``n``, in bytes."""
+        if isinstance(n.type, tuple):
+            return INFINITE
+        if n.op == "input":
+            return max(self._bytes(n), 1) if n in self.mutated else 0
+        if n in self.returned:
+            return 0
+        if n.op in VIEWS:
+            return INFINITE  # the memory is saved, and the view made again
+        return max(self._bytes(n), 1)
+
+    @staticmethod
+    def _bytes(n: Node) -> int:
+        return hint(n.type.numel) * n.type.dtype.itemsize
+
+    def cut(self) -> set:
+        """The nodes to be saved."""
+        network, entry, leave, depth = Network(), {}, {}, {}
+        for n in self.graph.nodes:
+            if n not in self.candidates or n.op in SOURCES:
+                depth[n] = 0
+                continue
+            depth[n] = max((depth[i] for i in n.inputs), default=0) + (n.op in POINTWISE)
+            once = n.op == "input" or n.impure or n in self.early and (n.op not in CHEAP or depth[n] > LONGEST_CHAIN)
+            a, z = entry[n], leave[n] = network.vertex(), network.vertex()
+            network.edge(a, z, self._weight(n))
+            if once:
+                depth[n] = 0
+                network.edge(Network.SOURCE, a, INFINITE)
+            for i in n.inputs:
+                if i in leave:
+                    network.edge(leave[i], a, INFINITE)
+            if n in self.read:
+                network.edge(z, Network.SINK, INFINITE)
+        late = network.sink_side()
+        return {n for n in entry if entry[n] not in late and leave[n] in late}
+
+    def kept(self, cut: set) -> list:
+        """The members of the cut that the backward reads, inputs first, in program order."""
+        used = _ancestors([o.node for o in self.gradients], cut)
+        found = [n for n in self.graph.nodes if n in cut and n in used]
+        return sorted(found, key=lambda n: n.op != "input")

@@ -1,0 +1,83 @@
+"""Gradients of library calls without a rule: the operator is run again in the backward, with PyTorch's autograd on.
+
+The node is an ``aten_call`` with target ``jit::vjp`` and arguments ``(name, overload, arguments of the original, wanted, present)``. Its inputs are the
+original's, then the given gradients. ``wanted`` are the positions of the inputs whose gradients are asked for; ``present`` says for each
+result of the original whether its gradient is given. The result is a tuple, one gradient for each of ``wanted``.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.ir import Node, Ref
+
+TARGET = "jit::vjp"
+
+
+@functools.lru_cache(None)
+def _is_random(target: str, overload: str) -> bool:
+    namespace, name = target.split("::")
+    return torch.Tag.nondeterministic_seeded in getattr(getattr(getattr(torch.ops, namespace), name), overload or "default").tags
+
+
+def replay(b, node: Node, given, carries) -> list:
+    """(input, gradient) for the inputs of ``node`` that carry gradients.
+
+    Raises:
+        Unsupported: the operator is random; a second run would draw other numbers.
+    """
+    target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
+    if node.impure or _is_random(target, overload):
+        raise Unsupported(f"the gradient of the random operator {target}", "compute it outside the compiled region", kind="gradient")
+    return replay_call(b, target, overload, args, node.inputs, given, carries)
+
+
+def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> list:
+    """The same for an operator that has no node: argument template ``args`` over ``inputs``."""
+    wanted = tuple(k for k, i in enumerate(inputs) if i in carries)
+    if not wanted:
+        return []
+    given = given if isinstance(given, tuple) else (given,)
+    present = tuple(g is not None for g in given)
+    template = (target, overload, args, wanted, present)
+    types = tuple(inputs[k].type.replace(strides=layout.preserved_strides(inputs[k].type)) for k in wanted)
+    used = tuple(inputs) + tuple(g for g in given if g is not None)
+    made = b.node("aten_call", used, {"target": TARGET, "overload": "", "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))}, types)
+    return [(inputs[k], b.result(made, n)) for n, k in enumerate(wanted)]
+
+
+@functools.lru_cache(None)
+def operator(target: str, overload: str):
+    namespace, name = target.split("::")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+
+
+def run(op, args, kwargs, wanted, tangents) -> list:
+    """Gradients of ``op(*args, **kwargs)`` with respect to the tensors at the flat positions ``wanted`` of its arguments' tensors.
+
+    ``tangents`` has one entry for each result, None where there is no gradient. An undefined gradient is zeros.
+    """
+    leaves: dict = {}
+
+    def fresh(v):
+        if isinstance(v, torch.Tensor):
+            if id(v) not in leaves:
+                leaves[id(v)] = v, v.detach().requires_grad_(any(v is w for w in wanted))
+            return leaves[id(v)][1]
+        if isinstance(v, (list, tuple)):
+            return [fresh(e) for e in v]
+        return v
+
+    with torch.enable_grad():
+        results = op(*[fresh(a) for a in args], **{k: fresh(a) for k, a in kwargs.items()})
+        results = [results] if isinstance(results, torch.Tensor) else list(results)
+        pairs = [(r, t) for r, t in zip(results, tangents) if t is not None and r is not None and r.requires_grad]
+        sources = [leaves[id(w)][1] for w in wanted]
+        if not pairs:
+            return [torch.zeros_like(s) for s in sources]
+        found = torch.autograd.grad([r for r, _ in pairs], sources, [t for _, t in pairs], allow_unused=True)
+    return [torch.zeros_like(s) if g is None else g for g, s in zip(found, sources)]

@@ -1,0 +1,297 @@
+"""Reverse mode: from a graph to the joint graph of its values and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.autodiff.rules import ATEN_VJPS, TRAINING_FORMS, VJPS, GradBuilder, is_differentiable, resolved
+from jit.graph.autodiff.vjps_reductions import centred_square
+from jit.graph.dims import structurally_equal
+from jit.graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
+from jit.graph.prims import POINTWISE, VIEWS
+
+
+@dataclass
+class Joint:
+    """A graph of values and gradients. Inputs: the primals, then the tangents. Outputs: those of the primal graph, in order (the ones that
+    write into inputs too), then the gradients.
+
+    Attributes:
+        graph: the joint graph.
+        n_primals: how many inputs are primals.
+        n_outputs: how many outputs are the primal graph's.
+        tangents: the positions of the primal outputs that have a tangent, in the order of the tangent inputs. A tangent has its output's
+            shape and dtype, and the strides of ``torch.empty_like`` of it.
+        wrt: the positions of the primals that gradients are taken with respect to, in order.
+        grads: for each of ``wrt`` the position of its gradient among the joint graph's outputs; None where nothing that has a tangent depends on it.
+    """
+
+    graph: Graph
+    n_primals: int
+    n_outputs: int
+    tangents: tuple
+    wrt: tuple
+    grads: tuple
+
+
+def tangent_type(t: TensorType) -> TensorType:
+    """The type of the gradient of a value of type ``t``."""
+    return t.replace(strides=layout.preserved_strides(t))
+
+
+def differentiate(graph: Graph, wrt, tangents) -> Joint:
+    """The joint graph of ``graph`` for gradients with respect to the inputs ``wrt`` of the outputs ``tangents`` (positions of both).
+
+    A value has a gradient when its dtype is floating, one of its operands has one, and no ``detach`` lies between. The graph that is given is not changed.
+
+    Raises:
+        Unsupported: an operation on the way has no gradient here; kind "gradient".
+    """
+    return _Reverse(graph, tuple(wrt), tuple(tangents)).run()
+
+
+def carrying_outputs(graph: Graph, wrt) -> tuple:
+    """The positions of the returned outputs through which gradients reach the inputs ``wrt``, in order."""
+    carrying = {graph.inputs[i] for i in wrt if is_differentiable(graph.inputs[i].type.dtype)}
+    for n in graph.nodes:
+        if n.op != "detach" and any(i in carrying for i in n.inputs) and _may_carry(n):
+            carrying.add(n)
+    return tuple(k for k, o in enumerate(graph.outputs) if o.mutates is None and o.node in carrying)
+
+
+def _may_carry(n: Node) -> bool:
+    types = n.type if isinstance(n.type, tuple) else (n.type,)
+    return any(t is not None and is_differentiable(t.dtype) for t in types)
+
+
+class _Reverse:
+    def __init__(self, graph: Graph, wrt: tuple, tangents: tuple):
+        self.graph, self.wrt, self.tangents = graph, wrt, tangents
+        self.b = GradBuilder(graph.env)
+        self.new: dict = {}
+        self.carries: set = set()
+        self.found: dict = {}      # node -> its gradient's contributions, in the order of discovery
+        self.slices: dict = {}     # node -> [(dim, start, length, gradient)] of slices of it
+        self.touched: set = set()  # nodes whose gradient is defined, be it zero
+
+    def run(self) -> Joint:
+        self.copy_primals()
+        b, new = self.b, self.new
+        inputs = [new[n] for n in self.graph.inputs]
+        primal_outputs = [Output(new[o.node], o.mutates) for o in self.graph.outputs]
+        primal_nodes = list(b.nodes)
+        tangent_inputs = []
+        b.loc = None
+        for position in self.tangents:
+            value = primal_outputs[position].node
+            t = b.node("input", (), {"index": len(inputs) + len(tangent_inputs)}, tangent_type(value.type))
+            tangent_inputs.append(t)
+            self.add(value, t)
+        for node in reversed(primal_nodes):
+            if node in self.carries and node in self.touched:
+                self.visit(node)
+        b.loc = None
+        outputs, grads, taken = list(primal_outputs), [], {}
+        for position in self.wrt:
+            node = inputs[position]
+            if node not in self.touched:
+                grads.append(None)
+                continue
+            grads.append(len(outputs))
+            g = self.gradient(node)
+            outputs.append(Output(self.own_memory(b.zeros(node.type) if g is None else g, node, taken)))
+        joint = Graph(inputs + tangent_inputs, b.nodes, outputs, self.graph.env)
+        from jit.graph.passes.dce import eliminate_dead_nodes
+
+        eliminate_dead_nodes(joint)
+        return Joint(joint, len(inputs), len(primal_outputs), self.tangents, self.wrt, tuple(grads))
+
+    def copy_primals(self):
+        """The primal graph in the new one, with the forms that training needs."""
+        b, new = self.b, self.new
+        wanted = set(self.wrt)
+        for n in self.graph.nodes:
+            b.loc = n.loc
+            inputs = tuple([new[i] for i in n.inputs])
+            carries = n.op != "detach" and any(i in self.carries for i in inputs) and _may_carry(n)
+            if n.op == "input":
+                carries = n.attrs["index"] in wanted and is_differentiable(n.type.dtype)
+            made = None
+            if carries and n.op == "aten_call":
+                made = self.training_form(n, inputs)
+            if made is None:
+                op = "alias" if n.op == "detach" else n.op  # the gradient is settled here; what remains is a view
+                made = b.node(op, inputs, n.attrs, n.type)
+                if n.op == "getitem":
+                    b.note_result(made)
+                if carries:
+                    self.carries.add(made)
+            new[n] = made
+
+    def training_form(self, n: Node, inputs):
+        rule = TRAINING_FORMS.get(n.attrs["target"].removeprefix("aten::"))
+        if rule is None:
+            return None
+        b = self.b
+        first = len(b.nodes)
+        made = rule(b, n, *arguments(n.attrs["args"], inputs))
+        if made is NotImplemented:
+            del b.nodes[first:]
+            return None
+        if not same_ints(made.type.strides, n.type.strides):
+            made = b.clone(made, n.type.strides)
+        for m in b.nodes[first:]:
+            if m.op != "detach" and any(i in self.carries for i in m.inputs) and _may_carry(m):
+                self.carries.add(m)
+        return made
+
+    # gradients
+
+    def add(self, node: Node, g: Node | None):
+        """Count ``g`` (None: zero) towards the gradient of ``node``."""
+        if node not in self.carries:
+            return
+        self.touched.add(node)
+        if g is not None:
+            if g.type.dtype is not node.type.dtype:
+                g = self.b.cast(g, node.type.dtype)
+            self.found.setdefault(node, []).append(g)
+
+    def gradient(self, node: Node) -> Node | None:
+        """The gradient of ``node``: the sum of what was found."""
+        parts = self.found.pop(node, [])
+        slices = self.slices.pop(node, None)
+        if slices:
+            parts += self.join(node, slices)
+        if not parts:
+            return None
+        total = parts[0]
+        for p in parts[1:]:
+            total = self.b.add(total, p)
+        return total
+
+    def join(self, node: Node, slices) -> list:
+        """Gradients of slices of ``node`` as gradients of all of it: one concatenation if they lie side by side."""
+        b, shape = self.b, node.type.shape
+        dim = slices[0][0].attrs["dim"]
+        ordered = sorted(slices, key=lambda s: _position(s[0].attrs["start"]))
+        at, parts = 0, []
+        for n, g in ordered:
+            a = n.attrs
+            if a["dim"] != dim or not same_ints((a["step"],), (1,)) or not structurally_equal(a["start"], at):
+                break
+            parts.append(g)
+            at = a["start"] + a["length"]
+        else:
+            if len(parts) > 1 and structurally_equal(at, shape[dim]):
+                return [b.cat(parts, dim)]
+        return [resolved(VJPS["slice"](b, n, g)[0]) for n, g in slices]
+
+    def visit(self, node: Node):
+        """Send the gradient of ``node`` on to its inputs."""
+        b = self.b
+        b.loc = node.loc
+        if isinstance(node.type, tuple):
+            given = tuple(self.gradient(b.result(node, i)) if t is not None and (node, i) in b._results else None for i, t in enumerate(node.type))
+            self.visit_call(node, given)
+            return
+        if node.op == "input":
+            return
+        g = self.gradient(node)
+        if node.type.dtype.is_complex:
+            raise Unsupported("the gradient of a complex value", "compute it outside the compiled region", kind="gradient")
+        if node.op == "getitem":
+            source = node.inputs[0]
+            self.touched.add(source)
+            if g is not None:
+                self.found[node] = [g]
+            return
+        if g is None:
+            for i in node.inputs:
+                self.add(i, None)
+            return
+        if node.op == "aten_call":
+            self.visit_call(node, g)
+            return
+        if node.op == "slice" and node.inputs[0] in self.carries:
+            self.touched.add(node.inputs[0])
+            self.slices.setdefault(node.inputs[0], []).append((node, g))
+            return
+        squared = centred_square(node)
+        if squared is not None and squared[0] in self.carries:
+            # d/dx of sum((x - mean)^2) is 2 (x - mean): the mean's own share is zero.
+            x, centred = squared
+            self.add(x, b.mul(b.mul(b.spread(g, node), 2), centred))
+            return
+        rule = VJPS.get(node.op)
+        if rule is None:
+            raise Unsupported(f"{node.op} has no gradient here", "compute it outside the compiled region", kind="gradient")
+        entries = rule(b, node, g)
+        for i, entry in zip(node.inputs, entries):
+            if i not in self.carries:
+                continue
+            value = resolved(entry)
+            if value is not None and node.op in POINTWISE:
+                value = b.sum_to(value, i.type.shape)
+            self.add(i, value)
+
+    def visit_call(self, node: Node, given):
+        """A library call: its own rule, or a replay."""
+        from jit.graph.autodiff.replay import replay
+
+        b, args = self.b, arguments(node.attrs["args"], node.inputs)
+        some = given if isinstance(given, Node) else any(g is not None for g in given)
+        if not some:
+            for i in node.inputs:
+                self.add(i, None)
+            return
+        rule = ATEN_VJPS.get(node.attrs["target"].removeprefix("aten::"))
+        entries = NotImplemented if rule is None else rule(b, node, given, *args)
+        if entries is NotImplemented:
+            for i, value in replay(b, node, given, self.carries):
+                self.add(i, value)
+            return
+        self.add_arguments(args, entries)
+
+    def add_arguments(self, args, entries):
+        for k, arg in enumerate(args):
+            if isinstance(arg, Node) and arg in self.carries:
+                self.add(arg, resolved(entries[k]) if k < len(entries) else None)
+            elif isinstance(arg, tuple):
+                self.add_arguments(arg, entries[k] if k < len(entries) and entries[k] is not None else ())
+
+    def own_memory(self, g: Node, primal: Node, taken: dict) -> Node:
+        """``g`` as an output: a tensor of its own, laid out as its primal is."""
+        b, base = self.b, g
+        while base.op in VIEWS:
+            base = base.inputs[0]
+        if g.op in VIEWS and (base.op in ("input", "scalar") or base in taken) or base in taken and taken[base] is not g:
+            g = b.clone(g, layout.preserved_strides(primal.type))
+            base = g
+        elif g.op == "scalar":
+            g = base = b.clone(g, ())
+        elif g.op == "expand":
+            g = base = b.clone(g, layout.preserved_strides(primal.type))
+        taken[base] = g
+        return g
+
+
+def _position(start):
+    from jit.graph.dims import hint
+
+    return hint(start)
+
+
+def arguments(template, inputs) -> tuple:
+    """An argument template with the nodes in place."""
+    return tuple([_filled(t, inputs) for t in template])
+
+
+def _filled(t, inputs):
+    if isinstance(t, Ref):
+        return inputs[t.index]
+    if isinstance(t, (tuple, list)):
+        return tuple([_filled(e, inputs) for e in t])
+    return t

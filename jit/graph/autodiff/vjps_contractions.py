@@ -1,0 +1,72 @@
+"""Gradients of matrix products. A gradient with respect to a matrix that is stored column by column is made in that layout."""
+
+from __future__ import annotations
+
+from jit.graph.autodiff.rules import aten_vjp, is_transposed
+from jit.graph.dims import product
+from jit.graph.ir import Node, TensorType
+
+
+def mm(b, x: Node, y: Node) -> Node:
+    """``x @ y`` of matrices."""
+    return b.call("mm", (x, y), TensorType.contiguous((x.type.shape[0], y.type.shape[1]), x.type.dtype, x.type.device))
+
+
+def bmm(b, x: Node, y: Node) -> Node:
+    return b.call("bmm", (x, y), TensorType.contiguous((*x.type.shape[:2], y.type.shape[2]), x.type.dtype, x.type.device))
+
+
+def mm_like(b, x: Node, y: Node, like: Node) -> Node:
+    """``x @ y``, stored as ``like`` is."""
+    return b.t(mm(b, b.t(y), b.t(x))) if is_transposed(like.type) else mm(b, x, y)
+
+
+@aten_vjp("mm")
+def mm_vjp(b, out, g, x, y):
+    return lambda: mm_like(b, g, b.t(y), x), lambda: mm_like(b, b.t(x), g, y)
+
+
+@aten_vjp("addmm")
+def addmm(b, out, g, c, x, y, beta=1, alpha=1):
+    gx, gy = mm_vjp(b, out, g, x, y)
+    return lambda: b.sum_to(b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha), lambda: b.scaled(gy(), alpha)
+
+
+@aten_vjp("bmm")
+def bmm_vjp(b, out, g, x, y):
+    return lambda: bmm(b, g, b.t(y)), lambda: bmm(b, b.t(x), g)
+
+
+@aten_vjp("baddbmm")
+def baddbmm(b, out, g, c, x, y, beta=1, alpha=1):
+    gx, gy = bmm_vjp(b, out, g, x, y)
+    return lambda: b.sum_to(b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha), lambda: b.scaled(gy(), alpha)
+
+
+@aten_vjp("mv")
+def mv(b, out, g, x, v):
+    t = x.type
+    back = lambda: b.call("mv", (b.t(x), g), TensorType.contiguous(t.shape[1:], t.dtype, t.device))  # noqa: E731
+    return lambda: b.mul(b.unsqueeze(g, 1), v), back
+
+
+@aten_vjp("dot", "vdot")
+def dot(b, out, g, x, y):
+    return lambda: b.mul(g, y), lambda: b.mul(g, x)
+
+
+def rows(b, x: Node) -> Node:
+    """``x`` of shape (..., n) as a matrix of rows."""
+    t = x.type
+    return x if t.rank == 2 else b.reshape(x, (product(t.shape[:-1]), t.shape[-1]))
+
+
+@aten_vjp("linear")
+def linear(b, out, g, x, w, bias=None):
+    """``x @ w.T + bias`` for x of shape (..., n), w (m, n)."""
+    flat = rows(b, g)
+
+    def bias_gradient():
+        return b.sum_to(flat, bias.type.shape)
+
+    return (lambda: b.reshape(mm(b, flat, w), x.type.shape), lambda: mm_like(b, b.t(flat), rows(b, x), w), bias_gradient)

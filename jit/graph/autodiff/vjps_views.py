@@ -1,0 +1,104 @@
+"""Gradients of views and copies."""
+
+from __future__ import annotations
+
+from jit.graph.autodiff.rules import vjp
+from jit.graph.dims import Dim
+
+
+@vjp("permute")
+def permute(b, n, g):
+    dims = n.attrs["dims"]
+    inverse = [0] * len(dims)
+    for to, source in enumerate(dims):
+        inverse[source] = to
+    return (b.permute(g, inverse),)
+
+
+@vjp("reshape")
+def reshape(b, n, g):
+    return (b.reshape(g, n.inputs[0].type.shape),)
+
+
+@vjp("expand")
+def expand(b, n, g):
+    return (b.sum_to(g, n.inputs[0].type.shape),)
+
+
+@vjp("alias", "clone")
+def same(b, n, g):
+    return (g,)
+
+
+@vjp("detach")
+def detach(b, n, g):
+    return (None,)
+
+
+def spaced(b, g, dim, step):
+    """``g`` with ``step - 1`` zeros behind every element along ``dim``."""
+    lead, size, tail = g.type.shape[:dim], g.type.shape[dim], g.type.shape[dim + 1 :]
+    wide = b.reshape(g, (*lead, size, 1, *tail))
+    pads = [(0, 0)] * (dim + 1) + [(0, step - 1)] + [(0, 0)] * len(tail)
+    return b.reshape(b.pad(wide, pads), (*lead, size * step, *tail))
+
+
+@vjp("slice")
+def slice_(b, n, g):
+    """Zeros around the gradient."""
+    x, a = n.inputs[0], n.attrs
+    d, size = a["dim"], n.inputs[0].type.shape[a["dim"]]
+    if type(a["step"]) is Dim or a["step"] != 1:
+        g = spaced(b, g, d, a["step"])
+    behind = size - a["start"] - g.type.shape[d]
+    if type(behind) is int and behind < 0:  # the zeros behind the last element reach beyond the end
+        g = b.slice(g, d, 0, size - a["start"])
+        behind = 0
+    pads = [(0, 0)] * x.type.rank
+    pads[d] = (a["start"], behind)
+    return (b.pad(g, pads),)
+
+
+@vjp("diagonal")
+def diagonal(b, n, g):
+    """The gradient on the diagonal of zeros."""
+    x, a = n.inputs[0], n.attrs
+    shape, d1, d2, offset = x.type.shape, a["dim1"] % x.type.rank, a["dim2"] % x.type.rank, a["offset"]
+    d, first = g.type.rank - 1, max(-offset, 0)
+    # One value for each row of the matrix, zero where the diagonal does not reach it, then spread along the row.
+    line = b.pad(g, [(0, 0)] * d + [(first, shape[d1] - first - g.type.shape[d])])
+    order = list(range(d))
+    order.insert(d1 if d1 < d2 else d1 - 1, d)
+    line = b.unsqueeze(b.permute(line, order), d2)
+    on = b.eq(b.add(b.positions(shape, d1, x.type.device), offset), b.positions(shape, d2, x.type.device))
+    return (b.where(on, b.expand(line, shape), 0),)
+
+
+# copies
+
+
+@vjp("flip")
+def flip(b, n, g):
+    return (b.flip(g, n.attrs["dims"]),)
+
+
+@vjp("cat")
+def cat(b, n, g):
+    d, start, parts = n.attrs["dim"], 0, []
+    for x in n.inputs:
+        size = x.type.shape[d]
+        parts.append(lambda start=start, size=size, x=x: b.cast(b.slice(g, d, start, size), x.type.dtype))
+        start = start + size
+    return tuple(parts)
+
+
+@vjp("constant_pad")
+def constant_pad(b, n, g):
+    """What was added is cut off again; what was cut off (negative pads) gets zeros."""
+    pads = n.attrs["pads"]
+    if any(type(p) is int and p < 0 for pair in pads for p in pair):
+        return (b.pad(g, [(-lo, -hi) for lo, hi in pads]),)
+    for d, (lo, hi) in enumerate(pads):
+        if not (type(lo) is int and lo == 0 and type(hi) is int and hi == 0):
+            g = b.slice(g, d, lo, n.inputs[0].type.shape[d])
+    return (g,)
