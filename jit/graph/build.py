@@ -94,13 +94,14 @@ def result_dtype(*args) -> torch.dtype:
 
 
 class Builder:
-    """Nodes of one graph. ``loc`` is given to every new node."""
+    """Nodes of one graph. ``loc`` is given to every new node; ``recording`` says whether autograd would record the present operation."""
 
     def __init__(self, env):
         self.env = env
         self.nodes: list[Node] = []
         self.loc = None
         self.next_id = 0
+        self.recording = False
         self.default_device = torch.device("cpu")
 
     # nodes
@@ -249,6 +250,14 @@ class Builder:
 
     def alias(self, x: Node) -> Node:
         return self.emit("alias", (x,), {})
+
+    def with_gradient(self, y: Node, *partials) -> Node:
+        """``y`` with these ``partials``, each (x, function that gives dy/dx, elementwise, of a shape that x broadcasts to): what eager's formula
+        gives where the derivative of the expansion differs from it, as at a kink. Where nothing is differentiated, ``y``."""
+        if not self.recording:
+            return y
+        operands = [v for x, partial in partials if isinstance(x, Node) for v in (x, self.cast(partial(), x.type.dtype))]
+        return self.emit("custom_gradient", (y, *operands), {}, y.type.dtype)
 
     def detach(self, x: Node) -> Node:
         """``x``, through which no gradient flows."""

@@ -17,6 +17,22 @@ def _laid_out(t, *stride):
     return t if t.stride() == stride else _restride(t, t.shape, stride)
 '''
 
+CUSTOM_GRADIENT = '''\
+
+class _CustomGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, *partials):
+        ctx.shapes = [x.shape for x in partials[::2]]
+        ctx.save_for_backward(*partials[1::2])
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, *[v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in ((g * d).sum_to_size(shape), None)]
+
+_custom_gradient = _CustomGradient.apply
+'''
+
 
 def _arguments(node: Node) -> list[str]:
     """Operand texts. Scalars that eager would take as Python numbers are written as such."""
@@ -73,7 +89,8 @@ def to_python(graph: Graph) -> str:
     """Source of ``graph(*inputs) -> tuple``; inputs that are mutated are written in place."""
     replays = any(n.op == "aten_call" and n.attrs["target"] == "jit::vjp" for n in graph.nodes)
     imports = ["from jit.graph.autodiff.replay import run as _vjp"] if replays else []
-    lines = ["import torch", *imports, "", HELPERS, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in unbound_symbols(graph))}):"]
+    helpers = HELPERS + (CUSTOM_GRADIENT if any(n.op == "custom_gradient" for n in graph.nodes) else "")
+    lines = ["import torch", *imports, "", helpers, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in unbound_symbols(graph))}):"]
     for name, text in symbol_bindings(graph).items():
         lines.append(f"    {name} = {text}")
     loc = None

@@ -198,6 +198,7 @@ class Tracer:
             if kwargs.get("requires_grad") is False and name not in OPS:
                 del kwargs["requires_grad"]
         entry = OPS.get(name)
+        self.builder.recording = self.grad_enabled and (_has_gradient(args) or bool(kwargs) and _has_gradient(kwargs.values()))
         if entry is None:
             if name.endswith("_") and not name.endswith("__"):
                 return self._call_inplace(name[:-1], args, kwargs)
@@ -542,13 +543,11 @@ class Tracer:
                 results.append(Output(node, index))
         graph = Graph([h.base.input for h in self.inputs], list(b.nodes), results, self.env)
         from jit.graph.passes.dce import eliminate_dead_nodes
+        from jit.graph.passes.gradients import without_gradients
 
-        eliminate_dead_nodes(graph)
         if not differentiated:
-            for node in graph.nodes:
-                if node.op == "detach":
-                    node.op = "alias"
-        return graph
+            without_gradients(graph)
+        return eliminate_dead_nodes(graph)
 
 
 def root_of(node: Node) -> Node:
@@ -604,6 +603,10 @@ def _zeros(v):
     if isinstance(v, slice):
         return slice(_zeros(v.start), _zeros(v.stop), _zeros(v.step))
     return v
+
+
+def _has_gradient(values) -> bool:
+    return any(v.requires_grad if type(v) is TensorHandle else isinstance(v, (tuple, list)) and _has_gradient(v) for v in values)
 
 
 def _has_handle(v) -> bool:

@@ -24,24 +24,47 @@ def _in_float(fn):
 def gelu(b, x, *, approximate="none"):
     if approximate == "tanh":
         # 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-        inner = b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), 0.044715)), math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5)
-        return b.mul(b.mul(x, 0.5), b.add(b.tanh(inner), 1.0))
+        beta = math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5
+        inner = b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), 0.044715)), beta)
+        t = b.tanh(inner)
+
+        def slope():
+            rise = b.mul(b.add(b.mul(b.mul(x, x), 3 * 0.044715), 1.0), beta)
+            return b.add(b.mul(b.add(t, 1.0), 0.5), b.mul(b.mul(b.mul(x, 0.5), b.sub(b.lift(1.0, t), b.mul(t, t))), rise))
+
+        return b.with_gradient(b.mul(b.mul(x, 0.5), b.add(t, 1.0)), (x, slope))
     if approximate != "none":
         raise RuntimeError("approximate argument must be either none or tanh.")
-    return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, math.sqrt(0.5))), 1.0))
+    twice = b.add(b.erf(b.mul(x, math.sqrt(0.5))), 1.0)
+
+    def slope():
+        density = b.mul(b.exp(b.mul(b.mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
+        return b.add(b.mul(twice, 0.5), b.mul(x, density))
+
+    return b.with_gradient(b.mul(b.mul(x, 0.5), twice), (x, slope))
 
 
 @pointwise("silu")
 @_in_float
 def silu(b, x):
     # x / (1 + exp(-x)): the division form stays accurate where the sigmoid is rounded.
-    return b.div(x, b.add(b.exp(b.neg(x)), 1.0))
+
+    def slope():
+        s = b.sigmoid(x)
+        return b.mul(s, b.add(b.mul(x, b.sub(b.lift(1.0, s), s)), 1.0))
+
+    return b.with_gradient(b.div(x, b.add(b.exp(b.neg(x)), 1.0)), (x, slope))
 
 
 @pointwise("mish")
 @_in_float
 def mish(b, x):
-    return b.mul(x, b.tanh(b.log1p(b.exp(x))))
+    t = b.tanh(b.log1p(b.exp(x)))
+
+    def slope():
+        return b.add(t, b.mul(b.mul(x, b.sigmoid(x)), b.sub(b.lift(1.0, t), b.mul(t, t))))
+
+    return b.with_gradient(b.mul(x, t), (x, slope))
 
 
 @pointwise("leaky_relu")
@@ -51,8 +74,10 @@ def leaky_relu(b, x, negative_slope=0.01):
 
 
 def _elu(b, x, alpha, scale, input_scale):
-    negative = b.mul(b.expm1(b.mul(x, input_scale) if input_scale != 1.0 else x), alpha * scale)
-    return b.where(b.le(x, 0.0), negative, b.mul(x, scale) if scale != 1.0 else x)
+    scaled = b.mul(x, input_scale) if input_scale != 1.0 else x
+    negative, below = b.mul(b.expm1(scaled), alpha * scale), b.le(x, 0.0)
+    y = b.where(below, negative, b.mul(x, scale) if scale != 1.0 else x)
+    return b.with_gradient(y, (x, lambda: b.where(below, b.mul(b.exp(scaled), alpha * scale * input_scale), scale)))
 
 
 @pointwise("elu")
@@ -70,16 +95,16 @@ def celu(b, x, alpha=1.0):
 @pointwise("selu")
 @_in_float
 def selu(b, x):
-    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-    return b.where(b.le(x, 0.0), b.mul(b.expm1(x), alpha * scale), b.mul(x, scale))
+    return _elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0)
 
 
 @pointwise("softplus")
 @_in_float
 def softplus(b, x, beta=1.0, threshold=20.0):
     scaled = b.mul(x, beta) if beta != 1 else x
-    soft = b.log1p(b.exp(scaled))
-    return b.where(b.gt(scaled, float(threshold)), x, b.div(soft, float(beta)) if beta != 1 else soft)
+    soft, linear = b.log1p(b.exp(scaled)), b.gt(scaled, float(threshold))
+    y = b.where(linear, x, b.div(soft, float(beta)) if beta != 1 else soft)
+    return b.with_gradient(y, (x, lambda: b.where(linear, 1.0, b.sigmoid(scaled))))
 
 
 @pointwise("log_sigmoid")
@@ -92,31 +117,38 @@ def log_sigmoid(b, x):
 @pointwise("relu6")
 @_in_float
 def relu6(b, x):
-    return b.minimum(b.maximum(x, 0.0), 6.0)
+    return _between(b, x, 0.0, 6.0)
+
+
+def _between(b, x, low, high):
+    """``x`` limited to [low, high], with no gradient at the limits."""
+    return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))))
 
 
 @pointwise("hardtanh")
 def hardtanh(b, self, min_val=-1.0, max_val=1.0):
-    return b.minimum(b.maximum(self, min_val), max_val) if self.dtype.is_floating_point else NotImplemented
+    return _between(b, self, min_val, max_val) if self.dtype.is_floating_point else NotImplemented
 
 
 @pointwise("hardsigmoid")
 @_in_float
 def hardsigmoid(b, x):
-    return b.mul(b.minimum(b.maximum(b.add(x, 3.0), 0.0), 6.0), 1.0 / 6.0)
+    return b.mul(_between(b, b.add(x, 3.0), 0.0, 6.0), 1.0 / 6.0)
 
 
 @pointwise("hardswish")
 @_in_float
 def hardswish(b, x):
-    return b.mul(b.mul(x, b.minimum(b.maximum(b.add(x, 3.0), 0.0), 6.0)), 1.0 / 6.0)
+    y = b.mul(b.mul(x, b.minimum(b.maximum(b.add(x, 3.0), 0.0), 6.0)), 1.0 / 6.0)
+    return b.with_gradient(y, (x, lambda: b.where(b.le(x, -3.0), 0.0, b.where(b.lt(x, 3.0), b.add(b.mul(x, 1.0 / 3.0), 0.5), 1.0))))
 
 
 @pointwise("logit", "special_logit")
 @_in_float
 def logit(b, x, eps=None):
     if eps is not None:
-        x = b.minimum(b.maximum(x, float(eps)), 1.0 - eps)
+        low, high, raw = float(eps), 1.0 - eps, x
+        x = b.with_gradient(b.minimum(b.maximum(raw, low), high), (raw, lambda: b.logical_and(b.ge(raw, low), b.le(raw, high))))
     return b.log(b.div(x, b.sub(b.lift(1.0, x), x)))
 
 

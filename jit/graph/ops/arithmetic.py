@@ -248,7 +248,7 @@ def pow_(b, self, exponent):
             raise RuntimeError("Integers to negative integer powers are not allowed.")
         e = float(exponent)
         if e == 0.0:
-            return b.full(x.shape, 1, x.dtype, x.device)
+            return b.with_gradient(b.full(x.shape, 1, x.dtype, x.device), (x, lambda: b.full(x.shape, 0, x.dtype, x.device)))
         if e == 1.0:
             return b.clone(x)
         if e == 2.0:
@@ -407,9 +407,21 @@ def clamp(b, self, min=None, max=None):
     x, lo, hi = b.promote(self, min, max)
     if x.dtype is torch.bool:
         return NotImplemented
+    y = x if lo is None else b.maximum(x, lo)
+    y = y if hi is None else b.minimum(y, hi)
+    if not b.recording:
+        return y
+    # As eager has it: x passes at the limits, and where the limits cross the upper one counts.
+    within = [b.ge(x, lo)] if lo is not None else []
+    within += [b.le(x, hi)] if hi is not None else []
+    partials = [(x, lambda: within[0] if len(within) == 1 else b.logical_and(*within))]
     if lo is not None:
-        x = b.maximum(x, lo)
-    return x if hi is None else b.minimum(x, hi)
+        low = b.lt(x, lo)
+        partials.append((min, lambda: low if hi is None else b.logical_and(low, b.lt(lo, hi))))
+    if hi is not None:
+        high = b.gt(x, hi)
+        partials.append((max, lambda: high if lo is None else b.logical_or(high, b.gt(lo, hi))))
+    return b.with_gradient(y, *partials)
 
 
 @pointwise("clamp_min")

@@ -202,7 +202,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
                 flat = b.mul(flat, b.div(b.scalar(count, flat.dtype, flat.device), count - 1))
             old = b.opmath(handle.node)
             new = b.add(b.mul(flat, momentum), b.mul(old, 1.0 - momentum))
-            t.write(handle, b.cast(new, handle.dtype))
+            t.write(handle, b.detach(b.cast(new, handle.dtype)))
     if w is not None:
         y = b.mul(y, _channelwise(b, w, rank))
     if c is not None:
@@ -238,7 +238,9 @@ def normalize(b, self, p=2.0, dim=1, eps=1e-12, out=None):
     if not self.dtype.is_floating_point:
         return NotImplemented
     dims = b.dims_of(self, dim)
-    return b.div(self, b.maximum(vector_norm(b, self, p, dims, True), float(eps)))
+    from jit.graph.ops.arithmetic import clamp
+
+    return b.div(self, clamp(b, vector_norm(b, self, p, dims, True), float(eps)))
 
 
 def contiguous_type(x: Node) -> TensorType:

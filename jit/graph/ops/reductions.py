@@ -85,6 +85,11 @@ def aminmax(b, self, *, dim=None, keepdim=False):
     return NamedResult(torch.return_types.aminmax, ("min", "max"), (b.reduce("amin", self, dims, keepdim), b.reduce("amax", self, dims, keepdim)))
 
 
+def _positions(b, x: Node, d: int) -> Node:
+    """The index along dimension ``d``, in a shape that broadcasts to that of ``x``."""
+    return b.reshape(b.iota(x.shape[d], device=x.device), (1,) * d + (x.shape[d],) + (1,) * (x.type.rank - d - 1))
+
+
 def _max_min(name, prim, arg, elementwise):
     def expand(b, self, dim=None, keepdim=False, *, other=None):
         if isinstance(dim, Node) or other is not None:
@@ -102,7 +107,13 @@ def _max_min(name, prim, arg, elementwise):
         if self.type.rank == 0:
             return NamedResult(cls, ("values", "indices"), (b.clone(self), b.full((), 0, torch.int64, self.device)))
         _check_nonempty(self, (d,), name)
-        return NamedResult(cls, ("values", "indices"), (b.reduce(prim, self, (d,), keepdim), b.reduce(arg, self, (d,), keepdim)))
+        values, indices = b.reduce(prim, self, (d,), keepdim), b.reduce(arg, self, (d,), keepdim)
+        if b.recording:
+            # The gradient goes to the position that ``indices`` names.
+            at = b.reduce(arg, self, (d,), True)
+            kept = b.with_gradient(b.reduce(prim, self, (d,), True), (self, lambda: b.eq(_positions(b, self, d), at)))
+            values = kept if keepdim else b.reshape(kept, values.shape)
+        return NamedResult(cls, ("values", "indices"), (values, indices))
 
     op(name)(expand)
 
@@ -191,9 +202,17 @@ def _var_like(name, finish):
 
 
 _var_like("var", lambda b, x, var, mean: b.cast(var, x.dtype))
-_var_like("std", lambda b, x, var, mean: b.cast(b.sqrt(var), x.dtype))
+
+
+def _root(b, square: Node) -> Node:
+    """The square root, with gradient 0 at 0."""
+    y = b.sqrt(square)
+    return b.with_gradient(y, (square, lambda: b.where(b.eq(y, 0.0), 0.0, b.div(b.lift(0.5, y), y))))
+
+
+_var_like("std", lambda b, x, var, mean: b.cast(_root(b, var), x.dtype))
 _var_like("var_mean", lambda b, x, var, mean: (b.cast(var, x.dtype), b.cast(mean, x.dtype)))
-_var_like("std_mean", lambda b, x, var, mean: (b.cast(b.sqrt(var), x.dtype), b.cast(mean, x.dtype)))
+_var_like("std_mean", lambda b, x, var, mean: (b.cast(_root(b, var), x.dtype), b.cast(mean, x.dtype)))
 
 
 @op("logsumexp", "special_logsumexp")
@@ -215,6 +234,9 @@ def logsumexp(b, self, dim, keepdim=False):
 def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
     dtype = dtype or x.dtype
     x = b.opmath(b.cast(x, dtype))
+    if b.recording and ord not in (1, math.inf, -math.inf):
+        kept = _norm_with_gradient(b, x, ord, dims)
+        return b.cast(kept if keepdim else b.reshape(kept, reduced_shape(x.shape, b.dims_of(x, dims), False)), dtype)
     if ord == 2:
         return b.cast(b.sqrt(b.reduce("sum", b.mul(x, x), dims, keepdim)), dtype)
     a = b.abs(x)
@@ -227,6 +249,22 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
     if ord == 1:
         return b.cast(b.reduce("sum", a, dims, keepdim), dtype)
     return b.cast(b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, keepdim), 1.0 / ord), dtype)
+
+
+def _norm_with_gradient(b, x: Node, ord, dims) -> Node:
+    """The norm with its reduced dimensions kept: d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0."""
+    a = b.abs(x)
+    if ord == 0:
+        return b.with_gradient(b.reduce("sum", b.cast(b.ne(x, 0.0), x.dtype), dims, True), (x, lambda: b.full(x.shape, 0, x.dtype, x.device)))
+    y = b.sqrt(b.reduce("sum", b.mul(x, x), dims, True)) if ord == 2 else b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, True), 1.0 / ord)
+
+    def slope():
+        if ord == 2:
+            return b.where(b.eq(y, 0.0), 0.0, b.div(x, y))
+        d = b.mul(b.sign(x), b.pow(b.div(a, y), float(ord - 1)))
+        return b.where(b.logical_or(b.eq(y, 0.0), b.eq(a, 0.0)) if ord < 2 else b.eq(y, 0.0), 0.0, d)
+
+    return b.with_gradient(y, (x, slope))
 
 
 @op("linalg_vector_norm")

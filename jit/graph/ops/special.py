@@ -107,4 +107,4 @@ def hardshrink(b, self, lambd=0.5):
     if not self.dtype.is_floating_point:
         return NotImplemented
     inside = b.logical_and(b.ge(self, -float(lambd)), b.le(self, float(lambd)))
-    return b.where(inside, 0.0, self)
+    return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: b.gt(b.abs(self), float(lambd))))
