@@ -104,8 +104,9 @@ class _Reverse:
             outputs.append(Output(self.own_memory(b.zeros(node.type) if g is None else g, node, taken)))
         joint = Graph(inputs + tangent_inputs, b.nodes, outputs, self.graph.env)
         from jit.graph.passes.dce import eliminate_dead_nodes
+        from jit.graph.passes.gradients import without_gradients
 
-        eliminate_dead_nodes(joint)
+        eliminate_dead_nodes(without_gradients(joint))
         return Joint(joint, len(inputs), len(primal_outputs), self.tangents, self.wrt, tuple(grads))
 
     def copy_primals(self):
