@@ -110,6 +110,14 @@ def _as_strided(n):
     return "aten::as_strided", "", (Ref(0), tuple(n.attrs["size"]), tuple(n.attrs["stride"]), n.attrs["offset"])
 
 
+@_library("reinterpret")
+def _reinterpret(n):
+    how = n.attrs["how"]
+    if how == "dtype":
+        return "aten::view", "dtype", (Ref(0), n.type.dtype)
+    return {"conj": "aten::_conj"}.get(how, f"aten::{how}"), "", (Ref(0),)
+
+
 @_library("scalar", "full")
 def _full(n):
     return "aten::full", "", (tuple(n.type.shape), n.attrs["value"], n.type.dtype, None, n.type.device)
@@ -128,8 +136,14 @@ def _needs_library(node) -> bool:
         return node.op == "as_strided" and base_of(node).op == "input"
     if node.op in fusion.EXTERN:
         return False
+    if node.op == "reinterpret":
+        return True
     kinds = lower.KERNEL_DTYPES
     return node.type.dtype not in kinds or any(i.type.dtype not in kinds for i in node.inputs)
+
+
+def _is_conjugate(node) -> bool:
+    return node.op == "aten_call" and node.attrs["target"] == "aten::_conj"
 
 
 def prepare(graph: Graph) -> Graph:
@@ -162,7 +176,11 @@ def prepare(graph: Graph) -> Graph:
                     moved[key] = add(Node(next_id, "aten_call", (inputs[k],), attrs, t, n.loc))
                 inputs[k] = moved[key]
             inputs = tuple(inputs)
-        if _needs_library(n):
+        if n.op in VIEWS and _is_conjugate(inputs[0]):
+            # A view of memory that is read conjugated: the flag belongs to the tensor object, so it is set last.
+            shown = add(Node(next_id, n.op, inputs[0].inputs, n.attrs, n.type, n.loc))
+            new[n] = add(Node(next_id, "aten_call", (shown,), inputs[0].attrs, n.type, n.loc))
+        elif _needs_library(n):
             new[n] = add(library_call(n, inputs, next_id))
         elif inputs == n.inputs:
             new[n] = add(n)

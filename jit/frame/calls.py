@@ -39,7 +39,11 @@ class Calls:
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
-                return self.torch_call(real, args, kwargs)
+                try:
+                    return self.torch_call(real, args, kwargs)
+                except Unsupported as error:
+                    if error.kind != "torch-argument":  # an object among the arguments: its Python code can be followed
+                        raise
         return self.inline(fn, args, kwargs, direct)
 
     def inline(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
@@ -178,6 +182,8 @@ class Calls:
         init = self.class_lookup(cls, "__init__")[1]
         if isinstance(init, types.FunctionType):
             self.bound_method(self.wrap_class_attr(cls, "__init__"), instance).call(self, args, kwargs)
+        elif not hasattr(init, "__objclass__"):
+            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate", hint="make the object outside the compiled function")
         elif init is not None and init is not object.__init__ and not isinstance(instance, TupleValue):
             from .values.objects import BuiltinMethod
 

@@ -52,6 +52,14 @@ class Captured:
     strides: list = dataclasses.field(default_factory=list)
 
 
+def refuse_modes():
+    """Raise NeedsEager while a mode of the program's sees every operation: compiled code would go past it. The mode of a default device is known."""
+    modes = [m for m in torch.overrides._get_current_function_mode_stack() if not isinstance(m, torch.utils._device.DeviceContext)]
+    if modes or torch._C._len_torch_dispatch_stack():
+        name = type(modes[-1]).__name__ if modes else "a TorchDispatchMode"
+        raise NeedsEager(f"{name} is active, which sees every operation", "compile without it", kind="torch-mode")
+
+
 class Capture:
     """One attempt at one frame.
 
@@ -88,6 +96,7 @@ class Capture:
         s, settings = self.session, self.settings
         s.guards.add(src.Const(None, "torch"), "global_state", None)
         try:
+            refuse_modes()
             if self.code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
                 raise NeedsEager("a generator or coroutine function as the compiled function", "compile what it calls", kind="generator-target")
             outcome = self.execute()

@@ -59,6 +59,8 @@ class Argument:
             return is_number(v)
         if k == "str":
             return isinstance(v, str)
+        if k == "Generator":
+            return isinstance(v, torch.Generator)
         if k == "Device":
             return isinstance(v, (torch.device, str, int))
         return False
@@ -264,7 +266,7 @@ def _materialize(v, device):
         return strided if device == "meta" else strided.zero_()
     if isinstance(v, (list, tuple)):
         return [_materialize(e, device) for e in v]
-    return v
+    return None if isinstance(v, torch.Generator) else v
 
 
 def _run_meta(o: Overload, values):

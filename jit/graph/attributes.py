@@ -29,10 +29,6 @@ def _grad_fn(t, h):
     raise Unsupported("Tensor.grad_fn", kind="tensor-internals")
 
 
-def _imag(t, h):
-    raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
-
-
 ATTRIBUTES = {
     "shape": lambda t, h: h.shape,
     "dtype": lambda t, h: h.dtype,
@@ -49,7 +45,7 @@ ATTRIBUTES = {
     "mT": _view("mT"),
     "mH": _view("mH"),
     "real": _view("real"),
-    "imag": _imag,
+    "imag": _view("imag"),
     "grad": _grad,
     "grad_fn": _grad_fn,
     "_grad": _grad,

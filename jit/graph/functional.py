@@ -265,6 +265,8 @@ def is_tensor(t, obj):
 def norm(t, input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     if out is not None:
         raise Unsupported("norm with out=", kind="out-argument")
+    if input.dtype.is_complex and p != "nuc":
+        return t.call_op("linalg_vector_norm", (input, 2 if p in ("fro", None) else p, dim, keepdim), {"dtype": dtype})
     if p == "nuc" and dtype is None:
         return t.call_op("nuclear_norm", (input, keepdim) if dim is None else (input, dim, keepdim), {})
     return t.call_op("norm", (input, p, dim, keepdim, dtype), {})

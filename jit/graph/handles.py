@@ -122,6 +122,11 @@ class TensorHandle:
     def ndim(self) -> int:
         return len(self.type.shape)
 
+    @property
+    def is_conj(self) -> bool:
+        """Whether eager would have the conjugate bit set."""
+        return sum(s.op == "reinterpret" and s.attrs["how"] == "conj" for s in self.chain) % 2 == 1
+
     def stride(self, dim=None):
         return self.type.strides if dim is None else self.type.strides[dim]
 
@@ -232,10 +237,35 @@ def _scatter_diagonal(b, step, parent, value):
 
 
 def _scatter_as_strided(b, step, parent, value):
-    raise Unsupported("a write through as_strided", "use ordinary views or index_put", kind="write-to-as_strided")
+    size, stride, offset = (step.attrs[k] for k in ("size", "stride", "offset"))
+    if parent.op != "input" or not _distinct_places(size, stride):
+        raise Unsupported("a write through as_strided into a changed tensor, or one whose elements overlap", "use ordinary views or index_put", kind="write-to-as_strided")
+    t = parent.type
+    return b.aten("aten::as_strided_scatter", "", (parent, value, size, stride, offset), t)
+
+
+def _scatter_reinterpret(b, step, parent, value):
+    how, t = step.attrs["how"], parent.type
+
+    def part(name):
+        return b.node("reinterpret", (parent,), {"how": name}, layout.reinterpreted(t, name, None))
+
+    def whole(real, imag):
+        return b.aten("aten::complex", "", (real, imag), TensorType.contiguous(t.shape, t.dtype, t.device))
+
+    if how == "real":
+        return whole(value, part("imag"))
+    if how == "imag":
+        return whole(part("real"), value)
+    if how == "conj":
+        return b.aten("aten::conj_physical", "", (value,), value.type.replace(strides=layout.preserved_strides(value.type)))
+    value = b.clone(value, contiguous_strides(value.type.shape))
+    back = {"view_as_real": "view_as_complex", "view_as_complex": "view_as_real", "dtype": "dtype"}[how]
+    return b.node("reinterpret", (value,), {"how": back}, layout.reinterpreted(value.type, back, t.dtype))
 
 
 SCATTERS = {
+    "reinterpret": _scatter_reinterpret,
     "permute": _scatter_permute,
     "reshape": _scatter_reshape,
     "expand": _scatter_expand,
@@ -245,6 +275,18 @@ SCATTERS = {
     "diagonal": _scatter_diagonal,
     "as_strided": _scatter_as_strided,
 }
+
+
+def _distinct_places(size, stride) -> bool:
+    """Whether all elements of a strided view lie apart: each stride, from the smallest, steps over all that the smaller ones reach."""
+    if not all(type(v) is int for v in (*size, *stride)):
+        return False
+    reach = 0
+    for s, n in sorted((s, n) for n, s in zip(size, stride) if n != 1):
+        if s <= reach:
+            return 0 in size
+        reach += s * (n - 1)
+    return True
 
 
 def overlaps_itself(t: TensorType) -> bool:

@@ -7,6 +7,7 @@ import linecache
 import torch
 
 from jit.graph.ir import Graph
+from jit.graph.prims import literal
 from jit.graph.printing import to_python
 
 _counter = 0
@@ -19,9 +20,18 @@ def compile_python(graph: Graph):
     text = to_python(graph)
     file = f"<jit graph {_counter}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    namespace: dict = {}
+    namespace = {literal(v): v for node in graph.nodes for v in _generators(node.attrs.get("args"))}
     exec(compile(text, file, "exec"), namespace)
     return namespace["graph"]
+
+
+def _generators(template):
+    """The random generators in the arguments of a library call, which the text can only name."""
+    if isinstance(template, torch.Generator):
+        yield template
+    elif isinstance(template, (tuple, list)):
+        for t in template:
+            yield from _generators(t)
 
 
 def evaluate(graph: Graph, tensors, sizes=()) -> list:

@@ -329,3 +329,44 @@ def _is_one(v) -> bool:
 
 def _equal(a, b) -> bool:
     return structurally_equal(a, b) or (type(a) is Dim or type(b) is Dim) and a == b
+
+
+_COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+_PARTS = {v: k for k, v in _COMPLEX.items()}
+
+
+def reinterpreted(t, how: str, dtype=None):
+    """The type of a view that reads the memory of ``t`` as another dtype; see the prim ``reinterpret``. ``dtype`` is read for ``how="dtype"`` only.
+
+    Raises RuntimeError, as eager does, where sizes or strides do not allow it.
+    """
+    if how == "conj":
+        return t
+    if how in ("real", "imag"):
+        return t.replace(strides=(2 * s for s in t.strides), dtype=_PARTS[t.dtype])
+    if how == "view_as_real":
+        return t.replace(shape=(*t.shape, 2), strides=(*(2 * s for s in t.strides), 1), dtype=_PARTS[t.dtype])
+    if how == "view_as_complex":
+        if t.dtype not in _COMPLEX:
+            raise RuntimeError(f"view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: {t.dtype}")
+        if not t.shape or not t.shape[-1] == 2:
+            raise RuntimeError("Tensor must have a last dimension of size 2")
+        if not t.strides[-1] == 1:
+            raise RuntimeError("Tensor must have a last dimension with stride 1")
+        if any(not s % 2 == 0 for s in t.strides[:-1]):
+            raise RuntimeError("Tensor must have a stride divisible by 2 for all but last dimension")
+        return t.replace(shape=t.shape[:-1], strides=(s // 2 for s in t.strides[:-1]), dtype=_COMPLEX[t.dtype])
+    old, new = t.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return t.replace(dtype=dtype)
+    if not t.shape:
+        raise RuntimeError(f"self.dim() cannot be 0 to view {t.dtype} as {dtype} (different element sizes)")
+    if not t.strides[-1] == 1:
+        raise RuntimeError(f"self.stride(-1) must be 1 to view {t.dtype} as {dtype} (different element sizes), but got {t.strides[-1]}")
+    if old > new:
+        k = old // new
+        return t.replace(shape=(*t.shape[:-1], t.shape[-1] * k), strides=(*(s * k for s in t.strides[:-1]), 1), dtype=dtype)
+    k = new // old
+    if any(not s % k == 0 for s in (t.shape[-1], *t.strides[:-1])):
+        raise RuntimeError(f"a tensor of shape {list(t.shape)} and strides {list(t.strides)} cannot be viewed as {dtype} (different element sizes)")
+    return t.replace(shape=(*t.shape[:-1], t.shape[-1] // k), strides=(*(s // k for s in t.strides[:-1]), 1), dtype=dtype)

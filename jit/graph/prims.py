@@ -20,12 +20,16 @@ def literal(v) -> str:
         return f"({render(v, 'py')})" if len(v.terms) > 1 or v.const else render(v, "py")
     if isinstance(v, float):
         return repr(v) if v == v and v not in (float("inf"), float("-inf")) else f"float({str(v)!r})"
+    if isinstance(v, complex):
+        return f"complex({literal(v.real)}, {literal(v.imag)})"
     if isinstance(v, tuple):
         return "(" + "".join(literal(e) + ", " for e in v).rstrip(" ") + ")" if len(v) == 1 else "(" + ", ".join(map(literal, v)) + ")"
     if isinstance(v, list):
         return "[" + ", ".join(map(literal, v)) + "]"
     if isinstance(v, torch.device):
         return f"torch.device({str(v)!r})"
+    if isinstance(v, torch.Generator):
+        return f"generator_{id(v)}"
     return repr(v)
 
 
@@ -144,6 +148,20 @@ def _alias(types, attrs, dtype):
 def _detach(types, attrs, dtype):
     """The same values and memory; gradients stop here."""
     return types[0]
+
+
+def _reinterpret_text(n, a):
+    how = n.attrs["how"]
+    return f"{a[0]}.view({n.dtype})" if how == "dtype" else f"torch.{how}({a[0]})"
+
+
+@prim("reinterpret", "view", _reinterpret_text)
+def _reinterpret(types, attrs, dtype):
+    """The same memory read as another dtype. ``how``: dtype, view_as_real, view_as_complex, real, imag or conj.
+
+    Kernels cannot read memory as two dtypes: it is a library call that gives a view.
+    """
+    return layout.reinterpreted(types[0], attrs["how"], dtype)
 
 
 # copies

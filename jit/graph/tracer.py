@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 
 import torch
@@ -119,12 +120,12 @@ class Tracer:
         """A graph input of the example's shape, strides, dtype and device.
 
         Sizes in ``dynamic_dims`` become symbols, and so do strides that are products of them. Raises Unsupported for tensors that are not
-        plain strided ones, and for complex tensors.
+        plain strided ones.
         """
         if example.layout is not torch.strided or example.is_quantized or example.is_nested:
             raise Unsupported(f"a {str(example.layout)[6:]} or quantized tensor", kind="exotic-tensor")
-        if example.dtype.is_complex or example.is_conj() or example.is_neg():
-            raise Unsupported("a complex tensor", kind="complex-tensor")
+        if example.is_conj() or example.is_neg():
+            raise Unsupported("a tensor with its conjugate or negative bit set", "call resolve_conj() first", kind="tensor-bits")
         if example.device.type == "meta":
             raise Unsupported("a meta tensor", kind="meta-tensor")
         shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n) for d, n in enumerate(example.shape))
@@ -141,7 +142,7 @@ class Tracer:
 
     def constant(self, value: torch.Tensor) -> TensorHandle:
         """A tensor made while tracing, of one element or small: its values become part of the graph."""
-        if value.dtype.is_complex or value.numel() > 64:
+        if value.numel() > 64:
             raise Unsupported("a large constant tensor", kind="large-constant")
         b = self.builder
         self.inner_leaf = self.inner_leaf or value.requires_grad
@@ -188,7 +189,8 @@ class Tracer:
         """Run the op called ``name`` on arguments that hold handles."""
         self.op_count += 1
         if kwargs:
-            kwargs = {RENAMED.get(k, k): v for k, v in kwargs.items()}
+            own = _parameters(name)
+            kwargs = {k if k in own else RENAMED.get(k, k): v for k, v in kwargs.items()}
             if "out" in kwargs:
                 out = kwargs.pop("out")
                 if out is not None:
@@ -197,7 +199,7 @@ class Tracer:
                 args = (kwargs.pop("self"), *args)
             if kwargs.get("requires_grad") is False and name not in OPS:
                 del kwargs["requires_grad"]
-        entry = OPS.get(name)
+        entry = self._entry(name, args, kwargs)
         self.builder.recording = self.grad_enabled and (_has_gradient(args) or bool(kwargs) and _has_gradient(kwargs.values()))
         if entry is None:
             if name.endswith("_") and not name.endswith("__"):
@@ -225,10 +227,17 @@ class Tracer:
             result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
         return self.wrap(result, handles, entry.alias, start, name not in NOT_DIFFERENTIABLE)
 
+    def _entry(self, name: str, args, kwargs):
+        """The op's entry, or None where it is left to the library: arithmetic on complex numbers is."""
+        entry = OPS.get(name)
+        if entry is None or entry.alias or entry.raw or not (any(map(_is_complex, args)) or any(map(_is_complex, kwargs.values()))):
+            return entry
+        return None if aten.overloads(name) else entry
+
     def compute(self, name: str, args, kwargs):
         """Nodes that the functional op ``name`` gives for arguments that hold handles; for in-place and ``out=`` forms."""
         handles: list = []
-        entry = OPS.get(name)
+        entry = self._entry(name, args, kwargs)
         result = NotImplemented
         if entry is not None and entry.raw:
             result = entry.fn(self, *_pack(entry, args), **kwargs)
@@ -340,7 +349,7 @@ class Tracer:
         for t, v in zip(targets, values):
             self.write(t, v, handles)
         if isinstance(value, NamedResult):
-            return NamedResult(value.cls, value.fields, targets)
+            return NamedResult(getattr(torch.return_types, f"{name}_out", value.cls), value.fields, targets)
         return out
 
     def _iterator_layout(self, node: Node, args, start: int, wraps: bool) -> Node:
@@ -550,6 +559,15 @@ class Tracer:
         return eliminate_dead_nodes(graph)
 
 
+@functools.cache
+def _parameters(name: str) -> frozenset:
+    """The parameter names of an op: those of its expansion, or of the operator's overloads."""
+    entry = OPS.get(name)
+    if entry is not None:
+        return frozenset(inspect.signature(entry.fn).parameters)
+    return frozenset(a.name for o in aten.overloads(name.removesuffix("_")) for a in o.arguments)
+
+
 def root_of(node: Node) -> Node:
     from jit.graph.prims import VIEWS
 
@@ -593,9 +611,12 @@ def _zeros(v):
         shape, strides = tuple(map(hint, t.shape)), tuple(map(hint, t.strides))
         device = "cpu" if math.prod(shape) <= _CONFIRM_NUMEL else "meta"
         x = torch.empty_strided(shape, strides, dtype=t.dtype, device=device)
-        return x if device == "meta" else x.zero_()
+        x = x if device == "meta" else x.zero_()
+        return x.conj() if v.is_conj else x
     if type(v) is Dim:
         return hint(v)
+    if isinstance(v, torch.Generator):
+        return v.clone_state()
     if isinstance(v, (list, tuple)):
         return type(v)([_zeros(e) for e in v]) if type(v) in (list, tuple, SymSize) else v
     if isinstance(v, dict):
@@ -607,6 +628,15 @@ def _zeros(v):
 
 def _has_gradient(values) -> bool:
     return any(v.requires_grad if type(v) is TensorHandle else isinstance(v, (tuple, list)) and _has_gradient(v) for v in values)
+
+
+def _is_complex(v) -> bool:
+    """Whether complex numbers occur in an argument."""
+    if type(v) is TensorHandle:
+        return v.type.dtype.is_complex
+    if type(v) in (list, tuple):
+        return any(map(_is_complex, v))
+    return type(v) is complex or isinstance(v, torch.dtype) and v.is_complex
 
 
 def _has_handle(v) -> bool:

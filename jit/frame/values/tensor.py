@@ -157,9 +157,17 @@ def lower(s, value: Value):
         if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
             return plain.value
         return plain.item() if isinstance(plain, np.generic) else plain
+    obj = getattr(value, "obj", None)
+    if isinstance(obj, torch.Generator) or is_c_enum(obj):
+        return value.pin(s)
     if isinstance(value, FunctionValue) and (getattr(value.obj, "__module__", None) or "").startswith("torch."):
         return value.pin(s)
     raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
+
+
+def is_c_enum(obj) -> bool:
+    """Whether an object is a member of an enumeration that is written in C++."""
+    return hasattr(type(obj), "__members__") and type(type(obj)).__name__ == "pybind11_type"
 
 
 def lift(s, result) -> Value:

@@ -29,8 +29,6 @@ def to_type(b, self, dtype=None, device=None, copy=False, memory_format=None):
     if device != self.device:
         t = TensorType(self.shape, strides, dtype, device)
         return b.aten("aten::_to_copy", "", (self, dtype, torch.strided, device, False, False, memory_format), t)
-    if dtype.is_complex:
-        raise Unsupported("a complex tensor", kind="complex-tensor")
     if dtype is self.dtype:
         return b.clone(self, strides)
     node = b.cast(self, dtype)
@@ -117,11 +115,6 @@ def dropout(b, self, p=0.5, train=True):
     return NotImplemented if train and p != 0 else self
 
 
-@op("resolve_conj", "resolve_neg", "conj", "conj_physical", "real", "_conj", alias=True)
-def real(b, self):
-    return self
-
-
 @op("copy_", raw=True)
 def copy_(t, self, src, non_blocking=False):
     if is_number(src):
@@ -160,6 +153,20 @@ def requires_grad_(t, self, requires_grad=True):
     t.set(self, "requires_grad", bool(requires_grad))
     t.inner_leaf = t.inner_leaf or bool(requires_grad)
     return self
+
+
+@op("resize_", raw=True)
+def resize_(t, self, *size, memory_format=None):
+    """To the size that it has: nothing changes. Another one would change the memory under other tensors."""
+    wanted = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    if memory_format not in (None, torch.preserve_format) or not same_ints(tuple(wanted), self.type.shape):
+        raise Unsupported("resize_ to another size or memory format", "make a new tensor", kind="tensor-internals")
+    return self
+
+
+@op("resize_as_", raw=True)
+def resize_as_(t, self, the_template, *, memory_format=None):
+    return resize_(t, self, the_template.type.shape, memory_format=memory_format)
 
 
 # concatenation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from jit.errors import Unsupported
@@ -46,10 +48,22 @@ def _filled(value):
     return expand
 
 
-# The content of an empty tensor is not defined: zeros are as good.
 op("zeros")(_filled(0))
 op("ones")(_filled(1))
-op("empty")(_filled(0))
+
+
+@op("empty")
+def empty(b, *size, dtype=None, **options):
+    return _filled(uninitialized(_dtype_or_default(dtype)))(b, *size, dtype=dtype, **options)
+
+
+def uninitialized(dtype: torch.dtype):
+    """What stands for memory that nobody has written: zero is as good as any value, but deterministic mode promises NaN or the largest integer."""
+    if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
+        return 0
+    if dtype.is_floating_point or dtype.is_complex:
+        return complex(math.nan, math.nan) if dtype.is_complex else math.nan
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
 
 
 @op("full")
@@ -83,7 +97,12 @@ def full_like(b, self, fill_value, *, dtype=None, layout=None, device=None, requ
 
 op("zeros_like")(_like(0))
 op("ones_like")(_like(1))
-op("empty_like")(_like(0))
+
+
+@op("empty_like")
+def empty_like(b, self, *, dtype=None, **options):
+    return full_like(b, self, uninitialized(dtype or self.dtype), dtype=dtype, **options)
+
 
 
 def _new(value):
@@ -97,7 +116,11 @@ def _new(value):
 
 op("new_zeros")(_new(0))
 op("new_ones")(_new(1))
-op("new_empty")(_new(0))
+
+
+@op("new_empty")
+def new_empty(b, self, *size, dtype=None, **options):
+    return _new(uninitialized(dtype or self.dtype))(b, self, *size, dtype=dtype, **options)
 
 
 @op("new_full")
@@ -109,7 +132,8 @@ def new_full(b, self, size, fill_value, *, dtype=None, layout=None, device=None,
 
 @op("empty_strided")
 def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
-    node = b.full(tuple(size), 0, _dtype_or_default(dtype), resolve_device(device, _default_device()))
+    dtype = _dtype_or_default(dtype)
+    node = b.full(tuple(size), uninitialized(dtype), dtype, resolve_device(device, _default_device()))
     node.type = node.type.replace(strides=tuple(stride))
     return node
 
@@ -118,7 +142,8 @@ def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requ
 def empty_permuted(b, size, physical_layout, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
     if requires_grad or sorted(physical_layout) != list(range(len(size))):
         return NotImplemented
-    node = b.full(tuple(size), 0, _dtype_or_default(dtype), resolve_device(device, _default_device()))
+    dtype = _dtype_or_default(dtype)
+    node = b.full(tuple(size), uninitialized(dtype), dtype, resolve_device(device, _default_device()))
     strides = [1] * len(size)
     for d, stride in zip(physical_layout, rules.contiguous_strides(tuple(size[d] for d in physical_layout))):
         strides[d] = stride

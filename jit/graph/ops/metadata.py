@@ -36,7 +36,7 @@ method("element_size")(lambda t, self: self.dtype.itemsize)
 method("is_floating_point")(lambda t, self: self.dtype.is_floating_point)
 method("is_complex")(lambda t, self: self.dtype.is_complex)
 method("is_signed")(lambda t, self: self.dtype.is_signed)
-method("is_conj", "is_neg")(lambda t, self: False)
+method("is_neg")(lambda t, self: False)
 method("is_inference")(lambda t, self: t.inference)
 method("is_same_size")(lambda t, self, other: self.ndim == other.ndim and all(p == q for p, q in zip(self.type.shape, other.type.shape)))
 method("get_device")(lambda t, self: -1 if self.device.type == "cpu" else self.device.index)
@@ -99,6 +99,6 @@ def promote_types(t, type1, type2):
     return torch.promote_types(type1, type2)
 
 
-@method("data_ptr", "storage", "untyped_storage", "set_", "resize_", "resize_as_", "__array__", "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
+@method("data_ptr", "storage", "untyped_storage", "set_", "__array__", "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
 def outside(t, *args, **kwargs):
     raise Unsupported("an operation on a tensor's memory or autograd state", "keep it outside the compiled region", kind="tensor-internals")

@@ -10,7 +10,7 @@ from jit.graph.build import HALF
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
-from jit.graph.registry import op
+from jit.graph.registry import extern, op
 
 
 def with_strides(b, x: Node, strides) -> Node:
@@ -211,9 +211,34 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
     return t.wrap(y, handles, False, 0)
 
 
-@op("native_batch_norm", raw=True)
-def native_batch_norm(t, *args, **kwargs):
-    raise Unsupported("native_batch_norm changes its statistics", "use torch.nn.functional.batch_norm", kind="unknown-function")
+@extern("_native_batch_norm_legit_functional", "native_batch_norm")
+def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps):
+    """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's statistics are empty."""
+    if x.rank < 2 or x.dtype in HALF:
+        return NotImplemented
+    strides = layout.channels_last_strides(x.shape) if layout.memory_format(x) == "channels_last" else contiguous_strides(x.shape)
+    saved = TensorType.contiguous(x.shape[1:2] if training else (0,), x.dtype, x.device)
+    return (x.replace(strides=strides), saved, saved, *(s for s in (mean, var) if s is not None))
+
+
+def _with_statistics(name, functional, results):
+    """A library form of batch norm that writes its running statistics: the functional form, then the writes."""
+
+    def run(t, self, weight, bias, running_mean, running_var, *rest, **named):
+        if running_mean is None or running_var is None:
+            return t._call_aten(name, (self, weight, bias, running_mean, running_var, *rest), named)
+        *values, mean, var = t._call_aten(functional, (self, weight, bias, running_mean, running_var, *rest), named)
+        if rest[:1] != (False,) and named.get("training", True):
+            t.write(running_mean, mean.node)
+            t.write(running_var, var.node)
+        return tuple(values[:results])
+
+    op(name, raw=True)(run)
+
+
+_with_statistics("native_batch_norm", "_native_batch_norm_legit_functional", 3)
+_with_statistics("_native_batch_norm_legit", "_native_batch_norm_legit_functional", 3)
+_with_statistics("_batch_norm_with_update", "_batch_norm_with_update_functional", 4)
 
 
 @op("instance_norm", raw=True)

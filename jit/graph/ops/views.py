@@ -22,7 +22,7 @@ def _sizes(size) -> tuple:
 def view(b, self, size=None, *, dtype=None):
     if isinstance(size, torch.dtype) or dtype is not None:
         target = dtype or size
-        return b.alias(self) if target is self.dtype else NotImplemented
+        return b.alias(self) if target is self.dtype else b.node("reinterpret", (self,), {"how": "dtype"}, layout.reinterpreted(self.type, "dtype", target))
     shape = layout.infer_size(_sizes(size), self.type.numel)
     result = b.try_view(self, shape)
     if result is None:
@@ -102,14 +102,14 @@ def t(b, self):
     return transpose(b, self, 0, -1) if self.type.rank == 2 else b.alias(self)
 
 
-@op("adjoint", "mT", "mH", alias=True)
+@op("mT", alias=True)
 def matrix_transpose(b, self):
     if self.type.rank < 2:
         raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.type.rank}-D tensor.")
     return transpose(b, self, -2, -1)
 
 
-@op("numpy_T", "T", "H", alias=True)
+@op("numpy_T", "T", alias=True)
 def reverse_dims(b, self):
     return b.emit("permute", (self,), {"dims": tuple(range(self.type.rank))[::-1]})
 
@@ -358,7 +358,7 @@ def unfold(t, self, dimension, size, step):
     count = (n - size) // step + 1
     if step < size or count * step > n:
         # Windows that overlap, or the last of which ends before its gap: no slice of the input.
-        if self.chain:
+        if self.chain and self.base.input is None:
             raise Unsupported("unfold of a view, with overlapping windows", "clone() it first, or use index_select", kind="overlapping-view")
         return as_strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
     b = t.builder
@@ -375,13 +375,19 @@ def unfold(t, self, dimension, size, step):
 @op("as_strided", raw=True)
 def as_strided(t, self, size, stride, storage_offset=None):
     base = self.base
-    if storage_offset is None and self.chain or base.input is not None and (self.chain or storage_offset is not None or base.example.storage_offset()):
-        raise Unsupported("as_strided on a view", "use ordinary views", kind="as_strided")
-    if base.input is not None and base.node is not base.input:
-        raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="as_strided")
+    if self.is_conj:
+        raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="as_strided")
+    attrs = {"size": tuple(size), "stride": tuple(stride), "offset": storage_offset}
     b = t.builder
-    offset = None if base.input is not None else storage_offset or 0  # None: that of the input, which may differ from call to call
-    node = b.emit("as_strided", (base.node,), {"size": tuple(size), "stride": tuple(stride), "offset": offset})
+    if base.input is not None:
+        # A library call on the tensor itself, at run time: it knows its place in its storage, which may differ from call to call.
+        if base.node is not base.input:
+            raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="as_strided")
+        node = b.emit("as_strided", (self.node,), attrs)
+        return t.view(self, (ViewStep(node),), node)
+    if storage_offset is None and self.chain:
+        raise Unsupported("as_strided on a view", "use ordinary views", kind="as_strided")
+    node = b.emit("as_strided", (base.node,), {**attrs, "offset": storage_offset or 0})
     handle = t.view(self, (), node)
     handle.chain = (ViewStep(node), *handle.chain[len(self.chain):])
     return handle

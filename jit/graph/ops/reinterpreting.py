@@ -1,0 +1,96 @@
+"""Views that read memory as another dtype, and what is special to complex tensors. Arithmetic on complex numbers is left to library calls."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.ir import Node
+from jit.graph.ops.copies import to_type
+from jit.graph.registry import op
+
+
+def reinterpret(b, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
+    """The memory of ``x`` as ``how`` says (see the prim)."""
+    return b.node("reinterpret", (x,), {"how": how}, layout.reinterpreted(x.type, how, dtype))
+
+
+def _show(t, self, how, dtype=None):
+    start = t.builder.next_id
+    return t.wrap(reinterpret(t.builder, self.node, how, dtype), [self], True, start)
+
+
+@op("view_as_real", raw=True)
+def view_as_real(t, self):
+    if not self.dtype.is_complex:
+        raise RuntimeError("view_as_real is only supported for complex tensors")
+    if self.is_conj:
+        raise RuntimeError("view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can view it as real, use self.resolve_conj(); "
+                           "however, the resulting tensor will not alias the original self.")
+    return _show(t, self, "view_as_real")
+
+
+@op("view_as_complex", raw=True)
+def view_as_complex(t, self):
+    return _show(t, self, "view_as_complex")
+
+
+@op("real", raw=True)
+def real(t, self):
+    return _show(t, self, "real") if self.dtype.is_complex else self
+
+
+@op("imag", raw=True)
+def imag(t, self):
+    if not self.dtype.is_complex:
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    if self.is_conj:
+        raise Unsupported("the imaginary part of a lazy conjugate, whose sign is a flag", "call resolve_conj() first", kind="tensor-bits")
+    return _show(t, self, "imag")
+
+
+@op("conj", "_conj", raw=True)
+def conj(t, self):
+    return _show(t, self, "conj") if self.dtype.is_complex else self
+
+
+@op("resolve_conj", raw=True)
+def resolve_conj(t, self):
+    return t.call_op("clone", (self,), {}) if self.is_conj else self
+
+
+@op("conj_physical", raw=True)
+def conj_physical(t, self):
+    return t._call_aten("conj_physical", (self,), {}) if self.dtype.is_complex else self
+
+
+@op("resolve_neg", alias=True)
+def resolve_neg(b, self):
+    return self
+
+
+@op("is_conj", raw=True)
+def is_conj(t, self):
+    return self.is_conj
+
+
+@op("adjoint", "mH", raw=True)
+def adjoint(t, self):
+    result = t.call_op("mT", (self,), {})
+    return conj(t, result)
+
+
+@op("H", raw=True)
+def hermitian(t, self):
+    if self.ndim not in (0, 2):
+        raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
+    return conj(t, t.call_op("numpy_T", (self,), {}))
+
+
+for _name, _dtype in {"cfloat": torch.complex64, "cdouble": torch.complex128, "chalf": torch.complex32}.items():
+
+    def _convert(b, self, memory_format=None, _dtype=_dtype):
+        return to_type(b, self, _dtype, memory_format=memory_format)
+
+    op(_name, alias=True)(_convert)

@@ -1,0 +1,137 @@
+"""What of torch's global state a captured graph meets: modes, generators, determinism, operators of the program's own."""
+
+import pytest
+import torch
+
+import jit
+
+X = torch.randn(4, generator=torch.Generator().manual_seed(0))
+
+
+def test_generators_are_drawn_from_in_program_order():
+    generator = torch.Generator()
+
+    def f(x):
+        return (torch.rand(3, generator=generator), x.clone().normal_(generator=generator), torch.randperm(4, generator=generator),
+                torch.bernoulli(x.abs().clamp(0, 1), generator=generator))
+
+    compiled = jit.compile(f, fullgraph=True)
+    for seed in (1, 2):
+        generator.manual_seed(seed)
+        want = f(X)
+        generator.manual_seed(seed)
+        for w, g in zip(want, compiled(X)):
+            assert torch.equal(w, g)
+
+
+def test_another_generator_is_another_entry():
+    f = lambda x, g: torch.rand(4, generator=g) + x  # noqa: E731
+    compiled = jit.compile(f, fullgraph=True)
+    for seed in (1, 2):
+        assert torch.equal(compiled(X, torch.Generator().manual_seed(seed)), f(X, torch.Generator().manual_seed(seed)))
+
+
+class AddHundred(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result + 100 if func in (torch.mul, torch.Tensor.mul) else result
+
+
+def test_function_modes_see_every_operation():
+    def inside(x):
+        with AddHundred():
+            return torch.mul(x, 2)
+
+    around = lambda x: torch.mul(x, 2)  # noqa: E731
+    assert torch.equal(jit.compile(inside)(X), X * 2 + 100)
+    compiled = jit.compile(around)
+    for _ in range(2):
+        with AddHundred():
+            seen = compiled(X)
+        assert torch.equal(seen, X * 2 + 100)
+        assert torch.equal(compiled(X), X * 2)
+
+
+def test_dispatch_modes_see_every_operation():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Spy(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    compiled = jit.compile(lambda x: x * 2 + 1)
+    compiled(X)
+    with Spy():
+        compiled(X)
+    assert torch.ops.aten.mul.Tensor in seen
+
+
+def test_inference_mode_makes_inference_tensors():
+    def inside(x):
+        with torch.inference_mode():
+            y = x * 2
+        return y
+
+    compiled = jit.compile(inside)
+    for _ in range(2):
+        assert compiled(X).is_inference()
+    plain = jit.compile(lambda x: (torch.is_inference_mode_enabled(), x * 2), fullgraph=True)
+    assert plain(X)[0] is False and not plain(X)[1].is_inference()
+    with torch.inference_mode():
+        assert plain(X)[0] is True and plain(X)[1].is_inference()
+
+
+def test_deterministic_mode_fills_what_is_not_written():
+    f = lambda x: (torch.are_deterministic_algorithms_enabled(), torch.empty(3), torch.empty_like(x), x.new_empty(2, dtype=torch.int32))  # noqa: E731
+    compiled = jit.compile(f, fullgraph=True)
+    assert compiled(X)[0] is False
+    torch.use_deterministic_algorithms(True)
+    try:
+        flag, a, b, c = compiled(X)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert flag is True and a.isnan().all() and b.isnan().all() and (c == torch.iinfo(torch.int32).max).all()
+
+
+@torch.library.custom_op("jit_tests::scale", mutates_args=())
+def scale(x: torch.Tensor, k: float) -> torch.Tensor:
+    return x * k
+
+
+@scale.register_fake
+def _(x, k):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("jit_tests::shift", mutates_args=("x",))
+def shift(x: torch.Tensor, k: float) -> None:
+    x.add_(k)
+
+
+def test_custom_operators():
+    assert torch.equal(jit.compile(lambda x: scale(x, 2.0) + 1, fullgraph=True)(X), X * 2 + 1)
+    assert torch.equal(jit.compile(lambda x: torch.ops.jit_tests.scale(x, 2.0) + 1, fullgraph=True)(X), X * 2 + 1)
+
+    def changes(x):
+        shift(x, 2.0)
+        return x * 2
+
+    x = X.clone()
+    assert torch.equal(jit.compile(changes)(x), (X + 2) * 2) and torch.equal(x, X + 2)
+
+
+@pytest.mark.parametrize("make", [lambda x: x.to_sparse(), lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)])
+def test_layouts_that_are_not_strided_break(make):
+    x = make(X)
+    dense = lambda y: y.to_dense() if y.is_sparse else y.dequantize()  # noqa: E731
+    assert torch.equal(dense(jit.compile(lambda y: y.clone())(x)), dense(x))
+    assert torch.equal(dense(jit.compile(lambda y: make(y + 0))(X)), dense(x))
+
+
+def test_result_class_of_out_arguments():
+    out = (torch.empty(4), torch.empty(4, dtype=torch.int64))
+    f = lambda x: torch.sort(x, out=out)  # noqa: E731
+    assert type(jit.compile(f)(X)) is type(f(X))
