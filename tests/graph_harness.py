@@ -62,7 +62,7 @@ class TraceMode(torch.overrides.TorchFunctionMode):
         return v
 
 
-def trace(fn, *inputs, dynamic=False, tracer=None):
+def trace(fn, *inputs, dynamic=False, tracer=None, differentiated=False):
     """(graph, result structure with handles, tracer). ``dynamic`` makes every size larger than 1 a symbol."""
     t = tracer or CountingTracer(ShapeEnv())
     handles, seen = [], {}
@@ -78,7 +78,7 @@ def trace(fn, *inputs, dynamic=False, tracer=None):
         result = unwrap(fn(*handles))
     t.captured = [v for v, _ in mode.captured.values()]
     flat = [h for h in flatten(result) if isinstance(h, TensorHandle)]
-    return t.finish(flat), result, t
+    return t.finish(flat, differentiated=differentiated), result, t
 
 
 def flatten(v):

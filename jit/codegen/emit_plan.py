@@ -15,6 +15,9 @@ from .lower import ERROR
 OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
 
 
+REPLAY = "jit::vjp"  # the target of a library call that stands for the gradient of another
+
+
 def out_form(node) -> str | None:
     """The overload of a library call that writes into a given tensor, or None."""
     if node.op != "aten_call" or isinstance(node.type, tuple):
@@ -113,25 +116,30 @@ class _PlanWriter:
     def extern(self, node):
         if node.op != "aten_call":
             return
-        from .planner import schema_of
-
         target, overload = node.attrs["target"], node.attrs["overload"]
-        schema = schema_of(target, overload)
-        given = list(node.attrs["args"])
-        named = given.pop() if given and isinstance(given[-1], dict) else {}
-        args = []
-        for k, a in enumerate(schema.arguments):
-            if a.name in named:
-                args.append(self.argument(named[a.name], node))
-            elif k < len(given):
-                args.append(self.argument(given[k], node))
-            else:
-                args.append(("const", a.default_value))
+        if target == REPLAY:
+            self.replay(node)
+            return
+        args = self.arguments(target, overload, node.attrs["args"], node)
         form = out_form(node)
         if form:
             slot = self.begin(self.p.storages[node])
             self.steps.append(("aten", target, form, (*args, ("slot", slot)), (self.p.new_slot(),), (None,)))
             return
+        outs, expect = self.results(node)
+        self.steps.append(("aten", target, overload, args, outs, expect))
+
+    def replay(self, node):
+        """The gradient of a library call by PyTorch's autograd; see ``graph.autodiff.replay``."""
+        target, overload, template, wanted, present, *given = node.attrs["args"]
+        args = self.arguments(target, overload, template, node)
+        given = iter(given)
+        tangents = tuple(self.tensor(node.inputs[next(given).index]) if p else None for p in present)
+        outs, expect = self.results(node)
+        self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted), tangents, outs, expect))
+
+    def results(self, node):
+        """(slots of the results, their sizes and strides)."""
         types = node.type if isinstance(node.type, tuple) else (node.type,)
         if isinstance(node.type, tuple):
             results = {n.attrs["index"]: n for n in self.p.getitems.get(node, ())}
@@ -139,8 +147,23 @@ class _PlanWriter:
         else:
             outs = [self.p.storages[node].slot]
         expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides)) for t, o in zip(types, outs)]
-        outs = tuple(o if o is not None else self.p.new_slot() for o in outs)
-        self.steps.append(("aten", target, overload, tuple(args), outs, tuple(expect)))
+        return tuple(o if o is not None else self.p.new_slot() for o in outs), tuple(expect)
+
+    def arguments(self, target, overload, given, node) -> tuple:
+        """Argument records of an operator, one for each argument of its schema."""
+        from .planner import schema_of
+
+        given = list(given)
+        named = given.pop() if given and isinstance(given[-1], dict) else {}
+        args = []
+        for k, a in enumerate(schema_of(target, overload).arguments):
+            if a.name in named:
+                args.append(self.argument(named[a.name], node))
+            elif k < len(given):
+                args.append(self.argument(given[k], node))
+            else:
+                args.append(("const", a.default_value))
+        return tuple(args)
 
     def argument(self, value, node):
         """One argument record of a library call."""
@@ -217,8 +240,8 @@ def slots_of(step):
     kind = step[0]
     if kind in ("cpu", "gpu"):
         return step[2]
-    if kind == "aten":
-        found = list(step[4])
+    if kind in ("aten", "vjp"):
+        found = list(step[4]) if kind == "aten" else [*step[4], *(s for s in step[5] if s is not None), *step[6]]
         stack = list(step[3])
         while stack:
             a = stack.pop()

@@ -12,7 +12,7 @@ from .. import logs
 from ..graph.ir import TensorType, same_ints
 from . import fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
-from .emit_plan import emit, out_form
+from .emit_plan import REPLAY, emit, out_form
 from .layout import channels_last
 from .prepare import prepare
 from .registers import Registers
@@ -395,4 +395,4 @@ def _operator_returns_alias(target: str, overload: str) -> bool:
 
 def returns_alias(node) -> bool:
     """Whether a library call's result may share memory with an argument."""
-    return node.op != "aten_call" or _operator_returns_alias(node.attrs["target"], node.attrs["overload"])
+    return node.op != "aten_call" or node.attrs["target"] == REPLAY or _operator_returns_alias(node.attrs["target"], node.attrs["overload"])

@@ -263,6 +263,11 @@ class Builder:
         """``x``, through which no gradient flows."""
         return self.emit("detach", (x,), {})
 
+    def marked(self, x: Node, name: str, **attrs) -> Node:
+        """``x``, a node that was just made, as the result of the composite ``name``, which has a gradient rule of its own."""
+        x.attrs = {**x.attrs, **({"grad": name} if name else {}), **attrs}
+        return x
+
     # copies
 
     def clone(self, x: Node, strides=None) -> Node:

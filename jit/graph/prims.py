@@ -248,6 +248,8 @@ def _one_by_one_text(function, dtype_argument):
 def _extremum_text(n, a):
     if not n.attrs["dims"]:
         return f"{a[0]}.clone()"
+    if n.attrs.get("nan_hits") and not n.attrs["keepdim"]:
+        return f"torch.{n.op[1:]}({a[0]})"
     return f"torch.{n.op}({a[0]}, {_size_list(n.attrs['dims'])}, {n.attrs['keepdim']})"
 
 

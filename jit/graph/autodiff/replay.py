@@ -39,8 +39,8 @@ def replay(b, node: Node, given, carries) -> list:
 def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> list:
     """The same for an operator that has no node: argument template ``args`` over ``inputs``."""
     wanted = tuple(k for k, i in enumerate(inputs) if i in carries)
-    if not wanted:
-        return []
+    if len({_tensor(i) for i in inputs}) < len(inputs):
+        raise Unsupported(f"the gradient of {target} with one tensor as several arguments, of which some are detached", kind="gradient")
     given = given if isinstance(given, tuple) else (given,)
     present = tuple(g is not None for g in given)
     template = (target, overload, args, wanted, present)
@@ -50,10 +50,10 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     return [(inputs[k], b.result(made, n)) for n, k in enumerate(wanted)]
 
 
-@functools.lru_cache(None)
-def operator(target: str, overload: str):
-    namespace, name = target.split("::")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+def _tensor(n: Node) -> Node:
+    while n.op in ("alias", "detach"):
+        n = n.inputs[0]
+    return n
 
 
 def run(op, args, kwargs, wanted, tangents) -> list:

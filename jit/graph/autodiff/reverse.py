@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.autodiff.rules import ATEN_VJPS, TRAINING_FORMS, VJPS, GradBuilder, is_differentiable, resolved
+from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, VJPS, GradBuilder, is_differentiable, resolved
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import structurally_equal
 from jit.graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
@@ -225,6 +225,12 @@ class _Reverse:
             # d/dx of sum((x - mean)^2) is 2 (x - mean): the mean's own share is zero.
             x, centred = squared
             self.add(x, b.mul(b.mul(b.spread(g, node), 2), centred))
+            return
+        whole = COMPOSITE_VJPS.get(node.attrs.get("grad"))
+        pairs = NotImplemented if whole is None else whole(b, node, g)
+        if pairs is not NotImplemented:
+            for i, value in pairs:
+                self.add(i, value)
             return
         rule = VJPS.get(node.op)
         if rule is None:

@@ -11,6 +11,8 @@ above (a tuple for a list of tensors); missing entries are zero. NotImplemented 
 ``@training_form("dropout")`` registers ``fn(b, node, *args)`` that builds what stands for a library call when gradients flow through it, such
 as a form that also gives the mask. NotImplemented leaves the call as it is.
 
+``@composite_vjp("softmax")`` is for the result of a whole composite; see ``composites``.
+
 Sources of the formulas and of the conventions where there is no derivative: PyTorch's tools/autograd/derivatives.yaml.
 """
 
@@ -28,6 +30,7 @@ from jit.graph.prims import reduced_shape
 VJPS: dict[str, Callable] = {}
 ATEN_VJPS: dict[str, Callable] = {}
 TRAINING_FORMS: dict[str, Callable] = {}
+COMPOSITE_VJPS: dict[str, Callable] = {}
 
 
 def _register(table):
@@ -43,6 +46,7 @@ def _register(table):
 
 
 vjp, aten_vjp, training_form = _register(VJPS), _register(ATEN_VJPS), _register(TRAINING_FORMS)
+composite_vjp = _register(COMPOSITE_VJPS)
 
 
 def is_one(size) -> bool:
@@ -147,4 +151,4 @@ def is_differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-__all__ = ["Dim", "GradBuilder", "aten_vjp", "is_differentiable", "is_one", "is_transposed", "resolved", "training_form", "vjp"]
+__all__ = ["Dim", "GradBuilder", "aten_vjp", "composite_vjp", "is_differentiable", "is_one", "is_transposed", "resolved", "training_form", "vjp"]

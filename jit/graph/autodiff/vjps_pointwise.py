@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from jit.graph.autodiff.rules import vjp
 
 
@@ -15,9 +17,15 @@ def cast(b, n, g):
 @vjp("custom_gradient")
 def custom_gradient(b, n, g):
     """Operands are y, then pairs (x, dy/dx)."""
+
+    def share(x, d):
+        if d.op == "cast" and d.inputs[0].type.dtype is torch.bool:
+            return b.sum_to(b.where(d.inputs[0], g, 0), x.type.shape)
+        return b.sum_to(b.mul(b.cast(g, d.type.dtype), d), x.type.shape)
+
     entries = [None]
     for x, d in zip(n.inputs[1::2], n.inputs[2::2]):
-        entries += [lambda x=x, d=d: b.sum_to(b.mul(b.cast(g, d.type.dtype), d), x.type.shape), None]
+        entries += [lambda x=x, d=d: share(x, d), None]
     return tuple(entries)
 
 
@@ -234,23 +242,11 @@ def power(b, n, g):
     return base, exponent
 
 
-def _larger(n):
-    """``x beats y`` for maximum and its mirror image for minimum: (strictly worse, at least as good)."""
-    return ("lt", "ge") if n.op == "maximum" else ("gt", "le")
-
-
 @vjp("maximum", "minimum")
 def extremum(b, n, g):
-    """Equal operands share evenly, unless the node's ``ties`` says that the first takes all ("first") or nothing ("none")."""
+    """Equal operands share evenly; where one is NaN both get all."""
     x, y = n.inputs
-    worse, good = _larger(n)
-    ties = n.attrs.get("ties")
-    if ties == "first":
-        passes = b.binary(good, x, y)
-        return lambda: b.where(passes, g, 0), lambda: b.where(b.binary(worse, x, y), g, 0)
-    if ties == "none":
-        opposite = "gt" if n.op == "maximum" else "lt"
-        return lambda: b.where(b.binary(opposite, x, y), g, 0), lambda: b.where(b.binary(worse, x, y), g, 0)
+    worse = "lt" if n.op == "maximum" else "gt"
     shared = b.where(b.eq(x, y), b.mul(g, 0.5), g)
     return lambda: b.where(b.binary(worse, x, y), 0, shared), lambda: b.where(b.binary(worse, y, x), 0, shared)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from jit.graph.autodiff.rules import is_one, vjp
+from jit.errors import Unsupported
+from jit.graph.autodiff.rules import aten_vjp, is_one, vjp
 from jit.graph.dims import product
-from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
+from jit.graph.ir import Node, TensorType, same_ints
 
 
 def _mean_of(c: Node, dims):
@@ -51,15 +52,11 @@ def prod(b, n, g):
 
 @vjp("amax", "amin")
 def extremum(b, n, g):
-    """Equal extrema share evenly; ``select`` says that the one whose index was returned takes all."""
+    """Equal extrema share evenly; ``nan_hits``: NaN counts as equal to itself, as for the maximum of all elements."""
     x, dims = n.inputs[0], n.attrs["dims"]
     if not dims:
         return (g,)
     g = b.restore(g, n)
-    if n.attrs.get("select"):
-        (d,) = dims
-        at = b.reduce("argmax" if n.op == "amax" else "argmin", x, dims, True)
-        return (b.where(b.eq(b.positions(x.type.shape, d, x.type.device), at), g, 0),)
     best = b.restore(n, n)
     hit = b.eq(x, best)
     if n.attrs.get("nan_hits"):
@@ -88,15 +85,24 @@ def gather(b, n, g):
     return b.call("scatter_add", (zeros, d, index, g), zeros.type), None
 
 
+def embedding_gradient(b, g, at: Node, table: TensorType, padding_idx: int, scale_grad_by_freq: bool) -> Node:
+    """The rows of ``g`` added up by the row of the ``table`` that they were read from."""
+    made = TensorType.contiguous(table.shape, table.dtype, table.device)
+    return b.call("embedding_dense_backward", (g, at, table.shape[0], padding_idx, scale_grad_by_freq), made)
+
+
+@aten_vjp("embedding")
+def embedding(b, out, g, table, at, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    if sparse:
+        raise Unsupported("the sparse gradient of an embedding", "use sparse=False", kind="gradient")
+    return (lambda: embedding_gradient(b, g, at, table.type, padding_idx, scale_grad_by_freq),)
+
+
 @vjp("index")
 def index(b, n, g):
     x, *at = n.inputs
-    if "padding_idx" in n.attrs:
-        t = x.type
-        grown = TensorType(t.shape, contiguous_strides(t.shape), t.dtype, t.device)
-        made = lambda: b.call(  # noqa: E731
-            "embedding_dense_backward", (g, at[0], t.shape[0], n.attrs["padding_idx"], n.attrs["scale_grad_by_freq"]), grown)
-        return (made, *(None for _ in at))
+    if n.attrs.get("grad") == "embedding":
+        return (lambda: embedding_gradient(b, g, at[0], x.type, -1, False), None)
 
     def put():
         zeros = b.zeros(x.type)

@@ -270,9 +270,12 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
         raise RuntimeError("'weight' must be 2-D")
     if indices.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got {indices.dtype} instead")
+    if b.recording and (sparse or scale_grad_by_freq):
+        return NotImplemented
     positions = b.cast(indices, torch.int64)
     node = b.index(weight, (0,), [positions])
     node.type = node.type.replace(strides=layout.contiguous_strides(node.shape))
+    b.marked(node, "embedding")
     if b.recording and padding_idx >= 0:
         # The row of the padding index gets no gradient.
         node = b.where(b.unsqueeze(b.eq(positions, padding_idx), -1), b.detach(node), node)

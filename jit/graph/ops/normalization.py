@@ -47,7 +47,7 @@ def _softmax(b, x, dim):
     dims = (d,) if x.type.rank else ()
     x = b.opmath(x)
     e = b.exp(b.sub(x, b.reduce("amax", x, dims, True)))
-    result = b.cast(b.div(e, b.reduce("sum", e, dims, True)), dtype)
+    result = b.cast(b.marked(b.div(e, b.reduce("sum", e, dims, True)), "softmax"), dtype)
     return with_strides(b, result, contiguous_strides(x.shape))
 
 
@@ -62,7 +62,7 @@ def log_softmax(b, self, dim, dtype=None):
     dims = (d,) if x.type.rank else ()
     x = b.opmath(x)
     shifted = b.sub(x, b.reduce("amax", x, dims, True))
-    result = b.cast(b.sub(shifted, b.log(b.reduce("sum", b.exp(shifted), dims, True))), dtype)
+    result = b.cast(b.marked(b.sub(shifted, b.log(b.reduce("sum", b.exp(shifted), dims, True))), "log_softmax"), dtype)
     return with_strides(b, result, contiguous_strides(x.shape))
 
 

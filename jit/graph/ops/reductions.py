@@ -99,7 +99,7 @@ def _max_min(name, prim, arg, elementwise):
         if dim is None:
             if any(type(s) is int and s == 0 for s in self.shape):
                 raise RuntimeError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
-            return b.reduce(prim, self, None)
+            return b.marked(b.reduce(prim, self, None), "", nan_hits=True)
         if not is_number(dim):
             return NotImplemented
         d = normalize_dim(dim, self.type.rank)
@@ -225,7 +225,7 @@ def logsumexp(b, self, dim, keepdim=False):
     top = b.where(b.isinf(top), 0.0, top)
     total = b.reduce("sum", b.exp(b.sub(x, top)), dims, keepdim)
     narrow = top if keepdim else b.reshape(top, reduced_shape(x.shape, dims, False))
-    return b.cast(b.add(b.log(total), narrow), dtype)
+    return b.cast(b.marked(b.add(b.log(total), narrow), "logsumexp"), dtype)
 
 
 # norms

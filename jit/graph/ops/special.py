@@ -45,7 +45,7 @@ def xlogy(b, self, other):
     dtype = x.dtype
     x, y = b.opmath(x), b.opmath(y)
     product = b.where(b.eq(x, 0.0), 0.0, b.mul(x, b.log(y)))
-    return b.cast(b.where(b.isnan(y), y, product), dtype)
+    return b.cast(b.marked(b.where(b.isnan(y), y, product), "xlogy"), dtype)
 
 
 @pointwise("logaddexp")

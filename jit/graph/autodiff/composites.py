@@ -1,0 +1,64 @@
+"""Gradients of whole composites, where those of their prims would be undefined, or take more passes over the data.
+
+A composite marks the node that is its result with ``Builder.marked(node, name)``. The rule ``fn(b, node, g)`` gives pairs (node, gradient) for the values that the
+composite was computed from, or NotImplemented when the nodes behind ``node`` are not those that it knows (a pass may have changed them); the prims' own rules hold then.
+"""
+
+from __future__ import annotations
+
+from jit.graph.autodiff.rules import composite_vjp
+from jit.graph.ir import Node
+
+
+def _shifted(e: Node):
+    """``x`` when ``e`` is ``x`` minus its maximum, else None."""
+    if e.op != "sub" or e.inputs[1].op != "amax" or e.inputs[1].inputs[0] is not e.inputs[0]:
+        return None
+    return e.inputs[0]
+
+
+@composite_vjp("softmax")
+def softmax(b, n, g):
+    """y (g - sum(g y))"""
+    if n.op != "div" or n.inputs[0].op != "exp" or n.inputs[1].op != "sum":
+        return NotImplemented
+    x = _shifted(n.inputs[0].inputs[0])
+    if x is None:
+        return NotImplemented
+    total = b.reduce("sum", b.mul(g, n), n.inputs[1].attrs["dims"], True)
+    return [(x, b.mul(n, b.sub(g, total)))]
+
+
+@composite_vjp("log_softmax")
+def log_softmax(b, n, g):
+    """g - exp(y) sum(g)"""
+    if n.op != "sub" or n.inputs[1].op != "log" or n.inputs[1].inputs[0].op != "sum":
+        return NotImplemented
+    x = _shifted(n.inputs[0])
+    if x is None:
+        return NotImplemented
+    total = b.reduce("sum", g, n.inputs[1].inputs[0].attrs["dims"], True)
+    return [(x, b.sub(g, b.mul(b.exp(n), total)))]
+
+
+@composite_vjp("logsumexp")
+def logsumexp(b, n, g):
+    """g exp(x - y)"""
+    total = n.inputs[0].inputs[0] if n.op == "add" and n.inputs[0].op == "log" else n
+    if total.op != "sum" or total.inputs[0].op != "exp" or total.inputs[0].inputs[0].op != "sub":
+        return NotImplemented
+    x = total.inputs[0].inputs[0].inputs[0]
+    y = b.restore(n, total)
+    y = b.where(b.eq(y, float("-inf")), 0, y)
+    return [(x, b.mul(b.restore(g, total), b.exp(b.sub(x, y))))]
+
+
+@composite_vjp("xlogy")
+def xlogy(b, n, g):
+    """``where(isnan(y), y, where(x == 0, 0, x log(y)))``"""
+    y = n.inputs[1]
+    if n.op != "where" or n.inputs[2].op != "where" or n.inputs[2].inputs[0].op != "eq":
+        return NotImplemented
+    zero = n.inputs[2].inputs[0]
+    x = zero.inputs[0]
+    return [(x, b.sum_to(b.where(zero, 0, b.mul(g, b.log(y))), x.type.shape)), (y, b.sum_to(b.mul(g, b.div(x, y)), y.type.shape))]
