@@ -7,7 +7,7 @@ import types
 
 import pytest
 import torch
-from frame_harness import observe, same, sequence
+from frame_harness import check, observe, same, sequence
 
 import jit
 
@@ -94,6 +94,55 @@ def f_kinds(x, k):
                                     (torch.float32, "torch.float32", torch.float64), (slice(1), slice(1.0), range(3), range(0, 3, 1), range(2))])
 def test_kinds_of_arguments(values):
     sequence(lambda: f_kinds, [(ONES, v) for v in values * 2])
+
+
+def test_lists_and_dicts_that_are_only_added_to():
+    log, table = [], {}
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.history = []
+
+        def forward(self, x, name):
+            self.history.append(x.sum())
+            log.append(name)
+            log.extend([1, name])
+            table[name] = x
+            table["last"] = name
+            return x + 1, table["last"], table[name] is x
+
+    model = Model()
+    compiled = jit.compile(model, backend="eager", fullgraph=True)
+    before = jit.compile_count()
+    for i in range(10):
+        x = torch.full((2,), float(i))
+        assert compiled(x, "a")[1:] == ("a", True)
+        table[f"other{i}"] = i
+    assert len(model.history) == 10 and model.history[3] == 6 and log == ["a", 1, "a"] * 10 and torch.equal(table["a"], x)
+    assert jit.compile_count() - before == 1
+
+
+def test_what_was_added_is_seen():
+    def make():
+        log, table = [1, 2], {"a": 1}
+
+        def f(x):
+            log.append(x)
+            table["b"] = x
+            table["a"] = 2
+            log.extend((4, 5))
+            total = sum(v for v in log if isinstance(v, int))
+            table["c"] = len(table)
+            log.append(total)
+            del table["a"]
+            print("a break")
+            log.pop()
+            return x + total, list(log), dict(table), log[2] is x
+
+        return f
+
+    check(make, lambda: (torch.ones(2),), calls=4, fullgraph=False)
 
 
 def test_used_kinds_of_arguments():

@@ -554,3 +554,17 @@ def compare(case_: Case, got: dict, want: dict):
     for b in case_.kernel.buffers:
         if b.role != "in":
             torch.testing.assert_close(got[b.name].cpu(), want[b.name], equal_nan=True, **tolerance(case_, b.dtype), msg=lambda m, b=b: f"{b.name}: {m}")
+
+
+@case
+def times_a_changing_float(dt, s):
+    from jit.graph.sym_float import to_words
+
+    b = B()
+    i = b.axis(300 * s)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    low, high = (b.index(dims.Sym(n, lo=-(1 << 31), hi=(1 << 31) - 1)) for n in ("f0", "f1"))
+    factor = b.cast(b.compute("from_words", low, high, dtype=torch.float64), F32)
+    b.put(y, i, b.do("mul", b.wide(x, i), factor))
+    words = to_words(-0.37)
+    return b.case((300 * s, 300 * s), sizes={"f0": words[0], "f1": words[1]})

@@ -17,7 +17,7 @@ from . import indexing
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
 
 REDUCTIONS = frozenset("sum prod amax amin argmax argmin any all".split())
-SOURCES = frozenset("scalar full iota".split())
+SOURCES = frozenset("scalar float_scalar full iota".split())
 EXTERN = frozenset("input aten_call getitem".split())
 
 # Relative cost of one element; 1 where not named.

@@ -41,14 +41,15 @@ BINARY = frozenset(
     "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr".split())
 TERNARY = frozenset(["where"])
 BOOL_RESULT = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split())
-POINTWISE = UNARY | BINARY | TERNARY
+WORDS = frozenset(["from_words"])  # the low and high 32 bits of a double, as integers -> the double
+POINTWISE = UNARY | BINARY | TERNARY | WORDS
 
 
 def arity(op: str) -> int:
     """How many arguments a pointwise operator takes. Raises KeyError for a name that is none."""
     if op in UNARY:
         return 1
-    if op in BINARY:
+    if op in BINARY or op in WORDS:
         return 2
     if op in TERNARY:
         return 3

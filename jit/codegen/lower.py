@@ -233,7 +233,7 @@ _INTEGER_IDENTITY = frozenset("ceil floor round trunc".split())
 _FLOAT_PREDICATE = {"isnan": False, "isinf": False, "isfinite": True}
 
 
-@lowers(*(loops.POINTWISE - {"cast"}))
+@lowers(*(loops.POINTWISE - {"cast"} - loops.WORDS))
 def _pointwise(e, node, index, mask):
     args = [e.value(i, indexing.broadcast_index(i.type.shape, index), mask) for i in node.inputs]
     op, operand = node.op, e.b.dtype[args[-1]]
@@ -305,6 +305,12 @@ def _scalar(e, node, index, mask):
     else:
         value = int(value)
     return e.constant(value, dtype)
+
+
+@lowers("float_scalar")
+def _float_scalar(e, node, index, mask):
+    words = e.b.index(node.attrs["low"]), e.b.index(node.attrs["high"])
+    return e.b.cast(e.compute("from_words", *words, dtype=torch.float64), register_dtype(node.type.dtype))
 
 
 @lowers("iota")

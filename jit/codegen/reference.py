@@ -35,6 +35,7 @@ def _minimum(a, b):
 _POINTWISE = {
     **{n: getattr(torch, n) for n in (loops.POINTWISE - {"cast"}) if hasattr(torch, n)},
     "cast": lambda a: a,
+    "from_words": lambda low, high: ((high << 32) | (low & 0xFFFFFFFF)).view(torch.float64),
     "relu": torch.relu,
     "maximum": _maximum,
     "minimum": _minimum,

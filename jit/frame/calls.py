@@ -259,6 +259,7 @@ def any_tensor(args, kwargs) -> bool:
             return True
         if isinstance(value, SequenceValue) and value._elements is not None and any(isinstance(v, TensorValue) for v in value._elements):
             return True
-        if isinstance(value, SequenceValue) and value._elements is None and any(isinstance(v, torch.Tensor) for v in value.obj):
+        if isinstance(value, SequenceValue) and value._elements is None and (
+                any(isinstance(v, torch.Tensor) for v in value.obj) or any(isinstance(v, TensorValue) for v in value.tail)):
             return True
     return False

@@ -39,6 +39,7 @@ class Captured:
         breaks: records of what could not be captured.
         inputs: sources of the graph inputs, in order.
         predicates, strides: facts on symbolic sizes; ``origins`` says what each symbol stands for.
+        unbounded: symbols of integers that may be negative.
     """
 
     target: types.FunctionType | None
@@ -50,6 +51,7 @@ class Captured:
     predicates: list = dataclasses.field(default_factory=list)
     origins: dict = dataclasses.field(default_factory=dict)
     strides: list = dataclasses.field(default_factory=list)
+    unbounded: frozenset = frozenset()
 
 
 def refuse_modes():
@@ -122,7 +124,7 @@ class Capture:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
         self.breaks.append(breaks.record(error, self.where(), whole_frame=True))
         return Captured(None, self.session.guards, breaks=self.breaks, predicates=list(self.session.tracer.env.guards),
-                        origins=self.session.symbol_origins())
+                        origins=self.session.symbol_origins(), unbounded=self.session.unbounded())
 
     def where(self):
         return self.frame.where()
@@ -161,7 +163,7 @@ class Capture:
     # -- finishing ------------------------------------------------------------------------------------------------
 
     def emitter(self) -> Emitter:
-        e = Emitter(self.session, self.code, self.arguments)
+        e = Emitter(self.session, self.code, self.arguments, eager_target(self.fn))
         e.code_globals = self.frame.globals
         return e
 
@@ -198,7 +200,7 @@ class Capture:
 
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
-                        list(s.tracer.env.guards), s.symbol_origins())
+                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded())
 
     def guard_aliases(self, graph):
         """An input that is changed must not share memory with another input on later calls."""
@@ -236,3 +238,22 @@ class Capture:
                 breaks.log(f"not resumed inside {innermost.frame.fn.qualname}: {problem.why}")
                 chain = chain[:-1]
                 chain[-1].stack = chain[-1].frame.kept
+
+
+def eager_target(fn):
+    """A function of the bound locals that calls ``fn`` as the program did."""
+    code = fn.__code__
+    n_pos, n_kwonly = code.co_argcount, code.co_kwonlyargcount
+    has_varargs, has_varkw = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    if not (n_kwonly or has_varargs or has_varkw):
+        return fn
+    names = code.co_varnames[n_pos: n_pos + n_kwonly]
+
+    def target(*values):
+        kwonly = dict(zip(names, values[n_pos: n_pos + n_kwonly]))
+        rest = values[n_pos + n_kwonly:]
+        varargs = rest[0] if has_varargs else ()
+        varkw = rest[-1] if has_varkw else {}
+        return fn(*values[:n_pos], *varargs, **kwonly, **varkw)
+
+    return target

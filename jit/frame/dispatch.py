@@ -17,7 +17,7 @@ from ..errors import GuardError, Unsupported
 from ..graph.dim_trees import as_operations
 from ..runtime import guards as native_guards
 from ..runtime import native
-from .capture import Capture, Captured
+from .capture import Capture, Captured, eager_target
 from .dynamic import Dynamic
 
 recompiles_log = logs.channel("recompiles")
@@ -59,7 +59,7 @@ class Settings:
             sources = [x for i, x in enumerate(sources) if i not in pinned]
         call = getattr(plan, "native", plan)
         origins = session.tracer.env.origins
-        return call, sources + [origins[name][0] for name in binding]
+        return call, sources + [origins[name] if origins[name][1].startswith("float") else origins[name][0] for name in binding]
 
     def resume_function(self, fn, resume, compiled):
         """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if ``compiled``."""
@@ -220,25 +220,6 @@ def wrapped_function(dispatcher) -> types.FunctionType:
     return fn.__func__ if isinstance(fn, types.MethodType) else fn
 
 
-def eager_target(fn):
-    """A function of the bound locals that calls ``fn`` as the program did."""
-    code = fn.__code__
-    n_pos, n_kwonly = code.co_argcount, code.co_kwonlyargcount
-    has_varargs, has_varkw = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    if not (n_kwonly or has_varargs or has_varkw):
-        return fn
-    names = code.co_varnames[n_pos: n_pos + n_kwonly]
-
-    def target(*values):
-        kwonly = dict(zip(names, values[n_pos: n_pos + n_kwonly]))
-        rest = values[n_pos + n_kwonly:]
-        varargs = rest[0] if has_varargs else ()
-        varkw = rest[-1] if has_varkw else {}
-        return fn(*values[:n_pos], *varargs, **kwonly, **varkw)
-
-    return target
-
-
 def size_conditions(captured, accessors, index):
     """The predicates on symbolic sizes as one native check."""
     locations: list[int] = []
@@ -273,6 +254,8 @@ def size_conditions(captured, accessors, index):
 
     conditions = [(build(as_operations(p.expr)), p.kind) for p in captured.predicates]
     for name, origin in captured.origins.items():  # sizes 0 and 1 were specialised
+        if origin[1].startswith("float") or name in captured.unbounded:
+            continue
         least = 0 if origin[1] == "int" else 2
         conditions.append((reg(("sub", symbol(name), reg(("const", least)))), ">=0"))
     return (-1, "dims", (tuple(locations), tuple(regs), tuple(conditions)))

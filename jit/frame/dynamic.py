@@ -26,6 +26,8 @@ class Dynamic:
         self.positions: dict[Source, set] = {}
         self.resumed = False
         self.integers: dict[Source, object] = {}
+        self.negative: set[Source] = set()
+        self.floats: dict[Source, object] = {}
 
     def tensor_dims(self, source, tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
@@ -50,17 +52,28 @@ class Dynamic:
         return True
 
     def integer(self, env, origins: dict, source, value: int):
-        """A symbol for an integer argument, recorded in ``origins``, or None where it is a constant."""
-        if type(value) is not int or value < 0 or not self.is_symbol(source, value):
+        """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
+        changed = self.is_symbol(source, value)
+        if value < 0:
+            self.negative.add(source)
+        if not changed or abs(value) >= 1 << 62:
             return None
         name = f"i{len(origins)}"
         origins[name] = (source, "int")
-        return Sym(name, value, lo=0, env=env)
+        return Sym(name, value, lo=None if source in self.negative else 0, env=env)
 
     def is_symbol(self, source, value: int) -> bool:
-        """True if an integer argument is to be a symbol."""
-        if self.mode is False or source is None or source.watched:
+        """True if an integer is to be a symbol."""
+        if self.mode is False or source is None:
             return False
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
-        return self.integers[source] is None or bool(self.mode) or self.resumed
+        return self.integers[source] is None or (bool(self.mode) or self.resumed) and not source.watched
+
+    def is_symbolic_float(self, source, value: float) -> bool:
+        """True if a float is to be computed with, and not a constant: it has changed."""
+        if self.mode is False:
+            return False
+        if repr(self.floats.setdefault(source, value)) != repr(value):
+            self.floats[source] = None
+        return self.floats[source] is None

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
+from ..graph.sym_float import to_words
 from . import source as src
 from .assemble import Assembler, function_from
 from .values.base import Value
@@ -47,10 +48,10 @@ class Emitter:
 
     Attributes:
         outputs: tensor values that the graph has to return, in order; they are unpacked into ``.out0`` and so on.
-        dims: symbolic integers that the plan has to return besides.
+        original: the function that does what the rewritten one does, in eager, with the same arguments.
     """
 
-    def __init__(self, session, code, arguments: int):
+    def __init__(self, session, code, arguments: int, original):
         self.session, self.code = session, code
         self.argnames = [f".a{i}" for i in range(arguments)]
         self.prelude: list[tuple] = []
@@ -62,6 +63,8 @@ class Emitter:
         self.building: set = set()
         self.temporaries = 0
         self.code_globals: dict | None = None
+        self.computed: dict[tuple, str] = {}
+        self.original = original
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -245,6 +248,48 @@ class Emitter:
             self.outputs.append(tensor)
         self.cmd("load_fast", f".out{index}")
 
+    def load_float(self, value):
+        """A symbolic float, computed at the start; where Python's arithmetic raises, the original function runs in its place."""
+        if value.fn is None:
+            self.load_source(value.source)
+        else:
+            self.load_or_give_up((value, "number"), *value.program())
+
+    def load_plan_input(self, given):
+        """An argument of the plan: a source, or half of the bits of a symbolic float."""
+        if isinstance(given, src.Source):
+            self.load_source(given)
+            return
+        value, kind = given
+        self.load_or_give_up((value, "words"), [value], to_words)
+        self.load_const(0 if kind == "float_low" else 1)
+        self.cmd("subscript")
+
+    def load_or_give_up(self, key, arguments, fn):
+        """Push ``fn(*arguments)``, computed once at the start; if that is None, the original function is what runs."""
+        name = self.computed.get(key)
+        if name is None:
+            name = self.computed[key] = self.temporary()
+            body, self.commands = self.commands, []
+            self.push_null()
+            self.load_const(fn)
+            for argument in arguments:
+                argument.emit(self)
+            self.cmd("call", len(arguments), ())
+            self.cmd("copy", 1)
+            self.cmd("store_fast", name)
+            self.cmd("branch", "POP_JUMP_IF_NOT_NONE", name)
+            self.push_null()
+            self.load_const(self.original)
+            for argument in self.argnames:
+                self.cmd("load_fast", argument)
+            self.cmd("call", len(self.argnames), ())
+            self.cmd("return_value")
+            self.cmd("place", name)
+            self.prelude += self.commands
+            self.commands = body
+        self.cmd("load_fast", name)
+
     def load_dim(self, dim):
         """A symbolic integer: arithmetic on the sizes that its symbols stand for."""
         self._dim_tree(as_operations(dim))
@@ -399,7 +444,7 @@ class Emitter:
             self.push_null()
             self.load_const(plan)
             for source in plan_inputs:
-                self.load_source(source)
+                self.load_plan_input(source)
             self.cmd("call", len(plan_inputs), ())
             if len(self.outputs):
                 self.cmd("unpack_sequence", len(self.outputs))

@@ -7,10 +7,11 @@ import operator
 import numpy as np
 
 from ..errors import Unsupported
-from ..graph.dims import Dim
+from ..graph.dims import Dim, bounds
 from .values.base import Raised, Value
 from .values.constant import Constant, DimValue
 from .values.containers import ContainerValue, DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
+from .values.floats import SYMBOLS, FloatValue, compute
 from .values.functions import ClassValue, MethodValue
 from .values.objects import BuiltinMethod, ObjectValue
 from .values.tensor import TensorValue
@@ -52,8 +53,10 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
         if isinstance(a, TensorValue) or not (isinstance(a, ObjectValue) and not isinstance(a, ContainerValue) and a.has_special(s, f"__{name}__")):
             if not (isinstance(b, ObjectValue) and not isinstance(b, ContainerValue)):
                 return s.torch_call(inplace_fn if inplace and isinstance(a, TensorValue) else fn, [a, b], {})
-    if isinstance(a, DimValue) or isinstance(b, DimValue):
+    if isinstance(a, (FloatValue, DimValue)) or isinstance(b, (FloatValue, DimValue)):
         result = _dims(s, symbol, a, b)
+        if result is None and symbol in SYMBOLS:
+            result = compute(s, symbol, [a, b])
         if result is not None:
             return result
     if isinstance(a, DictView) or isinstance(b, DictView):
@@ -103,6 +106,8 @@ def _dims(s, symbol, a, b):
     if isinstance(x, (int, Dim)) and isinstance(y, (int, Dim)) and symbol in ("+", "-", "*", "//", "%"):
         if symbol in ("//", "%") and isinstance(y, int) and y == 0:
             return s.fold(BINARY[symbol][0], [Constant(1), Constant(0)], {})
+        if symbol in ("//", "%") and any(bounds(v)[0] is None or bounds(v)[0] < 0 for v in (x, y)):
+            return None
         if isinstance(x, bool) or isinstance(y, bool):
             x, y = (int(x) if isinstance(x, bool) else x), (int(y) if isinstance(y, bool) else y)
         result = BINARY[symbol][0](x, y)
@@ -119,7 +124,7 @@ def _container(s, symbol, a, b, inplace):
     if isinstance(a, SequenceValue) and a.cls in (list, tuple) or isinstance(a, TupleValue) and not a.user_special(s, f"__{BINARY[symbol][2]}__"):
         if symbol == "+" and isinstance(a, ListValue) and inplace:
             values = b.items_list(s)
-            s.set_elements(a, a.load(s) + values)
+            a.extend(s, values)
             a.changed(s, list.extend, [TupleValue(values)])
             return a
         if symbol == "+" and isinstance(b, SequenceValue) and isinstance(a, ListValue) == isinstance(b, ListValue):
@@ -179,6 +184,8 @@ def unary(s, symbol: str, a: Value) -> Value:
         return s.torch_call(fn, [a], {})
     if isinstance(a, DimValue):
         return DimValue(-a.dim) if symbol == "-" else a if symbol == "+" else s.fold(fn, [a], {})
+    if isinstance(a, FloatValue) and symbol != "~":
+        return compute(s, symbol, [a])
     if isinstance(a, ObjectValue) and not isinstance(a, ClassValue):
         if not a.has_special(s, method):
             raise Raised(s.exception(TypeError(f"bad operand type for unary {symbol}: '{a.cls.__name__}'")))

@@ -9,7 +9,8 @@ import types
 import torch
 
 from ..errors import EagerRaises, Unsupported
-from ..graph.dims import free_symbols
+from ..graph.dims import Sym, free_symbols, hint
+from ..graph.sym_float import SymFloat, to_words
 from ..graph.tracer import Tracer
 from . import source as src
 from . import tables
@@ -18,6 +19,7 @@ from .guards import Guards
 from .values.base import Raised, Value, lookup
 from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import DictValue, TupleValue
+from .values.floats import FloatValue
 from .values.functions import BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue
 from .values.objects import IMMUTABLE_TYPE, ObjectValue
 from .values.tensor import TensorValue, lift, lower
@@ -129,11 +131,8 @@ class Session(Calls):
                 return known
         if is_leaf(obj):
             value = Constant(obj, source)
-            if type(obj) is int and isinstance(source, src.Local) and self.dynamic is not None:
-                dim = self.dynamic.integer(self.tracer.env, self.integers, source, obj)
-                if dim is not None:
-                    value = DimValue(dim)
-                    self.guards.add(source, "type_is", int)
+            if type(obj) in (int, float) and self.dynamic is not None and src.changeable(source):
+                value = self.number(obj, source, value)
         else:
             value = self.by_object.get(id(obj))
             if value is None:
@@ -146,6 +145,20 @@ class Session(Calls):
                 value = self._again(obj, value, source)
         if source is not None:
             self.by_source[source] = value
+        return value
+
+    def number(self, obj, source, value):
+        """The value of an int or float from outside: ``value``, a constant, or a symbolic one if it has changed between captures."""
+        if type(obj) is int:
+            dim = self.dynamic.integer(self.tracer.env, self.integers, source, obj)
+            if dim is None:
+                return value
+            value = DimValue(dim)
+        elif self.dynamic.is_symbolic_float(source, obj):
+            value = FloatValue(obj, source)
+        else:
+            return value
+        self.guards.add(source, "type_is", type(obj))
         return value
 
     def _again(self, obj, value, source):
@@ -356,8 +369,10 @@ class Session(Calls):
 
     def torch_call(self, fn, args, kwargs) -> Value:
         """Record a torch callable."""
-        low = [lower(self, a) for a in args]
-        low_kw = {k: lower(self, v) for k, v in kwargs.items()}
+        symbolic = any(isinstance(a, FloatValue) for a in (*args, *kwargs.values())) and self.tracer.takes_sym_floats(fn)
+        low = [self.float_operand(a) if symbolic and isinstance(a, FloatValue) else lower(self, a) for a in args]
+        low_kw = {k: self.float_operand(v) if symbolic and k in ("min", "max", "other") and isinstance(v, FloatValue) else lower(self, v)
+                  for k, v in kwargs.items()}
         own = []
 
         def call():
@@ -381,6 +396,30 @@ class Session(Calls):
     def symbol_origins(self) -> dict:
         """What each symbol stands for: a size of a graph input, or an integer argument."""
         return {**self.tracer.env.origins, **self.integers}
+
+    def unbounded(self) -> frozenset:
+        """The symbols of integers that may be negative."""
+        negative = () if self.dynamic is None else self.dynamic.negative
+        return frozenset(name for name, (source, _) in self.integers.items() if source in negative)
+
+    def float_operand(self, value: FloatValue) -> SymFloat:
+        """A symbolic float as an operand for the tracer: its halves are integers that the plan is given."""
+        if to_words(value.value) is None:
+            return value.const(self)
+        if value.operand is None:
+            env = self.tracer.env
+            words = []
+            for kind, word in zip(("float_low", "float_high"), to_words(value.value)):
+                name = f"f{len(env.origins)}"
+                env.origins[name] = (value, kind)
+                words.append(Sym(name, word, lo=-(1 << 31), hi=(1 << 31) - 1, env=env))
+            self.set_field(value, "operand", SymFloat(*words, value.value, lambda: value.const(self)))
+        return value.operand
+
+    @staticmethod
+    def hint(dim) -> int:
+        """The present value of a Dim; nothing is guarded."""
+        return hint(dim)
 
     def plain_dim(self, dim):
         """A Dim for the graph, to which the integer arguments in it become known."""

@@ -246,6 +246,16 @@ class FunctionField(_Derived):
         return f"{self.of}.__{self.field}__"
 
 
+def changeable(source: Source | None) -> bool:
+    """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument, an attribute, an
+    item, or what a cell holds."""
+    while source is not None and source.base is not None:
+        if not isinstance(source, (DictAttr, Item, CellContents, ClosureCell, InstanceDict, GetAttr)):
+            return False
+        source = source.base
+    return isinstance(source, (Local, Const))
+
+
 def path(source: Source) -> list[Source]:
     """The chain from the root to ``source``, root first."""
     chain = [source]

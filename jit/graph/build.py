@@ -12,9 +12,10 @@ from jit.graph.dims import Dim, structurally_equal
 from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.prims import BINARY, TO_BOOL, UNARY, infer
+from jit.graph.sym_float import SymFloat
 
 HALF = (torch.float16, torch.bfloat16)
-_NUMBER = (bool, int, float, complex, Dim)
+_NUMBER = (bool, int, float, complex, Dim, SymFloat)
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
 
 
@@ -41,7 +42,7 @@ def is_number(v) -> bool:
 
 def scalar_dtype(v) -> torch.dtype:
     """The dtype that a Python number becomes as a tensor of its own."""
-    if isinstance(v, float):
+    if isinstance(v, (float, SymFloat)):
         return torch.get_default_dtype()
     if isinstance(v, complex):
         return torch.complex64 if torch.get_default_dtype() != torch.float64 else torch.complex128
@@ -118,6 +119,9 @@ class Builder:
 
     def scalar(self, value, dtype: torch.dtype, device=None) -> Node:
         """A rank-0 constant; the value is converted to the dtype's Python type."""
+        if type(value) is SymFloat and dtype.is_floating_point:
+            t = TensorType.contiguous((), dtype, device or self.default_device)
+            return self.node("float_scalar", (), {"low": value.low, "high": value.high}, t)
         if type(value) is not Dim:
             if dtype is torch.bool:
                 value = bool(value)

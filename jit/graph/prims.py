@@ -33,6 +33,11 @@ def literal(v) -> str:
     return repr(v)
 
 
+def words(node) -> str:
+    """Python text of the number that a ``float_scalar`` is."""
+    return f"from_words({literal(node.attrs['low'])}, {literal(node.attrs['high'])})"
+
+
 def _size_list(v) -> str:
     return "[" + ", ".join(map(literal, v)) + "]"
 
@@ -50,6 +55,7 @@ def _no_rule(types, attrs, dtype):
 
 prim("input", "source", lambda n, a: n.name)(_no_rule)
 prim("scalar", "source", lambda n, a: f"torch.tensor({literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
+prim("float_scalar", "source", lambda n, a: f"torch.tensor({words(n)}, {_factory(n)})")(_no_rule)
 prim("full", "source", lambda n, a: f"torch.full({_size_list(n.shape)}, {literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
 prim("iota", "source", lambda n, a: f"torch.arange({literal(n.attrs['length'])}, {_factory(n)}) * {literal(n.attrs['step'])} + {literal(n.attrs['start'])}")(_no_rule)
 

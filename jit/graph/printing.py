@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jit.graph.dims import Dim, free_symbols
 from jit.graph.ir import Graph, Node, TensorType, same_ints
-from jit.graph.prims import NUMBER_OPERAND, infer, literal
+from jit.graph.prims import NUMBER_OPERAND, infer, literal, words
 from jit.graph.registry import PRIMS
 
 HELPERS = '''\
@@ -38,9 +38,9 @@ def _arguments(node: Node) -> list[str]:
     """Operand texts. Scalars that eager would take as Python numbers are written as such."""
     names = [i.name for i in node.inputs]
     if node.op in NUMBER_OPERAND:
-        scalar = [i.op == "scalar" and i.dtype == node.inputs[0].dtype for i in node.inputs]
+        scalar = [i.op in ("scalar", "float_scalar") and i.dtype == node.inputs[0].dtype for i in node.inputs]
         if scalar[1] and not scalar[0]:
-            names[1] = literal(node.inputs[1].attrs["value"])
+            names[1] = words(node.inputs[1]) if node.inputs[1].op == "float_scalar" else literal(node.inputs[1].attrs["value"])
     return names
 
 
@@ -50,7 +50,7 @@ def expression(node: Node) -> str:
     text = prim.text(node, _arguments(node))
     if node.op in ("aten_call", "getitem") and isinstance(node.type, TensorType):
         return f"_laid_out({text}, {', '.join(map(literal, node.type.strides))})" if node.type.rank > 1 else text
-    if isinstance(node.type, tuple) or prim.infer is None or node.op in ("input", "scalar", "aten_call", "getitem"):
+    if isinstance(node.type, tuple) or prim.infer is None or node.op in ("input", "scalar", "float_scalar", "aten_call", "getitem"):
         return text
     if prim.kind == "source":
         natural = TensorType.contiguous(node.shape, node.dtype, node.device)
@@ -89,6 +89,8 @@ def to_python(graph: Graph) -> str:
     """Source of ``graph(*inputs) -> tuple``; inputs that are mutated are written in place."""
     replays = any(n.op == "aten_call" and n.attrs["target"] == "jit::vjp" for n in graph.nodes)
     imports = ["from jit.graph.autodiff.replay import run as _vjp"] if replays else []
+    if any(n.op == "float_scalar" for n in graph.nodes):
+        imports.append("from jit.graph.sym_float import from_words")
     helpers = HELPERS + (CUSTOM_GRADIENT if any(n.op == "custom_gradient" for n in graph.nodes) else "")
     lines = ["import torch", *imports, "", helpers, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in unbound_symbols(graph))}):"]
     for name, text in symbol_bindings(graph).items():

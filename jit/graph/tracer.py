@@ -21,6 +21,7 @@ from jit.graph.dims import Dim, ShapeEnv, hint
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
 from jit.graph.registry import OPS, Op
+from jit.graph.sym_float import SymFloat, plain
 
 RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
@@ -49,6 +50,7 @@ class Recording:
         return False
 
 
+_NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
 
@@ -154,13 +156,22 @@ class Tracer:
         else:
             rows = [b.reshape(s, (1,)) for s in scalars]
             node = b.reshape(b.cat(rows, 0) if len(rows) > 1 else rows[0], tuple(value.shape))
-        return self.fresh(b.clone(node) if node.op in ("scalar", "reshape") else node, value.requires_grad)
+        return self.fresh(b.clone(node) if node.op in ("scalar", "float_scalar", "reshape") else node, value.requires_grad)
 
     # calls
 
     def supports(self, fn) -> bool:
         """Whether ``call`` knows this callable."""
         return resolve(fn) is not None
+
+    def takes_sym_floats(self, fn) -> bool:
+        """Whether numbers among the operands of this callable may be ``SymFloat``."""
+        binding = resolve(fn)
+        if binding is None or binding.python is not None:
+            return False
+        name = binding.name
+        entry = OPS.get(name) or OPS.get(name.removesuffix("_"))
+        return entry is not None and (entry.wraps or entry.name in _NUMBER_BOUNDS)
 
     def call(self, fn, args=(), kwargs=None, loc=None):
         """The result of ``fn(*args, **kwargs)``: handles, tuples, lists, ``SymSize``, ``NamedResult``, ints, Dims, dtypes...
@@ -253,15 +264,17 @@ class Tracer:
                     raise
         if result is NotImplemented:
             handles = []
+            args, kwargs = plain(args), plain(kwargs)
             nodes = _to_nodes(args, handles)
             result = aten.as_python(name, aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}))
         return result, handles
 
     def _whole(self, name, args, kwargs, result, start):
         """One ``aten_call`` in place of an expansion, with the types that the expansion found; None when there is no such call."""
-        if not isinstance(result, Node) or sum(n.op not in ("scalar", "cast") for n in self.builder.nodes[start:]) < 2:
+        if not isinstance(result, Node) or sum(n.op not in ("scalar", "float_scalar", "cast") for n in self.builder.nodes[start:]) < 2:
             return None
         handles: list = []
+        args, kwargs = plain(args), plain(kwargs)
         nodes = _to_nodes(args, handles)
         found = aten.bind(name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, self.builder)
         if found is None or found[0].mutates or len(found[0].returns) != 1:
@@ -295,7 +308,7 @@ class Tracer:
         handles: list = []
         if not any(_has_handle(a) for a in args) and not any(_has_handle(v) for v in kwargs.values()) and not aten.overloads(name):
             raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
-        args = self._on_one_device(args, False)
+        args, kwargs = self._on_one_device(plain(args), False), plain(kwargs)
         nodes = _to_nodes(args, handles)
         only = overload if overload is not None and hasattr(overload, "_schema") else None
         if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in only._schema.arguments):
@@ -371,7 +384,7 @@ class Tracer:
         strides = layout.iterator_strides(node.type.shape, types)
         if same_ints(strides, node.type.strides):
             return node
-        if node.id >= start and node.op not in ("permute", "reshape", "expand", "slice", "scalar", "input"):
+        if node.id >= start and node.op not in ("permute", "reshape", "expand", "slice", "scalar", "float_scalar", "input"):
             node.type = node.type.replace(strides=strides)
             return node
         return self.builder.clone(node, strides)
@@ -429,7 +442,7 @@ class Tracer:
                 root = root.inputs[0]
             if root.id < start or overlaps_itself(node.type):
                 node = self.builder.clone(node)
-        elif node.op == "scalar":
+        elif node.op in ("scalar", "float_scalar"):
             node = self.builder.clone(node)
         if grad is None or node.type.dtype not in _DIFFERENTIABLE or not grad.reaches(node):
             return self.fresh(node)
@@ -476,7 +489,7 @@ class Tracer:
             for step, parent in zip(reversed(target.chain), reversed(parents[:-1])):
                 value = scatter(b, step, parent, value)
             value = conform(b, value, base.type)
-        elif value.op in ("input", "scalar") or overlaps_itself(value.type):
+        elif value.op in ("input", "scalar", "float_scalar") or overlaps_itself(value.type):
             value = b.clone(value, base.type.strides)
         self.set(base, "node", value)
         self.set(base, "version", _next_version())
@@ -538,7 +551,7 @@ class Tracer:
             else:
                 node = h.node
                 root = root_of(node)
-                if root.op in ("input", "scalar") or owner.setdefault(root, base) is not base:
+                if root.op in ("input", "scalar", "float_scalar") or owner.setdefault(root, base) is not base:
                     node = b.clone(node, node.type.strides if not overlaps_itself(node.type) else None)
                     owner[node] = base
             results.append(Output(node))
@@ -617,6 +630,8 @@ def _zeros(v):
         return hint(v)
     if isinstance(v, torch.Generator):
         return v.clone_state()
+    if type(v) is SymFloat:
+        return v.value
     if isinstance(v, (list, tuple)):
         return type(v)([_zeros(e) for e in v]) if type(v) in (list, tuple, SymSize) else v
     if isinstance(v, dict):

@@ -79,7 +79,7 @@ def _check_node(node, seen):
             raise InvalidGraph(f"the condition of {node} is not bool")
     if node.op == "gather" and types[1].dtype != torch.int64 or node.op == "index" and any(t.dtype not in (torch.int64, torch.int32) for t in types[1:]):
         raise InvalidGraph(f"the index of {node} is not an integer tensor")
-    if node.op in ("scalar", "input"):
+    if node.op in ("scalar", "float_scalar", "input"):
         return
     if node.op == "full":
         if not same_ints(node.attrs["shape"], node.shape):

@@ -128,6 +128,12 @@ static inline uint32_t bits(float x) { uint32_t u; __builtin_memcpy(&u, &x, 4); 
 static inline float from_bits(uint32_t u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
 static inline int64_t bits(double x) { int64_t u; __builtin_memcpy(&u, &x, 8); return u; }
 """),
+    "from_words": ((), """\
+static inline double from_words(int64_t low, int64_t high) {
+    const int64_t u = (int64_t)(((uint64_t)high << 32) | ((uint64_t)low & 0xffffffffu));
+    double x; __builtin_memcpy(&x, &u, 8); return x;
+}
+"""),
     "bf16": (("bits",), """\
 typedef uint16_t bf16;
 static inline float from_bf16(bf16 x) { return from_bits((uint32_t)x << 16); }
@@ -302,6 +308,8 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
     b = args[1] if len(args) > 1 else None
     if op == "where":
         return f"({a} ? {args[1]} : {args[2]})"
+    if op == "from_words":
+        return f"from_words({a}, {b})"
     if op in _COMPARE:
         return f"({a} {_COMPARE[op]} {b})"
     if op == "logical_not":

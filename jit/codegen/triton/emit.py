@@ -374,6 +374,8 @@ class _Emitter:
                     if n in self.range_of and self.range_of[n] not in self.wide:
                         wide = self._widened(s.expr)
                         break
+            if self.interpret and not any(n in self.range_of for n in dims.free_symbols(s.expr)):
+                wide = f"tl.full([], {wide}, tl.int64)"  # sizes are Python's integers there
             self.assign(s.dst, f"({wide}).to({types.tl_dtype(s.dtype)})" if " " in wide else f"{wide}.to({types.tl_dtype(s.dtype)})")
 
     def _widened(self, e) -> str:

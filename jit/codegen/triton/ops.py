@@ -188,6 +188,11 @@ def _cast(c, a):
     return f"{a}.to({types.tl_dtype(dtype)})"
 
 
+@op("from_words")
+def _from_words(c, low, high):
+    return f"((tl.full([], {high}, tl.int64) << 32) | (tl.full([], {low}, tl.int64) & 0xffffffff)).to(tl.float64, bitcast=True)"
+
+
 # rounding
 
 

@@ -12,6 +12,7 @@ from ..tables import add_forbidden, add_pure, on_call
 from ..values.base import Raised, Value, lookup
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, DictValue, ListValue, RangeValue, SequenceValue, TupleValue
+from ..values.floats import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator, IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
@@ -359,6 +360,10 @@ def int_(s, args, kwargs):
 def float_(s, args, kwargs):
     if args and isinstance(args[0], TensorValue):
         raise Unsupported("float() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor")
+    if len(args) == 1 and isinstance(args[0], FloatValue):
+        return args[0]
+    if len(args) == 1 and isinstance(args[0], DimValue):
+        return compute(s, float, args) or s.fold(float, args, kwargs)
     if args and isinstance(args[0], ObjectValue) and args[0].has_special(s, "__float__"):
         return args[0].call_special(s, "__float__", [])
     return s.fold(float, args, kwargs)

@@ -80,13 +80,17 @@ def list_init(v, s, a, k):
 
 @method(list, "append")
 def list_append(v, s, a, k):
-    return _change(v, s, v.load(s) + [a[0]], list.append, a)
+    v.extend(s, a)
+    v.changed(s, list.append, a)
+    return NONE
 
 
 @method(list, "extend")
 def list_extend(v, s, a, k):
     values = a[0].items_list(s)
-    return _change(v, s, v.load(s) + values, list.extend, [TupleValue(values)])
+    v.extend(s, values)
+    v.changed(s, list.extend, [TupleValue(values)])
+    return NONE
 
 
 @method(list, "insert")

@@ -26,6 +26,7 @@ from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_functio
 from ..values.base import Raised
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, ListValue, TupleValue
+from ..values.floats import FUNCTIONS, FloatValue, compute
 from ..values.functions import FunctionValue, MethodValue
 from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator
 from ..values.objects import ObjectValue
@@ -127,6 +128,10 @@ for _name in dir(math):
                 return args[0].call_special(s, special, [])
             if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], DimValue):
                 return args[0]
+            if fn in FUNCTIONS and not kwargs and any(isinstance(a, (FloatValue, DimValue)) for a in args):
+                result = compute(s, fn, args)
+                if result is not None:
+                    return result
             return s.fold(fn, plain, kwargs)
         on_call(_fn)(_math)
 

@@ -89,9 +89,25 @@ class SequenceValue(ContainerValue):
     def __init__(self, elements=None, cls=None, obj=None, source=None):
         super().__init__(cls or self.builtin, obj, source)
         self._elements = None if elements is None else list(elements)
+        self.tail: tuple = ()  # appended before the elements were needed
+
+    def extend(self, s, values):
+        """Append to the elements; those of a real list that are not known yet need not be for that."""
+        if self._elements is None:
+            self.pytype(s)
+            s.set_field(self, "tail", (*self.tail, *values))
+        else:
+            s.set_elements(self, self._elements + list(values))
 
     def load(self, s):
         """Wrap the real elements; their number becomes a guard."""
+        if self._elements is None and self.tail:
+            tail, self.tail = self.tail, ()
+            try:
+                elements = self.load(s)
+            finally:
+                self._elements, self.tail = None, tail
+            s.set_elements(self, [*elements, *tail])
         if self._elements is None:
             self.pytype(s)
             if self.source is not None:
@@ -279,6 +295,7 @@ class DictValue(ContainerValue):
         self._entries = entries
         self.factory = factory
         self.keys_guarded = False
+        self.written: dict = {}  # entries written before the others were needed
 
     @property
     def entries(self):
@@ -288,6 +305,15 @@ class DictValue(ContainerValue):
 
     def load(self, s):
         """All entries, guarded by the exact keys in order."""
+        if self._entries is None and self.written:
+            written, self.written = self.written, {}
+            try:
+                entries = dict(self.load(s))
+            finally:
+                self._entries, self.written = None, written
+            for h, (key, value) in written.items():
+                entries[h] = (entries[h][0] if h in entries else key, value)
+            s.set_field(self, "_entries", entries)
         if self._entries is None or not self.keys_guarded:
             self.pytype(s)
             if self.source is not None:
@@ -316,8 +342,10 @@ class DictValue(ContainerValue):
 
     def get_constant(self, s, key):
         """The value at a constant key, or None, reading only that key of a real dict that is untouched so far."""
-        if self._entries is None and self.obj is not None and isinstance(key, (str, int)) and type(self.obj) in (dict, collections.OrderedDict):
+        if self.reads_single_keys(key):
             self.pytype(s)
+            if key in self.written:
+                return self.written[key][1]
             if key in self.obj:
                 return s.wrap(self.obj[key], self.item_source(key))
             if self.source is not None:
@@ -325,6 +353,10 @@ class DictValue(ContainerValue):
             return None
         entry = self.load(s).get(key)
         return None if entry is None else entry[1]
+
+    def reads_single_keys(self, key) -> bool:
+        """Whether an entry can be read or written without knowing the other keys."""
+        return self._entries is None and self.obj is not None and isinstance(key, (str, int)) and type(self.obj) in (dict, collections.OrderedDict)
 
     def plain_length(self, s):
         return len(self.load(s))
@@ -349,9 +381,13 @@ class DictValue(ContainerValue):
 
     def plain_setitem(self, s, key, value):
         h = key.hash_key(s)
-        entries = dict(self.load(s))
-        entries[h] = (entries[h][0] if h in entries else key, value)
-        s.set_field(self, "_entries", entries)
+        if self.reads_single_keys(h):
+            self.pytype(s)
+            s.set_field(self, "written", {**self.written, h: (self.written[h][0] if h in self.written else key, value)})
+        else:
+            entries = dict(self.load(s))
+            entries[h] = (entries[h][0] if h in entries else key, value)
+            s.set_field(self, "_entries", entries)
         self.changed(s, self.raw("__setitem__"), [key, value])
 
     def raw(self, name):

@@ -9,6 +9,7 @@ from jit.graph.build import HALF, is_number
 from jit.graph.dims import Dim, bounds
 from jit.graph.ir import Node, TensorType
 from jit.graph.registry import op, pointwise
+from jit.graph.sym_float import plain
 
 # Unary functions that compute in floating point: integers become the default float.
 FLOAT_UNARY = """sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
@@ -138,11 +139,15 @@ def add(b, self, other, *, alpha=1):
     return b.add(x, _scaled(b, y, alpha))
 
 
+def _refuse_bool(*operands):
+    if any(v.dtype is torch.bool for v in operands if isinstance(v, Node)) or any(isinstance(v, bool) for v in operands):
+        raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported.")
+
+
 @pointwise("sub", "subtract", wraps=True)
 def sub(b, self, other, *, alpha=1):
+    _refuse_bool(self, other)
     x, y = b.promote(self, other)
-    if x.dtype is torch.bool:
-        raise RuntimeError("Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.")
     if y.op == "scalar" and alpha != 1:
         return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
     return b.sub(x, _scaled(b, y, alpha))
@@ -150,9 +155,8 @@ def sub(b, self, other, *, alpha=1):
 
 @pointwise("rsub", wraps=True)
 def rsub(b, self, other, *, alpha=1):
+    _refuse_bool(self, other)
     x, y = b.promote(self, other)
-    if x.dtype is torch.bool:
-        raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported.")
     return b.sub(y, _scaled(b, x, alpha))
 
 
@@ -390,7 +394,7 @@ def masked_fill(b, self, mask, value):
             raise RuntimeError(f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.type.rank} dimension(s).")
         value = b.cast(value, self.dtype)
     else:
-        value = b.scalar(value, self.dtype, self.device)
+        value = b.scalar(plain(value) if self.dtype in HALF else value, self.dtype, self.device)
     from jit.graph import layout
 
     shape = layout.broadcast_shapes(self.shape, mask.shape)
@@ -404,6 +408,8 @@ def masked_fill(b, self, mask, value):
 def clamp(b, self, min=None, max=None):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    if self.dtype in HALF:
+        min, max = plain(min), plain(max)
     x, lo, hi = b.promote(self, min, max)
     if x.dtype is torch.bool:
         return NotImplemented

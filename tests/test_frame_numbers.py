@@ -1,0 +1,146 @@
+"""Numbers that change between calls: floats and integers become symbolic, their arithmetic stays Python's, and few compilations are enough."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+import jit
+from frame_harness import observe, same
+
+FLOATS = (0.5, 0.25, 3.0, -2.5, 1e-3, 7.0, -0.0, math.inf, math.nan, 1e300)
+
+
+def few(fn, calls, at_most, backend="eager", fullgraph=True):
+    """Calls the compiled function with each tuple of arguments against eager; no more than ``at_most`` entries are made."""
+    jit.reset()
+    compiled = jit.compile(fn, backend=backend, fullgraph=fullgraph)
+    for args in calls:
+        want, got = observe(fn, args), observe(compiled, args)
+        assert want[1] == got[1], f"{args}: {want[1]} in eager, {got[1]} compiled"
+        same(want[0], got[0], str(args))
+    assert len(compiled.entries) <= at_most
+    return compiled
+
+
+@pytest.mark.parametrize("backend, dtype", [("eager", d) for d in (torch.float32, torch.bfloat16, torch.float64, torch.int32)]
+                         + [("jit", torch.float32), ("jit", torch.int32)])
+def test_a_float_that_changes(dtype, backend):
+    x = torch.arange(6).to(dtype)
+
+    def f(x, k):
+        return x * k, x + k, k / (x + 2.5), x - k > k, torch.where(x > 1, x, k), x.reshape(2, 3)[0, 0] * k
+
+    few(f, [(x, k) for k in FLOATS], 2, backend)
+
+
+def test_operands_of_other_kinds():
+    x = torch.tensor([-2.0, -0.5, 0.25, 3.0])
+
+    def f(x, k):
+        y = x.clone()
+        y.mul_(k)
+        y += k
+        return y, x.clamp(-1.0, k), x.clamp(max=k), x.masked_fill(x > 0, k), torch.rsub(x, k), x.div(k), torch.mul(x, other=k), k ** 2 * x
+
+    few(f, [(x, k) for k in (0.5, 0.25, 1.5, 2.0)], 9)
+
+
+def test_python_arithmetic_is_exact():
+    def f(x, k):
+        a = (k * 3 - 0.1) / 7 + -k
+        return x * a, a, math.sqrt(k) + math.exp(-k), float(k) * 2
+
+    few(f, [(torch.ones(2), k) for k in (0.1, 0.2, 0.3, 1 / 3, 1e-30, 12345.678)], 2)
+
+
+def test_arithmetic_that_raises():
+    done = []
+
+    def f(x, k):
+        done.append(k)
+        return x * (1 / k), math.sqrt(k)
+
+    few(f, [(torch.ones(2), k) for k in (2.0, 3.0, 0.0, 4.0, -1.0, 5.0)], 2, fullgraph=False)
+    assert done == [k for k in (2.0, 3.0, 0.0, 4.0, -1.0, 5.0) for _ in range(2)]
+
+
+def test_a_branch_on_a_float_is_guarded():
+    def f(x, k):
+        return x + 1 if k > 0.5 else x * k
+
+    few(f, [(torch.ones(2), k) for k in (0.5, 0.25, 0.75, 0.5, 0.75, 2.0, 0.25)], 4)
+
+
+def test_text_and_keys_are_guarded():
+    def f(x, k):
+        return x, f"{k:.2f}", {k: 1}, [1, 2, 3][int(k)], round(k), k.is_integer(), k == 1.0
+
+    few(f, [(torch.ones(2), k) for k in (0.5, 1.0, 0.25, 1.0, 0.5)], 3)
+
+
+def test_attributes_globals_and_closures():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls, self.scale, self.options = 0, 1.0, {"shift": 0.5}
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.scale + self.options["shift"] * self.calls
+
+    model = Model()
+    compiled = jit.compile(model, backend="eager", fullgraph=True)
+    before = jit.compile_count()
+    for i in range(8):
+        model.scale, model.options["shift"] = 0.3 * i, -0.7 * i
+        assert torch.equal(compiled(torch.ones(3)), torch.ones(3) * (0.3 * i) + (-0.7 * i) * (i + 1))
+        assert model.calls == i + 1
+    assert jit.compile_count() - before <= 3
+
+
+def test_a_counter_of_a_closure():
+    count = 0
+
+    def f(x):
+        nonlocal count
+        count += 1
+        return x * count
+
+    compiled = jit.compile(f, backend="eager", fullgraph=True)
+    for i in range(1, 12):
+        assert compiled(torch.ones(2))[0] == i
+    assert len(compiled.entries) <= 2
+
+
+def test_integers_of_any_sign():
+    def f(x, n):
+        return x + n, n - 3, n * n, x * (n // 2), x.roll(n % 5)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        few(f, [(torch.arange(5), n) for n in (1, 2, 7, 3, -4, -5, 5, -6)], 8)
+
+    def g(x, n):
+        return x + n, x * (2 * n - 3), n + 1
+
+    few(g, [(torch.arange(5), n) for n in (1, -2, 7, -3, -4, 0, 5, -600)], 2)
+
+
+def test_sizes_in_float_arithmetic():
+    def f(x):
+        b, n = x.shape
+        return x * (b + n) / max(b, 1) + math.sqrt(n), x / n**0.5, n / b
+
+    few(f, [(torch.ones(b, n),) for b, n in ((3, 4), (5, 8), (2, 6), (7, 10), (4, 20))], 5)
+
+
+def test_a_float_across_a_break():
+    def f(x, k):
+        a = k * 2
+        y = x * a
+        print("here")
+        return y * a + k
+
+    few(f, [(torch.ones(2), k) for k in (0.5, 0.25, 3.0, -2.5)], 3, fullgraph=False)
