@@ -144,3 +144,19 @@ def test_a_float_across_a_break():
         return y * a + k
 
     few(f, [(torch.ones(2), k) for k in (0.5, 0.25, 3.0, -2.5)], 3, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "jit"])
+def test_gradients_with_a_float_that_changes(backend):
+    def f(x, k):
+        return (x * k + 1 / (k + 1)).sin() * x / k
+
+    jit.reset()
+    compiled = jit.compile(f, backend=backend, fullgraph=True)
+    for k in (0.5, 0.25, 3.0, -2.5):
+        x = torch.arange(5.0).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        f(x, k).sum().backward()
+        compiled(y, k).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert len(compiled.entries) == 2

@@ -16,7 +16,7 @@ from jit.graph.prims import POINTWISE, VIEWS
 
 # What may be computed a second time.
 CHEAP = POINTWISE | VIEWS | frozenset("clone flip cat constant_pad gather index getitem".split())
-SOURCES = frozenset(("scalar", "full", "iota"))
+SOURCES = frozenset(("scalar", "float_scalar", "full", "iota"))
 # The longest chain of cheap operations that is computed again; it keeps the backward from following a residual stream through a whole network.
 LONGEST_CHAIN = 40
 

@@ -274,10 +274,10 @@ class _Reverse:
         b, base = self.b, g
         while base.op in VIEWS:
             base = base.inputs[0]
-        if g.op in VIEWS and (base.op in ("input", "scalar") or base in taken) or base in taken and taken[base] is not g:
+        if g.op in VIEWS and (base.op in ("input", "scalar", "float_scalar") or base in taken) or base in taken and taken[base] is not g:
             g = b.clone(g, layout.preserved_strides(primal.type))
             base = g
-        elif g.op == "scalar":
+        elif g.op in ("scalar", "float_scalar"):
             g = base = b.clone(g, ())
         elif g.op == "expand":
             g = base = b.clone(g, layout.preserved_strides(primal.type))
