@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Callable
 
 from . import logs
@@ -77,6 +78,18 @@ def compile_native(graph, examples, gradient=None) -> Plan:
     return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph)
 
 
+def without_autocast(fn) -> Callable:
+    """``fn`` with autocast off: a captured graph has its casts in it."""
+    import torch
+
+    @functools.wraps(fn)
+    def call(*args):
+        with torch._C._DisableAutocast():
+            return fn(*args)
+
+    return call
+
+
 def compile_eager(graph, examples, gradient=None) -> Plan:
     """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults. Autograd differentiates it."""
     import torch
@@ -87,7 +100,7 @@ def compile_eager(graph, examples, gradient=None) -> Plan:
     if _graph_log:
         _graph_log(graph.python())
     mode = torch.no_grad() if gradient is None else torch.enable_grad()
-    return Plan(mode(compile_python(graph)), tuple(unbound_symbols(graph)), [], graph)
+    return Plan(without_autocast(mode(compile_python(graph))), tuple(unbound_symbols(graph)), [], graph)
 
 
 def from_callable(fn) -> Callable:
@@ -104,7 +117,7 @@ def from_callable(fn) -> Callable:
             out = run(*tensors)
             return tuple(out) if isinstance(out, (list, tuple)) else (out,)
 
-        return Plan(call, (), [], graph)
+        return Plan(without_autocast(call), (), [], graph)
 
     return backend
 

@@ -195,13 +195,6 @@ def test_refused_inputs():
             t.input(bad, "x")
 
 
-def test_autocast_is_refused():
-    t = Tracer()
-    x = t.input(X, "x")
-    with torch.autocast("cpu"), pytest.raises(Unsupported):
-        t.call(torch.add, (x, 1))
-
-
 def test_supports():
     t = Tracer()
     for fn in (torch.add, torch.Tensor.add_, operator.matmul, F.gelu, F.interpolate, torch.einsum, torch.ops.aten.add.Tensor, torch.Tensor.__getitem__, torch.nn.init.zeros_):

@@ -20,6 +20,7 @@ from . import source as src
 from .break_code import BreakCode, Broken
 from .emit import Emitter
 from .executor import Frame, Returned
+from .library.autocast_state import reduced
 from .session import Session
 from .values.base import Raised
 from .values.constant import Constant
@@ -168,12 +169,12 @@ class Capture:
         return e
 
     def effects(self):
-        """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first."""
+        """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first, and likewise of autocast."""
         s = self.session
         kept = [e for e in s.effects if e[0] is not torch._C._set_grad_enabled]
         if s.grad_mode != torch.is_grad_enabled():
             kept.append((torch._C._set_grad_enabled, [Constant(s.grad_mode)]))
-        return kept
+        return reduced(s, kept)
 
     def finish_return(self, value) -> Captured:
         e = self.emitter()

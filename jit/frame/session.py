@@ -47,6 +47,7 @@ class Session(Calls):
         self.touched: dict[Value, bool] = {}  # real objects that the program has changed
         self.class_written: dict[tuple, Value] = {}
         self.grad_mode = torch.is_grad_enabled()
+        self.autocast: dict = {}  # what the program has set of its state; see library.autocast_state
         self.frames: list = []
         self.steps = 0
         self.current_exception: list = []

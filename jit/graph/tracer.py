@@ -14,7 +14,7 @@ import math
 import torch
 
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, layout
+from jit.graph import aten, autocast, layout
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, hint
@@ -69,6 +69,7 @@ class Tracer:
         env: the ShapeEnv of size symbols.
         builder: the Builder that owns the nodes.
         inputs: handles of the graph inputs, in order.
+        autocast: device type -> dtype, where autocast is on at this point of the program.
         needs_grad: whether eager would have recorded any of the operations for autograd.
         inner_leaf: whether the program made a tensor that requires grad, which is no input.
         op_count: the number of operations recorded by ``call``.
@@ -84,6 +85,7 @@ class Tracer:
         self.grad_enabled = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad = self.inner_leaf = False
+        self.autocast = autocast.enabled()
         self.op_count = 0
         self._undo: list = []
         self._storages: dict = {}
@@ -97,6 +99,10 @@ class Tracer:
 
     def set_grad_enabled(self, enabled: bool):
         self.grad_enabled = bool(enabled)
+
+    def set_autocast(self, enabled: dict):
+        """``enabled``: device type -> dtype, for the devices for which autocast is on from here."""
+        self.set(self, "autocast", enabled)
 
     def checkpoint(self):
         """A mark for ``rollback``."""
@@ -182,8 +188,6 @@ class Tracer:
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
         self.builder.loc = loc
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            raise Unsupported("autocast", "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
         kwargs = kwargs or {}
         try:
             if binding.python is not None:
@@ -198,6 +202,14 @@ class Tracer:
 
     def call_op(self, name: str, args, kwargs, overload=None):
         """Run the op called ``name`` on arguments that hold handles."""
+        if self.autocast:
+            cast = autocast.convert(self, name, args, kwargs)
+            if cast is not None:
+                active, self.autocast = self.autocast, {}  # what the op is made of sees none of it
+                try:
+                    return self.call_op(name, *cast, overload)
+                finally:
+                    self.autocast = active
         self.op_count += 1
         if kwargs:
             own = _parameters(name)

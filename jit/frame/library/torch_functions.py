@@ -31,8 +31,7 @@ def _query(fn):
     on_call(fn)(lambda s, args, kwargs: s.fold(fn, args, kwargs))
 
 
-for _name in ("is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_gpu_dtype", "get_autocast_dtype",
-              "is_autocast_cache_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled", "is_anomaly_enabled",
+for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled", "is_anomaly_enabled",
               "is_deterministic_algorithms_warn_only_enabled"):
     if hasattr(torch, _name):
         _query(getattr(torch, _name))
@@ -53,6 +52,7 @@ _always(None, torch._C._get_tracing_state)
 _always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export)
 _always(False, torch._C._is_tracing, torch.overrides.has_torch_function, torch._C._has_torch_function,
         torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+_always(False, torch._C._is_torch_function_mode_enabled)  # capturing is refused under all but the default device's
 _always(True, torch.compiler.is_compiling)
 _always(True, torch.compiler.is_dynamo_compiling)
 _always(False, torch.compiler.is_exporting)

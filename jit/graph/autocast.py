@@ -1,0 +1,126 @@
+"""Autocast: which operands of an op are converted, and to what, while ``torch.autocast`` is on.
+
+PyTorch's dispatcher knows which operators it intercepts; what is done with them is one of three policies. Operators that it does not
+intercept run on what they are given; one that is composed of others is intercepted in its parts, which an expansion or a library call here does not
+show: those are refused unless none of their parts can be intercepted.
+
+Source: https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import torch
+
+from jit.errors import Unsupported
+from jit.graph import aten
+from jit.graph.handles import TensorHandle
+from jit.graph.registry import OPS
+
+KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+# Run in the low precision type.
+LOWER = frozenset("""_convolution convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm addmv addr
+matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell
+rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention _scaled_dot_product_flash_attention _native_multi_head_attention mkldnn_rnn_layer
+_addmm_activation""".split())
+# Run in the widest type among their operands.
+PROMOTE = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put index_copy tensordot scatter_add cat stack".split())
+PROMOTE_ON_CPU = frozenset("cat stack index_copy".split())
+# All other intercepted operators run in float32.
+
+# Composed of operators, none of which is intercepted.
+PLAIN = frozenset("""softmax log_softmax layer_norm group_norm batch_norm instance_norm rms_norm embedding dropout feature_dropout alpha_dropout
+celu selu silu mish gelu hardswish relu6 softsign logsigmoid log_sigmoid mean std var std_mean var_mean one_hot normalize vector_norm linalg_vector_norm
+norm max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d upsample_nearest1d upsample_nearest2d upsample_bilinear2d
+where square outer repeat_interleave pad dropout_ argsort take_along_dim diff floor_divide true_divide isclose stft_ constant_pad_nd max min
+cumulative_trapezoid trapezoid nansum count_nonzero logsumexp""".split())
+
+
+_CONTRACTS = re.compile("transformer|attention|convolution|lstm|gru|rnn|linalg|trilinear|thnn|mkldnn|::")
+
+
+def enabled() -> dict:
+    """Device type -> dtype, for the devices for which autocast is on in this thread."""
+    return {device: torch.get_autocast_dtype(device) for device in KEYS if torch.is_autocast_enabled(device)}
+
+
+@functools.cache
+def _intercepted(name: str, device: str) -> bool:
+    """Whether autocast intercepts any overload of ``aten::name`` that has no ``out=``."""
+    return any(_has_kernel(o, KEYS[device]) for o in aten.overloads(name))
+
+
+def _has_kernel(o, key: str) -> bool:
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(f"{o.name}.{o.overload}" if o.overload else o.name, key)
+    except RuntimeError:  # overloads of TorchScript are not in the dispatcher
+        return False
+
+
+@functools.cache
+def _is_composed(name: str) -> bool:
+    """Whether an op may call operators that autocast intercepts."""
+    entry = OPS.get(name)
+    if name in PLAIN or entry is not None and (entry.alias or entry.pointwise or entry.raw and name != "einsum"):
+        return False
+    # Kernels that call these are intercepted in them too.
+    return _CONTRACTS.search(name) is not None or any(_has_kernel(o, "CompositeImplicitAutograd") for o in aten.overloads(name))
+
+
+def convert(t, name: str, args, kwargs):
+    """The arguments as autocast would have them, or None when it leaves the op alone.
+
+    Raises Unsupported for operators whose parts would be intercepted, and for dtypes that autocast refuses.
+    """
+    device = _device(args) or _device(tuple(kwargs.values()))
+    low = t.autocast.get(device)
+    if low is None:
+        return None
+    name = {"rmatmul": "matmul"}.get(name, name)
+    if not _intercepted(name, device):
+        if _is_composed(name):
+            raise Unsupported(f"{name} under autocast", "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
+        return None
+    if name in LOWER:
+        target = low
+    elif name in (PROMOTE_ON_CPU if device == "cpu" else PROMOTE):
+        target = _widest((args, tuple(kwargs.values())), low, device)
+    else:
+        target = torch.float32
+        if name == "binary_cross_entropy" and device == "cuda" or kwargs.get("dtype") is not None:
+            raise Unsupported(f"{name} under autocast", "cast explicitly", kind="autocast")
+
+    def cast(v):
+        if isinstance(v, TensorHandle):
+            return t.call_op("to", (v, target), {}) if _eligible(v, device) and v.dtype is not target else v
+        if type(v) in (list, tuple):
+            return type(v)(map(cast, v))
+        return v
+
+    return tuple(map(cast, args)), {k: cast(v) for k, v in kwargs.items()}
+
+
+def _device(v):
+    if isinstance(v, TensorHandle):
+        return v.device.type
+    if isinstance(v, (list, tuple)):
+        return next(filter(None, map(_device, v)), None)
+    return None
+
+
+def _eligible(v: TensorHandle, device: str) -> bool:
+    return v.device.type == device and v.dtype.is_floating_point and v.dtype is not torch.float64
+
+
+def _widest(v, low, device):
+    """float32 if an operand is, else the low precision type."""
+    if isinstance(v, TensorHandle):
+        if _eligible(v, device) and v.dtype not in (torch.float32, low):
+            raise Unsupported(f"{v.dtype} under autocast to {low}", kind="autocast")
+        return torch.float32 if _eligible(v, device) and v.dtype is torch.float32 else low
+    if isinstance(v, (list, tuple)):
+        return torch.float32 if any(_widest(e, low, device) is torch.float32 for e in v) else low
+    return low
