@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .reasons import KINDS
+
 
 class JitError(RuntimeError):
     """Base of all errors that the compiler itself raises."""
@@ -12,14 +14,14 @@ class Unsupported(JitError):
 
     Args:
         why: one sentence saying what is not supported.
-        hint: what the user can do about it; may be empty.
+        hint: what the user can do about it; the hint of the kind where it is left out.
         where: (file, line, function) of the user's code, filled in by the frame room when it is not known here.
-        kind: a stable identifier of the reason, such as ``"data-dependent-branch"``.
+        kind: a stable identifier of the reason, such as ``"data-dependent-branch"``: a key of ``jit.reasons.KINDS``.
     """
 
-    def __init__(self, why: str, hint: str = "", where: tuple | None = None, kind: str = ""):
+    def __init__(self, why: str, hint: str = "", where: tuple | None = None, *, kind: str):
         super().__init__(why)
-        self.why, self.hint, self.where, self.kind = why, hint, where, kind
+        self.why, self.hint, self.where, self.kind = why, hint or KINDS[kind].hint, where, kind
         self.frames: list = []  # the frames that were being executed, the outermost first, as far as each can be resumed
 
     def __str__(self):

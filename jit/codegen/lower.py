@@ -112,7 +112,7 @@ class Emitter:
         k = self.arguments.index(storage)
         old = self.b.buffers[k]
         if old.dtype is not dtype:
-            raise Unsupported("a kernel reads and writes one memory under two dtypes")
+            raise Unsupported("a kernel reads and writes one memory under two dtypes", kind="kernel")
         if old.role != ("out" if writes else "in"):
             self.b.buffers[k] = loops.Buffer(name, dtype, "inout")
         return name
@@ -180,9 +180,9 @@ class Emitter:
             if place is not None:
                 return self.load(place, index, mask, node.type.shape)
         if node.type.dtype not in KERNEL_DTYPES:
-            raise Unsupported(f"kernels over {node.type.dtype}")
+            raise Unsupported(f"kernels over {node.type.dtype}", kind="kernel")
         if node.op not in LOWER:
-            raise Unsupported(f"no lowering of the prim {node.op}")
+            raise Unsupported(f"no lowering of the prim {node.op}", kind="kernel")
         return LOWER[node.op](self, node, index, mask)
 
     # stores
@@ -319,7 +319,7 @@ def _iota(e, node, index, mask):
     if not isinstance(start, float) and not isinstance(step, float):
         return e.b.cast(e.b.index(index[0] * step + start), dtype)
     if isinstance(start, dims.Dim) or isinstance(step, dims.Dim):
-        raise Unsupported("a float range with symbolic bounds")
+        raise Unsupported("a float range with symbolic bounds", kind="kernel")
     # arange(length) in the tensor's own type, times step, plus start
     value = e.b.cast(e.b.index(index[0]), dtype)
     if step != 1:
@@ -462,9 +462,9 @@ def _reduction(e, node, index, mask):
     op, x, dtype = _REDUCE[node.op], node.inputs[0], reduction_dtype(node)
     root = e.members.get(node)
     if root is None:
-        raise Unsupported(f"the reduction {node.name} is read outside its kernel without a buffer")
+        raise Unsupported(f"the reduction {node.name} is read outside its kernel without a buffer", kind="kernel")
     if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
-        raise Unsupported(f"the reduction {node.name} is read out of step with its kernel")
+        raise Unsupported(f"the reduction {node.name} is read out of step with its kernel", kind="kernel")
     if e.stage == 2 and root.reduced:
         op_again = op
         partial = e.b.load(e.buffer((node, "partial"), dtype, False), e.partial_index(node))
@@ -501,7 +501,7 @@ def _cumsum(e, node, index, mask):
     root, x = e.members[node], node.inputs[0]
     dtype = register_dtype(node.type.dtype)
     if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
-        raise Unsupported(f"the scan {node.name} is read out of step with its kernel")
+        raise Unsupported(f"the scan {node.name} is read out of step with its kernel", kind="kernel")
     value = e.b.cast(e.value(x, index, None), dtype)
     return e.b.scan("sum", value) if root.reduced else value
 

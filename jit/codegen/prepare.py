@@ -80,7 +80,7 @@ def _sum(n):
 def _one_dim(n):
     d = n.attrs["dims"]
     if len(d) != 1:
-        raise Unsupported(f"{n.op} over several dimensions of {n.inputs[0].type.dtype}")
+        raise Unsupported(f"{n.op} over several dimensions of {n.inputs[0].type.dtype}", kind="kernel")
     extra = (n.type.dtype,) if n.op == "prod" else ()
     return f"aten::{n.op}", "" if n.op.startswith("arg") else {"prod": "dim_int"}.get(n.op, "dim"), (Ref(0), d[0], n.attrs["keepdim"], *extra)
 
@@ -126,7 +126,7 @@ def _full(n):
 def library_call(node, inputs, new_id: int) -> Node:
     """The same computation as an ``aten_call``. Raises Unsupported where there is none."""
     if node.op not in _LIBRARY:
-        raise Unsupported(f"{node.op} over {node.type.dtype}", hint="run this part in eager, with jit.disable")
+        raise Unsupported(f"{node.op} over {node.type.dtype}", hint="run this part in eager, with jit.disable", kind="kernel")
     target, overload, args = _LIBRARY[node.op](node)
     return Node(new_id, "aten_call", tuple(inputs), {"target": target, "overload": overload, "args": args}, node.type, node.loc)
 

@@ -84,7 +84,7 @@ class BreakCode:
         instr = frame.instructions[frame.pc]
         innermost = k == len(self.chain) - 1
         if handles_exception(broken.stack) and innermost and instr.op in ("POP_EXCEPT", "RERAISE"):
-            raise NeedsEager("a break at the end of an exception handler", kind="break-in-handler")
+            raise NeedsEager("a break at the end of an exception handler", kind="not-resumable")
         return BreakFrame(frame.fn.code, frame.pc, {n: f".l{k}.{n}" for n in self.live(frame)}, tuple(v is NULL for v in broken.stack),
                           lambda asm, resume: self.push_callable(asm, k, resume), lambda asm, name: asm.load_fast(f".v{k}.{name}"),
                           push_chain=self.push_chain if k == 0 and not any(handles_exception(b.stack) for b in self.chain) else None,

@@ -29,13 +29,13 @@ class BreakReason:
         return hashlib.sha256(f"{self.kind}|{self.file}|{self.line}|{self.function}".encode()).hexdigest()[:8]
 
     def __str__(self):
-        text = f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}: {self.why}"
-        return text + (f"\n  hint: {self.hint}" if self.hint else "")
+        text = f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}: {self.why} [{self.kind}]"
+        return text + f"\n  hint: {self.hint}"
 
 
 def record(error: Unsupported, where, whole_frame=False) -> BreakReason:
     """Make and log the record of an Unsupported step at (file, line, function)."""
     file, line, function = error.where or where or ("?", 0, "?")
-    reason = BreakReason(error.kind or "unsupported", error.why, error.hint, file, line, function, whole_frame)
+    reason = BreakReason(error.kind, error.why, error.hint, file, line, function, whole_frame)
     log(reason)
     return reason

@@ -14,7 +14,7 @@ from .values.base import Raised, Value
 from .values.constant import Constant
 from .values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
 from .values.functions import ClassValue, FunctionValue
-from .values.objects import ModuleObject, ObjectValue
+from .values.objects import ModuleObject, ObjectValue, has_plain_layout
 
 MAX_DEPTH = 120
 
@@ -197,7 +197,7 @@ class Calls:
             cls()
         except TypeError as error:
             raise Raised(self.exception(error)) from None
-        raise Unsupported(f"abstract class {cls.__name__}", kind="abstract-class")
+        raise Unsupported(f"abstract class {cls.__name__}", kind="instantiate")
 
     def allocate(self, cls, args=(), kwargs=None) -> Value:
         """``cls.__new__`` for classes whose ``__new__`` is implemented in C."""
@@ -217,8 +217,7 @@ class Calls:
             return DequeValue([], cls)
         if issubclass(cls, torch.nn.Module):
             return ModuleObject(cls)
-        base = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))
-        if base is object:
+        if has_plain_layout(cls):
             return ObjectValue(cls)
         raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",
                           hint="make the object outside the compiled function")

@@ -73,26 +73,29 @@ class Capture:
     """
 
     def __init__(self, fn, values, settings, dynamic=None, bound=None):
-        self.fn, self.settings = fn, settings
+        self.fn, self.settings, self.values, self.bound = fn, settings, values, bound
         self.session = Session(dynamic)
-        s = self.session
-        resumed = getattr(fn, "_jit_resumed", None)
-        if resumed is None:
-            code, first = fn.__code__, 0
+        self.code = getattr(fn, "_jit_resumed", None) or fn.__code__
+        self.arguments = len(values)
+        self.frame = None
+        self.breaks: list = []
+
+    def set_up(self):
+        """The outermost frame, with the arguments as its locals."""
+        s, fn, code = self.session, self.fn, self.code
+        if code is fn.__code__:
+            first = 0
             function = s.wrap(fn, src.Const(fn, fn.__qualname__))
         else:
-            code, first = resumed, len(resumed.co_freevars)
-            cells = [s.wrap_cell(cell, src.Local(i, name)) for i, (name, cell) in enumerate(zip(code.co_freevars, values))]
+            first = len(code.co_freevars)
+            cells = [s.wrap_cell(cell, src.Local(i, name)) for i, (name, cell) in enumerate(zip(code.co_freevars, self.values))]
             function = FunctionValue(code=code, globals=fn._jit_namespace, closure=tuple(cells), qualname=fn.__qualname__)
-        self.code = code
         n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
         locals_ = {}
-        for i, (name, value) in enumerate(zip(code.co_varnames[:n], values[first:]), first):
-            known = bound is not None and i == 0
+        for i, (name, value) in enumerate(zip(code.co_varnames[:n], self.values[first:]), first):
+            known = self.bound is not None and i == 0
             locals_[name] = s.wrap(value, src.Const(value, name) if known else src.Local(i, name))
-        self.arguments = len(values)
         self.frame = Frame(s, function, locals_)
-        self.breaks: list = []
 
     def run(self) -> Captured:
         """Raises Unsupported when ``fullgraph`` is asked for and something cannot be captured."""
@@ -102,6 +105,7 @@ class Capture:
             refuse_modes()
             if self.code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
                 raise NeedsEager("a generator or coroutine function as the compiled function", "compile what it calls", kind="generator-target")
+            self.set_up()
             outcome = self.execute()
             if outcome[0] == "returned":
                 return self.finish_return(outcome[1])
@@ -117,9 +121,10 @@ class Capture:
             return self.eager(error)
         finally:
             s.close()
-            self.frame.stack.clear()
-            self.frame.locals.clear()
-            self.frame.cells.clear()
+            if self.frame is not None:
+                self.frame.stack.clear()
+                self.frame.locals.clear()
+                self.frame.cells.clear()
 
     def eager(self, error) -> Captured:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
@@ -128,7 +133,7 @@ class Capture:
                         origins=self.session.symbol_origins(), unbounded=self.session.unbounded())
 
     def where(self):
-        return self.frame.where()
+        return self.frame.where() if self.frame is not None else (self.code.co_filename, self.code.co_firstlineno, self.code.co_qualname)
 
     def execute(self):
         """Run the outermost frame: ("returned", value) or ("broke", error, the frames at the break)."""

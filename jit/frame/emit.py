@@ -30,7 +30,7 @@ class CyclicValue(Unsupported):
     """A value made while capturing contains itself."""
 
     def __init__(self, value, key):
-        super().__init__(f"{value.describe()} that contains itself leaves the captured region", kind="cyclic-value")
+        super().__init__(f"{value.describe()} that contains itself leaves the captured region", kind="rebuild")
         self.key = key
 
 

@@ -80,7 +80,7 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
         elif first not in locals_:
             raise errors.Unsupported(f"super() where {first!r}, the first parameter, may be unbound",
                                      where=(code.co_filename, decoded.instructions[index].line, code.co_name),
-                                     kind="resume-super")
+                                     kind="not-resumable")
         else:
             params = [("local", first)] + [p for p in params if p[1] != first]
             names = [first] + [n for n in names if n != first]
@@ -205,14 +205,14 @@ def _check(code, decoded, index, stack_depth) -> int:
     where = (code.co_filename, decoded.instructions[index].line, code.co_name)
     if code.co_flags & _NOT_FRAMES:
         raise errors.Unsupported("a generator or coroutine cannot be resumed from the outside", where=where,
-                                 kind="resume-generator")
+                                 kind="not-resumable")
     if not code.co_flags & _encode.CO_OPTIMIZED:
-        raise errors.Unsupported("a class body or module cannot be resumed", where=where, kind="resume-namespace")
+        raise errors.Unsupported("a class body or module cannot be resumed", where=where, kind="not-resumable")
     if index < decoded.body:
-        raise errors.Unsupported("a frame cannot be resumed before it is set up", where=where, kind="resume-setup")
+        raise errors.Unsupported("a frame cannot be resumed before it is set up", where=where, kind="not-resumable")
     depth = decoded.stack_depth(index)
     if depth is None:
-        raise errors.Unsupported("no path leads to the instruction to resume at", where=where, kind="resume-dead")
+        raise errors.Unsupported("no path leads to the instruction to resume at", where=where, kind="not-resumable")
     if stack_depth is not None and stack_depth != depth:
         raise ValueError(f"{stack_depth} slots are on the stack before {decoded.instructions[index]!r}, not {depth}")
     return depth

@@ -267,7 +267,7 @@ class Session(Calls):
             return self.wrap(obj, src.Const(obj, getattr(obj, "__qualname__", "")))
         if isinstance(obj, tuple):
             return TupleValue([self.from_python(v) for v in obj], type(obj))
-        raise Unsupported(f"a {type(obj).__module__}.{type(obj).__qualname__} made while capturing", kind="opaque-result")
+        raise Unsupported(f"a {type(obj).__module__}.{type(obj).__qualname__} made while capturing", kind="instantiate")
 
     # -- globals --------------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class Session(Calls):
             if value.source is not None:
                 self.guards.add(value.source, "is", value.obj)
             return value.obj
-        raise Unsupported("globals made while capturing", kind="namespace")
+        raise Unsupported("globals made while capturing", kind="rebuild")
 
     def is_exception(self, value, cls) -> bool:
         return isinstance(value, ObjectValue) and issubclass(value.cls, cls)

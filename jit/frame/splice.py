@@ -181,16 +181,16 @@ def _step(asm, frames, bases, k, decoded, instr, tail_call):
             if wanted == asm.depth - 1:
                 asm.pop()  # a setter's result, for example
             elif wanted != asm.depth or OPS[instr.op].flow != "next":
-                raise errors.Unsupported(f"a break inside what {instr.op} calls", kind="break-in-operator")
+                raise errors.Unsupported(f"a break inside what {instr.op} calls", kind="not-resumable")
         return None
     if (instr.op in _NOT_HERE and not (frame.has_globals and instr.op in _GLOBALS)) or (k and instr.op == "RETURN_VALUE"):
-        raise errors.Unsupported(f"a break at {instr.op}", kind="break-at-variable")
+        raise errors.Unsupported(f"a break at {instr.op}", kind="not-resumable")
     if len(frame.nulls) != decoded.stack_depth(frame.index):
         raise ValueError(f"{len(frame.nulls)} slots before {instr!r}, not {decoded.stack_depth(frame.index)}")
     reads_frame = decoded.reads_frame if frame.reads_frame is None else frame.reads_frame
     if instr.op in ("CALL", "CALL_FUNCTION_EX") and reads_frame:
         raise errors.Unsupported("a call that may look into its caller's frame (locals(), super(), eval() ...)",
-                                 kind="break-at-frame-reader", hint="call it outside the compiled function")
+                                 kind="not-resumable", hint="call it outside the compiled function")
     flow = OPS[instr.op].flow
     if flow in (BRANCH, JUMP):
         label = asm.new_label("jumped")

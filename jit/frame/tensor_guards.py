@@ -21,7 +21,7 @@ def check_supported(tensor: torch.Tensor):
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise Unsupported(f"a tensor of layout {tensor.layout}" if not tensor.is_quantized else "a quantized tensor", kind="tensor-layout")
     if tensor.is_conj() or tensor.is_neg():
-        raise Unsupported("a tensor with its conjugate or negative bit set", kind="tensor-bits", hint="call resolve_conj() first")
+        raise Unsupported("a tensor with its conjugate or negative bit set", kind="lazy-conjugate", hint="call resolve_conj() first")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise Unsupported("a tensor inside a torch.func transform", kind="functorch")
 

@@ -167,16 +167,16 @@ def call(b, name: str, args, kwargs, only=None):
     """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes."""
     found = bind(name, args, kwargs, b, only)
     if found is None:
-        raise Unsupported(f"no form of {name} takes these arguments", "check the call against the documentation", kind="no-overload")
+        raise Unsupported(f"no form of {name} takes these arguments", "check the call against the documentation", kind="unknown-function")
     o, values = found
     if o.data_dependent:
-        raise Unsupported(f"the result of {name} depends on the data", "keep it outside the compiled region", kind="data-dependent")
+        raise Unsupported(f"the result of {name} depends on the data", "keep it outside the compiled region", kind="data-dependent-shape")
     if o.mutates:
         raise Unsupported(f"{name} changes its arguments and has no functional form here", kind="mutating-op")
     if o.views:
-        raise Unsupported(f"{name} returns a view that has no rule here", kind="view-without-rule")
+        raise Unsupported(f"{name} returns a view that has no rule here", kind="unknown-function")
     if not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
-        raise Unsupported(f"{name} does not return tensors", kind="non-tensor-result")
+        raise Unsupported(f"{name} does not return tensors", kind="unknown-function")
     return record(b, o, values)
 
 
@@ -293,7 +293,7 @@ SHAPES_BY_RUN = frozenset("combinations corrcoef cov geqrf histogram ctc_loss".s
 
 def _run_zeros(o: Overload, values):
     if any(hint(n.type.numel) > _VERIFY_NUMEL for n in _nodes(values)):
-        raise Unsupported(f"{o.name} has no shape rule", kind="no-meta")
+        raise Unsupported(f"{o.name} has no shape rule", kind="no-shape-rule")
     try:
         with torch.no_grad():
             return o.run([_materialize(v, "cpu") if not isinstance(v, torch.device) else v for v in values])
@@ -303,7 +303,7 @@ def _run_zeros(o: Overload, values):
 
 def _type_of(t: torch.Tensor) -> TensorType:
     if t.layout is not torch.strided or t.is_quantized:
-        raise Unsupported("a result that is sparse or quantized", kind="exotic-tensor")
+        raise Unsupported("a result that is sparse or quantized", kind="tensor-layout")
     return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, torch.device("cpu"))
 
 
@@ -326,6 +326,6 @@ def _diagnose(o: Overload, values, error):
             return EagerRaises(real)
         finally:
             torch.random.set_rng_state(state)
-    return Unsupported(f"{o.name} has no shape rule: {error}", kind="no-meta")
+    return Unsupported(f"{o.name} has no shape rule: {error}", kind="no-shape-rule")
 
 

@@ -14,19 +14,19 @@ def _view(name):
 def _grad(t, h):
     if h.base.input is None and h.is_leaf and not h.chain:
         return None
-    raise Unsupported("Tensor.grad", "read gradients outside the compiled region", kind="tensor-grad")
+    raise Unsupported("Tensor.grad", "read gradients outside the compiled region", kind="autograd")
 
 
 def _base(t, h):
     if h.base.input is None and not h.chain:
         return None
-    raise Unsupported("Tensor._base", kind="tensor-internals")
+    raise Unsupported("Tensor._base", kind="tensor-attribute")
 
 
 def _grad_fn(t, h):
     if not h.requires_grad or h.is_leaf:
         return None
-    raise Unsupported("Tensor.grad_fn", kind="tensor-internals")
+    raise Unsupported("Tensor.grad_fn", kind="tensor-attribute")
 
 
 ATTRIBUTES = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.dims import Dim, structurally_equal
 from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints
@@ -17,6 +18,9 @@ from jit.graph.sym_float import SymFloat
 HALF = (torch.float16, torch.bfloat16)
 _NUMBER = (bool, int, float, complex, Dim, SymFloat)
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
+
+
+DEVICES = ("cpu", "cuda")  # what plans run on
 
 
 def resolve_device(device, default: torch.device) -> torch.device:
@@ -108,6 +112,9 @@ class Builder:
     # nodes
 
     def node(self, op: str, inputs: tuple, attrs: dict, type) -> Node:
+        for t in type if isinstance(type, tuple) else (type,):
+            if t is not None and t.device.type not in DEVICES:
+                raise Unsupported(f"a tensor on {t.device}", kind="device")
         n = Node(self.next_id, op, inputs, attrs, type, self.loc)
         self.next_id += 1
         self.nodes.append(n)

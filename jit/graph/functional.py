@@ -100,7 +100,7 @@ def run_python(fn, rebound: bool = True):
             result = body(*(_shallow_wrap(tracer, a) for a in args), **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
         except (TypeError, AttributeError) as error:
             # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
-            raise Unsupported(f"{fn.__name__}: {error}", kind="python-function") from error
+            raise Unsupported(f"{fn.__name__}: {error}", kind="internal") from error
         finally:
             _tracers.pop()
         return unwrap(result) if not isinstance(result, torch.Size) else result
@@ -200,7 +200,7 @@ def batch_norm(t, input, running_mean, running_var, weight=None, bias=None, trai
 @python_function(F.embedding)
 def embedding(t, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
     if max_norm is not None:
-        raise Unsupported("embedding with max_norm changes its weight", kind="embedding-max-norm")
+        raise Unsupported("embedding with max_norm changes its weight", kind="mutating-op")
     if padding_idx is None:
         padding_idx = -1
     elif padding_idx < 0:

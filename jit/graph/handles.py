@@ -165,7 +165,7 @@ def conform(b, value: Node, t: TensorType, strides: bool = True) -> Node:
     if value.type.dtype is not t.dtype:
         value = b.cast(value, t.dtype)
     if value.type.device != t.device:
-        raise Unsupported(f"a write from {value.type.device} into a tensor on {t.device}", kind="mixed-devices")
+        raise Unsupported(f"a write from {value.type.device} into a tensor on {t.device}", kind="device")
     if not same_ints(value.type.shape, t.shape):
         shape = layout.broadcast_shapes(value.type.shape, t.shape)
         if not same_ints(shape, t.shape):
@@ -196,7 +196,7 @@ def _scatter_expand(b, step, parent, value):
     if not same_ints(step.type.shape, parent.type.shape):
         lead = step.type.rank - parent.type.rank
         if any(not same_ints((s,), (1,)) for s in step.type.shape[:lead]) or not same_ints(step.type.shape[lead:], parent.type.shape):
-            raise Unsupported("a write into an expanded tensor", "eager refuses it as well: clone() the tensor first", kind="write-to-expanded")
+            raise Unsupported("a write into an expanded tensor", "eager refuses it as well: clone() the tensor first", kind="overlapping-memory")
         return b.reshape(value, parent.type.shape)
     return value
 
@@ -239,7 +239,7 @@ def _scatter_diagonal(b, step, parent, value):
 def _scatter_as_strided(b, step, parent, value):
     size, stride, offset = (step.attrs[k] for k in ("size", "stride", "offset"))
     if parent.op != "input" or not _distinct_places(size, stride):
-        raise Unsupported("a write through as_strided into a changed tensor, or one whose elements overlap", "use ordinary views or index_put", kind="write-to-as_strided")
+        raise Unsupported("a write through as_strided into a changed tensor, or one whose elements overlap", "use ordinary views or index_put", kind="overlapping-memory")
     t = parent.type
     return b.aten("aten::as_strided_scatter", "", (parent, value, size, stride, offset), t)
 

@@ -131,11 +131,9 @@ class Tracer:
         plain strided ones.
         """
         if example.layout is not torch.strided or example.is_quantized or example.is_nested:
-            raise Unsupported(f"a {str(example.layout)[6:]} or quantized tensor", kind="exotic-tensor")
+            raise Unsupported(f"a {str(example.layout)[6:]} or quantized tensor", kind="tensor-layout")
         if example.is_conj() or example.is_neg():
-            raise Unsupported("a tensor with its conjugate or negative bit set", "call resolve_conj() first", kind="tensor-bits")
-        if example.device.type == "meta":
-            raise Unsupported("a meta tensor", kind="meta-tensor")
+            raise Unsupported("a tensor with its conjugate or negative bit set", "call resolve_conj() first", kind="lazy-conjugate")
         shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n) for d, n in enumerate(example.shape))
         strides = _symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape) else tuple(example.stride())
         t = TensorType(shape, strides, example.dtype, example.device)
@@ -311,7 +309,7 @@ class Tracer:
         for a in args:
             if type(a) is TensorHandle and a.type.device != device:
                 if not elementwise or a.type.shape:
-                    raise Unsupported("tensors on several devices", "move them to one device first", kind="mixed-devices")
+                    raise Unsupported("tensors on several devices", "move them to one device first", kind="device")
                 a = self.call_op("to", (a, device), {})
             moved.append(a)
         return tuple(moved)
@@ -370,7 +368,7 @@ class Tracer:
                 raise Unsupported(f"out= of {name}", kind="out-argument")
             _check_result_dtype(v.type.dtype, t.type.dtype)
             if not same_ints(v.type.shape, t.type.shape):
-                raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-resize")
+                raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
         for t, v in zip(targets, values):
             self.write(t, v, handles)
         if isinstance(value, NamedResult):
@@ -482,7 +480,7 @@ class Tracer:
             raise EagerRaises(RuntimeError("unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please clone() the tensor before performing the operation."))
         base = target.base
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
-            raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select-write")
+            raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")
         if self.grad_enabled and target.requires_grad and target.is_leaf:
             raise EagerRaises(RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."))
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
@@ -557,7 +555,7 @@ class Tracer:
         for h in outputs:
             base = h.base
             if base.frozen is not None and self._shows_source(h, outputs):
-                raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select-result")
+                raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select")
             if base.input is not None:
                 node = replay(b, base.input, h.chain) if h.chain else base.input
             else:

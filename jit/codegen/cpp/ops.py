@@ -33,7 +33,7 @@ def c_type(dtype: torch.dtype) -> str:
     try:
         return C_TYPES[dtype][0]
     except KeyError:
-        raise Unsupported(f"CPU kernels do not handle {dtype}", hint="convert the tensor to a real dtype of at least 8 bits") from None
+        raise Unsupported(f"CPU kernels do not handle {dtype}", hint="convert the tensor to a real dtype of at least 8 bits", kind="kernel") from None
 
 
 def memory_type(dtype: torch.dtype) -> str:
@@ -329,7 +329,7 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
     if form is None and kind.is_floating_point and op in _LIBM:
         return f"{op}{'f' if kind is F32 else ''}({a})"
     if form is None:
-        raise Unsupported(f"CPU kernels have no {op} on {kind}", hint="run this operator outside the compiled region")
+        raise Unsupported(f"CPU kernels have no {op} on {kind}", hint="run this operator outside the compiled region", kind="kernel")
     return form(args, kind, dtype, constants)
 
 

@@ -52,7 +52,7 @@ class Context:
     def device(self, name: str, *args: str) -> str:
         """A call of libdevice."""
         if self.interpret:
-            raise Unsupported(f"libdevice.{name} in Triton's interpreter", kind="triton-interpret")
+            raise Unsupported(f"libdevice.{name} in Triton's interpreter", kind="kernel")
         self.libdevice = True
         return f"libdevice.{name}({', '.join(args)})"
 
@@ -73,7 +73,7 @@ def helper(name: str, text: str, needs=(), interpreted=None):
 def emit(name: str, context: Context, *args: str) -> str:
     """The expression for one prim. Raises Unsupported for a prim that has no entry for these types."""
     if name not in OPS:
-        raise Unsupported(f"{name} in a GPU kernel", kind="triton-op")
+        raise Unsupported(f"{name} in a GPU kernel", kind="kernel")
     return OPS[name](context, *args)
 
 

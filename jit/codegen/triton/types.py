@@ -36,7 +36,7 @@ def pointer(dtype: torch.dtype) -> str:
 
 def _lookup(table, dtype):
     if dtype not in table:
-        raise Unsupported(f"{dtype} in a GPU kernel", hint="complex tensors run through ATen", kind="triton-dtype")
+        raise Unsupported(f"{dtype} in a GPU kernel", hint="complex tensors run through ATen", kind="kernel")
     return table[dtype]
 
 

@@ -155,7 +155,7 @@ def delattr_(s, args, kwargs):
 @on_call(vars)
 def vars_(s, args, kwargs):
     if not args:
-        raise Unsupported("vars() without an argument", kind="locals")
+        raise Unsupported("vars() without an argument", kind="frame-inspection")
     return args[0].getattr(s, "__dict__")
 
 
@@ -165,7 +165,7 @@ def dir_(s, args, kwargs):
         return s.fold(dir, args, {})
     if isinstance(args[0], ContainerValue) and args[0].cls is args[0].builtin:
         return s.from_python(dir(args[0].builtin))
-    raise Unsupported("dir() of an object", kind="dir")
+    raise Unsupported("dir() of an object", kind="attribute")
 
 
 @on_call(globals)
@@ -245,7 +245,7 @@ def reversed_(s, args, kwargs):
         n = s.index(length_value(s, value))
         return SequenceIterator([value.call_special(s, "__getitem__", [Constant(i)]) for i in reversed(range(n))])
     if isinstance(value, (TensorValue,)):
-        raise Unsupported("reversed() of a tensor", kind="reversed")
+        raise Unsupported("reversed() of a tensor", kind="iterate")
     if hasattr(value, "entries_view"):
         return SequenceIterator(value.items_list(s)[::-1])
     return SequenceIterator(value.items_list(s)[::-1]) if value.is_const() else s.fold(reversed, args, {})
@@ -408,6 +408,8 @@ def divmod_(s, args, kwargs):
 
 @on_call(hash)
 def hash_(s, args, kwargs):
+    if isinstance(args[0], TensorValue):
+        return args[0].call_method(s, "__hash__")
     if isinstance(args[0], ObjectValue) and args[0].user_special(s, "__hash__"):
         return args[0].call_special(s, "__hash__", [])
     if isinstance(args[0], ContainerValue) and not args[0].is_const() and not isinstance(args[0], TupleValue):
@@ -443,14 +445,14 @@ def to_text(s, value, method) -> Value:
             return value.call_special(s, method, [])
         if method == "__str__" and value.user_special(s, "__repr__"):
             return value.call_special(s, "__repr__", [])
-        raise Unsupported(f"the text of {value.describe()}", kind="repr")
+        raise Unsupported(f"the text of {value.describe()}", kind="format")
     if isinstance(value, TensorValue):
         raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
     if isinstance(value, ContainerValue) and value.cls in (list, tuple, dict, set):
         return Constant(container_text(s, value))
     if value.is_const():
         return s.fold(str if method == "__str__" else repr, [value], {})
-    raise Unsupported(f"the text of {value.describe()}", kind="repr")
+    raise Unsupported(f"the text of {value.describe()}", kind="format")
 
 
 def container_text(s, value) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import types
@@ -95,6 +96,11 @@ def deque_(s, args, kwargs):
 def dict_fromkeys(s, args, kwargs):
     value = args[1] if len(args) > 1 else Constant(None)
     return DictValue({k.hash_key(s): (k, value) for k in args[0].items_list(s)})
+
+
+@on_call(builtins.__build_class__)
+def class_statement(s, args, kwargs):
+    raise Unsupported("a class statement", kind="class-statement")
 
 
 @on_call(property, classmethod, staticmethod)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...errors import Unsupported
-from ..tables import add_forbidden, on_call, on_function, on_tensor_attribute, on_tensor_method
+from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
@@ -71,6 +71,15 @@ def global_setting(s, args, kwargs):
     raise Unsupported("a change of torch's global settings", kind="global-state", hint="set it outside the compiled function")
 
 
+_DISABLED_FOR_DYNAMO = getattr(torch, "_disable_dynamo", lambda fn: fn)(lambda: None).__code__
+
+
+@on_code(_DISABLED_FOR_DYNAMO)
+def without_dynamo(s, fn, args, kwargs):
+    """A function that PyTorch hides from its own compiler: the function itself."""
+    return dict(zip(fn.code.co_freevars, fn.cells(s)))["fn"].get(s).call(s, args, kwargs)
+
+
 @on_function(torch._assert)
 def torch_assert(s, args, kwargs):
     if isinstance(args[0], TensorValue):
@@ -106,13 +115,13 @@ def reads_values(s, tensor, args, kwargs):
 
 @on_tensor_method("backward")
 def backward(s, tensor, args, kwargs):
-    raise Unsupported("backward() inside a compiled function", kind="backward", hint="call it outside")
+    raise Unsupported("backward() inside a compiled function", kind="autograd", hint="call it outside")
 
 
 @on_tensor_method("__deepcopy__")
 def deepcopy(s, tensor, args, kwargs):
     if tensor.handle(s).requires_grad:
-        raise Unsupported("a deep copy of a tensor that requires grad", kind="deepcopy")
+        raise Unsupported("a deep copy of a tensor that requires grad", kind="autograd")
     new = s.torch_call(torch.Tensor.clone, [tensor], {})
     args[0].setitem(s, IdentityNumber(tensor) if tensor.obj is None else Constant(id(tensor.obj)), new)
     return new
@@ -123,7 +132,7 @@ def requires_grad_(s, tensor, args, kwargs):
     wanted = (args[0] if args else kwargs.get("requires_grad", Constant(True))).truth(s)
     if tensor.handle(s).requires_grad == wanted:
         return tensor
-    raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="requires-grad")
+    raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="autograd")
 
 
 @on_tensor_method("size")
@@ -155,7 +164,7 @@ def tensor_iter(s, tensor, args, kwargs):
 def tensor_hash(s, tensor, args, kwargs):
     if tensor.obj is not None:
         return Constant(hash(tensor.hash_key(s)))
-    raise Unsupported("hash() of a tensor made while capturing", kind="id")
+    raise Unsupported("hash() of a tensor made while capturing", kind="identity")
 
 
 add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)

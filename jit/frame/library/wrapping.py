@@ -66,7 +66,7 @@ def wrap_partial(s, obj, source):
 def wrap_mapping_proxy(s, obj, source):
     """A read-only view, known by identity, of a dict that nothing changes any more (``Signature.parameters``, say)."""
     if source is None or not source.watched:
-        raise Unsupported("a mappingproxy as an argument", kind="mappingproxy")
+        raise Unsupported("a mappingproxy as an argument", kind="opaque-container")
     s.guards.add(source, "is", obj)
     entries = {}
     for k, v in obj.items():
@@ -84,7 +84,7 @@ def wrap_iterator(s, obj, source):
 def wrap_iterator_over_iterators(s, obj, source):
     """These have no position of their own (but for the count of an enumerate): they advance what they iterate over."""
     if source is None:
-        raise Unsupported(f"a real {type(obj).__name__} without a source", kind="iterator")
+        raise Unsupported(f"a real {type(obj).__name__} without a source", kind="opaque-container")
     s.guards.add(source, "type_is", type(obj))
     state = src.state_of(obj)
     at = src.IteratorState(source)
@@ -99,7 +99,7 @@ def wrap_iterator_over_iterators(s, obj, source):
         value = FilterIterator(None if state[0] is None else parts[0], parts[1])
     else:
         if not isinstance(parts[0], RealIterator):
-            raise Unsupported("an enumerate over this iterator", kind="iterator")
+            raise Unsupported("an enumerate over this iterator", kind="opaque-container")
         parts[0].steps = False
         value = EnumerateIterator(parts[0], parts[1].const(s))
     value.obj, value.source = obj, source

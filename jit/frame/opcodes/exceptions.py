@@ -61,7 +61,7 @@ class Previous(Constant):
 
     def emit(self, e):
         if self.error is not None:
-            raise Unsupported("a break inside nested exception handlers", kind="break-in-handler")
+            raise Unsupported("a break inside nested exception handlers", kind="not-resumable")
         e.load_const(None)
 
 
@@ -109,4 +109,4 @@ def with_except_start(f, i):
 
 @op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
 def exception_groups(f, i):
-    raise Unsupported("except* (exception groups)", kind="except-star")
+    raise Unsupported("except* (exception groups)", kind="opcode")

@@ -25,7 +25,7 @@ class Value:
 
     def pytype(self, s) -> type:
         """The exact Python type, guarded if the value came from outside."""
-        raise Unsupported(f"type of {self!r}")
+        raise Unsupported(f"type of {self!r}", kind="internal")
 
     def is_const(self) -> bool:
         """True if ``const`` can give a Python object without tensors or mutable parts."""
@@ -68,7 +68,7 @@ class Value:
 
     def length(self, s):
         """``len`` as an int or a Dim."""
-        raise Unsupported(f"len() of {self.describe()}", kind="len")
+        raise Unsupported(f"len() of {self.describe()}", kind="special-method")
 
     def truth(self, s) -> bool:
         return True

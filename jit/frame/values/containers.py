@@ -547,7 +547,7 @@ class SetValue(ContainerValue):
             self.pytype(s)
             if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype)) for k in self.obj):
                 if not all(isinstance(k, tuple) and all_leaves(k) for k in self.obj):
-                    raise Unsupported("a set from outside with elements that are not constants", kind="set-elements")
+                    raise Unsupported("a set from outside with elements that are not constants", kind="opaque-container")
             if self.source is not None:
                 s.guards.add(self.source, "elements", tuple(self.obj))
             values = [s.wrap_key(k) for k in self.obj]

@@ -30,7 +30,7 @@ class CellValue(Value):
             try:
                 value = self.real.cell_contents
             except ValueError:
-                raise Unsupported("an empty closure cell is read", kind="empty-cell") from None
+                raise Unsupported("an empty closure cell is read", kind="cell") from None
             self.contents = s.wrap(value, src.CellContents(self.source) if self.source is not None else None)
             self.loaded = True
         return None if self.contents is CellValue.UNSET else self.contents

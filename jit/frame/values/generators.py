@@ -90,14 +90,14 @@ class GeneratorValue(IteratorValue):
             e.call_const(_finished_generator, [])
             return
         if self.state == "running":
-            raise Unsupported("a generator that is running leaves the captured region", kind="generator-escapes")
+            raise Unsupported("a generator that is running leaves the captured region", kind="iterator-escapes")
         code, index, suspended = frame.fn.code, frame.pc, self.state == "suspended"
         decoded = decode(code)
         if not suspended:
             index = decoded.body
         stack = frame.stack[:-1] if suspended else []
         if any(isinstance(v, Previous) for v in stack):
-            raise Unsupported("a generator inside an exception handler leaves the captured region", kind="generator-escapes")
+            raise Unsupported("a generator inside an exception handler leaves the captured region", kind="iterator-escapes")
         live = decoded.live_locals(index)
         cells = code.co_cellvars + code.co_freevars
         if not suspended:  # the setup has not run yet

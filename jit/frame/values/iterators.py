@@ -136,7 +136,9 @@ class RealIterator(IteratorValue):
             self.pytype(s)
             state = src.state_of(self.obj)
             at = state[1] if len(state) > 1 and state[1] is not None else 0
-            if s.dynamic is not None and not s.dynamic.unrolls(self.source, at):
+            # what is left of a range is, from 3.12 on, a range of its own
+            position = state[0].start if isinstance(state[0], range) and not at else at
+            if s.dynamic is not None and not s.dynamic.unrolls(self.source, position):
                 raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
             inner = src.IteratorState(self.source) if self.source is not None else None
             if inner is not None:

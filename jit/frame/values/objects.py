@@ -363,11 +363,11 @@ class ObjectValue(Value):
             if name == "with_traceback":
                 return self
             if name == "add_note":
-                raise Unsupported("add_note on an exception", kind="method")
+                raise Unsupported("add_note on an exception", kind="c-call")
         handler = s.tables.methods.get((raw.__objclass__, name))
         if handler is not None:
             return handler(s, self, args, kwargs)
-        raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-method")
+        raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-call")
 
     def emit(self, e):
         if self.obj is not None and self.source is not None:
@@ -381,9 +381,8 @@ class ObjectValue(Value):
             if self.was_raised:
                 e.run_on_top(give_traceback)
         else:
-            base = next(c for c in self.cls.__mro__ if not c.__flags__ & (1 << 9))  # the first class not made by a class statement
-            if base is not object:
-                raise Unsupported(f"rebuilding a new {self.cls.__name__}, whose base {base.__name__} is implemented in C", kind="rebuild")
+            if not has_plain_layout(self.cls):
+                raise Unsupported(f"rebuilding a new {self.cls.__name__}, which has a base implemented in C", kind="rebuild")
             e.build_object(self, object.__new__, [s_class(self.cls)])
 
     def describe(self):
@@ -431,6 +430,15 @@ class TracebackValue(Value):
 
     def describe(self):
         return "the traceback of a captured exception"
+
+
+def has_plain_layout(cls) -> bool:
+    """True if ``object.__new__`` makes the objects of a class: no base that is implemented in C has a ``__new__`` of its own."""
+    for c in cls.__mro__:
+        new = c.__dict__.get("__new__")
+        if new is not None and not (isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType)):
+            return new is object.__new__
+    return True
 
 
 def s_class(cls):

@@ -149,7 +149,7 @@ def requires_grad_(t, self, requires_grad=True):
     if self.base.input is not None or not self.is_leaf:
         if bool(requires_grad) == self.requires_grad:
             return self
-        raise Unsupported("requires_grad_ on an input", kind="requires-grad")
+        raise Unsupported("requires_grad_ on an input", kind="autograd")
     t.set(self, "requires_grad", bool(requires_grad))
     t.inner_leaf = t.inner_leaf or bool(requires_grad)
     return self
@@ -160,7 +160,7 @@ def resize_(t, self, *size, memory_format=None):
     """To the size that it has: nothing changes. Another one would change the memory under other tensors."""
     wanted = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
     if memory_format not in (None, torch.preserve_format) or not same_ints(tuple(wanted), self.type.shape):
-        raise Unsupported("resize_ to another size or memory format", "make a new tensor", kind="tensor-internals")
+        raise Unsupported("resize_ to another size or memory format", "make a new tensor", kind="tensor-attribute")
     return self
 
 
@@ -261,7 +261,7 @@ def tile(b, self, *dims):
 @op("repeat_interleave")
 def repeat_interleave(b, self, repeats, dim=None, *, output_size=None):
     if not is_number(repeats):
-        raise Unsupported("repeat_interleave by a tensor", "the size of the result depends on the data", kind="data-dependent")
+        raise Unsupported("repeat_interleave by a tensor: the size of the result depends on the data", "repeat by an int, or keep it outside the compiled function", kind="data-dependent-shape")
     x = self
     if dim is None:
         x, dim = b.reshape(x, (x.type.numel,)), 0
@@ -345,5 +345,5 @@ def pad(b, self, pad, mode="constant", value=None):
 @op("scalar_tensor")
 def scalar_tensor(b, s, *, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+        raise Unsupported("a new tensor that requires grad", kind="autograd")
     return b.full((), s, dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device()))

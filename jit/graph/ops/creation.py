@@ -36,7 +36,7 @@ def _default_device():
 def _filled(value):
     def expand(b, *size, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None, names=None):
         if requires_grad:
-            raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+            raise Unsupported("a new tensor that requires grad", kind="autograd")
         if layout not in (None, torch.strided):
             return NotImplemented
         shape = _size(size)
@@ -69,7 +69,7 @@ def uninitialized(dtype: torch.dtype):
 @op("full")
 def full(b, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+        raise Unsupported("a new tensor that requires grad", kind="autograd")
     device = resolve_device(device, _default_device())
     if isinstance(fill_value, Node):
         value = fill_value if dtype is None else b.cast(fill_value, dtype)
@@ -87,7 +87,7 @@ def _like(value):
 @op("full_like")
 def full_like(b, self, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None):
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+        raise Unsupported("a new tensor that requires grad", kind="autograd")
     if isinstance(fill_value, Node):
         return b.clone(b.expand(b.cast(fill_value, dtype or self.dtype), self.shape), rules.format_strides(self.type, memory_format))
     node = b.full(self.shape, fill_value, dtype or self.dtype, resolve_device(device, self.device))
@@ -108,7 +108,7 @@ def empty_like(b, self, *, dtype=None, **options):
 def _new(value):
     def expand(b, self, *size, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
         if requires_grad:
-            raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+            raise Unsupported("a new tensor that requires grad", kind="autograd")
         return b.full(_size(size), value, dtype or self.dtype, resolve_device(device, self.device))
 
     return expand
@@ -126,7 +126,7 @@ def new_empty(b, self, *size, dtype=None, **options):
 @op("new_full")
 def new_full(b, self, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+        raise Unsupported("a new tensor that requires grad", kind="autograd")
     return b.full(_size((size,)), fill_value, dtype or self.dtype, resolve_device(device, self.device))
 
 
@@ -157,7 +157,7 @@ def arange(b, start, end=None, step=1, *, dtype=None, layout=None, device=None, 
         start, end = 0, start
     values = (start, end, step)
     if not all(is_number(v) for v in values):
-        raise Unsupported("arange with tensors as bounds", "use ints", kind="data-dependent")
+        raise Unsupported("arange with tensors as bounds", "use ints", kind="data-dependent-shape")
     device = resolve_device(device, _default_device())
     whole = all(isinstance(v, (int, Dim)) for v in values)
     if dtype is None:
@@ -222,7 +222,7 @@ def tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=
         parts = [b.full((1,), v, dtype or torch.int64, where) for v in data]
         return t.fresh(b.cat(parts, 0) if len(parts) > 1 else parts[0])
     if _contains_handle(data):
-        raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent")
+        raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent-value")
     value = torch.tensor(data, dtype=dtype)
     handle = t.constant(value)
     device = resolve_device(device, _default_device())
@@ -232,7 +232,7 @@ def tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=
             return t.fresh(b.full((), value.item(), value.dtype, device))
         handle = t.call_op("to", (handle, device), {})
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="requires-grad")
+        raise Unsupported("a new tensor that requires grad", kind="autograd")
     return handle
 
 

@@ -80,7 +80,7 @@ def matmul(b, self, other):
     if x.dtype is not y.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}")
     if x.device != y.device:
-        raise Unsupported("matmul over two devices", kind="mixed-devices")
+        raise Unsupported("matmul over two devices", kind="device")
     if rx == 1 and ry == 1:
         return b.aten("aten::dot", "", (x, y), dot(x.type, y.type))
     if rx == 2 and ry == 1:

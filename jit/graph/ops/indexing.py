@@ -118,7 +118,7 @@ def split_index(t, x: TensorHandle, index):
 
 def _as_int(v):
     if isinstance(v, TensorHandle):
-        raise Unsupported("a slice bound that is a tensor", "use an int", kind="data-dependent")
+        raise Unsupported("a slice bound that is a tensor", "use an int", kind="data-dependent-shape")
     return v
 
 
@@ -134,7 +134,7 @@ def getitem(t, self, index):
         return t.wrap(node, [self], True, start)
     handles = [self, *tensors.values()]
     if any(v.dtype in (torch.bool, torch.uint8) for v in tensors.values()):
-        raise Unsupported("indexing by a mask: the size of the result depends on the data", "use torch.where", kind="data-dependent")
+        raise Unsupported("indexing by a mask: the size of the result depends on the data", "use torch.where", kind="data-dependent-shape")
     result = advanced(b, node, {d: v.node for d, v in tensors.items()})
     handle = t.wrap(result, handles, False, 0)
     if all(v.ndim == 0 for v in tensors.values()):
@@ -300,16 +300,16 @@ def index_put_(t, self, indices, values, accumulate=False):
 @op("one_hot")
 def one_hot(b, self, num_classes=-1):
     if not is_number(num_classes) or num_classes == -1:
-        raise Unsupported("one_hot without num_classes", "give num_classes", kind="data-dependent")
+        raise Unsupported("one_hot without num_classes", "give num_classes", kind="data-dependent-shape")
     classes = b.iota(num_classes, device=self.device)
     return b.cast(b.eq(b.unsqueeze(self, self.type.rank), classes), torch.int64)
 
 
 @op("nonzero", "argwhere", "masked_select", "unique", "_unique2", "unique_consecutive", "unique_dim", "bincount", "equal", "is_nonzero", "allclose", raw=True)
 def data_dependent(t, self, *args, **kwargs):
-    raise Unsupported("the result depends on the data", "keep it outside the compiled region", kind="data-dependent")
+    raise Unsupported("the result depends on the data", "keep it outside the compiled region", kind="data-dependent-shape")
 
 
 @op("item", "tolist", "__bool__", "numpy", "_local_scalar_dense", "__contains__", raw=True)
 def read_value(t, self, *args, **kwargs):
-    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled region, or use torch.where", kind="data-dependent")
+    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled region, or use torch.where", kind="data-dependent-value")

@@ -69,7 +69,7 @@ def type_(t, self, dtype=None, non_blocking=False):
     if dtype is not None:
         if isinstance(dtype, torch.dtype):
             return t.call_op("to", (self,), {"dtype": dtype})
-        raise Unsupported("Tensor.type with a type name", "use Tensor.to", kind="tensor-type")
+        raise Unsupported("Tensor.type with a type name", "use Tensor.to", kind="tensor-attribute")
     example = torch.empty(0, dtype=self.dtype, device="cpu")
     prefix = "torch." if self.device.type == "cpu" else f"torch.{self.device.type}."
     return prefix + example.type()[len("torch.") :]
@@ -78,7 +78,7 @@ def type_(t, self, dtype=None, non_blocking=False):
 @method("storage_offset")
 def storage_offset(t, self):
     if self.chain or self.base.input is not None:
-        raise Unsupported("storage_offset of a view or an input", kind="storage")
+        raise Unsupported("storage_offset of a view or an input", kind="tensor-attribute")
     return 0
 
 
@@ -101,4 +101,4 @@ def promote_types(t, type1, type2):
 
 @method("data_ptr", "storage", "untyped_storage", "set_", "__array__", "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
 def outside(t, *args, **kwargs):
-    raise Unsupported("an operation on a tensor's memory or autograd state", "keep it outside the compiled region", kind="tensor-internals")
+    raise Unsupported("an operation on a tensor's memory or autograd state", "keep it outside the compiled region", kind="tensor-attribute")

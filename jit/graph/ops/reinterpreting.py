@@ -46,7 +46,7 @@ def imag(t, self):
     if not self.dtype.is_complex:
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
     if self.is_conj:
-        raise Unsupported("the imaginary part of a lazy conjugate, whose sign is a flag", "call resolve_conj() first", kind="tensor-bits")
+        raise Unsupported("the imaginary part of a lazy conjugate, whose sign is a flag", "call resolve_conj() first", kind="lazy-conjugate")
     return _show(t, self, "imag")
 
 

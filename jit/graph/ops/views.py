@@ -213,7 +213,7 @@ def slice_(b, self, dim=0, start=None, end=None, step=1):
 @op("narrow", alias=True)
 def narrow(b, self, dim, start, length):
     if isinstance(start, Node):
-        raise Unsupported("narrow with a tensor as start", "use an int", kind="data-dependent")
+        raise Unsupported("narrow with a tensor as start", "use an int", kind="data-dependent-value")
     d = normalize_dim(dim, self.type.rank)
     size = self.shape[d]
     if not (-size <= start and start <= size):
@@ -287,7 +287,7 @@ def chunk(b, self, chunks, dim=0):
 @op("tensor_split", alias=True)
 def tensor_split(b, self, indices_or_sections, dim=0):
     if isinstance(indices_or_sections, Node):
-        raise Unsupported("tensor_split by a tensor", "use a tuple of ints", kind="data-dependent")
+        raise Unsupported("tensor_split by a tensor", "use a tuple of ints", kind="data-dependent-shape")
     d = normalize_dim(dim, self.type.rank)
     size = self.shape[d]
     if is_number(indices_or_sections):
@@ -349,7 +349,7 @@ def unfold(t, self, dimension, size, step):
         start = t.builder.next_id
         return t.wrap(t.builder.reshape(self.node, (1,)), [self], True, start)
     if self.ndim == 0 or self.type.is_symbolic:
-        raise Unsupported("unfold of a 0-dim tensor or over symbolic sizes", kind="overlapping-view")
+        raise Unsupported("unfold of a 0-dim tensor or over symbolic sizes", kind="overlapping-memory")
     n, shape, strides = self.type.shape[d], self.type.shape, self.type.strides
     if size > n:
         raise RuntimeError(f"maximum size for tensor at dimension {d} is {n} but size is {size}")
@@ -359,7 +359,7 @@ def unfold(t, self, dimension, size, step):
     if step < size or count * step > n:
         # Windows that overlap, or the last of which ends before its gap: no slice of the input.
         if self.chain and self.base.input is None:
-            raise Unsupported("unfold of a view, with overlapping windows", "clone() it first, or use index_select", kind="overlapping-view")
+            raise Unsupported("unfold of a view, with overlapping windows", "clone() it first, or use index_select", kind="overlapping-memory")
         return as_strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
     b = t.builder
     start = b.next_id
@@ -376,17 +376,17 @@ def unfold(t, self, dimension, size, step):
 def as_strided(t, self, size, stride, storage_offset=None):
     base = self.base
     if self.is_conj:
-        raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="as_strided")
+        raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="overlapping-memory")
     attrs = {"size": tuple(size), "stride": tuple(stride), "offset": storage_offset}
     b = t.builder
     if base.input is not None:
         # A library call on the tensor itself, at run time: it knows its place in its storage, which may differ from call to call.
         if base.node is not base.input:
-            raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="as_strided")
+            raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="overlapping-memory")
         node = b.emit("as_strided", (self.node,), attrs)
         return t.view(self, (ViewStep(node),), node)
     if storage_offset is None and self.chain:
-        raise Unsupported("as_strided on a view", "use ordinary views", kind="as_strided")
+        raise Unsupported("as_strided on a view", "use ordinary views", kind="overlapping-memory")
     node = b.emit("as_strided", (base.node,), {**attrs, "offset": storage_offset or 0})
     handle = t.view(self, (), node)
     handle.chain = (ViewStep(node), *handle.chain[len(self.chain):])
@@ -395,7 +395,7 @@ def as_strided(t, self, size, stride, storage_offset=None):
 
 @op("as_strided_", "detach_", "rename_", "apply_", "map_", raw=True)
 def inplace_other(t, self, *args, **kwargs):
-    raise Unsupported("a tensor is changed in place in a way that is not known", "use the form without an underscore", kind="inplace-view")
+    raise Unsupported("a tensor is changed in place in a way that is not known", "use the form without an underscore", kind="mutating-op")
 
 
 def _inplace_view(name):
@@ -403,7 +403,7 @@ def _inplace_view(name):
 
     def run(t, self, *args, **kwargs):
         if self.base.input is not None:
-            raise Unsupported("an input's own shape is changed in place", "use the form without an underscore", kind="inplace-view")
+            raise Unsupported("an input's own shape is changed in place", "use the form without an underscore", kind="mutating-op")
         view = t.call_op(name, (self, *args), kwargs)
         for field, value in (("chain", view.chain), ("type", view.type), ("_node", view.node), ("_version", self.base.version)):
             t.set(self, field, value)

@@ -1,0 +1,94 @@
+"""The kinds of graph breaks: what each means and what to do about it. ``docs/graph_breaks.md`` is this table with examples.
+
+Every ``Unsupported`` names one of these kinds. Where it is raised without a hint of its own the kind's hint is given.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Reason(NamedTuple):
+    """``meaning``: one sentence. ``hint``: what the user can do about it."""
+
+    meaning: str
+    hint: str
+
+
+_OUTSIDE = "do it outside the compiled function"
+
+KINDS = {
+    # asked for
+    "graph-break": Reason("The program asked for a break with `jit.graph_break()`.", "remove the call of jit.graph_break()"),
+    "disabled": Reason("A function that is marked with `jit.disable` is called.", "the function is marked with jit.disable"),
+    # the values of tensors
+    "data-dependent-branch": Reason("Which way the program goes depends on the values of a tensor.",
+                                    "use torch.where, or move the branch out of the compiled function"),
+    "data-dependent-value": Reason("Python reads the values of a tensor.", "keep the computation in tensors, or do this outside the compiled function"),
+    "data-dependent-shape": Reason("The size of a result depends on the values of a tensor.", "use a form whose size is known, or keep it outside the compiled function"),
+    # tensors
+    "tensor-subclass": Reason("A tensor of a subclass of `torch.Tensor`.", "compile the function that works on plain tensors"),
+    "tensor-layout": Reason("A sparse, quantized or nested tensor.", "convert it to a dense tensor with to_dense() or dequantize() first"),
+    "lazy-conjugate": Reason("A tensor whose conjugate or negative bit is set: its values are the negative, or the conjugate, of what lies in memory.",
+                             "call resolve_conj() or resolve_neg() first"),
+    "device": Reason("A tensor on a device that is neither a CPU nor a CUDA GPU, or tensors on several devices in one operation.",
+                     "move all tensors to one CPU or CUDA device first"),
+    "functorch": Reason("The compiled function is called inside a transform of `torch.func`.", "compile the function that calls the transform in eager, or call it without one"),
+    "torch-mode": Reason("A mode that sees every operation (`TorchDispatchMode`, `TorchFunctionMode`) is active.", "compile without it"),
+    "large-constant": Reason("A tensor of more than 64 elements is made from Python numbers.", "make it once outside the compiled function"),
+    "tensor-attribute": Reason("An attribute or method of a tensor that shows its memory or how it was made.", _OUTSIDE),
+    "autograd": Reason("A change or a question about how gradients are recorded.", "call it outside the compiled function"),
+    "gradient": Reason("The call needs gradients.", "call it under torch.no_grad()"),
+    # operations of PyTorch
+    "unknown-function": Reason("A function of PyTorch that is not known, or is not known with these arguments.", "check the call against the documentation, or " + _OUTSIDE),
+    "torch-argument": Reason("A function of PyTorch is given an object that is no tensor, number or container of these.", "give it plain values, or " + _OUTSIDE),
+    "no-shape-rule": Reason("The shape of an operator's result is not known before it runs.", _OUTSIDE),
+    "mutating-op": Reason("An operation changes a tensor in a way that the graph cannot express.", "use the form that returns a new tensor"),
+    "out-argument": Reason("An `out=` that does not fit or is not supported for this operation.", "use the result instead of out=, or give out= the result's shape"),
+    "aliased-mutation": Reason("A tensor is changed that shares memory with another one.", "clone() one of them"),
+    "overlapping-memory": Reason("A view whose elements share memory, or one at offsets that are not known.", "clone() it first, or use ordinary views"),
+    "tensor-select": Reason("A view that a 0-dim tensor selected is a result, or is written to.", "select with an int, or clone() the selection"),
+    "autocast": Reason("An operation under `torch.autocast`.", "cast explicitly, or leave autocast outside of the compiled function"),
+    "global-state": Reason("A change of PyTorch's global settings.", "set it outside the compiled function"),
+    "numpy": Reason("A function or a value of NumPy.", "use torch, or " + _OUTSIDE),
+    "kernel": Reason("No kernel can be made for a part of the graph.", "run this part in eager, with jit.disable"),
+    # calls
+    "c-call": Reason("A function implemented in C that the compiler does not know.", "call it outside the compiled function, or on constants"),
+    "call": Reason("An object that cannot be called here is called.", _OUTSIDE),
+    "forbidden-call": Reason("A function whose effects reach beyond the program: files, threads, random state, PyTorch's own compiler.", _OUTSIDE),
+    "argument-error": Reason("The arguments of a call do not fit the function; eager code raises the error.", "check the call"),
+    "instantiate": Reason("An object of a class implemented in C is made.", "make the object outside the compiled function"),
+    "logging": Reason("A record is logged.", "log outside the compiled function"),
+    "warning": Reason("A warning is given.", "warn outside the compiled function"),
+    "import": Reason("A module is imported that is not loaded yet.", "import it at the top of the file"),
+    "frame-inspection": Reason("The program looks at the interpreter's frames.", _OUTSIDE),
+    "singledispatch": Reason("A `functools.singledispatch` function over abstract classes, or a `singledispatchmethod`.", "call the implementation directly, or use isinstance"),
+    "too-deep": Reason("Calls are nested too deeply.", "use a loop instead of recursion"),
+    "long-loop": Reason("A loop of Python is too long to be unrolled.", "use a tensor operation over a dimension, or keep the loop outside the compiled function"),
+    # Python objects
+    "attribute": Reason("An attribute that cannot be read, set or deleted here.", "read or set it outside the compiled function"),
+    "descriptor": Reason("An attribute is a descriptor that is implemented in C.", "call the method behind it, or use a property"),
+    "class-attribute": Reason("An attribute of a class is changed.", "change the class outside the compiled function, or use an attribute of the instance"),
+    "class-statement": Reason("A class is made.", "define the class outside the compiled function"),
+    "super": Reason("`super()` used in a way that is not known.", "call the method of the base class by the name of the class"),
+    "special-method": Reason("A built-in function or statement needs a special method that this object has not, or that is not known.", _OUTSIDE),
+    "operator": Reason("An operator on these two types.", "convert the operands first"),
+    "format": Reason("The text of an object that is no constant.", "make the text outside the compiled function"),
+    "not-constant": Reason("A value that is known only at run time is needed as a plain Python value.", "give it as a constant or as an argument"),
+    "identity": Reason("The identity of an object made while capturing is used as a number.", "compare with `is`"),
+    "unhashable": Reason("A key of a dict or an element of a set whose hash is not known before run time.", "use a str, a number or a tuple of these as key"),
+    "cell": Reason("A variable of an enclosing function that is unset, or that is deleted.", "assign the variable before the call"),
+    "iterate": Reason("Iteration over an object that cannot be unrolled.", "make a list of it first"),
+    "opaque-container": Reason("The contents of a container or iterator from outside cannot be guarded.", "pass a list, tuple or dict"),
+    "iterator-position": Reason("An iterator is further on at each call.", "pass the element, and call next() outside the compiled function"),
+    "iterator-escapes": Reason("A generator or iterator is in the midst of its work where the captured region ends.", "use it up before the break, or make a list of it"),
+    "rebuild": Reason("An object cannot be made again after the captured region.", "return or store plain containers and objects"),
+    "opcode": Reason("An instruction or statement of Python that is not supported.", "move the statement to a function outside the compiled one"),
+    # whole functions
+    "raises": Reason("The program raises an exception; eager code raises it, with its traceback.", "nothing needs to be done if the exception is wanted"),
+    "generator-target": Reason("The compiled function is itself a generator or a coroutine.", "compile what it calls"),
+    "async": Reason("An `async` function is called.", "await it outside the compiled function"),
+    "not-resumable": Reason("A break at a place from which the function cannot go on: the function runs in eager.", "avoid the break that is recorded before this one"),
+    "python-version": Reason("This version of Python is not supported.", "use Python 3.11 or 3.12"),
+    "internal": Reason("The compiler failed on this step.", "report it with the text of the error; jit.disable on the function avoids it"),
+}

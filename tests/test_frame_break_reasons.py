@@ -1,0 +1,642 @@
+"""Every kind of graph break: a program in which it happens, its record, and that results stay those of eager.
+
+The record of a break must name the line marked ``# here``. The kinds in the source, in ``jit.reasons.KINDS`` and in
+``docs/graph_breaks.md`` must be the same.
+"""
+
+import array
+import ast
+import ctypes
+import dataclasses
+import functools
+import inspect
+import logging
+import math
+import re
+import sys
+import types
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from frame_harness import observe, same
+from torch.overrides import TorchFunctionMode
+
+import jit
+from jit.backends import BACKENDS
+from jit.codegen import lower
+from jit.frame import decode, dispatch
+from jit.graph import registry
+from jit.reasons import KINDS
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = {}
+
+
+class Program:
+    """A function, how its arguments are made, and how it is called: ``call(fn, *args)``."""
+
+    def __init__(self, fn, arguments, call, whole, others):
+        self.fn, self.arguments, self.call, self.whole, self.others = fn, arguments, call, whole, others
+        self.file = inspect.getsourcefile(fn)
+        lines, first = inspect.getsourcelines(fn)
+        marked = [first + k for k, line in enumerate(lines) if line.rstrip().endswith("# here")]
+        assert len(marked) == 1, f"{fn.__name__} marks {len(marked)} lines"
+        self.line = marked[0]
+
+
+def breaks(kind, *arguments, call=None, whole=False, others=()):
+    """Register the program below as one that breaks with this kind.
+
+    Args:
+        arguments: functions that make its arguments; the default is one tensor of 4 floats.
+        whole: the function as a whole runs in eager.
+        others: kinds that are recorded besides.
+    """
+
+    def register(fn):
+        made = arguments or (lambda: torch.arange(4.0),)
+        PROGRAMS[kind] = Program(fn, lambda: tuple(make() for make in made), call or (lambda fn, *args: fn(*args)), whole, others)
+        return fn
+
+    return register
+
+
+def ones():
+    return torch.ones(4)
+
+
+# -- asked for
+
+
+@breaks("graph-break")
+def _(x):
+    y = x + 1
+    jit.graph_break("here it goes")  # here
+    return y * 2
+
+
+@jit.disable
+def left_alone(x):
+    return x + 1
+
+
+@breaks("disabled")
+def _(x):
+    return left_alone(x * 2) - 1  # here
+
+
+# -- the values of tensors
+
+
+@breaks("data-dependent-branch")
+def _(x):
+    if x.sum() > 3:  # here
+        return x + 1
+    return x - 1
+
+
+@breaks("data-dependent-value")
+def _(x):
+    return x * x.sum().item()  # here
+
+
+@breaks("data-dependent-shape")
+def _(x):
+    return x[x > 1] * 2  # here
+
+
+# -- tensors
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+@breaks("tensor-subclass", lambda: ones().as_subclass(Marked))
+def _(x):
+    return x.as_subclass(torch.Tensor) + 1  # here
+
+
+@breaks("tensor-layout", lambda: [torch.eye(3).to_sparse()])
+def _(p):
+    return p.pop().to_dense() + 1  # here
+
+
+@breaks("lazy-conjugate", lambda: [torch.ones(3, dtype=torch.complex64).conj()])
+def _(p):
+    return p.pop().resolve_conj().abs() + 1  # here
+
+
+@breaks("device")
+def _(x):
+    torch.zeros(4, device="meta")  # here
+    return x + 1
+
+
+@breaks("functorch", call=lambda fn, x: torch.vmap(fn)(x))
+def _(x):
+    return x + 1  # here
+
+
+class Counting(TorchFunctionMode):
+    def __torch_function__(self, fn, kinds, args=(), kwargs=None):
+        return fn(*args, **(kwargs or {}))
+
+
+def under_a_mode(fn, x):
+    with Counting():
+        return fn(x)
+
+
+@breaks("torch-mode", call=under_a_mode, whole=True)  # here
+def _(x):
+    return x + 1
+
+
+@breaks("large-constant")
+def _(x):
+    return torch.tensor([float(i) for i in range(100)]).sum() + x  # here
+
+
+@breaks("tensor-attribute")
+def _(x):
+    return x[1:].storage_offset() + x  # here
+
+
+@breaks("autograd")
+def _(x):
+    return x.requires_grad_().requires_grad  # here
+
+
+@breaks("gradient", lambda: torch.ones(3, requires_grad=True), call=lambda fn, x: torch.enable_grad()(fn)(x), whole=True)
+def _(x):
+    return x * 2  # here
+
+
+# -- operations of PyTorch
+
+
+@breaks("unknown-function")
+def _(x):
+    return x.is_set_to(x), x + 1  # here
+
+
+@breaks("torch-argument")
+def _(x):
+    return x.apply_(lambda v: v + 1) * 2  # here
+
+
+@breaks("no-shape-rule")
+def _(x):
+    return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255) + 1  # here
+
+
+@breaks("mutating-op")
+def _(x):
+    x.unsqueeze_(0)  # here
+    return x + 1
+
+
+@breaks("out-argument", ones, ones)
+def _(x, y):
+    return torch.norm(x, dim=0, out=y)  # here
+
+
+def pair():
+    a = torch.ones(4)
+    return [a, a[1:]]
+
+
+@breaks("aliased-mutation", pair)
+def _(p):
+    a, b = p
+    a.add_(1)
+    return a + 1, b * 2  # here
+
+
+@breaks("overlapping-memory")
+def _(x):
+    x.add_(1)
+    return x.as_strided((2, 2), (1, 1)) + 1  # here
+
+
+@breaks("tensor-select", ones, lambda: torch.tensor(2), whole=True)
+def _(x, i):
+    return x[i]  # here
+
+
+@breaks("autocast", call=lambda fn, x: torch.autocast("cpu")(fn)(x))
+def _(x):
+    return x @ x  # here
+
+
+@breaks("global-state")
+def _(x):
+    torch.manual_seed(0)  # here
+    return torch.rand(4) + x
+
+
+@breaks("numpy")
+def _(x):
+    return numpy.sin(x) + 1  # here
+
+
+def with_rule(table, name, value, fn, x):
+    """``fn(x)`` while an entry of one of the compiler's tables is another, or is missing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(table, name, value) if value is not None else patch.delitem(table, name)
+        return fn(x)
+
+
+@breaks("kernel", call=lambda fn, x: with_rule(lower.LOWER, "erf", None, fn, x), whole=True)
+def _(x):
+    return torch.erf(x)  # here
+
+
+def faulty(*args, **kwargs):
+    raise AttributeError("a fault in a rule")
+
+
+@breaks("internal", call=lambda fn, x: with_rule(registry.OPS, "frac", dataclasses.replace(registry.OPS["frac"], fn=faulty), fn, x))
+def _(x):
+    return torch.frac(x) + 1  # here
+
+
+# -- calls
+
+
+@breaks("c-call")
+def _(x):
+    return x * zlib.crc32(b"text")  # here
+
+
+@breaks("call")
+def _(x):
+    try:
+        return x()  # here
+    except TypeError as error:
+        return str(error)
+
+
+@breaks("forbidden-call")
+def _(x):
+    print("text")  # here
+    return x + 1
+
+
+@breaks("argument-error")
+def _(x):
+    try:
+        return max(*5)  # here
+    except TypeError as error:
+        return str(error)
+
+
+@breaks("instantiate", others=("c-call",))
+def _(x):
+    return x + array.array("d", [1.0])[0]  # here
+
+
+LOGGER = logging.getLogger("program")
+LOGGER.isEnabledFor(logging.WARNING)
+
+
+@breaks("logging")
+def _(x):
+    LOGGER.warning("text")  # here
+    return x + 1
+
+
+@breaks("warning", call=lambda fn, x: warned(fn, x))
+def _(x):
+    warnings.warn("text")  # here
+    return x + 1
+
+
+def warned(fn, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fn(x)
+
+
+def unloaded(fn, x):
+    sys.modules.pop("colorsys", None)
+    return fn(x)
+
+
+@breaks("import", call=unloaded)
+def _(x):
+    import colorsys  # here
+
+    return x + colorsys.rgb_to_hsv(1.0, 0.0, 0.0)[1]
+
+
+@breaks("frame-inspection")
+def _(x):
+    return x + (len(inspect.stack()) > 0)  # here
+
+
+class Shapes:
+    @functools.singledispatchmethod
+    def area(self, x):
+        return x
+
+
+@breaks("singledispatch", ones, Shapes)
+def _(x, shapes):
+    return shapes.area(x) + 1  # here
+
+
+@breaks("too-deep")
+def _(x):
+    def down(n):
+        return down(n - 1) if n else x  # here
+
+    return down(300) + 1
+
+
+@breaks("long-loop")
+def _(x):
+    return x + max(iter(range(100_001)))  # here
+
+
+# -- Python objects
+
+
+class Plain:
+    pass
+
+
+@breaks("attribute", ones, Plain)
+def _(x, p):
+    return x + len(dir(p))  # here
+
+
+class Pair(ctypes.Structure):
+    _fields_ = [("a", ctypes.c_int), ("b", ctypes.c_int)]
+
+
+@breaks("descriptor", ones, lambda: Pair(1, 2))
+def _(x, p):
+    return x + p.a  # here
+
+
+class Counter:
+    total = 0
+
+
+MODULE = torch.nn.Linear(1, 1)
+
+
+@breaks("class-attribute")
+def _(x):
+    Counter.total = MODULE  # here
+    return x * 2
+
+
+@breaks("class-statement")
+def _(x):
+    class Local:  # here
+        n = 3
+
+    return x + Local.n
+
+
+class Base:
+    def go(self, x):
+        return x + 1
+
+
+class Derived(Base):
+    def go(self, x):
+        return x - 1
+
+
+@breaks("super")
+def _(x):
+    return x + (super(Derived) is not None)  # here
+
+
+@breaks("special-method")
+def _(x):
+    try:
+        return slice(0, 1)[0]  # here
+    except TypeError as error:
+        return str(error)
+
+
+@breaks("operator")
+def _(x):
+    try:
+        return x.sum < 3  # here
+    except TypeError as error:
+        return str(error)
+
+
+PLAIN = Plain()
+
+
+@breaks("format")
+def _(x):
+    return str(PLAIN), x + 1  # here
+
+
+class Half:
+    def __float__(self):
+        return 0.5
+
+
+@breaks("not-constant", ones, Half)
+def _(x, half):
+    return x + math.sqrt(half)  # here
+
+
+@breaks("identity")
+def _(x):
+    return ((x + 1).__hash__() == 1) * x  # here
+
+
+class Key(tuple):
+    def __hash__(self):
+        return 3
+
+
+@breaks("unhashable")
+def _(x):
+    return {Key((1,)): x}  # here
+
+
+def unset_cell():
+    def program(x):
+        try:
+            return x + later  # here
+        except NameError as error:
+            return str(error)
+
+    if not unset_cell:
+        later = 1
+    return program
+
+
+breaks("cell", others=("not-resumable",))(unset_cell())
+
+
+@breaks("iterate")
+def _(x):
+    return [v + 1 for v in reversed(x)]  # here
+
+
+@breaks("opaque-container", ones, lambda: types.MappingProxyType({"a": 1}), whole=True)  # here
+def _(x, m):
+    return x + m["a"]
+
+
+@breaks("iterator-position", ones, lambda: iter(range(9)), call=lambda fn, x, it: [fn(x, it) for _ in range(6)])
+def _(x, it):
+    return x + next(it)  # here
+
+
+def in_a_handler(x):
+    try:
+        raise ValueError
+    except ValueError:
+        yield x + 1
+    yield x * 2
+
+
+@breaks("iterator-escapes", whole=True)
+def _(x):
+    g = in_a_handler(x)
+    next(g)
+    return g  # here
+
+
+@breaks("rebuild", ones, Derived, whole=True)
+def _(x, d):
+    return super(Derived, d)  # here
+
+
+# -- statements and whole functions
+
+
+@breaks("opcode")
+def _(x):
+    try:
+        raise ExceptionGroup("several", [ValueError("v")])
+    except* ValueError:  # here
+        x = x + 1
+    return x
+
+
+@breaks("raises", whole=True)
+def _(x):
+    raise ValueError("v")  # here
+
+
+@breaks("generator-target", call=lambda fn, x: list(fn(x)), whole=True)  # here
+def _(x):
+    yield x + 1
+
+
+async def later(x):
+    return x + 1
+
+
+@breaks("async", others=("c-call",))
+def _(x):
+    later(x).close()  # here
+    return x + 1
+
+
+@breaks("not-resumable", others=("forbidden-call",), whole=True)
+def _(x):
+    return eval("x + 1")  # here
+
+
+@breaks("python-version", call=lambda fn, x: with_no_table(fn, x), whole=True)  # here
+def _(x):
+    return x + 1
+
+
+def with_no_table(fn, x):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "_TABLE", None)
+        return fn(x)
+
+
+# -- the tests
+
+
+def sources():
+    return [(path, ast.parse(path.read_text())) for path in sorted((ROOT / "jit").rglob("*.py"))]
+
+
+def raised():
+    """(file and line, kind or None) of each ``Unsupported(...)``, ``NeedsEager(...)`` and ``super().__init__(..., kind=...)`` of a subclass."""
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            kind = next((k.value for k in node.keywords if k.arg == "kind"), None)
+            if name in ("Unsupported", "NeedsEager") or name == "__init__" and kind is not None:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", kind.value if isinstance(kind, ast.Constant) else None
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_reason(kind):
+    program = PROGRAMS[kind]
+    jit.reset()
+    with torch.no_grad():
+        captures = []
+        watched = dispatch.make_dispatcher(program.fn, dispatch.Settings(BACKENDS["jit"], on_capture=captures.append))
+        observe(lambda *args: program.call(watched, *args), program.arguments())
+        records = [record for captured in captures for record in captured.breaks]
+        assert sorted({r.kind for r in records}) == sorted({kind, *program.others}), "\n".join(map(str, records))
+        record = next(r for r in records if r.kind == kind)
+        assert (record.file, record.line) == (program.file, program.line), str(record)
+        assert record.why and record.hint and record.whole_frame == program.whole and re.fullmatch("[0-9a-f]{8}", record.id)
+        assert f"[{kind}]" in str(record) and record.hint in str(record)
+        compiled = jit.compile(program.fn)
+        for _ in range(2):
+            want = observe(lambda *args: program.call(program.fn, *args), program.arguments())
+            got = observe(lambda *args: program.call(compiled, *args), program.arguments())
+            assert want[1:3] == got[1:3]
+            same((want[0], want[3]), (got[0], got[3]))
+
+
+def test_the_id_is_stable():
+    def f(x):
+        jit.graph_break()
+        return x
+
+    first, second = (jit.explain(f)(torch.ones(2)).break_reasons[0] for _ in range(2))
+    assert first == second and first.id == second.id
+
+
+def test_every_kind_is_in_the_table_and_raised():
+    found = list(raised())
+    assert not [where for where, kind in found if kind is None], "without a kind"
+    assert {kind for _, kind in found} == set(KINDS)
+
+
+def test_every_kind_has_a_program():
+    assert set(PROGRAMS) == set(KINDS)
+
+
+def test_hints_end_as_they_should():
+    for kind, reason in KINDS.items():
+        assert re.fullmatch("[a-z]+(-[a-z]+)*", kind)
+        assert reason.meaning.endswith(".") and reason.hint and not reason.hint.endswith("."), kind
+
+
+def test_the_page_has_every_kind():
+    page = (ROOT / "docs" / "graph_breaks.md").read_text().split("## The kinds")[1]
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page, re.M))
+    assert list(rows) == list(KINDS)
+    for kind, reason in KINDS.items():
+        assert rows[kind] == f"{reason.meaning} | {reason.hint}", kind
