@@ -120,11 +120,12 @@ _overloads: dict[str, list[Overload]] = {}
 
 
 def overloads(name: str) -> list[Overload]:
-    """The functional overloads of ``aten::name``; empty when there is none."""
+    """The functional overloads of ``aten::name``, or of ``name`` with its own namespace; empty when there is none."""
     found = _overloads.get(name)
     if found is None:
         found = []
-        packet = getattr(torch.ops.aten, name, None) if "::" not in name else None
+        namespace, _, plain = name.rpartition("::")
+        packet = getattr(getattr(torch.ops, namespace or "aten"), plain, None)
         if packet is not None:
             for o in packet.overloads():
                 op = getattr(packet, o)
@@ -288,7 +289,7 @@ def _run_meta(o: Overload, values):
 
 
 # Operators without a meta kernel whose result sizes follow from the argument sizes: typed by a run on zeros.
-SHAPES_BY_RUN = frozenset("combinations corrcoef cov geqrf histogram ctc_loss".split())
+SHAPES_BY_RUN = frozenset("_grouped_mm combinations corrcoef cov geqrf histogram ctc_loss".split())
 
 
 def _run_zeros(o: Overload, values):

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import bisect
 import collections
+import copyreg
 import functools
 import heapq
 
-from ..tables import on_call
+from ...errors import Unsupported
+from ..tables import on_call, on_method
+from ..values.constant import Constant
+from ..values.containers import DictValue, ListValue, SetValue
+from ..values.objects import ObjectValue
 
 
 def stands_for(*c_functions):
@@ -198,3 +203,49 @@ def insort_left(a, x, lo=0, hi=None, *, key=None):
 @stands_for(bisect.insort_right)
 def insort_right(a, x, lo=0, hi=None, *, key=None):
     a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+def _reduced(obj):
+    cls = type(obj)
+    arguments = obj.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
+    return copyreg.__newobj__, (cls, *arguments), obj.__getstate__(), None, None
+
+
+def _reduced_list(obj):
+    return copyreg.__newobj__, (type(obj),), obj.__getstate__(), iter(obj), None
+
+
+def _reduced_dict(obj):
+    return copyreg.__newobj__, (type(obj),), obj.__getstate__(), None, iter(obj.items())
+
+
+def _reduced_set(obj):
+    return type(obj), (list(obj),), obj.__getstate__()
+
+
+def _reduced_by_class(obj):
+    return obj.__reduce__()
+
+
+_REDUCED = {ObjectValue: _reduced, ListValue: _reduced_list, DictValue: _reduced_dict, SetValue: _reduced_set}
+
+
+@on_method((object, "__reduce_ex__"))
+def reduce_ex(s, value, args, kwargs):
+    """How copies and pickles of an object are made, for protocol 2 and later: its class, its instance dictionary as the state, its elements."""
+    cls = value.pytype(s)
+    fn = _REDUCED.get(type(value))
+    if value.user_special(s, "__reduce__"):
+        fn = _reduced_by_class
+    elif s.class_lookup(cls, "__reduce__")[1] not in (object.__reduce__, set.__reduce__, frozenset.__reduce__, collections.OrderedDict.__reduce__):
+        fn = None
+    if fn is None or issubclass(cls, BaseException) or hasattr(cls, "__getnewargs_ex__") or not args or args[0].const(s) < 2:
+        raise Unsupported(f"the reduced form of {value.describe()}", kind="reduce")
+    return s.inline(s.wrap_raw(fn), [value], {})
+
+
+@on_method((object, "__getstate__"))
+def getstate(s, value, args, kwargs):
+    if copyreg._slotnames(value.pytype(s)):
+        raise Unsupported(f"the state of {value.describe()}", kind="reduce")
+    return value.getattr(s, "__dict__") if value.has_own_dict() else Constant(None)

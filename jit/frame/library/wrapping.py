@@ -31,15 +31,22 @@ wrapper(types.CellType)(lambda s, obj, source: CellValue(real=obj, source=source
 wrapper(range)(lambda s, obj, source: RangeValue(obj, source))
 
 
+# What ``__self__`` of a C function may be without making it a method: its module or class, or the record that pybind11 keeps of it.
+_NOT_OWNERS = (types.ModuleType, type, type(torch._C._get_operation_overload.__self__))
+
+
 @wrapper(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
          types.ClassMethodDescriptorType)
 def wrap_builtin(s, obj, source):
     owner = getattr(obj, "__self__", None)
-    if isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType)) and owner is not None and not isinstance(owner, (types.ModuleType, type)):
+    if isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType)) and owner is not None and not isinstance(owner, _NOT_OWNERS):
         if obj not in s.tables.calls and not s.tracer.supports(obj):
             holder = s.wrap(owner, src.GetAttr(source, "__self__") if source is not None else None)
             return holder.getattr(s, obj.__name__)
     return BuiltinValue(obj, source)
+
+
+wrapper(torch._ops.OpOverload, torch._ops.OpOverloadPacket)(lambda s, obj, source: BuiltinValue(obj, source))
 
 
 @wrapper(types.MethodType)

@@ -1,0 +1,38 @@
+"""Regular expressions on constant text: run for real while capturing."""
+
+from __future__ import annotations
+
+import re
+
+from ...errors import Unsupported
+from .. import source as src
+from ..tables import on_function, on_method
+from ..values.base import Raised
+
+
+def _result(s, value):
+    if isinstance(value, (re.Pattern, re.Match)):
+        return s.wrap(value, src.Const(value, type(value).__name__.lower()))
+    return s.from_python(value)
+
+
+def _run(s, fn, args, kwargs):
+    given = [*args, *kwargs.values()]
+    real = [a.obj if isinstance(getattr(a, "obj", None), re.Pattern) else a.const(s) for a in given]
+    for value, a in zip(real, given):
+        if isinstance(value, re.Pattern):
+            a.pin(s)
+        elif callable(value):
+            raise Unsupported("a regular expression with a function as its replacement", kind="regular-expression")
+    try:
+        return _result(s, fn(*real[:len(args)], **dict(zip(kwargs, real[len(args):]))))
+    except Exception as error:
+        raise Raised(s.exception(error)) from None
+
+
+for _fn in (re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn):
+    on_function(_fn)(lambda s, args, kwargs, fn=_fn: _run(s, fn, args, kwargs))
+
+for _cls, _names in ((re.Pattern, "findall fullmatch match search split sub subn"), (re.Match, "end group groupdict groups span start __getitem__")):
+    for _name in _names.split():
+        on_method((_cls, _name))(lambda s, value, args, kwargs, name=_name: _run(s, getattr(value.pin(s), name), args, kwargs))

@@ -1,0 +1,103 @@
+"""C functions of the library: copies of objects, regular expressions, operators of torch.library. Each program is captured whole."""
+
+import collections
+import copy
+import re
+
+import torch
+from frame_harness import Cases
+
+import jit
+
+cases = Cases()
+DIGITS = re.compile(r"(\d+)b")
+
+
+class Settings:
+    def __init__(self):
+        self.size, self.names, self.kinds, self.dtype, self.me = 1, ["a", "b"], {"x"}, torch.float32, self
+        self.nested = collections.OrderedDict(deep={"list": [1, 2]})
+
+
+class WithState(Settings):
+    def __getstate__(self):
+        return {k: v for k, v in self.__dict__.items() if k != "names"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.names = "restored"
+
+
+class Reduced:
+    def __init__(self, n):
+        self.n = n
+
+    def __reduce__(self):
+        return Reduced, (self.n + 1,)
+
+
+class Row(list):
+    pass
+
+
+SETTINGS, WITH_STATE, ROW = Settings(), WithState(), Row([1, [2]])
+ROW.name = "row"
+
+
+@cases()
+def deep_copies(x):
+    made = copy.deepcopy(SETTINGS)
+    made.nested["deep"]["list"].append(3)
+    made.kinds.add("y")
+    return made, made.me is made, made.nested is SETTINGS.nested, SETTINGS.nested, x + made.size
+
+
+@cases()
+def copies_by_state(x):
+    a, b, c = copy.deepcopy(WITH_STATE), copy.copy(SETTINGS), copy.deepcopy(Reduced(4))
+    return a.names, a.size, b.names is SETTINGS.names, c.n, x
+
+
+@cases()
+def copies_share(x):
+    first, second, row = copy.deepcopy([SETTINGS, SETTINGS, ROW])
+    return first is second, type(row).__name__, row.name, list(row), row[1] is ROW[1], x
+
+
+@cases()
+def regular_expressions(x):
+    m, n = re.match(r"(a+)(\d)", "aaa3"), DIGITS.search("xx 12b")
+    return (re.sub("[-_.]+", "_", "a-.b"), m.group(1), m[2], n.span(), DIGITS.sub("Q", "1b2b"), re.match("x", "y") is None, x + int(m.group(2)),
+            DIGITS.findall("1b3b"), bool(m), re.compile("a.c").fullmatch("abc").group(), re.split(",", "a,b"))
+
+
+@cases()
+def regular_expression_error(x):
+    return re.compile("(")
+
+
+test_library = cases.test()
+
+
+@torch.library.custom_op("jit_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+    return x * factor
+
+
+scaled.register_fake(lambda x, factor=2.0: torch.empty_like(x))
+scaled.register_autograd(lambda ctx, grad: (grad * ctx.factor, None), setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]))
+
+
+def test_operators_of_a_library():
+    def program(x):
+        return torch.ops.jit_tests.scaled(x + 1) * 3 + torch.ops.jit_tests.scaled.default(x, 0.5) + scaled(x, 4.0)
+
+    for backend in ("eager", None):
+        compiled = jit.compile(program, fullgraph=True, backend=backend)
+        ours, theirs = torch.arange(6.0).requires_grad_(), torch.arange(6.0).requires_grad_()
+        for _ in range(2):
+            ours.grad = theirs.grad = None
+            compiled(ours).square().sum().backward()
+            program(theirs).square().sum().backward()
+            torch.testing.assert_close(ours.grad, theirs.grad)
+            torch.testing.assert_close(compiled(ours.detach()), program(ours.detach()))
