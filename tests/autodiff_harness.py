@@ -12,8 +12,8 @@ from jit.graph.verify import verify
 
 
 def halves(fn, *inputs, dynamic=False):
-    """(traced graph, tangent positions, Halves), each verified. Inputs that require grad are differentiated."""
-    graph, _, _ = trace(fn, *clone_inputs(inputs), dynamic=dynamic, differentiated=True)
+    """(traced graph, tangent positions, Halves, captured tensors), each verified. Inputs that require grad are differentiated."""
+    graph, _, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic, differentiated=True)
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     wrt = [i for i, x in enumerate(tensors) if x.requires_grad]
     tangents = carrying_outputs(graph, wrt)
@@ -24,7 +24,7 @@ def halves(fn, *inputs, dynamic=False):
     result = partition(joint)
     verify(result.forward)
     verify(result.backward)
-    return graph, tangents, result
+    return graph, tangents, result, tracer.captured
 
 
 def sizes_of(graph, names, tensors):
@@ -39,7 +39,7 @@ def sizes_of(graph, names, tensors):
 
 def check_grad(fn, *inputs, dynamic=False, rtol=1e-7, atol=1e-7, seed=0, run=evaluate):
     """Assert that outputs, mutations and gradients are eager's. Returns the Halves. ``run(graph, tensors, sizes)`` gives a graph's returned outputs."""
-    graph, tangents, result = halves(fn, *inputs, dynamic=dynamic)
+    graph, tangents, result, captured = halves(fn, *inputs, dynamic=dynamic)
     eager, mine = clone_inputs(inputs), [x.detach() if isinstance(x, torch.Tensor) else x for x in clone_inputs(inputs)]
     torch.manual_seed(seed)
     outs = [o for o in flatten(fn(*eager)) if isinstance(o, torch.Tensor)]
@@ -47,7 +47,7 @@ def check_grad(fn, *inputs, dynamic=False, rtol=1e-7, atol=1e-7, seed=0, run=eva
     given = [torch.randn_like(outs[k]) for k in tangents]
     sources = [x for x in eager if isinstance(x, torch.Tensor) and x.requires_grad]
     want = torch.autograd.grad([outs[k] for k in tangents], sources, given, allow_unused=True) if tangents else [None] * len(sources)
-    tensors = [x for x in mine if isinstance(x, torch.Tensor)]
+    tensors = [*(x for x in mine if isinstance(x, torch.Tensor)), *captured]
     torch.manual_seed(seed)
     values = run(result.forward, tensors, sizes_of(graph, unbound_symbols(result.forward), tensors))
     returned = sum(o.mutates is None for o in graph.outputs)

@@ -42,3 +42,8 @@ def test_qkv_slices_join():
 def test_gradients_that_share_memory_are_separate():
     r = check_grad(lambda x, y: x + y.t(), leaf(3, 3), leaf(3, 3))
     assert len({o.node for o in r.backward.outputs}) == 2
+
+
+def test_gradients_know_their_tangents():
+    r = check_grad(lambda x, y: (x * y, x.exp(), y.round()), leaf(3), leaf(3))
+    assert r.depends == ((0, 1), (0, 2))

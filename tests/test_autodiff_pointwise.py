@@ -127,7 +127,7 @@ def test_bfloat16_is_as_exact_as_eager(fn):
     from jit.graph.interpret import evaluate
 
     leafed = x.clone().requires_grad_()
-    graph, _, h = halves(lambda t: fn(t, 1), leafed)
+    graph, _, h, _ = halves(lambda t: fn(t, 1), leafed)
     values = evaluate(h.forward, [x])
     saved = [x if kind == "input" else values[i] if kind == "output" else values[len(graph.outputs) + i] for kind, i in h.saved]
     mine = evaluate(h.backward, [*saved, g])[0]

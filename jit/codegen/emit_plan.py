@@ -147,7 +147,7 @@ class _PlanWriter:
         else:
             outs = [self.p.storages[node].slot]
         expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides)) for t, o in zip(types, outs)]
-        return tuple(o if o is not None else self.p.new_slot() for o in outs), tuple(expect)
+        return tuple(o if o is not None or t is None else self.p.new_slot() for o, t in zip(outs, types)), tuple(expect)
 
     def arguments(self, target, overload, given, node) -> tuple:
         """Argument records of an operator, one for each argument of its schema."""
@@ -241,7 +241,8 @@ def slots_of(step):
     if kind in ("cpu", "gpu"):
         return step[2]
     if kind in ("aten", "vjp"):
-        found = list(step[4]) if kind == "aten" else [*step[4], *(s for s in step[5] if s is not None), *step[6]]
+        outs = step[4] if kind == "aten" else (*step[4], *step[5], *step[6])
+        found = [s for s in outs if s is not None]
         stack = list(step[3])
         while stack:
             a = stack.pop()

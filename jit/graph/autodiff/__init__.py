@@ -6,7 +6,16 @@ with PyTorch's autograd on (``replay``). Differentiate a graph as it was traced,
 
 from __future__ import annotations
 
-from jit.graph.autodiff import composites, vjps_contractions, vjps_pointwise, vjps_reductions, vjps_views  # noqa: F401  (they fill the tables)
+from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
+    attention,
+    composites,
+    dropout,
+    vjps_contractions,
+    vjps_library,
+    vjps_pointwise,
+    vjps_reductions,
+    vjps_views,
+)
 from jit.graph.autodiff.partition import Halves, partition
 from jit.graph.autodiff.reverse import Joint, carrying_outputs, differentiate, tangent_type
 

@@ -30,6 +30,7 @@ class Halves:
         backward: inputs are the saved values in the order of ``saved``, then the tangents; outputs are the gradients that are not None, in order.
         saved: for each saved input of the backward ("input", i), ("output", j) or ("extra", k).
         grads: for each differentiable input the position of its gradient among the backward's outputs, or None.
+        depends: for each differentiable input the positions, in order of the tangents, of those that its gradient depends on.
         symbols: names of the size symbols that the backward needs and cannot read off its inputs.
     """
 
@@ -38,6 +39,7 @@ class Halves:
     saved: tuple
     grads: tuple
     symbols: tuple
+    depends: tuple
 
 
 def partition(joint: Joint) -> Halves:
@@ -87,7 +89,7 @@ def partition(joint: Joint) -> Halves:
     results = [Output(backward.new[o.node]) for o in gradients]
     second = Graph([backward.new[n] for n in entries], backward.nodes, results, graph.env)
     grads = tuple(None if p is None else p - joint.n_outputs for p in joint.grads)
-    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second, tuple(saved), grads, tuple(unbound_symbols(second)))
+    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second, tuple(saved), grads, tuple(unbound_symbols(second)), joint.depends)
 
 
 class _Copy:

@@ -26,6 +26,7 @@ class Joint:
             shape and dtype, and the strides of ``torch.empty_like`` of it.
         wrt: the positions of the primals that gradients are taken with respect to, in order.
         grads: for each of ``wrt`` the position of its gradient among the joint graph's outputs; None where nothing that has a tangent depends on it.
+        depends: for each of ``wrt`` the positions in ``tangents`` of the outputs that it reaches.
     """
 
     graph: Graph
@@ -34,6 +35,7 @@ class Joint:
     tangents: tuple
     wrt: tuple
     grads: tuple
+    depends: tuple
 
 
 def tangent_type(t: TensorType) -> TensorType:
@@ -71,7 +73,7 @@ class _Reverse:
         self.graph, self.wrt, self.tangents = graph, wrt, tangents
         self.b = GradBuilder(graph.env)
         self.new: dict = {}
-        self.carries: set = set()
+        self.carries = self.b.carries
         self.found: dict = {}      # node -> its gradient's contributions, in the order of discovery
         self.slices: dict = {}     # node -> [(dim, start, length, gradient)] of slices of it
         self.touched: set = set()  # nodes whose gradient is defined, be it zero
@@ -107,7 +109,20 @@ class _Reverse:
         from jit.graph.passes.gradients import without_gradients
 
         eliminate_dead_nodes(without_gradients(joint))
-        return Joint(joint, len(inputs), len(primal_outputs), self.tangents, self.wrt, tuple(grads))
+        return Joint(joint, len(inputs), len(primal_outputs), self.tangents, self.wrt, tuple(grads), self.depends(inputs, primal_nodes, primal_outputs))
+
+    def depends(self, inputs, primal_nodes, primal_outputs) -> tuple:
+        """For each input of ``wrt``, which tangents its gradient depends on."""
+        reached = {n: 0 for n in primal_nodes}  # node -> bits of the inputs that reach it
+        for k, position in enumerate(self.wrt):
+            reached[inputs[position]] = 1 << k
+        for n in primal_nodes:
+            if n in self.carries:
+                for i in n.inputs:
+                    if i in self.carries:
+                        reached[n] |= reached[i]
+        ends = [reached[primal_outputs[p].node] for p in self.tangents]
+        return tuple(tuple(t for t, bits in enumerate(ends) if bits >> k & 1) for k in range(len(self.wrt)))
 
     def copy_primals(self):
         """The primal graph in the new one, with the forms that training needs."""
@@ -230,6 +245,13 @@ class _Reverse:
         pairs = NotImplemented if whole is None else whole(b, node, g)
         if pairs is not NotImplemented:
             for i, value in pairs:
+                self.add(i, value)
+            return
+        if node.op == "as_strided":
+            from jit.graph.autodiff.replay import replay_call
+
+            args = (Ref(0), node.attrs["size"], node.attrs["stride"], node.attrs["offset"])
+            for i, value in replay_call(b, "aten::as_strided", "", args, node.inputs, g, self.carries):
                 self.add(i, value)
             return
         rule = VJPS.get(node.op)

@@ -54,10 +54,11 @@ def is_one(size) -> bool:
 
 
 class GradBuilder(Builder):
-    """A Builder with what gradient rules need."""
+    """A Builder with what gradient rules need. ``carries`` are the nodes whose gradient is wanted."""
 
     def __init__(self, env):
         super().__init__(env)
+        self.carries: set = set()
         self._results: dict = {}
 
     def zeros(self, t: TensorType) -> Node:
@@ -81,6 +82,9 @@ class GradBuilder(Builder):
             if r is not None:
                 self.note_result(r)
         return node_or_results
+
+    def pad(self, x: Node, pads, value=0) -> Node:
+        return x if all(type(p) is int and p == 0 for pair in pads for p in pair) else super().pad(x, pads, value)
 
     def sum_to(self, g: Node, shape) -> Node:
         """``g`` summed over what broadcasting from ``shape`` added."""

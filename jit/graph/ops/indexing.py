@@ -278,7 +278,7 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
     b.marked(node, "embedding")
     if b.recording and padding_idx >= 0:
         # The row of the padding index gets no gradient.
-        node = b.where(b.unsqueeze(b.eq(positions, padding_idx), -1), b.detach(node), node)
+        node = b.where(b.unsqueeze(b.eq(positions, padding_idx), positions.type.rank), b.detach(node), node)
     return node
 
 

@@ -1,0 +1,202 @@
+"""Gradients of library operators by the library's own backward operators, and of scatters, sorts and selections."""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph import layout
+from jit.graph.autodiff.rules import ATEN_VJPS, aten_vjp, training_form
+from jit.graph.ir import Node, TensorType, same_ints
+
+
+def like(x: Node) -> TensorType:
+    return x.type.replace(strides=layout.preserved_strides(x.type))
+
+
+# convolutions
+
+
+def _tuple(v, n):
+    return (v,) * n if not isinstance(v, (tuple, list)) else tuple(v) * n if len(v) == 1 else tuple(v)
+
+
+def _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
+    n = w.type.rank - 2
+    stride, dilation, output_padding = (_tuple(v, n) for v in (stride, dilation, output_padding))
+    if isinstance(padding, str):
+        total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, w.type.shape[2:])]
+        if any(t % 2 for t in total):
+            return NotImplemented
+        padding = tuple(t // 2 for t in total)
+    padding = _tuple(padding, n)
+    single = x.type.rank == n + 1
+    wanted = tuple(v is not None and v in b.carries for v in (x, w, bias))
+    if single:
+        g, source = b.unsqueeze(g, 0), b.unsqueeze(x, 0)
+    else:
+        source = x
+    last = layout.memory_format(source.type) == "channels_last" or layout.memory_format(w.type) == "channels_last"
+
+    def laid_out(t):
+        return t.replace(strides=layout.channels_last_strides(t.shape) if last and t.rank in (4, 5) else layout.contiguous_strides(t.shape))
+
+    types = (laid_out(source.type), laid_out(w.type), None if bias is None else like(bias))
+    sizes = None if bias is None else bias.type.shape
+    args = (g, source, w, sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
+    gx, gw, gb = b.call("convolution_backward", args, tuple(t if k else None for t, k in zip(types, wanted)))
+    return (b.drop_dim(gx, 0) if single and gx is not None else gx), gw, gb
+
+
+@aten_vjp("conv1d", "conv2d", "conv3d")
+def conv(b, out, g, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    return _convolution(b, g, x, w, bias, stride, padding, dilation, False, 0, groups)
+
+
+@aten_vjp("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def conv_transpose(b, out, g, x, w, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    return _convolution(b, g, x, w, bias, stride, padding, dilation, True, output_padding, groups)
+
+
+@aten_vjp("convolution")
+def convolution(b, out, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
+    return _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
+# pooling and resizing
+
+
+@training_form("max_pool2d", "max_pool3d")
+def max_pool(b, node, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
+    n = int(node.attrs["target"][-2])
+    if x.type.rank != n + 2:
+        return NotImplemented
+    kernel, padding, dilation = (_tuple(v, n) for v in (kernel, padding, dilation))
+    types = (node.type, node.type.replace(dtype=torch.int64))
+    return b.call(f"max_pool{n}d_with_indices", (x, kernel, _tuple(stride, n) if stride else kernel, padding, dilation, ceil_mode), types)[0]
+
+
+@aten_vjp("max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool_vjp(b, out, g, x, kernel, stride, padding, dilation, ceil_mode):
+    name = out.attrs["target"].removeprefix("aten::")
+    return (lambda: b.call(f"{name}_backward", (g[0], x, kernel, stride, padding, dilation, ceil_mode, b.result(out, 1)), like(x)),)
+
+
+@aten_vjp("avg_pool2d", "avg_pool3d")
+def avg_pool(b, out, g, x, *args):
+    name = out.attrs["target"].removeprefix("aten::")
+    kernel, stride, padding, ceil_mode, count_include_pad, divisor = (*args, (), 0, False, True, None)[:6] if len(args) == 1 else args
+    return (lambda: b.call(f"{name}_backward", (g, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor), like(x)),)
+
+
+@aten_vjp("adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def adaptive_avg_pool(b, out, g, x, size):
+    name = out.attrs["target"].removeprefix("aten::")
+    return (lambda: b.call(f"_{name}_backward", (g, x), like(x)),)
+
+
+def _resize(name: str):
+    n = int(name.rstrip("_a").removesuffix("d")[-1])
+
+    def rule(b, out, g, x, size, *args):
+        if out.attrs["overload"] == "vec":
+            *align, factors = args
+            size, args = out.type.shape[2:], (*align, *(factors or (None,) * n))
+        return (lambda: b.call(f"{name}_backward", (g, size, x.type.shape, *args), like(x)),)
+
+    ATEN_VJPS[name] = rule
+
+
+for _name in """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa""".split():
+    _resize(_name)
+
+
+# selections: values with their positions
+
+
+def _placed(b, x: Node, dim: int, index: Node, g: Node) -> Node:
+    zeros = b.zeros(x.type)
+    return b.call("scatter_add", (zeros, dim, index, g), zeros.type)
+
+
+@aten_vjp("topk", "sort", "kthvalue", "median", "mode", "nanmedian", "cummax", "cummin")
+def selection(b, out, g, x, *args):
+    """Each value's gradient goes to the position that it was taken from."""
+    name, rank = out.attrs["target"].removeprefix("aten::"), x.type.rank
+    if not isinstance(out.type, tuple) or g[0] is None or not rank:
+        return NotImplemented
+    if name in ("topk", "kthvalue"):
+        dim = args[1] if len(args) > 1 else -1
+    elif name == "sort":
+        dim = args[1] if out.attrs["overload"] == "stable" else args[0] if args else -1
+    else:
+        dim = args[0] if args else -1
+    index, given = b.result(out, 1), g[0]
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        return NotImplemented
+    dim %= rank
+    if index.type.rank < rank:
+        index, given = b.unsqueeze(index, dim), b.unsqueeze(given, dim)
+    return (lambda: _placed(b, x, dim, index, given),)
+
+
+# scatters
+
+
+def _filled(b, g: Node, dim: int, index: Node) -> Node:
+    """``g`` with zeros where something was written."""
+    return b.call("scatter", (g, dim, index, 0), like(g), "value")
+
+
+@aten_vjp("scatter")
+def scatter(b, out, g, x, dim, index, value, *reduce):
+    if reduce:
+        return NotImplemented
+    return lambda: _filled(b, g, dim, index), None, None, lambda: b.gather(g, dim % max(g.type.rank, 1), index)
+
+
+@aten_vjp("scatter_add")
+def scatter_add(b, out, g, x, dim, index, source):
+    return g, None, None, lambda: b.gather(g, dim % max(g.type.rank, 1), index)
+
+
+@aten_vjp("index_add")
+def index_add(b, out, g, x, dim, index, source, alpha=1):
+    if source.type.rank == 0 or index.type.rank != 1:
+        return NotImplemented
+    return g, None, None, lambda: b.scaled(b.index(g, (dim % g.type.rank,), (index,)), alpha)
+
+
+@aten_vjp("index_put")
+def index_put(b, out, g, x, at, values, accumulate=False):
+    dims = [d for d, i in enumerate(at) if i is not None]
+    if any(i is not None and i.type.dtype is not torch.int64 for i in at) or dims != list(range(dims[0], dims[0] + len(dims))):
+        return NotImplemented
+    shapes = layout.broadcast_shapes(*(at[d].type.shape for d in dims))
+    places = tuple(at[d] if same_ints(at[d].type.shape, shapes) else b.expand(at[d], shapes) for d in dims)
+
+    def rest():
+        zero = b.full((), 0, g.type.dtype, g.type.device)
+        return b.call("index_put", (g, at, zero, False), like(g))
+
+    return (g if accumulate else rest), None, lambda: b.sum_to(b.index(g, dims, places), values.type.shape)
+
+
+@aten_vjp("diagonal_scatter")
+def diagonal_scatter(b, out, g, x, source, offset=0, dim1=0, dim2=1):
+    attrs = {"offset": offset, "dim1": dim1 % g.type.rank, "dim2": dim2 % g.type.rank}
+
+    def rest():
+        rows, columns = (b.positions(g.type.shape, attrs[k], g.type.device) for k in ("dim1", "dim2"))
+        return b.where(b.eq(b.add(rows, offset), columns), 0, g)
+
+    return rest, lambda: b.emit("diagonal", (g,), attrs)
+
+
+@aten_vjp("_to_copy")
+def to_copy(b, out, g, x, *args):
+    """Another device or dtype."""
+    if g.type.device == x.type.device:
+        return (lambda: b.cast(g, x.type.dtype),)
+    back = g.type.replace(device=x.type.device)
+    return (lambda: b.call("_to_copy", (g, None, None, x.type.device, None, False, None), back),)
