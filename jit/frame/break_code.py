@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..errors import NeedsEager
 from .assemble import Assembler
 from .canonical import OPS
 from .executor import NULL
@@ -59,7 +58,7 @@ class BreakCode:
         """Raises Unsupported where the chain cannot be resumed, before anything is compiled."""
         asm = Assembler("check", "", [])
         for frame in self.frames:
-            for name in frame.locals.values():
+            for name in (*frame.locals.values(), *frame.handled.values()):
                 asm.load_const(None)
                 asm.store_fast(name)
         for frame in self.frames:
@@ -75,20 +74,19 @@ class BreakCode:
 
         for k, broken in enumerate(self.chain):
             self.load_variables(k, broken.frame)
-        for broken in self.chain:
-            self.push_stack(broken.stack)
+        for frame, broken in zip(self.frames, self.chain):
+            self.push_stack(frame, broken.stack)
         self.e.cmd("defer", lambda asm: emit_break(asm, self.frames, tail_call=native().TailCall))
 
     def break_frame(self, k, broken) -> BreakFrame:
         frame = broken.frame
         instr = frame.instructions[frame.pc]
         innermost = k == len(self.chain) - 1
-        if handles_exception(broken.stack) and innermost and instr.op in ("POP_EXCEPT", "RERAISE"):
-            raise NeedsEager("a break at the end of an exception handler", kind="not-resumable")
         return BreakFrame(frame.fn.code, frame.pc, {n: f".l{k}.{n}" for n in self.live(frame)}, tuple(v is NULL for v in broken.stack),
                           lambda asm, resume: self.push_callable(asm, k, resume), lambda asm, name: asm.load_fast(f".v{k}.{name}"),
                           push_chain=self.push_chain if k == 0 and not any(handles_exception(b.stack) for b in self.chain) else None,
-                          reads_frame=innermost and reads_frame(frame, instr, broken.stack), has_globals=frame.globals is self.chain[0].frame.globals)
+                          reads_frame=innermost and reads_frame(frame, instr, broken.stack), has_globals=frame.globals is self.chain[0].frame.globals,
+                          handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if isinstance(v, Previous)})
 
     @staticmethod
     def live(frame) -> list[str]:
@@ -119,13 +117,15 @@ class BreakCode:
                 e.load(value)
                 e.cmd("store_fast", f".v{k}.{first}")
 
-    def push_stack(self, stack):
+    def push_stack(self, frame, stack):
         e = self.e
-        for value in stack:
+        for i, value in enumerate(stack):
             if value is NULL:
                 e.push_null()
             elif isinstance(value, Previous):
                 e.load(value.handled)
+                e.cmd("copy", 1)
+                e.cmd("store_fast", frame.handled[i])
                 e.cmd("emit", "PUSH_EXC_INFO")
                 e.cmd("pop")
             else:
@@ -140,13 +140,12 @@ class BreakCode:
     def push_callable(self, asm, k, resume):
         broken = self.chain[k]
         frame, fn = broken.frame, broken.frame.fn
-        compiled = not handles_exception(broken.stack)
         if resume.freevars and self.makes_closure(frame):
-            asm.load_const(self.settings.resume_with_cells(fn, resume, compiled))
+            asm.load_const(self.settings.resume_with_cells(fn, resume, compiled=True))
             for name in resume.freevars:
                 asm.load_fast(f".c{k}.{name}")
         else:
-            asm.load_const(self.settings.resume_function(fn, resume, compiled))
+            asm.load_const(self.settings.resume_function(fn, resume, compiled=True))
 
 
     def push_chain(self, asm, resumes):

@@ -5,9 +5,9 @@ parameters, cells as its closure), puts the stack back and jumps to that instruc
 original's, under the same exception-table regions, and the whole stack is restored, so that loops, ``with`` blocks and
 ``try`` bodies go on as if nothing had happened. The frame's own cells become free variables.
 
-Inside an ``except`` body the caller must have the exception as the thread's current one (PUSH_EXC_INFO, as the original
-did): the resumed code's POP_EXCEPT takes it away again. Resuming at a handler's first instruction needs the exception
-on the stack only.
+Inside an ``except`` body the exception has to be the thread's current one (PUSH_EXC_INFO, as the original did): the resumed
+code's POP_EXCEPT takes it away again. Either the caller sees to that, or the resume function is given the exception and does it
+(``handled``). Resuming at a handler's first instruction needs the exception on the stack only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def uses_zero_argument_super(code) -> bool:
         i.op == "LOAD_GLOBAL" and i.arg == "super" for i in decode(code).instructions)
 
 
-def make_resume(code, index: int, locals_: list, stack_depth: int | None = None, null_mask=()) -> Resume:
+def make_resume(code, index: int, locals_: list, stack_depth: int | None = None, null_mask=(), handled=()) -> Resume:
     """The code that continues ``code`` from canonical instruction ``index``.
 
     Args:
@@ -57,6 +57,8 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
             and in ``live_locals(index)`` are needed. The others are unbound in the resumed frame.
         stack_depth: slots on the stack before the instruction; it has to be what the flow analysis says.
         null_mask: a truth value per slot, the bottom first, True for a NULL; missing ones are False.
+        handled: slots where PUSH_EXC_INFO has left the exception that was handled before. The parameter of such a slot is the
+            exception handled from there on, which the resume function makes the current one again.
 
     Raises:
         Unsupported: for generators, class bodies and modules, inside a frame's setup, and where a ``super()`` that
@@ -95,11 +97,14 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
     for i in range(depth):
         if nulls[i]:
             out.append(Instr("PUSH_NULL", **place))
-        elif VERSION >= (3, 12):
+            continue
+        if VERSION >= (3, 12):
             out.append(Instr("LOAD_FAST_AND_CLEAR", f"{STACK_PREFIX}{i}", **place))
         else:
             out.append(Instr("LOAD_FAST", f"{STACK_PREFIX}{i}", **place))
             out.append(Instr("DELETE_FAST", f"{STACK_PREFIX}{i}", **place))
+        if i in handled:
+            out += [Instr("PUSH_EXC_INFO", **place), Instr("POP_TOP", **place)]
     kept = _reachable(decoded.instructions, index)
     moved = {old: len(out) + 1 + k for k, old in enumerate(kept)}
     out.append(Instr("JUMP", target=moved[index], **place))

@@ -46,6 +46,7 @@ class BreakFrame:
             first; it takes the parameters of each resume in turn, but for the slots that hold a callee's result.
         reads_frame: whether the instruction is a call that looks into its frame; None: decided from what the code names.
         has_globals: the emitted function's globals are this frame's.
+        handled: stack slots that PUSH_EXC_INFO has filled -> the local that holds the exception handled from there on.
     """
 
     code: object
@@ -57,6 +58,7 @@ class BreakFrame:
     push_chain: Callable[[Assembler, list], None] | None = None
     reads_frame: bool | None = None
     has_globals: bool = False
+    handled: dict = dataclasses.field(default_factory=dict)
 
 
 def emit_break(asm: Assembler, frames: list, tail_call=None):
@@ -241,11 +243,14 @@ def _go_on(asm, frame, base, decoded, way, index, tail_call):
     live = decoded.live_locals(index)
     cells = frame.code.co_cellvars + frame.code.co_freevars
     names = [n for n in frame.locals if n in live and n not in cells]
-    resume = make_resume(frame.code, index, names, depth, nulls)
+    handled = {i: name for i, name in frame.handled.items() if i < depth}
+    resume = make_resume(frame.code, index, names, depth, nulls, handled)
     slots = {}
     for i in reversed(range(depth)):
         if nulls[i]:
             asm.drop_null()
+        elif i in handled:
+            asm.emit("POP_EXCEPT")
         else:
             slots[i] = asm.temporary("slot")
             asm.store_fast(slots[i])
@@ -255,7 +260,7 @@ def _go_on(asm, frame, base, decoded, way, index, tail_call):
         frame.push_callable(asm, resume)
         for kind, what in resume.params:
             if kind == "stack":
-                asm.take_fast(slots[what])
+                asm.load_fast(handled[what]) if what in handled else asm.take_fast(slots[what])
             elif kind == "local":
                 asm.load_fast(frame.locals[what])
             else:

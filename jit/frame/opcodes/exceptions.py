@@ -59,11 +59,6 @@ class Previous(Constant):
         super().__init__(None)
         self.error, self.handled = error, handled
 
-    def emit(self, e):
-        if self.error is not None:
-            raise Unsupported("a break inside nested exception handlers", kind="not-resumable")
-        e.load_const(None)
-
 
 @op("POP_EXCEPT")
 def pop_except(f, i):
@@ -78,7 +73,7 @@ def check_exc_match(f, i):
     classes = [v.const(f.s) for v in wanted.items_list(f.s)] if isinstance(wanted, TupleValue) else [wanted.const(f.s)]
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
         raise Raised(f.s.exception(TypeError("catching classes that do not inherit from BaseException is not allowed")))
-    f.push(Constant(issubclass(error.cls, tuple(classes))))
+    f.push(Constant(issubclass(error.pytype(f.s), tuple(classes))))
 
 
 @op("BEFORE_WITH")
@@ -104,7 +99,7 @@ def special_method(s, manager, name):
 @op("WITH_EXCEPT_START")
 def with_except_start(f, i):
     error, exit_method = f.stack[-1], f.stack[-4]
-    f.push(exit_method.call(f.s, [f.s.wrap_class(error.cls), error, TracebackValue(error)], {}))
+    f.push(exit_method.call(f.s, [f.s.wrap_class(error.pytype(f.s)), error, TracebackValue(error)], {}))
 
 
 @op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
