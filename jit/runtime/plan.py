@@ -23,6 +23,10 @@ Wherever a step below takes sizes, strides, an offset, a grid or ints it takes r
         ("slot", i) | ("reg", r) | ("regs", (r, ..)) | ("slots", (i | None, ..)) | ("const", object) | ("list", (args..)).
         ``out_slots`` takes the results in order (None: not wanted); for an operator that returns one list of tensors, the list's elements.
         ``expect`` is None or, per result, None or (sizes, strides): other sizes raise RuntimeError, other strides are copied into the expected ones.
+    ("vjp", "aten::convolution", overload, args, wanted_slots, tangent_slots, out_slots, expect)
+        the gradient of one operator, replayed under PyTorch's own autograd: one result for each of ``wanted_slots``, zeros where there is none.
+        ``tangent_slots`` has, per tensor that the operator returns, the slot of its tangent or None. In ``args``, ("wanted", k) is the tensor in
+        ``wanted_slots[k]``; a ("slot", i) that names a wanted slot is taken for the first such tensor too.
     ("view", dst, src, sizes, strides, offset)
         the offset counts from src's first element.
     ("copy", dst, src)
@@ -43,6 +47,7 @@ The executor gives up the GIL for plans with ATen or GPU steps and for large inp
 from __future__ import annotations
 
 import dataclasses
+from typing import Callable
 
 from jit import logs
 
@@ -115,6 +120,8 @@ class Plan:
                 return many(value)
             if kind == "slots":
                 return "[" + ", ".join("None" if i is None else f"%{i}" for i in value) + "]"
+            if kind == "wanted":
+                return f"wanted[{value}]"
             return repr(value) if kind == "const" else "[" + ", ".join(map(argument, value)) + "]"
 
         def slots(items):
@@ -139,6 +146,12 @@ class Plan:
                 _, name, overload, args, outs, *_ = step
                 target = ", ".join("_" if o is None else f"%{o}" for o in outs)
                 lines.append(f"{target} = {name}{'.' + overload if overload else ''}({', '.join(map(argument, args))})")
+            elif kind == "vjp":
+                _, name, overload, args, wanted, tangents, outs, *_ = step
+                target = ", ".join("_" if o is None else f"%{o}" for o in outs)
+                given = ", ".join("_" if t is None else f"%{t}" for t in tangents)
+                call = f"{name}{'.' + overload if overload else ''}({', '.join(map(argument, args))})"
+                lines.append(f"{target} = vjp {call} wrt [{slots(wanted)}] tangents [{given}]")
             elif kind == "view":
                 _, dst, src, sizes, strides, offset = step
                 lines.append(f"%{dst} = view %{src} {many(sizes)} strides {many(strides)} offset {names[offset]}")
@@ -150,6 +163,42 @@ class Plan:
         return "\n".join(lines)
 
 
+@dataclasses.dataclass(frozen=True)
+class GradSpec:
+    """How two plans make a differentiable function.
+
+    The forward's results are the function's, then extra ones that only the backward reads. The backward takes the saved values, then one tangent per
+    differentiable result, laid out as that result is; its ints are ``symbols``. It may keep or return the memory of what it is given.
+
+    Args:
+        n_outputs: results of the function.
+        wrt: positions of the inputs that have a gradient.
+        tangents: positions of the results that have one. None of them is an input or a view of one.
+        saved: per tensor that the backward takes before the tangents: ("input", i) | ("output", j) | ("extra", k). Values as they are when the forward has run.
+        grads: per input of ``wrt``: the position of its gradient among the backward's outputs, or None where it is zero everywhere.
+        symbols: per int of the backward: ("size", input, dim) | ("int", k), of the forward.
+        views: results that are views: (output, "input" | "output", base, (sizes, strides, offset)), in registers of the forward; the offset counts from the
+            base's first element. Torch's own operator makes them, so that autograd takes their gradient to the base.
+        name: of the node, as ``grad_fn.name()`` gives it.
+        second: ``second(inputs, tangents) -> gradients``: a Python function that computes, from the forward's inputs and the tangents (None: none given) and by
+            PyTorch's own operators, a tuple with one gradient or None for each of ``wrt``. It runs for ``create_graph=True``, with grad mode on and
+            gradients that are differentiable again, and, with grad mode off, for tangents that kernels cannot read, such as those of
+            ``is_grads_batched=True``. Without it both raise NotImplementedError. It must not refer to the callable.
+        depends: per input of ``wrt``, positions in ``tangents`` that its gradient depends on: without any of them it is None, as in eager. None: all on all.
+    """
+
+    n_outputs: int
+    wrt: tuple
+    tangents: tuple
+    saved: tuple
+    grads: tuple
+    symbols: tuple = ()
+    views: tuple = ()
+    name: str = "CompiledBackward"
+    second: Callable | None = None
+    depends: tuple | None = None
+
+
 def load_plan(plan: Plan):
     """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is wrong."""
     from jit.runtime import native
@@ -157,3 +206,10 @@ def load_plan(plan: Plan):
     if _log:
         _log(plan.text())
     return native().load_plan(plan)
+
+
+def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec):
+    """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises as ``load_plan`` does."""
+    from jit.runtime import native
+
+    return native().differentiable(load_plan(forward), load_plan(backward), spec)

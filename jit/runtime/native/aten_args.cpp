@@ -135,7 +135,7 @@ IValue convert(PyObject* o, const TypePtr& declared, std::optional<int> repeat) 
   }
 }
 
-AtenArg parse(PyObject* record, const TypePtr& declared, std::optional<int> repeat, const IndexCheck& slot, const IndexCheck& reg) {
+AtenArg parse(PyObject* record, const TypePtr& declared, std::optional<int> repeat, const IndexCheck& slot, const IndexCheck& reg, int64_t n_wanted) {
   Items r(record, "an operator's argument");
   std::string kind = as_text(r[0], "an argument's kind");
   AtenArg a;
@@ -147,10 +147,11 @@ AtenArg parse(PyObject* record, const TypePtr& declared, std::optional<int> repe
   if (kind == "const") {
     a.kind = AtenArg::kConst;
     a.constant = convert(r[1], declared, repeat);
-  } else if (kind == "slot" || kind == "reg") {
-    a.kind = kind == "slot" ? AtenArg::kSlot : AtenArg::kReg;
+  } else if (kind == "slot" || kind == "reg" || kind == "wanted") {
+    a.kind = kind == "slot" ? AtenArg::kSlot : kind == "reg" ? AtenArg::kReg : AtenArg::kWanted;
     int64_t i = as_int(r[1], "an argument");
-    (kind == "slot" ? slot : reg)(i);
+    if (a.kind != AtenArg::kWanted) (kind == "slot" ? slot : reg)(i);
+    else if (i < 0 || i >= n_wanted) raise(PyExc_ValueError, "argument 'wanted' " + std::to_string(i) + " is out of range");
     a.indices.push_back((int32_t)i);
     if (a.type->kind() == TypeKind::ListType) {  // one value for int[n]
       AtenArg list;
@@ -177,7 +178,7 @@ AtenArg parse(PyObject* record, const TypePtr& declared, std::optional<int> repe
     a.kind = AtenArg::kList;
     a.type = element_type();
     Items items(r[1], "a list argument");
-    for (Py_ssize_t i = 0; i < items.size; ++i) a.parts.push_back(parse(items[i], a.type, {}, slot, reg));
+    for (Py_ssize_t i = 0; i < items.size; ++i) a.parts.push_back(parse(items[i], a.type, {}, slot, reg, n_wanted));
   } else {
     raise(PyExc_ValueError, "unknown kind of operator argument '" + kind + "'");
   }
@@ -198,6 +199,7 @@ IValue AtenArg::value(ArgSource& source) const {
   switch (kind) {
     case kConst: return constant;
     case kSlot: return IValue(source.slot(indices[0]));
+    case kWanted: return IValue(source.wanted(indices[0]));
     case kReg: return reg_value(source.reg(indices[0]), type);
     case kRegs: return make_list(type, indices.size(), [&](size_t i) { return reg_value(source.reg(indices[i]), unwrap_optional(type)); });
     case kSlots: return make_list(type, indices.size(), [&](size_t i) { return indices[i] < 0 ? IValue() : IValue(source.slot(indices[i])); });
@@ -206,9 +208,16 @@ IValue AtenArg::value(ArgSource& source) const {
   return IValue();
 }
 
-AtenArg parse_aten_arg(PyObject* record, const c10::Argument& argument, const IndexCheck& slot, const IndexCheck& reg) {
+void AtenArg::read_slots(std::vector<int32_t>& out) const {
+  if (kind == kSlot || kind == kSlots)
+    for (int32_t i : indices)
+      if (i >= 0) out.push_back(i);
+  for (const AtenArg& part : parts) part.read_slots(out);
+}
+
+AtenArg parse_aten_arg(PyObject* record, const c10::Argument& argument, const IndexCheck& slot, const IndexCheck& reg, int64_t n_wanted) {
   try {
-    return parse(record, argument.type(), argument.N(), slot, reg);
+    return parse(record, argument.type(), argument.N(), slot, reg, n_wanted);
   } catch (const PythonError&) {
     // Say which argument it was.
     PyObject *type, *value, *trace;

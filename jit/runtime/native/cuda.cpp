@@ -1,11 +1,13 @@
 // Only the dozen driver functions used here are declared; no CUDA header is needed, and without a driver nothing here is reached.
 #include "cuda.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <mutex>
 
 namespace jit {
@@ -152,17 +154,30 @@ std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs)
 }
 
 void* current_stream(int device) {
-  // torch is built without CUDA on some machines; the attribute is then missing and the error says so.
-  static PyObject* getter = nullptr;
-  if (!getter) {
-    Ref torch = Ref::steal(checked(PyImport_ImportModule("torch._C")));
-    getter = checked(PyObject_GetAttrString(torch.get(), "_cuda_getCurrentRawStream"));
+  // A stream's id stands for the same driver handle for good, so that Python, which alone gives handles out, is asked once for each.
+  static std::mutex mutex;
+  static std::map<std::pair<int, c10::StreamId>, void*> handles;
+  c10::Stream stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
+  auto key = std::make_pair(device, stream.id());
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto at = handles.find(key);
+    if (at != handles.end()) return at->second;
   }
-  Ref index = Ref::steal(checked(PyLong_FromLong(device)));
-  Ref stream = Ref::steal(checked(PyObject_CallOneArg(getter, index.get())));
-  void* p = PyLong_AsVoidPtr(stream.get());
-  if (!p && PyErr_Occurred()) throw PythonError();
-  return p;
+  PyGILState_STATE gil = PyGILState_Ensure();
+  void* handle = nullptr;
+  bool failed = true;
+  {
+    Ref torch = Ref::steal(PyImport_ImportModule("torch._C"));
+    Ref raw = Ref::steal(torch ? PyObject_CallMethod(torch.get(), "_cuda_getCurrentRawStream", "i", device) : nullptr);
+    if (raw) handle = PyLong_AsVoidPtr(raw.get());
+    failed = PyErr_Occurred() != nullptr;
+    if (failed) PyErr_Clear();
+  }
+  PyGILState_Release(gil);
+  TORCH_CHECK(!failed, "torch does not say which CUDA stream is current on device ", device);
+  std::lock_guard<std::mutex> lock(mutex);
+  return handles[key] = handle;
 }
 
 void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints, const int64_t* grid) {

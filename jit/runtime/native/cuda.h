@@ -13,7 +13,7 @@ struct GpuKernel;
 // From a plan.GpuKernel record.
 std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs);
 
-// The raw stream that torch launches on at present on device `device`; needs the GIL.
+// The raw stream that torch launches on at present on device `device`. Takes the GIL when it sees a stream for the first time.
 void* current_stream(int device);
 
 // Launches on `stream` of `device`, whose context is made current. Throws c10::Error with the driver's message.

@@ -4,123 +4,26 @@
 // All state of a run lives in the run, so that a plan can be entered again, by recursion or from other threads.
 #include "plan.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/Context.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
 
+#include "plan_object.h"
 #include "plan_parse.h"
 
 namespace jit {
 namespace {
 
-// Bytes of input and constant-size output above which the GIL is given up for a run (doing so costs about 0.1 us).
-constexpr int64_t kReleaseGilBytes = 64 << 10;
-struct NoGil {
-  PyThreadState* state = nullptr;
-  void release() { state = PyEval_SaveThread(); }
-  void acquire() {
-    if (state) PyEval_RestoreThread(state);
-    state = nullptr;
-  }
-  ~NoGil() { acquire(); }
-};
-
-struct PlanObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  std::shared_ptr<const Program> program;
-  PyObject* data;   // the Plan it was made from
-  PyObject* bound;  // null, or a tuple with a tensor or None per input; replaced as a whole
-  int32_t n_free;   // inputs that are given on each call
-};
-
 extern PyTypeObject PlanType;
 
 PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
-  auto* self = reinterpret_cast<PlanObject*>(object);
   HANDLE_TH_ERRORS
   try {
-  Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-  // The program and the bound tensors have to outlive the run, whatever other threads do to this object.
-  std::shared_ptr<const Program> keep = self->program;
-  const Program& p = *keep;
-  Ref bound = Ref::share(self->bound);
-  if ((names && PyTuple_GET_SIZE(names)) || nargs != self->n_free + p.n_ints) {
-    PyErr_Format(PyExc_TypeError, "this plan takes %d tensors and %d ints by position, not %zd arguments", self->n_free, p.n_ints, nargs + (names ? PyTuple_GET_SIZE(names) : 0));
-    return nullptr;
-  }
-  Run run(p);
-  PyObject* inputs_inline[24];
-  std::unique_ptr<PyObject*[]> inputs_heap;
-  PyObject** inputs = inputs_inline;
-  if (p.n_inputs > 24) {
-    inputs_heap.reset(new PyObject*[p.n_inputs]);
-    inputs = inputs_heap.get();
-  }
-  Py_ssize_t next = 0;
-  for (int i = 0; i < p.n_inputs; ++i) {
-    PyObject* o = bound ? PyTuple_GET_ITEM(bound.get(), i) : Py_None;
-    if (o == Py_None) {
-      o = args[next++];
-      if (!THPVariable_Check(o)) {
-        PyErr_Format(PyExc_TypeError, "argument %zd of the plan has to be a tensor, not %s", next - 1, Py_TYPE(o)->tp_name);
-        return nullptr;
-      }
-    }
-    inputs[i] = o;
-    run.set_input(i, THPVariable_Unpack(o));
-  }
-  int64_t ints_inline[16];
-  std::vector<int64_t> ints_heap;
-  int64_t* ints = ints_inline;
-  if (p.n_ints > 16) {
-    ints_heap.resize(p.n_ints);
-    ints = ints_heap.data();
-  }
-  for (int i = 0; i < p.n_ints; ++i) {
-    ints[i] = PyLong_AsLongLong(args[next++]);
-    if (ints[i] == -1 && PyErr_Occurred()) return nullptr;
-  }
-  run.evaluate_regs(ints);
-
-  int device = -1;
-  void* stream = nullptr;
-  c10::OptionalDeviceGuard device_guard;
-  if (p.has_gpu || p.has_cuda_alloc) {
-    device = run.cuda_device();
-    if (device < 0 && p.has_cuda_alloc) {
-      at::globalContext().lazyInitDevice(c10::kCUDA);
-      device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index();
-    }
-    if (device >= 0) device_guard.reset_device(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
-    TORCH_CHECK(device >= 0 || !p.has_gpu, "a plan launches GPU kernels but nothing that it uses is on a GPU");
-    if (p.has_gpu) stream = current_stream(device);
-  }
-  {
-    NoGil gil;
-    if (p.has_aten || p.has_gpu || run.input_bytes() >= kReleaseGilBytes) gil.release();
-    if (p.has_gpu) run.realign();
-    if (p.has_aten) {
-      c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
-      run.run(device, stream);
-    } else {
-      run.run(device, stream);
-    }
-    if (p.has_gpu) run.restore();
-  }
-  run.bump_versions();
-
-  Ref result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
-  for (size_t i = 0; i < p.outputs.size(); ++i) {
-    int32_t slot = p.outputs[i];
-    PyObject* o = slot < p.n_inputs ? Py_NewRef(inputs[slot]) : THPVariable_Wrap(run.result(slot));
-    PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, checked(o));
-  }
-  return result.release();
+    Call call(reinterpret_cast<PlanObject*>(object));
+    if (!call.take(args, nargsf, names)) return nullptr;
+    const Program& p = *call.program;
+    execute(p, call.run, /*gil_held=*/true);
+    Ref result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
+    for (size_t i = 0; i < p.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
+    return result.release();
   } catch (const PythonError&) {
     return nullptr;
   }
@@ -129,12 +32,13 @@ PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyOb
 
 // ---- the Python type --------------------------------------------------------------------------------------------------------
 
-PyObject* make(std::shared_ptr<const Program> program, PyObject* data, PyObject* bound) {
+PyObject* make(std::shared_ptr<const Program> program, PyObject* data, PyObject* bound, vectorcallfunc call = plan_call, std::shared_ptr<const GradProgram> gradient = nullptr) {
   auto* self = PyObject_GC_New(PlanObject, &PlanType);
   if (!self) return nullptr;
-  self->vectorcall = plan_call;
+  self->vectorcall = call;
   self->n_free = program->n_inputs;
   new (&self->program) std::shared_ptr<const Program>(std::move(program));
+  new (&self->gradient) std::shared_ptr<const GradProgram>(std::move(gradient));
   self->data = Py_NewRef(data);
   self->bound = Py_XNewRef(bound);
   if (bound)
@@ -149,6 +53,7 @@ void plan_dealloc(PyObject* object) {
   Py_CLEAR(self->data);
   Py_CLEAR(self->bound);
   self->program.~shared_ptr();
+  self->gradient.~shared_ptr();
   PyObject_GC_Del(object);
 }
 
@@ -167,7 +72,7 @@ int plan_clear(PyObject* object) {
 
 PyObject* plan_repr(PyObject* object) {
   auto* self = reinterpret_cast<PlanObject*>(object);
-  return PyUnicode_FromFormat("<jit plan: %d inputs (%d bound), %d ints, %zu steps, %zu outputs>", self->program->n_inputs, self->program->n_inputs - self->n_free, self->program->n_ints,
+  return PyUnicode_FromFormat("<jit%s plan: %d inputs (%d bound), %d ints, %zu steps, %zu outputs>", self->gradient ? " differentiable" : "", self->program->n_inputs, self->program->n_inputs - self->n_free, self->program->n_ints,
                               self->program->steps.size(), self->program->outputs.size());
 }
 
@@ -207,7 +112,7 @@ PyObject* py_bind(PyObject*, PyObject* args) {
   try {
     Binding b(dict);
     Ref bound = Ref::steal(bound_tuple(self, (Py_ssize_t)b.inputs.size(), b.inputs.data(), b.tensors.data()));
-    return make(self->program, self->data ? self->data : Py_None, bound.get());
+    return make(self->program, self->data ? self->data : Py_None, bound.get(), self->vectorcall, self->gradient);
   } catch (const PythonError&) {
     return nullptr;
   }
@@ -270,6 +175,10 @@ PyMethodDef methods[] = {
 };
 
 }  // namespace
+
+PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_ptr<const GradProgram> gradient) {
+  return make(like->program, like->data ? like->data : Py_None, like->bound, call, std::move(gradient));
+}
 
 bool plan_check(PyObject* object) { return Py_TYPE(object) == &PlanType; }
 

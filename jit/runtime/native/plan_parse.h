@@ -102,7 +102,23 @@ struct Parser {
       p.has_gpu = true;
     } else if (kind == "aten") {
       s.op = Step::kAten;
-      s.aten = aten(t);
+      s.aten = operator_call(t);
+      Items outs(t[4], "an operator's result slots");
+      const auto& returns = s.aten->op->schema().returns();
+      if (!s.aten->returns_list && (size_t)outs.size > returns.size())
+        raise(PyExc_ValueError, s.aten->name + " has " + std::to_string(returns.size()) + " results, the plan wants " + std::to_string(outs.size));
+      results(*s.aten, outs, t.size > 5 ? t[5] : Py_None);
+      p.has_aten = true;
+    } else if (kind == "vjp") {
+      s.op = Step::kVjp;
+      auto wanted = slots(t[4], "the wanted slots of a vjp");
+      s.aten = operator_call(t, (int64_t)wanted.size());
+      s.aten->wanted = std::move(wanted);
+      Items tangents(t[5], "the tangents of a vjp");
+      for (Py_ssize_t i = 0; i < tangents.size; ++i) s.aten->tangents.push_back(tangents[i] == Py_None ? -1 : slot(tangents[i], "a tangent of a vjp"));
+      Items outs(t[6], "the result slots of a vjp");
+      if ((size_t)outs.size != s.aten->wanted.size()) raise(PyExc_ValueError, "a vjp gives one result for each wanted slot");
+      results(*s.aten, outs, t.size > 7 ? t[7] : Py_None);
       p.has_aten = true;
     } else if (kind == "view") {
       s.op = Step::kView;
@@ -146,7 +162,7 @@ struct Parser {
     p.const_bytes += n;
   }
 
-  std::unique_ptr<AtenStep> aten(const Items& t) {
+  std::unique_ptr<AtenStep> operator_call(const Items& t, int64_t n_wanted = 0) {
     auto a = std::make_unique<AtenStep>();
     a->name = as_text(t[1], "an operator's name");
     std::string overload = as_text(t[2], "an operator's overload");
@@ -158,17 +174,19 @@ struct Parser {
       raise(PyExc_ValueError, a->name + " takes " + std::to_string(schema.arguments().size()) + " arguments, the plan gives " + std::to_string(args.size));
     auto check_slot = [this](int64_t i) { if (i < 0 || i >= p.n_slots) raise(PyExc_ValueError, "an operator's argument: slot out of range"); };
     auto check_reg = [this](int64_t i) { if (i < 0 || (size_t)i >= p.regs.size()) raise(PyExc_ValueError, "an operator's argument: register out of range"); };
-    for (Py_ssize_t i = 0; i < args.size; ++i) a->args.push_back(parse_aten_arg(args[i], schema.arguments()[i], check_slot, check_reg));
+    for (Py_ssize_t i = 0; i < args.size; ++i) a->args.push_back(parse_aten_arg(args[i], schema.arguments()[i], check_slot, check_reg, n_wanted));
     const auto& returns = schema.returns();
     a->returns_list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
-    Items outs(t[4], "an operator's result slots");
-    if (!a->returns_list && (size_t)outs.size > returns.size()) raise(PyExc_ValueError, a->name + " has " + std::to_string(returns.size()) + " results, the plan wants " + std::to_string(outs.size));
+    return a;
+  }
+
+  void results(AtenStep& a, const Items& outs, PyObject* layouts) {
     for (Py_ssize_t i = 0; i < outs.size; ++i) {
-      a->outs.push_back(outs[i] == Py_None ? -1 : target(outs[i], "an operator's result"));
-      if (a->outs.back() >= 0) p.view_root[a->outs.back()] = -1;
+      a.outs.push_back(outs[i] == Py_None ? -1 : target(outs[i], "an operator's result"));
+      if (a.outs.back() >= 0) p.view_root[a.outs.back()] = -1;
     }
-    if (t.size > 5 && t[5] != Py_None) {
-      Items expect(t[5], "an operator's expected layouts");
+    if (layouts != Py_None) {
+      Items expect(layouts, "an operator's expected layouts");
       for (Py_ssize_t i = 0; i < expect.size; ++i) {
         AtenStep::Expect e;
         if (expect[i] != Py_None) {
@@ -178,10 +196,33 @@ struct Parser {
           e.strides = regs(pair[1], "expected strides");
           if (e.sizes.size() != e.strides.size()) raise(PyExc_ValueError, "expected sizes and strides differ in length");
         }
-        a->expect.push_back(std::move(e));
+        a.expect.push_back(std::move(e));
       }
     }
-    return a;
+  }
+
+  // Fills in ``deaths``.
+  void find_deaths() {
+    std::vector<int32_t> last(p.n_inputs, 0), reads;
+    for (size_t i = 0; i < p.steps.size(); ++i) {
+      const Step& s = p.steps[i];
+      reads = s.slots;
+      reads.push_back(s.src);
+      if (s.op == Step::kCopy) reads.push_back(s.dst);
+      if (s.aten) {
+        for (const AtenArg& arg : s.aten->args) arg.read_slots(reads);
+        reads.insert(reads.end(), s.aten->wanted.begin(), s.aten->wanted.end());
+        reads.insert(reads.end(), s.aten->tangents.begin(), s.aten->tangents.end());
+      }
+      for (int32_t slot : reads)
+        if (slot >= 0 && slot < p.n_inputs) last[slot] = (int32_t)i;
+    }
+    // An output on the memory of an input is made from the input.
+    for (int32_t slot : p.outputs)
+      if (p.view_root[slot] >= 0) last[p.view_root[slot]] = -1;
+    for (int32_t i = 0; i < p.n_inputs; ++i)
+      if (last[i] >= 0) p.deaths.emplace_back(last[i], i);
+    std::sort(p.deaths.begin(), p.deaths.end());
   }
 };
 
@@ -212,6 +253,7 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
     if (s >= p.n_inputs) raise(PyExc_ValueError, "mutates names inputs only");
     parser.mutated(s);
   }
+  parser.find_deaths();
   return program;
 }
 

@@ -13,7 +13,6 @@
 #include "regs.h"
 
 namespace jit {
-namespace {
 
 using at::Tensor;
 
@@ -32,10 +31,12 @@ struct AtenStep {
   struct Expect { bool given = false; std::vector<int32_t> sizes, strides; };
   std::vector<Expect> expect;
   bool returns_list = false;
+  // Of a vjp step: the slots whose gradient is asked, and per result of the operator the slot of its tangent (-1: none).
+  std::vector<int32_t> wanted, tangents;
 };
 
 struct Step {
-  enum Op : uint8_t { kAlloc, kArena, kTemp, kCpu, kGpu, kAten, kView, kCopy, kFree, kFlag, kCheck } op;
+  enum Op : uint8_t { kAlloc, kArena, kTemp, kCpu, kGpu, kAten, kVjp, kView, kCopy, kFree, kFlag, kCheck } op;
   int32_t dst = -1, src = -1, reg = -1;
   Desc desc;
   void (*function)(void**, const int64_t*) = nullptr;
@@ -54,11 +55,11 @@ struct Program {
   std::vector<Step> steps;
   std::vector<int32_t> outputs, mutates;
   std::vector<int32_t> view_root;       // per slot: the input that the slot is a view of, or -1
+  std::vector<std::pair<int32_t, int32_t>> deaths;  // (step, input): no later step or output needs the input; in order of steps
   bool has_aten = false, has_gpu = false, has_cuda_alloc = false;
   int32_t cuda_index = -1;              // from the first CUDA device that the steps name
   int64_t const_bytes = 0;
   size_t max_pointers = 0, max_ints = 0;
 };
 
-}  // namespace
 }  // namespace jit

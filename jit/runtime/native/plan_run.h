@@ -2,13 +2,14 @@
 #pragma once
 
 #include <ATen/ops/as_strided.h>
-#include <c10/core/Allocator.h>
 
+#include <algorithm>
+
+#include "plan_memory.h"
 #include "plan_program.h"
-#include "pool.h"
+#include "vjp.h"
 
 namespace jit {
-namespace {
 
 struct Slot {
   Tensor tensor;
@@ -30,29 +31,6 @@ struct Slot {
     desc = nullptr;
   }
 };
-
-c10::intrusive_ptr<c10::StorageImpl> new_storage(size_t bytes, c10::Device device) {
-  c10::Allocator* allocator = device.is_cpu() ? cpu_pool() : c10::GetAllocator(device.type());
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, /*resizable=*/true);
-}
-
-Tensor new_tensor(c10::intrusive_ptr<c10::StorageImpl> storage, caffe2::TypeMeta meta, c10::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
-  auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
-  Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key), meta);
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
-  return t;
-}
-
-// Bytes from the storage's start to behind the last element.
-int64_t extent_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t itemsize) {
-  int64_t last = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    TORCH_CHECK(sizes[i] >= 0, "a plan allocates a tensor of negative size ", sizes[i]);
-    if (sizes[i] == 0) return 0;
-    last += (sizes[i] - 1) * strides[i];
-  }
-  return (last + 1) * itemsize;
-}
 
 class Run {
  public:
@@ -80,6 +58,12 @@ class Run {
   void set_input(int i, const Tensor& t) {
     slots_[i].tensor = Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(t.unsafeGetTensorImpl()));
     slots_[i].borrowed = true;
+  }
+
+  // An input that the run lets go of behind the last step that reads it.
+  void own_input(int i, Tensor&& t) {
+    slots_[i].tensor = std::move(t);
+    owns_inputs_ = true;
   }
 
   void evaluate_regs(const int64_t* ints) {
@@ -113,6 +97,8 @@ class Run {
   void run(int device, void* stream) {
     void* pointers[kMaxPointers];
     int64_t ints[kMaxInts];
+    auto death = p_.deaths.begin(), last_death = owns_inputs_ ? p_.deaths.end() : death;
+    int32_t index = 0;
     for (const Step& s : p_.steps) {
       switch (s.op) {
         case Step::kCpu: {
@@ -169,8 +155,12 @@ class Run {
         case Step::kFree:
           if (s.dst >= p_.n_inputs) slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
-        case Step::kAten: aten(*s.aten, device); break;
+        case Step::kAten: aten(*s.aten); break;
+        case Step::kVjp: vjp(*s.aten); break;
       }
+      for (; death != last_death && death->first == index; ++death)
+        if (!slots_[death->second].borrowed) slots_[death->second].clear();
+      ++index;
     }
   }
 
@@ -180,8 +170,7 @@ class Run {
     for (int i = 0; i < p_.n_inputs; ++i) {
       const Tensor& t = slots_[i].tensor;
       if (!t.is_cuda() || reinterpret_cast<uintptr_t>(t.unsafeGetTensorImpl()->data()) % 16 == 0) continue;
-      Tensor copy = new_tensor(new_storage((size_t)extent_bytes(t.sizes(), t.strides(), (int64_t)t.itemsize()), t.device()), t.dtype(), t.device(), t.sizes(), t.strides(), 0);
-      copy.copy_(t);
+      Tensor copy = fresh_copy(t, t.strides());
       realigned_.emplace_back(i, t);
       slots_[i].clear();
       slots_[i].tensor = std::move(copy);
@@ -221,7 +210,10 @@ class Run {
     return tensor(s);
   }
 
-  Slot& slot(int i) { return slots_[i]; }
+  // The same with no autograd view: a tensor on the slot's memory.
+  Tensor plain_result(int32_t slot) { return tensor(slots_[slot]); }
+
+  int64_t reg(int32_t i) const { return regs_[i]; }
 
   static constexpr size_t kMaxPointers = 512, kMaxInts = 512;
 
@@ -300,8 +292,18 @@ class Run {
 
   struct Source final : ArgSource {
     Run& run;
+    const std::vector<int32_t>* replaced = nullptr;  // of a vjp step: the slots that ``leaves`` stand for
+    const std::vector<Tensor>* leaves = nullptr;
     explicit Source(Run& r) : run(r) {}
     const Tensor& slot(int32_t i) override {
+      if (replaced) {
+        auto at = std::find(replaced->begin(), replaced->end(), i);
+        if (at != replaced->end()) return (*leaves)[at - replaced->begin()];
+      }
+      return held(i);
+    }
+    const Tensor& wanted(int32_t k) override { return leaves->at(k); }
+    const Tensor& held(int32_t i) {
       const Tensor& t = run.tensor(run.slots_[i]);
       TORCH_CHECK(t.defined(), "a plan reads slot ", i, ", which holds nothing");
       return t;
@@ -309,7 +311,7 @@ class Run {
     int64_t reg(int32_t i) override { return run.regs_[i]; }
   };
 
-  void aten(const AtenStep& a, int device) {
+  void aten(const AtenStep& a) {
     torch::jit::Stack stack;
     stack.reserve(std::max(a.args.size(), a.outs.size()));
     Source source(*this);
@@ -335,6 +337,26 @@ class Run {
     }
   }
 
+  void vjp(const AtenStep& a) {
+    Source source(*this);
+    std::vector<Tensor> leaves, tangents;
+    for (int32_t s : a.wanted) leaves.push_back(fresh_leaf(source.held(s)));
+    for (int32_t s : a.tangents) tangents.push_back(s < 0 ? Tensor() : source.held(s));
+    source.replaced = &a.wanted;
+    source.leaves = &leaves;
+    torch::jit::Stack stack;
+    for (const AtenArg& arg : a.args) stack.push_back(arg.value(source));
+    std::vector<Tensor> gradients = operator_gradients(*a.op, std::move(stack), leaves, tangents);
+    for (size_t i = 0; i < a.outs.size(); ++i) {
+      if (a.outs[i] < 0) continue;
+      Tensor t = std::move(gradients.at(i));
+      if (i < a.expect.size() && a.expect[i].given) t = with_layout(std::move(t), a.expect[i], a);
+      Slot& d = slots_[a.outs[i]];
+      d.clear();
+      d.tensor = std::move(t);
+    }
+  }
+
   // Checks the sizes that were predicted and copies when the strides are others: kernels were generated for the predicted ones.
   Tensor with_layout(Tensor t, const AtenStep::Expect& e, const AtenStep& a) {
     if (!t.defined()) return t;
@@ -350,10 +372,7 @@ class Run {
     if (strides_match || t.numel() == 0) return t;
     c10::SmallVector<int64_t, 8> strides;
     for (int32_t r : e.strides) strides.push_back(regs_[r]);
-    int64_t bytes = extent_bytes(t.sizes(), strides, (int64_t)t.itemsize());
-    Tensor copy = new_tensor(new_storage((size_t)bytes, t.device()), t.dtype(), t.device(), t.sizes(), strides, 0);
-    copy.copy_(t);
-    return copy;
+    return fresh_copy(t, strides);
   }
 
   const Program& p_;
@@ -364,8 +383,8 @@ class Run {
   std::unique_ptr<int64_t[]> heap_regs_;
   int64_t* regs_;
   std::vector<std::pair<int32_t, Tensor>> realigned_;
+  bool owns_inputs_ = false;
   int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };
 
-}  // namespace
 }  // namespace jit

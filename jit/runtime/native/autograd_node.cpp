@@ -1,0 +1,337 @@
+// The node of autograd's graph behind the results of a compiled forward: its apply runs the backward plan, with no Python in between.
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <mutex>
+
+#include "grad_program.h"
+#include "plan.h"
+#include "plan_object.h"
+
+namespace jit {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using NodePtr = decltype(torch::autograd::Edge::function);  // a shared_ptr up to torch 2.11, then an intrusive_ptr
+
+template <typename T, typename... Args>
+auto make_node(Args&&... args) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>)
+    return std::shared_ptr<T>(new T(std::forward<Args>(args)...), [](auto* node) { deleteNode(node); });
+  else
+    return c10::make_intrusive<T>(std::forward<Args>(args)...);
+}
+
+c10::DispatchKeySet below_autograd() { return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset; }
+
+// Tensors that no kernel may read as they are: subclasses and what torch.vmap and torch.func wrap.
+bool is_foreign(const at::Tensor& t) {
+  static const c10::DispatchKeySet keys({c10::DispatchKey::Python, c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+  return t.key_set().has_any(keys);
+}
+
+// What a plan was told of a tensor.
+struct Layout {
+  at::ScalarType dtype;
+  c10::Device device;
+  c10::SmallVector<int64_t, 10> dims;  // sizes, then strides
+
+  explicit Layout(const at::Tensor& t) : dtype(t.scalar_type()), device(t.device()) {
+    dims.append(t.sizes().begin(), t.sizes().end());
+    dims.append(t.strides().begin(), t.strides().end());
+  }
+  c10::IntArrayRef sizes() const { return {dims.data(), dims.size() / 2}; }
+  c10::IntArrayRef strides() const { return {dims.data() + dims.size() / 2, dims.size() / 2}; }
+
+  at::Tensor zeros() const {
+    c10::impl::ExcludeDispatchKeyGuard below(below_autograd());
+    at::Tensor t = new_tensor(new_storage((size_t)extent_bytes(sizes(), strides(), (int64_t)c10::elementSize(dtype)), device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
+    t.zero_();
+    return t;
+  }
+
+  // The same values as this layout has them.
+  at::Tensor conform(at::Tensor&& t, const char* what) const {
+    static const c10::DispatchKeySet lazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+    TORCH_CHECK(t.sizes() == sizes() && t.device() == device && !is_foreign(t), "jit: ", what, " is a ", t.toString(), " of sizes ", t.sizes(), " on ", t.device(), " where one of sizes ", sizes(),
+                " on ", device, " is needed");
+    if (t.layout() == at::kStrided && t.scalar_type() == dtype && !t.key_set().has_any(lazy)) {
+      bool fine = true;
+      for (size_t i = 0; i < sizes().size(); ++i) fine &= t.stride((int64_t)i) == strides()[i] || sizes()[i] == 1;
+      if (fine || t.numel() == 0) return std::move(t);
+    }
+    c10::impl::ExcludeDispatchKeyGuard below(below_autograd());
+    if (t.layout() != at::kStrided) t = t.to_dense();
+    at::Tensor copy = new_tensor(new_storage((size_t)extent_bytes(sizes(), strides(), (int64_t)c10::elementSize(dtype)), device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
+    copy.copy_(t);
+    return copy;
+  }
+};
+
+class CompiledNode final : public Node {
+ public:
+  CompiledNode(std::shared_ptr<const GradProgram> program, torch::autograd::edge_list&& next) : Node(std::move(next)), program_(std::move(program)) {}
+
+  std::string name() const override { return program_->name; }
+
+  void save(const at::Tensor& t, bool is_output) {
+    saved_.emplace_back(t, is_output);
+    // A hook may give back other strides than it was given.
+    if (saved_.back().has_hooks()) hooked_.emplace_back(saved_.size() - 1, Layout(t));
+  }
+
+  // Keeps an input that only ``second`` needs.
+  void keep(const at::Tensor& t, bool by_edge) {
+    uint32_t version = t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+    // One with a history is kept without it, so that writing to the tensor later makes no cycle through this node.
+    kept_.push_back({by_edge && !t.is_leaf() ? t.tensor_data() : t, version});
+  }
+
+  void tangent(const at::Tensor& t) { tangents_.emplace_back(t); }
+  void integer(int64_t v) { ints_.push_back(v); }
+
+  void will_release_variables() override { releasing_ = true; }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    forget();
+  }
+
+ protected:
+  variable_list apply(variable_list&& given) override {
+    bool any = false, foreign = false;
+    for (auto& t : given) {
+      any |= t.defined();
+      foreign |= t.defined() && is_foreign(t);
+    }
+    if (!any) return variable_list(num_outputs());
+    if (c10::GradMode::is_enabled() || foreign) return replay(std::move(given));
+    const GradProgram& p = *program_;
+    variable_list gradients(num_outputs());
+    c10::SmallVector<bool, 16> wanted(p.wrt.size());
+    for (size_t k = 0; k < p.wrt.size(); ++k) {
+      // Undefined where eager has no path: a gradient is then None and not zero.
+      bool reached = p.grads[k] >= 0 && p.depends.empty();
+      if (p.grads[k] >= 0 && !p.depends.empty())
+        for (int32_t t : p.depends[k]) reached |= given[t].defined();
+      wanted[k] = reached && task_should_compute_output(k);
+    }
+    {
+      Run run(*p.backward);
+      lend_saved(run);
+      for (size_t i = 0; i < tangents_.size(); ++i) {
+        at::Tensor t = std::move(given[i]);
+        run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient") : tangents_[i].zeros());
+      }
+      run.evaluate_regs(ints_.data());
+      execute(*p.backward, run, /*gil_held=*/false);
+      for (size_t k = 0; k < p.wrt.size(); ++k)
+        if (wanted[k]) gradients[k] = run.plain_result(p.backward->outputs[p.grads[k]]);
+    }
+    // What is returned may be written to by its new owner, as a leaf's gradient is: its memory has to be nobody else's.
+    for (auto& g : gradients) {
+      if (!g.defined() || (g.use_count() <= 1 && g.unsafeGetTensorImpl()->unsafe_storage().use_count() <= 1)) continue;
+      c10::impl::ExcludeDispatchKeyGuard below(below_autograd());
+      g = fresh_copy(g, g.strides());
+    }
+    return gradients;
+  }
+
+ private:
+  struct Kept { at::Tensor tensor; uint32_t version; };
+
+  void forget() {
+    for (auto& s : saved_) s.reset_data();
+    kept_.clear();
+    forgotten_ = true;
+  }
+
+  // Gives the saved values to a run, which lets go of each as soon as it can.
+  void lend_saved(Run& run) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto hooked = hooked_.begin();
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      at::Tensor t = saved_[i].unpack(getptr());
+      if (hooked != hooked_.end() && hooked->first == i) t = (hooked++)->second.conform(std::move(t), "what a saved tensor's hook gave back");
+      run.own_input((int)i, std::move(t));
+    }
+    if (releasing_) forget();
+  }
+
+  // The gradients as results of differentiable operators, by the Python function that the program names.
+  variable_list replay(variable_list&& given) {
+    const GradProgram& p = *program_;
+    TORCH_CHECK_NOT_IMPLEMENTED(p.second, "jit: the gradients of ", p.name, " cannot be differentiated again");
+    std::vector<at::Tensor> inputs;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      TORCH_CHECK(!forgotten_, torch::autograd::ERR_BACKWARD_TWICE);
+      for (size_t i = 0; i < p.found.size(); ++i) {
+        if (p.found[i] >= 0) {
+          inputs.push_back(saved_[p.found[i]].unpack(getptr()));
+          continue;
+        }
+        const Kept& k = kept_[-1 - p.found[i]];
+        TORCH_CHECK(k.tensor.is_inference() || k.tensor.unsafeGetTensorImpl()->version_counter().current_version() == k.version,
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: input ", i, " of ", p.name,
+                    " was written after the forward, and create_graph=True computes from it anew");
+        int32_t w = p.wrt_of[i];
+        at::Tensor t = k.tensor;
+        if (w >= 0 && !t.requires_grad() && next_edge(w).is_valid()) {
+          t = t.tensor_data();
+          torch::autograd::impl::set_gradient_edge(t, next_edge(w));
+        }
+        inputs.push_back(std::move(t));
+      }
+      if (releasing_) forget();
+    }
+    variable_list gradients;
+    pybind11::gil_scoped_acquire gil;
+    auto failed = [] {
+      python_error e;
+      e.persist();
+      throw e;
+    };
+    auto tuple_of = [&](const std::vector<at::Tensor>& tensors) {
+      Ref tuple = Ref::steal(PyTuple_New((Py_ssize_t)tensors.size()));
+      if (!tuple) failed();
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        PyObject* o = THPVariable_Wrap(tensors[i]);  // None for an undefined one
+        if (!o) failed();
+        PyTuple_SET_ITEM(tuple.get(), (Py_ssize_t)i, o);
+      }
+      return tuple;
+    };
+    Ref in = tuple_of(inputs), tangents = tuple_of(given);
+    PyObject* arguments[] = {in.get(), tangents.get()};
+    Ref out = Ref::steal(PyObject_Vectorcall(p.second, arguments, 2, nullptr));
+    if (!out) failed();
+    TORCH_CHECK(PyTuple_Check(out.get()) && (size_t)PyTuple_GET_SIZE(out.get()) == p.wrt.size(), "jit: the second derivative of ", p.name, " has to be a tuple with ", p.wrt.size(), " gradients");
+    for (size_t k = 0; k < p.wrt.size(); ++k) {
+      PyObject* o = PyTuple_GET_ITEM(out.get(), (Py_ssize_t)k);
+      TORCH_CHECK(o == Py_None || THPVariable_Check(o), "jit: the second derivative of ", p.name, " gave a ", Py_TYPE(o)->tp_name, " as a gradient");
+      at::Tensor t = o == Py_None ? at::Tensor() : THPVariable_Unpack(o);
+      gradients.push_back(t.defined() && t.requires_grad() && !c10::GradMode::is_enabled() ? t.detach() : t);
+    }
+    return gradients;
+  }
+
+  std::shared_ptr<const GradProgram> program_;
+  c10::SmallVector<SavedVariable, 2> saved_;
+  c10::SmallVector<Layout, 1> tangents_;
+  c10::SmallVector<int64_t, 4> ints_;
+  std::vector<Kept> kept_;
+  std::vector<std::pair<size_t, Layout>> hooked_;
+  bool releasing_ = false, forgotten_ = false;
+};
+
+// The node of a call whose steps have run; the outputs with a tangent get it for their history.
+auto record(const Call& call, const std::shared_ptr<const GradProgram>& gradient, c10::ArrayRef<at::Tensor> outputs) {
+  const GradProgram& g = *gradient;
+  torch::autograd::edge_list next;
+  next.reserve(g.wrt.size());
+  for (int32_t i : g.wrt) {
+    const at::Tensor& t = call.input(i);
+    next.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+  }
+  auto node = make_node<CompiledNode>(gradient, std::move(next));
+  for (int32_t i : g.tangents) {
+    const at::Tensor& t = outputs[i];
+    TORCH_CHECK(t.defined(), "jit: output ", i, " of ", g.name, " is None and has a gradient");
+    uint32_t number = node->add_input_metadata(t);
+    node->tangent(t);
+    if (!t.requires_grad()) torch::autograd::impl::set_gradient_edge(t, {node, number});
+  }
+  return node;
+}
+
+// What the backward needs. Comes after the history and the views of the outputs.
+void save(CompiledNode& node, Call& call, const GradProgram& g, c10::ArrayRef<at::Tensor> outputs) {
+  for (const GradProgram::Int& i : g.ints) node.integer(i.input < 0 ? call.ints[i.dim] : call.input(i.input).size(i.dim));
+  for (auto [kind, index] : g.saved) {
+    if (kind == GradProgram::kInput) {
+      node.save(call.input(index), false);
+    } else if (kind == GradProgram::kExtra) {
+      node.save(call.run.plain_result(g.slot(kind, index)), false);
+    } else if (!outputs[index].defined()) {
+      node.save(call.input(g.slot(kind, index)), false);
+    } else {
+      // Of a result that is not the node's own an alias: the result may come to hold the node.
+      bool own = std::find(g.tangents.begin(), g.tangents.end(), index) != g.tangents.end();
+      node.save(own ? outputs[index] : outputs[index].tensor_data(), own);
+    }
+  }
+  for (int32_t i : g.kept) node.keep(call.input(i), g.wrt_of[i] >= 0);
+}
+
+at::Tensor view_of(const at::Tensor& base, const GradProgram::View& v, const Run& run) {
+  c10::SmallVector<int64_t, 8> sizes, strides;
+  for (int32_t r : v.sizes) sizes.push_back(run.reg(r));
+  for (int32_t r : v.strides) strides.push_back(run.reg(r));
+  return at::as_strided(base, sizes, strides, base.storage_offset() + run.reg(v.offset));
+}
+
+PyObject* py_differentiable(PyObject*, PyObject* args) {
+  PyObject *forward, *backward, *spec;
+  if (!PyArg_ParseTuple(args, "OOO:differentiable", &forward, &backward, &spec)) return nullptr;
+  HANDLE_TH_ERRORS
+  try {
+    if (!plan_check(forward) || !plan_check(backward)) raise(PyExc_TypeError, "differentiable takes two loaded plans and a GradSpec");
+    auto *f = reinterpret_cast<PlanObject*>(forward), *b = reinterpret_cast<PlanObject*>(backward);
+    if (b->bound) raise(PyExc_ValueError, "the backward plan has bound inputs");
+    return plan_with_gradient(f, differentiable_call, parse_gradient(f->program, b->program, spec));
+  } catch (const PythonError&) {
+    return nullptr;
+  }
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef methods[] = {
+    {"differentiable", py_differentiable, METH_VARARGS,
+     "differentiable(forward plan, backward plan, GradSpec) -> a plan that returns the forward's first n_outputs results, with a history where autograd records."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+  HANDLE_TH_ERRORS
+  try {
+    auto* self = reinterpret_cast<PlanObject*>(object);
+    std::shared_ptr<const GradProgram> gradient = self->gradient;
+    const GradProgram& g = *gradient;
+    Call call(self);
+    if (!call.take(args, nargsf, names)) return nullptr;
+    execute(*call.program, call.run, /*gil_held=*/true);
+    bool recorded = false;
+    if (c10::GradMode::is_enabled() && !g.tangents.empty())
+      for (int32_t i : g.wrt) recorded |= call.input(i).requires_grad();
+    const auto& slots = call.program->outputs;
+    c10::SmallVector<at::Tensor, 8> outputs(g.n_outputs);
+    for (int32_t i = 0; i < g.n_outputs; ++i)
+      if (slots[i] >= call.program->n_inputs) outputs[i] = call.run.result(slots[i]);
+    decltype(record(call, gradient, outputs)) node;
+    if (recorded) node = record(call, gradient, outputs);
+    for (const auto& v : g.views) {
+      const at::Tensor& base = v.kind == GradProgram::kOutput && outputs[v.base].defined() ? outputs[v.base] : call.input(v.kind == GradProgram::kInput ? v.base : slots[v.base]);
+      outputs[v.output] = view_of(base, v, call.run);
+    }
+    if (node) save(*node, call, g, outputs);
+    Ref result = Ref::steal(checked(PyTuple_New(g.n_outputs)));
+    for (int32_t i = 0; i < g.n_outputs; ++i)
+      PyTuple_SET_ITEM(result.get(), i, checked(outputs[i].defined() || slots[i] >= call.program->n_inputs ? THPVariable_Wrap(outputs[i]) : Py_NewRef(call.inputs[slots[i]])));
+    return result.release();
+  } catch (const PythonError&) {
+    return nullptr;
+  }
+  END_HANDLE_TH_ERRORS
+}
+
+bool init_autograd(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
+
+}  // namespace jit

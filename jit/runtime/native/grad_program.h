@@ -1,0 +1,42 @@
+// How to differentiate a plan: a GradSpec in native form, with every index checked.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan_program.h"
+
+namespace jit {
+
+struct GradProgram {
+  enum Kind : uint8_t { kInput, kOutput, kExtra };
+  struct Saved { Kind kind; int32_t index; };
+  struct Int { int32_t input, dim; };  // input -1: the forward's int `dim`
+  struct View { int32_t output; Kind kind; int32_t base; std::vector<int32_t> sizes, strides; int32_t offset; };
+
+  std::shared_ptr<const Program> forward, backward;
+  int32_t n_outputs = 0;
+  std::vector<int32_t> wrt, tangents, grads;     // grads: per wrt, the backward's output or -1
+  std::vector<Saved> saved;
+  std::vector<Int> ints;
+  std::vector<View> views;
+  std::vector<std::vector<int32_t>> depends;     // per wrt, the tangents that its gradient depends on; empty: all on all
+  // Where the forward's inputs are found again: per input, a position in `saved`, or -1 - a position among those that are kept besides.
+  std::vector<int32_t> found, kept;
+  std::vector<int32_t> wrt_of;                   // per input, its position in `wrt` or -1
+  std::string name;
+  PyObject* second = nullptr;                    // owned; null when the gradients cannot be differentiated again
+
+  GradProgram() = default;
+  GradProgram(const GradProgram&) = delete;
+  ~GradProgram();
+
+  // The forward's slot of an output, or of an extra result.
+  int32_t slot(Kind kind, int32_t index) const { return forward->outputs[kind == kExtra ? n_outputs + index : index]; }
+};
+
+// Raises ValueError or TypeError with what is wrong with the data.
+std::shared_ptr<const GradProgram> parse_gradient(std::shared_ptr<const Program> forward, std::shared_ptr<const Program> backward, PyObject* spec);
+
+}  // namespace jit

@@ -1,0 +1,133 @@
+// The Python object of a plan, and what every way of calling one does.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "common.h"
+#include "plan_run.h"
+
+namespace jit {
+
+struct GradProgram;
+
+struct PlanObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  std::shared_ptr<const Program> program;
+  std::shared_ptr<const GradProgram> gradient;  // null, or how to differentiate; results behind its n_outputs are then not returned
+  PyObject* data;   // the Plan it was made from
+  PyObject* bound;  // null, or a tuple with a tensor or None per input; replaced as a whole
+  int32_t n_free;   // inputs that are given on each call
+};
+
+// A new object with the same data and bound inputs as `like`, called through `call`. Null with a Python error set.
+PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_ptr<const GradProgram> gradient);
+
+// Calls a plan that has a gradient.
+PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names);
+
+// Runs all steps on the program's device and torch's current stream there. Throws what the steps throw.
+// With the GIL held, `gil_held`, it is given up while the steps run, when they are likely to take long.
+inline void execute(const Program& p, Run& run, bool gil_held) {
+  // Bytes of input and constant-size output above which the GIL is given up (doing so costs about 0.1 us).
+  constexpr int64_t kReleaseGilBytes = 64 << 10;
+  struct NoGil {
+    PyThreadState* state = nullptr;
+    ~NoGil() {
+      if (state) PyEval_RestoreThread(state);
+    }
+  };
+  int device = -1;
+  void* stream = nullptr;
+  c10::OptionalDeviceGuard device_guard;
+  if (p.has_gpu || p.has_cuda_alloc) {
+    device = run.cuda_device();
+    if (device < 0 && p.has_cuda_alloc) {
+      at::globalContext().lazyInitDevice(c10::kCUDA);
+      device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index();
+    }
+    if (device >= 0) device_guard.reset_device(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
+    TORCH_CHECK(device >= 0 || !p.has_gpu, "a plan launches GPU kernels but nothing that it uses is on a GPU");
+    if (p.has_gpu) stream = current_stream(device);
+  }
+  {
+    NoGil gil;
+    if (gil_held && (p.has_aten || p.has_gpu || run.input_bytes() >= kReleaseGilBytes)) gil.state = PyEval_SaveThread();
+    if (p.has_gpu) run.realign();
+    if (p.has_aten) {
+      c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+      run.run(device, stream);
+    } else {
+      run.run(device, stream);
+    }
+    if (p.has_gpu) run.restore();
+  }
+  run.bump_versions();
+}
+
+// One call: the arguments and the bound inputs, laid into a run.
+struct Call {
+  explicit Call(PlanObject* plan) : program(plan->program), bound_(Ref::share(plan->bound)), n_free_(plan->n_free), run(*program) {}
+
+  // Returns false with a Python error set when the arguments do not fit.
+  bool take(PyObject* const* args, size_t nargsf, PyObject* names) {
+    const Program& p = *program;
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if ((names && PyTuple_GET_SIZE(names)) || nargs != n_free_ + p.n_ints) {
+      PyErr_Format(PyExc_TypeError, "this plan takes %d tensors and %d ints by position, not %zd arguments", n_free_, p.n_ints, nargs + (names ? PyTuple_GET_SIZE(names) : 0));
+      return false;
+    }
+    if (p.n_inputs > kInline) {
+      inputs_heap_.reset(new PyObject*[p.n_inputs]);
+      inputs = inputs_heap_.get();
+    }
+    Py_ssize_t next = 0;
+    for (int i = 0; i < p.n_inputs; ++i) {
+      PyObject* o = bound_ ? PyTuple_GET_ITEM(bound_.get(), i) : Py_None;
+      if (o == Py_None) {
+        o = args[next++];
+        if (!THPVariable_Check(o)) {
+          PyErr_Format(PyExc_TypeError, "argument %zd of the plan has to be a tensor, not %s", next - 1, Py_TYPE(o)->tp_name);
+          return false;
+        }
+      }
+      inputs[i] = o;
+      run.set_input(i, THPVariable_Unpack(o));
+    }
+    if (p.n_ints > kInline) {
+      ints_heap_.reset(new int64_t[p.n_ints]);
+      ints = ints_heap_.get();
+    }
+    for (int i = 0; i < p.n_ints; ++i) {
+      ints[i] = PyLong_AsLongLong(args[next++]);
+      if (ints[i] == -1 && PyErr_Occurred()) return false;
+    }
+    run.evaluate_regs(ints);
+    return true;
+  }
+
+  const at::Tensor& input(int32_t i) const { return THPVariable_Unpack(inputs[i]); }
+
+  // The object to return for a slot: an input is the very object that was given.
+  PyObject* wrapped(int32_t slot) { return checked(slot < program->n_inputs ? Py_NewRef(inputs[slot]) : THPVariable_Wrap(run.result(slot))); }
+
+  // The program and the bound tensors have to outlive the run, whatever other threads do to the object.
+  std::shared_ptr<const Program> program;
+  Ref bound_;
+  int32_t n_free_;
+  static constexpr int kInline = 24;
+  PyObject* inputs_inline_[kInline];
+  std::unique_ptr<PyObject*[]> inputs_heap_;
+  PyObject** inputs = inputs_inline_;  // borrowed
+  int64_t ints_inline_[kInline];
+  std::unique_ptr<int64_t[]> ints_heap_;
+  int64_t* ints = ints_inline_;
+  Run run;
+};
+
+}  // namespace jit
