@@ -16,37 +16,82 @@ import torch
 import jit
 
 
-def same(a, b, path="result", seen=None):
-    """Raises AssertionError saying where two values differ. Tensors: type, dtype, shape, requires_grad, values."""
-    seen = {} if seen is None else seen
-    assert type(a).__name__ == type(b).__name__, f"{path}: {type(a).__name__} in eager, {type(b).__name__} compiled"
-    if isinstance(a, (list, dict, set, torch.Tensor)) or hasattr(a, "__dict__") and not isinstance(a, type):
+TRACKED = (list, dict, set, torch.Tensor, types.FunctionType, types.CellType, types.GeneratorType)
+
+
+def same(a, b, path="result", seen=None, rtol=0.0):
+    """Raises AssertionError saying where two values differ: in type, value, or in which of their parts are one object. Tensors: type, dtype,
+    shape, strides, requires_grad, values, and whether two share memory. ``rtol``: tolerance for floating point, relative and absolute."""
+    seen = {"memory": ({}, {}), "held": []} if seen is None else seen
+    seen["held"].append((a, b))  # what is made here keeps its id to itself
+    iterators = hasattr(a, "__next__") and hasattr(b, "__next__")  # these may be of another builtin type when they are rebuilt
+    assert type(a).__name__ == type(b).__name__ or iterators, f"{path}: {type(a).__name__} in eager, {type(b).__name__} compiled"
+    if isinstance(a, TRACKED) or hasattr(a, "__dict__") and not isinstance(a, (type, types.ModuleType)):
         assert (id(a) in seen) == (id(b) in seen.values()), f"{path}: shared in one and not in the other"
         if id(a) in seen:
             assert seen[id(a)] == id(b), f"{path}: another object"
             return
         seen[id(a)] = id(b)
+
+    def inner(p, q, step):
+        same(p, q, path + step, seen, rtol)
+
     if isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad, f"{path}: {a} in eager, {b} compiled"
-        assert torch.equal(torch.nan_to_num(a.detach()), torch.nan_to_num(b.detach())), f"{path}: {a} in eager, {b} compiled"
+        assert a.stride() == b.stride(), f"{path}: strides {a.stride()} in eager, {b.stride()} compiled"
+        close = torch.equal(torch.nan_to_num(a.detach()), torch.nan_to_num(b.detach()))
+        assert close or rtol and torch.allclose(a.detach().double(), b.detach().double(), rtol, rtol, equal_nan=True), f"{path}: {a} in eager, {b} compiled"
+        if a.numel():
+            numbers = [known.setdefault(t.untyped_storage().data_ptr(), len(known)) for known, t in zip(seen["memory"], (a, b))]
+            assert numbers[0] == numbers[1], f"{path}: shares memory with other tensors in eager than compiled"
     elif isinstance(a, float):
-        assert a == b or math.isnan(a) and math.isnan(b), f"{path}: {a} in eager, {b} compiled"
+        assert a == b or math.isnan(a) and math.isnan(b) or rtol and math.isclose(a, b, rel_tol=rtol, abs_tol=rtol), f"{path}: {a} in eager, {b} compiled"
     elif isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
         assert len(a) == len(b), f"{path}: {a!r} in eager, {b!r} compiled"
         for i, (p, q) in enumerate(zip(a, b)):
-            same(p, q, f"{path}[{i}]", seen)
+            inner(p, q, f"[{i}]")
     elif isinstance(a, dict):
         assert list(map(repr, a)) == list(map(repr, b)), f"{path}: keys {list(a)} in eager, {list(b)} compiled"
         for (k, p), q in zip(a.items(), b.values()):
-            same(p, q, f"{path}[{k!r}]", seen)
-    elif isinstance(a, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)):
+            inner(p, q, f"[{k!r}]")
+    elif isinstance(a, types.FunctionType):
         assert a.__qualname__ == b.__qualname__, f"{path}: {a} in eager, {b} compiled"
+        for field in ("__defaults__", "__kwdefaults__", "__closure__", "__dict__"):
+            inner(getattr(a, field), getattr(b, field), f".{field}")
+    elif isinstance(a, types.CellType):
+        contents = [[c.cell_contents] if c != types.CellType() else [] for c in (a, b)]
+        inner(*contents, ".cell_contents")
+    elif isinstance(a, types.MethodType):
+        assert a.__qualname__ == b.__qualname__, f"{path}: {a} in eager, {b} compiled"
+        inner(a.__self__, b.__self__, ".__self__")
+    elif isinstance(a, (types.BuiltinFunctionType, type, types.ModuleType)):
+        assert a.__name__ == b.__name__, f"{path}: {a} in eager, {b} compiled"
     elif isinstance(a, BaseException):
-        same(a.args, b.args, f"{path}.args", seen)
+        inner(a.args, b.args, ".args")
+        for field in ("__context__", "__cause__"):
+            inner(getattr(a, field), getattr(b, field), f".{field}")
+    elif hasattr(a, "__next__"):
+        inner(rest_of(a), rest_of(b), ".next")
     elif hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
-        same(dict(vars(a)), dict(vars(b)), f"vars({path})", seen)
+        inner(dict(vars(a)), dict(vars(b)), ".__dict__")
     elif type(a).__eq__ is not object.__eq__:
-        assert a == b, f"{path}: {a!r} in eager, {b!r} compiled"
+        if hasattr(a, "__dict__"):
+            inner(dict(vars(a)), dict(vars(b)), ".__dict__")
+        else:
+            assert a == b, f"{path}: {a!r} in eager, {b!r} compiled"
+
+
+def rest_of(iterator, most=20):
+    """What an iterator still gives, its return value, or the exception that ends it."""
+    out = []
+    try:
+        for _ in range(most):
+            out.append(next(iterator))
+    except StopIteration as end:
+        out.append(("returned", end.value))
+    except Exception as error:
+        out.append(("raised", type(error).__name__, str(error)))
+    return out
 
 
 def observe(fn, args):

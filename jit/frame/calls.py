@@ -58,7 +58,8 @@ class Calls:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
         frame = Frame(self, fn, self.bind(fn, args, kwargs))
         if code.co_flags & inspect.CO_GENERATOR:
-            return GeneratorValue(frame)
+            self.generators.append(GeneratorValue(frame))
+            return self.generators[-1]
         frame.spliceable = direct
         return frame.run_inlined()
 
@@ -129,7 +130,7 @@ class Calls:
         except TypeError:
             handler = None
         if handler is not None:
-            return handler(self, args, kwargs)
+            return self.by_table(fn, lambda: handler(self, args, kwargs), args, kwargs)
         try:
             forbidden = tables.forbidden.get(fn)
         except TypeError:
@@ -145,6 +146,16 @@ class Calls:
         name = f"{getattr(fn, '__module__', None) or ''}.{getattr(fn, '__qualname__', repr(fn))}".lstrip(".")
         raise Unsupported(f"call of {name}, implemented in C and not known to the compiler", kind="c-call",
                           hint="call it outside the compiled function, or on constants")
+
+    def by_table(self, fn, run, args, kwargs) -> Value:
+        """What a table's entry for a C function gives. Entries take arguments as they come; a call that the function itself refuses is
+        left to it."""
+        try:
+            return run()
+        except (TypeError, ValueError, IndexError, KeyError):
+            if accepts(fn, args, kwargs):
+                raise
+            raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with the wrong arguments", kind="argument-error") from None
 
     def is_pure(self, fn) -> bool:
         if fn in tables.pure:
@@ -221,6 +232,15 @@ class Calls:
             return ObjectValue(cls)
         raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",
                           hint="make the object outside the compiled function")
+
+
+def accepts(fn, args, kwargs) -> bool:
+    """Whether a callable takes that many arguments and these names; False where that is not known."""
+    try:
+        inspect.signature(fn).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def signature_twin(fn, s):

@@ -63,6 +63,25 @@ def refuse_modes():
         raise NeedsEager(f"{name} is active, which sees every operation", "compile without it", kind="torch-mode")
 
 
+def eager_target(fn):
+    """A function of the bound locals that calls ``fn`` as the program did."""
+    code = fn.__code__
+    n_pos, n_kwonly = code.co_argcount, code.co_kwonlyargcount
+    has_varargs, has_varkw = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    if not (n_kwonly or has_varargs or has_varkw):
+        return fn
+    names = code.co_varnames[n_pos: n_pos + n_kwonly]
+
+    def target(*values):
+        kwonly = dict(zip(names, values[n_pos: n_pos + n_kwonly]))
+        rest = values[n_pos + n_kwonly:]
+        varargs = rest[0] if has_varargs else ()
+        varkw = rest[-1] if has_varkw else {}
+        return fn(*values[:n_pos], *varargs, **kwonly, **varkw)
+
+    return target
+
+
 class Capture:
     """One attempt at one frame.
 
@@ -190,6 +209,9 @@ class Capture:
 
     def assemble(self, e: Emitter) -> Captured:
         s = self.session
+        if any(g.left_inside_block() and not e.memoised(g) for g in s.generators):
+            raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is collected",
+                             "run it to its end, or close() it", kind="generator-left")
         results = [t.handle(s) for t in e.outputs]
         gradient = s.tracer.gradient(results)
         graph = s.tracer.finish(results, gradient is not None)
@@ -200,7 +222,7 @@ class Capture:
             plan, inputs = self.settings.compile_graph(graph, s.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
-        target = e.finish(plan, inputs, self.code.co_name)
+        target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn))
         if bytecode_log:
             import dis
 

@@ -434,9 +434,10 @@ class Emitter:
 
     # -- assembling -----------------------------------------------------------------------------------------------
 
-    def finish(self, plan, plan_inputs, name: str):
+    def finish(self, plan, plan_inputs, name: str, eager=None):
         """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors
-        of ``outputs``; None when there is no graph."""
+        of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say) ``eager`` is called
+        with the arguments: nothing has been done yet, and what the program does before and about the exception is its own business."""
         asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
         body, self.commands = self.commands, []
         asm_globals = self.code_globals or {}
@@ -453,14 +454,37 @@ class Emitter:
             else:
                 self.cmd("pop")
         labels: dict = {}
-        for command, args in self.prelude + self.commands + body:
-            if command == "branch":
-                labels[args[1]] = asm.new_label(args[1])
-                asm.emit(args[0], target=labels[args[1]])
-            elif command == "defer":
-                args[0](asm)
-            elif command == "place":
-                asm.place(labels[args[0]])
-            else:
-                getattr(asm, command)(*args)
+
+        def write(commands):
+            for command, args in commands:
+                if command == "branch":
+                    labels[args[1]] = asm.new_label(args[1])
+                    asm.emit(args[0], target=labels[args[1]])
+                elif command == "defer":
+                    args[0](asm)
+                elif command == "place":
+                    asm.place(labels[args[0]])
+                else:
+                    getattr(asm, command)(*args)
+
+        write(self.prelude)
+        if plan is None or eager is None:
+            write(self.commands + body)
+            return function_from(asm.finish(), asm_globals, name)
+        failed, other = asm.new_label("failed"), asm.new_label("other")
+        with asm.handler(failed):
+            write(self.commands)
+        write(body)
+        asm.place(failed)
+        asm.load_const(Exception)
+        asm.emit("CHECK_EXC_MATCH")
+        asm.pop_jump_if_false(other)
+        asm.pop()
+        with asm.calling():
+            asm.load_const(eager)
+            for argument in self.argnames:
+                asm.load_fast(argument)
+        asm.return_value()
+        asm.place(other)
+        asm.emit("RERAISE", 0)
         return function_from(asm.finish(), asm_globals, name)

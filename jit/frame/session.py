@@ -51,11 +51,12 @@ class Session(Calls):
         self.frames: list = []
         self.steps = 0
         self.current_exception: list = []
+        self.generators: list = []  # that were made while capturing
 
     def close(self):
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
         for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written, self.class_written, self.touched,
-                     self.frames, self.current_exception):
+                     self.frames, self.current_exception, self.generators):
             held.clear()
         vars(self.tracer).clear()  # its handles refer to it
         self.tracer = None

@@ -296,5 +296,29 @@ def overlaps_itself(t: TensorType) -> bool:
     return any(type(s) is int and s == 0 and not (type(n) is int and n == 1) for n, s in zip(t.shape, t.strides))
 
 
+def _region(handle: TensorHandle):
+    """(first, last) element of the base's memory that a handle shows, or None where that is not known in numbers."""
+    start, t = 0, handle.base.type
+    for step in handle.chain:
+        if step.op == "slice":
+            start = start + step.attrs["start"] * t.strides[step.attrs["dim"]]
+        elif step.op not in ("permute", "reshape", "expand", "alias"):
+            return None
+        t = step.type
+    if type(start) is not int or not all(type(v) is int for v in (*t.shape, *t.strides)):
+        return None
+    return start, start + sum((n - 1) * s for n, s in zip(t.shape, t.strides))
+
+
+def partly_shared(a: TensorHandle, b: TensorHandle) -> bool:
+    """Whether two tensors share some memory and are not the very same elements in the same order, as far as is known."""
+    if a.base is not b.base or 0 in a.type.shape or 0 in b.type.shape:
+        return False
+    first, second = _region(a), _region(b)
+    if first is None or second is None or first[1] < second[0] or second[1] < first[0]:
+        return False
+    return first != second or not (same_ints(a.type.shape, b.type.shape) and same_ints(a.type.strides, b.type.strides))
+
+
 def fresh_type(t: TensorType) -> TensorType:
     return TensorType(t.shape, contiguous_strides(t.shape), t.dtype, t.device)

@@ -92,7 +92,7 @@ def to_python(graph: Graph) -> str:
     if any(n.op == "float_scalar" for n in graph.nodes):
         imports.append("from jit.graph.sym_float import from_words")
     helpers = HELPERS + (CUSTOM_GRADIENT if any(n.op == "custom_gradient" for n in graph.nodes) else "")
-    lines = ["import torch", *imports, "", helpers, f"def graph({', '.join(n.name for n in graph.inputs)}{''.join(', ' + s for s in unbound_symbols(graph))}):"]
+    lines = ["import torch", *imports, "", helpers, f"def graph({', '.join([*(n.name for n in graph.inputs), *unbound_symbols(graph)])}):"]
     for name, text in symbol_bindings(graph).items():
         lines.append(f"    {name} = {text}")
     loc = None

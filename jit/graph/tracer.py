@@ -18,7 +18,7 @@ from jit.graph import aten, autocast, layout
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, hint
-from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, replay, scatter, view_path
+from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
 from jit.graph.registry import OPS, Op
 from jit.graph.sym_float import SymFloat, plain
@@ -353,9 +353,16 @@ class Tracer:
         value, handles = self.compute(name, args, kwargs)
         if not isinstance(value, Node):
             raise Unsupported(f"Tensor.{name}_ has several results", kind="unknown-function")
+        self.check_overlap(target, handles)
         _check_result_dtype(value.type.dtype, target.type.dtype)
         self.write(target, value, handles)
         return target
+
+    @staticmethod
+    def check_overlap(target, handles):
+        """Eager refuses to write where it reads other elements of the same memory, or the outcome depends on the order."""
+        if any(h is not target and partly_shared(target, h) for h in handles):
+            raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="overlapping-write")
 
     def _call_out(self, name, args, kwargs, out):
         value, handles = self.compute(name, args, kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 
@@ -79,14 +80,17 @@ def issubclass_(s, args, kwargs):
     return s.fold(lambda c: issubclass(c, targets), [cls], {})
 
 
+def is_callable(s, value) -> bool:
+    if isinstance(value, (FunctionValue, MethodValue, BuiltinValue, ClassValue, BuiltinMethod)):
+        return True
+    if isinstance(value, ObjectValue):
+        return value.has_special(s, "__call__")
+    return lookup(class_of(s, value), "__call__")[0]
+
+
 @on_call(callable)
 def callable_(s, args, kwargs):
-    (value,) = args
-    if isinstance(value, (FunctionValue, MethodValue, BuiltinValue, ClassValue, BuiltinMethod)):
-        return Constant(True)
-    if isinstance(value, ObjectValue):
-        return Constant(value.has_special(s, "__call__"))
-    return Constant(lookup(class_of(s, value), "__call__")[0])
+    return Constant(is_callable(s, args[0]))
 
 
 @on_call(type)
@@ -259,7 +263,9 @@ def sorted_(s, args, kwargs):
 
 def sort_values(s, values, key, reverse):
     """A stable merge sort by ``<`` on symbolic values, as ``list.sort`` orders them."""
-    backwards = reverse.truth(s) if reverse is not None else False
+    backwards = False
+    if reverse is not None:
+        backwards = reverse.truth(s) if sys.version_info >= (3, 12) else bool(s.index(reverse))
     if key is not None and not (isinstance(key, Constant) and key.value is None):
         keyed = [(key.call(s, [v], {}), v) for v in values]
     else:
@@ -352,7 +358,8 @@ def int_(s, args, kwargs):
     if len(args) == 1 and isinstance(args[0], ObjectValue) and not isinstance(args[0], ContainerValue):
         for name in ("__int__", "__index__"):
             if args[0].has_special(s, name):
-                return args[0].call_special(s, name, [])
+                number = args[0].call_special(s, name, [])
+                return number if number.pytype(s) is int else s.fold(int, [number], {})
     return s.fold(int, args, kwargs)
 
 

@@ -17,6 +17,7 @@ from ..values.constant import Constant
 from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
 from ..values.functions import CellValue, MethodValue, PartialValue
 from ..values.objects import ObjectValue
+from .builtin_functions import is_callable
 
 
 @on_call(list)
@@ -111,6 +112,8 @@ def descriptor_class(s, args, kwargs):
 @on_call(functools.partial)
 def partial_(s, args, kwargs):
     fn, rest = args[0], list(args[1:])
+    if not is_callable(s, fn):
+        raise Raised(s.exception(TypeError("the first argument must be callable")))
     if isinstance(fn, PartialValue):
         return PartialValue(fn.fn, [*fn.args, *rest], {**fn.kwargs, **kwargs})
     return PartialValue(fn, rest, dict(kwargs))

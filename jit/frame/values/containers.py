@@ -36,7 +36,7 @@ class ContainerValue(ObjectValue):
     def builtin_method(self, s, raw, args, kwargs):
         fn = METHODS.get((raw.__objclass__, raw.__name__))
         if fn is not None:
-            return fn(self, s, list(args), dict(kwargs))
+            return s.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
         return super().builtin_method(s, raw, args, kwargs)
 
     def getitem(self, s, key):
@@ -78,6 +78,9 @@ class ContainerValue(ObjectValue):
         if self.obj is not None:
             s.touch(self)
             s.effect(fn, [self, *args])
+
+    def plain_getitem(self, s, key):
+        raise Raised(s.exception(TypeError(f"'{self.cls.__name__}' object is not subscriptable")))
 
     def plain_setitem(self, s, key, value):
         raise Raised(s.exception(TypeError(f"'{self.cls.__name__}' object does not support item assignment")))

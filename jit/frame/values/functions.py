@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 
 from ...errors import Unsupported
@@ -395,7 +396,7 @@ class ClassValue(ObjectValue):
         handler = s.tables.calls.get(cls)
         if handler is not None:
             s.guard_kinds(args, kwargs)
-            return handler(s, args, kwargs)
+            return s.by_table(cls, lambda: handler(s, args, kwargs), args, kwargs)
         meta_call = s.class_lookup(type(cls), "__call__")[1]
         if isinstance(meta_call, types.FunctionType):
             return s.wrap_class_attr(type(cls), "__call__").call(s, [self, *args], kwargs)
@@ -407,10 +408,10 @@ class ClassValue(ObjectValue):
         return super().getitem(s, key)
 
     def iter(self, s):
-        return s.from_python(list(self.pin(s))).iter(s)
+        return s.fold(list, [self], {}).iter(s)
 
     def contains(self, s, item):
-        return item.const(s) in self.pin(s)
+        return s.fold(operator.contains, [self, item], {}).truth(s)
 
     def truth(self, s):
         return True

@@ -72,6 +72,21 @@ class GeneratorValue(IteratorValue):
                 s.frames.pop()
             del s.current_exception[depth:]
 
+    def left_inside_block(self) -> bool:
+        """Whether it is suspended inside a ``try`` or ``with`` block, which runs on when Python lets go of the generator."""
+        if self.state != "suspended":
+            return False
+        instructions = self.frame.instructions
+        handler = instructions[self.frame.pc - 1].handler
+        while handler is not None:
+            target = instructions[handler[0]]
+            if target.op == "CALL_INTRINSIC_1" and target.arg == "STOPITERATION_ERROR":
+                return False
+            if target.op != "CLEANUP_THROW":
+                return True
+            handler = target.handler
+        return False
+
     def next(self, s):
         return self.resume(s, Constant(None))
 

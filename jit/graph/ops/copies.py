@@ -123,6 +123,7 @@ def copy_(t, self, src, non_blocking=False):
         value = t.call_op("to", (src, self.device), {})
         t.write(self, value.node, [src])
         return self
+    t.check_overlap(self, [src])
     t.write(self, src.node, [src])
     return self
 

@@ -185,6 +185,7 @@ def setitem(t, self, index, value):
         target = self if node is source else t.wrap(node, [self], True, start)
     if isinstance(value, TensorHandle):
         handles.append(value)
+        t.check_overlap(target, [value])
         new = value.node
     else:
         new = b.full((), value, self.dtype, self.device)

@@ -1,0 +1,1 @@
+"""Differential fuzzing: random Python programs in eager and compiled (``python -m tests.fuzz --help``)."""

@@ -1,0 +1,134 @@
+"""One program in eager and compiled, call by call: results, arguments, globals, exceptions and output have to be the same."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import signal
+import sys
+import types
+import warnings
+
+import torch
+
+import jit
+from jit import backends
+from jit.frame import dispatch
+
+from frame_harness import same
+
+EAGER_SECONDS, COMPILED_SECONDS = 1.0, 60.0
+STATE = ("G_n", "G_v", "G_d", "G_x", "G_o")
+
+
+class OutOfTime(BaseException):
+    """A call took too long."""
+
+
+@contextlib.contextmanager
+def limit(seconds):
+    """Raise OutOfTime in the block after this many seconds, and again each second, as a program may catch it."""
+
+    def stop(signum, frame):
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """``kind``: "same", "mismatch", or "invalid" for a program that is no test (it does not end in eager). ``why`` says it in words;
+    ``captures`` are the records of the frames that were captured."""
+
+    kind: str
+    why: str = ""
+    captures: list = dataclasses.field(default_factory=list)
+
+    @property
+    def breaks(self):
+        return [b for c in self.captures for b in c]
+
+
+def observe(fn, arguments, seconds):
+    """-> (result, exception as (type, text, type of its context, type of its cause), output)."""
+    torch.manual_seed(0)
+    out, result, error = io.StringIO(), None, None
+    try:
+        with contextlib.redirect_stdout(out), limit(seconds):
+            result = fn(*arguments)
+    except Exception as e:
+        error = (type(e).__name__, str(e), type(e.__context__).__name__, type(e.__cause__).__name__)
+    return result, error, out.getvalue()
+
+
+def load(text, name):
+    sys.modules.setdefault(name, types.ModuleType(name))  # dataclasses looks for it
+    namespace = {"__name__": name}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(text, f"<{name}>", "exec"), namespace)
+    return namespace
+
+
+def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outcome:
+    """Run a program both ways. An internal failure of the compiler is a mismatch too."""
+    jit.reset()
+    captures: list = []
+    try:
+        with limit(EAGER_SECONDS):
+            eager, compiled = load(text, "program"), load(text, "program")
+            eager_calls, compiled_calls = eager["calls"](), compiled["calls"]()
+    except (Exception, OutOfTime) as e:
+        return Outcome("invalid", repr(e))
+    if not (isinstance(eager.get("f"), types.FunctionType) and isinstance(eager_calls, list) and all(isinstance(c, tuple) for c in eager_calls)):
+        return Outcome("invalid", "no function f, or no arguments for it")
+    settings = dispatch.Settings(backends.BACKENDS[backend], False, dynamic, on_capture=lambda c: captures.append(list(c.breaks)))
+    fn = dispatch.make_dispatcher(compiled["f"], settings)
+    for i, (given, twin) in enumerate(zip(eager_calls, compiled_calls)):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                want = observe(eager["f"], given, EAGER_SECONDS)
+            except (OutOfTime, MemoryError):
+                return Outcome("invalid", "too slow in eager")
+            try:
+                got = observe(fn, twin, COMPILED_SECONDS)
+                why = differs(want, got, (given, *state(eager)), (twin, *state(compiled)), backend)
+            except OutOfTime:
+                why = f"timeout: the compiled program takes more than {COMPILED_SECONDS} s"
+            except RecursionError:
+                return Outcome("invalid", "too deep to compare")
+        if want[1] and "recursion" in want[1][1]:
+            return Outcome("invalid", "endless recursion")
+        failed = [str(w.message) for w in told if str(w.message).startswith("jit: compiling")]
+        if failed:
+            why = f"internal: {failed[0]}"
+        if why:
+            return Outcome("mismatch", f"call {i}: {why}", captures)
+    return Outcome("same", "", captures)
+
+
+def state(namespace):
+    """What a program may have changed besides its arguments."""
+    return [*map(namespace.get, STATE), getattr(namespace.get("C"), "made", None)]
+
+
+def differs(want, got, given, twin, backend) -> str:
+    """What is not the same, in words; empty if all is."""
+    if want[1] != got[1]:
+        return f"raised {want[1]} in eager, {got[1]} compiled"
+    if want[2] != got[2]:
+        return f"printed {want[2]!r} in eager, {got[2]!r} compiled"
+    try:
+        same((want[0], given), (got[0], twin), rtol=1e-4 if backend == "jit" else 1e-6)
+    except AssertionError as e:
+        return str(e)
+    return ""
+

@@ -1,0 +1,122 @@
+"""Making a failing program small: delete statements and replace expressions for as long as it still fails."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import time
+import warnings
+
+BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def _lists(tree):
+    """Every list of statements, handlers, cases, elements, arguments or calls in a tree, the outermost first."""
+    for node in ast.walk(tree):
+        for field in (*BODIES, "elts", "args", "keywords", "keys", "values", "items", "generators", "ifs", "targets", "decorator_list", "defaults", "names", "ops"):
+            held = getattr(node, field, None)
+            if isinstance(held, list) and held:
+                yield node, field, held
+
+
+def _smaller(node):
+    """Simpler expressions that may stand for this one."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child
+    if not isinstance(node, (ast.Constant, ast.Name)):
+        yield ast.Constant(1)
+        yield ast.Constant(None)
+
+
+def _edits(tree):
+    """Functions that change a tree in place, biggest changes first. Each is given as a path that is found again in a copy."""
+    positions = list(ast.walk(tree))
+    index = {id(n): i for i, n in enumerate(positions)}
+    for node, field, held in _lists(tree):
+        size = len(held)
+        while size:
+            for start in range(0, len(held), size):
+                yield ("cut", index[id(node)], field, start, start + size)
+            size //= 2
+    for node in positions:
+        for field in BODIES:
+            held = getattr(node, field, None)
+            if isinstance(held, list):
+                for i, s in enumerate(held):
+                    for inner in BODIES:
+                        if isinstance(s, ast.stmt) and not isinstance(s, (ast.FunctionDef, ast.ClassDef)) and getattr(s, inner, None):
+                            yield ("lift", index[id(node)], field, i, inner)
+    for node in positions:
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr) and isinstance(getattr(value, "ctx", ast.Load()), ast.Load):
+                for k, _ in enumerate(_smaller(value)):
+                    yield ("replace", index[id(node)], name, None, k)
+                if name in ("cause", "value", "exc", "msg", "format_spec") and isinstance(node, (ast.Raise, ast.Assert)):
+                    yield ("drop", index[id(node)], name, None, None)
+            elif isinstance(value, list):
+                for i, v in enumerate(value):
+                    if isinstance(v, ast.expr) and isinstance(getattr(v, "ctx", ast.Load()), ast.Load):
+                        for k, _ in enumerate(_smaller(v)):
+                            yield ("replace", index[id(node)], name, i, k)
+
+
+def _apply(tree, edit) -> str | None:
+    """The text of the tree after an edit, or None if that is no program."""
+    tree = copy.deepcopy(tree)
+    kind, at, field, a, b = edit
+    node = list(ast.walk(tree))[at]
+    held = getattr(node, field)
+    if kind == "cut":
+        if isinstance(node, ast.Dict):
+            del node.keys[a:b], node.values[a:b]
+        else:
+            del held[a:b]
+            if isinstance(node, ast.Compare):
+                del node.comparators[a:b]
+            if not held and field == "body":
+                held.append(ast.Pass())
+    elif kind == "lift":
+        inner = getattr(held[a], b)
+        held[a:a + 1] = [s for h in inner for s in (h.body if isinstance(h, (ast.ExceptHandler, ast.match_case)) else [h])]
+    elif kind == "drop":
+        setattr(node, field, None)
+    else:
+        value = held if a is None else held[a]
+        new = list(_smaller(value))[b]
+        if a is None:
+            setattr(node, field, new)
+        else:
+            held[a] = new
+    try:
+        text = ast.unparse(ast.fix_missing_locations(tree))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "<program>", "exec")
+        return text
+    except (SyntaxError, ValueError, TypeError, AttributeError, IndexError):
+        return None
+
+
+def shrink(text: str, fails, seconds: float = 60.0) -> str:
+    """The smallest program found in this time for which ``fails(text)`` holds."""
+    end, done = time.monotonic() + seconds, False
+    while not done:
+        done, tree = True, ast.parse(text)
+        skip = 0
+        while True:
+            found = None
+            for n, edit in enumerate(_edits(tree)):
+                if n < skip:
+                    continue
+                if time.monotonic() > end:
+                    return text
+                smaller = _apply(tree, edit)
+                if smaller is not None and len(smaller) < len(text) and fails(smaller):
+                    found = (n, smaller)
+                    break
+            if found is None:
+                break
+            skip, text = found
+            tree, done = ast.parse(text), False
+    return text

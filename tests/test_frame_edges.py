@@ -1,0 +1,133 @@
+"""Edges of the language that random programs (``python -m tests.fuzz``) found: each runs as in eager, wherever the graph breaks."""
+
+import collections
+import functools
+import json
+
+import pytest
+import torch
+from frame_harness import Cases
+
+import jit
+
+pytestmark = pytest.mark.filterwarnings("error:jit. compiling")  # a failure inside the compiler
+cases = Cases()
+VECTOR, MATRIX = torch.arange(3.0), torch.arange(6.0).view(2, 3)
+
+
+# -- exceptions ------------------------------------------------------------------------------------------------------------
+
+
+@cases([], fullgraph=False)
+def iterating_over_a_class(log):
+    try:
+        for _ in range:
+            pass
+    finally:
+        log.append(1)
+
+
+@cases({3}, fullgraph=False)
+def subscript_of_a_set(s):
+    return s[0]
+
+
+@cases(VECTOR, fullgraph=False)
+def wrong_arguments_of_builtins(x):
+    said = []
+    for call in (lambda: abs(), lambda: functools.partial(), lambda: functools.partial(3), lambda: [].pop(1, 2), lambda: len(1, 2), lambda: [1].sort(reverse=set)):
+        try:
+            call()
+        except TypeError as error:
+            said.append(str(error))
+    return said, x + 1
+
+
+@cases(VECTOR, torch.tensor([0, 7]), [], fullgraph=False)
+def an_error_while_the_graph_runs_is_handled(x, i, log):
+    log.append("before")
+    try:
+        return x[i] * 2
+    except IndexError as error:
+        log.append(str(error))
+        return error.__context__
+
+
+@cases(VECTOR, [], fullgraph=False)
+def an_error_while_the_graph_runs_escapes(x, log):
+    log.append("before")
+    return torch.relu(x > 1)
+
+
+# -- generators ------------------------------------------------------------------------------------------------------------
+
+
+@cases([], fullgraph=False)
+def a_generator_left_in_a_try_block(log):
+    def numbers():
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append("closed")
+
+    first = next(numbers())
+    log.append("after")
+    return first
+
+
+# -- objects ---------------------------------------------------------------------------------------------------------------
+
+
+@cases([2, 1], fullgraph=False)
+def classes_made_in_c(v):
+    @functools.cache
+    def f(n):
+        return n + 1
+
+    return json.dumps(v), f(2), collections.Counter(v)
+
+
+class Number:
+    def __init__(self, n):
+        self.n = n
+
+    def __int__(self):
+        return self.n
+
+
+@cases(True, fullgraph=False)
+def int_of_an_object_that_gives_a_bool(flag):
+    return int(Number(flag)), int(Number(3))
+
+
+# -- tensors ---------------------------------------------------------------------------------------------------------------
+
+
+@cases(VECTOR, fullgraph=False)
+def writing_where_the_same_memory_is_read(x):
+    x[:1].add_(x[1:2])
+    x.mul_(x)
+    x.mul_(x[0])
+
+
+@cases(MATRIX, fullgraph=False)
+def copying_within_one_tensor(x):
+    x[0].copy_(x[1])
+    try:
+        x.copy_(x[1][0])
+    except RuntimeError as error:
+        return str(error)
+
+
+test_edges = cases.test()
+
+
+def test_graphs_of_nothing_but_an_integer():
+    def f(n):
+        jit.graph_break()
+        return torch.arange(n).add_(n)
+
+    c = jit.compile(f, backend="eager")
+    for n in (1, 2, 3):
+        assert torch.equal(c(n), f(n))
