@@ -1,12 +1,14 @@
 """Edges of the language that random programs (``python -m tests.fuzz``) found: each runs as in eager, wherever the graph breaks."""
 
 import collections
+import copy
 import functools
+import itertools
 import json
 
 import pytest
 import torch
-from frame_harness import Cases
+from frame_harness import Cases, sequence
 
 import jit
 
@@ -57,6 +59,25 @@ def an_error_while_the_graph_runs_is_handled(x, i, log):
 def an_error_while_the_graph_runs_escapes(x, log):
     log.append("before")
     return torch.relu(x > 1)
+
+
+@cases(VECTOR, fullgraph=False)
+def texts_of_type_errors(x):
+    said = []
+
+    def inplace(a):
+        a *= 2
+
+    def enter(a):
+        with a:
+            pass
+
+    for call in (lambda: inplace(None), lambda: enter(1), lambda: enter(x), lambda: itertools.count(None), lambda: copy.copy()):
+        try:
+            call()
+        except TypeError as error:
+            said.append(str(error))
+    return said
 
 
 # -- generators ------------------------------------------------------------------------------------------------------------
@@ -121,6 +142,23 @@ def copying_within_one_tensor(x):
 
 
 test_edges = cases.test()
+
+
+class Plain:
+    pass
+
+
+def test_what_was_only_looked_up_may_be_gone_later():
+    def f(d, o):
+        try:
+            d["a"]
+        except KeyError:
+            return "no"
+        return "b" in d, hasattr(o, "n"), "b" in vars(o)
+
+    with_n, without = Plain(), Plain()
+    with_n.n = with_n.b = 1
+    sequence(lambda: f, [({"a": 1, "b": 2}, with_n), ({"a": 1}, with_n), ({}, with_n), ({"a": 1, "b": 2}, without), ({"a": 5, "b": 2}, with_n)])
 
 
 def test_graphs_of_nothing_but_an_integer():

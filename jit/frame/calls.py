@@ -29,7 +29,7 @@ class Calls:
             handler = tables.functions.get(real)
             if handler is not None:
                 self.guard_kinds(args, kwargs)
-                return handler(self, args, kwargs)
+                return self.by_table(real, lambda: handler(self, args, kwargs), args, kwargs)
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
                 raise Unsupported(why, hint, kind="forbidden-call")

@@ -15,6 +15,7 @@ from ..graph.dim_trees import as_operations
 from ..graph.sym_float import to_words
 from . import source as src
 from .assemble import Assembler, function_from
+from .guards import NOWHERE
 from .values.base import Value
 from .values.constant import Constant
 from .values.containers import DictValue, ListValue, TupleValue
@@ -34,7 +35,6 @@ class CyclicValue(Unsupported):
         self.key = key
 
 
-NOWHERE = type("Nowhere", (), {"__slots__": ()})()
 _REACHED = ("eq", "is", "is_not", "type_is", "tensor", "same", "distinct", "len", "dict_keys", "elements")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .source import Source
 
+NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
+
 
 class Guards:
     """An append-only list of (source, kind, payload) without repeats, with checkpoints.
@@ -15,6 +17,7 @@ class Guards:
         self._rows: list[tuple] = []
         self._seen: set = set()
         self._facts: set = set()
+        self._present: dict = {}
 
     @staticmethod
     def _key(source, kind, payload):
@@ -31,6 +34,11 @@ class Guards:
             self._seen.add(key)
             self._facts.add((source, kind))
             self._rows.append((source, kind, payload, key))
+
+    def add_presence(self, source: Source):
+        """Record that there is something at a source, such as an entry of a dict."""
+        if source is not None:
+            self._present[source] = True
 
     def has(self, source, kinds) -> bool:
         """Whether a fact of one of these kinds is recorded for ``source``."""
@@ -72,6 +80,10 @@ class Guards:
             value = locate(payload) if isinstance(payload, Source) else payload
             checks.append((at, kind, value))
             texts.append(f"{source}: {describe(kind, payload)}")
+        for source in self._present:
+            if source not in index:  # nothing else reaches it
+                checks.append((locate(source), "is_not", NOWHERE))
+                texts.append(f"{source}: is there")
         return accessors, checks, texts, index
 
 

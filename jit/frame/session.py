@@ -279,6 +279,7 @@ class Session(Calls):
             return written if written is not _ABSENT else None
         root = src.Const(namespace, namespace.get("__name__", "globals"))
         if name in namespace:
+            self.guards.add_presence(src.Item(root, name))
             return self.pinned(self.wrap(namespace[name], src.Item(root, name)))
         self.guards.add(root, "dict_lacks", name)
         return None

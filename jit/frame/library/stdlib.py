@@ -195,6 +195,9 @@ def count(s, args, kwargs):
     start = kwargs.get("start", args[0] if args else Constant(0))
     step = kwargs.get("step", args[1] if len(args) > 1 else Constant(1))
     state = [start]
+    for value in (start, step):
+        if isinstance(value, Constant) and not isinstance(value.value, (int, float, complex)):
+            return s.fold(itertools.count, [start, step], {})
 
     def next_value(s):
         value = state[0]

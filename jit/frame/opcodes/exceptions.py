@@ -80,8 +80,8 @@ def check_exc_match(f, i):
 def before_with(f, i):
     manager = f.pop()
     for name, what in (("__enter__", ""), ("__exit__", " (missed __exit__ method)")):
-        if isinstance(manager, ObjectValue) and not manager.has_special(f.s, name):
-            cls = manager.pytype(f.s)
+        cls = manager.pytype(f.s)
+        if not (manager.has_special(f.s, name) if isinstance(manager, ObjectValue) else hasattr(cls, name)):
             raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the context manager protocol{what}")))
     exit_method = special_method(f.s, manager, "__exit__")
     result = special_method(f.s, manager, "__enter__").call(f.s, [], {})

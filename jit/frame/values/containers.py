@@ -350,6 +350,7 @@ class DictValue(ContainerValue):
             if key in self.written:
                 return self.written[key][1]
             if key in self.obj:
+                s.guards.add_presence(self.item_source(key))
                 return s.wrap(self.obj[key], self.item_source(key))
             if self.source is not None:
                 s.guards.add(self.source, "dict_lacks", key)

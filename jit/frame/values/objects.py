@@ -95,6 +95,7 @@ class ObjectValue(Value):
                 s.guards.add(self.source, "no_dict_attr", name)
             return None
         source = src.DictAttr(self.source, name) if self.source is not None else None
+        s.guards.add_presence(source)
         return s.wrap(real[name], source)
 
     def has_own_dict(self):
