@@ -15,7 +15,7 @@ SHAPES = {
     "diagonal_offset": lambda x: x.diagonal(-1, 2, 1) * 2, "diagonal_upper": lambda x: x.diagonal(1, 0, 2), "flip": lambda x: x.flip(0, 2), "cat": lambda x: torch.cat([x, x * 2, x[:, :1]], 1), "stack": lambda x: torch.stack([x, x.sin()], 1),
     "pad": lambda x: F.pad(x, (1, 2, 0, 1)), "pad_negative": lambda x: F.pad(x, (-1, 2)), "reflect": lambda x: F.pad(x, (1, 2), mode="reflect"), "roll": lambda x: torch.roll(x, 1, 1), "tril": lambda x: torch.tril(x), "repeat": lambda x: x.repeat(1, 2, 1),
     "repeat_interleave": lambda x: x.repeat_interleave(2, 1), "unfold": lambda x: x.unfold(2, 2, 1), "as_strided": lambda x: torch.as_strided(x, (2, 3), (1, 2)), "contiguous": lambda x: x.transpose(0, 2).contiguous() * 2,
-    "meshgrid": lambda x: torch.meshgrid(x[0, 0], x[1, 1], indexing="ij")[0] * 2, "einsum": lambda x: torch.einsum("abc,dbc->ad", x, x), "tensordot": lambda x: torch.tensordot(x, x, ([1, 2], [1, 2])), "kron": lambda x: torch.kron(x[0], x[1]),
+    "meshgrid": lambda x: torch.meshgrid(x[0, 0], x[1, 1], indexing="ij")[0] * 2, "einsum": lambda x: torch.einsum("abc,dbc->ad", x, x * 2), "einsum_summed": lambda x: torch.einsum("abc,bc->b", x, x[0]), "einsum_implicit": lambda x: torch.einsum("abc,db", x, x[:, :, 0].sin()), "einsum_ellipsis": lambda x: torch.einsum("...c,bc->...b", x, x[1]), "tensordot": lambda x: torch.tensordot(x, x, ([1, 2], [1, 2])), "kron": lambda x: torch.kron(x[0], x[1]),
     "cumprod": lambda x: x.cumprod(1), "logcumsumexp": lambda x: x.logcumsumexp(2), "cdist": lambda x: torch.cdist(x, x.flip(1)), "outer": lambda x: torch.outer(x[0, 0], x[1, 1]), "trace": lambda x: torch.trace(x[0, :, :3]),
 }  # fmt: skip
 REDUCTIONS = {
@@ -77,7 +77,7 @@ LAYERS = {
     "conv1d": (lambda x, w, b: F.conv1d(x, w, b, padding=1), (2, 3, 8), (4, 3, 3), (4,)), "conv2d": (lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1), (2, 3, 8, 7), (4, 3, 3, 3), (4,)), "conv2d_groups": (lambda x, w: F.conv2d(x, w, groups=2, dilation=2), (1, 4, 8, 8), (6, 2, 3, 3)), "conv2d_same": (lambda x, w: F.conv2d(x, w, padding="same"), (1, 2, 5, 5), (2, 2, 3, 3)),
     "conv2d_same_even": (lambda x, w: F.conv2d(x, w, padding="same"), (1, 2, 5, 5), (2, 2, 2, 2)), "conv2d_single": (lambda x, w: F.conv2d(x, w), (2, 5, 5), (3, 2, 3, 3)), "conv3d": (F.conv3d, (1, 2, 4, 4, 4), (2, 2, 2, 2, 2)), "conv_transpose": (lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, output_padding=1), (1, 3, 4, 4), (3, 2, 3, 3), (2,)),
     "max_pool": (lambda x: F.max_pool2d(x, 2, 1), (2, 3, 5, 5)), "max_pool_indices": (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], (2, 3, 4, 4)), "avg_pool": (lambda x: F.avg_pool2d(x, 2, padding=1), (2, 3, 5, 5)), "max_pool1d": (lambda x: F.max_pool1d(x, 2), (2, 3, 6)), "avg_pool1d": (lambda x: F.avg_pool1d(x, 2), (2, 3, 6)),
-    "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 1), (2, 3, 4, 4)), "adaptive3": (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), (2, 3, 5, 5)), "adaptive_max": (lambda x: F.adaptive_max_pool2d(x, 2), (2, 3, 5, 5)), "nearest": (lambda x: F.interpolate(x, scale_factor=2), (1, 2, 3, 3)), "bilinear": (lambda x: F.interpolate(x, size=(5, 7), mode="bilinear"), (1, 2, 3, 3)),
+    "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 1), (2, 3, 4, 4)), "adaptive3": (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), (2, 3, 5, 5)), "reflect2": (lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"), (1, 2, 4, 4)), "replicate": (lambda x: F.pad(x, (1, 2), mode="replicate"), (2, 2, 4)), "adaptive_max": (lambda x: F.adaptive_max_pool2d(x, 2), (2, 3, 5, 5)), "nearest": (lambda x: F.interpolate(x, scale_factor=2), (1, 2, 3, 3)), "bilinear": (lambda x: F.interpolate(x, size=(5, 7), mode="bilinear"), (1, 2, 3, 3)),
     "bicubic": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic", align_corners=True), (1, 2, 4, 4)), "antialias": (lambda x: F.interpolate(x, size=(2, 2), mode="bilinear", antialias=True), (1, 2, 4, 4)), "grid_sample": (lambda x, g: F.grid_sample(x, torch.tanh(g), align_corners=False), (1, 2, 4, 4), (1, 3, 3, 2)), "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (1, 4, 3, 3)),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (4,), w, b), (2, 3, 4), (4,), (4,)), "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w), (2, 3, 4), (4,)), "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (2, 4, 3, 3), (4,), (4,)), "instance_norm": (lambda x: F.instance_norm(x), (2, 3, 4, 4)), "batch_norm_free": (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), (3, 4, 2), (4,), (4,)),
     "local_response": (lambda x: F.local_response_norm(x, 2), (2, 4, 3)), "ctc_like_unfold": (lambda x: F.unfold(x, 2), (1, 2, 4, 4)), "fold": (lambda x: F.fold(x, (4, 4), 2), (1, 8, 9)), "inverse": (lambda x: torch.linalg.inv(x), (3, 3)), "svd_values": (lambda x: torch.linalg.svdvals(x), (3, 4)), "matrix_norm": (lambda x: torch.linalg.norm(x), (3, 4)), "glu": (lambda x: F.glu(x), (3, 4)), "prelu": (lambda x, w: F.prelu(x, w), (2, 3, 4), (3,)),
@@ -144,3 +144,78 @@ def test_attention_dropout():
 def test_random_noise_is_constant():
     check_grad(lambda x: x * torch.rand_like(x) + torch.randn(3, 4).double(), leaf(3, 4))
     check_grad(lambda x: x / 0.9 * x.new_empty(3, 1).bernoulli_(0.9), leaf(3, 4))
+
+
+def test_recurrent_layers():
+    def fn(x, h, c, w, u, b, d):
+        return torch.ops.aten.lstm.input(x, (h, c), (w, u, b, d), True, 1, 0.0, True, False, False)
+
+    check_grad(fn, leaf(5, 2, 3), leaf(1, 2, 4), leaf(1, 2, 4), leaf(16, 3), leaf(16, 4), leaf(16), leaf(16))
+
+
+def test_random_operators_without_a_rule_are_refused():
+    from jit.errors import Unsupported
+
+    with pytest.raises(Unsupported) as e:
+        check_grad(lambda x: F.alpha_dropout(x, 0.3, training=True), leaf(4, 4))
+    assert e.value.kind == "gradient"
+
+
+DYNAMIC = {
+    "linear": (lambda x, w: F.gelu(F.linear(x, w)).sum(1), (2, 3, 4), (5, 4)), "layer_norm": (lambda x: F.layer_norm(x, x.shape[1:]), (4, 6)), "attention": (lambda q, k: F.scaled_dot_product_attention(q, k, k), (2, 3, 5, 8), (2, 3, 6, 8)),
+    "conv": (lambda x, w: F.conv2d(x, w, padding=1), (2, 3, 5, 6), (4, 3, 3, 3)), "slices": (lambda x: x[:, 1:] * x[:, :-1], (3, 5)), "cat": (lambda x, y: torch.cat([x, y], 1).softmax(1), (3, 4), (3, 5)), "broadcast": (lambda x, y: x * y, (3, 4), (4,)),
+    "topk": (lambda x: x.topk(2).values, (3, 5)), "embedding": (lambda x: F.embedding(IDX, x), (3, 4)), "replay": (lambda x: x.logcumsumexp(1), (3, 4)), "flattened": (lambda x: x.flatten(1).mean(1), (2, 3, 4)), "dropout": (lambda x: F.dropout(x, 0.4), (3, 40)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_symbolic_sizes(name):
+    fn, *shapes = DYNAMIC[name]
+    check_grad(fn, *(leaf(*s) for s in shapes), dynamic=True)
+
+
+def test_the_same_graphs_every_time():
+    from autodiff_harness import halves
+
+    def fn(x, w):
+        return F.layer_norm(F.linear(x, w), (5,)).softmax(-1) @ w + F.dropout(x, 0.1)
+
+    texts = {(h.forward.python(), h.backward.python(), h.saved) for h in (halves(fn, leaf(3, 4), leaf(5, 4))[2] for _ in range(3))}
+    assert len(texts) == 1
+
+
+# compiled
+
+
+COMPILED = ["layer_norm", "group_norm", "conv2d", "max_pool", "batch_norm_free", "rms_norm"]
+
+
+def compiled(graph, tensors, sizes):
+    from jit.codegen import compile_graph
+    from jit.graph.printing import unbound_symbols
+
+    plan = compile_graph(graph)
+    values = dict(zip(unbound_symbols(graph), sizes))
+    return list(plan.call(*tensors, *(values[n] for n in plan.int_symbols)))
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_layers(name):
+    fn, *shapes = LAYERS[name]
+    check_grad(fn, *(leaf(*s) for s in shapes), run=compiled)
+
+
+def test_compiled_transformer_block():
+    def fn(x, g, w, o, u, d, dynamic=False):
+        h = F.layer_norm(x, (8,), g)
+        q, k, v = F.linear(h, w).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        x = x + F.dropout(F.linear(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape), o), 0.1)
+        return x + F.linear(F.gelu(F.linear(F.layer_norm(x, (8,), g), u)), d)
+
+    shapes = (2, 5, 8), (8,), (24, 8), (8, 8), (16, 8), (8, 16)
+    check_grad(fn, *(leaf(*s) for s in shapes), run=compiled)
+    check_grad(fn, *(leaf(*s) for s in shapes), run=compiled, dynamic=True)
+
+
+def test_compiled_loss():
+    check_grad(lambda x, t: F.cross_entropy(x, t), leaf(6, 5), torch.tensor([0, 1, 2, -100, 4, 3]), run=compiled)

@@ -65,7 +65,7 @@ def native_dropout(b, out, g, x, p, train):
     return (lambda: b.mul(b.mul(g[0], b.cast(b.result(out, 1), g[0].type.dtype)), scale),)
 
 
-@aten_vjp("bernoulli", "normal_functional", "uniform", "exponential", "random", "geometric", "cauchy", "log_normal", "rand_like", "randn_like", "randint_like")
+@aten_vjp("bernoulli", "normal_functional", "uniform", "exponential", "random", "geometric", "cauchy", "log_normal", "normal", "poisson", "rand_like", "randn_like", "randint_like")
 def noise(b, out, g, *args):
     """What was drawn does not depend on what was there before."""
     return ()

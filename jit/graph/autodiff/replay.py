@@ -24,6 +24,14 @@ def _is_random(target: str, overload: str) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(getattr(getattr(torch.ops, namespace), name), overload or "default").tags
 
 
+def _draws(node: Node, target: str, overload: str, args) -> bool:
+    """Whether the operator takes random numbers. Recurrent layers do for their dropout only: arguments ``num_layers, dropout, train, bidirectional``."""
+    if target.removeprefix("aten::") in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        at = 5 if overload == "input" else 6
+        return bool(args[at] and args[at + 1])
+    return node.impure or _is_random(target, overload)
+
+
 def replay(b, node: Node, given, carries) -> list:
     """(input, gradient) for the inputs of ``node`` that carry gradients.
 
@@ -31,7 +39,7 @@ def replay(b, node: Node, given, carries) -> list:
         Unsupported: the operator is random; a second run would draw other numbers.
     """
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
-    if node.impure or _is_random(target, overload):
+    if _draws(node, target, overload, args):
         raise Unsupported(f"the gradient of the random operator {target}", "compute it outside the compiled region", kind="gradient")
     return replay_call(b, target, overload, args, node.inputs, given, carries)
 

@@ -94,6 +94,18 @@ def adaptive_avg_pool(b, out, g, x, size):
     return (lambda: b.call(f"_{name}_backward", (g, x), like(x)),)
 
 
+@aten_vjp("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(b, out, g, x, size):
+    name = out.attrs["target"].removeprefix("aten::")
+    return (lambda: b.call(f"{name}_backward", (g[0], x, b.result(out, 1)), like(x)),)
+
+
+@aten_vjp("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+def pad(b, out, g, x, padding):
+    name = out.attrs["target"].removeprefix("aten::")
+    return (lambda: b.call(f"{name}_backward", (g, x, padding), like(x)),)
+
+
 def _resize(name: str):
     n = int(name.rstrip("_a").removesuffix("d")[-1])
 
@@ -109,6 +121,23 @@ def _resize(name: str):
 for _name in """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
 upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa""".split():
     _resize(_name)
+
+
+# elementwise
+
+
+@training_form("glu")
+def glu(b, node, x, dim=-1):
+    d = dim % x.type.rank
+    half = x.type.shape[d] // 2
+    return b.mul(b.slice(x, d, 0, half), b.sigmoid(b.slice(x, d, half, half)))
+
+
+@training_form("prelu", "_prelu_kernel")
+def prelu(b, node, x, w):
+    if w.type.rank == 1 and x.type.rank > 1 and node.attrs["target"] == "aten::prelu":
+        w = b.reshape(w, (1, w.type.shape[0]) + (1,) * (x.type.rank - 2))
+    return b.where(b.gt(x, 0), x, b.mul(w, x))
 
 
 # selections: values with their positions
