@@ -231,7 +231,7 @@ def _(x, i):
 
 @breaks("autocast", call=lambda fn, x: torch.autocast("cpu")(fn)(x))
 def _(x):
-    return x @ x  # here
+    return torch.cat([x.half(), x.half()])  # here
 
 
 @breaks("global-state")

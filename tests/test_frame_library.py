@@ -1,8 +1,9 @@
-"""C functions of the library: copies of objects, regular expressions, operators of torch.library. Each program is captured whole."""
+"""The library: copies of objects, regular expressions, type expressions, operators of torch.library. Each program is captured whole."""
 
 import collections
 import copy
 import re
+import typing
 
 import torch
 from frame_harness import Cases
@@ -74,6 +75,25 @@ def regular_expressions(x):
 @cases()
 def regular_expression_error(x):
     return re.compile("(")
+
+
+T = typing.TypeVar("T")
+
+
+class Box(typing.Generic[T]):
+    def get(self, x):
+        return x + 1
+
+
+@cases()
+def type_expressions(x):
+    outputs: typing.List[torch.Tensor] = torch.jit.annotate(typing.List[torch.Tensor], [])
+    outputs.append(typing.cast(typing.Optional[torch.Tensor], x * 2))
+    forms = typing.Dict[str, typing.Tuple[int, ...]], typing.Callable[[int, Box], str], typing.Literal["a"], typing.Union[int, str], list[int], int | None
+    try:
+        typing.List[int, str]
+    except TypeError as error:
+        return outputs, forms, typing.List[T][int], Box[int]().get(x), typing.Optional[int] is typing.Optional[int], str(error)
 
 
 test_library = cases.test()

@@ -160,3 +160,36 @@ def test_gradients_with_a_float_that_changes(backend):
         compiled(y, k).sum().backward()
         torch.testing.assert_close(x.grad, y.grad)
     assert len(compiled.entries) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "jit"])
+def test_dimensions_that_change(backend):
+    """A symbolic number where a rule wants a plain one becomes known; the functions of PyTorch that are Python get one too."""
+
+    def f(x, n):
+        return (x.sum(n), x.flatten(n), x.unfold(n, 2, 1), x.roll(n, n), x.transpose(n, 0), torch.nn.functional.adaptive_avg_pool2d(x, n),
+                torch.nn.functional.softmax(x, n) + n)
+
+    jit.reset()
+    compiled = jit.compile(f, backend=backend, fullgraph=True, dynamic=True)
+    x = torch.randn(3, 3, 4, 4)
+    for n in (2, 3, 1):
+        torch.testing.assert_close(compiled(x, n), f(x, n))
+
+
+def test_attributes_after_a_break_are_constants():
+    """Integers that the function goes on with are symbolic at once, as a loop's are; what a module holds is not."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pool, self.flat = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(1)
+
+        def forward(self, x):
+            x = x * 2
+            jit.graph_break()
+            return self.flat(self.pool(x))
+
+    found = jit.explain(Model().eval(), backend="eager")(torch.ones(2, 3, 4, 4))
+    assert (found.graph_count, found.graph_break_count) == (2, 1)
+    assert not any("== s" in guard or "i0" in guard for guard in found.guards)

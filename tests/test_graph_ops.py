@@ -552,10 +552,19 @@ def test_foreach_in_place():
 
 
 def test_unfold():
-    """Windows side by side and with gaps are views of any tensor, windows that overlap of a whole tensor."""
+    """Windows are views, whether they overlap or not, and so are windows of windows."""
     check(lambda x: (x.unfold(1, 2, 2), x.unfold(1, 1, 2) + 1, x[1:].unfold(0, 1, 1)), X)
     check(lambda x: (x.unfold(1, 3, 1), (x * 2).unfold(0, 2, 1).sum(-1)), X)
     check(lambda s: s.unfold(0, 1, 1), S)
+
+    def windows(z):
+        y = torch.nn.functional.pad(z, [1, 1, 1, 1])
+        w = y.transpose(0, 1)[1:].unfold(1, 2, 1)
+        return y.unfold(2, 2, 1).unfold(1, 3, 2), w, (z * 2).diagonal(-1, 1, 2).unfold(1, 2, 1), w.as_strided((2, 2), (1, 2)), y.unfold(2, 2, 2).mul_(2)
+
+    for dynamic in (False, True):
+        check(windows, Z, dynamic=dynamic)
+
 
 
 def test_number_expanded():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..graph.dims import Sym
-from .source import Source
+from .source import Local, Source
 
 MAX_POSITIONS = 4
 _MARKED = "_jit_dynamic_dims"
@@ -68,7 +68,8 @@ class Dynamic:
             return False
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
-        return self.integers[source] is None or (bool(self.mode) or self.resumed) and not source.watched
+        at_once = bool(self.mode) or self.resumed and isinstance(source, Local)  # a loop counter, but not the attributes of a module
+        return self.integers[source] is None or at_once and not source.watched
 
     def is_symbolic_float(self, source, value: float) -> bool:
         """True if a float is to be computed with, and not a constant: it has changed."""

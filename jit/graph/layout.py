@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from jit.graph.dims import Dim, IntExpr, product, structurally_equal
+from jit.graph.dims import Dim, IntExpr, product, specialize, structurally_equal
 from jit.graph.ir import TensorType, contiguous_strides, same_ints
 
 
@@ -16,8 +16,8 @@ class ShapeError(ValueError):
 
 
 def normalize_dim(dim: int, rank: int) -> int:
-    """A dimension counted from the front. Raises IndexError as torch does; rank 0 accepts 0 and -1."""
-    n = max(rank, 1)
+    """A dimension counted from the front. Raises IndexError as torch does; rank 0 accepts 0 and -1. A symbol becomes a known number."""
+    dim, n = specialize(dim) if type(dim) is Dim else dim, max(rank, 1)
     if not -n <= dim < n:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
     return dim % n

@@ -187,16 +187,23 @@ class Tracer:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
         self.builder.loc = loc
         kwargs = kwargs or {}
+        mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:
                 return binding.python(self, *args, **kwargs)
             if binding.reflected is not None and not isinstance(args[0], TensorHandle):
                 return self.call_op(binding.reflected, (args[1], args[0]), kwargs)
             return self.call_op(binding.name, args, kwargs, binding.overload)
-        except JitError:
-            raise
+        except JitError as error:
+            if mark is None or getattr(error, "kind", None) != "internal":
+                raise
         except Exception as error:
-            raise confirmed(error, fn, args, kwargs) from error
+            if mark is None:
+                raise confirmed(error, fn, args, kwargs) from error
+        # A rule that wants a plain int, such as the number of a dimension: it is known from here on.
+        self.rollback(mark)
+        known = self.env.specialize
+        return self.call(fn, tuple(known(v) if type(v) is Dim else v for v in args), {k: known(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
 
     def call_op(self, name: str, args, kwargs, overload=None):
         """Run the op called ``name`` on arguments that hold handles."""

@@ -240,12 +240,12 @@ def reduce_ex(s, value, args, kwargs):
     elif s.class_lookup(cls, "__reduce__")[1] not in (object.__reduce__, set.__reduce__, frozenset.__reduce__, collections.OrderedDict.__reduce__):
         fn = None
     if fn is None or issubclass(cls, BaseException) or hasattr(cls, "__getnewargs_ex__") or not args or args[0].const(s) < 2:
-        raise Unsupported(f"the reduced form of {value.describe()}", kind="reduce")
+        raise Unsupported(f"the reduced form of {value.describe()}", kind="c-call")
     return s.inline(s.wrap_raw(fn), [value], {})
 
 
 @on_method((object, "__getstate__"))
 def getstate(s, value, args, kwargs):
     if copyreg._slotnames(value.pytype(s)):
-        raise Unsupported(f"the state of {value.describe()}", kind="reduce")
+        raise Unsupported(f"the state of {value.describe()}", kind="c-call")
     return value.getattr(s, "__dict__") if value.has_own_dict() else Constant(None)

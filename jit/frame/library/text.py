@@ -23,7 +23,7 @@ def _run(s, fn, args, kwargs):
         if isinstance(value, re.Pattern):
             a.pin(s)
         elif callable(value):
-            raise Unsupported("a regular expression with a function as its replacement", kind="regular-expression")
+            raise Unsupported("a regular expression with a function as its replacement", kind="c-call")
     try:
         return _result(s, fn(*real[:len(args)], **dict(zip(kwargs, real[len(args):]))))
     except Exception as error:

@@ -348,18 +348,16 @@ def unfold(t, self, dimension, size, step):
     if self.ndim == 0 and size == 1:
         start = t.builder.next_id
         return t.wrap(t.builder.reshape(self.node, (1,)), [self], True, start)
-    if self.ndim == 0 or self.type.is_symbolic:
-        raise Unsupported("unfold of a 0-dim tensor or over symbolic sizes", kind="overlapping-memory")
+    if self.ndim == 0:
+        raise Unsupported("unfold of a 0-dim tensor", kind="overlapping-memory")
     n, shape, strides = self.type.shape[d], self.type.shape, self.type.strides
     if size > n:
         raise RuntimeError(f"maximum size for tensor at dimension {d} is {n} but size is {size}")
     if size <= 0 or step <= 0:
         raise RuntimeError(f"size and step have to be positive, not {size} and {step}")
     count = (n - size) // step + 1
-    if step < size or count * step > n:
+    if self.type.is_symbolic or step < size or count * step > n:
         # Windows that overlap, or the last of which ends before its gap: no slice of the input.
-        if self.chain and self.base.input is None:
-            raise Unsupported("unfold of a view, with overlapping windows", "clone() it first, or use index_select", kind="overlapping-memory")
         return as_strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
     b = t.builder
     start = b.next_id
@@ -370,6 +368,23 @@ def unfold(t, self, dimension, size, step):
         node = b.slice(node, d + 1, 0, size)
     node = b.permute(node, (*range(d + 1), *range(d + 2, len(split)), d + 1))
     return t.wrap(node, [self], True, start)
+
+
+def place_in_base(self):
+    """The offset of a view's first element in its memory, in elements; None where the view has another dtype."""
+    offset, strides = 0, self.base.type.strides
+    for step in self.chain:
+        at = step.attrs
+        if step.op == "slice":
+            offset = offset + at["start"] * strides[at["dim"]]
+        elif step.op == "diagonal":
+            offset = offset + (at["offset"] * strides[at["dim2"]] if at["offset"] >= 0 else -at["offset"] * strides[at["dim1"]])
+        elif step.op == "as_strided":
+            offset = at["offset"] or 0
+        elif step.op == "reinterpret":
+            return None
+        strides = step.type.strides
+    return offset
 
 
 @op("as_strided", raw=True)
@@ -385,9 +400,10 @@ def as_strided(t, self, size, stride, storage_offset=None):
             raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="overlapping-memory")
         node = b.emit("as_strided", (self.node,), attrs)
         return t.view(self, (ViewStep(node),), node)
-    if storage_offset is None and self.chain:
-        raise Unsupported("as_strided on a view", "use ordinary views", kind="overlapping-memory")
-    node = b.emit("as_strided", (base.node,), {**attrs, "offset": storage_offset or 0})
+    offset = place_in_base(self) if storage_offset is None else storage_offset
+    if offset is None:
+        raise Unsupported("as_strided on memory that is read as another dtype", "use ordinary views", kind="overlapping-memory")
+    node = b.emit("as_strided", (base.node,), {**attrs, "offset": offset})
     handle = t.view(self, (), node)
     handle.chain = (ViewStep(node), *handle.chain[len(self.chain):])
     return handle

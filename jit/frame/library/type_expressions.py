@@ -1,0 +1,46 @@
+"""Type expressions such as ``List[int]`` and ``Optional[Tensor]``: subscripts of typing's forms, evaluated for real on known classes."""
+
+from __future__ import annotations
+
+import types
+import typing
+
+from ..source import Const
+from ..tables import new_value, on_function
+from ..values.base import Raised
+from ..values.containers import ListValue, TupleValue
+from ..values.objects import ObjectValue
+
+
+def plain(s, value):
+    """The class, form, tuple or list of these behind a value."""
+    if isinstance(value, TupleValue):
+        return tuple(plain(s, v) for v in value.items_list(s))
+    if isinstance(value, ListValue):
+        return [plain(s, v) for v in value.items_list(s)]
+    return value.pin(s) if isinstance(value, ObjectValue) and value.obj is not None else value.const(s)
+
+
+def subscript(s, args, kwargs):
+    form, parameters = (plain(s, v) for v in args)
+    try:
+        made = form[parameters]
+    except TypeError as error:
+        raise Raised(s.exception(error)) from None
+    return known(s, made)
+
+
+@new_value(types.GenericAlias, types.UnionType)
+def known(s, made):
+    """A type expression is immutable, and so may be the one that was made while capturing."""
+    return s.wrap(made, Const(made, repr(made)))
+
+
+for _cls in [c for c in vars(typing).values() if isinstance(c, type) and c.__module__ == "typing"]:
+    if _cls.__name__.endswith("Alias"):
+        new_value(_cls)(known)
+    for _name in ("__getitem__", "__class_getitem__"):
+        _found = vars(_cls).get(_name)
+        _found = getattr(_found, "__func__", _found)
+        if isinstance(_found, types.FunctionType):
+            on_function(_found)(subscript)
