@@ -31,14 +31,13 @@ PROMOTE = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler 
 PROMOTE_ON_CPU = frozenset("cat stack index_copy".split())
 # All other intercepted operators run in float32.
 
-# Composed of operators, none of which is intercepted.
-PLAIN = frozenset("""softmax log_softmax layer_norm group_norm batch_norm instance_norm rms_norm embedding dropout feature_dropout alpha_dropout
-celu selu silu mish gelu hardswish relu6 softsign logsigmoid log_sigmoid mean std var std_mean var_mean one_hot normalize vector_norm linalg_vector_norm
-norm max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d upsample_nearest1d upsample_nearest2d upsample_bilinear2d
-where square outer repeat_interleave pad dropout_ argsort take_along_dim diff floor_divide true_divide isclose stft_ constant_pad_nd max min
-cumulative_trapezoid trapezoid nansum count_nonzero logsumexp""".split())
-
-
+# Ops that come down to an intercepted one and are cast as it is.
+SAME_AS = {"rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "hstack": "cat", "vstack": "cat", "row_stack": "cat", "nll_loss_nd": "nll_loss"}
+# Ops with an expansion, parts of which autocast would intercept. Other expansions have no such parts.
+COMPOSED = frozenset("einsum histogramdd linalg_norm pad diff".split())
+# Ops without an expansion that are composed of operators, none of which is intercepted.
+PLAIN = frozenset("""embedding feature_dropout alpha_dropout celu selu relu6 adaptive_max_pool1d adaptive_avg_pool1d max_pool1d avg_pool1d max_pool2d
+upsample_nearest1d upsample_nearest2d upsample_bilinear2d argsort count_nonzero nansum cumulative_trapezoid""".split())
 _CONTRACTS = re.compile("transformer|attention|convolution|lstm|gru|rnn|linalg|trilinear|thnn|mkldnn|::")
 
 
@@ -63,11 +62,10 @@ def _has_kernel(o, key: str) -> bool:
 @functools.cache
 def _is_composed(name: str) -> bool:
     """Whether an op may call operators that autocast intercepts."""
-    entry = OPS.get(name)
-    if name in PLAIN or entry is not None and (entry.alias or entry.pointwise or entry.raw and name != "einsum"):
-        return False
+    if name in OPS or name in PLAIN:
+        return name in COMPOSED
     # Kernels that call these are intercepted in them too.
-    return _CONTRACTS.search(name) is not None or any(_has_kernel(o, "CompositeImplicitAutograd") for o in aten.overloads(name))
+    return _CONTRACTS.search(name) is not None or all(_has_kernel(o, "CompositeImplicitAutograd") for o in aten.overloads(name))
 
 
 def convert(t, name: str, args, kwargs):
@@ -79,7 +77,7 @@ def convert(t, name: str, args, kwargs):
     low = t.autocast.get(device)
     if low is None:
         return None
-    name = {"rmatmul": "matmul"}.get(name, name)
+    name = SAME_AS.get(name, name)
     if not _intercepted(name, device):
         if _is_composed(name):
             raise Unsupported(f"{name} under autocast", "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
