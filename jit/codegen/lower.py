@@ -27,6 +27,10 @@ KERNEL_DTYPES = frozenset([torch.float32, torch.float64, torch.float16, torch.bf
                            torch.uint8, torch.bool])
 
 
+# Prims whose result need not be a value of a half type that it is announced in; all others move values, or round by themselves.
+ROUNDED = loops.POINTWISE - frozenset(["cast", "where"]) | frozenset(["sum", "prod", "cumsum", "full", "iota"])
+
+
 def lowers(*ops):
     """Register ``fn(emitter, node, index, mask) -> value name`` as the lowering of some prims."""
 
@@ -183,7 +187,10 @@ class Emitter:
             raise Unsupported(f"kernels over {node.type.dtype}", kind="kernel")
         if node.op not in LOWER:
             raise Unsupported(f"no lowering of the prim {node.op}", kind="kernel")
-        return LOWER[node.op](self, node, index, mask)
+        value = LOWER[node.op](self, node, index, mask)
+        if config.match_eager_rounding and node.type.dtype in HALF and node.op in ROUNDED:
+            value = self.round(value, node.type.dtype)
+        return value
 
     # stores
 
@@ -261,10 +268,9 @@ def _pointwise(e, node, index, mask):
             return e.compute("lt", args[0], e.constant(0, operand), dtype=torch.bool)
         if op in ("fmax", "fmin"):
             op = {"fmax": "maximum", "fmin": "minimum"}[op]
-    value = e.compute(op, *args, dtype=dtype)
-    if config.match_eager_rounding and node.type.dtype in HALF:
-        value = e.round(value, node.type.dtype)
-    return value
+    if op == "trunc_div" and config.match_eager_rounding and node.type.dtype in HALF:
+        return e.compute("trunc", e.round(e.compute("div", *args, dtype=dtype), node.type.dtype), dtype=dtype)  # eager rounds the quotient
+    return e.compute(op, *args, dtype=dtype)
 
 
 def to_bool(e, value):

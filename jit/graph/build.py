@@ -182,13 +182,16 @@ class Builder:
         t = x.type
         return self.node("cast", (x,), {}, TensorType(t.shape, layout.preserved_strides(t), dtype, t.device))
 
-    def promote(self, *args, dtype: torch.dtype | None = None, to_float: bool = False) -> list:
-        """Nodes and numbers in their common dtype (or ``dtype``). Numbers become scalar nodes. ``to_float``: integers become the default float."""
+    def promote(self, *args, dtype: torch.dtype | None = None, to_float: bool = False, rounded: bool = False) -> list:
+        """Nodes and numbers in their common dtype (or ``dtype``). Numbers become scalar nodes. ``to_float``: integers become the default float.
+        ``rounded``: numbers are rounded to a half type first, as some of eager's CPU kernels do; others take them in float32."""
         if dtype is None:
             dtype = result_dtype(*args)
         if to_float and not dtype.is_floating_point and not dtype.is_complex:
             dtype = torch.get_default_dtype()
         device = self.device_of(*args)
+        if rounded and dtype in HALF and device.type == "cpu":
+            args = [torch.tensor(v, dtype=dtype).item() if isinstance(v, (int, float)) else v for v in args]
         return [None if v is None else self.cast(v, dtype) if isinstance(v, Node) else self.scalar(v, dtype, device) for v in args]
 
     def device_of(self, *args) -> torch.device:

@@ -131,7 +131,7 @@ def _scaled(b, x: Node, alpha) -> Node:
 
 @pointwise("add", wraps=True)
 def add(b, self, other, *, alpha=1):
-    x, y = b.promote(self, other)
+    x, y = b.promote(self, other, rounded=True)
     if x.dtype is torch.bool:
         return b.logical_or(x, y) if alpha is True or alpha == 1 else NotImplemented
     if y.op == "scalar" and alpha != 1:
@@ -147,7 +147,7 @@ def _refuse_bool(*operands):
 @pointwise("sub", "subtract", wraps=True)
 def sub(b, self, other, *, alpha=1):
     _refuse_bool(self, other)
-    x, y = b.promote(self, other)
+    x, y = b.promote(self, other, rounded=True)
     if y.op == "scalar" and alpha != 1:
         return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
     return b.sub(x, _scaled(b, y, alpha))
@@ -156,7 +156,7 @@ def sub(b, self, other, *, alpha=1):
 @pointwise("rsub", wraps=True)
 def rsub(b, self, other, *, alpha=1):
     _refuse_bool(self, other)
-    x, y = b.promote(self, other)
+    x, y = b.promote(self, other, rounded=True)
     return b.sub(y, _scaled(b, x, alpha))
 
 
@@ -223,7 +223,7 @@ def rfloor_divide(b, self, other):
 
 @pointwise("remainder", wraps=True)
 def remainder(b, self, other):
-    x, y = b.promote(self, other)
+    x, y = b.promote(self, other, rounded=True)
     if x.dtype is torch.bool:
         return NotImplemented
     return _checked_division(b, "remainder", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.remainder(x, y)
@@ -236,7 +236,7 @@ def rremainder(b, self, other):
 
 @pointwise("fmod", wraps=True)
 def fmod(b, self, other):
-    x, y = b.promote(self, other)
+    x, y = b.promote(self, other, rounded=True)
     if x.dtype is torch.bool:
         return NotImplemented
     return _checked_division(b, "fmod", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.fmod(x, y)
@@ -271,7 +271,7 @@ def pow_(b, self, exponent):
     if is_number(self) and not isinstance(self, Dim) and self == 1:
         (x, y) = b.promote(self, exponent)
         return b.full(y.shape, 1, y.dtype, y.device)
-    x, y = b.promote(self, exponent)
+    x, y = b.promote(self, exponent, rounded=True)
     return NotImplemented if x.dtype is torch.bool else b.pow(x, y)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from jit import config
+from jit.graph.build import HALF
 from jit.graph.dims import product
 from jit.graph.ir import Node
 from jit.graph.ops.normalization import log_softmax
@@ -20,8 +22,8 @@ def reduced(b, loss: Node, reduction: int) -> Node:
 def _elementwise(name, fn):
     def expand(b, self, target, reduction=MEAN, *args):
         x, y = b.promote(self, target)
-        if not x.dtype.is_floating_point:
-            return NotImplemented
+        if not x.dtype.is_floating_point or config.match_eager_rounding and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss"):
+            return NotImplemented  # eager's kernels round in between in their own ways
         return reduced(b, fn(b, x, y, *args), reduction)
 
     op(name)(expand)
@@ -55,7 +57,8 @@ def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=No
     if self.dtype is not target.dtype or not self.dtype.is_floating_point:
         return NotImplemented
     # log_sigmoid(x) = min(x, 0) - log1p(exp(-|x|))
-    log_sigmoid = b.sub(b.minimum(self, 0.0), b.log1p(b.exp(b.neg(b.abs(self)))))
+    x = b.opmath(self)
+    log_sigmoid = b.cast(b.sub(b.minimum(x, 0.0), b.log1p(b.exp(b.neg(b.abs(x))))), self.dtype)
     one_minus = b.sub(b.lift(1.0, target), target)
     if pos_weight is not None:
         log_weight = b.add(b.mul(b.sub(pos_weight, 1.0), target), 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from jit.errors import Unsupported
+from jit import config
 from jit.graph import layout
 from jit.graph.build import HALF
 from jit.graph.dims import product
@@ -26,9 +26,14 @@ def with_strides(b, x: Node, strides) -> Node:
 @op("softmax", "special_softmax")
 def softmax(b, self, dim, dtype=None):
     x = b.cast(self, dtype or self.dtype)
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point or _rounds_in_between(x, dim):
         return NotImplemented
     return _softmax(b, x, dim)
+
+
+def _rounds_in_between(x: Node, dim: int) -> bool:
+    """Whether eager's bits are asked for and its CPU kernel, for a dimension that is not the last, would round intermediate values."""
+    return config.match_eager_rounding and x.dtype in HALF and x.device.type == "cpu" and normalize_dim(dim, x.type.rank) < x.type.rank - 1
 
 
 @op("_softmax")
@@ -54,7 +59,7 @@ def _softmax(b, x, dim):
 @op("log_softmax", "special_log_softmax")
 def log_softmax(b, self, dim, dtype=None):
     x = b.cast(self, dtype or self.dtype)
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point or _rounds_in_between(x, dim):
         return NotImplemented
     d, dtype = normalize_dim(dim, x.type.rank), x.dtype
     if _is_empty(x):
