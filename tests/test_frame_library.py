@@ -121,3 +121,31 @@ def test_operators_of_a_library():
             program(theirs).square().sum().backward()
             torch.testing.assert_close(ours.grad, theirs.grad)
             torch.testing.assert_close(compiled(ours.detach()), program(ours.detach()))
+
+
+class Made(collections.OrderedDict):
+    """Holds classes, gives instances."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)()
+
+
+ACTIVATIONS = Made(relu=torch.nn.ReLU, tanh=torch.nn.Tanh)
+
+
+def test_a_dict_with_its_own_subscript():
+    def program(x, name):
+        return ACTIVATIONS[name](x), dict.__getitem__(ACTIVATIONS, name)
+
+    compiled = jit.compile(program, fullgraph=True, backend="eager")
+    x = torch.tensor([-1.0, 1.0])
+    before = jit.compile_count()
+    for _ in range(3):
+        got = compiled(x, "relu")
+        assert torch.equal(got[0], x.relu()) and got[1] is torch.nn.ReLU
+    assert jit.compile_count() == before + 1
+    try:
+        ACTIVATIONS["relu"] = torch.nn.Tanh
+        assert torch.equal(compiled(x, "relu")[0], x.tanh())
+    finally:
+        ACTIVATIONS["relu"] = torch.nn.ReLU

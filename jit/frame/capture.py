@@ -15,7 +15,7 @@ import torch
 
 from .. import logs
 from ..errors import EagerRaises, NeedsEager, Unsupported
-from . import breaks, library  # noqa: F401
+from . import assumptions, breaks, library  # noqa: F401
 from . import source as src
 from .break_code import BreakCode, Broken
 from .emit import Emitter
@@ -212,9 +212,13 @@ class Capture:
         if any(g.left_inside_block() and not e.memoised(g) for g in s.generators):
             raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is collected",
                              "run it to its end, or close() it", kind="generator-left")
+        if s.assumption is not None:
+            e.require(s.assumption)
         results = [t.handle(s) for t in e.outputs]
         gradient = s.tracer.gradient(results)
         graph = s.tracer.finish(results, gradient is not None)
+        if s.assumption is not None:
+            assumptions.check(graph)
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
         self.guard_aliases(graph)
@@ -266,6 +270,16 @@ class Capture:
                 breaks.log(f"not resumed inside {innermost.frame.fn.qualname}: {problem.why}")
                 chain = chain[:-1]
                 chain[-1].stack = chain[-1].frame.kept
+
+
+def capture(fn, values, settings, dynamic=None, bound=None) -> Captured:
+    """``Capture(...).run()``, once more without assumptions where what was captured does not allow any."""
+    try:
+        return Capture(fn, values, settings, dynamic, bound).run()
+    except assumptions.Reconsider:
+        again = Capture(fn, values, settings, dynamic, bound)
+        again.session.assuming = False
+        return again.run()
 
 
 def eager_target(fn):

@@ -16,7 +16,7 @@ from ..errors import GuardError, Unsupported
 from ..graph.dim_trees import as_operations
 from ..runtime import guards as native_guards
 from ..runtime import native
-from .capture import Capture, Captured, eager_target
+from .capture import Captured, capture, eager_target
 from .dynamic import Dynamic
 
 recompiles_log = logs.channel("recompiles")
@@ -150,7 +150,7 @@ class Missed:
         capturing = native().set_capturing(True)
         start = time.perf_counter()
         try:
-            captured = Capture(fn, values, self.settings, self.dynamic, self.bound).run()
+            captured = capture(fn, values, self.settings, self.dynamic, self.bound)
             target = captured.target or eager_target(fn)
             program = self.guard_program(captured)
             entry = dispatcher.add_entry(program, target)

@@ -65,6 +65,7 @@ class Emitter:
         self.code_globals: dict | None = None
         self.computed: dict[tuple, str] = {}
         self.original = original
+        self.required: str | None = None
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -242,11 +243,19 @@ class Emitter:
             self.load_source(source)
 
     def load_graph_output(self, tensor):
+        self.cmd("load_fast", self.graph_output(tensor))
+
+    def graph_output(self, tensor) -> str:
+        """The local that holds a tensor that the graph returns."""
         index = self.output_index.get(id(tensor._handle))
         if index is None:
             index = self.output_index[id(tensor._handle)] = len(self.outputs)
             self.outputs.append(tensor)
-        self.cmd("load_fast", f".out{index}")
+        return f".out{index}"
+
+    def require(self, tensor):
+        """Do the call in eager where this result of the graph is false."""
+        self.required = self.graph_output(tensor)
 
     def load_float(self, value):
         """A symbolic float, computed at the start; where Python's arithmetic raises, the original function runs in its place."""
@@ -453,6 +462,16 @@ class Emitter:
                     self.cmd("store_fast", f".out{i}")
             else:
                 self.cmd("pop")
+        if self.required is not None:
+            self.cmd("load_fast", self.required)
+            self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
+            self.push_null()
+            self.load_const(self.original)
+            for name in self.argnames:
+                self.cmd("load_fast", name)
+            self.cmd("call", len(self.argnames), ())
+            self.cmd("return_value")
+            self.cmd("place", "holds")
         labels: dict = {}
 
         def write(commands):

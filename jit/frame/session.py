@@ -52,6 +52,7 @@ class Session(Calls):
         self.steps = 0
         self.current_exception: list = []
         self.generators: list = []  # that were made while capturing
+        self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
 
     def close(self):
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""

@@ -19,6 +19,7 @@ from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionItera
                                 ZipIterator)
 from ..values.objects import BuiltinMethod, ObjectValue
 from ..values.tensor import TensorValue
+from ..values.text import TensorText
 
 add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format, hash, math.prod)
 add_forbidden("print() writes to standard output", "print outside the compiled function", print)
@@ -454,7 +455,11 @@ def to_text(s, value, method) -> Value:
             return value.call_special(s, "__repr__", [])
         raise Unsupported(f"the text of {value.describe()}", kind="format")
     if isinstance(value, TensorValue):
-        raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
+        return TensorText.of(s, value, "str" if method == "__str__" else "repr")
+    if isinstance(value, TensorText):
+        if method != "__str__":
+            value.const(s)
+        return value
     if isinstance(value, ContainerValue) and value.cls in (list, tuple, dict, set):
         return Constant(container_text(s, value))
     if value.is_const():
@@ -478,6 +483,8 @@ def container_text(s, value) -> str:
 
 def format_value(s, value, conversion, spec) -> Value:
     """One replacement field of an f-string."""
+    if isinstance(value, TensorValue):
+        return TensorText.of(s, value, conversion, spec.const(s))
     if conversion in ("repr", "ascii"):
         value = to_text(s, value, "__repr__")
         if conversion == "ascii":

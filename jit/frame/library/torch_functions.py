@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...errors import Unsupported
+from ..assumptions import assume
 from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method
 from ..values.base import Raised
 from ..values.constant import Constant
@@ -83,9 +84,19 @@ def without_dynamo(s, fn, args, kwargs):
 @on_function(torch._assert)
 def torch_assert(s, args, kwargs):
     if isinstance(args[0], TensorValue):
+        if assume(s, args[0], True):
+            return NONE
         raise Unsupported("an assertion on the values of a tensor", kind="data-dependent-branch")
     if not args[0].truth(s):
         raise Raised(s.exception(AssertionError, args[1:2]))
+    return NONE
+
+
+@on_function(torch._check_tensor_all_with)
+def check_tensor_all(s, args, kwargs):
+    condition = args[1] if len(args) > 1 else kwargs.get("cond")
+    if not isinstance(condition, TensorValue) or condition.handle(s).dtype is not torch.bool or not assume(s, s.torch_call(torch.Tensor.all, [condition], {}), True):
+        return s.inline(s.wrap_raw(torch._check_tensor_all_with), args, kwargs)
     return NONE
 
 

@@ -7,6 +7,7 @@ from ..library.builtin_functions import format_value
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, SetValue, SliceValue, TupleValue
+from ..values.text import TensorText
 from ...errors import Unsupported
 
 
@@ -52,7 +53,7 @@ def build_const_key_map(f, i):
 @op("BUILD_STRING")
 def build_string(f, i):
     parts = f.popn(i.arg)
-    f.push(Constant("".join(p.const(f.s) for p in parts)))
+    f.push(TensorText.join(f.s, parts))
 
 
 @op("FORMAT_VALUE")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ..assumptions import truth_at
 from ..executor import Returned, Yielded, op
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.generators import GeneratorValue
 from ..values.iterators import IteratorValue
+from ..values.tensor import TensorValue
 
 
 @op("JUMP")
@@ -14,14 +16,23 @@ def jump(f, i):
     return i.target
 
 
+def truth(f, i, value) -> bool:
+    """Which way a conditional jump goes."""
+    if isinstance(value, TensorValue):
+        assumed = truth_at(f, i, value)
+        if assumed is not None:
+            return assumed
+    return value.truth(f.s)
+
+
 @op("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(f, i):
-    return i.target if f.pop().truth(f.s) else None
+    return i.target if truth(f, i, f.pop()) else None
 
 
 @op("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(f, i):
-    return None if f.pop().truth(f.s) else i.target
+    return None if truth(f, i, f.pop()) else i.target
 
 
 def is_none(f, value) -> bool:

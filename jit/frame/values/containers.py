@@ -288,6 +288,18 @@ class DequeValue(SequenceValue):
             e.build_object(self, self.cls, [TupleValue([]), Constant(self.maxlen)], fill=(collections.deque.extend, self.elements))
 
 
+class Entries:
+    """What a dict holds, whatever its class makes of a subscript."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of):
+        self.of = of
+
+    def __getitem__(self, key):
+        return dict.__getitem__(self.of, key)
+
+
 class DictValue(ContainerValue):
     """Dicts and their subclasses. ``entries`` maps a key's hashable stand-in to (key value, value)."""
 
@@ -327,6 +339,8 @@ class DictValue(ContainerValue):
             for k in dict.keys(self.obj):
                 key = s.wrap_key(k)
                 entries[key.hash_key(s)] = (key, s.wrap(dict.__getitem__(self.obj, k), self.item_source(k)))
+            if self.source is not None and type(self.obj).__getitem__ is not dict.__getitem__:
+                s.guards.add(self.source, "is", self.obj)
             self._entries = entries
             if self.obj is not None and isinstance(self.obj, collections.defaultdict) and self.factory is None:
                 self.factory = s.wrap(self.obj.default_factory, src.GetAttr(self.source, "default_factory") if self.source is not None else None)
@@ -335,8 +349,9 @@ class DictValue(ContainerValue):
     def item_source(self, key):
         if self.source is None:
             return None
-        if isinstance(key, (str, int, bytes, type(None))) or type(key).__hash__ is object.__hash__ or isinstance(key, (type, types.FunctionType)):
-            return src.Item(self.source, key)
+        if type(self.obj).__getitem__ is not dict.__getitem__ and not isinstance(self.obj, collections.defaultdict):
+            # A subscript of a class with its own is another thing than the entry.
+            return src.Item(src.Const(Entries(self.obj), f"{self.source}.entries"), key)
         return src.Item(self.source, key)
 
     def key_of(self, entry):

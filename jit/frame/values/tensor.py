@@ -24,6 +24,10 @@ class TensorValue(Value):
             s.set_field(self, "_handle", s.tensor_input(self))
         return self._handle
 
+    def detached(self, s):
+        """The same values, outside of autograd."""
+        return s.torch_call(torch.Tensor.detach, [self], {}) if self.handle(s).requires_grad else self
+
     def pytype(self, s):
         if self._handle is None and self.source is not None:
             s.guards.add(self.source, "type_is", self.cls)

@@ -1,0 +1,56 @@
+"""Branches on tensor values of which one side only raises: ``if bad.any(): raise ValueError(...)``, ``assert ok``.
+
+Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function looks at it
+after the graph has run and before anything of the program's is changed; where it does not hold, the call is done in eager instead, which
+raises what the program raises. Graphs that change their inputs or draw random numbers cannot be run twice: those are captured again without assumptions.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_LONGEST = 80  # instructions of a side that raises
+
+
+class Reconsider(Exception):
+    """The capture is to be done again, without assumptions."""
+
+
+def only_raises(frame, index: int) -> bool:
+    """Whether the instructions from ``index`` on lead to a raise, without a jump, a return or a loop."""
+    for instr in frame.instructions[index: index + _LONGEST]:
+        if instr.op == "RAISE_VARARGS":
+            return True
+        if instr.target is not None or instr.op.startswith(("RETURN", "YIELD", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR")):
+            return False
+    return False
+
+
+def assume(s, tensor, expected: bool) -> bool:
+    """Go on as if the truth of a tensor were ``expected``; False where that is not possible."""
+    handle = tensor.handle(s)
+    if not s.assuming or any(type(n) is not int or n != 1 for n in handle.shape):
+        return False
+    holds = s.torch_call(torch.ne if expected else torch.eq, [tensor.detached(s), s.from_python(0)], {})
+    if handle.shape:
+        holds = s.torch_call(torch.Tensor.reshape, [holds, s.from_python(())], {})
+    s.set_field(s, "assumption", holds if s.assumption is None else s.torch_call(torch.logical_and, [s.assumption, holds], {}))
+    return True
+
+
+def truth_at(frame, instr, tensor):
+    """The assumed truth of a tensor that a conditional jump depends on, or None."""
+    jumps_if = instr.op == "POP_JUMP_IF_TRUE"
+    if only_raises(frame, frame.pc + 1) and not only_raises(frame, instr.target):
+        wanted = jumps_if
+    elif only_raises(frame, instr.target):
+        wanted = not jumps_if
+    else:
+        return None
+    return wanted if assume(frame.s, tensor, wanted) else None
+
+
+def check(graph):
+    """Raises Reconsider for a graph that cannot be followed by an eager run of the same call."""
+    if any(o.mutates is not None for o in graph.outputs) or any(n.attrs.get("impure") for n in graph.nodes):
+        raise Reconsider

@@ -1,0 +1,62 @@
+"""Text that shows the values of tensors: not known while capturing, made for real if it leaves the captured region."""
+
+from __future__ import annotations
+
+import torch
+
+from ...errors import Unsupported
+from .base import Value
+from .constant import Constant
+
+_CONVERT = {None: lambda x: x, "str": str, "repr": repr, "ascii": ascii}
+
+
+class TensorText(Value):
+    """``pieces``: strings, and (conversion, format specification) for each of ``tensors``, in order."""
+
+    def __init__(self, pieces, tensors):
+        self.pieces, self.tensors = tuple(pieces), list(tensors)
+
+    @classmethod
+    def of(cls, s, tensor, conversion, spec=""):
+        """The text of a tensor as it is now. Raises Unsupported where the text shows more than values."""
+        if tensor.pytype(s) is not torch.Tensor or tensor.handle(s).requires_grad:
+            raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
+        return cls([(conversion, spec)], [s.torch_call(torch.clone, [tensor], {})])
+
+    @classmethod
+    def join(cls, s, parts):
+        """The text of several one after another; a Constant where none is unknown."""
+        if not any(isinstance(p, TensorText) for p in parts):
+            return Constant("".join(p.const(s) for p in parts))
+        pieces, tensors = [], []
+        for p in parts:
+            pieces += p.pieces if isinstance(p, TensorText) else [p.const(s)]
+            tensors += p.tensors if isinstance(p, TensorText) else []
+        return cls(pieces, tensors)
+
+    def pytype(self, s):
+        return str
+
+    def identity(self):
+        return ("value", id(self))
+
+    def const(self, s):
+        raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
+
+    def emit(self, e):
+        e.call_const(Joined(self.pieces), self.tensors)
+
+    def describe(self):
+        return "the text of a tensor"
+
+
+class Joined:
+    """Makes the text from real tensors."""
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def __call__(self, *tensors):
+        rest = iter(tensors)
+        return "".join(p if isinstance(p, str) else format(_CONVERT[p[0]](next(rest)), p[1]) for p in self.pieces)
