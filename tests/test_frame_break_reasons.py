@@ -133,8 +133,7 @@ def _(p):
 
 @breaks("device")
 def _(x):
-    torch.zeros(4, device="meta")  # here
-    return x + 1
+    return x.to("meta") + x  # here
 
 
 @breaks("functorch", call=lambda fn, x: torch.vmap(fn)(x))

@@ -135,3 +135,21 @@ def test_result_class_of_out_arguments():
     out = (torch.empty(4), torch.empty(4, dtype=torch.int64))
     f = lambda x: torch.sort(x, out=out)  # noqa: E731
     assert type(jit.compile(f)(X)) is type(f(X))
+
+
+def test_meta_tensors():
+    f = lambda x, y: ((x @ y).relu().sum(0), x.t(), x.add_(1), torch.arange(4, device=x.device) + x[0], x.softmax(-1), x.argmax(1))  # noqa: E731
+    compiled = jit.compile(f, fullgraph=True)
+    for device in ("meta", "cpu", "meta"):
+        args = torch.ones(3, 4, device=device), torch.ones(4, 5, device=device)
+        for want, got in zip(f(*args), compiled(*args)):
+            assert (want.device, want.dtype, want.shape, want.stride()) == (got.device, got.dtype, got.shape, got.stride())
+
+
+def test_checkpointing_is_the_function():
+    from torch.utils.checkpoint import checkpoint
+
+    f = lambda x: checkpoint(lambda a, k: a.tanh() * k, x, 2.0, use_reentrant=False) + x  # noqa: E731
+    assert torch.allclose(jit.compile(f, fullgraph=True)(X), f(X))
+    g = lambda x: checkpoint(lambda a: a.tanh(), x, use_reentrant=True) + x  # noqa: E731
+    assert torch.allclose(jit.compile(g)(X), g(X))

@@ -190,7 +190,7 @@ def test_locations_are_printed():
 
 def test_refused_inputs():
     t = Tracer()
-    for bad in (torch.randn(2, 2).to_sparse(), torch.randn(2, dtype=torch.complex64).conj(), torch.empty(2, device="meta")):
+    for bad in (torch.randn(2, 2).to_sparse(), torch.randn(2, dtype=torch.complex64).conj()):
         with pytest.raises(Unsupported):
             t.input(bad, "x")
 

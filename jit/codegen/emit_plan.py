@@ -20,7 +20,7 @@ REPLAY = "jit::vjp"  # the target of a library call that stands for the gradient
 
 def out_form(node) -> str | None:
     """The overload of a library call that writes into a given tensor, or None."""
-    if node.op != "aten_call" or isinstance(node.type, tuple):
+    if node.op != "aten_call" or isinstance(node.type, tuple) or node.type.device.type == "meta":
         return None
     return OUT_FORMS.get((node.attrs["target"], node.attrs["overload"]))
 

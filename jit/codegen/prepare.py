@@ -118,6 +118,12 @@ def _reinterpret(n):
     return {"conj": "aten::_conj"}.get(how, f"aten::{how}"), "", (Ref(0),)
 
 
+@_library("iota")
+def _iota(n):
+    start, step = n.attrs["start"], n.attrs["step"]
+    return "aten::arange", "start_step", (start, start + n.attrs["length"] * step, step, n.type.dtype, None, n.type.device)
+
+
 @_library("scalar", "full")
 def _full(n):
     return "aten::full", "", (tuple(n.type.shape), n.attrs["value"], n.type.dtype, None, n.type.device)
@@ -136,7 +142,7 @@ def _needs_library(node) -> bool:
         return node.op == "as_strided" and base_of(node).op == "input"
     if node.op in fusion.EXTERN:
         return False
-    if node.op == "reinterpret":
+    if node.op == "reinterpret" or node.type.device.type == "meta":
         return True
     kinds = lower.KERNEL_DTYPES
     return node.type.dtype not in kinds or any(i.type.dtype not in kinds for i in node.inputs)

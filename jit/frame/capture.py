@@ -241,7 +241,7 @@ class Capture:
             if output.mutates is not None:
                 changed = s.inputs[output.mutates]
                 for other in s.inputs:
-                    if other is not changed and changed.source is not None and other.source is not None:
+                    if other is not changed and changed.source is not None and other.source is not None and not changed.obj.is_meta:
                         s.guards.add(changed.source, "no_alias", other.source)
 
     # -- breaks -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ _NUMBER = (bool, int, float, complex, Dim, SymFloat)
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
 
 
-DEVICES = ("cpu", "cuda")  # what plans run on
+DEVICES = ("cpu", "cuda", "meta")  # what plans run on
 
 
 def resolve_device(device, default: torch.device) -> torch.device:

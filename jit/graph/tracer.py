@@ -531,7 +531,7 @@ class Tracer:
             storage = h.base.example.untyped_storage()
             if storage.nbytes() == 0:
                 continue
-            other = owners.setdefault(storage.data_ptr(), h)
+            other = owners.setdefault(storage.data_ptr() or storage._cdata, h)
             if other is not h and (other.base.mutated or h.base.mutated):
                 raise Unsupported("an input that is changed in place shares memory with another input", "clone one of them", kind="aliased-mutation")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from ...errors import Unsupported
 from ..assumptions import assume
@@ -79,6 +80,16 @@ _DISABLED_FOR_DYNAMO = getattr(torch, "_disable_dynamo", lambda fn: fn)(lambda: 
 def without_dynamo(s, fn, args, kwargs):
     """A function that PyTorch hides from its own compiler: the function itself."""
     return dict(zip(fn.code.co_freevars, fn.cells(s)))["fn"].get(s).call(s, args, kwargs)
+
+
+@on_function(checkpoint, getattr(checkpoint, "__wrapped__", checkpoint))
+def checkpointed(s, args, kwargs):
+    """Activation checkpointing that is not reentrant computes what the function does; what is kept for the backward is the compiler's choice."""
+    options = {k: kwargs.pop(k) for k in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop") if k in kwargs}
+    reentrant = options.get("use_reentrant")
+    if reentrant is None or not reentrant.is_const() or reentrant.const(s) is not False or "context_fn" in options:
+        raise Unsupported("checkpoint() that is reentrant, or with a context_fn", kind="autograd", hint="pass use_reentrant=False")
+    return args[0].call(s, list(args[1:]), kwargs)
 
 
 @on_function(torch._assert)

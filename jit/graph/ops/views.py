@@ -22,7 +22,10 @@ def _sizes(size) -> tuple:
 def view(b, self, size=None, *, dtype=None):
     if isinstance(size, torch.dtype) or dtype is not None:
         target = dtype or size
-        return b.alias(self) if target is self.dtype else b.node("reinterpret", (self,), {"how": "dtype"}, layout.reinterpreted(self.type, "dtype", target))
+        if target is self.dtype:
+            return b.alias(self)
+        node = b.node("reinterpret", (self,), {"how": "dtype"}, layout.reinterpreted(self.type, "dtype", target))
+        return b.detach(node) if b.recording else node  # eager gives it no gradient either
     shape = layout.infer_size(_sizes(size), self.type.numel)
     result = b.try_view(self, shape)
     if result is None:
