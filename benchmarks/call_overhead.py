@@ -1,7 +1,8 @@
 """What a call costs beyond its work: tiny functions, where the kernel takes nanoseconds and the rest is guards and launching.
 
 Microseconds per call, the least of several rounds. "vs eager" above 1 is faster than eager. The module rows are the same few
-operations behind a growing tree of modules, so that they show what guarding the tree costs.
+operations behind a growing tree of modules, so that they show what guarding the tree costs. The rows "forward + backward" also
+call ``backward()`` and take the gradients away again.
 """
 
 from __future__ import annotations
@@ -59,6 +60,38 @@ def cases(device: str) -> dict:
     }
 
 
+def wave(x):
+    return (x.sin() * x.cos() + x).sum()
+
+
+def dense(x, w, b):
+    return torch.tanh(x @ w + b).square().mean()
+
+
+def training_cases(device: str) -> dict:
+    def rand(*shape):
+        return torch.rand(*shape, device=device, requires_grad=True)
+
+    return {
+        "forward + backward, 64 elements": (wave, (rand(64),)),
+        "forward + backward, 8x16 dense layer": (dense, (rand(8, 16), rand(16, 16), rand(16))),
+    }
+
+
+def training_step(program):
+    """``program``, a function of leaves with a scalar result, with its gradients: -> (loss, gradients)."""
+
+    def step(*leaves):
+        loss = program(*leaves)
+        loss.backward()
+        gradients = [leaf.grad for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
+        return loss.detach(), gradients
+
+    return step
+
+
 def microseconds(programs: dict, args, device: str, seconds: float) -> dict[str, float]:
     """Least microseconds per call over rounds of a few milliseconds, a round of each program in turn."""
     best, count = {}, {}
@@ -90,12 +123,14 @@ def main():
     names = harness.start(args)
     print(flush=True)
     saved, lines, failed = [], [], False
-    with torch.no_grad():
-        for title, (program, arguments) in cases(args.device).items():
-            reference, programs, errors = program(*arguments), {}, {}
+    todo = [(title, case, lambda f: f, False) for title, case in cases(args.device).items()]
+    todo += [(title, case, training_step, True) for title, case in training_cases(args.device).items()]
+    for title, (program, arguments), prepare, gradients in todo:
+        with torch.set_grad_enabled(gradients):
+            reference, programs, errors = prepare(program)(*arguments), {}, {}
             for name in names:
                 try:
-                    candidate = harness.wrap(name, program)
+                    candidate = prepare(harness.wrap(name, program))
                     wrong = difference(candidate(*arguments), reference)[1] > 1e-4
                     if wrong:
                         raise ValueError("differs from eager")

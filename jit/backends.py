@@ -7,7 +7,6 @@ import functools
 from typing import Callable
 
 from . import logs
-from .errors import NeedsEager
 from .runtime import native
 
 ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
@@ -22,12 +21,14 @@ class Plan:
         native: callable on the graph's input tensors and then the integers of ``int_symbols``; gives a tuple of tensors.
         int_symbols: names of the size symbols that are passed as integers.
         kernels: (name, source text) of each kernel.
+        backward: the graph of the gradients, where there is one.
     """
 
     native: Callable
     int_symbols: tuple = ()
     kernels: list = dataclasses.field(default_factory=list)
     graph: object = None
+    backward: object = None
 
     def bind(self, tensors: dict) -> Plan:
         """The plan with some inputs given for good."""
@@ -70,10 +71,10 @@ def compile_native(graph, examples, gradient=None) -> Plan:
     from .graph.passes import optimize
 
     unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
+    if gradient is not None:
+        return _compile_differentiable(graph, unaligned, gradient)
     with logs.timed("passes"):
         graph = optimize(graph)
-    if gradient is not None:
-        raise NeedsEager("gradients are needed", "call it under torch.no_grad(), or use backend='eager'", kind="gradient")
     compiled = _schedule(graph, unaligned)
     return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph)
 
@@ -88,6 +89,84 @@ def without_autocast(fn) -> Callable:
             return fn(*args)
 
     return call
+
+
+def _compile_differentiable(graph, unaligned, gradient) -> Plan:
+    """A forward and a backward plan, joined by an autograd node."""
+    import torch
+
+    from .graph.autodiff import differentiate, partition
+    from .graph.printing import symbol_origins
+    from .runtime.plan import GradSpec, load_differentiable
+
+    with logs.timed("autodiff"):
+        halves = partition(differentiate(graph, gradient.wrt, gradient.tangents))
+    saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
+    forward, backward = _schedule(halves.forward, unaligned), _schedule(halves.backward, saved_unaligned)
+    origins = symbol_origins(halves.forward)
+    n_outputs = sum(o.mutates is None for o in graph.outputs)
+    spec = GradSpec(
+        n_outputs=n_outputs,
+        wrt=gradient.wrt,
+        tangents=gradient.tangents,
+        saved=halves.saved,
+        grads=halves.grads,
+        symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
+        views=_views(forward.plan, n_outputs, gradient.views),
+        second=None if forward.int_symbols else _eager_gradient(graph, gradient),
+        depends=_depends(halves),
+    )
+    call = load_differentiable(forward.plan, backward.plan, spec)
+    if not torch.is_grad_enabled():  # the program switches it on by itself
+        call = torch.enable_grad()(call)
+    return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels], graph, halves.backward)
+
+
+def _views(plan, n_outputs: int, differentiable) -> tuple:
+    """``GradSpec.views`` of a forward plan: those of its results, by position, that are views of inputs or of other results."""
+    made = {step[1]: step[2:] for step in plan.steps if step[0] == "view"}
+    results = plan.outputs[:n_outputs]
+    found = []
+    for k in differentiable:
+        source, *layout = made[results[k]]
+        kind, base = ("input", source) if source < plan.n_inputs else ("output", results.index(source))
+        found.append((k, kind, base, tuple(layout)))
+    return tuple(found)
+
+
+def _depends(halves) -> tuple:
+    """``GradSpec.depends``: which tangents each gradient is computed from; all of them for one that is zero everywhere."""
+    first = len(halves.saved)
+    count = len(halves.backward.inputs) - first
+    reads = {}
+    for node in halves.backward.nodes:
+        found = set().union(*(reads[i] for i in node.inputs))
+        if node.op == "input" and node.attrs["index"] >= first:
+            found = {node.attrs["index"] - first}
+        reads[node] = found
+    results = [o.node for o in halves.backward.outputs]
+    return tuple(() if k is None else tuple(sorted(reads[results[k]])) or tuple(range(count)) for k in halves.grads)
+
+
+def _eager_gradient(graph, gradient):
+    """Gradients that are differentiable themselves, for ``create_graph=True``: the graph op by op on eager tensors."""
+
+    def second(inputs, tangents):
+        import torch
+
+        from .graph.interpret import compile_python
+
+        with torch.enable_grad():
+            outputs = compile_python(graph)(*inputs)
+            wanted = [(outputs[i], t) for i, t in zip(gradient.tangents, tangents) if t is not None and outputs[i].requires_grad]
+            if not wanted:
+                return (None,) * len(gradient.wrt)
+            sources = [inputs[i] for i in gradient.wrt]
+            needed = [x for x in sources if x.requires_grad]
+            found = iter(torch.autograd.grad([o for o, _ in wanted], needed, [t for _, t in wanted], create_graph=True, allow_unused=True))
+            return tuple(next(found) if x.requires_grad else None for x in sources)
+
+    return second
 
 
 def compile_eager(graph, examples, gradient=None) -> Plan:

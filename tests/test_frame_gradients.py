@@ -7,7 +7,7 @@ from torch import nn
 
 import jit
 
-BACKENDS = ["eager"]
+BACKENDS = ["eager", "jit"]
 PROGRAMS = {}
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import jit
 
-BACKENDS = ["eager"]
+BACKENDS = ["eager", "jit"]
 POINTS = [0.0, 1.0, -1.0, 6.0, 3.0, -3.0, 0.5, -0.5, 2.0, -2.0, 20.0, 1e30, -1e30, float("inf"), float("nan"), 0.2]
 ONE = torch.ones(16)
 NO = torch.zeros(16)

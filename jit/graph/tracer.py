@@ -56,10 +56,12 @@ _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python nu
 
 @dataclasses.dataclass(frozen=True)
 class Gradient:
-    """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position."""
+    """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results ``views`` are views of
+    inputs or of other results; autograd takes their gradient there."""
 
     wrt: tuple
     tangents: tuple
+    views: tuple = ()
 
 
 class Tracer:
@@ -426,15 +428,18 @@ class Tracer:
 
         Raises NeedsEager where that is not supported.
         """
-        tangents = tuple(i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input)
+        whole = {h.base for h in outputs if not h.chain}
+        carrying = [i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input]
+        views = tuple(i for i in carrying if outputs[i].base.input is not None or outputs[i].chain and outputs[i].base in whole)
+        tangents = tuple(i for i in carrying if i not in views)
         changed = [h for h in self.inputs if h.base.mutated and (h.requires_grad or h.base.grad)]
-        if changed and (tangents or any(h.base.grad for h in changed)):
+        if changed and (carrying or any(h.base.grad for h in changed)):
             raise NeedsEager("an input that has or gets a gradient is changed in place", "return a new tensor instead", kind="gradient")
-        if not tangents:
+        if not carrying:
             return None
         if self.inner_leaf:
             raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
-        return Gradient(tuple(i for i, h in enumerate(self.inputs) if h.requires_grad), tangents)
+        return Gradient(tuple(i for i, h in enumerate(self.inputs) if h.requires_grad), tangents, views)
 
     def _records_grad(self, handles) -> bool:
         return self.grad_enabled and any(h.requires_grad for h in handles)

@@ -273,7 +273,8 @@ def remainder(b, n, g):
 @vjp("atan2")
 def atan2(b, n, g):
     x, y = n.inputs
-    scale = b.reciprocal(b.add(_square(b, x), _square(b, y)))
+    square = b.add(_square(b, x), _square(b, y))
+    scale = b.where(b.eq(square, 0), 0, b.reciprocal(square))
     return lambda: b.mul(g, b.mul(y, scale)), lambda: b.mul(g, b.mul(b.neg(x), scale))
 
 

@@ -146,10 +146,16 @@ def hardswish(b, x):
 @pointwise("logit", "special_logit")
 @_in_float
 def logit(b, x, eps=None):
-    if eps is not None:
-        low, high, raw = float(eps), 1.0 - eps, x
-        x = b.with_gradient(b.minimum(b.maximum(raw, low), high), (raw, lambda: b.logical_and(b.ge(raw, low), b.le(raw, high))))
-    return b.log(b.div(x, b.sub(b.lift(1.0, x), x)))
+    if eps is None:
+        return b.log(b.div(x, b.sub(b.lift(1.0, x), x)))
+    low, high = float(eps), 1.0 - eps
+    z = b.minimum(b.maximum(x, low), high)
+
+    def slope():
+        outside = b.logical_or(b.lt(x, low), b.gt(x, high))
+        return b.where(outside, 0.0, b.reciprocal(b.mul(x, b.sub(b.lift(1.0, x), x))))
+
+    return b.with_gradient(b.log(b.div(z, b.sub(b.lift(1.0, z), z))), (x, slope))
 
 
 @pointwise("threshold")
