@@ -443,6 +443,18 @@ class Emitter:
 
     # -- assembling -----------------------------------------------------------------------------------------------
 
+    def check_required(self):
+        """Leave by a call of the original function where the required result is false."""
+        self.cmd("load_fast", self.required)
+        self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
+        self.push_null()
+        self.load_const(self.original)
+        for name in self.argnames:
+            self.cmd("load_fast", name)
+        self.cmd("call", len(self.argnames), ())
+        self.cmd("return_value")
+        self.cmd("place", "holds")
+
     def finish(self, plan, plan_inputs, name: str, eager=None):
         """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors
         of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say) ``eager`` is called
@@ -450,6 +462,9 @@ class Emitter:
         asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
         body, self.commands = self.commands, []
         asm_globals = self.code_globals or {}
+        if self.required is not None:
+            self.check_required()
+            body, self.commands = self.commands + body, []
         if plan is not None:
             self.push_null()
             self.load_const(plan)
@@ -462,16 +477,6 @@ class Emitter:
                     self.cmd("store_fast", f".out{i}")
             else:
                 self.cmd("pop")
-        if self.required is not None:
-            self.cmd("load_fast", self.required)
-            self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
-            self.push_null()
-            self.load_const(self.original)
-            for name in self.argnames:
-                self.cmd("load_fast", name)
-            self.cmd("call", len(self.argnames), ())
-            self.cmd("return_value")
-            self.cmd("place", "holds")
         labels: dict = {}
 
         def write(commands):
