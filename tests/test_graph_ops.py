@@ -560,10 +560,11 @@ def test_unfold():
     def windows(z):
         y = torch.nn.functional.pad(z, [1, 1, 1, 1])
         w = y.transpose(0, 1)[1:].unfold(1, 2, 1)
-        return y.unfold(2, 2, 1).unfold(1, 3, 2), w, (z * 2).diagonal(-1, 1, 2).unfold(1, 2, 1), w.as_strided((2, 2), (1, 2)), y.unfold(2, 2, 2).mul_(2)
+        return y.unfold(2, 2, 1).unfold(1, 3, 2), w, (z * 2).diagonal(-1, 1, 2).unfold(1, 2, 1), w.as_strided((2, 2), (1, 2))
 
     for dynamic in (False, True):
         check(windows, Z, dynamic=dynamic)
+    check(lambda z: (y := z * 2, y[1:].unfold(2, 2, 2).mul_(2)), Z)
 
 
 
