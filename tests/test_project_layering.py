@@ -1,9 +1,12 @@
 """The shape of the code: which room may import which, and what none may import."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
+
+from jit.reasons import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jit"
@@ -131,3 +134,26 @@ def test_no_leftovers():
     sources = [p for folder in ("jit", "tests", "examples", "benchmarks") for s in ("*.py", "*.cpp", "*.h") for p in (ROOT / folder).rglob(s)]
     found = [f"{p.relative_to(ROOT)}:{n}: {line.strip()}" for p in sources for n, line in enumerate(p.read_text().splitlines(), 1) if any(w in line.split() or w + ":" in line for w in words)]
     assert not found, "\n".join(found)
+
+
+def raised(tree):
+    """(line, kind or None) of each ``Unsupported(...)``, ``NeedsEager(...)`` and ``super().__init__(..., kind=...)`` of a subclass."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            kind = next((k.value for k in node.keywords if k.arg == "kind"), None)
+            if name in ("Unsupported", "NeedsEager") or name == "__init__" and kind is not None:
+                yield node.lineno, kind.value if isinstance(kind, ast.Constant) else None
+
+
+def test_reasons_of_breaks_agree():
+    """Each kind of graph break that is raised is a row of jit/reasons.py and of the page, and has a program in which it happens."""
+    found = [(f"{path.relative_to(ROOT)}:{line}", kind) for path in FILES for line, kind in raised(ast.parse(path.read_text()))]
+    strange = [f"{where}: kind={kind!r} is no row of jit/reasons.py" for where, kind in found if kind not in KINDS]
+    assert not strange, "\n".join(strange)
+    assert set(KINDS) - {kind for _, kind in found} == set(), "never raised"
+    page = (ROOT / "docs" / "graph_breaks.md").read_text().split("## The kinds")[1]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page, re.M)
+    assert rows == [(kind, f"{reason.meaning} | {reason.hint}") for kind, reason in KINDS.items()]
+    programs = re.findall(r'^@?breaks\("([a-z-]+)"', (ROOT / "tests" / "test_frame_break_reasons.py").read_text(), re.M)
+    assert sorted(programs) == sorted(KINDS)

@@ -211,7 +211,7 @@ class Capture:
         s = self.session
         if any(g.left_inside_block() and not e.memoised(g) for g in s.generators):
             raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is collected",
-                             "run it to its end, or close() it", kind="generator-left")
+                             "run it to its end, or close() it", kind="iterator-escapes")
         if s.assumption is not None:
             e.require(s.assumption)
         results = [t.handle(s) for t in e.outputs]

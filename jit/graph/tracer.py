@@ -371,7 +371,7 @@ class Tracer:
     def check_overlap(target, handles):
         """Eager refuses to write where it reads other elements of the same memory, or the outcome depends on the order."""
         if any(h is not target and partly_shared(target, h) for h in handles):
-            raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="overlapping-write")
+            raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="aliased-mutation")
 
     def _call_out(self, name, args, kwargs, out):
         value, handles = self.compute(name, args, kwargs)
