@@ -86,7 +86,8 @@ IValue convert(PyObject* o, const TypePtr& declared, std::optional<int> repeat) 
   if (o == Py_None) {
     if (type.get() == declared.get() && type->kind() != TypeKind::TensorType && type->kind() != TypeKind::NoneType && type->kind() != TypeKind::GeneratorType)
       raise(PyExc_TypeError, "None given where " + declared->str() + " is needed");
-    return IValue();
+    // An argument that is a tensor and not optional takes None as the undefined tensor, as in torch's own argument parser.
+    return type.get() == declared.get() && type->kind() == TypeKind::TensorType ? IValue(at::Tensor()) : IValue();
   }
   // dtypes, layouts and memory formats travel as ints in boxed calls.
   if (THPDtype_Check(o)) return IValue(static_cast<int64_t>(reinterpret_cast<THPDtype*>(o)->scalar_type));
