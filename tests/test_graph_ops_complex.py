@@ -114,3 +114,25 @@ def test_call(name, backend):
 
 def shares(a, b):
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def test_symbolic_sizes_that_are_negative_now():
+    f = lambda x, n, m: x.reshape(n, m, 5)  # noqa: E731
+    compiled = jit.compile(f, fullgraph=True)
+    x = torch.arange(125.0)
+    for n, m in ((25, 1), (5, 5), (5, -1), (-1, 5), (1, -1)):
+        assert torch.equal(compiled(x, n, m), f(x, n, m))
+    g = lambda y, k: y.expand(3, k)  # noqa: E731
+    compiled = jit.compile(g, fullgraph=True)
+    for y, k in ((torch.ones(1, 1), 4), (torch.ones(3, 1), 5), (torch.ones(3, 4), -1)):
+        assert torch.equal(compiled(y, k), g(y, k))
+
+
+def test_functions_of_torch_that_want_plain_sizes():
+    f = lambda x, n: torch.nn.functional.interpolate(x, size=(n, n), mode="nearest")  # noqa: E731
+    compiled = jit.compile(f, fullgraph=True)
+    for n in (3, 5, 7):
+        assert torch.equal(compiled(R2[None].float(), n), f(R2[None].float(), n))
+    image = R2[None]
+    up = jit.compile(lambda x: torch.nn.functional.upsample(x, scale_factor=2), fullgraph=True)  # calls a function that was rebound before
+    assert torch.equal(up(image), torch.nn.functional.upsample(image, scale_factor=2))

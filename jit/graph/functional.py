@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.masked import _ops as masked
 
 from jit.errors import Unsupported
-from jit.graph.dims import Dim
+from jit.graph.dims import Dim, specialize
 from jit.graph.handles import TensorHandle
 from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.registry import python_function
@@ -66,28 +66,24 @@ def _namespace(original: dict) -> dict:
 
 def rebind(fn: types.FunctionType) -> types.FunctionType:
     """A copy of a Python function of PyTorch, and of the functions it closes over, without override checks."""
+    namespace = _namespace(fn.__globals__)
     copy = _rebound.get(fn)
     if copy is None:
-        closure = fn.__closure__
-        if closure is not None:
-            closure = tuple(_rebind_cell(c) for c in closure)
-        copy = _rebound[fn] = types.FunctionType(fn.__code__, {}, fn.__name__, fn.__defaults__, closure)
+        cells = None if fn.__closure__ is None else tuple(types.CellType() for _ in fn.__closure__)
+        copy = _rebound[fn] = types.FunctionType(fn.__code__, namespace, fn.__name__, fn.__defaults__, cells)
         copy.__kwdefaults__ = fn.__kwdefaults__
-        namespace = _namespace(fn.__globals__)
-        copy = types.FunctionType(fn.__code__, namespace, fn.__name__, fn.__defaults__, closure)
-        copy.__kwdefaults__ = fn.__kwdefaults__
-        _rebound[fn] = copy
+        for cell, original in zip(cells or (), fn.__closure__ or ()):
+            _fill_cell(cell, original)
     return copy
 
 
-def _rebind_cell(cell):
+def _fill_cell(cell, original):
     try:
-        value = cell.cell_contents
+        value = original.cell_contents
     except ValueError:
-        return cell
-    if isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("torch."):
-        return types.CellType(rebind(value))
-    return cell
+        return
+    is_torch = isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("torch.")
+    cell.cell_contents = rebind(value) if is_torch else value
 
 
 def run_python(fn, rebound: bool = True):
@@ -96,10 +92,16 @@ def run_python(fn, rebound: bool = True):
 
     def traced(tracer, *args, **kwargs):
         _tracers.append(tracer)
+        mark = tracer.checkpoint()
         try:
             result = body(*(_shallow_wrap(tracer, a) for a in args), **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, ValueError) as error:
             # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
+            if has_dims(args) or has_dims(tuple(kwargs.values())):
+                tracer.rollback(mark)
+                return traced(tracer, *map(without_dims, args), **{k: without_dims(v) for k, v in kwargs.items()})
+            if isinstance(error, ValueError):
+                raise
             raise Unsupported(f"{fn.__name__}: {error}", kind="internal") from error
         finally:
             _tracers.pop()
@@ -281,6 +283,13 @@ def _fill_masked(op, input, mask, *args):
 
 
 python_function(masked._combine_input_and_mask)(run_python(_fill_masked, rebound=False))
+
+
+def without_dims(v):
+    """The argument with its Dims as plain integers, which become guards."""
+    if type(v) is Dim:
+        return specialize(v)
+    return type(v)(map(without_dims, v)) if type(v) in (list, tuple) else v
 
 
 def has_dims(v) -> bool:

@@ -168,7 +168,7 @@ def conform(b, value: Node, t: TensorType, strides: bool = True) -> Node:
         raise Unsupported(f"a write from {value.type.device} into a tensor on {t.device}", kind="device")
     if not same_ints(value.type.shape, t.shape):
         shape = layout.broadcast_shapes(value.type.shape, t.shape)
-        if not same_ints(shape, t.shape):
+        if len(shape) != len(t.shape) or not all(p == q for p, q in zip(shape, t.shape)):
             raise layout.ShapeError(f"output with shape {list(t.shape)} doesn't match the broadcast shape {list(shape)}")
         value = b.expand(value, t.shape)
     if strides and not same_ints(value.type.strides, t.strides):

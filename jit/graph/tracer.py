@@ -17,7 +17,7 @@ from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import aten, autocast, layout
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
-from jit.graph.dims import Dim, ShapeEnv, hint
+from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
 from jit.graph.registry import OPS, Op
@@ -235,6 +235,8 @@ class Tracer:
             if name.endswith("_") and not name.endswith("__"):
                 return self._call_inplace(name[:-1], args, kwargs)
             return self._call_aten(name, args, kwargs, overload)
+        if entry.alias:
+            args, kwargs = tuple(map(_settled, args)), {k: _settled(v) for k, v in kwargs.items()}
         if entry.raw:
             return entry.fn(self, *_pack(entry, args), **kwargs)
         if not entry.alias:
@@ -672,6 +674,16 @@ def _zeros(v):
 
 def _has_gradient(values) -> bool:
     return any(v.requires_grad if type(v) is TensorHandle else isinstance(v, (tuple, list)) and _has_gradient(v) for v in values)
+
+
+def _settled(v):
+    """An argument of a view, with symbolic numbers that are negative now as plain ones: -1 is a size to be inferred, or counts from the end."""
+    if type(v) is Dim:
+        low = bounds(v)[0]
+        return specialize(v) if (low is None or low < 0) and v < 0 else v
+    if type(v) in (list, tuple):
+        return type(v)(map(_settled, v))
+    return v
 
 
 def _is_complex(v) -> bool:

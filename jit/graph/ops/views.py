@@ -359,7 +359,7 @@ def unfold(t, self, dimension, size, step):
     if size <= 0 or step <= 0:
         raise RuntimeError(f"size and step have to be positive, not {size} and {step}")
     count = (n - size) // step + 1
-    if self.type.is_symbolic or step < size or count * step > n:
+    if step < size or count * step > n:
         # Windows that overlap, or the last of which ends before its gap: no slice of the input.
         return as_strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
     b = t.builder
