@@ -69,7 +69,7 @@ KINDS = {
     "attribute": Reason("An attribute that cannot be read, set or deleted here.", "read or set it outside the compiled function"),
     "descriptor": Reason("An attribute is a descriptor that is implemented in C.", "call the method behind it, or use a property"),
     "class-attribute": Reason("An attribute of a class is changed.", "change the class outside the compiled function, or use an attribute of the instance"),
-    "class-statement": Reason("A class is made.", "define the class outside the compiled function"),
+    "class-statement": Reason("A class is made that has a metaclass, keyword arguments, or a base with `__init_subclass__`.", "define the class outside the compiled function"),
     "super": Reason("`super()` used in a way that is not known.", "call the method of the base class by the name of the class"),
     "special-method": Reason("A built-in function or statement needs a special method that this object has not, or that is not known.", _OUTSIDE),
     "operator": Reason("An operator on these two types.", "convert the operands first"),

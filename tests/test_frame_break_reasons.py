@@ -395,7 +395,7 @@ def _(x):
 
 @breaks("class-statement")
 def _(x):
-    class Local:  # here
+    class Local(metaclass=type):  # here
         n = 3
 
     return x + Local.n

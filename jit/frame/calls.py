@@ -161,6 +161,8 @@ class Calls:
         if fn in tables.pure:
             return True
         owner = getattr(fn, "__self__", None)
+        if isinstance(owner, type):
+            return owner in (str, bytes, int, float)
         return isinstance(owner, (str, bytes, int, float, complex)) or getattr(fn, "__module__", None) in ("math", "_operator", "cmath")
 
     def call_unbound(self, raw, args, kwargs) -> Value:
@@ -228,7 +230,7 @@ class Calls:
             return DequeValue([], cls)
         if issubclass(cls, torch.nn.Module):
             return ModuleObject(cls)
-        if has_plain_layout(cls):
+        if has_plain_layout(cls) or issubclass(cls, types.SimpleNamespace):
             return ObjectValue(cls)
         raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",
                           hint="make the object outside the compiled function")

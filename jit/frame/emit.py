@@ -63,6 +63,7 @@ class Emitter:
         self.building: set = set()
         self.temporaries = 0
         self.code_globals: dict | None = None
+        self.unfilled: dict[tuple, list] = {}
         self.computed: dict[tuple, str] = {}
         self.original = original
         self.required: str | None = None
@@ -369,10 +370,20 @@ class Emitter:
             return
         self.call_const(types.CellType, [])
         self.remember(self.key(value))
+        if isinstance(contents, ClassValue) and self.key(contents) in self.building:
+            self.unfilled.setdefault(self.key(contents), []).append(value)
+            return
         self.cmd("copy", 1)
         self.load(contents)
         self.cmd("swap", 2)
         self.cmd("store_attr", "cell_contents")
+
+    def fill_cells(self, value):
+        """The class on top of the stack goes into the cells that were made before it was."""
+        for cell in self.unfilled.pop(self.key(value), ()):
+            self.cmd("copy", 1)
+            self.load(cell)
+            self.cmd("store_attr", "cell_contents")
 
     def build_function(self, value):
         """A function made while capturing: ``types.FunctionType`` with its cells, defaults and attributes."""

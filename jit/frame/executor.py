@@ -65,6 +65,7 @@ class Frame:
         self.spliceable = False  # entered by a call instruction of a frame that can be resumed
         self.mark, self.kept = None, []
         self.namespace = None  # what locals() has given
+        self.names = None  # the namespace of a class body
         free = fn.code.co_freevars
         if free:
             self.cells.update(zip(free, fn.cells(session)))

@@ -69,12 +69,14 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
             return result
     if isinstance(a, ClassValue) or isinstance(b, ClassValue):
         return s.fold(inplace_fn if inplace else fn, [a, b], {})
+    if symbol == "%" and isinstance(a, Constant) and isinstance(a.value, str) and not b.is_const():
+        from .library.formatting import percent
+
+        return percent(s, a.const(s), b)
     if _special_holder(a) or _special_holder(b):
         return _special(s, symbol, name, a, b, inplace)
     if a.is_const() and b.is_const():
         return s.fold(inplace_fn if inplace else fn, [a, b], {})
-    if symbol == "%" and isinstance(a, Constant) and isinstance(a.value, str):
-        raise Unsupported("formatting a value that is not a constant", kind="format")
     _refuse(s, inplace_fn if inplace else fn, a, b)
     raise Unsupported(f"operator {symbol} on {a.describe()} and {b.describe()}", kind="operator")
 

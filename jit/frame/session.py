@@ -39,6 +39,7 @@ class Session(Calls):
         self.tables = tables
         self.by_object: dict[int, Value] = {}
         self.by_source: dict = {}
+        self.templates: dict[int, Value] = {}  # what stands for a value in a class made while capturing -> the value
         self.keep: list = []
         self.inputs: list[TensorValue] = []
         self.stride_conditions: list[tuple] = []
@@ -56,8 +57,8 @@ class Session(Calls):
 
     def close(self):
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
-        for held in (self.by_object, self.by_source, self.keep, self.inputs, self.tensors, self.undo, self.effects, self.globals_written, self.class_written, self.touched,
-                     self.frames, self.current_exception, self.generators):
+        for held in (self.by_object, self.by_source, self.templates, self.keep, self.inputs, self.tensors, self.undo, self.effects,
+                     self.globals_written, self.class_written, self.touched, self.frames, self.current_exception, self.generators):
             held.clear()
         vars(self.tracer).clear()  # its handles refer to it
         self.tracer = None
@@ -128,6 +129,10 @@ class Session(Calls):
 
     def wrap(self, obj, source) -> Value:
         """The value of a real object reached by ``source``. One object is one value, however it was reached."""
+        if self.templates:
+            known = self.templates.get(id(obj))
+            if known is not None:
+                return known
         if source is not None:
             known = self.by_source.get(source)
             if known is not None:
@@ -232,7 +237,7 @@ class Session(Calls):
     def class_lookup(self, cls, name):
         """(found, raw, owner) along the MRO; what is found, or its absence, becomes a guard on the class."""
         result = lookup(cls, name)
-        if not cls.__flags__ & IMMUTABLE_TYPE:
+        if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.templates:
             source = src.Const(cls, cls.__qualname__)
             if result[0]:
                 self.guards.add(src.ClassAttr(source, name), "is", result[1])
@@ -449,12 +454,6 @@ class Session(Calls):
     def has_index(self, value) -> bool:
         return isinstance(value, DimValue) or (isinstance(value, Constant) and isinstance(value.value, int)) or (
             isinstance(value, ObjectValue) and value.has_special(self, "__index__"))
-
-    def as_string(self, value):
-        """A value ready for ``str.format``: constants as they are, others through ``format`` when that is Python."""
-        if value.is_const():
-            return value
-        raise Unsupported(f"formatting {value.describe()} as text", kind="format")
 
     def fold(self, fn, args, kwargs) -> Value:
         """Call a pure function for real on constant arguments."""

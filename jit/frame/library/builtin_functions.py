@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import types
 
 import torch
 
@@ -21,7 +22,7 @@ from ..values.objects import BuiltinMethod, ObjectValue
 from ..values.tensor import TensorValue
 from ..values.text import TensorText
 
-add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format, hash, math.prod)
+add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format, hash, math.prod, str.maketrans, bytes.maketrans)
 add_forbidden("print() writes to standard output", "print outside the compiled function", print)
 add_forbidden("input and files are not captured", "do it outside the compiled function", input, open, breakpoint)
 add_forbidden("code made from text is not captured", "", eval, exec, compile, __import__)
@@ -97,7 +98,9 @@ def callable_(s, args, kwargs):
 @on_call(type)
 def type_(s, args, kwargs):
     if len(args) != 1:
-        raise Unsupported("a class made by type()", kind="class-statement")
+        from .class_statements import class_of_three
+
+        return class_of_three(s, args, kwargs)
     return s.wrap_class(class_of(s, args[0]))
 
 
@@ -453,6 +456,8 @@ def to_text(s, value, method) -> Value:
             return value.call_special(s, method, [])
         if method == "__str__" and value.user_special(s, "__repr__"):
             return value.call_special(s, "__repr__", [])
+        if issubclass(value.cls, types.SimpleNamespace):
+            return value.call_special(s, "__repr__", [])
         raise Unsupported(f"the text of {value.describe()}", kind="format")
     if isinstance(value, TensorValue):
         return TensorText.of(s, value, "str" if method == "__str__" else "repr")
@@ -460,6 +465,10 @@ def to_text(s, value, method) -> Value:
         if method != "__str__":
             value.const(s)
         return value
+    if isinstance(value, ContainerValue) and value.cls is not value.builtin:
+        for name in (method, "__repr__"):
+            if value.user_special(s, name):
+                return value.call_special(s, name, [])
     if isinstance(value, ContainerValue) and value.cls in (list, tuple, dict, set):
         return Constant(container_text(s, value))
     if value.is_const():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import collections
 import functools
 import types
@@ -11,7 +10,7 @@ import torch
 
 from ...errors import Unsupported
 from ..opcodes.containers import mapping_items
-from ..tables import on_call
+from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
@@ -99,16 +98,6 @@ def dict_fromkeys(s, args, kwargs):
     return DictValue({k.hash_key(s): (k, value) for k in args[0].items_list(s)})
 
 
-@on_call(builtins.__build_class__)
-def class_statement(s, args, kwargs):
-    raise Unsupported("a class statement", kind="class-statement")
-
-
-@on_call(property, classmethod, staticmethod)
-def descriptor_class(s, args, kwargs):
-    raise Unsupported("a descriptor made while capturing", kind="class-statement")
-
-
 @on_call(functools.partial)
 def partial_(s, args, kwargs):
     fn, rest = args[0], list(args[1:])
@@ -131,7 +120,33 @@ def cell_type(s, args, kwargs):
 
 @on_call(types.SimpleNamespace)
 def simple_namespace(s, args, kwargs):
-    raise Unsupported("types.SimpleNamespace made while capturing", kind="instantiate")
+    value = ObjectValue(types.SimpleNamespace)
+    namespace_init(s, value, args, kwargs)
+    return value
+
+
+@on_method((types.SimpleNamespace, "__init__"))
+def namespace_init(s, value, args, kwargs):
+    if args:
+        raise Unsupported("positional arguments of types.SimpleNamespace", kind="instantiate")
+    for name, given in kwargs.items():
+        value.plain_setattr(s, name, given)
+    return Constant(None)
+
+
+def _namespace_equal(a, b):
+    if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace):
+        return a.__dict__ == b.__dict__
+    return NotImplemented
+
+
+def _namespace_text(obj):
+    name = "namespace" if type(obj) is types.SimpleNamespace else type(obj).__name__
+    return name + "(" + ", ".join(f"{k}={v!r}" for k, v in obj.__dict__.items()) + ")"
+
+
+for _name, _fn in (("__eq__", _namespace_equal), ("__repr__", _namespace_text)):
+    on_method((types.SimpleNamespace, _name))(lambda s, value, args, kwargs, fn=_fn: s.inline(s.wrap_raw(fn), [value, *args], kwargs))
 
 
 for _cls in (torch.device, torch.finfo, torch.iinfo):

@@ -10,6 +10,7 @@ import collections
 import copyreg
 import functools
 import heapq
+import operator
 
 from ...errors import Unsupported
 from ..tables import on_call, on_method
@@ -203,6 +204,23 @@ def insort_left(a, x, lo=0, hi=None, *, key=None):
 @stands_for(bisect.insort_right)
 def insort_right(a, x, lo=0, hi=None, *, key=None):
     a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@stands_for(operator.countOf)
+def count_of(a, b, /):
+    count = 0
+    for element in a:
+        if element is b or element == b:
+            count += 1
+    return count
+
+
+@stands_for(operator.indexOf)
+def index_of(a, b, /):
+    for index, element in enumerate(a):
+        if element is b or element == b:
+            return index
+    raise ValueError("sequence.index(x): x not in sequence")
 
 
 def _reduced(obj):

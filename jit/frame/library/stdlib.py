@@ -14,9 +14,12 @@ import os
 import posixpath
 import random
 import time
+import types
 import typing
 import warnings
 import weakref
+
+import torch
 
 from ...errors import Unsupported
 from .. import operators
@@ -30,6 +33,7 @@ from ..values.floats import FUNCTIONS, FloatValue, compute
 from ..values.functions import FunctionValue, MethodValue
 from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator
 from ..values.objects import ObjectValue
+from ..values.tensor import TensorValue
 from .builtin_functions import abs_
 
 NONE = Constant(None)
@@ -50,6 +54,10 @@ on_call(operator.contains)(lambda s, args, kwargs: Constant(args[0].contains(s, 
 on_call(operator.getitem)(lambda s, args, kwargs: args[0].getitem(s, args[1]))
 on_call(operator.index)(lambda s, args, kwargs: args[0] if isinstance(args[0], DimValue) else Constant(s.index(args[0])))
 on_call(operator.abs)(abs_)
+for _fn in (operator.inv, operator.invert):
+    on_call(_fn)(lambda s, args, kwargs: operators.unary(s, "~", args[0]))
+on_call(operator.concat)(lambda s, args, kwargs: operators.binary(s, "+", *args))
+on_call(operator.iconcat)(lambda s, args, kwargs: operators.binary(s, "+", *args, True))
 
 
 @on_call(operator.setitem)
@@ -385,6 +393,18 @@ def cached_property_get(s, owner, raw, name):
 # -- inspect, typing, copy, warnings, logging, time --------------------------------------------------------------------------
 
 
+def stand_in(s, fn):
+    """A real function with the signature of one made while capturing, whose defaults and annotations have to be constants."""
+    code = fn.code
+    real = types.FunctionType(code, fn.globals, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
+    defaults, kwdefaults = fn.field_value(s, "defaults"), fn.field_value(s, "kwdefaults")
+    real.__defaults__ = defaults and defaults.const(s)
+    real.__kwdefaults__ = kwdefaults and {k: v.const(s) for k, (_, v) in kwdefaults.load(s).items()}
+    if fn.annotations is not None:
+        real.__annotations__ = {k: v.const(s) for k, (_, v) in fn.annotations.load(s).items()}
+    return real
+
+
 @on_function(inspect.signature)
 def signature(s, args, kwargs):
     from .. import source as src
@@ -397,7 +417,8 @@ def signature(s, args, kwargs):
         parameters = list(obj.parameters.values())[1:]
         obj = obj.replace(parameters=parameters)
     else:
-        obj = inspect.signature(target.pin_object(s) if isinstance(target, FunctionValue) else target.pin(s))
+        made = isinstance(target, FunctionValue) and target.obj is None
+        obj = inspect.signature(stand_in(s, target) if made else target.pin_object(s) if isinstance(target, FunctionValue) else target.pin(s))
     return s.wrap(obj, src.Const(obj, "signature"))
 
 
@@ -413,6 +434,10 @@ def copy_copy(s, args, kwargs):
         return value
     if isinstance(value, ContainerValue) and value.cls is value.builtin:
         return value.call_method(s, "copy")
+    if isinstance(value, TensorValue):
+        if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
+            raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="reduce")
+        return s.torch_call(torch.Tensor.detach, [value], {})
     if isinstance(value, ObjectValue) and not value.has_special(s, "__copy__") and type(value) is ObjectValue and not value.user_special(s, "__reduce_ex__"):
         new = s.allocate(value.pytype(s))
         for name in value.dict_names(s):

@@ -7,6 +7,7 @@ from ..library.builtin_functions import format_value
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, SetValue, SliceValue, TupleValue
+from ..values.functions import FunctionValue
 from ..values.text import TensorText
 from ...errors import Unsupported
 
@@ -145,6 +146,14 @@ def dict_update(f, i):
         target.plain_setitem(f.s, key, value)
 
 
+def _shown(callee) -> str:
+    """A function as error texts show it: with its module, unless that is builtins."""
+    if not isinstance(callee, FunctionValue):
+        raise Unsupported("a keyword argument given twice", kind="argument-error")
+    module = callee.globals.get("__name__")
+    return (f"{module}." if module and module != "builtins" else "") + f"{callee.qualname}()"
+
+
 @op("DICT_MERGE")
 def dict_merge(f, i):
     mapping = f.pop()
@@ -155,7 +164,7 @@ def dict_merge(f, i):
     present = target.load(f.s)
     repeated = next((k for k in dict_of(f.s, pairs).entries if k in present), None)
     if repeated is not None:
-        raise Unsupported(f"keyword argument {repeated!r} given twice", kind="argument-error")
+        raise Raised(f.s.exception(TypeError(f"{_shown(f.stack[-i.arg - 2])} got multiple values for keyword argument {repeated!r}")))
     for key, value in pairs:
         target.plain_setitem(f.s, key, value)
 

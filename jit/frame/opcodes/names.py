@@ -9,6 +9,8 @@ from ...errors import Unsupported
 from .. import source as src
 from ..executor import NULL, op
 from ..values.base import Raised
+from ..values.constant import Constant
+from ..values.containers import DictValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, SuperValue
 
 
@@ -83,6 +85,62 @@ def delete_deref(f, i):
     if f.cells[i.arg].get(f.s) is None:
         raise unbound(f, i.arg, free=i.arg in f.fn.code.co_freevars)
     f.cells[i.arg].set(f.s, None)
+
+
+def class_name(f, name):
+    """A name that the class body has assigned, or None."""
+    entry = f.names.entries.get(name) if f.names is not None else None
+    return None if entry is None else entry[1]
+
+
+@op("LOAD_NAME")
+def load_name(f, i):
+    value = class_name(f, i.arg) or f.s.load_name(f.globals, i.arg)
+    if value is None:
+        raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
+    f.push(value)
+
+
+@op("STORE_NAME")
+def store_name(f, i):
+    f.names.plain_setitem(f.s, Constant(i.arg), f.pop())
+
+
+@op("DELETE_NAME")
+def delete_name(f, i):
+    if class_name(f, i.arg) is None:
+        raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
+    f.names.plain_delitem(f.s, Constant(i.arg))
+
+
+@op("LOAD_LOCALS")
+def load_locals(f, i):
+    if f.names is None:
+        raise Unsupported("bytecode instruction LOAD_LOCALS outside of a class body", kind="opcode")
+    f.push(f.names)
+
+
+@op("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+def load_classderef(f, i):
+    if i.op == "LOAD_FROM_DICT_OR_DEREF":
+        f.pop()
+    value = class_name(f, i.arg)
+    if value is None:
+        load_deref(f, i)
+    else:
+        f.push(value)
+
+
+@op("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(f, i):
+    f.pop()
+    load_name(f, i)
+
+
+@op("SETUP_ANNOTATIONS")
+def setup_annotations(f, i):
+    if class_name(f, "__annotations__") is None:
+        f.names.plain_setitem(f.s, Constant("__annotations__"), DictValue({}))
 
 
 @op("LOAD_GLOBAL")

@@ -143,8 +143,9 @@ class PureMethod(Value):
 
             args = [TupleValue(args[0].items_list(s))]
         if isinstance(self.owner.value, str) and self.name == "format":
-            args = [s.as_string(a) for a in args]
-            kwargs = {k: s.as_string(v) for k, v in kwargs.items()}
+            from ..library.formatting import run, shown
+
+            return run(s, lambda: fn(*(shown(s, a) for a in args), **{k: shown(s, v) for k, v in kwargs.items()}))
         return s.fold(fn, args, kwargs)
 
     def emit(self, e):

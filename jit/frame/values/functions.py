@@ -417,7 +417,11 @@ class ClassValue(ObjectValue):
         return True
 
     def emit(self, e):
-        e.load_const(self.obj)
+        made = e.session.templates.get(id(self.obj))
+        if made is None:
+            e.load_const(self.obj)
+        else:
+            made.emit(e)
 
     def describe(self):
         return f"class {self.obj.__module__}.{self.obj.__qualname__}"

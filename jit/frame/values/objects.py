@@ -364,11 +364,23 @@ class ObjectValue(Value):
             if name == "with_traceback":
                 return self
             if name == "add_note":
-                raise Unsupported("add_note on an exception", kind="c-call")
+                return self.add_note(s, args[0])
         handler = s.tables.methods.get((raw.__objclass__, name))
         if handler is not None:
             return handler(s, self, args, kwargs)
         raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-call")
+
+    def add_note(self, s, note):
+        from .containers import ListValue
+
+        if not (isinstance(note, Constant) and isinstance(note.value, str)):
+            raise Raised(s.exception(TypeError(f"note must be a str, not '{note.pytype(s).__name__}'")))
+        notes = self.instance_attr(s, "__notes__")
+        if notes is None:
+            self.plain_setattr(s, "__notes__", ListValue([note]))
+        else:
+            notes.call_method(s, "append", [note])
+        return Constant(None)
 
     def emit(self, e):
         if self.obj is not None and self.source is not None:
@@ -382,6 +394,9 @@ class ObjectValue(Value):
             if self.was_raised:
                 e.run_on_top(give_traceback)
         else:
+            if issubclass(self.cls, types.SimpleNamespace):
+                e.build_object(self, types.SimpleNamespace.__new__, [s_class(self.cls)])
+                return
             if not has_plain_layout(self.cls):
                 raise Unsupported(f"rebuilding a new {self.cls.__name__}, which has a base implemented in C", kind="rebuild")
             e.build_object(self, object.__new__, [s_class(self.cls)])

@@ -1,0 +1,71 @@
+"""Text made of values: ``%`` and ``str.format`` for objects that are not constants."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ..values.base import Raised
+from ..values.containers import DictValue, TupleValue
+
+
+class Shown:
+    """Stands for a value while C code formats it: every way to its text is the value's own."""
+
+    def __init__(self, session, value):
+        self._of = session, value
+
+    def __str__(self):
+        from .builtin_functions import to_text
+
+        s, value = self._of
+        return to_text(s, value, "__str__").const(s)
+
+    def __repr__(self):
+        from .builtin_functions import to_text
+
+        s, value = self._of
+        return to_text(s, value, "__repr__").const(s)
+
+    def __format__(self, spec):
+        from ..values.constant import Constant
+        from .builtin_functions import format_value
+
+        s, value = self._of
+        return format_value(s, value, None, Constant(spec)).const(s)
+
+    def __getattr__(self, name):
+        s, value = self._of
+        return shown(s, value.getattr(s, name))
+
+    def __getitem__(self, key):
+        s, value = self._of
+        return shown(s, value.getitem(s, s.from_python(key)))
+
+
+def shown(s, value):
+    """The constant itself, or something that formats as the value does."""
+    return value.const(s) if value.is_const() else Shown(s, value)
+
+
+def percent(s, text: str, value):
+    """``text % value``."""
+    if isinstance(value, TupleValue):
+        operand = tuple(shown(s, v) for v in value.items_list(s))
+    elif isinstance(value, DictValue):
+        operand = {k: shown(s, v) for k, (_, v) in value.load(s).items()}
+        if any(not isinstance(k, str) for k in operand):
+            raise Unsupported("% formatting with a dict whose keys are not text", kind="format")
+    else:
+        operand = shown(s, value)
+    return run(s, lambda: text % operand)
+
+
+def run(s, fn):
+    """The text that ``fn`` makes; TypeErrors about stand-ins are not the program's."""
+    try:
+        return s.from_python(fn())
+    except (Raised, Unsupported):
+        raise
+    except Exception as error:
+        if "Shown" in str(error):
+            raise Unsupported("formatting a value that is not a constant", kind="format") from None
+        raise Raised(s.exception(error)) from None
