@@ -436,7 +436,7 @@ def copy_copy(s, args, kwargs):
         return value.call_method(s, "copy")
     if isinstance(value, TensorValue):
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
-            raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="reduce")
+            raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="c-call")
         return s.torch_call(torch.Tensor.detach, [value], {})
     if isinstance(value, ObjectValue) and not value.has_special(s, "__copy__") and type(value) is ObjectValue and not value.user_special(s, "__reduce_ex__"):
         new = s.allocate(value.pytype(s))
