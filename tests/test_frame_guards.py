@@ -313,3 +313,16 @@ def test_builtins_module():
     finally:
         builtins.abs = kept
     assert torch.equal(compiled(ONES), ONES * 2)
+
+
+def test_dual_tensors_run_in_eager():
+    from torch.autograd import forward_ad
+
+    f = jit.compile(lambda x: x.sin() * 2)
+    x = torch.randn(3)
+    f(x)
+    for _ in range(2):
+        with forward_ad.dual_level():
+            got = forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones(3)))).tangent
+        torch.testing.assert_close(got, 2 * x.cos())
+    assert torch.equal(f(x), x.sin() * 2)

@@ -211,6 +211,47 @@ def test_gradient_is_none_where_there_is_no_path():
     assert y.grad is None
 
 
+def test_a_backward_for_the_tangents_that_are_given(kernels, fork):
+    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("cpu", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
+    backward = Plan(3, 0, VECTOR, 4, (new(3), ("cpu", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
+    # of x and the second tangent: 3 t, as long as the first tangent is
+    second_alone = Plan(3, 0, (("size", 1, 0), ("const", 1)), 4, (aten("mul", (s(2), c(3)), 3, overload="Tensor"),), (3,))
+    asked = []
+
+    def narrow(present):
+        asked.append(present)
+        return load_plan(second_alone) if present == (False, True) else None
+
+    f = load_differentiable(forward, backward, GradSpec(2, (0,), (0, 1), (("input", 0),), (0,), narrow=narrow))
+    x = torch.full((4,), float("inf"), requires_grad=True)
+    for _ in range(2):
+        a, b = f(x)
+        b.sum().backward(retain_graph=True)
+        assert x.grad.tolist() == [3] * 4  # and not 0 * inf
+        x.grad = None
+    a.sum().backward()
+    assert asked == [(False, True), (True, False)] and x.grad.isinf().all()
+    x = leaf(4)
+    a, b = f(x)
+    (a + b).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach() + 3)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("answer, error", [(3, RuntimeError), (load_plan, RuntimeError), (ValueError("mine"), ValueError)], ids=["type", "shape", "raises"])
+def test_bad_narrow_says_so(kernels, answer, error):
+    def narrow(present):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if answer == 3 else load_plan(Plan(1, 0, (), 1, (), (0,)))
+
+    forward = Plan(1, 0, (), 3, (aten("neg", (s(0),), 1), aten("neg", (s(0),), 2)), (1, 2))
+    backward = Plan(2, 0, (), 3, (aten("add", (s(0), s(1), c(-1)), 2, overload="Tensor"),), (2,))
+    f = load_differentiable(forward, backward, GradSpec(2, (0,), (0, 1), (), (0,), narrow=narrow))
+    with pytest.raises(error):
+        f(leaf(3))[0].sum().backward()
+
+
 TANGENTS = {
     "expanded": lambda: torch.randn(1, 1).expand(4, 6),
     "transposed": lambda: torch.randn(6, 4).t(),
@@ -260,6 +301,18 @@ def test_channels_last(kernels):
     y.backward(t)
     torch.testing.assert_close(x.grad, x.detach().cos() * 2 * t)
     assert x.grad.stride() == x.stride()
+
+
+def test_tangent_of_an_output_with_gaps_is_dense(kernels):
+    regs = (("const", 4), ("const", 6), ("const", 1), ("const", 8), ("const", 24))
+    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (3, 2)), ("copy", 1, 0)), (1,))
+    backward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("cpu", kernels("exp_"), (0, 1), (4,))), (1,))
+    f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (), (0,)))
+    x = leaf(4, 6)
+    for t in (torch.randn(4, 6), torch.randn(4, 8)[:, :6]):
+        (y,) = f(x)
+        assert y.stride() == (8, 1)
+        torch.testing.assert_close(torch.autograd.grad(y, x, t)[0], t.exp())
 
 
 def test_leaf_gradients_are_not_shared(kernels):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from torch.autograd import forward_ad
 
 from ..errors import Unsupported
 from ..runtime.guards import TensorSpec
@@ -24,6 +25,8 @@ def check_supported(tensor: torch.Tensor):
         raise Unsupported("a tensor with its conjugate or negative bit set", kind="lazy-conjugate", hint="call resolve_conj() first")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise Unsupported("a tensor inside a torch.func transform", kind="functorch")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        raise Unsupported("a dual tensor of forward-mode differentiation", kind="functorch")
 
 
 def guard_tensor(s, value, type_):

@@ -168,7 +168,7 @@ class GradSpec:
     """How two plans make a differentiable function.
 
     The forward's results are the function's, then extra ones that only the backward reads. The backward takes the saved values, then one tangent per
-    differentiable result, laid out as that result is; its ints are ``symbols``. It may keep or return the memory of what it is given.
+    differentiable result, laid out as ``torch.empty_like`` of it is; its ints are ``symbols``. It may keep or return the memory of what it is given.
 
     Args:
         n_outputs: results of the function.
@@ -185,6 +185,9 @@ class GradSpec:
             gradients that are differentiable again, and, with grad mode off, for tangents that kernels cannot read, such as those of
             ``is_grads_batched=True``. Without it both raise NotImplementedError. It must not refer to the callable.
         depends: per input of ``wrt``, positions in ``tangents`` that its gradient depends on: without any of them it is None, as in eager. None: all on all.
+        narrow: ``narrow(present) -> loaded plan``: a backward for the case that only the tangents marked in the tuple of bools ``present`` are given, with the inputs
+            and outputs of the other one; of the other tangents it may read the sizes alone. It is asked once for each case, perhaps on another thread; None says that
+            the backward for all tangents serves, with zeros, which is what is done without ``narrow``.
     """
 
     n_outputs: int
@@ -197,6 +200,7 @@ class GradSpec:
     name: str = "CompiledBackward"
     second: Callable | None = None
     depends: tuple | None = None
+    narrow: Callable | None = None
 
 
 def load_plan(plan: Plan):

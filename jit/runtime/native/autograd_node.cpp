@@ -1,10 +1,11 @@
 // The node of autograd's graph behind the results of a compiled forward: its apply runs the backward plan, with no Python in between.
-#include <ATen/ops/zeros.h>
+#include <ATen/ExpandUtils.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "grad_program.h"
@@ -48,12 +49,19 @@ struct Layout {
   c10::IntArrayRef sizes() const { return {dims.data(), dims.size() / 2}; }
   c10::IntArrayRef strides() const { return {dims.data() + dims.size() / 2, dims.size() / 2}; }
 
+  at::Tensor empty() const {
+    return new_tensor(new_storage((size_t)extent_bytes(sizes(), strides(), (int64_t)c10::elementSize(dtype)), device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
+  }
+
   at::Tensor zeros() const {
     c10::impl::ExcludeDispatchKeyGuard below(below_autograd());
-    at::Tensor t = new_tensor(new_storage((size_t)extent_bytes(sizes(), strides(), (int64_t)c10::elementSize(dtype)), device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
+    at::Tensor t = empty();
     t.zero_();
     return t;
   }
+
+  // A tensor of this layout with no memory, for a plan that reads its sizes only.
+  at::Tensor nothing() const { return new_tensor(new_storage(0, device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0); }
 
   // The same values as this layout has them.
   at::Tensor conform(at::Tensor&& t, const char* what) const {
@@ -67,7 +75,7 @@ struct Layout {
     }
     c10::impl::ExcludeDispatchKeyGuard below(below_autograd());
     if (t.layout() != at::kStrided) t = t.to_dense();
-    at::Tensor copy = new_tensor(new_storage((size_t)extent_bytes(sizes(), strides(), (int64_t)c10::elementSize(dtype)), device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
+    at::Tensor copy = empty();
     copy.copy_(t);
     return copy;
   }
@@ -92,7 +100,13 @@ class CompiledNode final : public Node {
     kept_.push_back({by_edge && !t.is_leaf() ? t.tensor_data() : t, version});
   }
 
-  void tangent(const at::Tensor& t) { tangents_.emplace_back(t); }
+  // A tangent is laid out as ``torch.empty_like`` of its output.
+  void tangent(const at::Tensor& t) {
+    tangents_.emplace_back(t);
+    if (t.is_non_overlapping_and_dense()) return;
+    auto strides = at::infer_dense_strides(t.sizes(), t.strides());
+    std::copy(strides.begin(), strides.end(), tangents_.back().dims.begin() + t.dim());
+  }
   void integer(int64_t v) { ints_.push_back(v); }
 
   void will_release_variables() override { releasing_ = true; }
@@ -104,9 +118,10 @@ class CompiledNode final : public Node {
 
  protected:
   variable_list apply(variable_list&& given) override {
-    bool any = false, foreign = false;
+    bool any = false, all = true, foreign = false;
     for (auto& t : given) {
       any |= t.defined();
+      all &= t.defined();
       foreign |= t.defined() && is_foreign(t);
     }
     if (!any) return variable_list(num_outputs());
@@ -121,17 +136,24 @@ class CompiledNode final : public Node {
         for (int32_t t : p.depends[k]) reached |= given[t].defined();
       wanted[k] = reached && task_should_compute_output(k);
     }
+    std::shared_ptr<const Program> narrowed;
+    if (!all) {
+      std::vector<bool> present(given.size());
+      for (size_t i = 0; i < given.size(); ++i) present[i] = given[i].defined();
+      narrowed = p.narrowed(present);
+    }
+    const Program& backward = narrowed ? *narrowed : *p.backward;
     {
-      Run run(*p.backward);
+      Run run(backward);
       lend_saved(run);
       for (size_t i = 0; i < tangents_.size(); ++i) {
         at::Tensor t = std::move(given[i]);
-        run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient") : tangents_[i].zeros());
+        run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient") : narrowed ? tangents_[i].nothing() : tangents_[i].zeros());
       }
       run.evaluate_regs(ints_.data());
-      execute(*p.backward, run, /*gil_held=*/false);
+      execute(backward, run, /*gil_held=*/false);
       for (size_t k = 0; k < p.wrt.size(); ++k)
-        if (wanted[k]) gradients[k] = run.plain_result(p.backward->outputs[p.grads[k]]);
+        if (wanted[k]) gradients[k] = run.plain_result(backward.outputs[p.grads[k]]);
     }
     // What is returned may be written to by its new owner, as a leaf's gradient is: its memory has to be nobody else's.
     for (auto& g : gradients) {
@@ -227,7 +249,8 @@ class CompiledNode final : public Node {
   c10::SmallVector<int64_t, 4> ints_;
   std::vector<Kept> kept_;
   std::vector<std::pair<size_t, Layout>> hooked_;
-  bool releasing_ = false, forgotten_ = false;
+  std::atomic<bool> releasing_ = false;
+  bool forgotten_ = false;
 };
 
 // The node of a call whose steps have run; the outputs with a tangent get it for their history.

@@ -1,6 +1,11 @@
 #include "grad_program.h"
 
+#include <torch/csrc/Exceptions.h>
+
 #include <algorithm>
+
+#include "plan.h"
+#include "plan_object.h"
 
 namespace jit {
 namespace {
@@ -118,11 +123,13 @@ struct SpecParser {
       for (Py_ssize_t i = 0; i < rows.size; ++i) g.depends.push_back(indices(rows[i], g.tangents.size(), "depends"));
     }
     g.name = as_text(get("name").get(), "name");
-    Ref second = get("second");
+    Ref second = get("second"), narrow = get("narrow");
     g.wrt_of.assign(f.n_inputs, -1);
     for (size_t k = 0; k < g.wrt.size(); ++k) g.wrt_of[g.wrt[k]] = (int32_t)k;
+    for (PyObject* f : {second.get(), narrow.get()})
+      if (f != Py_None && !PyCallable_Check(f)) raise(PyExc_TypeError, "second and narrow have to be callable");
+    if (narrow.get() != Py_None) g.narrow = narrow.release();
     if (second.get() == Py_None) return;
-    if (!PyCallable_Check(second.get())) raise(PyExc_TypeError, "second has to be callable");
     g.second = second.release();
     for (int32_t i = 0; i < f.n_inputs; ++i) {
       auto at = std::find_if(g.saved.begin(), g.saved.end(), [i](auto& s) { return s.kind == GradProgram::kInput && s.index == i; });
@@ -135,11 +142,41 @@ struct SpecParser {
 }  // namespace
 
 GradProgram::~GradProgram() {
-  if (!second || !Py_IsInitialized()) return;
+  if ((!second && !narrow) || !Py_IsInitialized()) return;
   // The last node may die on any thread.
   PyGILState_STATE gil = PyGILState_Ensure();
-  Py_DECREF(second);
+  Py_XDECREF(second);
+  Py_XDECREF(narrow);
   PyGILState_Release(gil);
+}
+
+std::shared_ptr<const Program> GradProgram::narrowed(const std::vector<bool>& present) const {
+  if (!narrow) return nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto at = narrowed_.find(present);
+    if (at != narrowed_.end()) return at->second;
+  }
+  std::shared_ptr<const Program> made;
+  {
+    pybind11::gil_scoped_acquire gil;
+    Ref mask = Ref::steal(PyTuple_New((Py_ssize_t)present.size()));
+    for (size_t i = 0; mask && i < present.size(); ++i) PyTuple_SET_ITEM(mask.get(), (Py_ssize_t)i, PyBool_FromLong(present[i]));
+    Ref plan = Ref::steal(mask ? PyObject_CallOneArg(narrow, mask.get()) : nullptr);
+    if (!plan) {
+      python_error e;
+      e.persist();
+      throw e;
+    }
+    if (plan.get() != Py_None) {
+      TORCH_CHECK(plan_check(plan.get()), "jit: narrow of ", name, " gave a ", Py_TYPE(plan.get())->tp_name, " where a loaded plan or None is needed");
+      made = reinterpret_cast<PlanObject*>(plan.get())->program;
+      TORCH_CHECK(made->n_inputs == backward->n_inputs && made->n_ints == backward->n_ints && made->outputs.size() == backward->outputs.size(), "jit: narrow of ", name,
+                  " gave a plan with other inputs or outputs than the backward's");
+    }
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  return narrowed_[present] = made;
 }
 
 std::shared_ptr<const GradProgram> parse_gradient(std::shared_ptr<const Program> forward, std::shared_ptr<const Program> backward, PyObject* spec) {

@@ -1,7 +1,9 @@
 // How to differentiate a plan: a GradSpec in native form, with every index checked.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,13 +29,22 @@ struct GradProgram {
   std::vector<int32_t> wrt_of;                   // per input, its position in `wrt` or -1
   std::string name;
   PyObject* second = nullptr;                    // owned; null when the gradients cannot be differentiated again
+  PyObject* narrow = nullptr;                    // owned; null when there is one backward for all tangents
 
   GradProgram() = default;
   GradProgram(const GradProgram&) = delete;
   ~GradProgram();
 
+  // The backward for the case that only the tangents marked in `present` are given: null when it is the one for all of them, with zeros.
+  // Asks Python, on any thread, when it sees a case for the first time; what Python raises comes out as torch's python_error.
+  std::shared_ptr<const Program> narrowed(const std::vector<bool>& present) const;
+
   // The forward's slot of an output, or of an extra result.
   int32_t slot(Kind kind, int32_t index) const { return forward->outputs[kind == kExtra ? n_outputs + index : index]; }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::map<std::vector<bool>, std::shared_ptr<const Program>> narrowed_;
 };
 
 // Raises ValueError or TypeError with what is wrong with the data.

@@ -104,6 +104,12 @@ static inline bool wants_grad(const c10::TensorImpl* impl) {
   return meta && (meta->requires_grad_ || meta->grad_fn_);
 }
 
+// Whether it carries a tangent of forward-mode differentiation, which graphs do not.
+static inline bool is_dual(const c10::TensorImpl* impl) {
+  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl->autograd_meta());
+  return meta && meta->fw_grad_ && !meta->fw_grad_->empty();
+}
+
 static inline bool matches(const TensorSpec& s, PyObject* object) {
   if (Py_TYPE(object) != s.cls) return false;
   c10::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
@@ -111,6 +117,7 @@ static inline bool matches(const TensorSpec& s, PyObject* object) {
   if (impl->dtype() != s.dtype) return false;
   if (s.device && impl->device() != *s.device) return false;
   if (s.requires_grad >= 0 && wants_grad(impl) != (bool)s.requires_grad) return false;
+  if (is_dual(impl)) return false;
   if (!s.any_rank && !same_dims(impl->sizes(), s.sizes, s.all_sizes)) return false;
   if (!s.any_strides && !same_dims(impl->strides(), s.strides, s.all_strides)) return false;
   if (s.align && reinterpret_cast<uintptr_t>(impl->data()) % (uintptr_t)s.align != 0) return false;

@@ -1,0 +1,97 @@
+"""The backward for the case that some results of the forward got no gradient: of (loss, logits), say, only the loss.
+
+Their tangents are zero in the sense that there is no path: what depends linearly on them alone is dropped, and is not computed as a product with zeros,
+which would cost a pass over memory and make NaN out of infinity.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.autodiff.reverse import tangent_type
+from jit.graph.ir import Graph, Node, Output, Ref
+from jit.graph.passes.dce import eliminate_dead_nodes
+from jit.graph.prims import VIEWS
+
+# Zero when their first operand is.
+_LINEAR = VIEWS - {"reinterpret"} | frozenset("cast neg sum cumsum clone flip gather index div getitem".split())
+_PRODUCTS = frozenset("aten::mm aten::bmm aten::mv aten::dot".split())
+
+
+def narrowed(backward: Graph, absent) -> Graph:
+    """A copy of the graph ``backward`` with the same inputs and as many outputs, for zero tangents at the input positions ``absent``.
+
+    The inputs at these positions are read for their sizes only. With no such positions it is a plain copy.
+    """
+    return _Narrow(backward, frozenset(absent)).run()
+
+
+class _Narrow:
+    def __init__(self, graph: Graph, absent: frozenset):
+        self.graph, self.absent = graph, absent
+        self.nodes: list = []
+        self.new: dict = {}      # node -> its copy
+        self.zero: set = set()   # nodes that are zero for want of a path
+
+    def run(self) -> Graph:
+        inputs = []
+        for k, n in enumerate(self.graph.inputs):
+            inputs.append(self.node(n, ()))
+            if k in self.absent:
+                self.zero.add(n)
+            else:
+                self.new[n] = inputs[-1]
+        for n in self.graph.nodes:
+            if n.op == "input":
+                continue
+            if self.vanishes(n):
+                self.zero.add(n)
+                continue
+            rest = self.remainder(n)
+            self.new[n] = self.value(rest) if rest is not None else self.node(n, [self.value(i) for i in n.inputs])
+        outputs = [Output(self.value(o.node), o.mutates) for o in self.graph.outputs]
+        return eliminate_dead_nodes(Graph(inputs, self.nodes, outputs, self.graph.env))
+
+    def node(self, like: Node, inputs) -> Node:
+        return self.append(like, like.op, inputs, like.attrs, like.type)
+
+    def append(self, like: Node, op, inputs, attrs, type) -> Node:
+        n = Node(len(self.nodes), op, tuple(inputs), attrs, type, like.loc)
+        self.nodes.append(n)
+        return n
+
+    def value(self, n: Node) -> Node:
+        """The copy of a node; one that is zero becomes memory here, for what needs it."""
+        found = self.new.get(n)
+        if found is None:
+            kind = float if n.dtype.is_floating_point else complex if n.dtype.is_complex else bool if n.dtype is torch.bool else int
+            found = self.new[n] = self.append(n, "full", (), {"shape": n.shape, "value": kind(0)}, tangent_type(n.type))
+        return found
+
+    def vanishes(self, n: Node) -> bool:
+        zeros = [i in self.zero for i in n.inputs]
+        if not any(zeros) or n.impure:
+            return False
+        if n.op in ("mul", "constant_pad", "where", "cat", "add", "sub"):
+            if n.op == "mul":
+                return True
+            if n.op == "constant_pad":
+                return n.attrs["value"] == 0
+            return all(zeros[1:] if n.op == "where" else zeros)
+        if n.op in _LINEAR:
+            return zeros[0]
+        if n.op != "aten_call":
+            return False
+        target, args = n.attrs["target"], n.attrs["args"]
+        if target in _PRODUCTS:
+            return True
+        # Library backwards take the gradient first.
+        return target.endswith("_backward") and bool(args) and isinstance(args[0], Ref) and zeros[args[0].index]
+
+    def remainder(self, n: Node) -> Node | None:
+        """The operand that a sum with zeros is equal to."""
+        if n.op not in ("add", "sub"):
+            return None
+        a, b = n.inputs
+        rest = a if b in self.zero else b if a in self.zero and n.op == "add" else None
+        return rest if rest is not None and rest not in self.zero and rest.type == n.type else None
