@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from typing import Callable
 
-from . import logs
+from . import config, logs
 from .runtime import native
 
 ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
@@ -96,12 +97,14 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     import torch
 
     from .graph.autodiff import differentiate, partition
+    from .graph.autodiff.narrow import narrowed
     from .graph.printing import symbol_origins
     from .runtime.plan import GradSpec, load_differentiable
 
     with logs.timed("autodiff"):
         halves = partition(differentiate(graph, gradient.wrt, gradient.tangents))
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
+    whole = narrowed(halves.backward, ())
     forward, backward = _schedule(halves.forward, unaligned), _schedule(halves.backward, saved_unaligned)
     origins = symbol_origins(halves.forward)
     n_outputs = sum(o.mutates is None for o in graph.outputs)
@@ -115,6 +118,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         views=_views(forward.plan, n_outputs, gradient.views),
         second=None if forward.int_symbols else _eager_gradient(graph, gradient),
         depends=_depends(halves),
+        narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if len(gradient.tangents) > 1 else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
     if not torch.is_grad_enabled():  # the program switches it on by itself
@@ -146,6 +150,27 @@ def _depends(halves) -> tuple:
         reads[node] = found
     results = [o.node for o in halves.backward.outputs]
     return tuple(() if k is None else tuple(sorted(reads[results[k]])) or tuple(range(count)) for k in halves.grads)
+
+
+def _narrow(backward, first: int, int_symbols, unaligned):
+    """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of ``backward`` from ``first`` on."""
+    from .graph.autodiff.narrow import narrowed
+    from .graph.passes import optimize
+
+    def narrow(present):
+        try:
+            with logs.timed("a backward for some results"):
+                graph = optimize(narrowed(backward, [first + k for k, given in enumerate(present) if not given]))
+                compiled = _schedule(graph, unaligned)
+        except Exception as e:
+            if config.strict:
+                raise
+            warnings.warn(f"jit: the backward for some of the results failed to compile ({type(e).__name__}: {e}); the one for all is used, with zeros", stacklevel=2)
+            return None
+        # One that needs fewer sizes would be called with too many: the whole backward serves.
+        return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
+
+    return narrow
 
 
 def _eager_gradient(graph, gradient):

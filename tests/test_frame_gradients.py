@@ -340,3 +340,44 @@ def test_frozen_parameter_is_another_entry(backend):
     assert net.weight.grad is None and net.bias.grad is not None
     net.requires_grad_(False)
     assert not compiled(torch.ones(1, 3)).requires_grad
+
+
+@pytest.mark.parametrize("used", [[0], [1], [3], [0, 1], [0, 1, 2, 3]], ids=str)
+def test_some_results_are_used(used):
+    """The others have no gradient: nothing of theirs reaches the inputs, not as NaN either."""
+
+    def fn(x, w, t):
+        logits = F.linear(x.tanh(), w)
+        return F.cross_entropy(logits, t), logits, x.sqrt(), x * 2
+
+    t = torch.randint(0, 10, (16,))
+    x, w = torch.rand(16, 8), torch.randn(10, 8)
+    x[0] = 0  # sqrt has an infinite gradient there
+    grads = []
+    for f in (fn, jit.compile(fn)):
+        leaves = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        results = f(*leaves, t)
+        sum(results[k].sum() for k in used).backward()
+        grads.append([v.grad for v in leaves])
+    for want, got in zip(*grads):
+        assert (want is None) == (got is None)
+        if want is not None:
+            torch.testing.assert_close(got, want)
+
+
+def test_a_failing_backward_for_some_results_is_no_error(monkeypatch):
+    from jit.graph.autodiff import narrow
+
+    original = narrow.narrowed
+
+    def fails(graph, absent):
+        if absent:
+            raise ValueError("mine")
+        return original(graph, absent)
+
+    monkeypatch.setattr(narrow, "narrowed", fails)
+    x = torch.randn(4, requires_grad=True)
+    f = jit.compile(lambda x: (x.sin(), x * 3))
+    with jit.config.patch(strict=False), pytest.warns(UserWarning, match="ValueError: mine"):
+        f(x)[1].sum().backward()
+    assert x.grad.tolist() == [3] * 4
