@@ -79,5 +79,6 @@ bool init_plan(PyObject* module);
 bool init_autograd(PyObject* module);
 bool init_guards(PyObject* module);
 bool init_dispatcher(PyObject* module);
+bool init_frame_hook(PyObject* module);
 
 }  // namespace jit

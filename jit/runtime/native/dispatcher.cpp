@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common.h"
+#include "frame_hook.h"
 #include "guards.h"
 
 namespace jit {
@@ -17,8 +18,9 @@ thread_local bool capturing = false;
 struct EntryObject {
   PyObject_HEAD
   PyObject* guards;  // a GuardProgram, or None: always matches
-  PyObject* target;
+  PyObject* target;  // None: the original runs
   PyObject* plan;
+  PyObject* region;  // what the frame hook serves while the target runs, or None
   PyObject* dict;    // free for the owner's notes
   unsigned long long hits;
 };
@@ -32,6 +34,7 @@ int entry_traverse(PyObject* o, visitproc visit, void* arg) {
   Py_VISIT(e->guards);
   Py_VISIT(e->target);
   Py_VISIT(e->plan);
+  Py_VISIT(e->region);
   Py_VISIT(e->dict);
   return 0;
 }
@@ -41,6 +44,7 @@ int entry_clear(PyObject* o) {
   Py_CLEAR(e->guards);
   Py_CLEAR(e->target);
   Py_CLEAR(e->plan);
+  Py_CLEAR(e->region);
   Py_CLEAR(e->dict);
   return 0;
 }
@@ -62,7 +66,8 @@ PyObject* entry_get_hits(PyObject* o, void*) { return PyLong_FromUnsignedLongLon
 
 PyGetSetDef entry_getset[] = {
     {"guards", entry_get, nullptr, "The guard program, or None.", (void*)offsetof(EntryObject, guards)},
-    {"target", entry_get, nullptr, "What is called with the locals.", (void*)offsetof(EntryObject, target)},
+    {"target", entry_get, nullptr, "What is called with the locals; None: the original runs.", (void*)offsetof(EntryObject, target)},
+    {"region", entry_get, nullptr, "The Region whose functions the frame hook serves while the target runs, or None.", (void*)offsetof(EntryObject, region)},
     {"plan", entry_get, nullptr, "The plan whose bound inputs the guards keep up to date, or None.", (void*)offsetof(EntryObject, plan)},
     {"hits", entry_get_hits, nullptr, "Calls that this entry has served.", nullptr},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
@@ -274,9 +279,25 @@ void drop_dead(DispatcherObject* d) {
   Py_DECREF(old);
 }
 
-// Calls the target of the entry that accepts the locals, or what on_miss gives; null with *original set when the original has to run.
-PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t offset_flag, bool* original) {
-  *original = false;
+// Runs the original: how it is called is the caller's business. The frame hook leaves its own frame alone.
+struct Original {
+  bool wanted = false;
+  Ref region;
+};
+
+PyObject* call_target(EntryObject* e, PyObject** locals, Py_ssize_t n, size_t offset_flag, Original& original) {
+  Ref target = Ref::share(e->target), region = Ref::share(e->region);
+  if (target.get() == Py_None) {
+    original.wanted = true;
+    original.region = region;
+    return nullptr;
+  }
+  Armed armed(region.get());
+  return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
+}
+
+// Calls the target of the entry that accepts the locals, or what on_miss gives; null with original.wanted when the original has to run.
+PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t offset_flag, Original& original) {
   Ref entries = Ref::share(d->entries);
   Py_ssize_t count = entries ? PyTuple_GET_SIZE(entries.get()) : 0;
   Py_ssize_t first = d->recent < count ? d->recent : 0;
@@ -287,9 +308,9 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
     d->recent = i;
     ++d->hits;
     ++e->hits;
-    Ref target = Ref::share(e->target);
+    Ref keep = Ref::share((PyObject*)e);
     entries.reset();
-    return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
+    return call_target(e, locals, n, offset_flag, original);
   }
   bool dead = false;
   for (Py_ssize_t k = 0; k < count; ++k) dead |= entry_dead(PyTuple_GET_ITEM(entries.get(), k));
@@ -297,22 +318,32 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
   entries.reset();
   ++d->misses;
   if (!d->on_miss || d->on_miss == Py_None) {
-    *original = true;
+    original.wanted = true;
     return nullptr;
   }
   Ref tuple = Ref::steal(PyTuple_New(n));
   if (!tuple) return nullptr;
   for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(locals[i]));
-  Ref on_miss = Ref::share(d->on_miss);
-  PyObject* call[2] = {(PyObject*)d, tuple.get()};
-  Ref target = Ref::steal(PyObject_Vectorcall(on_miss.get(), call, 2, nullptr));
+  Ref on_miss = Ref::share(d->on_miss), target;
+  {
+    Disarmed quiet;
+    PyObject* call[2] = {(PyObject*)d, tuple.get()};
+    target = Ref::steal(PyObject_Vectorcall(on_miss.get(), call, 2, nullptr));
+  }
   tuple.reset();
   if (!target) return nullptr;
+  if (Py_IS_TYPE(target.get(), &EntryType)) return call_target(entry_cast(target.get()), locals, n, offset_flag, original);
   if (target.get() == Py_None) {
-    *original = true;
+    original.wanted = true;
     return nullptr;
   }
   return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
+}
+
+PyObject* call_original(DispatcherObject* d, const Original& original, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  Armed armed(original.region.get());
+  PassOnce pass(d->code);
+  return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
 PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -324,18 +355,18 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
   if (capturing) return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
   if (PyFunction_GET_CODE(fn.get()) != d->code) read_code(d);
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-  bool original;
+  Original original;
   Ref self = Ref::share((PyObject*)d);
   if (d->simple && nargs == d->argcount && (!kwnames || PyTuple_GET_SIZE(kwnames) == 0)) {
-    PyObject* result = dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, &original);
-    return original ? PyObject_Vectorcall(fn.get(), args, nargsf, kwnames) : result;
+    PyObject* result = dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, original);
+    return original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result;
   }
   Locals locals(local_count(d));
   int bound = bind(d, args, nargs, kwnames, locals);
   if (bound < 0) return nullptr;
   if (!bound) return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
-  PyObject* result = dispatch(d, locals.values, locals.n, PY_VECTORCALL_ARGUMENTS_OFFSET, &original);
-  return original ? PyObject_Vectorcall(fn.get(), args, nargsf, kwnames) : result;
+  PyObject* result = dispatch(d, locals.values, locals.n, PY_VECTORCALL_ARGUMENTS_OFFSET, original);
+  return original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result;
 }
 
 // The result of a target, or of the last of the calls that it has asked for. Takes the reference to `result`.
@@ -513,22 +544,26 @@ PyGetSetDef dispatcher_getset[] = {
     {"__self__", get_self, nullptr, nullptr, nullptr},
     {"__dict__", get_dict, set_dict, nullptr, nullptr},
     {"entries", get_entries, nullptr, "The compiled entries, a tuple.", nullptr},
-    {"on_miss", get_on_miss, set_on_miss, "on_miss(dispatcher, locals) -> target or None (run the original).", nullptr},
+    {"on_miss", get_on_miss, set_on_miss, "on_miss(dispatcher, locals) -> an entry, a target, or None (run the original).", nullptr},
     {"hits", get_hits, nullptr, "Calls served by an entry.", nullptr},
     {"misses", get_misses, nullptr, "Calls that no entry accepted.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyObject* add_entry(PyObject* o, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"guards", "target", "plan", nullptr};
-  PyObject *guards, *target, *plan = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:add_entry", const_cast<char**>(names), &guards, &target, &plan)) return nullptr;
+  static const char* names[] = {"guards", "target", "plan", "region", nullptr};
+  PyObject *guards, *target, *plan = Py_None, *region = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO:add_entry", const_cast<char**>(names), &guards, &target, &plan, &region)) return nullptr;
   if (guards != Py_None && !guards_is_program(guards)) {
     PyErr_SetString(PyExc_TypeError, "add_entry: guards has to be a GuardProgram or None");
     return nullptr;
   }
-  if (!PyCallable_Check(target)) {
-    PyErr_SetString(PyExc_TypeError, "add_entry: target has to be callable");
+  if (target != Py_None && !PyCallable_Check(target)) {
+    PyErr_SetString(PyExc_TypeError, "add_entry: target has to be callable, or None");
+    return nullptr;
+  }
+  if (region != Py_None && !region_check(region)) {
+    PyErr_SetString(PyExc_TypeError, "add_entry: region has to be a Region or None");
     return nullptr;
   }
   if (plan != Py_None && guards != Py_None && !guards_set_plan(guards, plan)) return nullptr;
@@ -538,6 +573,8 @@ PyObject* add_entry(PyObject* o, PyObject* args, PyObject* kwargs) {
   e->guards = Py_NewRef(guards);
   e->target = Py_NewRef(target);
   e->plan = Py_NewRef(plan);
+  e->region = Py_NewRef(region);
+  if (PyFunction_Check(target) && target != cast(o)->fn) skip_code(PyFunction_GET_CODE(target));
   auto* d = cast(o);
   Py_ssize_t n = PyTuple_GET_SIZE(d->entries);
   PyObject* longer = PyTuple_New(n + 1);
@@ -595,7 +632,7 @@ PyObject* bind_method(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyOb
 }
 
 PyMethodDef dispatcher_methods[] = {
-    {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS, "add_entry(guards, target, plan=None) -> entry. It is tried first until another one matches."},
+    {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS, "add_entry(guards, target, plan=None, region=None) -> entry. It is tried first until another one matches."},
     {"remove_entry", remove_entry, METH_O, "remove_entry(entry)"},
     {"clear", clear_entries, METH_NOARGS, "Forget all entries."},
     {"bind", (PyCFunction)(void (*)(void))bind_method, METH_FASTCALL | METH_KEYWORDS, "bind(*args, **kwargs) -> tuple of locals, or None when the arguments do not fit."},
@@ -620,6 +657,18 @@ PyMethodDef methods[] = {
 };
 
 }  // namespace
+
+bool dispatcher_check(PyObject* object) { return Py_IS_TYPE(object, &DispatcherType); }
+
+bool dispatcher_serve(PyObject* dispatcher, PyObject** locals, Py_ssize_t n, PyObject** result) {
+  Ref self = Ref::share(dispatcher);
+  if (capturing || !cast(dispatcher)->fn) return false;
+  Original original;
+  PyObject* got = dispatch(cast(dispatcher), locals, n, 0, original);
+  if (original.wanted) return false;
+  *result = settle(got);
+  return true;
+}
 
 bool dispatcher_function(PyObject* f, PyObject** wrapped) {
   if (!PyObject_TypeCheck(f, &DispatcherType)) return false;
