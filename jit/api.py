@@ -15,6 +15,7 @@ from .frame.breaks import BreakReason
 from .frame.dynamic import mark_dynamic  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
+from .runtime import unhooked
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -110,7 +111,7 @@ def disable(fn=None):
 
     @functools.wraps(inner)
     def call(*args, **kwargs):
-        return inner(*args, **kwargs)
+        return unhooked(inner)(*args, **kwargs)
 
     call._jit_disabled = True
     return call

@@ -26,6 +26,7 @@ OPTIONS = {
     "cache_dir": Option(os.path.join(os.path.expanduser("~"), ".cache", "jit"), "folder of the kernel cache and of the built runtime"),
     "backend": Option("jit", "backend of jit.compile when the call names none: jit, or eager to tell capture faults from kernel faults"),
     "cache_limit": Option(8, "compiled entries a function may have before it runs in eager", 1),
+    "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's key"),
     "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0),
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import types
+import weakref
 
 import torch
 
@@ -88,7 +89,7 @@ class Capture:
     Args:
         fn: the function; ``values`` its bound locals in CPython's order.
         settings: ``jit.frame.dispatch.Settings``.
-        bound: what local 0 is known to be, whatever the call (the module of a compiled module), or None.
+        bound: what the first argument is known to be, whatever the call (the module of a compiled module), or a weak reference to it, or None.
     """
 
     def __init__(self, fn, values, settings, dynamic=None, bound=None):
@@ -112,8 +113,10 @@ class Capture:
         n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
         locals_ = {}
         for i, (name, value) in enumerate(zip(code.co_varnames[:n], self.values[first:]), first):
-            known = self.bound is not None and i == 0
-            locals_[name] = s.wrap(value, src.Const(value, name) if known else src.Local(i, name))
+            root = src.Local(i, name)
+            if self.bound is not None and i == first:
+                root = src.Weak(self.bound) if isinstance(self.bound, weakref.ref) else src.Const(value, name)
+            locals_[name] = s.wrap(value, root)
         self.frame = Frame(s, function, locals_)
 
     def run(self) -> Captured:

@@ -23,6 +23,7 @@ recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
 _counts = {"graphs": 0}
+_EAGER_RAISES = ("raises", "gradient")  # frames that run in eager for what they do, not for what they call
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,6 +44,18 @@ class Settings:
     options: dict = dataclasses.field(default_factory=dict)
     mode: str | None = None
     resumes: dict = dataclasses.field(default_factory=dict)
+    regions: list = dataclasses.field(default_factory=list)
+
+    def region(self):
+        """What the frame hook serves at this function's breaks: a native Region, or None without the hook."""
+        if not self.regions:
+            from .callees import make_region
+
+            made = make_region(self)
+            if made is None:
+                return None
+            self.regions.append(made)
+        return self.regions[0]
 
     def compile_graph(self, graph, inputs, session, gradient=None):
         """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
@@ -57,6 +70,8 @@ class Settings:
             plan = bind(pinned)
             sources = [x for i, x in enumerate(sources) if i not in pinned]
         call = getattr(plan, "native", plan)
+        if not isinstance(call, native().Plan):
+            call = native().Unhooked(call)  # a backend's Python is not the program's
         origins = session.tracer.env.origins
         return call, sources + [origins[name] if origins[name][1].startswith("float") else origins[name][0] for name in binding]
 
@@ -65,6 +80,7 @@ class Settings:
         key = (fn.code, id(fn.globals), fn.obj if resume.freevars else None, resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled)
         made = self.resumes.get(key)
         if made is None:
+            native().skip_code(resume.code)
             made = types.FunctionType(resume.code, fn.globals, fn.code.co_name, None, fn.obj.__closure__ if resume.freevars else None)
             made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
             self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
@@ -75,6 +91,7 @@ class Settings:
         key = (fn.code, id(fn.globals), resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled, "cells")
         made = self.resumes.get(key)
         if made is None:
+            native().skip_code(resume.code)
             made = function_of_cells(resume.code, fn.globals)
             made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
             self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
@@ -97,6 +114,7 @@ def chain_function(settings, parts) -> types.FunctionType:
     namespace = {"function": types.FunctionType}
     cell_names, parameters, lines = [], [], []
     for k, (fn, resume, closure, result) in enumerate(parts):
+        native().skip_code(resume.code)
         if closure:
             cells = [f"c{k}_{i}" for i in range(len(resume.freevars))]
             cell_names += cells
@@ -110,6 +128,7 @@ def chain_function(settings, parts) -> types.FunctionType:
         lines.append(f"    r = {callee}({', '.join(given)})")
     exec(f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r", namespace)
     made = namespace["go_on"]
+    native().skip_code(made.__code__)
     made.__qualname__, made.__module__ = parts[-1][0].qualname, parts[-1][0].globals.get("__name__")
     return made
 
@@ -122,6 +141,11 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
     call = eval(text, {"function": types.FunctionType, "code": code, "namespace": namespace, "name": code.co_name})
     call._jit_resumed, call._jit_namespace = code, namespace
     return call
+
+
+def user_code(fn) -> types.CodeType:
+    """The code that messages name: what a function of cells calls, or the function's own."""
+    return getattr(fn, "_jit_resumed", None) or fn.__code__
 
 
 class Missed:
@@ -151,9 +175,8 @@ class Missed:
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound)
-            target = captured.target or eager_target(fn)
             program = self.guard_program(captured)
-            entry = dispatcher.add_entry(program, target)
+            entry = dispatcher.add_entry(program, captured.target, region=self.region_of(captured))
         except Unsupported:
             raise
         except Exception as error:
@@ -164,7 +187,12 @@ class Missed:
         self.captures.append(captured)
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
-        return target
+        return entry
+
+    def region_of(self, captured):
+        """The region to serve while the entry's target runs: where something was left to the interpreter."""
+        left = [b for b in captured.breaks if b.kind not in _EAGER_RAISES]
+        return self.settings.region() if left else None
 
     def guard_program(self, captured):
         accessors, checks, texts, index = captured.guards.program()
@@ -189,13 +217,13 @@ class Missed:
                 why.append(f"not known ({error})")
         self.reasons = why
         if recompiles_log:
-            code = wrapped_function(dispatcher).__code__
+            code = user_code(wrapped_function(dispatcher))
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
             recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}")
 
     def give_up(self, fn):
         self.given_up = True
-        code = fn.__code__
+        code = user_code(fn)
         text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.cache_limit} times and runs in "
                 f"eager from now on. What kept changing: {self.reasons[-1] if self.reasons else 'not known'}")
         recompiles_log(text)
@@ -207,7 +235,7 @@ class Missed:
         if self.settings.fullgraph or config.strict:
             raise error
         self.given_up = True
-        code = fn.__code__
+        code = user_code(fn)
         warnings.warn(f"jit: compiling {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) failed with "
                       f"{type(error).__name__}: {error}; it runs in eager. JIT_STRICT=1 raises instead.", stacklevel=3)
         return None
@@ -263,7 +291,11 @@ def size_conditions(captured, accessors, index):
 def make_dispatcher(fn, settings: Settings, bound=None, resumed=False):
     """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a break."""
     missed = Missed(settings, bound, resumed)
-    dispatcher = native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound)
+    return track(native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound))
+
+
+def track(dispatcher):
+    """Have ``reset`` know of a dispatcher; gives it back."""
     _dispatchers.add(dispatcher)
     return dispatcher
 
@@ -289,4 +321,6 @@ def reset():
             missed.dynamic = Dynamic(missed.settings.dynamic)
             missed.dynamic.resumed = resumed
             missed.settings.resumes.clear()
+            for region in missed.settings.regions:
+                region.forget()
     native().release_pool()

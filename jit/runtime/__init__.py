@@ -27,6 +27,11 @@ def native():
     return _native
 
 
+def unhooked(fn):
+    """A callable like ``fn`` that runs with the frame evaluation hook off."""
+    return fn if _native is None else _native.Unhooked(fn)
+
+
 def load_plan(plan):
     """A native callable for a ``plan.Plan``: ``call(*tensors, *ints) -> tuple``."""
     from jit.runtime.plan import load_plan as load

@@ -102,6 +102,20 @@ def _native():
         raise Problem(str(e), "see the compiler's output above; a newer g++ (or CXX=...) cures most") from None
 
 
+@check("frame hook")
+def _frame_hook():
+    from jit.runtime import native
+
+    status = native().frame_hook_status()
+    if status == "not built":
+        raise Problem("the frame evaluation hook was not built for this interpreter: functions that graph breaks reach through C code run in eager",
+                      "install the Python development files of CPython 3.11 or 3.12, with their internal headers", fatal=False)
+    if status == "taken":
+        raise Problem("another tool has the frame evaluation hook: functions that graph breaks reach through C code run in eager",
+                      "leave the debugger or the other compiler out", fatal=False)
+    return status
+
+
 def openmp_libraries() -> list[str]:
     """Paths of the OpenMP runtimes that this process has loaded."""
     with open("/proc/self/maps") as f:

@@ -1,0 +1,119 @@
+"""Python functions that a broken frame reaches through C code (``map``, ``sorted(key=)``, hooks, descriptors): a dispatcher each, served by the frame hook.
+
+The hook (``runtime/native/frame_hook.cpp``) knows a ``Region`` per ``jit.compile`` settings. It is armed while the rewritten function of an entry
+with a break runs, and asks ``Callees.decide`` about every code object that it has not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+
+import torch
+
+from .. import config, logs
+from ..runtime import native
+from . import tables
+from .dispatch import Missed, Settings, function_of_cells, track
+
+log = logs.channel("graph_breaks")
+
+# Top-level packages whose functions are evaluated as they are: they do no tensor work of their own, or are not to be looked into.
+LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
+    "jit", "torch", "torchgen", "triton", "numpy", "sympy", "pytest", "_pytest", "pluggy", "hypothesis", "coverage", "IPython", "ipykernel",
+    "pydevd", "_pydevd_bundle", "debugpy", "tqdm", "greenlet", "gevent",
+}
+# What a module's call enters: the one function of torch that stands for the user's code.
+MODULE_CALL = torch.nn.Module.__call__.__code__
+MOST_EMPTY = 2  # captures without an operation after which a function is left alone
+_said: set = set()
+
+
+class CalleeMissed(Missed):
+    """``on_miss`` of a function under the hook: one that turns out to do nothing for a graph is soon left alone."""
+
+    def __init__(self, settings, code, region, bound=None):
+        super().__init__(settings, bound)
+        self.code, self.region = code, region
+
+    def compile(self, dispatcher, values):
+        entry = super().compile(dispatcher, values)
+        if self.given_up or self.is_idle():
+            self.leave_alone()
+        return entry
+
+    def is_idle(self) -> bool:
+        return len(self.captures) >= MOST_EMPTY and all(c.graph is None and not c.breaks for c in self.captures)
+
+    def leave_alone(self):
+        self.given_up = True
+        if self.bound is None:
+            self.region.leave_alone(self.code)
+
+    def give_up(self, fn):
+        if any(c.graph is not None for c in self.captures):
+            return super().give_up(fn)
+        self.given_up = True
+        return None
+
+
+class Callees:
+    """Decides, for one ``Settings``, which functions get a dispatcher."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.region = native().Region(self.decide)
+
+    def decide(self, fn, first):
+        """For the hook: None (its frames are evaluated as they are), or (dispatcher, takes the closure's cells first, one per first argument)."""
+        try:
+            return self.dispatcher_of(fn, first)
+        except Exception as error:  # the program must not see it
+            log(f"{fn!r} is left alone: {type(error).__name__}: {error}")
+            return None
+
+    def dispatcher_of(self, fn, first):
+        code = fn.__code__
+        if not worth_capturing(fn):
+            return None
+        owned = isinstance(first, torch.nn.Module) and code.co_argcount > 0
+        bound = self.remember(code, first) if owned else None
+        cells = bool(code.co_freevars)
+        plain = function_of_cells(code, fn.__globals__) if cells else fn
+        missed = CalleeMissed(self.settings, code, self.region, bound)
+        dispatcher = track(native().Dispatcher(plain, missed))
+        log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is reached through C code and compiled on its own")
+        return dispatcher, cells, owned
+
+    def remember(self, code, owner):
+        """A weak reference to a module, whose death lets its dispatchers of ``code`` go."""
+        address, region = id(owner), self.region
+        return weakref.ref(owner, lambda _: region.disown(code, address))
+
+
+def worth_capturing(fn) -> bool:
+    """True for functions of the user's, and of libraries that work on tensors."""
+    code = fn.__code__
+    if code is MODULE_CALL:
+        return True
+    name = fn.__globals__.get("__name__")
+    if not isinstance(name, str) or name.partition(".")[0] in LEFT_ALONE or code.co_filename.startswith("<frozen"):
+        return False
+    if not isinstance(fn, types.FunctionType) or getattr(fn, "_jit_disabled", False):
+        return False
+    return fn not in tables.forbidden and fn not in tables.functions
+
+
+def make_region(settings):
+    """The region of new settings, or None where the hook is off; says so once."""
+    if not config.frame_hook:
+        return None
+    status = native().frame_hook_status()
+    if status in ("not built", "taken", "off"):
+        why = {"not built": "was not built for this interpreter", "taken": "is in use by another tool", "off": "is switched off"}[status]
+        if status not in _said:
+            _said.add(status)
+            log(f"the frame evaluation hook {why}: functions that breaks reach through C code run in eager")
+        return None
+    return Callees(settings).region
