@@ -133,9 +133,9 @@ class BreakCode:
 
     @staticmethod
     def makes_closure(frame) -> bool:
-        """True unless the frame's cells are exactly those of a function that exists."""
+        """True unless the frame's cells are exactly those of a function that exists and that later calls have too."""
         code = frame.fn.code
-        return bool(code.co_cellvars or (code.co_freevars and frame.fn.obj is None))
+        return bool(code.co_cellvars or (code.co_freevars and (frame.fn.obj is None or frame.fn.by_structure)))
 
     def push_callable(self, asm, k, resume):
         broken = self.chain[k]

@@ -6,6 +6,7 @@ with a break runs, and asks ``Callees.decide`` about every code object that it h
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 import weakref
@@ -26,7 +27,7 @@ LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
 }
 # What a module's call enters: the one function of torch that stands for the user's code.
 MODULE_CALL = torch.nn.Module.__call__.__code__
-MOST_EMPTY = 2  # captures without an operation after which a function is left alone
+MOST_IDLE = 2  # captures with nothing for a graph after which a function is left alone
 _said: set = set()
 
 
@@ -39,30 +40,25 @@ class CalleeMissed(Missed):
 
     def compile(self, dispatcher, values):
         entry = super().compile(dispatcher, values)
-        if self.given_up or self.is_idle():
+        if self.given_up or (len(self.captures) >= MOST_IDLE and not any(map(self.worth_calling, self.captures))):
             self.leave_alone()
         return entry
 
-    def is_idle(self) -> bool:
-        return len(self.captures) >= MOST_EMPTY and all(c.graph is None and not c.breaks for c in self.captures)
+    def worth_calling(self, captured) -> bool:
+        """A frame that has no operation and has seen no tensor before a break is cheaper to evaluate; its callees are offered in their turn."""
+        return captured.graph is not None or (bool(captured.breaks) and captured.sees_tensors)
 
     def leave_alone(self):
         self.given_up = True
         if self.bound is None:
             self.region.leave_alone(self.code)
 
-    def give_up(self, fn):
-        if any(c.graph is not None for c in self.captures):
-            return super().give_up(fn)
-        self.given_up = True
-        return None
-
 
 class Callees:
     """Decides, for one ``Settings``, which functions get a dispatcher."""
 
     def __init__(self, settings: Settings):
-        self.settings = settings
+        self.settings = dataclasses.replace(settings, quiet=True, resumes={})
         self.region = native().Region(self.decide)
 
     def decide(self, fn, first):

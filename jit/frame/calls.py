@@ -17,6 +17,7 @@ from .values.functions import ClassValue, FunctionValue
 from .values.objects import ModuleObject, ObjectValue, has_plain_layout
 
 MAX_DEPTH = 120
+TORCH_COMPILED = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
 
 
 class Calls:
@@ -38,6 +39,8 @@ class Calls:
                 return special(self, fn, args, kwargs)
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
+            if fn.code.co_qualname == TORCH_COMPILED:
+                raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="torch-compiled")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
                 try:
                     return self.torch_call(real, args, kwargs)

@@ -26,6 +26,8 @@ from .session import Session
 from .values.base import Raised
 from .values.constant import Constant
 from .values.functions import FunctionValue
+from .values.objects import ModuleObject
+from .values.tensor import TensorValue
 
 bytecode_log = logs.channel("bytecode")
 
@@ -40,6 +42,7 @@ class Captured:
         plan: what the rewritten function calls.
         breaks: records of what could not be captured.
         inputs: sources of the graph inputs, in order.
+        sees_tensors: whether a tensor or a module was among what the frame looked at.
         predicates, strides: facts on symbolic sizes; ``origins`` says what each symbol stands for.
         unbounded: symbols of integers that may be negative.
     """
@@ -54,6 +57,7 @@ class Captured:
     origins: dict = dataclasses.field(default_factory=dict)
     strides: list = dataclasses.field(default_factory=list)
     unbounded: frozenset = frozenset()
+    sees_tensors: bool = False
 
 
 def refuse_modes():
@@ -152,7 +156,10 @@ class Capture:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
         self.breaks.append(breaks.record(error, self.where(), whole_frame=True))
         return Captured(None, self.session.guards, breaks=self.breaks, predicates=list(self.session.tracer.env.guards),
-                        origins=self.session.symbol_origins(), unbounded=self.session.unbounded())
+                        origins=self.session.symbol_origins(), unbounded=self.session.unbounded(), sees_tensors=self.sees_tensors())
+
+    def sees_tensors(self) -> bool:
+        return any(isinstance(v, (TensorValue, ModuleObject)) for v in self.session.by_object.values())
 
     def where(self):
         return self.frame.where() if self.frame is not None else (self.code.co_filename, self.code.co_firstlineno, self.code.co_qualname)
@@ -235,7 +242,7 @@ class Capture:
 
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
-                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded())
+                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded(), sees_tensors=self.sees_tensors())
 
     def guard_aliases(self, graph):
         """An input that is changed must not share memory with another input on later calls."""

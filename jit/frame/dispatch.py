@@ -11,6 +11,8 @@ import warnings
 import weakref
 from typing import Callable
 
+import torch
+
 from .. import config, logs
 from ..errors import GuardError, Unsupported
 from ..graph.dim_trees import as_operations
@@ -35,6 +37,7 @@ class Settings:
             is None or the ``jit.graph.tracer.Gradient`` that its results have to carry.
         fullgraph, dynamic: as in ``jit.compile``.
         on_capture: called with each Captured, for ``jit.explain``.
+        quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
     backend: Callable
@@ -45,6 +48,7 @@ class Settings:
     mode: str | None = None
     resumes: dict = dataclasses.field(default_factory=dict)
     regions: list = dataclasses.field(default_factory=list)
+    quiet: bool = False
 
     def region(self):
         """What the frame hook serves at this function's breaks: a native Region, or None without the hook."""
@@ -80,7 +84,7 @@ class Settings:
         key = (fn.code, id(fn.globals), fn.obj if resume.freevars else None, resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled)
         made = self.resumes.get(key)
         if made is None:
-            native().skip_code(resume.code)
+            skip_code(resume.code)
             made = types.FunctionType(resume.code, fn.globals, fn.code.co_name, None, fn.obj.__closure__ if resume.freevars else None)
             made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
             self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
@@ -91,7 +95,7 @@ class Settings:
         key = (fn.code, id(fn.globals), resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled, "cells")
         made = self.resumes.get(key)
         if made is None:
-            native().skip_code(resume.code)
+            skip_code(resume.code)
             made = function_of_cells(resume.code, fn.globals)
             made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
             self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
@@ -109,12 +113,19 @@ class Settings:
         return made
 
 
+def skip_code(code):
+    """Have neither our frame hook nor that of PyTorch's compiler look at the frames of code that we made."""
+    native().skip_code(code)
+    hook = torch._C._dynamo.eval_frame
+    hook.set_code_exec_strategy(code, hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT))
+
+
 def chain_function(settings, parts) -> types.FunctionType:
     """The plain function behind ``Settings.resume_chain``."""
     namespace = {"function": types.FunctionType}
     cell_names, parameters, lines = [], [], []
     for k, (fn, resume, closure, result) in enumerate(parts):
-        native().skip_code(resume.code)
+        skip_code(resume.code)
         if closure:
             cells = [f"c{k}_{i}" for i in range(len(resume.freevars))]
             cell_names += cells
@@ -128,7 +139,8 @@ def chain_function(settings, parts) -> types.FunctionType:
         lines.append(f"    r = {callee}({', '.join(given)})")
     exec(f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r", namespace)
     made = namespace["go_on"]
-    native().skip_code(made.__code__)
+    made._jit_stands_for = parts[-1][0].code
+    skip_code(made.__code__)
     made.__qualname__, made.__module__ = parts[-1][0].qualname, parts[-1][0].globals.get("__name__")
     return made
 
@@ -144,8 +156,8 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
 
 
 def user_code(fn) -> types.CodeType:
-    """The code that messages name: what a function of cells calls, or the function's own."""
-    return getattr(fn, "_jit_resumed", None) or fn.__code__
+    """The code that messages name: what a function of cells or of several frames calls, or the function's own."""
+    return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
 
 
 class Missed:
@@ -176,7 +188,10 @@ class Missed:
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound)
             program = self.guard_program(captured)
-            entry = dispatcher.add_entry(program, captured.target, region=self.region_of(captured))
+            target = captured.target if self.worth_calling(captured) else None
+            if target is not None:
+                skip_code(target.__code__)
+            entry = dispatcher.add_entry(program, target, region=self.region_of(captured))
         except Unsupported:
             raise
         except Exception as error:
@@ -188,6 +203,10 @@ class Missed:
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
         return entry
+
+    def worth_calling(self, captured) -> bool:
+        """Whether the rewritten function is run rather than the original."""
+        return True
 
     def region_of(self, captured):
         """The region to serve while the entry's target runs: where something was left to the interpreter."""
@@ -227,7 +246,8 @@ class Missed:
         text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.cache_limit} times and runs in "
                 f"eager from now on. What kept changing: {self.reasons[-1] if self.reasons else 'not known'}")
         recompiles_log(text)
-        warnings.warn(text, stacklevel=3)
+        if not self.settings.quiet:
+            warnings.warn(text, stacklevel=3)
         return None
 
     def failed(self, fn, error):

@@ -140,7 +140,8 @@ def resolve(fn) -> Binding | None:
     except TypeError:
         return None
     result = _resolve(fn)
-    _cache[fn] = result
+    if result is not None:  # anything else may be a short-lived object of the program's
+        _cache[fn] = result
     return result
 
 
