@@ -134,7 +134,7 @@ def test_a_module_can_die():
         return call_by_c(module, x)
 
     c = compiled(callee)
-    for k in range(20):
+    for k in range(config.cache_limit + 2):
         module = torch.nn.Linear(3, 2 + k).requires_grad_(False)
         same(callee(module, ONES), c(module, ONES))
         gone = weakref.ref(module), weakref.ref(module.weight)
@@ -474,6 +474,34 @@ def test_frames_and_stacks_are_let_go():
         del x, h
         gc.collect()
         assert refs[0]() is None and refs[1]() is None and out() is None
+
+
+def test_frames_at_the_edges_of_the_frame_stack():
+    """Served frames of several sizes at every depth: some begin a new chunk of the thread's stack of frames."""
+    namespace = {"__name__": "sizes"}
+    for size in (1, 40, 150):
+        names = " = ".join(f"v{i}" for i in range(size))
+        exec(f"def f{size}(a, b):\n    {names} = a\n    return {' + '.join(f'v{i}' for i in range(size))} + b", namespace)
+    callees = {namespace[f"f{size}"]: size for size in (1, 40, 150)}
+
+    def decide(fn, first):
+        if fn not in callees:
+            return None
+        made = native().Dispatcher(fn)
+        made.add_entry(None, lambda a, b, size=callees[fn]: (size, a, b))
+        return made, False, False
+
+    region = native().Region(decide)
+
+    def nested(n, callee):
+        return callee(n, "b") if n == 0 else nested(n - 1, callee)
+
+    outer = native().Dispatcher(nested)
+    outer.add_entry(None, nested, region=region)
+    for depth in range(150):
+        for callee, size in callees.items():
+            assert outer(depth, callee) == (size, 0, "b"), (depth, size)
+    assert region.served == 450
 
 
 def test_many_calls_do_not_leak():

@@ -279,7 +279,7 @@ void drop_dead(DispatcherObject* d) {
   Py_DECREF(old);
 }
 
-// Runs the original: how it is called is the caller's business. The frame hook leaves its own frame alone.
+// Whether the original has to run, and what the frame hook serves meanwhile.
 struct Original {
   bool wanted = false;
   Ref region;
@@ -340,6 +340,7 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
   return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
 }
 
+// The frame hook leaves the original's own frame alone.
 PyObject* call_original(DispatcherObject* d, const Original& original, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   Armed armed(original.region.get());
   PassOnce pass(d->code);
