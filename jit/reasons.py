@@ -20,7 +20,7 @@ _OUTSIDE = "do it outside the compiled function"
 KINDS = {
     # asked for
     "graph-break": Reason("The program asked for a break with `jit.graph_break()`.", "remove the call of jit.graph_break()"),
-    "disabled": Reason("A function that is marked with `jit.disable` is called.", "the function is marked with jit.disable"),
+    "disabled": Reason("A function that is marked with `jit.disable`, or compiled with `torch.compile`, is called.", "the function is marked with jit.disable"),
     # the values of tensors
     "data-dependent-branch": Reason("Which way the program goes depends on the values of a tensor.",
                                     "use torch.where, or move the branch out of the compiled function"),

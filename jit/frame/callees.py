@@ -7,6 +7,7 @@ with a break runs, and asks ``Callees.decide`` about every code object that it h
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import sys
 import types
 import weakref
@@ -27,6 +28,8 @@ LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
 }
 # What a module's call enters: the one function of torch that stands for the user's code.
 MODULE_CALL = torch.nn.Module.__call__.__code__
+# What runs on the program's behalf but is none of it, with all that it calls: imports.
+QUIET = (importlib._bootstrap._find_and_load,)
 MOST_IDLE = 2  # captures with nothing for a graph after which a function is left alone
 _said: set = set()
 
@@ -112,4 +115,6 @@ def make_region(settings):
             _said.add(status)
             log(f"the frame evaluation hook {why}: functions that breaks reach through C code run in eager")
         return None
+    for fn in QUIET:
+        native().quiet_code(fn.__code__)
     return Callees(settings).region

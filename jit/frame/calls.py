@@ -40,7 +40,7 @@ class Calls:
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
             if fn.code.co_qualname == TORCH_COMPILED:
-                raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="torch-compiled")
+                raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="disabled")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
                 try:
                     return self.torch_call(real, args, kwargs)

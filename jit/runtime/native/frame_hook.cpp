@@ -66,7 +66,7 @@ bool enabled = true;
 #endif
 
 Py_ssize_t extra_index = -1;
-char skip_mark, seen_mark;  // their addresses are the values of the slot
+char skip_mark, seen_mark, quiet_mark;  // their addresses are the values of the slot
 
 bool plain_function(const PyCodeObject* code) {
   constexpr int wanted = CO_OPTIMIZED | CO_NEWLOCALS, unwanted = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
@@ -196,6 +196,10 @@ PyObject* evaluate(PyThreadState* ts, _PyInterpreterFrame* frame, int throwflag)
   void* mark = nullptr;
   JIT_GET_EXTRA(code, extra_index, &mark);
   if (throwflag || mark == &skip_mark || ts->c_tracefunc || ts->c_profilefunc) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+  if (mark == &quiet_mark) {
+    Disarmed quiet;
+    return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+  }
   if (!mark) JIT_SET_EXTRA(code, extra_index, plain_function(frame->f_code) ? &seen_mark : &skip_mark);
   if (passed_once == code) {
     passed_once = nullptr;
@@ -422,6 +426,17 @@ PyObject* py_skip_code(PyObject*, PyObject* code) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_quiet_code(PyObject*, PyObject* code) {
+  if (!PyCode_Check(code)) {
+    PyErr_SetString(PyExc_TypeError, "quiet_code takes a code object");
+    return nullptr;
+  }
+#if JIT_FRAME_HOOK
+  if (JIT_SET_EXTRA(code, extra_index, &quiet_mark) != 0) return nullptr;
+#endif
+  Py_RETURN_NONE;
+}
+
 PyObject* py_status(PyObject*, PyObject*) {
   return PyUnicode_FromString(!JIT_FRAME_HOOK ? "not built" : taken() ? "taken" : !enabled ? "off" : current ? "armed" : "ready");
 }
@@ -435,6 +450,7 @@ PyObject* py_enable(PyObject*, PyObject* value) {
 
 PyMethodDef methods[] = {
     {"skip_code", py_skip_code, METH_O, "skip_code(code): its frames are never offered to a region."},
+    {"quiet_code", py_quiet_code, METH_O, "quiet_code(code): its frames run with the hook off, and so does all that they call."},
     {"frame_hook_status", py_status, METH_NOARGS, "'ready', 'armed' (by this thread), 'off', 'taken' (another tool has the evaluator) or 'not built'."},
     {"enable_frame_hook", py_enable, METH_O, "enable_frame_hook(bool)"},
     {nullptr, nullptr, 0, nullptr},
