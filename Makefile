@@ -67,7 +67,7 @@ test: $(READY)
 	@$(PY) -m pytest $(PYTEST_FLAGS)
 
 bench: $(READY)
-	@for b in call_overhead kernels cold_start models; do echo; echo "== benchmarks/$$b.py"; $(PY) benchmarks/$$b.py; done
+	@for b in call_overhead breaks kernels cold_start models; do echo; echo "== benchmarks/$$b.py"; $(PY) benchmarks/$$b.py; done
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .hypothesis

@@ -12,6 +12,8 @@ import torch
 from frame_harness import observe, same
 
 import jit
+from jit.frame.executor import Frame
+from jit.runtime import native
 
 ONES = torch.ones(3)
 
@@ -190,6 +192,88 @@ def test_cache_limit_says_what_changed():
             assert torch.equal(c(ONES, str(k)), ONES + k)
     text = [str(w.message) for w in said if "runs in eager from now on" in str(w.message)]
     assert len(text) == 1 and "expected" in text[0] and "test_frame_robustness.py" in text[0]
+
+
+def test_keyboard_interrupt_while_capturing(monkeypatch):
+    """Interrupted at any point of the capture, nothing is left of it: the next call compiles."""
+    def f(x, held):
+        with torch.no_grad():
+            held.append(x + 1)
+            y = torch.sin(x) * 2
+        print(end="")
+        return y + len(held)
+
+    push, count = Frame.push, [0]
+
+    def interrupted(frame, value):
+        count[0] -= 1
+        if count[0] == 0:
+            raise KeyboardInterrupt
+        push(frame, value)
+
+    for at in (1, 3, 7, 12, 20, 30):
+        c = compiled(f)
+        monkeypatch.setattr(Frame, "push", interrupted)
+        count[0], held = at, []
+        try:
+            c(ONES, held)
+        except KeyboardInterrupt:
+            assert len(held) < 2
+        monkeypatch.setattr(Frame, "push", push)
+        assert not native().is_capturing() and torch.is_grad_enabled() and native().frame_hook_status() in ("ready", "not built")
+        for _ in range(2):
+            same(f(ONES, []), c(ONES, []))
+        assert len(c.entries) == 1 and c.entries[0].hits >= 1
+
+
+def test_keyboard_interrupt_in_the_backend():
+    calls = []
+
+    def backend(graph, examples):
+        calls.append(graph)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return lambda *tensors: (tensors[0] * 2,)
+
+    c = jit.compile(lambda x: x * 2, backend=backend)
+    with pytest.raises(KeyboardInterrupt):
+        c(ONES)
+    assert not native().is_capturing()
+    assert torch.equal(c(ONES), ONES * 2) and torch.equal(c(ONES), ONES * 2) and len(calls) == 2 and len(c.entries) == 1
+
+
+def test_compiled_functions_are_called_while_compiling():
+    """A backend that runs compiled functions, the one that is being compiled among them."""
+    def backend(graph, examples):
+        assert torch.equal(other(ONES), ONES * 3) and torch.equal(c(ONES), ONES * 2)
+        return lambda *tensors: (tensors[0] * 2,)
+
+    other = compiled(lambda x: x * 3)
+    c = jit.compile(lambda x: x * 2, backend=backend)
+    for _ in range(2):
+        assert torch.equal(c(ONES), ONES * 2)
+    assert len(c.entries) == 1 and torch.equal(other(ONES), ONES * 3)
+
+
+def test_finalizers_and_hooks_call_compiled_functions():
+    seen = []
+    inner = compiled(lambda x: x * 5)
+
+    class Calls:
+        def __del__(self):
+            seen.append(inner(ONES))
+
+    def f(x, k):
+        held = Calls()
+        y = x + k
+        del held
+        print(end="")
+        return inner(y) + y
+
+    c = compiled(f)
+    for k in (1, 2):
+        same(f(ONES, k), c(ONES, k))
+    assert len(seen) == 4 and all(torch.equal(v, ONES * 5) for v in seen)
 
 
 def test_fullgraph_says_where_and_why():

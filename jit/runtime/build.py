@@ -157,7 +157,13 @@ def _build_in(folder: str) -> str:
     library = os.path.join(folder, MODULE + ".so")
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work, logs.timed("build of the native runtime"):
         units = [(s, os.path.join(work, os.path.basename(s) + ".o")) for s in sources()]
-        _run([_compile_command(s, o) for s, o in units], jobs=max(2, config.compile_threads))
+        commands, jobs = [_compile_command(s, o) for s, o in units], max(2, config.compile_threads)
+        try:
+            _run(commands, jobs)
+        except CompileError as e:
+            if "frame_hook.cpp" not in str(e):
+                raise
+            _run([c + ["-DJIT_NO_FRAME_HOOK"] for c in commands], jobs)  # this CPython's internal headers do not compile
         made = os.path.join(work, MODULE + ".so")
         _run([_link_command([o for _, o in units], made)], jobs=1)
         with open(made + ".sha256", "w") as f:
