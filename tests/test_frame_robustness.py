@@ -273,6 +273,7 @@ def test_finalizers_and_hooks_call_compiled_functions():
     c = compiled(f)
     for k in (1, 2):
         same(f(ONES, k), c(ONES, k))
+    gc.collect()
     assert len(seen) == 4 and all(torch.equal(v, ONES * 5) for v in seen)
 
 

@@ -217,6 +217,9 @@ class Calls:
 
     def allocate(self, cls, args=(), kwargs=None) -> Value:
         """``cls.__new__`` for classes whose ``__new__`` is implemented in C."""
+        if self.class_lookup(cls, "__del__")[0]:
+            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}, whose finalizer has to run", kind="instantiate",
+                              hint="make the object outside the compiled function")
         if issubclass(cls, BaseException):
             value = ObjectValue(cls)
             value.init_args = tuple(args)
