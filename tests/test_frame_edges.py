@@ -80,6 +80,16 @@ def texts_of_type_errors(x):
     return said
 
 
+@cases(VECTOR, [], fullgraph=False)
+def texts_of_torch_errors(x, log):
+    for call in (lambda: x.sum().size(0), lambda: x.size(4), lambda: torch.sin(1), lambda: abs([]), lambda: round({}), lambda: [][1.5], lambda: 1 - x.shape):
+        try:
+            log.append(call())
+        except (TypeError, IndexError) as error:
+            log.append(str(error))
+    log[1.5] = 1
+
+
 # -- generators ------------------------------------------------------------------------------------------------------------
 
 
@@ -97,6 +107,27 @@ def a_generator_left_in_a_try_block(log):
     return first
 
 
+@jit.disable
+def fails(x):
+    raise KeyError(1)
+
+
+@cases(VECTOR, [], fullgraph=False)
+def a_generator_is_closed_when_an_exception_leaves_its_loop(x, log):
+    def numbers(n):
+        try:
+            for i in range(n):
+                yield i
+        finally:
+            log.append("closed")
+
+    try:
+        for _ in numbers(2):
+            fails(x)
+    except KeyError:
+        log.append("after")
+
+
 # -- objects ---------------------------------------------------------------------------------------------------------------
 
 
@@ -109,12 +140,43 @@ def classes_made_in_c(v):
     return json.dumps(v), f(2), collections.Counter(v)
 
 
+class NoNumber:
+    def __int__(self):
+        return None
+
+
+@cases([], fullgraph=False)
+def int_of_what_is_none(log):
+    return int(NoNumber())
+
+
 class Number:
     def __init__(self, n):
         self.n = n
 
     def __int__(self):
         return self.n
+
+
+@cases(True, fullgraph=False)
+def the_globals_as_a_dict(v):
+    globals()["EDGE"] = v
+    return EDGE, collections.defaultdict(int) | {1: 2}  # noqa: F821
+
+
+CALLS = []
+
+
+@cases(VECTOR, fullgraph=False)
+def a_cached_function_with_effects(x):
+    @functools.cache
+    def f(n):
+        CALLS.append(n)
+        return n
+
+    made = [f(1), f(1), f(2)], len(CALLS)
+    CALLS.clear()
+    return made
 
 
 @cases(True, fullgraph=False)
@@ -132,6 +194,13 @@ def writing_where_the_same_memory_is_read(x):
     x.mul_(x[0])
 
 
+@cases(VECTOR, fullgraph=False)
+def a_tensor_of_a_tensor_is_a_copy(x):
+    y = torch.tensor(x)
+    x.add_(1)
+    return y, torch.as_tensor(x) is x
+
+
 @cases(MATRIX, fullgraph=False)
 def copying_within_one_tensor(x):
     x[0].copy_(x[1])
@@ -146,6 +215,32 @@ test_edges = cases.test()
 
 class Plain:
     pass
+
+
+def test_division_by_an_integer_that_is_zero_later():
+    def f(x, n):
+        try:
+            return x + 7 // n, 7 % n
+        except ZeroDivisionError as error:
+            return str(error)
+
+    sequence(lambda: f, [(VECTOR, 3), (VECTOR, 2), (VECTOR, 0), (VECTOR, 4)])
+
+
+def test_an_exception_that_comes_in_may_say_something_else_later():
+    def f(x, n):
+        try:
+            jit.graph_break()
+            raise_value(n)
+        except ValueError as error:
+            return repr(error), f"{error}", error.args, error.args[0] > 1, error
+        return x
+
+    @jit.disable
+    def raise_value(n):
+        raise ValueError(n)
+
+    sequence(lambda: f, [(VECTOR, 1), (VECTOR, 2), (VECTOR, 3)])
 
 
 def test_what_was_only_looked_up_may_be_gone_later():

@@ -76,7 +76,16 @@ class BreakCode:
             self.load_variables(k, broken.frame)
         for frame, broken in zip(self.frames, self.chain):
             self.push_stack(frame, broken.stack)
+        self.e.cmd("defer", self.forget)
         self.e.cmd("defer", lambda asm: emit_break(asm, self.frames, tail_call=native().TailCall))
+
+    def forget(self, asm):
+        """Let go of what was made on the way: from here on only the program's variables and stack keep its objects alive, and a
+        generator, say, is closed when the program drops it."""
+        e = self.e
+        for name in (*e.memo.values(), *e.sources.values(), *(f".out{i}" for i in range(len(e.outputs)))):
+            asm.load_const(None)
+            asm.store_fast(name)
 
     def break_frame(self, k, broken) -> BreakFrame:
         frame = broken.frame

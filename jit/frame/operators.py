@@ -108,6 +108,8 @@ def _dims(s, symbol, a, b):
     if isinstance(x, (int, Dim)) and isinstance(y, (int, Dim)) and symbol in ("+", "-", "*", "//", "%"):
         if symbol in ("//", "%") and isinstance(y, int) and y == 0:
             return s.fold(BINARY[symbol][0], [Constant(1), Constant(0)], {})
+        if symbol in ("//", "%") and isinstance(y, Dim) and y == 0:
+            return s.fold(BINARY[symbol][0], [Constant(1), Constant(0)], {})
         if symbol in ("//", "%") and any(bounds(v)[0] is None or bounds(v)[0] < 0 for v in (x, y)):
             return None
         if isinstance(x, bool) or isinstance(y, bool):
@@ -142,7 +144,9 @@ def _container(s, symbol, a, b, inplace):
         if inplace:
             a.call_method(s, "update", [b])
             return a
-        return DictValue({**a.load(s), **b.load(s)}, a.cls if a.obj is None or a.cls is dict else dict)
+        if a.cls is not dict or b.cls is not dict:
+            raise Unsupported(f"{a.cls.__name__} | {b.cls.__name__}", kind="operator")
+        return DictValue({**a.load(s), **b.load(s)})
     if isinstance(a, SetValue) and isinstance(b, SetValue) and symbol in "&|-^":
         x, y = a.load(s), b.load(s)
         keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)], "-": [k for k in x if k not in y],
@@ -153,6 +157,12 @@ def _container(s, symbol, a, b, inplace):
             return a
         return SetValue(entries, a.cls)
     return None
+
+
+def type_name(cls) -> str:
+    """The name of a type in CPython's own errors: that of one implemented in C comes with its module."""
+    static = not cls.__flags__ & (1 << 9) and cls.__module__ != "builtins"
+    return f"{cls.__module__}.{cls.__qualname__}" if static else cls.__name__
 
 
 def _special(s, symbol, name, a, b, inplace):
@@ -177,7 +187,7 @@ def _special(s, symbol, name, a, b, inplace):
             return result
     shown = {"**": "** or pow()"}.get(symbol, symbol) + ("=" if inplace else "")
     raise Raised(s.exception(TypeError(
-        f"unsupported operand type(s) for {shown}: '{a.pytype(s).__name__}' and '{b.pytype(s).__name__}'")))
+        f"unsupported operand type(s) for {shown}: '{type_name(a.pytype(s))}' and '{type_name(b.pytype(s))}'")))
 
 
 def unary(s, symbol: str, a: Value) -> Value:
@@ -190,7 +200,7 @@ def unary(s, symbol: str, a: Value) -> Value:
         return compute(s, symbol, [a])
     if isinstance(a, ObjectValue) and not isinstance(a, ClassValue):
         if not a.has_special(s, method):
-            raise Raised(s.exception(TypeError(f"bad operand type for unary {symbol}: '{a.cls.__name__}'")))
+            raise Raised(s.exception(TypeError(f"bad operand type for unary {symbol}: '{type_name(a.cls)}'")))
         return a.call_special(s, method, [])
     return s.fold(fn, [a], {})
 
@@ -260,7 +270,7 @@ def _compare_special(s, symbol, a, b):
     if symbol in ("==", "!="):
         return Constant(_identical(s, a, b) == (symbol == "=="))
     raise Raised(s.exception(TypeError(
-        f"'{symbol}' not supported between instances of '{a.pytype(s).__name__}' and '{b.pytype(s).__name__}'")))
+        f"'{symbol}' not supported between instances of '{type_name(a.pytype(s))}' and '{type_name(b.pytype(s))}'")))
 
 
 def _compare_containers(s, symbol, a, b):

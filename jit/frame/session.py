@@ -283,6 +283,9 @@ class Session(Calls):
         written = self.globals_written.get((id(namespace), name))
         if written is not None:
             return written if written is not _ABSENT else None
+        holder = self.by_object.get(id(namespace))
+        if isinstance(holder, DictValue) and holder in self.touched:
+            return holder.get_constant(self, name)
         root = src.Const(namespace, namespace.get("__name__", "globals"))
         if name in namespace:
             self.guards.add_presence(src.Item(root, name))
@@ -345,6 +348,8 @@ class Session(Calls):
 
     def real_exception(self, value):
         """The exception object itself, when its arguments are constants."""
+        if value.obj is not None and value.source is not None:
+            raise Unsupported(f"the text of {value.describe()}, which comes from outside", kind="format")
         return value.obj if value.obj is not None else value.cls.__new__(value.cls, *(a.const(self) for a in value.init_args))
 
     # -- tensors ------------------------------------------------------------------------------------------------------
@@ -444,6 +449,8 @@ class Session(Calls):
         if isinstance(value, DimValue):
             return value.const(self)
         if isinstance(value, ObjectValue):
+            if not value.has_special(self, "__index__"):
+                raise Raised(self.exception(TypeError(f"'{value.pytype(self).__name__}' object cannot be interpreted as an integer")))
             return self.index(value.call_special(self, "__index__", []))
         number = value.const(self)
         try:

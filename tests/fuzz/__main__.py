@@ -87,6 +87,7 @@ def work(options):
     from fuzz.shrink import shrink
 
     torch.set_num_threads(1)
+    sys.unraisablehook = lambda unraisable: None  # what generators raise when they are collected
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # a program that grows without bound raises MemoryError
     opcodes: collections.Counter = collections.Counter()
     known = count_opcodes(opcodes)

@@ -42,6 +42,7 @@ EXPRESSIONS = {
         (<int> & <int>)
         (<int> ^ 1)
         -<int>
+        +<int> | 0.3
         ~<int>
         abs(<int>)
         min(<int>, <int>)
@@ -307,6 +308,7 @@ EXPRESSIONS = {
         <set.name> | 4
         {<int>, <int>} | 2
         set(<list>) | 2
+        {*<list>, <int>}
         {c<#> % 3 for c<#> in <list>}
         <set> & <set>
         <set> - {<int>}
@@ -476,7 +478,7 @@ STATEMENTS = [(t.strip("\n"), w) for t, w in [
     # breaks and effects
     ("jit.graph_break()", 1.5), ("print(<any>)", 1), ("print(<int>, <str>, sep='-')", 0.6), ("<float.new> = <tensor>.sum().item()", 0.6), ("off(<any>)", 0.8), ("<any.name> = off(<any>)", 0.2), ("<tensor.new> = off(<tensor>)", 0.5),
     ("log.append(<any>)", 2), ("log.append((<any>, <any>))", 1), ("<obj>.step(<int>)", 1), ("<fn>(<int>)", 1), ("change(<list>, <int>)", 1), ("change(<list>, k=<int>)", 0.5),
-    ("next(<gen.name>)", 0.3), ("<gen.name>.send(<int>)", 0.3), ("<gen.name>.close()", 0.3), ("log.extend(itertools.islice(<gen.name>, 2))", 0.5), ("import math", 0.3), ("assert <bool>", 0.15),
+    ("next(<gen.name>)", 0.3), ("<gen.name>.send(<int>)", 0.3), ("<gen.name>.close()", 0.3), ("log.extend(itertools.islice(<gen.name>, 2))", 0.5), ("import math", 0.3), ("from math import floor", 0.2), ("assert <bool>", 0.15),
     ("assert <bool>, <str>", 0.3), ("raise <raise>", 0.25), ("raise <raise> from None", 0.15), ("<any>", 0.5), ("print(locals().get('n'))", 0.1), ("random.Random(<int>).random()", 0.2),
     # control
     ("if <bool>:\n<block>", 3), ("if <bool>:\n<block>\nelse:\n<block>", 3), ("if <bool>:\n<block>\nelif <bool>:\n<block>\nelse:\n<block>", 1),
@@ -489,7 +491,7 @@ STATEMENTS = [(t.strip("\n"), w) for t, w in [
     ("i<#> = 0\nwhile i<#> < 3 and <bool>:\n    i<#> += 1\n<loop>", 1.5), ("i<#> = 3\nwhile i<#>:\n    i<#> -= 1\n<loop>\nelse:\n<block>", 1), ("i<#> = 0\nwhile True:\n    i<#> += 1\n    if i<#> > 2: break\n<loop>", 0.8),
     ("try:\n<block>\nexcept <exc> as err:\n    log.append(repr(err))\n<block>", 3), ("try:\n<block>\nexcept <exc>:\n<block>", 2), ("try:\n<block>\nexcept <exc>:\n<block>\nexcept <exc> as err:\n    log.append(type(err.__context__).__name__)\n<block>", 1),
     ("try:\n<block>\nfinally:\n<block>", 2), ("try:\n<block>\nexcept <exc>:\n<block>\nelse:\n<block>\nfinally:\n<block>", 1.5), ("try:\n<block>\nexcept <exc> as err:\n    raise Stop(str(err)) from err", 0.5),
-    ("try:\n<block>\nexcept <exc>:\n<block>\n    raise", 0.4), ("try:\n<block>\n    raise <raise>\nexcept <exc> as err:\n    log.append(err)\n<block>", 1), ("try:\n<block>\nexcept:\n<block>", 0.3),
+    ("try:\n<block>\nexcept <exc>:\n<block>\n    raise", 0.4), ("try:\n<block>\n    raise <raise>\nexcept <exc> as err:\n    log.append(err)\n<block>", 1), ("try:\n<block>\nexcept:\n<block>", 0.3), ("try:\n<block>\nexcept* ValueError as err:\n    log.append(type(err).__name__)", 0.15), ("for <int.new> in pairs(<int>):\n<loop>", 0.8),
     ("with Scope(log):\n<block>", 1.5), ("with Scope(log, KeyError) as <int.new>:\n<block>", 1.5), ("with Scope(log) as <int.new>, managed(log) as <str.new>:\n<block>", 1), ("with managed(log):\n<block>", 1),
     ("with torch.no_grad():\n<block>", 0.6), ("with contextlib.suppress(<exc>):\n<block>", 0.8), ("with contextlib.nullcontext(<int>) as <int.new>:\n<block>", 0.3),
     ("match <any>:\n    case 0 | 1:\n<deep>\n    case [<int.new>, *<list.new>]:\n<deep>\n    case {'a': <int.new>, **<dict.new>}:\n<deep>\n    case str() | None:\n<deep>\n    case C(n=<int.new>) if <int.new>:\n<deep>\n    case _:\n<deep>", 1),

@@ -363,7 +363,10 @@ def int_(s, args, kwargs):
         for name in ("__int__", "__index__"):
             if args[0].has_special(s, name):
                 number = args[0].call_special(s, name, [])
-                return number if number.pytype(s) is int else s.fold(int, [number], {})
+                cls = number.pytype(s)
+                if not issubclass(cls, int):
+                    raise Raised(s.exception(TypeError(f"{name} returned non-int (type {cls.__name__})")))
+                return number if cls is int else s.fold(int, [number], {})
     return s.fold(int, args, kwargs)
 
 

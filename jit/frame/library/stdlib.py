@@ -204,8 +204,9 @@ def count(s, args, kwargs):
     step = kwargs.get("step", args[1] if len(args) > 1 else Constant(1))
     state = [start]
     for value in (start, step):
-        if isinstance(value, Constant) and not isinstance(value.value, (int, float, complex)):
-            return s.fold(itertools.count, [start, step], {})
+        cls = value.pytype(s)
+        if not any(hasattr(cls, name) for name in ("__index__", "__int__", "__float__", "__complex__")):
+            raise Raised(s.exception(TypeError("a number is required")))
 
     def next_value(s):
         value = state[0]
@@ -324,9 +325,14 @@ def lru_cache_call(s, cached, args, kwargs):
     """The wrapped function, inlined: a cache changes nothing but the time. One that logs is called for real after the graph has
     run, since how often it logs is what its cache decides."""
     real = cached.pin(s)
-    mark = s.checkpoint()
+    if not hasattr(real, "__wrapped__"):
+        raise Unsupported("a cached function that does not say what it wraps", kind="c-call")
+    mark, changes = s.checkpoint(), len(s.effects)
     try:
-        return s.wrap_raw(real.__wrapped__).call(s, args, kwargs)
+        value = s.wrap_raw(real.__wrapped__).call(s, args, kwargs)
+        if len(s.effects) > changes:
+            raise Unsupported(f"{real.__qualname__} has effects, which happen when its cache has no entry", "call it outside the compiled function", kind="c-call")
+        return value
     except Unsupported as error:
         if error.kind != "logging" or kwargs or not returns_none(real.__wrapped__):
             raise

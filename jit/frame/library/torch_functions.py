@@ -164,7 +164,14 @@ def size(s, tensor, args, kwargs):
     shape = lift(s, torch.Size(tensor.handle(s).shape) if all(type(d) is int for d in tensor.handle(s).shape) else tuple(tensor.handle(s).shape))
     shape = TupleValue(shape.load(s), torch.Size)
     dim = args[0] if args else kwargs.get("dim")
-    return shape if dim is None or (isinstance(dim, Constant) and dim.value is None) else shape.getitem(s, dim)
+    if dim is None or (isinstance(dim, Constant) and dim.value is None):
+        return shape
+    if s.has_index(dim):
+        at, rank = s.index(dim), len(shape.load(s))
+        if not -rank <= at < rank:
+            text = f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {at})" if rank else f"Dimension specified as {at} but tensor has no dimensions"
+            raise Raised(s.exception(IndexError(text)))
+    return shape.getitem(s, dim)
 
 
 @on_tensor_attribute("shape")

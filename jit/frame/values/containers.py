@@ -148,9 +148,12 @@ class SequenceValue(ContainerValue):
         elements = self.load(s)
         if isinstance(key, SliceValue):
             return self.like(elements[key.as_slice(s)])
+        self.check_index(s, key)
+        return elements[self.position(s, key)]
+
+    def check_index(self, s, key):
         if not s.has_index(key):
             raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not {key.pytype(s).__name__}")))
-        return elements[self.position(s, key)]
 
     def like(self, elements):
         return type(self)(elements)
@@ -189,6 +192,7 @@ class ListValue(SequenceValue):
             s.set_elements(self, new)
             self.changed(s, list.__setitem__, [key, ListValue(values)])
             return
+        self.check_index(s, key)
         index = s.index(key)
         if not -len(elements) <= index < len(elements):
             raise Raised(s.exception(IndexError("list assignment index out of range")))
@@ -199,6 +203,8 @@ class ListValue(SequenceValue):
 
     def delitem(self, s, key):
         new = list(self.load(s))
+        if not isinstance(key, SliceValue):
+            self.check_index(s, key)
         index = key.as_slice(s) if isinstance(key, SliceValue) else s.index(key)
         try:
             del new[index]

@@ -353,7 +353,12 @@ class ClassValue(ObjectValue):
         g = s.class_lookup(type(cls), "__getattr__")
         if g[0]:
             return s.bound_method(s.wrap_class_attr(type(cls), "__getattr__"), self).call(s, [Constant(name)], {})
-        raise Raised(s.exception(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'", name=name)))
+        try:
+            getattr(cls, name)
+            text = f"type object '{cls.__name__}' has no attribute '{name}'"
+        except AttributeError as error:
+            text = str(error)
+        raise Raised(s.exception(AttributeError(text, name=name)))
 
     def class_bind(self, s, raw, name, owner):
         cls = self.obj

@@ -169,7 +169,7 @@ class ObjectValue(Value):
         if name in self.attrs:
             return self.attrs[name]
         if self.obj is not None:
-            return s.from_python(getattr(self.obj, name))
+            return s.wrap(getattr(self.obj, name), src.GetAttr(self.source, name) if self.source is not None else None)
         if name == "args":
             return TupleValue(list(self.init_args))
         if name == "__traceback__" and self.was_raised:
@@ -468,6 +468,10 @@ def special_error(cls, name):
     """The text of Python's TypeError when a type lacks a special method."""
     text = {"__getitem__": "object is not subscriptable", "__setitem__": "object does not support item assignment",
             "__delitem__": "object doesn't support item deletion", "__len__": "has no len()", "__next__": "object is not an iterator"}
+    if name == "__abs__":
+        return f"bad operand type for abs(): '{cls.__name__}'"
+    if name == "__round__":
+        return f"type {cls.__name__} doesn't define __round__ method"
     if name == "__len__":
         return f"object of type '{cls.__name__}' has no len()"
     return f"'{cls.__name__}' {text.get(name, 'object has no ' + name)}"

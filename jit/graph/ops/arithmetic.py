@@ -84,7 +84,9 @@ def sign(b, self):
 
 @pointwise("relu")
 def relu(b, self):
-    return NotImplemented if self.dtype is torch.bool else b.relu(self)
+    if self.dtype is torch.bool:
+        raise RuntimeError("Boolean inputs not supported for relu")
+    return b.relu(self)
 
 
 @pointwise("square")

@@ -206,8 +206,17 @@ op("tril")(_triangle("lower"))
 op("triu")(_triangle("upper"))
 
 
-@op("tensor", "as_tensor", "asarray", raw=True)
-def tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=False, copy=None):
+@op("tensor", raw=True)
+def tensor(t, data, **options):
+    """``torch.tensor``: of a tensor it is a copy."""
+    from jit.graph.handles import TensorHandle
+
+    made = as_tensor(t, data, **options)
+    return t.call_op("clone", (t.call_op("detach", (made,), {}),), {}) if isinstance(data, TensorHandle) else made
+
+
+@op("as_tensor", "asarray", raw=True)
+def as_tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=False, copy=None):
     from jit.graph.handles import TensorHandle
 
     if isinstance(data, TensorHandle):
