@@ -349,7 +349,11 @@ class Session(Calls):
     def real_exception(self, value):
         """The exception object itself, when its arguments are constants."""
         if value.obj is not None and value.source is not None:
-            raise Unsupported(f"the text of {value.describe()}, which comes from outside", kind="format")
+            cls = value.pytype(self)
+            given = self.wrap(value.obj.args, src.GetAttr(value.source, "args"))
+            if cls.__str__ not in (BaseException.__str__, KeyError.__str__) or cls.__repr__ is not BaseException.__repr__ or not given.is_const():
+                raise Unsupported(f"the text of {value.describe()}, which comes from outside", kind="format")
+            given.const(self)
         return value.obj if value.obj is not None else value.cls.__new__(value.cls, *(a.const(self) for a in value.init_args))
 
     # -- tensors ------------------------------------------------------------------------------------------------------
