@@ -193,3 +193,19 @@ def test_attributes_after_a_break_are_constants():
     found = jit.explain(Model().eval(), backend="eager")(torch.ones(2, 3, 4, 4))
     assert (found.graph_count, found.graph_break_count) == (2, 1)
     assert not any("== s" in guard or "i0" in guard for guard in found.guards)
+
+
+def test_sizes_that_become_empty():
+    """Kernels over sizes that are computed from others, of which some are 0 on a later call."""
+
+    def f(x, n):
+        rest = x[:, n:]
+        return (rest * 2, rest.sum(1), x[n:].sum(0), x[n:].sum(), torch.cat([x[:, :n].exp(), rest], 1), rest.t().contiguous(),
+                torch.softmax(rest, 1), rest.cumsum(1), rest.unsqueeze(1) + x[:, :n].unsqueeze(2))
+
+    jit.reset()
+    compiled = jit.compile(f, fullgraph=True, dynamic=True)
+    x = torch.randn(6, 6)
+    for n in (2, 3, 6, 0, 5):
+        torch.testing.assert_close(compiled(x, n), f(x, n))
+    assert len(compiled.entries) <= 2

@@ -232,6 +232,8 @@ class KernelText:
         for n, _ in axes:
             self.put(f"int64_t {n} = 0;")
         if not self.cooperate:
+            if any(type(a.extent) is not int for a in (*lay.rows, lay.vector)):
+                self.put("if (begin >= end) return; /* an extent may be 0 */")
             with self.braces():
                 self.put("int64_t rest = begin;")
                 for n, e in reversed(axes[1:]):
