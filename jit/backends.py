@@ -116,7 +116,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         grads=halves.grads,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
         views=_views(forward.plan, n_outputs, gradient.views),
-        second=None if forward.int_symbols else _eager_gradient(graph, gradient),
+        second=None if forward.int_symbols or any(n.impure for n in graph.nodes) else _eager_gradient(graph, gradient),
         depends=_depends(halves),
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if len(gradient.tangents) > 1 else None,
     )

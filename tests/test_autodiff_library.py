@@ -146,6 +146,12 @@ def test_random_noise_is_constant():
     check_grad(lambda x: x / 0.9 * x.new_empty(3, 1).bernoulli_(0.9), leaf(3, 4))
 
 
+@pytest.mark.parametrize("fn", [lambda x: torch.fft.rfft(x).abs(), lambda x: torch.fft.ifft(torch.fft.fft(x, dim=1)[..., 1:] * 2).real, lambda x: torch.view_as_real(torch.polar(x.abs() + 1, x) * torch.complex(x, x)).sum(-1)])
+def test_complex_numbers(fn):
+    check_grad(fn, leaf(2, 4, 6))
+    check_grad(fn, leaf(2, 4, 6), run=compiled)
+
+
 def test_recurrent_layers():
     def fn(x, h, c, w, u, b, d):
         return torch.ops.aten.lstm.input(x, (h, c), (w, u, b, d), True, 1, 0.0, True, False, False)

@@ -68,6 +68,16 @@ def _may_carry(n: Node) -> bool:
     return any(t is not None and is_differentiable(t.dtype) for t in types)
 
 
+# Prims whose rules hold for complex numbers; library calls are replayed.
+_REAL_AND_COMPLEX = VIEWS - {"detach"} | frozenset("aten_call getitem add sub neg sum cat clone flip constant_pad".split())
+
+
+def _is_complex(n: Node) -> bool:
+    """Whether the node gives or takes complex numbers."""
+    types = n.type if isinstance(n.type, tuple) else (n.type,)
+    return any(t is not None and t.dtype.is_complex for t in types) or any(not isinstance(i.type, tuple) and i.type.dtype.is_complex for i in n.inputs)
+
+
 class _Reverse:
     def __init__(self, graph: Graph, wrt: tuple, tangents: tuple):
         self.graph, self.wrt, self.tangents = graph, wrt, tangents
@@ -172,6 +182,8 @@ class _Reverse:
         self.touched.add(node)
         if g is not None:
             if g.type.dtype is not node.type.dtype:
+                if g.type.dtype.is_complex or node.type.dtype.is_complex:
+                    raise Unsupported("a gradient between real and complex numbers", "compute it outside the compiled region", kind="gradient")
                 g = self.b.cast(g, node.type.dtype)
             self.found.setdefault(node, []).append(g)
 
@@ -216,8 +228,8 @@ class _Reverse:
         if node.op == "input":
             return
         g = self.gradient(node)
-        if node.type.dtype.is_complex:
-            raise Unsupported("the gradient of a complex value", "compute it outside the compiled region", kind="gradient")
+        if node.op not in _REAL_AND_COMPLEX and _is_complex(node):
+            raise Unsupported(f"the gradient of {node.op} of complex numbers", "compute it outside the compiled region", kind="gradient")
         if node.op == "getitem":
             source = node.inputs[0]
             self.touched.add(source)
@@ -277,7 +289,7 @@ class _Reverse:
                 self.add(i, None)
             return
         rule = ATEN_VJPS.get(node.attrs["target"].removeprefix("aten::"))
-        entries = NotImplemented if rule is None else rule(b, node, given, *args)
+        entries = NotImplemented if rule is None or _is_complex(node) else rule(b, node, given, *args)
         if entries is NotImplemented:
             for i, value in replay(b, node, given, self.carries):
                 self.add(i, value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jit.errors import Unsupported
+from jit.graph import layout
 from jit.graph.autodiff.rules import vjp
 from jit.graph.dims import Dim
 
@@ -28,6 +30,22 @@ def expand(b, n, g):
 @vjp("alias", "clone")
 def same(b, n, g):
     return (g,)
+
+
+@vjp("reinterpret")
+def reinterpret(b, n, g):
+    """Real and imaginary parts; the gradient of a complex number is dL/dre + i dL/dim."""
+    how, x = n.attrs["how"], n.inputs[0]
+    if how in ("view_as_real", "view_as_complex"):
+        back = "view_as_complex" if how == "view_as_real" else "view_as_real"
+        g = b.contiguous(g)
+        return (b.node("reinterpret", (g,), {"how": back}, layout.reinterpreted(g.type, back)),)
+    if how == "conj":
+        return (b.call("conj_physical", (g,), g.type),)
+    if how not in ("real", "imag"):
+        raise Unsupported("the gradient of memory that is read as another dtype", "compute it outside the compiled region", kind="gradient")
+    zero = b.zeros(g.type)
+    return (b.call("complex", (g, zero) if how == "real" else (zero, g), g.type.replace(dtype=x.type.dtype, strides=layout.preserved_strides(g.type))),)
 
 
 @vjp("detach")
