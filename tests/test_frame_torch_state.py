@@ -153,3 +153,16 @@ def test_checkpointing_is_the_function():
     assert torch.allclose(jit.compile(f, fullgraph=True)(X), f(X))
     g = lambda x: checkpoint(lambda a: a.tanh(), x, use_reentrant=True) + x  # noqa: E731
     assert torch.allclose(jit.compile(g)(X), g(X))
+
+
+def test_detached_results_of_inputs_that_require_grad():
+    x = X.clone().requires_grad_()
+
+    def under_no_grad(x):
+        with torch.no_grad():
+            return x[1:], x.view(2, 2), x * 2
+
+    for f in (lambda x: (x.detach(), x.view(2, 2).detach()[1:], x.detach() * 2), lambda x: (x.data, x * 2), lambda x: (x.detach(), (x * 2).detach(), x * 3), under_no_grad):
+        for want, got in zip(f(x), jit.compile(f, fullgraph=True)(x)):
+            assert want.requires_grad == got.requires_grad and torch.equal(want, got)
+            assert (want.untyped_storage().data_ptr() == x.data_ptr()) == (got.untyped_storage().data_ptr() == x.data_ptr())

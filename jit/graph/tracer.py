@@ -566,6 +566,17 @@ class Tracer:
             return True
         return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen[0] is source) for h in outputs)
 
+    def _shown_input(self, handle: TensorHandle) -> Node:
+        """The input, or the view of it, that ``handle`` shows. A real view of a tensor that requires grad does so too, unless the library detaches it."""
+        b, node = self.builder, handle.base.input
+        recorded = any(h.base is handle.base and h.requires_grad for h in self.inputs)
+        for step in handle.chain:
+            if recorded and step.op == "detach" and step.attrs:
+                node = b.aten("aten::detach", "", (node,), step.type)
+            else:
+                node = replay(b, node, (step,))
+        return node
+
     def finish(self, outputs, differentiated: bool = False) -> Graph:
         """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on.
 
@@ -580,7 +591,7 @@ class Tracer:
             if base.frozen is not None and self._shows_source(h, outputs):
                 raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select")
             if base.input is not None:
-                node = replay(b, base.input, h.chain) if h.chain else base.input
+                node = self._shown_input(h)
             else:
                 node = h.node
                 root = root_of(node)

@@ -243,6 +243,7 @@ def alias(b, self):
 @op("detach", raw=True)
 def detach(t, self):
     node = t.builder.detach(self.node)
+    node.attrs = {"asked": True}  # by the program, and not by a mode: the tensor object itself has no gradient
     return t.view(self, view_path(node, self.node), node)
 
 
