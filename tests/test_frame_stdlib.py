@@ -391,4 +391,22 @@ def callable_gen():
     return f
 
 
+@cases()
+def byte_arrays(x):
+    a = bytearray(b"abc")
+    b = a
+    a[0] = 100
+    a.append(33)
+    b.extend([1, 2])
+    del a[1]
+    a[1:2] = b"QQ"
+    out = []
+    for bad in (lambda: a.append(300), lambda: a[99], lambda: a.pop(77)):
+        try:
+            bad()
+        except (ValueError, IndexError) as e:
+            out.append((type(e).__name__, str(e)))
+    return bytes(a), len(a), a[0], list(a), a, b is a, a.hex(), bytearray(3), 33 in a, a[1:3], a.decode("latin1"), out
+
+
 test_stdlib = cases.test()

@@ -13,6 +13,7 @@ import torch
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.sym_float import to_words
+from ..runtime import native
 from . import source as src
 from .assemble import Assembler, function_from
 from .guards import NOWHERE
@@ -289,12 +290,7 @@ class Emitter:
             self.cmd("copy", 1)
             self.cmd("store_fast", name)
             self.cmd("branch", "POP_JUMP_IF_NOT_NONE", name)
-            self.push_null()
-            self.load_const(self.original)
-            for argument in self.argnames:
-                self.cmd("load_fast", argument)
-            self.cmd("call", len(self.argnames), ())
-            self.cmd("return_value")
+            self.run_original()
             self.cmd("place", name)
             self.prelude += self.commands
             self.commands = body
@@ -458,13 +454,18 @@ class Emitter:
         """Leave by a call of the original function where the required result is false."""
         self.cmd("load_fast", self.required)
         self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
+        self.run_original()
+        self.cmd("place", "holds")
+
+    def run_original(self):
+        """Leave the rewritten function; the original one is called in its place, and is the only one of them in tracebacks."""
         self.push_null()
+        self.load_const(native().TailCall)
         self.load_const(self.original)
         for name in self.argnames:
             self.cmd("load_fast", name)
-        self.cmd("call", len(self.argnames), ())
+        self.cmd("call", 1 + len(self.argnames), ())
         self.cmd("return_value")
-        self.cmd("place", "holds")
 
     def finish(self, plan, plan_inputs, name: str, eager=None):
         """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors
@@ -516,6 +517,7 @@ class Emitter:
         asm.pop_jump_if_false(other)
         asm.pop()
         with asm.calling():
+            asm.load_const(native().TailCall)
             asm.load_const(eager)
             for argument in self.argnames:
                 asm.load_fast(argument)

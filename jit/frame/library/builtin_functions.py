@@ -11,6 +11,7 @@ import torch
 from ...errors import Unsupported
 from .. import operators
 from ..tables import add_forbidden, add_pure, on_call
+from ..values.byte_arrays import ByteArrayValue
 from ..values.base import Raised, Value, lookup
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, DictValue, ListValue, RangeValue, SequenceValue, TupleValue
@@ -388,7 +389,7 @@ on_call(bytes)(lambda s, args, kwargs: s.fold(bytes, [_as_plain(s, a) for a in a
 
 
 def _as_plain(s, value):
-    return TupleValue(value.items_list(s)) if isinstance(value, ListValue) else value
+    return TupleValue(value.items_list(s)) if isinstance(value, (ListValue, ByteArrayValue)) else value
 
 
 @on_call(abs)

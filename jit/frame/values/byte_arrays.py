@@ -1,0 +1,87 @@
+"""``bytearray`` made while capturing: its bytes are constants, and its methods are run for real on a copy."""
+
+from __future__ import annotations
+
+from ..tables import new_value, on_call
+from .base import Raised, Value
+from .constant import Constant
+from .containers import SequenceValue, SliceValue, TupleValue
+
+
+class ByteArrayValue(SequenceValue):
+    builtin = bytearray
+
+    def real(self, s) -> bytearray:
+        """A copy as it is now."""
+        return bytearray(v.const(s) for v in self.load(s))
+
+    def apply(self, s, fn):
+        """What ``fn`` gives for the real bytearray, which it may change."""
+        real = self.real(s)
+        try:
+            result = fn(real)
+        except Exception as error:
+            raise Raised(s.exception(error)) from None
+        s.set_elements(self, [Constant(b) for b in real])
+        return s.from_python(result)
+
+    def like(self, elements):
+        return ByteArrayValue(elements)
+
+    def getattr(self, s, name):
+        if callable(getattr(bytearray, name, None)) and not name.startswith("__"):
+            return ByteArrayMethod(self, name)
+        return super().getattr(s, name)
+
+    def plain_setitem(self, s, key, value):
+        index = key.as_slice(s) if isinstance(key, SliceValue) else key.const(s)
+        given = plain(s, value)
+        self.apply(s, lambda real: real.__setitem__(index, given))
+
+    def delitem(self, s, key):
+        index = key.as_slice(s) if isinstance(key, SliceValue) else key.const(s)
+        self.apply(s, lambda real: real.__delitem__(index))
+
+    def plain_contains(self, s, item):
+        wanted = plain(s, item)
+        return self.apply(s, lambda real: wanted in real).const(s)
+
+    def hash_key(self, s):
+        raise Raised(s.exception(TypeError("unhashable type: 'bytearray'")))
+
+    def emit(self, e):
+        e.call_const(bytearray, [Constant(bytes(v.value for v in self.elements))])
+
+
+class ByteArrayMethod(Value):
+    """A method of a ``bytearray``."""
+
+    def __init__(self, owner, name):
+        self.owner, self.name = owner, name
+
+    def pytype(self, s):
+        return type(bytearray().append)
+
+    def call(self, s, args, kwargs):
+        real, real_kw = [plain(s, a) for a in args], {k: plain(s, v) for k, v in kwargs.items()}
+        return self.owner.apply(s, lambda array: getattr(array, self.name)(*real, **real_kw))
+
+    def emit(self, e):
+        e.load(self.owner)
+        e.load_attr(self.name)
+
+
+def plain(s, value):
+    """A constant, or the constants of a sequence."""
+    if isinstance(value, ByteArrayValue):
+        return value.real(s)
+    return TupleValue(value.items_list(s)).const(s) if isinstance(value, SequenceValue) else value.const(s)
+
+
+@on_call(bytearray)
+def make(s, args, kwargs):
+    real, real_kw = [plain(s, a) for a in args], {k: plain(s, v) for k, v in kwargs.items()}
+    return s.fold(lambda: bytearray(*real, **real_kw), [], {})
+
+
+new_value(bytearray)(lambda s, obj: ByteArrayValue([Constant(b) for b in obj]))
