@@ -116,6 +116,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         grads=halves.grads,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
         views=_views(forward.plan, n_outputs, gradient.views),
+        # A graph that draws random numbers would draw others when it is run again.
         second=None if forward.int_symbols or any(n.impure for n in graph.nodes) else _eager_gradient(graph, gradient),
         depends=_depends(halves),
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if len(gradient.tangents) > 1 else None,
@@ -176,13 +177,17 @@ def _narrow(backward, first: int, int_symbols, unaligned):
 def _eager_gradient(graph, gradient):
     """Gradients that are differentiable themselves, for ``create_graph=True``: the graph op by op on eager tensors."""
 
+    @functools.cache
+    def forward():
+        from .graph.interpret import compile_python
+
+        return without_autocast(compile_python(graph))
+
     def second(inputs, tangents):
         import torch
 
-        from .graph.interpret import compile_python
-
         with torch.enable_grad():
-            outputs = compile_python(graph)(*inputs)
+            outputs = forward()(*inputs)
             wanted = [(outputs[i], t) for i, t in zip(gradient.tangents, tangents) if t is not None and outputs[i].requires_grad]
             if not wanted:
                 return (None,) * len(gradient.wrt)

@@ -381,3 +381,15 @@ def test_a_failing_backward_for_some_results_is_no_error(monkeypatch):
     with jit.config.patch(strict=False), pytest.warns(UserWarning, match="ValueError: mine"):
         f(x)[1].sum().backward()
     assert x.grad.tolist() == [3] * 4
+
+
+def test_random_numbers_are_not_drawn_again():
+    f = jit.compile(lambda x: F.dropout(x, 0.5, True) * x)
+    x = torch.randn(32, requires_grad=True)
+    torch.manual_seed(0)
+    y = f(x)
+    torch.manual_seed(0)
+    (want,) = torch.autograd.grad((F.dropout(x, 0.5, True) * x).sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x, retain_graph=True)[0], want)
+    with pytest.raises(NotImplementedError, match="differentiated again"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
