@@ -166,3 +166,19 @@ def test_detached_results_of_inputs_that_require_grad():
         for want, got in zip(f(x), jit.compile(f, fullgraph=True)(x)):
             assert want.requires_grad == got.requires_grad and torch.equal(want, got)
             assert (want.untyped_storage().data_ptr() == x.data_ptr()) == (got.untyped_storage().data_ptr() == x.data_ptr())
+
+
+def test_checks_of_values_in_functions_of_torch():
+    loss = lambda x, y, v: torch.nn.functional.gaussian_nll_loss(x, y, v)  # noqa: E731
+    compiled = jit.compile(loss, fullgraph=True)
+    for _ in range(2):
+        assert torch.allclose(compiled(X, X + 1, X.abs() + 1), loss(X, X + 1, X.abs() + 1))
+    with pytest.raises(ValueError, match="negative"):
+        jit.compile(loss)(X, X + 1, -X.abs())
+
+
+def test_objects_as_arguments_of_functions_of_torch():
+    distance = torch.nn.PairwiseDistance()
+    loss = lambda a, b, c: torch.nn.functional.triplet_margin_with_distance_loss(a, b, c, distance_function=distance)  # noqa: E731
+    rows = X.repeat(3, 1)
+    assert torch.allclose(jit.compile(loss, fullgraph=True)(rows, rows + 1, rows * 2), loss(rows, rows + 1, rows * 2))

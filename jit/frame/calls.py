@@ -42,11 +42,14 @@ class Calls:
             if fn.code.co_qualname == TORCH_COMPILED:
                 raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="disabled")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
+                mark = self.checkpoint()
                 try:
                     return self.torch_call(real, args, kwargs)
                 except Unsupported as error:
-                    if error.kind != "torch-argument":  # an object among the arguments: its Python code can be followed
+                    # An object among the arguments, or a check of values: its Python code can be followed.
+                    if error.kind not in ("torch-argument", "data-dependent-value", "data-dependent-branch"):
                         raise
+                    self.rollback(mark)
         return self.inline(fn, args, kwargs, direct)
 
     def inline(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:

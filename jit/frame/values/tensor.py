@@ -162,8 +162,10 @@ def lower(s, value: Value):
             return plain.value
         return plain.item() if isinstance(plain, np.generic) else plain
     obj = getattr(value, "obj", None)
-    if isinstance(obj, torch.Generator) or is_c_enum(obj):
+    if isinstance(obj, torch.Generator):
         return value.pin(s)
+    if is_c_enum(obj):
+        return int(value.pin(s))
     if isinstance(value, FunctionValue) and (getattr(value.obj, "__module__", None) or "").startswith("torch."):
         return value.pin(s)
     raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
