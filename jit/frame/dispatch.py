@@ -77,7 +77,8 @@ class Settings:
         if not isinstance(call, native().Plan):
             call = native().Unhooked(call)  # a backend's Python is not the program's
         origins = session.tracer.env.origins
-        return call, sources + [origins[name] if origins[name][1].startswith("float") else origins[name][0] for name in binding]
+        integers = [origins[name] if origins[name][1].startswith("float") else origins[name][0] for name in binding]
+        return call, sources + integers
 
     def resume_function(self, fn, resume, compiled):
         """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if ``compiled``."""

@@ -14,8 +14,8 @@ from .base import Value
 from .constant import Constant, DimValue
 
 SYMBOLS = ("+", "-", "*", "/")
-FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10, math.log1p, math.expm1, math.sin, math.cos, math.tan, math.tanh, math.sinh,
-                       math.cosh, math.atan, math.atan2, math.hypot, math.pow, math.fabs, math.copysign, math.radians, math.degrees, math.erf, float])
+FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10, math.log1p, math.expm1, math.sin, math.cos, math.tan, math.tanh,
+                       math.sinh, math.cosh, math.atan, math.atan2, math.hypot, math.pow, math.fabs, math.copysign, math.radians, math.degrees, math.erf, float])
 
 
 class FloatValue(Value):
