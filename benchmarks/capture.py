@@ -76,7 +76,7 @@ def first_difference(ours, theirs, path="output", seen=None):
             return None
         finite = theirs[torch.isfinite(theirs)]
         scale = float(finite.abs().max()) if finite.numel() else 1.0
-        if torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * min(scale, 1.0) + 1e-7, equal_nan=True):
+        if torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale + 1e-7, equal_nan=True):
             return None
         return f"{path} differs by {float((ours - theirs).abs().nan_to_num(float('inf')).max()):.2e} where the largest value is {scale:.2e}"
     if type(ours) is not type(theirs):

@@ -38,7 +38,7 @@ KINDS = {
     "large-constant": Reason("A tensor of more than 64 elements is made from Python numbers.", "make it once outside the compiled function"),
     "tensor-attribute": Reason("An attribute or method of a tensor that shows its memory or how it was made.", _OUTSIDE),
     "autograd": Reason("A change or a question about how gradients are recorded.", "call it outside the compiled function"),
-    "gradient": Reason("The call needs gradients.", "call it under torch.no_grad()"),
+    "gradient": Reason("Gradients are needed through a step for which they cannot be captured.", "do this step outside the compiled function, or call it under torch.no_grad()"),
     # operations of PyTorch
     "unknown-function": Reason("A function of PyTorch that is not known, or is not known with these arguments.", "check the call against the documentation, or " + _OUTSIDE),
     "torch-argument": Reason("A function of PyTorch is given an object that is no tensor, number or container of these.", "give it plain values, or " + _OUTSIDE),

@@ -167,9 +167,10 @@ def _(x):
     return x.requires_grad_().requires_grad  # here
 
 
-@breaks("gradient", lambda: torch.ones(3, requires_grad=True), call=lambda fn, x: torch.enable_grad()(fn)(x), whole=True)
-def _(x):
-    return x * 2  # here
+@breaks("gradient", ones, lambda: torch.ones(4, requires_grad=True), call=lambda fn, *args: torch.enable_grad()(fn)(*args), whole=True)
+def _(x, w):
+    x.mul_(w)
+    return x + 1  # here
 
 
 # -- operations of PyTorch
