@@ -117,6 +117,8 @@ def test_attention(variant):
         "mask_grad": lambda q, k, v: sdpa(q, k, v, q[..., :6] * 0.1), "all_masked": lambda q, k, v: sdpa(q[0], k[0], v[0], mask > 9),
     }[variant]  # fmt: skip
     r = check_grad(fn, q, k, v)
+    if variant == "gqa":
+        assert any(n.attrs.get("target", "").endswith("flash_attention_for_cpu") for n in r.forward.nodes)
     if variant == "plain":
         assert [t.shape for t in extras(r)] == [(2, 4, 5)], "only the row sums are saved"
 

@@ -21,21 +21,21 @@ MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch._fused_sdp_choice's numbers
 def attention(b, node, q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)"""
     carried = mask is not None and node.inputs[3].type.dtype.is_floating_point and mask in b.carries
-    choice = _choice(b, q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, carried)
+    if enable_gqa:
+        k, v = _repeated(b, k, q), _repeated(b, v, q)
+    choice = _choice(q, k, v, mask, dropout_p, is_causal, scale, carried)
     if choice == MATH:
-        if enable_gqa:
-            k, v = _repeated(b, k, q), _repeated(b, v, q)
         return _by_products(b, q, k, v, mask, dropout_p, is_causal, scale)
     return _FUSED[choice](b, q, k, v, mask, dropout_p, is_causal, scale)
 
 
-def _choice(b, q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, mask_carries) -> int:
+def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
     """Which kernel eager takes when gradients are recorded."""
     types = [t.type for t in (q, k, v)]
     device = types[0].device.type
     if device == "cpu":
-        fused = sdpa_is_fused(*types, None if mask is None else mask.type, dropout_p, is_causal, enable_gqa)
-        return FLASH if fused and not enable_gqa and not mask_carries else MATH
+        fused = sdpa_is_fused(*types, None if mask is None else mask.type, dropout_p, is_causal, False)
+        return FLASH if fused and not mask_carries else MATH
     if device != "cuda" or types[0].rank != 4:
         return MATH
 
@@ -46,8 +46,8 @@ def _choice(b, q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, mask_carr
     with torch.enable_grad():
         tensors = [example(n, True) for n in (q, k, v)]
         bias = None if mask is None else example(mask, mask_carries)
-        choice = int(torch._fused_sdp_choice(*tensors, bias, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
-    if choice == FLASH and enable_gqa or choice not in _FUSED:
+        choice = int(torch._fused_sdp_choice(*tensors, bias, dropout_p, is_causal, scale=scale))
+    if choice not in _FUSED:
         return MATH
     if choice == EFFICIENT and mask is not None and (mask_carries or hint(mask.type.shape[-1]) % 8):
         return MATH
