@@ -72,7 +72,7 @@ def texts_of_type_errors(x):
         with a:
             pass
 
-    for call in (lambda: inplace(None), lambda: enter(1), lambda: enter(x), lambda: itertools.count(None), lambda: copy.copy()):
+    for call in (lambda: inplace(None), lambda: enter(1), lambda: enter(x), lambda: itertools.count(None), lambda: copy.copy(), lambda: divmod(abs, 2), lambda: functools.reduce(abs, 3)):
         try:
             call()
         except TypeError as error:
@@ -215,6 +215,24 @@ test_edges = cases.test()
 
 class Plain:
     pass
+
+
+def test_an_exception_that_leaves_the_program_keeps_nothing_alive():
+    log = []
+
+    def numbers():
+        try:
+            yield 1
+        finally:
+            log.append("closed")
+
+    def f(x):
+        for _ in numbers():
+            x.tolist()[7]
+
+    with pytest.raises(IndexError):
+        jit.compile(f, backend="eager")(VECTOR)
+    assert log == ["closed"]
 
 
 def test_division_by_an_integer_that_is_zero_later():

@@ -1,5 +1,6 @@
 """A few hundred random programs in eager and compiled; ``python -m tests.fuzz`` runs any number."""
 
+import os
 import random
 
 import pytest
@@ -26,6 +27,7 @@ def test_programs(first):
     assert not found, "\n\n".join(found)
 
 
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "search", reason="HYPOTHESIS_PROFILE=search looks for new failures")
 def test_new_programs():
     """Other programs on each run; the message names the seed."""
     chosen = random.SystemRandom().sample(range(10**6, 10**9), 10)

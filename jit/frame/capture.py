@@ -136,6 +136,7 @@ class Capture:
             if outcome[0] == "returned":
                 return self.finish_return(outcome[1])
             error, chain = outcome[1:]
+            del outcome
             if isinstance(error, NeedsEager):
                 raise error
             if settings.fullgraph:

@@ -136,7 +136,10 @@ class Frame:
         """Enter the exception handler around ``instr``, or leave the frame."""
         self.set_context(raised.value)
         if instr.handler is None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # else it and this frame, and so the program's objects, keep each other until they are collected
         index, depth, push_lasti = instr.handler
         del self.stack[depth:]
         if push_lasti:

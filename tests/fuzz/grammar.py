@@ -173,7 +173,6 @@ EXPRESSIONS = {
         <tensor>.is_contiguous()
         torch.is_tensor(<any>)
         <str>.startswith('a')
-        jit.is_compiling() and False
         """),
     "str": rules("""
         'a'

@@ -165,7 +165,12 @@ def delattr_(s, args, kwargs):
 def vars_(s, args, kwargs):
     if not args:
         raise Unsupported("vars() without an argument", kind="frame-inspection")
-    return args[0].getattr(s, "__dict__")
+    try:
+        return args[0].getattr(s, "__dict__")
+    except Raised as raised:
+        if not s.is_exception(raised.value, AttributeError):
+            raise
+        raise Raised(s.exception(TypeError("vars() argument must have __dict__ attribute"))) from None
 
 
 @on_call(dir)
@@ -418,6 +423,8 @@ def pow_(s, args, kwargs):
 
 @on_call(divmod)
 def divmod_(s, args, kwargs):
+    if all(type(a) in (Constant, BuiltinValue) for a in args):
+        return s.fold(divmod, args, {})
     return TupleValue([operators.binary(s, "//", *args), operators.binary(s, "%", *args)])
 
 

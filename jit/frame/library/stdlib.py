@@ -308,7 +308,12 @@ def tee(s, args, kwargs):
 
 @on_call(functools.reduce)
 def reduce(s, args, kwargs):
-    it = args[1].iter(s)
+    try:
+        it = args[1].iter(s)
+    except Raised as raised:
+        if not s.is_exception(raised.value, TypeError):
+            raise
+        raise Raised(s.exception(TypeError("reduce() arg 2 must support iteration"))) from None
     total = args[2] if len(args) > 2 else it.next(s)
     if total is None:
         raise Raised(s.exception(TypeError("reduce() of empty iterable with no initial value")))
