@@ -15,6 +15,7 @@ import warnings
 
 import torch
 from _capture_common import Built
+from _compare import import_timm
 
 VOCABULARY = 256
 LARGEST = 120_000_000  # parameters; larger models are not tried
@@ -35,7 +36,7 @@ KINDS = (
     ("width", r"hidden_sizes?$|d_model|n_embd|n_inner|(^|_)dims?($|_)|_dim$|_dims$|intermediate_size|ffn|d_ff|d_kv|_rank$|width|channels|hidden|embed"
               r"|inner|bottleneck_size|filters|mrope_section|_size$"),
 )
-NOT_PASSED = re.compile(r"^(id2label|label2id|architectures|transformers_version|_name_or_path|model_type|stage_names|torch_dtype|dtype)$")
+NOT_PASSED = re.compile(r"^(id2label|label2id|architectures|transformers_version|_name_or_path|stage_names|torch_dtype|dtype)$")
 
 
 def kind_of(name):
@@ -74,17 +75,17 @@ class Shrinker:
             return min(value, 10)
         return value
 
-    def shrink(self, values: dict) -> dict:
-        """A new dict; keys that the constructor works out for itself are left out."""
+    def shrink(self, values: dict, inner=False) -> dict:
+        """A new dict; keys that the constructor works out for itself are left out. ``inner``: of a configuration inside another."""
         depth = next((values[k] for k in ("num_hidden_layers", "num_layers", "n_layer", "n_layers") if isinstance(values.get(k), int)), None)
         stages = {len(v) for k, v in values.items() if isinstance(v, (list, tuple)) and v and all(isinstance(x, int) for x in v) and kind_of(k) in ("layers", "width")}
         small = {}
         for name, value in values.items():
-            if NOT_PASSED.match(name):
+            if NOT_PASSED.match(name) or name == "model_type" and not inner:
                 continue
             kind = kind_of(name)
             if isinstance(value, dict):
-                small[name] = self.shrink(value) if all(isinstance(k, str) for k in value) else value
+                small[name] = self.shrink(value, True) if all(isinstance(k, str) for k in value) else value
             elif isinstance(value, bool) or value is None:
                 small[name] = value
             elif isinstance(value, int):
@@ -108,6 +109,10 @@ class Shrinker:
 @functools.cache
 def table() -> dict[str, tuple]:
     """{architecture: (configuration class, model class)} of the installed transformers; architectures with a class of their own each."""
+    try:
+        import_timm()  # which some models build on
+    except ImportError:
+        pass
     from transformers.models.auto import configuration_auto, modeling_auto
 
     mappings = [modeling_auto.MODEL_MAPPING_NAMES] + [v for k, v in sorted(vars(modeling_auto).items())
@@ -176,14 +181,16 @@ def make_input(name, config):
     if name.endswith("input_ids"):
         return torch.randint(3, min(vocabulary, VOCABULARY) // 2, (BATCH, TOKENS))
     if name in ("attention_mask", "decoder_attention_mask", "encoder_attention_mask"):
-        return torch.ones(BATCH, TOKENS, dtype=torch.long)
+        mask = torch.ones(BATCH, TOKENS, dtype=torch.long)
+        mask[-1, -2:] = 0  # models leave out a mask of ones, but not while they are captured
+        return mask
     if name == "pixel_values":
         return torch.randn(BATCH, *image_shape(config))
     if name in ("pixel_values_videos", "videos"):
         return torch.randn(BATCH, find(config, "num_frames", "frames") or 8, *image_shape(config))
     if name in ("input_features", "audio_features", "input_spectrogram", "spectrogram"):
         bins = find(config, "num_mel_bins", "mel_bins", "input_feat_per_channel", "feature_size", "n_mels", "model_in_dim", "mel_dim", "num_mel_filters", "feature_dim") or 80
-        frames = 2 * (find(config, "max_source_positions", "max_position_embeddings") or 50)
+        frames = 2 * (find(config, "max_source_positions") or 50)
         return torch.randn(BATCH, bins, frames) if find(config, "max_source_positions") else torch.randn(BATCH, 100, bins)
     if name in ("input_values", "audio_values", "waveform"):
         return torch.randn(BATCH, 4000)
@@ -223,7 +230,7 @@ def input_sets(model, config):
     required = [k for k, p in parameters.items() if p.default is p.empty]
     main = getattr(model, "main_input_name", "input_ids")
     main = [main] if main in parameters else []
-    tokens = [k for k in ("input_ids", "attention_mask") if k in parameters]
+    tokens = [k for k in ("input_ids", "attention_mask") if k in parameters and "input_ids" in parameters]
     decoder = [k for k in ("decoder_input_ids",) if k in parameters]
     modal = [k for k in ("pixel_values", "input_values", "input_features", "bbox", "past_values", "past_observed_mask") if k in parameters]
     sets = [values(dict.fromkeys(required + main + decoder + tokens + modal)), values(dict.fromkeys(required + main + decoder + tokens)),
@@ -259,11 +266,11 @@ def image_tokens(error, keywords, config):
         return None
     text = keywords["input_ids"]
     ids = torch.cat([text[:, :4], torch.full((BATCH, each), token), text[:, 4:]], 1)
-    return {**keywords, "input_ids": ids, **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in keywords else {})}
+    return {**keywords, "input_ids": ids, **({"attention_mask": torch.cat([torch.ones_like(ids[:, TOKENS:]), keywords["attention_mask"]], 1)} if "attention_mask" in keywords else {})}
 
 
 def build(name) -> Built:
-    """The first size and inputs that run in eager. Raises the error of the attempt that came furthest."""
+    """The first size and inputs that run in eager. Raises the error of the first attempt."""
     config_class, model_class = classes(name)
     problem = None
     for layers in (True, False):
@@ -290,7 +297,7 @@ def build(name) -> Built:
                             model(*built.args(), **built.kwargs())
                         return built
                     except Exception as error:
-                        problem = error
+                        problem = problem or error
                         keywords = image_tokens(error, keywords, config)
                         if keywords is None:
                             break

@@ -17,6 +17,7 @@ import fnmatch
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -292,11 +293,15 @@ def summary(rows, backends):
         times = sorted(r[b]["first_s"] for r in ran if "first_s" in r.get(b, {}))
         if times:
             print(f"first call, {b}: median {times[len(times) // 2]:.2f} s, longest {times[-1]:.1f} s")
+    def plain(text):
+        """A reason without the names of the objects of one model."""
+        return re.sub(r"\(\S+\)|transformers\.models\.\S+|0x[0-9a-f]+|tensor [ab] \(\d+\)", "..", text)
+
     groups = collections.defaultdict(set)
     for row in ran:
         for b in backends:
             for reason in row.get(b, {}).get("breaks", ()):
-                groups[reason["why"], reason["where"]].add(row["name"])
+                groups[plain(reason["why"]), reason["where"]].add(row["name"])
             for failure in row.get(b, {}).get("failures", ()):
                 groups["fell back: " + failure, ""].add(row["name"])
     if groups:

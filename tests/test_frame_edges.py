@@ -1,6 +1,7 @@
 """Edges of the language that random programs (``python -m tests.fuzz``) found: each runs as in eager, wherever the graph breaks."""
 
 import collections
+import collections.abc
 import copy
 import functools
 import itertools
@@ -126,6 +127,32 @@ def a_generator_is_closed_when_an_exception_leaves_its_loop(x, log):
             fails(x)
     except KeyError:
         log.append("after")
+
+
+class Sequence(collections.abc.Sequence):
+    """Its ``__iter__`` is a generator with an ``except IndexError`` around the yield."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return range(3)[i]
+
+
+@cases([])
+def a_generator_left_where_only_other_exceptions_are_caught(log):
+    def nested():
+        try:
+            try:
+                yield from Sequence()
+            except IndexError:
+                log.append("never")
+        except KeyError:
+            log.append("never")
+        except ValueError:
+            log.append("never")
+
+    return next(iter(Sequence())), any(n == 1 for n in Sequence()), next(nested()), 1 in Sequence()
 
 
 # -- objects ---------------------------------------------------------------------------------------------------------------

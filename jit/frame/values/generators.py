@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import types
 
 from ...errors import Unsupported
@@ -82,10 +83,31 @@ class GeneratorValue(IteratorValue):
             target = instructions[handler[0]]
             if target.op == "CALL_INTRINSIC_1" and target.arg == "STOPITERATION_ERROR":
                 return False
-            if target.op != "CLEANUP_THROW":
+            if target.op == "CLEANUP_THROW":
+                handler = target.handler
+                continue
+            reraise = self.passes_exit(handler[0])
+            if reraise is None:
                 return True
-            handler = target.handler
+            handler = reraise.handler
+            if handler is not None and instructions[handler[0]].op == "COPY":  # what restores the exception before
+                handler = instructions[handler[0]].handler
         return False
+
+    def passes_exit(self, index: int):
+        """The instruction by which a GeneratorExit leaves the handler at ``index``: one that only has clauses for other exceptions, or None."""
+        instructions, namespace = self.frame.instructions, self.frame.globals
+        if instructions[index].op == "PUSH_EXC_INFO":
+            index += 1
+            while instructions[index].op == "LOAD_GLOBAL" and instructions[index + 1].op == "CHECK_EXC_MATCH":
+                name = instructions[index].arg
+                cls = namespace.get(name, getattr(builtins, name, None))
+                if not (isinstance(cls, type) and issubclass(cls, Exception)) or instructions[index + 2].op != "POP_JUMP_IF_FALSE":
+                    return None
+                index = instructions[index + 2].target
+            if instructions[index].op == "RERAISE":
+                return instructions[index]
+        return None
 
     def next(self, s):
         return self.resume(s, Constant(None))
