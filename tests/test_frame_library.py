@@ -2,6 +2,8 @@
 
 import collections
 import copy
+import functools
+import importlib.metadata
 import re
 import typing
 
@@ -94,6 +96,16 @@ def type_expressions(x):
         typing.List[int, str]
     except TypeError as error:
         return outputs, forms, typing.List[T][int], Box[int]().get(x), typing.Optional[int] is typing.Optional[int], str(error)
+
+
+@functools.cache
+def version_of(name, part=0):
+    return int(importlib.metadata.version(name).split(".")[part])
+
+
+@cases()
+def cached_questions_to_the_system(x):
+    return x + version_of("torch") + version_of("torch", part=1)
 
 
 test_library = cases.test()

@@ -339,11 +339,27 @@ def lru_cache_call(s, cached, args, kwargs):
             raise Unsupported(f"{real.__qualname__} has effects, which happen when its cache has no entry", "call it outside the compiled function", kind="c-call")
         return value
     except Unsupported as error:
+        if error.kind in ("c-call", "c-method", "instantiate") and len(s.effects) == mark[1]:
+            return lru_cache_fold(s, real, args, kwargs, mark, error)
         if error.kind != "logging" or kwargs or not returns_none(real.__wrapped__):
             raise
         s.rollback(mark)
         s.effect(real, args)
         return NONE
+
+
+def lru_cache_fold(s, real, args, kwargs, mark, error):
+    """What a cached function that asks the system (which packages are there, say) gives for constants: it asks once."""
+    s.rollback(mark)
+    if not all(isinstance(a, Constant) for a in (*args, *kwargs.values())):
+        raise error
+    try:
+        result = real(*[a.const(s) for a in args], **{k: a.const(s) for k, a in kwargs.items()})
+    except Exception:
+        raise error from None
+    if not isinstance(result, (bool, int, float, str, type(None))):
+        raise error
+    return Constant(result)
 
 
 def returns_none(fn) -> bool:
