@@ -1,6 +1,7 @@
 """The library: copies of objects, regular expressions, type expressions, operators of torch.library. Each program is captured whole."""
 
 import collections
+import collections.abc
 import copy
 import functools
 import importlib.metadata
@@ -98,6 +99,12 @@ def type_expressions(x):
         return outputs, forms, typing.List[T][int], Box[int]().get(x), typing.Optional[int] is typing.Optional[int], str(error)
 
 
+@cases()
+def generic_classes(x):
+    made = collections.abc.Callable[[int], str], collections.abc.Sequence[int], list[int], collections.OrderedDict[str, int]
+    return len(made), [m.__origin__ for m in made], x + 1
+
+
 @functools.cache
 def version_of(name, part=0):
     return int(importlib.metadata.version(name).split(".")[part])
@@ -161,3 +168,55 @@ def test_a_dict_with_its_own_subscript():
         assert torch.equal(compiled(x, "relu")[0], x.tanh())
     finally:
         ACTIVATIONS["relu"] = torch.nn.ReLU
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.save_for_backward(x)
+        ctx.n = n
+        return x * 2 + n
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2, None
+
+
+class Split(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x.exp(), x - 1
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output[0])
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return a * ctx.saved_tensors[0] + b
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+
+def test_autograd_functions():
+    def program(x):
+        a, b = Split.apply(Doubled.apply(x, 3))
+        return a, b + 1
+
+    def same(x):
+        y = Same.apply(x)
+        return y + 1, y is x
+
+    whole, any_ = (jit.compile(program, backend="eager", fullgraph=f) for f in (True, False))
+    x = torch.arange(3.0)
+    for _ in range(2):
+        torch.testing.assert_close(whole(x), program(x))
+        assert jit.compile(same, backend="eager")(x)[1] == same(x)[1]
+        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        sum(t.sum() for t in any_(ours)).backward()
+        sum(t.sum() for t in program(theirs)).backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import types
 import typing
 
@@ -30,7 +31,7 @@ def subscript(s, args, kwargs):
     return known(s, made)
 
 
-@new_value(types.GenericAlias, types.UnionType)
+@new_value(types.GenericAlias, types.UnionType, type(collections.abc.Callable[[], None]))
 def known(s, made):
     """A type expression is immutable, and so may be the one that was made while capturing."""
     return s.wrap(made, Const(made, repr(made)))

@@ -410,6 +410,10 @@ class ClassValue(ObjectValue):
     def getitem(self, s, key):
         if isinstance(key, Value) and key.is_const():
             return s.fold(lambda k: self.obj[k], [key], {})
+        if self.obj.__module__ == "collections.abc" and hasattr(self.obj, "__class_getitem__"):
+            from ..library.type_expressions import subscript
+
+            return subscript(s, [self, key], {})
         return super().getitem(s, key)
 
     def iter(self, s):
