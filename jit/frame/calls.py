@@ -9,6 +9,7 @@ import types
 import torch
 
 from ..errors import Unsupported
+from ..runtime import native
 from . import tables
 from .values.base import Raised, Value
 from .values.constant import Constant
@@ -40,6 +41,7 @@ class Calls:
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
             if fn.code.co_qualname == TORCH_COMPILED:
+                native().quiet_code(fn.code)  # it puts a frame hook of its own in place
                 raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="disabled")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
                 mark = self.checkpoint()
