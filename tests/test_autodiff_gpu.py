@@ -73,10 +73,18 @@ def test_dropout_draws_as_eager():
 
 
 LAYERS = {
-    "mlp": (lambda x, w, c, u: F.linear(F.gelu(F.linear(x, w, c)), u), (4, 33, 64), (128, 64), (128,), (64, 128)), "layer_norm": (lambda x, w, c: F.layer_norm(x, (512,), w, c), (200, 512), (512,), (512,)), "rms_norm": (lambda x, w: F.rms_norm(x, (512,), w), (200, 512), (512,)),
-    "softmax": (lambda x: x.softmax(-1), (100, 1000)), "log_softmax": (lambda x: x.log_softmax(0), (100, 70)), "group_norm": (lambda x, w, c: F.group_norm(x, 4, w, c), (2, 16, 9, 9), (16,), (16,)), "batch_norm": (lambda x, w, c: F.batch_norm(x, None, None, w, c, training=True), (4, 16, 9, 9), (16,), (16,)),
-    "conv": (lambda x, w, c: F.relu(F.conv2d(x, w, c, padding=1)), (2, 8, 12, 12), (16, 8, 3, 3), (16,)), "max_pool": (lambda x: F.max_pool2d(x, 2), (2, 8, 12, 12)), "embedding": (lambda x: F.embedding(torch.arange(60, device="cuda").view(3, 20) % 7, x), (7, 64)), "cumsum": (lambda x: x.cumsum(1), (5, 300)),
-    "cross_entropy": (lambda x: F.cross_entropy(x, torch.arange(64, device="cuda") % 1000), (64, 1000)), "gather": (lambda x: x.gather(1, x.argsort(1)), (5, 30)), "topk": (lambda x: x.topk(3).values, (5, 30)), "replay": (lambda x: x.logcumsumexp(1), (5, 30)), "silu_mul": (lambda x, y: F.silu(x) * y, (33, 77), (33, 77)),
+    "mlp": (lambda x, w, c, u: F.linear(F.gelu(F.linear(x, w, c)), u), (4, 33, 64), (128, 64), (128,), (64, 128)),
+    "layer_norm": (lambda x, w, c: F.layer_norm(x, (512,), w, c), (200, 512), (512,), (512,)),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (512,), w), (200, 512), (512,)),
+    "softmax": (lambda x: x.softmax(-1), (100, 1000)), "log_softmax": (lambda x: x.log_softmax(0), (100, 70)),
+    "group_norm": (lambda x, w, c: F.group_norm(x, 4, w, c), (2, 16, 9, 9), (16,), (16,)),
+    "batch_norm": (lambda x, w, c: F.batch_norm(x, None, None, w, c, training=True), (4, 16, 9, 9), (16,), (16,)),
+    "conv": (lambda x, w, c: F.relu(F.conv2d(x, w, c, padding=1)), (2, 8, 12, 12), (16, 8, 3, 3), (16,)),
+    "max_pool": (lambda x: F.max_pool2d(x, 2), (2, 8, 12, 12)),
+    "embedding": (lambda x: F.embedding(torch.arange(60, device="cuda").view(3, 20) % 7, x), (7, 64)), "cumsum": (lambda x: x.cumsum(1), (5, 300)),
+    "cross_entropy": (lambda x: F.cross_entropy(x, torch.arange(64, device="cuda") % 1000), (64, 1000)),
+    "gather": (lambda x: x.gather(1, x.argsort(1)), (5, 30)), "topk": (lambda x: x.topk(3).values, (5, 30)),
+    "replay": (lambda x: x.logcumsumexp(1), (5, 30)), "silu_mul": (lambda x, y: F.silu(x) * y, (33, 77), (33, 77)),
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Gradients of graphs: reverse mode to a joint graph (``reverse``), and its division into a forward and a backward (``partition``).
 
 Rules are tables by prim and by library operator: ``vjps_*`` and ``rules``. A library operator without a rule is run again in the backward
-with PyTorch's autograd on (``replay``). Differentiate a graph as it was traced, before ``optimize``.
+with PyTorch's autograd on (``replay``). Differentiate a graph before ``without_gradients`` takes out what it says about them.
 """
 
 from __future__ import annotations

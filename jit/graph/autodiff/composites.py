@@ -1,7 +1,8 @@
 """Gradients of whole composites, where those of their prims would be undefined, or take more passes over the data.
 
-A composite marks the node that is its result with ``Builder.marked(node, name)``. The rule ``fn(b, node, g)`` gives pairs (node, gradient) for the values that the
-composite was computed from, or NotImplemented when the nodes behind ``node`` are not those that it knows (a pass may have changed them); the prims' own rules hold then.
+A composite marks the node that is its result with ``Builder.marked(node, name)``. The rule ``fn(b, node, g)`` gives pairs (node, gradient) for the values that
+the composite was computed from, or NotImplemented when the nodes behind ``node`` are not those that it knows (a pass may have changed them);
+the prims' own rules hold then.
 """
 
 from __future__ import annotations
