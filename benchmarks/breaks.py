@@ -14,8 +14,8 @@ import time
 
 import _harness as harness
 import torch
-from _compare import difference, table
-from call_overhead import microseconds
+from _compare import table
+from call_overhead import measured, plain
 
 
 def no_break(x):
@@ -114,31 +114,8 @@ def main():
     names = harness.start(args)
     before = least(PURE, 200)
     print(flush=True)
-    saved, lines, failed = [], [], False
-    with torch.no_grad():
-        x = torch.rand(8, device=args.device)
-        for title, program in CASES.items():
-            reference, programs, errors = program(x), {}, {}
-            for name in names:
-                try:
-                    candidate = harness.wrap(name, program)
-                    if max(difference(candidate(x), reference)[1] for _ in range(3)) > 1e-4:
-                        raise ValueError("differs from eager")
-                    programs[name] = candidate
-                except Exception as error:
-                    errors[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:80]
-                    failed |= name.startswith("jit")
-            times = microseconds(programs, (x,), args.device, args.seconds)
-            saved.append({"call": title, **times, **errors})
-            line = [title]
-            for name in names:
-                if name in errors:
-                    line.append(errors[name])
-                elif name == "eager" or "eager" not in times:
-                    line.append(f"{times[name]:.2f}")
-                else:
-                    line.append(f"{times[name]:.2f}  {times['eager'] / times[name]:5.2f}x")
-            lines.append(line)
+    x = torch.rand(8, device=args.device)
+    saved, lines, failed = measured([(title, program, (x,), plain, False) for title, program in CASES.items()], names, args)
     print("microseconds per call, and speed over eager")
     print(table(["", *names], lines))
 

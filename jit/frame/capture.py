@@ -68,25 +68,6 @@ def refuse_modes():
         raise NeedsEager(f"{name} is active, which sees every operation", "compile without it", kind="torch-mode")
 
 
-def eager_target(fn):
-    """A function of the bound locals that calls ``fn`` as the program did."""
-    code = fn.__code__
-    n_pos, n_kwonly = code.co_argcount, code.co_kwonlyargcount
-    has_varargs, has_varkw = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    if not (n_kwonly or has_varargs or has_varkw):
-        return fn
-    names = code.co_varnames[n_pos: n_pos + n_kwonly]
-
-    def target(*values):
-        kwonly = dict(zip(names, values[n_pos: n_pos + n_kwonly]))
-        rest = values[n_pos + n_kwonly:]
-        varargs = rest[0] if has_varargs else ()
-        varkw = rest[-1] if has_varkw else {}
-        return fn(*values[:n_pos], *varargs, **kwonly, **varkw)
-
-    return target
-
-
 class Capture:
     """One attempt at one frame.
 

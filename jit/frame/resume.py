@@ -111,8 +111,13 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
     unbound = set(decoded.names) - set(names) - set(cells)
     out += _relocated(decoded.instructions, kept, moved, unbound)
 
+    return _resume(code, out, names, cells, params)
+
+
+def _resume(code, instructions, names, cells, params) -> Resume:
+    """The Resume of ``code`` with these instructions, whose parameters are ``names``."""
     flags = code.co_flags & _KEPT_FLAGS | (_encode.CO_NESTED if cells else 0)
-    new = _encode.encode(out, name=code.co_name, filename=code.co_filename, varnames=names, freevars=cells,
+    new = _encode.encode(instructions, name=code.co_name, filename=code.co_filename, varnames=names, freevars=cells,
                          argcount=len(names), flags=flags, qualname=code.co_qualname, first_line=code.co_firstlineno)
     return Resume(new, tuple(params), cells)
 
@@ -158,10 +163,7 @@ def make_generator(code, index: int, locals_: list, stack_depth: int, null_mask=
     out.append(Instr("JUMP", target=moved[index], **place))
     unbound = set(decoded.names) - set(names) - set(cells)
     out += _relocated(decoded.instructions, kept, moved, unbound)
-    flags = code.co_flags & _KEPT_FLAGS | (_encode.CO_NESTED if cells else 0)
-    new = _encode.encode(out, name=code.co_name, filename=code.co_filename, varnames=names, freevars=cells,
-                         argcount=len(names), flags=flags, qualname=code.co_qualname, first_line=code.co_firstlineno)
-    return Resume(new, tuple(params), cells)
+    return _resume(code, out, names, cells, params)
 
 
 def make_prefix(code, index: int, locals_: list, null_mask=()) -> types.CodeType:
