@@ -97,6 +97,22 @@ def in_place_on_intermediates(x, y):
     return z, z.relu_()
 
 
+@program((3, 4), (3, 4))
+def in_place_through_views(x, y):
+    z = x * 2
+    z.mul_(y)
+    z[0].add_(x[1])
+    z[:, 1] = y[:, 0] * 3
+    w = z.view(-1)
+    w[2:5].zero_()
+    return z, w
+
+
+@program((4,), frozen=(0,))
+def transforms(x):
+    return torch.func.jacrev(lambda v: v**2)(x), torch.func.grad(lambda v: v.sin().sum())(x), torch.func.hessian(lambda v: (v**3).sum())(x)
+
+
 @program((3, 4))
 def integers_and_masks(x):
     i = x.argmax(1)

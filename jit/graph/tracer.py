@@ -577,6 +577,15 @@ class Tracer:
                 node = replay(b, node, (step,))
         return node
 
+    def _own_memory(self, outputs):
+        """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their gradients to it."""
+        shown = {h.base for h in outputs if h.chain}
+        for h in outputs:
+            base = h.base
+            if not h.chain and base.input is None and base in shown and root_of(base.node) is not base.node:
+                self.set(base, "node", self.builder.clone(base.node, base.type.strides))
+                self.set(base, "version", _next_version())
+
     def finish(self, outputs, differentiated: bool = False) -> Graph:
         """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on.
 
@@ -584,6 +593,8 @@ class Tracer:
         """
         b = self.builder
         b.loc = None
+        if differentiated:
+            self._own_memory(outputs)
         results: list[Output] = []
         owner: dict[Node, Base] = {}
         for h in outputs:
