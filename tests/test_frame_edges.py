@@ -309,3 +309,13 @@ def test_graphs_of_nothing_but_an_integer():
     c = jit.compile(f, backend="eager")
     for n in (1, 2, 3):
         assert torch.equal(c(n), f(n))
+
+
+def test_arguments_that_torch_refuses():
+    def f(x, how):
+        try:
+            return abs(x > 0) if how else x[:1.5]
+        except (TypeError, NotImplementedError) as error:
+            return type(error), str(error)
+
+    sequence(lambda: f, [(VECTOR, True), (VECTOR, False)])

@@ -67,7 +67,9 @@ def neg(b, self):
 
 @pointwise("abs", "absolute")
 def abs_(b, self):
-    return NotImplemented if self.dtype is torch.bool else b.abs(self)
+    if self.dtype is torch.bool:
+        raise RuntimeError("abs is not implemented for bool tensors")
+    return b.abs(self)
 
 
 @op("positive", alias=True)

@@ -87,6 +87,8 @@ def split_index(t, x: TensorHandle, index):
             dim += 1
         elif isinstance(v, slice):
             start, stop, step = (_as_int(e) for e in (v.start, v.stop, v.step))
+            if any(isinstance(e, float) for e in (start, stop, step)):
+                raise TypeError("slice indices must be integers or None or have an __index__ method")
             size = node.shape[dim]
             first, length = slice_bounds(start, stop, 1 if step is None else step, size)
             if not (same_ints((first, length), (0, size)) and step in (None, 1)) or len(items) == 1:
