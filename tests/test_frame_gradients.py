@@ -409,3 +409,13 @@ def test_random_numbers_are_not_drawn_again():
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x, retain_graph=True)[0], want)
     with pytest.raises(NotImplementedError, match="differentiated again"):
         torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_without_a_gradient(backend):
+    def fn(x, w, b):
+        return (*torch.native_layer_norm(x, (4,), w, b, 1e-5), *torch.linalg.lu(x @ x.T), torch.rand_like(x))
+
+    compiled = jit.compile(fn, backend=backend)
+    arguments = leaves(((4, 4), (4,), (4,)), ())
+    assert [r.requires_grad for r in compiled(*arguments)] == [r.requires_grad for r in fn(*arguments)]

@@ -34,7 +34,7 @@ class Settings:
 
     Attributes:
         backend: ``fn(graph, example_inputs, gradient) -> callable``: tensors (graph inputs, then symbolic ints) to a tuple of tensors; ``gradient``
-            is None or the ``jit.graph.tracer.Gradient`` that its results have to carry.
+            is None or the ``jit.graph.recording.Gradient`` that its results have to carry.
         fullgraph, dynamic: as in ``jit.compile``.
         on_capture: called with each Captured, for ``jit.explain``.
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.

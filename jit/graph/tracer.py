@@ -6,7 +6,6 @@ into handles. In-place forms, ``out=`` and views are dealt with here and in ``ha
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import math
@@ -20,6 +19,7 @@ from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
+from jit.graph.recording import Gradient, Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op
 from jit.graph.sym_float import SymFloat, plain
 
@@ -27,41 +27,7 @@ RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 
 
-# Operations whose results have no gradient although they take tensors that do (PyTorch: output_differentiability False).
-NOT_DIFFERENTIABLE = frozenset(("rand_like", "randn_like", "randint_like", "nextafter_", "multinomial"))
-
-
-class Recording:
-    """What autograd would record of one operation: whether it does (``enabled``), and the nodes that ``carry`` a gradient into it."""
-
-    def __init__(self, enabled: bool, carry: set):
-        self.enabled, self.carry = enabled, carry
-
-    def reaches(self, node: Node) -> bool:
-        """Whether a gradient of ``node`` leads to one of the carrying nodes."""
-        oldest, seen, stack = min(n.id for n in self.carry), set(), [node]
-        while stack:
-            n = stack.pop()
-            if n in self.carry:
-                return True
-            if n.id > oldest and n.op != "detach" and n not in seen:
-                seen.add(n)
-                stack.extend(n.inputs)
-        return False
-
-
-_NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
-
-
-@dataclasses.dataclass(frozen=True)
-class Gradient:
-    """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results ``views`` are views of
-    inputs or of other results; autograd takes their gradient there."""
-
-    wrt: tuple
-    tangents: tuple
-    views: tuple = ()
 
 
 class Tracer:
@@ -259,7 +225,7 @@ class Tracer:
             result = self._whole(name, args, kwargs, result, first) or result
         if entry.pointwise and result.op != "aten_call":
             result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
-        return self.wrap(result, handles, entry.alias, start, name not in NOT_DIFFERENTIABLE)
+        return self.wrap(result, handles, entry.alias, start, name)
 
     def _entry(self, name: str, args, kwargs):
         """The op's entry, or None where it is left to the library: arithmetic on complex numbers is."""
@@ -339,7 +305,7 @@ class Tracer:
         result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, only)
         if overload is None:
             result = aten.as_python(name, result)
-        return self.wrap(result, handles, False, 0, name not in NOT_DIFFERENTIABLE)
+        return self.wrap(result, handles, False, 0, name)
 
     def _foreach_inplace(self, name, args, kwargs):
         """``_foreach_add_`` and its kin: every tensor of a list is changed."""
@@ -448,16 +414,20 @@ class Tracer:
     def _records_grad(self, handles) -> bool:
         return self.grad_enabled and any(h.requires_grad for h in handles)
 
-    def wrap(self, result, handles, alias: bool, start: int, differentiable: bool = True):
-        """Handles for the nodes of a result, with the same Python structure. ``differentiable``: whether eager gives the op's results a gradient."""
+    def wrap(self, result, handles, alias: bool, start: int, name: str = ""):
+        """Handles for the nodes of a result, with the same Python structure. ``name``: of the op, which says whose results have no gradient."""
         carries = {h.node for h in handles if h.requires_grad}
-        grad = Recording(self.grad_enabled and differentiable, carries) if carries else None
+
+        def wrapped(node, index=0):
+            grad = Recording(self.grad_enabled and result_is_differentiable(name, index), carries) if carries else None
+            return self._wrap_node(node, handles, alias, grad, start)
+
         if isinstance(result, Node):
-            return self._wrap_node(result, handles, alias, grad, start)
+            return wrapped(result)
         if isinstance(result, NamedResult):
-            return NamedResult(result.cls, result.fields, [self._wrap_node(r, handles, alias, grad, start) for r in result])
+            return NamedResult(result.cls, result.fields, [wrapped(r, i) for i, r in enumerate(result)])
         if isinstance(result, (tuple, list)):
-            return type(result)([self._wrap_node(r, handles, alias, grad, start) if isinstance(r, Node) else r for r in result])
+            return type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
         return result
 
     def _wrap_node(self, node: Node, handles, alias: bool, grad: Recording | None, start: int) -> TensorHandle:
