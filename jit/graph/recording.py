@@ -47,9 +47,6 @@ class Recording:
         return False
 
 
-_NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill"])
-
-
 @dataclasses.dataclass(frozen=True)
 class Gradient:
     """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results ``views`` are views of

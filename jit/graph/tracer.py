@@ -27,6 +27,7 @@ RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 
 
+_NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
 
