@@ -104,7 +104,8 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     with logs.timed("autodiff"):
         halves = partition(differentiate(graph, gradient.wrt, gradient.tangents))
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
-    whole = narrowed(halves.backward, ())
+    several = len(gradient.tangents) > 1
+    whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
     forward, backward = _schedule(halves.forward, unaligned), _schedule(halves.backward, saved_unaligned)
     origins = symbol_origins(halves.forward)
     n_outputs = sum(o.mutates is None for o in graph.outputs)
@@ -119,7 +120,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         # A graph that draws random numbers would draw others when it is run again.
         second=None if forward.int_symbols or any(n.impure for n in graph.nodes) else _eager_gradient(graph, gradient),
         depends=_depends(halves),
-        narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if len(gradient.tangents) > 1 else None,
+        narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
     if not torch.is_grad_enabled():  # the program switches it on by itself
