@@ -98,6 +98,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
 
     from .graph.autodiff import differentiate, partition
     from .graph.autodiff.narrow import narrowed
+    from .graph.passes.gradients import without_gates
     from .graph.printing import symbol_origins
     from .runtime.plan import GradSpec, load_differentiable
 
@@ -106,6 +107,8 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
+    depends = _depends(halves)
+    without_gates(halves.backward)
     forward, backward = _schedule(halves.forward, unaligned), _schedule(halves.backward, saved_unaligned)
     origins = symbol_origins(halves.forward)
     n_outputs = sum(o.mutates is None for o in graph.outputs)
@@ -118,8 +121,8 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
         views=_views(forward.plan, n_outputs, gradient.views),
         # A graph that draws random numbers would draw others when it is run again.
-        second=None if forward.int_symbols or any(n.impure for n in graph.nodes) else _eager_gradient(graph, gradient),
-        depends=_depends(halves),
+        second=None if forward.int_symbols or any(n.impure or n.attrs.get("second", "") is None for n in graph.nodes) else _eager_gradient(graph, gradient),
+        depends=depends,
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
@@ -158,18 +161,23 @@ def _narrow(backward, first: int, int_symbols, unaligned):
     """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of ``backward`` from ``first`` on."""
     from .graph.autodiff.narrow import narrowed
     from .graph.passes import optimize
+    from .graph.passes.gradients import without_gates
+
+    gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give something for zeros
 
     def narrow(present):
         try:
             with logs.timed("a backward for some results"):
-                graph = optimize(narrowed(backward, [first + k for k, given in enumerate(present) if not given]))
+                graph = optimize(without_gates(narrowed(backward, [first + k for k, given in enumerate(present) if not given])))
                 compiled = _schedule(graph, unaligned)
         except Exception as e:
-            if config.strict:
+            if config.strict or gated:
                 raise
             warnings.warn(f"jit: the backward for some of the results failed to compile ({type(e).__name__}: {e}); the one for all is used, with zeros", stacklevel=2)
             return None
         # One that needs fewer sizes would be called with too many: the whole backward serves.
+        if gated and tuple(compiled.int_symbols) != tuple(int_symbols):
+            raise NotImplementedError("jit: a backward of torch.autograd.Function with symbolic sizes, for some of the results")
         return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
 
     return narrow

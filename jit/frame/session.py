@@ -48,6 +48,7 @@ class Session(Calls):
         self.touched: dict[Value, bool] = {}  # real objects that the program has changed
         self.class_written: dict[tuple, Value] = {}
         self.grad_mode = torch.is_grad_enabled()
+        self.grad_switches = 0  # how often the program has set or asked for it
         self.autocast: dict = {}  # what the program has set of its state; see library.autocast_state
         self.frames: list = []
         self.steps = 0
@@ -402,6 +403,7 @@ class Session(Calls):
         return own[0] if own else value  # a list that is given back is the very list
 
     def set_grad_enabled(self, enabled: bool):
+        self.grad_switches += 1
         if enabled != self.grad_mode:
             self.set_field(self, "grad_mode", enabled)
             self.tracer.set_grad_enabled(enabled)

@@ -56,6 +56,7 @@ def _no_rule(types, attrs, dtype):
 prim("input", "source", lambda n, a: n.name)(_no_rule)
 prim("scalar", "source", lambda n, a: f"torch.tensor({literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
 prim("float_scalar", "source", lambda n, a: f"torch.tensor({words(n)}, {_factory(n)})")(_no_rule)
+prim("tangent", "source", lambda n, a: n.name)(_no_rule)
 prim("full", "source", lambda n, a: f"torch.full({_size_list(n.shape)}, {literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
 prim("iota", "source", lambda n, a: f"torch.arange({literal(n.attrs['length'])}, {_factory(n)}) * {literal(n.attrs['step'])} + {literal(n.attrs['start'])}")(_no_rule)
 
@@ -177,6 +178,15 @@ def _reinterpret(types, attrs, dtype):
 def _custom_gradient(types, attrs, dtype):
     """``y, x0, d0, x1, d1, ...``: the value of y, whose gradient with respect to each x is ``d``, summed where x was broadcast, and nothing else."""
     return types[0]
+
+
+@prim("gate", "copy", lambda n, a: a[0])
+def _gate(types, attrs, dtype):
+    """``x, *tangents``: x, in a backward where one of these tangents is given; nothing where none is. See ``autodiff.narrow``."""
+    return types[0]
+
+
+prim("autograd_function", "other", lambda n, a: n.name)(_no_rule)  # see ``functions``
 
 
 @prim("clone", "copy", lambda n, a: f"{a[0]}.clone()")

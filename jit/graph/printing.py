@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jit.graph.dims import Dim, free_symbols
+from jit.graph.functions import computed, parts
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.prims import NUMBER_OPERAND, infer, literal, words
 from jit.graph.registry import PRIMS
@@ -31,6 +32,26 @@ class _CustomGradient(torch.autograd.Function):
         return None, *[v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in ((g * d).sum_to_size(shape), None)]
 
 _custom_gradient = _CustomGradient.apply
+'''
+
+
+FUNCTION = '''\
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, backward, n, *tensors):
+        results = tuple([t.clone() for t in tensors[:n]])
+        ctx.backward = backward
+        ctx.save_for_backward(*results)
+        return results
+
+    @staticmethod
+    def backward(ctx, *tangents):
+        results = ctx.saved_tensors
+        return None, None, *[None] * len(results), *ctx.backward(*results, *tangents)
+
+class _FunctionOnce(_Function):
+    backward = staticmethod(torch.autograd.function.once_differentiable(_Function.backward))
 '''
 
 
@@ -92,10 +113,12 @@ def to_python(graph: Graph) -> str:
     if any(n.op == "float_scalar" for n in graph.nodes):
         imports.append("from jit.graph.sym_float import from_words")
     helpers = HELPERS + (CUSTOM_GRADIENT if any(n.op == "custom_gradient" for n in graph.nodes) else "")
+    helpers += FUNCTION if any(n.op == "autograd_function" for n in graph.nodes) else ""
     lines = ["import torch", *imports, "", helpers, f"def graph({', '.join([*(n.name for n in graph.inputs), *unbound_symbols(graph)])}):"]
     for name, text in symbol_bindings(graph).items():
         lines.append(f"    {name} = {text}")
     loc = None
+    late: set = set()  # what is computed in the backward of a function
     for node in graph.nodes:
         if node.op == "input":
             lines.append(f"    # {node.name}: {node.type}")
@@ -103,6 +126,12 @@ def to_python(graph: Graph) -> str:
         if node.loc is not None and node.loc != loc:
             loc = node.loc
             lines.append(f"    # {loc}")
+        if node.op == "autograd_function":
+            lines += ["    " + line for line in function_text(graph, node)]
+            continue
+        if node.op == "tangent" or any(i in late for i in node.inputs):
+            late.add(node)
+            continue
         lines.append(f"    {node.name} = {expression(node)}  # {node.type}")
     returned = []
     for i, o in enumerate(graph.outputs):
@@ -117,6 +146,19 @@ def to_python(graph: Graph) -> str:
         lines.append(f"    {target.name}.copy_({f'w{k}' if len(writes) > 1 else node.name})")
     lines.append(f"    return ({', '.join(returned)}{',' if len(returned) == 1 else ''})")
     return "\n".join(lines) + "\n"
+
+
+def function_text(graph: Graph, call: Node) -> list[str]:
+    """Lines that define the backward of an ``autograd_function`` and call it. All of the backward is in it, also what does not depend on a tangent:
+    it may depend on the results, whose gradients of gradients go through the function itself."""
+    results, arguments, tangents, gradients = parts(call)
+    lines = [f"def _backward_{call.id}({', '.join(n.name for n in (*results, *tangents))}):"]
+    for n in computed([g for g in gradients if g is not None], tangents[0].id):
+        if n.op != "tangent":
+            lines += ["    " + line for line in function_text(graph, n)] if n.op == "autograd_function" else [f"    {n.name} = {expression(n)}"]
+    lines.append(f"    return [{', '.join('None' if g is None else f'{g.name}.sum_to_size({x.name}.shape)' for g, x in zip(gradients, arguments))}]")
+    lines.append(f"{call.name} = _Function{'Once' if call.attrs['second'] == 'once' else ''}.apply(_backward_{call.id}, {len(results)}, {', '.join(n.name for n in (*results, *arguments))})")
+    return lines
 
 
 def unbound_symbols(graph: Graph) -> list[str]:

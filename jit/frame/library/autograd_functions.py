@@ -1,52 +1,197 @@
-"""``torch.autograd.Function`` where no gradient is recorded: its ``forward``, inlined, with a context that only keeps what it is given."""
+"""``torch.autograd.Function``: its forward, inlined, and where gradients are recorded its backward too, which becomes part of the graph of gradients."""
 
 from __future__ import annotations
 
+import inspect
+
 import torch
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ...errors import Unsupported
+from ...graph.functions import FunctionTrace
 from ..tables import on_function
+from ..values.base import Raised, Value
+from ..values.constant import Constant
+from ..values.containers import ListValue, TupleValue
+from ..values.functions import CellValue
+from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
 
-
-class Context:
-    """What ``forward`` and ``setup_context`` do to their ``ctx``, without a backward that would look at it."""
-
-    def __init__(self, n):
-        self.needs_input_grad = (False,) * n
-
-    def save_for_backward(self, *tensors):
-        self.saved_tensors = tensors
-
-    def save_for_forward(self, *tensors):
-        pass
-
-    def mark_non_differentiable(self, *tensors):
-        pass
-
-    def set_materialize_grads(self, value):
-        pass
+APPLY = torch.autograd.Function.apply.__func__
+_ONCE = once_differentiable(lambda ctx: None).__code__
 
 
-def _forward_with_context(cls, *args):
-    return cls.forward(Context(len(args)), *args)
+class Context(FunctionCtx):
+    """What ``forward``, ``setup_context`` and ``backward`` see as ``ctx``."""
+
+    def __init__(self, needs_input_grad):
+        self.needs_input_grad = needs_input_grad
+
+    @property
+    def saved_tensors(self):
+        return self.__dict__.get("to_save", ())
 
 
-def _forward_then_context(cls, *args):
+def _forward_with_context(cls, ctx, *args):
+    return cls.forward(ctx, *args)
+
+
+def _forward_then_context(cls, ctx, *args):
     output = cls.forward(*args)
-    cls.setup_context(Context(len(args)), args, output)
+    cls.setup_context(ctx, args, output)
     return output
 
 
-@on_function(torch.autograd.Function.apply.__func__)
+def _break(why) -> Unsupported:
+    return Unsupported(f"an autograd.Function {why}", kind="autograd")
+
+
+@on_function(APPLY)
 def apply(s, args, kwargs):
     cls, *given = args
-    if kwargs or any(isinstance(v, TensorValue) and v.handle(s).requires_grad for v in given) and s.grad_mode:
-        return s.inline(s.wrap_raw(torch.autograd.Function.apply.__func__), args, kwargs)
     known = cls.const(s)
-    later = known.setup_context is not torch.autograd.Function.setup_context
-    result = s.inline(s.wrap_raw(_forward_then_context if later else _forward_with_context), args, {})
-    outputs = [result] if isinstance(result, TensorValue) else result.items_list(s)
-    if any(o is v for o in outputs for v in given if isinstance(v, TensorValue)):
-        raise Unsupported("an autograd.Function that returns one of its inputs", kind="c-call")  # which is a new tensor there
-    return result
+    separate = known.setup_context is not torch.autograd.Function.setup_context
+    if separate:
+        given = _with_defaults(s, known.forward, given, kwargs)
+    elif kwargs:
+        raise _break("called with keyword arguments")
+    tensors = [v for v in given if isinstance(v, TensorValue)]
+    needs = [isinstance(v, TensorValue) and v.handle(s).requires_grad for v in given]
+    recorded = s.tracer.grad_enabled and any(needs)
+    ctx = s.wrap_class(Context).call(s, [TupleValue([Constant(n) for n in needs])], {})
+    enabled, recording = s.grad_mode, s.tracer.grad_enabled
+    s.set_grad_enabled(False)
+    s.tracer.set_grad_enabled(False)
+    try:
+        result = s.inline(s.wrap_raw(_forward_then_context if separate else _forward_with_context), [cls, ctx, *given], {})
+    finally:
+        s.set_grad_enabled(enabled)
+        s.tracer.set_grad_enabled(recording)
+    several = isinstance(result, TupleValue)
+    outputs = list(result.items_list(s)) if several else [result]
+    if _field(s, ctx, "dirty_tensors"):
+        raise _break("that changes its arguments in place")
+    if not recorded:  # an argument that is returned is a new tensor there
+        made = [s.torch_call(torch.Tensor.detach, [o], {}) if any(o is v for v in tensors) else o for o in outputs]
+        return result if made == outputs else TupleValue(made, result.cls) if several else made[0]
+    made = _recorded(s, known, cls, ctx, given, needs, outputs)
+    return TupleValue(made, result.cls) if several else made[0]
+
+
+def _with_defaults(s, forward, given, kwargs) -> list:
+    """The positional arguments of ``forward``, with its defaults, as ``apply`` binds them for functions with a ``setup_context``."""
+    try:
+        bound = inspect.signature(forward).bind(*given, **kwargs)
+    except TypeError as error:
+        raise Raised(s.exception(error)) from None
+    if len(bound.args) == len(given) and not bound.kwargs and all(p.default is p.empty for p in bound.signature.parameters.values()):
+        return given
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise _break("whose forward has keyword-only parameters")
+    return [v if isinstance(v, Value) else s.from_python(v) for v in bound.args]
+
+
+def _field(s, ctx: ObjectValue, name: str) -> list:
+    """The elements of a tuple that a method of the context has kept, if any."""
+    value = ctx.attrs.get(name)
+    return list(value.items_list(s)) if isinstance(value, (TupleValue, ListValue)) else []
+
+
+def _recorded(s, known, cls, ctx, given, needs, outputs) -> list:
+    """The results with a gradient: the backward is traced, and hung on them."""
+    constant = _field(s, ctx, "non_differentiable")
+    places = [k for k, o in enumerate(outputs) if isinstance(o, TensorValue) and not any(o is c for c in constant)
+              and (o.handle(s).dtype.is_floating_point or o.handle(s).dtype.is_complex)]
+    kept = ctx.attrs.get("materialize_grads")
+    if kept is not None and not kept.truth(s) and len(places) > 1:
+        raise _break("of several results whose gradients may be None")
+    if any(isinstance(v, TensorValue) and any(o is v for k, o in enumerate(outputs) if k not in places) for v in given):
+        raise _break("that returns one of its inputs without a gradient")
+    if not places:
+        return outputs
+    arguments = [v for v, n in zip(given, needs) if n]
+    trace = FunctionTrace(s.tracer, [v.handle(s) for v in arguments], [outputs[k].handle(s) for k in places])
+    saved = _field(s, ctx, "to_save")
+    for place, v in enumerate(saved):
+        if not isinstance(v, TensorValue) and not (v.is_const() and v.const(s) is None):
+            raise _break("that saves something else than tensors for its backward")
+        index = next((i for i, k in enumerate(places) if outputs[k] is v and not any(v is a for a in given)), None)
+        if index is not None:
+            saved[place] = s.tensor_of(trace.saved_result(index))
+    s.set_entry(ctx.attrs, "to_save", TupleValue(saved))
+    tangents = [s.tensor_of(trace.tangents[places.index(k)]) if k in places else _no_gradient(s, o, kept) for k, o in enumerate(outputs)]
+    gradients, second = _backward(s, known, cls, ctx, given, tangents)
+    if len(gradients) > len(given) and all(_is_none(s, g) for g in gradients[len(given):]):
+        del gradients[len(given):]
+    if len(gradients) != len(given):
+        raise _break("whose backward gives another number of gradients than forward takes arguments")
+    found = []
+    for v, n, g in zip(given, needs, gradients):
+        none = _is_none(s, g)
+        if not none and not isinstance(g, TensorValue) or not none and not isinstance(v, TensorValue):
+            raise _break("whose backward gives a gradient for something else than a tensor")
+        if n:
+            found.append(None if none else g.handle(s))
+    made = dict(zip(places, trace.finish(found, second)))
+    return [s.tensor_of(made[k]) if k in made else _without_gradient(s, o) for k, o in enumerate(outputs)]
+
+
+def _is_none(s, value) -> bool:
+    return value.is_const() and value.const(s) is None
+
+
+def _without_gradient(s, output):
+    return output.detached(s) if isinstance(output, TensorValue) else output
+
+
+def _no_gradient(s, output, kept):
+    """What the backward gets for a result without a gradient."""
+    if not isinstance(output, TensorValue) or kept is not None and not kept.truth(s):
+        return Constant(None)
+    return s.torch_call(torch.zeros_like, [output], {})
+
+
+def _backward(s, known, cls, ctx, given, tangents):
+    """-> the gradients that the backward gives, and how it can be differentiated (see ``graph.functions``). What it does besides computing them is refused: it is done when the backward runs."""
+    method = "vjp" if known.vjp is not torch.autograd.Function.vjp else "backward"
+    if method == "vjp" and known.backward is not torch.autograd.Function.backward:
+        raise _break("with a backward and a vjp")
+    code = getattr(getattr(known, method), "__code__", None)
+    before = _reachable([ctx, cls, *given])
+    done, undone = len(s.effects), len(s.undo)
+    calls = s.grad_switches
+    enabled, s.grad_mode = s.grad_mode, False  # what the program is told; the graph keeps gradients of gradients
+    try:
+        result = cls.getattr(s, method).call(s, [ctx, *tangents], {})
+    except Raised as raised:
+        raise _break(f"whose backward raises {raised.value.cls.__name__}") from None
+    finally:
+        s.grad_mode = enabled
+        s.tracer.set_grad_enabled(enabled)
+    if any(e[0] is not torch._C._set_grad_enabled for e in s.effects[done:]):
+        raise _break("whose backward has side effects")
+    if any(id(holder) in before for holder, *_ in s.undo[undone:] if not (isinstance(holder, (TensorValue, CellValue)) or holder is ctx.attrs)):
+        raise _break("whose backward changes objects that were there before")
+    second = "once" if code is _ONCE else "traced" if s.grad_switches == calls else None
+    return (list(result.items_list(s)) if isinstance(result, TupleValue) else [result]), second
+
+
+def _reachable(values) -> set:
+    """Identities of the values, and of the Python containers in them, that can be got at from some values."""
+    seen: set = set()
+    stack = list(values)
+    while stack:
+        v = stack.pop()
+        if id(v) in seen:
+            continue
+        if isinstance(v, Value):
+            stack.extend(vars(v).values())
+        elif isinstance(v, dict):
+            stack.extend(v.values())
+        elif isinstance(v, (list, tuple)):
+            stack.extend(v)
+        else:
+            continue
+        seen.add(id(v))
+    return seen

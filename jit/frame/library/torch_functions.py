@@ -25,6 +25,7 @@ def set_grad_enabled(s, args, kwargs):
 
 @on_call(torch.is_grad_enabled)
 def is_grad_enabled(s, args, kwargs):
+    s.grad_switches += 1
     return Constant(s.grad_mode)
 
 

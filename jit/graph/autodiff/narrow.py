@@ -72,6 +72,8 @@ class _Narrow:
         zeros = [i in self.zero for i in n.inputs]
         if not any(zeros) or n.impure:
             return False
+        if n.op == "gate":
+            return zeros[0] or all(zeros[1:])
         if n.op in ("mul", "constant_pad", "where", "cat", "add", "sub"):
             if n.op == "mul":
                 return True

@@ -9,6 +9,7 @@ from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, VJPS, GradBuilder, is_differentiable, resolved
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import structurally_equal
+from jit.graph.functions import computed, parts
 from jit.graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
 from jit.graph.prims import POINTWISE, VIEWS
 
@@ -87,6 +88,8 @@ class _Reverse:
         self.found: dict = {}      # node -> its gradient's contributions, in the order of discovery
         self.slices: dict = {}     # node -> [(dim, start, length, gradient)] of slices of it
         self.touched: set = set()  # nodes whose gradient is defined, be it zero
+        self.functions: list = []  # nodes that bring their own backward, which runs wherever a tangent reaches them
+        self.reached: set = set()  # nodes that a tangent reaches without a gradient of theirs being defined
 
     def run(self) -> Joint:
         self.copy_primals()
@@ -101,9 +104,13 @@ class _Reverse:
             t = b.node("input", (), {"index": len(inputs) + len(tangent_inputs)}, tangent_type(value.type))
             tangent_inputs.append(t)
             self.add(value, t)
+        self.tangent_inputs, self.functions = tangent_inputs, [n for n in primal_nodes if n.op == "autograd_function" and n in self.carries]
+        self.reach = self.reach_of(self.functions, primal_nodes, primal_outputs) if len(tangent_inputs) > 1 else {}
         for node in reversed(primal_nodes):
             if node in self.carries and node in self.touched:
                 self.visit(node)
+            elif node in self.reached:
+                self.pass_on(node)
         b.loc = None
         outputs, grads, taken = list(primal_outputs), [], {}
         for position in self.wrt:
@@ -123,16 +130,21 @@ class _Reverse:
 
     def depends(self, inputs, primal_nodes, primal_outputs) -> tuple:
         """For each input of ``wrt``, which tangents its gradient depends on."""
-        reached = {n: 0 for n in primal_nodes}  # node -> bits of the inputs that reach it
-        for k, position in enumerate(self.wrt):
-            reached[inputs[position]] = 1 << k
+        found = self.reach_of([inputs[position] for position in self.wrt], primal_nodes, primal_outputs)
+        return tuple(found[inputs[position]] for position in self.wrt)
+
+    def reach_of(self, sources, primal_nodes, primal_outputs) -> dict:
+        """For each of the nodes ``sources``, the positions of the tangents that reach it."""
+        bits = {n: 0 for n in primal_nodes}  # node -> which sources it is computed from
+        for k, n in enumerate(sources):
+            bits[n] |= 1 << k
         for n in primal_nodes:
             if n in self.carries:
                 for i in n.inputs:
                     if i in self.carries:
-                        reached[n] |= reached[i]
-        ends = [reached[primal_outputs[p].node] for p in self.tangents]
-        return tuple(tuple(t for t, bits in enumerate(ends) if bits >> k & 1) for k in range(len(self.wrt)))
+                        bits[n] |= bits[i]
+        ends = [bits[primal_outputs[p].node] for p in self.tangents]
+        return {n: tuple(t for t, end in enumerate(ends) if end >> k & 1) for k, n in enumerate(sources)}
 
     def copy_primals(self):
         """The primal graph in the new one, with the forms that training needs."""
@@ -223,7 +235,7 @@ class _Reverse:
         b.loc = node.loc
         if isinstance(node.type, tuple):
             given = tuple(self.gradient(b.result(node, i)) if t is not None and (node, i) in b._results else None for i, t in enumerate(node.type))
-            self.visit_call(node, given)
+            (self.visit_function if node.op == "autograd_function" else self.visit_call)(node, given)
             return
         if node.op == "input":
             return
@@ -278,6 +290,33 @@ class _Reverse:
                 value = b.sum_to(value, i.type.shape)
             self.add(i, value)
 
+    def pass_on(self, node: Node):
+        """Eager's graph is walked behind a node without a gradient too: functions with a backward of their own run there, on zeros."""
+        if node.op == "autograd_function":
+            self.visit_function(node, (None,) * len(node.type))
+        else:
+            self.reached.update(i for i in node.inputs if i in self.carries)
+
+    def visit_function(self, node: Node, given):
+        """A function with a backward of its own: the backward, on the gradients that were found, and zeros for others."""
+        b = self.b
+        results, arguments, tangents, gradients = parts(node)
+        values = {}
+        for t, g in zip(tangents, given):
+            g = b.zeros(t.type) if g is None else g
+            values[t] = g if same_ints(g.type.strides, t.type.strides) else b.clone(g, t.type.strides)
+        substituted(b, gradients, values)
+        gates = self.reach.get(node, ())
+        for x, g in zip(arguments, gradients):
+            if g is None:
+                if x in self.carries:
+                    self.reached.add(x)
+                continue
+            g = values.get(g, g)
+            if 0 < len(gates) < len(self.tangent_inputs):
+                g = b.node("gate", (g, *(self.tangent_inputs[t] for t in gates)), {}, g.type)
+            self.add(x, b.sum_to(g, x.type.shape))
+
     def visit_call(self, node: Node, given):
         """A library call: its own rule, or a replay."""
         from jit.graph.autodiff.replay import replay
@@ -323,6 +362,15 @@ def _position(start):
     from jit.graph.dims import hint
 
     return hint(start)
+
+
+def substituted(b, nodes, values: dict):
+    """Build ``nodes`` (some None) again with other nodes in place of the keys of ``values``, to which what is made is added."""
+    for n in computed([n for n in nodes if n is not None], min(n.id for n in values)):
+        if n not in values and any(i in values for i in n.inputs):
+            values[n] = made = b.node(n.op, tuple(values.get(i, i) for i in n.inputs), n.attrs, n.type)
+            if n.op == "getitem":
+                b.note_result(made)
 
 
 def arguments(template, inputs) -> tuple:
