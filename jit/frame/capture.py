@@ -185,12 +185,13 @@ class Capture:
         return e
 
     def effects(self):
-        """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first, and likewise of autocast."""
+        """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first, and likewise of autocast; then
+        the real generators are put where they have come to."""
         s = self.session
         kept = [e for e in s.effects if e[0] is not torch._C._set_grad_enabled]
         if s.grad_mode != torch.is_grad_enabled():
             kept.append((torch._C._set_grad_enabled, [Constant(s.grad_mode)]))
-        return reduced(s, kept)
+        return reduced(s, kept) + [g.settle() for g in s.real_generators if g.moved]
 
     def finish_return(self, value) -> Captured:
         e = self.emitter()

@@ -31,12 +31,12 @@ class CanonicalCode:
             the first RESUME).
     """
 
-    __slots__ = ("_code", "instructions", "names", "body", "_offsets", "_depths", "_live", "__weakref__")
+    __slots__ = ("_code", "instructions", "names", "body", "_offsets", "_depths", "_live", "_handled", "__weakref__")
 
     def __init__(self, code, instructions, names, body, offsets):
         self._code = weakref.ref(code)
         self.instructions, self.names, self.body, self._offsets = instructions, names, body, offsets
-        self._depths = self._live = None
+        self._depths = self._live = self._handled = None
 
     @property
     def code(self):
@@ -68,6 +68,12 @@ class CanonicalCode:
         """Whether a call in it may look into the frame: it names ``locals``, ``eval`` ..., or calls ``super()``."""
         called = {i.arg for i in self.instructions if i.op in ("LOAD_GLOBAL", "LOAD_NAME")}
         return not called.isdisjoint(_READS_LOCALS) or ("super" in called and "__class__" in self.names)
+
+    def handled_slots(self, index: int) -> frozenset:
+        """Stack slots before instruction ``index`` where PUSH_EXC_INFO has left the exception that was handled before."""
+        if self._handled is None:
+            self._handled = handled_slots(self.instructions, self.stack_depths)
+        return self._handled[index]
 
     def live_locals(self, index: int) -> frozenset:
         """Variables (locals, own cells and free variables) whose value before instruction ``index`` may still be used.
@@ -345,6 +351,31 @@ def stack_depths(instructions) -> list:
             depth += pushes - pops
             i += 1
     return depths
+
+
+def handled_slots(instructions, depths) -> list:
+    """Per instruction, the stack slots that PUSH_EXC_INFO has filled and POP_EXCEPT has not emptied, by following every path."""
+    found: list = [None] * len(instructions)
+    work = [(0, frozenset())]
+    while work:
+        i, slots = work.pop()
+        while found[i] is None:
+            found[i] = slots
+            instr = instructions[i]
+            flow = OPS[instr.op].flow
+            if instr.handler is not None:
+                target, base, _ = instr.handler
+                work.append((target, frozenset(k for k in slots if k < base)))
+            if instr.op == "PUSH_EXC_INFO":
+                slots |= {depths[i] - 1}
+            elif instr.op == "POP_EXCEPT":
+                slots -= {max(slots, default=-1)}
+            if instr.target is not None:
+                work.append((instr.target, slots))
+            if flow in (STOP, JUMP):
+                break
+            i += 1
+    return found
 
 
 def max_stack(instructions, depths) -> int:

@@ -207,6 +207,8 @@ class Emitter:
             self.load_attr("__dict__")
         elif kind == "iterator_state":
             self.call_with(lambda: self.load_source(source.base), src.state_of)
+        elif kind == "generator_state":
+            self.call_with(lambda: self.load_source(source.base), native().generator_state)
         elif kind == "type":
             self.call_with(lambda: self.load_source(source.base), type)
         elif kind == "function":

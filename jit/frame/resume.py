@@ -122,50 +122,6 @@ def _resume(code, instructions, names, cells, params) -> Resume:
     return Resume(new, tuple(params), cells)
 
 
-def make_generator(code, index: int, locals_: list, stack_depth: int, null_mask=(), suspended: bool = True) -> Resume:
-    """The code of a generator function that continues ``code``, a generator's, from canonical instruction ``index``.
-
-    With ``suspended``, ``index`` follows a yield and ``stack_depth`` leaves the sent value out. The new generator has to be started
-    with one ``next``, which gives None; it then stands at a yield under the same exception handlers, so that what is sent or
-    thrown goes where the original's would. Parameters are as in ``make_resume``.
-    """
-    decoded = decode(code)
-    cells = code.co_cellvars + code.co_freevars
-    nulls = [bool(n) for n in null_mask] + [False] * (stack_depth - len(null_mask))
-    slots = [i for i in range(stack_depth) if not nulls[i]]
-    params = [("local", n) for n in locals_] + [("stack", i) for i in slots]
-    names = list(locals_) + [f"{STACK_PREFIX}{i}" for i in slots]
-    where = decoded.instructions[index]
-    place = dict(line=where.line, positions=where.positions)
-    out = [Instr("COPY_FREE_VARS", len(cells), **place)] if cells else []
-    out += [Instr("RETURN_GENERATOR", **place), Instr("POP_TOP", **place), Instr("RESUME", 0, **place)]
-    for i in range(stack_depth):
-        if nulls[i]:
-            out.append(Instr("PUSH_NULL", **place))
-        else:
-            out.append(Instr("LOAD_FAST", f"{STACK_PREFIX}{i}", **place))
-    kept = _reachable(decoded.instructions, index)
-    handlers = []
-    if suspended:
-        before = decoded.instructions[index - 1]
-        out += [Instr("LOAD_CONST", None, **place), Instr("YIELD_VALUE", before.arg, **place)]
-        handlers.append((len(out) - 1, before.handler))
-        if where.op == "RESUME":  # says whether the generator delegates to another one
-            out.append(Instr("RESUME", where.arg, **place))
-            handlers.append((len(out) - 1, where.handler))
-        for _, handler in handlers:
-            if handler is not None and handler[0] not in kept:
-                kept = sorted({*kept, *_reachable(decoded.instructions, handler[0])})
-    moved = {old: len(out) + 1 + k for k, old in enumerate(kept)}
-    for at, handler in handlers:
-        old = out[at]
-        out[at] = Instr(old.op, old.arg, old.offset, old.line, old.positions, None, handler and (moved[handler[0]], *handler[1:]))
-    out.append(Instr("JUMP", target=moved[index], **place))
-    unbound = set(decoded.names) - set(names) - set(cells)
-    out += _relocated(decoded.instructions, kept, moved, unbound)
-    return _resume(code, out, names, cells, params)
-
-
 def make_prefix(code, index: int, locals_: list, null_mask=()) -> types.CodeType:
     """Code with the signature of ``code`` that stops when it first gets to canonical instruction ``index``.
 

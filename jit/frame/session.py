@@ -54,12 +54,13 @@ class Session(Calls):
         self.steps = 0
         self.current_exception: list = []
         self.generators: list = []  # that were made while capturing
+        self.real_generators: list = []  # that came in and were read
         self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
 
     def close(self):
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
         for held in (self.by_object, self.by_source, self.templates, self.keep, self.inputs, self.tensors, self.undo, self.effects,
-                     self.globals_written, self.class_written, self.touched, self.frames, self.current_exception, self.generators):
+                     self.globals_written, self.class_written, self.touched, self.frames, self.current_exception, self.generators, self.real_generators):
             held.clear()
         vars(self.tracer).clear()  # its handles refer to it
         self.tracer = None

@@ -170,6 +170,17 @@ class IteratorState(_Derived):
         return f"state({self.of})"
 
 
+@dataclasses.dataclass(frozen=True)
+class GeneratorState(_Derived):
+    """``native().generator_state(of)``: code, globals, position, handled exception, variables and stack of a suspended generator."""
+
+    def step(self):
+        return ("generator_state", None)
+
+    def __str__(self):
+        return f"state({self.of})"
+
+
 def state_of(iterator) -> tuple:
     """The arguments and the position that ``iterator.__reduce__`` gives."""
     reduced = iterator.__reduce__()
@@ -250,7 +261,7 @@ def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument, an attribute, an
     item, or what a cell holds."""
     while source is not None and source.base is not None:
-        if not isinstance(source, (DictAttr, Item, CellContents, ClosureCell, InstanceDict, GetAttr)):
+        if not isinstance(source, (DictAttr, Item, CellContents, ClosureCell, InstanceDict, GetAttr, GeneratorState)):
             return False
         source = source.base
     return isinstance(source, (Local, Const))

@@ -12,6 +12,8 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
     ("cell",)               a cell's contents                     ("closure", i)         a function's i-th cell
     ("function", field)     field: code, defaults, kwdefaults, dict (None when unset)
     ("grad",)               tensor.grad                           ("wrapped",)           a dispatcher's original function
+    ("iterator_state",)     what an iterator of a builtin type reduces to, as one tuple
+    ("generator_state",)    ``native().generator_state(object)``
 
 An accessor that cannot be reached makes the check on it fail. Checks are ``(accessor index, kind, payload[, description])``::
 
@@ -158,6 +160,8 @@ def path(accessors, index: int) -> str:
         "function": f"{base}.__{value}__",
         "grad": f"{base}.grad",
         "wrapped": f"{base}.__wrapped__",
+        "iterator_state": f"state({base})",
+        "generator_state": f"state({base})",
     }
     return forms[kind]
 

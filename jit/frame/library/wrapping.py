@@ -9,10 +9,12 @@ import types
 import torch
 
 from ...errors import Unsupported
+from ...runtime import native
 from .. import source as src
 from ..tables import new_value, wrapper
 from ..values.containers import DequeValue, DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
+from ..values.generators import GeneratorValue
 from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, ZipIterator
 from ..values.objects import ModuleObject
 from ..values.tensor import TensorValue
@@ -85,6 +87,11 @@ def wrap_mapping_proxy(s, obj, source):
 @wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(), set(), "a", "\u00e9", b"")), type(reversed([])))
 def wrap_iterator(s, obj, source):
     return RealIterator(obj, source)
+
+
+@wrapper(types.GeneratorType)
+def wrap_generator(s, obj, source):
+    return GeneratorValue(obj=obj, source=source) if native().KNOWS_GENERATORS else s.opaque(obj, source)
 
 
 @wrapper(zip, map, filter, enumerate)

@@ -9,6 +9,7 @@ from ..executor import NULL, op
 from ..values.base import Raised
 from ..values.containers import DictValue, ListValue, TupleValue
 from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
+from ..values.generators import no_stop_iteration
 from ..values.objects import ObjectValue
 
 
@@ -91,10 +92,7 @@ def make_function(f, i):
 @op("CALL_INTRINSIC_1")
 def call_intrinsic_1(f, i):
     if i.arg == "STOPITERATION_ERROR":
-        error = f.pop()
-        if f.s.is_exception(error, StopIteration):
-            error = f.s.exception(RuntimeError("generator raised StopIteration"))
-        f.push(error)
+        f.push(no_stop_iteration(f.s, f.fn.code, f.pop()))
     elif i.arg == "IMPORT_STAR":
         raise Unsupported("import * in a function", kind="import")
     else:

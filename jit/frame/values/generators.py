@@ -1,55 +1,134 @@
-"""Generators: a suspended frame that is executed further on each ``next`` or ``send``."""
+"""Generators: a suspended frame that is executed further on each ``next`` or ``send``.
+
+One made while capturing is such a frame. A real one that comes in is read (``native().generator_state``): its code and position are guarded, its
+variables and stack slots are sources like any other. Either kind is written when the region ends: the real generator is put
+where the captured code left it, and a new one is made from its own code and put there.
+"""
 
 from __future__ import annotations
 
 import builtins
+import inspect
 import types
 
 from ...errors import Unsupported
-from ..decode import decode
-from ..resume import make_generator
+from ...runtime import native
+from .. import source as src
+from ..decode import VERSION, decode
 from .base import Raised, Value
 from .constant import Constant
 from .containers import TupleValue
-from .functions import CellValue
+from .functions import CellValue, FunctionValue
 from .iterators import IteratorValue
 
 
 class GeneratorValue(IteratorValue):
-    """A generator made while capturing. A break while it is running cannot be undone past its last step."""
+    """A generator. A break while it is running cannot be undone past its last step.
+
+    Attributes:
+        frame: the suspended frame; None of a real one that is not read yet, or has finished.
+        state: "created", "suspended", "running" or "done".
+        moved: a real one that is not where it was.
+    """
 
     py = types.GeneratorType
 
-    def __init__(self, frame):
-        self.frame, self.state = frame, "created"
+    def __init__(self, frame=None, obj=None, source=None):
+        self.frame, self.obj, self.source = frame, obj, source
+        self.state = "created"
+        self.moved, self.kept = False, {}
         self.result: Value = Constant(None)
 
-    def resume(self, s, value, error=None):
-        """Run to the next yield; None when it returns."""
-        from ..executor import Returned, Yielded
+    def load(self, s):
+        """Read a real generator, once."""
+        if self.obj is None or self.frame is not None or self.state == "done":
+            return
+        from ..executor import NULL, Frame
+        from ..opcodes.exceptions import Previous
 
+        self.pytype(s)
+        try:
+            found = native().generator_state(self.obj)
+        except ValueError as error:
+            raise Unsupported(f"{self.describe()}: {error}", kind="iterator-escapes") from None
+        source = None if self.source is None else src.GeneratorState(self.source)
+
+        def item(i):
+            return None if source is None else src.Item(source, i)
+
+        if found is None:
+            s.guards.add(source, "is", None)
+            self.state = "done"
+            return
+        code, namespace, position, handled, *slots = found
+        s.guards.add(item(0), "is", code)
+        s.guards.add(item(1), "is", namespace)
+        s.guards.add(item(2), "eq", position)
+        decoded = decode(code)
+        at = decoded.index_at(position)
+        if decoded.instructions[at].op not in ("YIELD_VALUE", "RETURN_GENERATOR"):
+            raise Unsupported(f"{self.describe()} is suspended in an unknown way", kind="iterator-escapes")
+        if handled is None:
+            s.guards.add(item(3), "is", None)
+        values = []
+        for i, obj in enumerate(slots, 4):
+            if obj is native().EMPTY_SLOT:
+                s.guards.add(item(i), "is", obj)
+            is_cell = type(obj) is types.CellType and i - 4 < len(decoded.names)
+            values.append(NULL if obj is native().EMPTY_SLOT else s.wrap_cell(obj, item(i)) if is_cell else s.wrap(obj, item(i)))
+        variables = dict(zip(decoded.names, values))
+        cells = {n: v for n, v in variables.items() if isinstance(v, CellValue)}
+        fn = FunctionValue(code=code, globals=namespace, closure=tuple(cells[n] for n in code.co_freevars), qualname=self.obj.__qualname__)
+        frame = Frame(s, fn, {n: v for n, v in variables.items() if v is not NULL and n not in cells})
+        frame.cells, frame.stack = cells, values[len(decoded.names):]
+        frame.pc = at
+        current = None if handled is None else s.wrap(handled, item(3))
+        for slot in sorted(decoded.handled_slots(at), reverse=True):
+            frame.stack[slot] = Previous(frame.stack[slot], current)
+            current = frame.stack[slot].error
+        self.kept = dict(frame.locals)
+        self.state = "created"
+        if decoded.instructions[at].op == "YIELD_VALUE":
+            self.state = "suspended"
+            frame.pc += 1
+            frame.stack.append(Constant(None))
+        self.frame = frame
+        s.real_generators.append(self)
+
+    def resume(self, s, value, error=None):
+        """Run to the next yield; None when it returns. ``error``: an exception that is raised at the yield where it stands."""
+        from ..executor import Returned, Yielded
+        from ..opcodes.exceptions import Previous
+
+        self.load(s)
         frame = self.frame
         if self.state == "running":
             raise Raised(s.exception(ValueError("generator already executing")))
         if self.state == "done":
             if error is not None:
                 raise Raised(error)
+            s.set_field(self, "result", Constant(None))
             return None
         s.set_field(frame, "stack", list(frame.stack))
         s.set_field(frame, "locals", dict(frame.locals))
         s.set_field(frame, "cells", dict(frame.cells))
         s.set_field(frame, "pc", frame.pc)
+        s.set_field(self, "moved", True)
         first = self.state == "created"
         s.set_field(self, "state", "running")
-        s.frames.append(frame)
         depth = len(s.current_exception)
+        s.current_exception += [v.handled for v in frame.stack if isinstance(v, Previous)]
         try:
+            if error is not None and not first:
+                yielded = self.throw_into_delegate(s, error)
+                if yielded is not None:
+                    self.state = "suspended"
+                    return yielded
+            s.frames.append(frame)
             if error is not None:
                 if first:
                     self.state = "done"
                     raise Raised(error)
-                frame.pop()
-                frame.pc = frame.unwind(frame.instructions[frame.pc - 1], Raised(error))
             elif not first:
                 frame.pop()
                 frame.push(value)
@@ -64,14 +143,48 @@ class GeneratorValue(IteratorValue):
             return None
         except Raised as raised:
             self.state = "done"
-            if s.is_exception(raised.value, StopIteration):
-                cause = s.exception(RuntimeError("generator raised StopIteration"))
-                raise Raised(cause) from None
-            raise
+            error = no_stop_iteration(s, frame.fn.code, raised.value)
+            if error is raised.value:
+                raise
+            raise Raised(error) from None
         finally:
             if s.frames and s.frames[-1] is frame:
                 s.frames.pop()
             del s.current_exception[depth:]
+
+    def delegate(self):
+        """What a ``yield from`` is waiting for where it is suspended, or None."""
+        after = self.frame.instructions[self.frame.pc]
+        return self.frame.stack[-2] if after.op == "RESUME" and after.arg & 3 >= 2 else None
+
+    def throw_into_delegate(self, s, error):
+        """An exception thrown in at a yield: offered to what a ``yield from`` waits for, as CPython's ``_gen_throw`` does, and else put where the
+        frame's loop handles it. Gives what the delegate yields, or None: the frame goes on."""
+        frame = self.frame
+        yielding = frame.instructions[frame.pc - 1]
+        receiver = self.delegate()
+        if receiver is not None:
+            try:
+                if s.is_exception(error, GeneratorExit):
+                    close_delegate(s, receiver)
+                else:
+                    value = throw_into(s, receiver, error)
+                    if value is not None:
+                        return value
+            except Raised as raised:
+                error = raised.value
+                if VERSION < (3, 12) and s.is_exception(error, StopIteration):  # later versions do this by CLEANUP_THROW
+                    frame.pop()
+                    frame.push(error.getattr(s, "value"))
+                    frame.pc = frame.instructions[frame.pc - 2].target
+                    return None
+        frame.pop()
+        s.frames.append(frame)
+        try:
+            frame.pc = frame.unwind(yielding, Raised(error))
+        finally:
+            s.frames.pop()
+        return None
 
     def left_inside_block(self) -> bool:
         """Whether it is suspended inside a ``try`` or ``with`` block, which runs on when Python lets go of the generator."""
@@ -115,41 +228,87 @@ class GeneratorValue(IteratorValue):
     def getattr(self, s, name):
         if name in ("send", "throw", "close", "__next__", "__iter__"):
             return GeneratorMethod(self, name)
+        self.load(s)
+        if name == "gi_running":
+            return Constant(self.state == "running")
+        if name == "gi_suspended":
+            return Constant(self.state == "suspended")
+        if name == "gi_yieldfrom":
+            return self.state == "suspended" and self.delegate() or Constant(None)
+        if name == "gi_frame" and self.state == "done":
+            return Constant(None)
+        if self.frame is not None and name in ("gi_code", "__name__", "__qualname__"):
+            if name == "gi_code":
+                return Constant(self.frame.fn.code)
+            return self.frame.fn.getattr(s, name) if self.obj is None else Constant(getattr(self.obj, name))
         return super().getattr(s, name)
 
-    def emit(self, e):
-        """A real generator that stands where this one does."""
+    def hash_key(self, s):
+        if self.obj is None:
+            return super().hash_key(s)
+        s.guards.add(self.source, "is", self.obj)
+        return self.obj
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def arguments(self) -> list[Value]:
+        """What ``native().set_generator_state`` takes after the generator. The slots are the variables in the interpreter's order, then the stack;
+        locals that the rest does not read are left out, unless a real generator has held them all along."""
         from ..executor import NULL
         from ..opcodes.exceptions import Previous
 
-        frame = self.frame
+        frame, empty = self.frame, Literal(native().EMPTY_SLOT)
+        decoded, suspended = decode(frame.fn.code), self.state == "suspended"
+        live = set(decoded.live_locals(frame.pc if suspended else decoded.body))
+        handler = frame.instructions[frame.pc - 1].handler if suspended else None
+        if handler is not None:
+            live |= decoded.live_locals(handler[0])
+        slots, handled = [], Constant(None)
+        for name in decoded.names:
+            value = frame.locals.get(name)
+            if name in frame.fn.code.co_cellvars and name not in frame.cells and not suspended:  # the setup has not run yet
+                frame.cells[name] = CellValue() if value is None else CellValue(value)
+            if name in frame.cells:
+                value = frame.cells[name]
+            elif value is not None and name not in live and self.kept.get(name) is not value:
+                value = None
+            slots.append(empty if value is None else value)
+        for value in frame.stack[:-1] if suspended else []:
+            if isinstance(value, Previous):
+                value, handled = handled, value.handled
+            slots.append(empty if value is NULL else value)
+        position = frame.instructions[frame.pc - 1].offset if suspended else self.start()
+        return [Constant(position), handled, TupleValue(slots), Constant(suspended)]
+
+    def start(self) -> int:
+        """The offset at which it has not started yet."""
+        return next(i.offset for i in self.frame.instructions if i.op == "RETURN_GENERATOR")
+
+    def settle(self):
+        """The effect (function, arguments) that puts a real generator where the captured code has left it."""
+        if self.state == "done":
+            empty = Literal(native().EMPTY_SLOT)
+            return _finish, [self, Constant(self.start()), TupleValue([empty] * len(self.frame.code.names))]
+        return native().set_generator_state, [self, *self.arguments()]
+
+    def rebuild(self, e):
+        """A real generator that stands where this one does."""
         if self.state == "done":
             e.call_const(_finished_generator, [])
             return
         if self.state == "running":
             raise Unsupported("a generator that is running leaves the captured region", kind="iterator-escapes")
-        code, index, suspended = frame.fn.code, frame.pc, self.state == "suspended"
-        decoded = decode(code)
-        if not suspended:
-            index = decoded.body
-        stack = frame.stack[:-1] if suspended else []
-        if any(isinstance(v, Previous) for v in stack):
-            raise Unsupported("a generator inside an exception handler leaves the captured region", kind="iterator-escapes")
-        live = decoded.live_locals(index)
-        cells = code.co_cellvars + code.co_freevars
-        if not suspended:  # the setup has not run yet
-            for name in code.co_cellvars:
-                if name not in frame.cells:
-                    value = frame.locals.get(name)
-                    frame.cells[name] = CellValue() if value is None else CellValue(value)
-        names = [n for n in frame.locals if n in live and n not in cells]
-        resume = make_generator(code, index, names, len(stack), [v is NULL for v in stack], suspended)
-        arguments = [frame.locals[what] if kind == "local" else stack[what] for kind, what in resume.params]
-        e.call_const(_generator, [Literal(resume.code), Literal(frame.globals), TupleValue([frame.cells[n] for n in resume.freevars]),
-                                  TupleValue(arguments), Literal(suspended)])
+        if not native().KNOWS_GENERATORS:
+            raise Unsupported("a generator leaves the captured region, and this interpreter's frames are not known", kind="iterator-escapes")
+        fn = self.frame.fn
+        name = fn.attrs.get("__name__") or Constant(fn.obj.__name__ if fn.obj is not None else fn.code.co_name)
+        e.call_const(_new_generator, [Literal(fn.code), Literal(fn.globals), name, Constant(fn.qualname)])
+        e.remember(e.key(self))  # what it holds may hold it
+        e.call_const(native().set_generator_state, [self, *self.arguments()])
+        e.cmd("pop")
 
     def describe(self):
-        return f"generator {self.frame.fn.qualname}"
+        return f"generator {self.obj.__qualname__ if self.obj is not None else self.frame.fn.qualname}"
 
 
 class Literal(Value):
@@ -165,18 +324,70 @@ class Literal(Value):
         e.load_const(self.obj)
 
 
-def _generator(code, namespace, cells, arguments, started):
-    """A generator made from the code of ``make_generator``."""
-    generator = types.FunctionType(code, namespace, code.co_name, None, cells)(*arguments)
-    if started:
-        next(generator)
-    return generator
+def _new_generator(code, namespace, name, qualname):
+    """A generator of a code object whose variables are still to be set."""
+    fn = types.FunctionType(code, namespace, name, None, tuple(types.CellType() for _ in code.co_freevars))
+    fn.__qualname__ = qualname
+    given = code.co_argcount
+    fn.__kwdefaults__ = dict.fromkeys(code.co_varnames[given: given + code.co_kwonlyargcount])
+    return fn(*[None] * given)
+
+
+def _finish(generator, position, slots):
+    """End a real generator whose code has been followed to its end: nothing of it runs any more."""
+    native().set_generator_state(generator, position, None, slots, False)
+    generator.close()
 
 
 def _finished_generator():
     generator = (None for _ in ())
     generator.close()
     return generator
+
+
+def throw_into(s, receiver, error):
+    """``receiver.throw(error)`` for what a ``yield from`` waits for; one without ``throw`` has the exception raised at the yield."""
+    if isinstance(receiver, GeneratorValue):
+        value = receiver.resume(s, None, error)
+        return value if value is not None else stop(s, receiver.result)
+    if isinstance(receiver, IteratorValue) or not has_method(s, receiver, "throw"):
+        raise Raised(error)
+    return receiver.call_method(s, "throw", [error])
+
+
+def close_delegate(s, receiver):
+    """A GeneratorExit closes what a ``yield from`` waits for, and is then raised at the yield."""
+    if isinstance(receiver, GeneratorValue):
+        GeneratorMethod(receiver, "close").call(s, [], {})
+    elif not isinstance(receiver, IteratorValue) and has_method(s, receiver, "close"):
+        receiver.call_method(s, "close", [])
+
+
+def has_method(s, receiver, name) -> bool:
+    try:
+        receiver.getattr(s, name)
+    except Raised as raised:
+        if s.is_exception(raised.value, AttributeError):
+            return False
+        raise
+    return True
+
+
+def stop(s, result):
+    """Raise StopIteration with a generator's result."""
+    raise Raised(s.exception(StopIteration, [] if isinstance(result, Constant) and result.value is None else [result]))
+
+
+def no_stop_iteration(s, code, error):
+    """What an exception that leaves a generator's frame becomes: a RuntimeError in the place of StopIteration."""
+    if not s.is_exception(error, StopIteration):
+        return error
+    kind = "coroutine" if code.co_flags & inspect.CO_COROUTINE else "generator"
+    new = s.exception(RuntimeError(f"{kind} raised StopIteration"))
+    for name in ("__cause__", "__context__"):
+        s.set_entry(new.attrs, name, error)
+    s.set_entry(new.attrs, "__suppress_context__", Constant(True))
+    return new
 
 
 def thrown(s, args):
@@ -204,8 +415,10 @@ class GeneratorMethod(Value):
         g = self.generator
         if self.name == "__iter__":
             return g
+        g.load(s)
         if self.name == "close":
             if g.state in ("created", "done"):
+                s.set_field(g, "moved", g.moved or g.state == "created")
                 s.set_field(g, "state", "done")
                 return Constant(None)
             try:
@@ -225,8 +438,4 @@ class GeneratorMethod(Value):
             if g.state == "created" and not (isinstance(value, Constant) and value.value is None):
                 raise Raised(s.exception(TypeError("can't send non-None value to a just-started generator")))
             value = g.resume(s, value)
-        if value is None:
-            result = g.result
-            stop = [] if isinstance(result, Constant) and result.value is None else [result]
-            raise Raised(s.exception(StopIteration, stop))
-        return value
+        return value if value is not None else stop(s, g.result)

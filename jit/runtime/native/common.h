@@ -80,5 +80,6 @@ bool init_autograd(PyObject* module);
 bool init_guards(PyObject* module);
 bool init_dispatcher(PyObject* module);
 bool init_frame_hook(PyObject* module);
+bool init_generator_state(PyObject* module);
 
 }  // namespace jit

@@ -1,6 +1,7 @@
 // Evaluates accessors and checks, recording what is read when asked to.
 #pragma once
 
+#include "generator_state.h"
 #include "guard_facts.h"
 #include "guard_records.h"
 #include "guards.h"
@@ -224,6 +225,7 @@ class Evaluator {
         Ref state = Ref::steal(PyTuple_GetSlice(reduced.get(), 2, PyTuple_GET_SIZE(reduced.get())));
         return state ? PySequence_Concat(PyTuple_GET_ITEM(reduced.get(), 1), state.get()) : nullptr;
       }
+      case A::GeneratorState: volatile_read(); return generator_state(o);
       case A::Wrapped: {
         PyObject* f;
         return dispatcher_function(o, &f) ? Py_NewRef(f) : nullptr;

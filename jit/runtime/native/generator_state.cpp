@@ -1,0 +1,136 @@
+// Reading and writing where a generator or coroutine stands: its position, its variables and its value stack. Captured code follows a generator in the
+// compiler; the real one is then put where the program would have left it. Code objects stay the program's own, so that a generator
+// that was moved cannot be told from one that has run.
+#include "generator_state.h"
+
+#if !defined(JIT_NO_FRAME_HOOK) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000 && __has_include(<internal/pycore_frame.h>)
+#define JIT_GENERATOR_STATE 1
+#define Py_BUILD_CORE 1
+extern "C" {
+#include <internal/pycore_frame.h>
+}
+#undef Py_BUILD_CORE
+#else
+#define JIT_GENERATOR_STATE 0
+#endif
+
+namespace jit {
+namespace {
+
+PyObject* empty_slot;  // stands for a variable that is unbound, or a NULL on the stack
+
+PyTypeObject EmptyType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyObject* empty_repr(PyObject*) { return PyUnicode_FromString("<empty slot>"); }
+
+#if JIT_GENERATOR_STATE
+
+PyGenObject* as_generator(PyObject* o) {
+  if (PyGen_CheckExact(o) || PyCoro_CheckExact(o)) return reinterpret_cast<PyGenObject*>(o);
+  PyErr_Format(PyExc_TypeError, "a generator or coroutine is needed, not %s", Py_TYPE(o)->tp_name);
+  return nullptr;
+}
+
+_PyInterpreterFrame* frame_of(PyGenObject* g) { return reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe); }
+
+bool suspended(PyGenObject* g) {
+  if (g->gi_frame_state == FRAME_CREATED || g->gi_frame_state == FRAME_SUSPENDED) return true;
+  PyErr_SetString(PyExc_ValueError, g->gi_frame_state == FRAME_EXECUTING ? "the generator is running" : "the generator has finished");
+  return false;
+}
+
+PyObject* read(PyObject* o) {
+  PyGenObject* g = as_generator(o);
+  if (!g) return nullptr;
+  if (g->gi_frame_state >= FRAME_COMPLETED) Py_RETURN_NONE;
+  if (!suspended(g)) return nullptr;
+  _PyInterpreterFrame* frame = frame_of(g);
+  Ref state = Ref::steal(PyTuple_New(4 + frame->stacktop));
+  if (!state) return nullptr;
+  auto* code = reinterpret_cast<PyObject*>(frame->f_code);
+  PyObject* handled = g->gi_exc_state.exc_value ? g->gi_exc_state.exc_value : Py_None;
+  PyObject* position = PyLong_FromLong(_PyInterpreterFrame_LASTI(frame) * (long)sizeof(_Py_CODEUNIT));
+  if (!position) return nullptr;
+  PyTuple_SET_ITEM(state.get(), 0, Py_NewRef(code));
+  PyTuple_SET_ITEM(state.get(), 1, Py_NewRef(frame->f_globals));
+  PyTuple_SET_ITEM(state.get(), 2, position);
+  PyTuple_SET_ITEM(state.get(), 3, Py_NewRef(handled));
+  for (int i = 0; i < frame->stacktop; ++i) PyTuple_SET_ITEM(state.get(), 4 + i, Py_NewRef(frame->localsplus[i] ? frame->localsplus[i] : empty_slot));
+  return state.release();
+}
+
+PyObject* py_set_state(PyObject*, PyObject* args) {
+  PyObject *o, *slots, *handled;
+  int position, started;
+  if (!PyArg_ParseTuple(args, "OiOO!p:set_generator_state", &o, &position, &handled, &PyTuple_Type, &slots, &started)) return nullptr;
+  PyGenObject* g = as_generator(o);
+  if (!g || !suspended(g)) return nullptr;
+  _PyInterpreterFrame* frame = frame_of(g);
+  PyCodeObject* code = frame->f_code;
+  Py_ssize_t n = PyTuple_GET_SIZE(slots), least = code->co_nlocalsplus;
+  if (handled != Py_None && !PyExceptionInstance_Check(handled)) {
+    PyErr_SetString(PyExc_TypeError, "what is handled has to be an exception or None");
+    return nullptr;
+  }
+  if (n < least || n > least + code->co_stacksize || position < 0 || position >= Py_SIZE(code) * (Py_ssize_t)sizeof(_Py_CODEUNIT)) {
+    PyErr_SetString(PyExc_ValueError, "the state does not fit the generator's code");
+    return nullptr;
+  }
+  // What the generator held is let go of last: finalizers may run then, and look at it.
+  Ref before = Ref::steal(PyTuple_New(frame->stacktop));
+  if (!before) return nullptr;
+  for (int i = 0; i < frame->stacktop; ++i) PyTuple_SET_ITEM(before.get(), i, frame->localsplus[i]);
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* value = PyTuple_GET_ITEM(slots, i);
+    frame->localsplus[i] = value == empty_slot ? nullptr : Py_NewRef(value);
+  }
+  frame->stacktop = (int)n;
+  Ref handled_before = Ref::steal(g->gi_exc_state.exc_value);
+  g->gi_exc_state.exc_value = handled == Py_None ? nullptr : Py_NewRef(handled);
+  frame->prev_instr = _PyCode_CODE(code) + position / (int)sizeof(_Py_CODEUNIT);
+  g->gi_frame_state = started ? FRAME_SUSPENDED : FRAME_CREATED;
+  Py_RETURN_NONE;
+}
+
+#else
+
+PyObject* not_built() {
+  PyErr_SetString(PyExc_NotImplementedError, "the state of generators needs CPython's internal headers");
+  return nullptr;
+}
+
+PyObject* read(PyObject*) { return not_built(); }
+PyObject* py_set_state(PyObject*, PyObject*) { return not_built(); }
+
+#endif
+
+PyObject* py_state(PyObject*, PyObject* o) { return read(o); }
+
+PyMethodDef methods[] = {
+    {"generator_state", py_state, METH_O,
+     "generator_state(generator or coroutine) -> (code, globals, byte offset of the last instruction, exception being handled or None, *slots), or None\n"
+     "when it has finished. The slots are the variables in the interpreter's order (cells as cells), then the stack; EMPTY_SLOT where there is nothing.\n"
+     "Raises ValueError while it runs, NotImplementedError where this CPython's frames are not known."},
+    {"set_generator_state", py_set_state, METH_VARARGS,
+     "set_generator_state(generator or coroutine, byte offset, exception being handled or None, slots, started): puts it where a generator of its code\n"
+     "stands after the yield at the offset, or before the first instruction of its body (not started: the offset of RETURN_GENERATOR)."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+PyObject* generator_state(PyObject* object) { return read(object); }
+
+bool init_generator_state(PyObject* module) {
+  EmptyType.tp_name = "jit.runtime.native.EmptySlot";
+  EmptyType.tp_doc = "The type of EMPTY_SLOT.";
+  EmptyType.tp_basicsize = sizeof(PyObject);
+  EmptyType.tp_flags = Py_TPFLAGS_DEFAULT;
+  EmptyType.tp_repr = empty_repr;
+  if (PyType_Ready(&EmptyType) != 0) return false;
+  if (!empty_slot && !(empty_slot = PyObject_New(PyObject, &EmptyType))) return false;
+  return PyModule_AddObjectRef(module, "EMPTY_SLOT", empty_slot) == 0 && PyModule_AddIntConstant(module, "KNOWS_GENERATORS", JIT_GENERATOR_STATE) == 0 &&
+         PyModule_AddFunctions(module, methods) == 0;
+}
+
+}  // namespace jit
