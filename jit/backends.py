@@ -8,6 +8,7 @@ import warnings
 from typing import Callable
 
 from . import config, logs
+from .errors import Unsupported
 from .runtime import native
 
 ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
@@ -112,6 +113,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     forward, backward = _schedule(halves.forward, unaligned), _schedule(halves.backward, saved_unaligned)
     origins = symbol_origins(halves.forward)
     n_outputs = sum(o.mutates is None for o in graph.outputs)
+    strided, others = _views(forward.plan, n_outputs, gradient.views)
     spec = GradSpec(
         n_outputs=n_outputs,
         wrt=gradient.wrt,
@@ -119,28 +121,57 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         saved=halves.saved,
         grads=halves.grads,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
-        views=_views(forward.plan, n_outputs, gradient.views),
+        views=strided,
         # A graph that draws random numbers would draw others when it is run again.
         second=None if forward.int_symbols or any(n.impure or n.attrs.get("second", "") is None for n in graph.nodes) else _eager_gradient(graph, gradient),
         depends=depends,
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
+    if others:
+        call = _with_library_views(call, graph, others, forward.int_symbols)
     if not torch.is_grad_enabled():  # the program switches it on by itself
         call = torch.enable_grad()(call)
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels], graph, halves.backward)
 
 
 def _views(plan, n_outputs: int, differentiable) -> tuple:
-    """``GradSpec.views`` of a forward plan: those of its results, by position, that are views of inputs or of other results."""
+    """``GradSpec.views`` of a forward plan, for its results at the positions ``differentiable``, which are views of inputs or of other results; and the
+    positions of those that the library makes, because they are of another dtype or strided freely."""
     made = {step[1]: step[2:] for step in plan.steps if step[0] == "view"}
     results = plan.outputs[:n_outputs]
-    found = []
+    strided, others = [], []
     for k in differentiable:
+        if results[k] not in made:
+            others.append(k)
+            continue
         source, *layout = made[results[k]]
         kind, base = ("input", source) if source < plan.n_inputs else ("output", results.index(source))
-        found.append((k, kind, base, tuple(layout)))
-    return tuple(found)
+        strided.append((k, kind, base, tuple(layout)))
+    return tuple(strided), tuple(others)
+
+
+def _with_library_views(call, graph, positions, int_symbols):
+    """``call`` with the results at ``positions`` made anew by PyTorch's own view operators, so that autograd knows them as views of their bases."""
+    from .graph.interpret import view_function
+
+    makers = []
+    for k in positions:
+        base, function, symbols = view_function(graph, k)
+        if not set(symbols) <= set(int_symbols):
+            raise Unsupported("a view whose sizes are known to the program only is a result, and needs a gradient", "return a copy", kind="gradient")
+        makers.append((k, base, function, [int_symbols.index(name) for name in symbols]))
+    n_inputs = len(graph.inputs)
+
+    def with_views(*args):
+        results = list(call(*args))
+        tensors, sizes = args[:n_inputs], args[n_inputs:]
+        for k, base, function, places in makers:
+            more = () if base is None else (results[base],)
+            (results[k],) = function(*tensors, *more, *[sizes[p] for p in places])
+        return tuple(results)
+
+    return with_views
 
 
 def _depends(halves) -> tuple:

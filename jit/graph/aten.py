@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from jit.errors import EagerRaises, JitError, Unsupported
@@ -69,7 +71,7 @@ class Argument:
 class Overload:
     """An aten overload: its operator, arguments, and what its results are."""
 
-    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base")
+    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base", "plain")
 
     def __init__(self, base: str, op):
         schema = op._schema
@@ -80,6 +82,9 @@ class Overload:
         self.data_dependent = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
         self.mutates = any(a.written for a in self.arguments)
         self.views = not self.mutates and any(r.alias_info is not None for r in schema.returns)
+        symbolic = set(re.findall(r"SymInt(?:\[\d*\])?\?? (\w+)", str(schema)))
+        # Arguments that are numbers of dimensions and the like: no sizes.
+        self.plain = tuple(i for i, a in enumerate(self.arguments) if a.kind == "int" and not a.list and a.name not in symbolic)
         self.device_index = next((i for i, a in enumerate(self.arguments) if a.kind == "Device"), None)
 
     def run(self, values):
@@ -199,6 +204,8 @@ def record(b, o: Overload, values):
         if given is not None or next(_nodes(values), None) is None:
             values = list(values)
             values[o.device_index] = resolve_device(given, torch.get_default_device())
+    if any(type(values[i]) is Dim for i in o.plain):
+        values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
     rule = registry.EXTERNS.get(o.base)
     types = NotImplemented
     if rule is not None:

@@ -267,10 +267,11 @@ class Builder:
 
     def with_gradient(self, y: Node, *partials) -> Node:
         """``y`` with these ``partials``, each (x, function that gives dy/dx, elementwise, of a shape that x broadcasts to): what eager's formula
-        gives where the derivative of the expansion differs from it, as at a kink. Where nothing is differentiated, ``y``."""
+        gives where the derivative of the expansion differs from it, as at a kink; None instead of the function, for the last x only: eager leaves that
+        gradient undefined, which is not the same as zero. Where nothing is differentiated, ``y``."""
         if not self.recording:
             return y
-        operands = [v for x, partial in partials if isinstance(x, Node) for v in (x, self.cast(partial(), x.type.dtype))]
+        operands = [v for x, partial in partials if isinstance(x, Node) for v in ((x, self.cast(partial(), x.type.dtype)) if partial else (x,))]
         return self.emit("custom_gradient", (y, *operands), {}, y.type.dtype)
 
     def detach(self, x: Node) -> Node:

@@ -6,9 +6,9 @@ import linecache
 
 import torch
 
-from jit.graph.ir import Graph
+from jit.graph.ir import Graph, Node, Output
 from jit.graph.prims import literal
-from jit.graph.printing import to_python
+from jit.graph.printing import to_python, unbound_symbols
 
 _counter = 0
 
@@ -23,6 +23,29 @@ def compile_python(graph: Graph):
     namespace = {literal(v): v for node in graph.nodes for v in _generators(node.attrs.get("args"))}
     exec(compile(text, file, "exec"), namespace)
     return namespace["graph"]
+
+
+def view_function(graph: Graph, position: int):
+    """How to make the returned output number ``position``, a view of an input or of another output, from its base.
+
+    Returns (the base's position among the outputs, or None for an input; a function of the graph's inputs, that output if there is one, and
+    integers, which gives a tuple of the view; the names of the size symbols that the integers are for).
+    """
+    returned = [o.node for o in graph.outputs if o.mutates is None]
+    chain = [returned[position]]
+    while chain[-1].inputs and chain[-1] not in returned[:position] + returned[position + 1 :]:
+        chain.append(chain[-1].inputs[0])
+    base = chain.pop()
+    inputs, nodes, at = list(graph.inputs), [], None
+    if base.op != "input":
+        at = returned.index(base)
+        inputs.append(Node(base.id, "input", (), {"index": len(inputs)}, base.type))
+    value = base if at is None else inputs[-1]
+    for n in reversed(chain):
+        value = Node(n.id, n.op, (value,), n.attrs, n.type, n.loc)
+        nodes.append(value)
+    part = Graph(inputs, inputs + nodes, [Output(value)], graph.env)
+    return at, compile_python(part), unbound_symbols(part)
 
 
 def _generators(template):

@@ -23,13 +23,14 @@ CUSTOM_GRADIENT = '''\
 class _CustomGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y, *partials):
+        ctx.undefined = [None] * (len(partials) % 2)
         ctx.shapes = [x.shape for x in partials[::2]]
         ctx.save_for_backward(*partials[1::2])
         return y.clone()
 
     @staticmethod
     def backward(ctx, g):
-        return None, *[v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in ((g * d).sum_to_size(shape), None)]
+        return None, *[v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in ((g * d).sum_to_size(shape), None)], *ctx.undefined
 
 _custom_gradient = _CustomGradient.apply
 '''

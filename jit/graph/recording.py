@@ -7,16 +7,20 @@ import dataclasses
 from jit.graph.ir import Node
 
 # Operations whose results have no gradient although they take tensors that do, or which of several results have one (PyTorch: output_differentiability).
-NOT_DIFFERENTIABLE = frozenset(("rand_like", "randn_like", "randint_like", "multinomial"))
+NOT_DIFFERENTIABLE = frozenset(("rand_like", "randn_like", "randint_like", "multinomial", "histc"))
 DIFFERENTIABLE_RESULTS = {
     "linalg_lu": (False, True, True),
     "lu_unpack": (False, True, True),
+    "linalg_lstsq": (True, True, False, False),
+    "_linalg_det": (True, False, False),
+    "_linalg_slogdet": (True, True, False, False),
+    "_linalg_solve_ex": (True, False, False, False),
+    "_thnn_fused_lstm_cell": (True, True, False),
+    "_scaled_dot_product_flash_attention_for_cpu": (True, False),
     "native_layer_norm": (True, False, False),
-    "native_group_norm": (True, False, False),
-    "native_batch_norm": (True, False, False),
-    "_native_batch_norm_legit": (True, False, False),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"), (True, False, False, False, False)),
     "_native_batch_norm_legit_no_training": (True, False, False),
-    "_batch_norm_with_update": (True, False, False, False),
+    **dict.fromkeys(("_batch_norm_with_update", "_batch_norm_with_update_functional"), (True, False, False, False, False, False)),
 }
 
 

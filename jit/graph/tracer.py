@@ -486,6 +486,9 @@ class Tracer:
             if value.type.dtype in _DIFFERENTIABLE:
                 value = b.detach(value)
         value = conform(b, value, target.type, strides=not target.chain)
+        if grad and target.requires_grad and not Recording(True, {target.node}).reaches(value):
+            # The gradient of what is overwritten is zero, and not undefined.
+            value = conform(b, b.where(b.scalar(True, torch.bool, target.device), value, target.node), target.type, strides=not target.chain)
         if target.chain:
             parents = [base.node]
             for step in target.chain:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, VJPS, GradBuilder, is_differentiable, resolved
+from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import structurally_equal
 from jit.graph.functions import computed, parts
@@ -283,7 +283,7 @@ class _Reverse:
             raise Unsupported(f"{node.op} has no gradient here", "compute it outside the compiled region", kind="gradient")
         entries = rule(b, node, g)
         for i, entry in zip(node.inputs, entries):
-            if i not in self.carries:
+            if i not in self.carries or entry is UNDEFINED:
                 continue
             value = resolved(entry)
             if value is not None and node.op in POINTWISE:

@@ -1,7 +1,8 @@
 """The tables of gradient rules, and what rules are written with.
 
 ``@vjp("mul")`` registers ``fn(b, node, g)`` for a prim: ``g`` is the gradient of ``node``'s value, the result a tuple with one entry for each
-input: a Node, a function without arguments that makes one (called only if that gradient is wanted), or None for zero. Entries of pointwise
+input: a Node, a function without arguments that makes one (called only if that gradient is wanted), None for zero, or UNDEFINED where eager gives
+no gradient at all (``x.grad`` stays None). Entries of pointwise
 prims may have the node's shape; what was broadcast is summed away by the caller.
 
 ``@aten_vjp("mm")`` registers ``fn(b, out, g, *args)`` for a library call, ``args`` in schema order. For an operator with several results
@@ -27,6 +28,7 @@ from jit.graph.dims import Dim, structurally_equal
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.prims import reduced_shape
 
+UNDEFINED = object()
 VJPS: dict[str, Callable] = {}
 ATEN_VJPS: dict[str, Callable] = {}
 TRAINING_FORMS: dict[str, Callable] = {}
@@ -155,4 +157,4 @@ def is_differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-__all__ = ["Dim", "GradBuilder", "aten_vjp", "composite_vjp", "is_differentiable", "is_one", "is_transposed", "resolved", "training_form", "vjp"]
+__all__ = ["Dim", "GradBuilder", "UNDEFINED", "aten_vjp", "composite_vjp", "is_differentiable", "is_one", "is_transposed", "resolved", "training_form", "vjp"]

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from jit.graph.autodiff.rules import vjp
+from jit.graph.autodiff.rules import UNDEFINED, vjp
 
 
 @vjp("cast")
@@ -16,7 +16,7 @@ def cast(b, n, g):
 
 @vjp("custom_gradient")
 def custom_gradient(b, n, g):
-    """Operands are y, then pairs (x, dy/dx)."""
+    """Operands are y, then pairs (x, dy/dx), then maybe an x with an undefined gradient."""
 
     def share(x, d):
         if d.op == "cast" and d.inputs[0].type.dtype is torch.bool:
@@ -26,7 +26,7 @@ def custom_gradient(b, n, g):
     entries = [None]
     for x, d in zip(n.inputs[1::2], n.inputs[2::2]):
         entries += [lambda x=x, d=d: share(x, d), None]
-    return tuple(entries)
+    return (*entries, UNDEFINED)[: len(n.inputs)]
 
 
 @vjp("neg")

@@ -256,7 +256,7 @@ def pow_(b, self, exponent):
             raise RuntimeError("Integers to negative integer powers are not allowed.")
         e = float(exponent)
         if e == 0.0:
-            return b.with_gradient(b.full(x.shape, 1, x.dtype, x.device), (x, lambda: b.full(x.shape, 0, x.dtype, x.device)))
+            return b.with_gradient(b.full(x.shape, 1, x.dtype, x.device), (x, lambda: b.full(x.shape, False, torch.bool, x.device)))
         if e == 1.0:
             return b.clone(x)
         if e == 2.0:

@@ -246,7 +246,7 @@ def repeat(b, self, repeats):
     split = tuple(v for s in x.shape for v in (1, s))
     wide = tuple(v for r, s in zip(repeats, x.shape) for v in (r, s))
     final = tuple(r * s for r, s in zip(repeats, x.shape))
-    if any(same_ints((r,), (0,)) for r in repeats):
+    if any(same_ints((r,), (0,)) for r in repeats) and not b.recording:
         return b.full(final, 0, x.dtype, x.device)
     spread = b.expand(b.reshape(x, split), wide)
     copy = b.clone(spread, layout.contiguous_strides(wide))

@@ -255,7 +255,7 @@ def _norm_with_gradient(b, x: Node, ord, dims) -> Node:
     """The norm with its reduced dimensions kept: d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0."""
     a = b.abs(x)
     if ord == 0:
-        return b.with_gradient(b.reduce("sum", b.cast(b.ne(x, 0.0), x.dtype), dims, True), (x, lambda: b.full(x.shape, 0, x.dtype, x.device)))
+        return b.with_gradient(b.reduce("sum", b.cast(b.ne(x, 0.0), x.dtype), dims, True), (x, None))
     y = b.sqrt(b.reduce("sum", b.mul(x, x), dims, True)) if ord == 2 else b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, True), 1.0 / ord)
 
     def slope():

@@ -1,0 +1,80 @@
+"""Losses that compare pairs and triples, as PyTorch composes them. Sources: aten/src/ATen/native/Loss.cpp and Distance.cpp."""
+
+from __future__ import annotations
+
+from jit.graph.build import is_number
+from jit.graph.ops.arithmetic import clamp
+from jit.graph.ops.losses import MEAN, reduced
+from jit.graph.ops.reductions import vector_norm
+from jit.graph.registry import op
+
+_EPSILON = 1e-12
+
+
+def _above_zero(b, x):
+    return clamp(b, x, 0)
+
+
+def _floating(*tensors) -> bool:
+    """Whether all are of one floating dtype. Half types round after each step in eager and are left to it."""
+    return all(t.dtype is tensors[0].dtype for t in tensors) and str(tensors[0].dtype) in ("torch.float32", "torch.float64")
+
+
+@op("hinge_embedding_loss")
+def hinge_embedding_loss(b, self, target, margin=1.0, reduction=MEAN):
+    if not _floating(self):
+        return NotImplemented
+    far = b.where(b.ne(target, 1), _above_zero(b, b.sub(b.lift(float(margin), self), self)), 0.0)
+    near = b.where(b.ne(target, -1), self, 0.0)
+    return reduced(b, b.add(far, near), reduction)
+
+
+@op("cosine_embedding_loss")
+def cosine_embedding_loss(b, input1, input2, target, margin=0.0, reduction=MEAN):
+    if not _floating(input1, input2) or target.type.rank > 1 or not input1.type.rank == input2.type.rank == target.type.rank + 1:
+        return NotImplemented
+    dims = (target.type.rank,)
+
+    def dot(x, y):
+        return b.reduce("sum", b.mul(x, y), dims)
+
+    lengths = b.mul(b.add(dot(input1, input1), _EPSILON), b.add(dot(input2, input2), _EPSILON))
+    cosine = b.div(dot(input1, input2), b.sqrt(lengths))
+    alike = b.where(b.eq(target, 1), b.sub(b.lift(1.0, cosine), cosine), 0.0)
+    unlike = b.where(b.eq(target, -1), _above_zero(b, b.sub(cosine, float(margin))), 0.0)
+    return reduced(b, b.add(alike, unlike), reduction)
+
+
+@op("margin_ranking_loss")
+def margin_ranking_loss(b, input1, input2, target, margin=0.0, reduction=MEAN):
+    if not _floating(input1, input2, target):
+        return NotImplemented
+    return reduced(b, _above_zero(b, b.add(b.mul(b.neg(target), b.sub(input1, input2)), float(margin))), reduction)
+
+
+def distance(b, x1, x2, p, eps, keepdim):
+    """The ``p``-norm of ``x1 - x2 + eps`` over the last dimension."""
+    d = b.add(b.sub(x1, x2), float(eps))
+    return vector_norm(b, d, float(p), (d.type.rank - 1,), keepdim)
+
+
+@op("pairwise_distance")
+def pairwise_distance(b, x1, x2, p=2.0, eps=1e-6, keepdim=False):
+    if not _floating(x1, x2) or not is_number(p) or not max(x1.type.rank, x2.type.rank):
+        return NotImplemented
+    if any(type(s) is int and s == 0 for s in (*x1.shape, *x2.shape)):
+        return NotImplemented
+    return distance(b, x1, x2, p, eps, keepdim)
+
+
+@op("triplet_margin_loss")
+def triplet_margin_loss(b, anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN):
+    tensors = (anchor, positive, negative)
+    if not _floating(*tensors) or not anchor.type.rank == positive.type.rank == negative.type.rank or not anchor.type.rank:
+        return NotImplemented
+    if any(type(s) is int and s == 0 for t in tensors for s in t.shape):
+        return NotImplemented
+    near, far = distance(b, anchor, positive, p, eps, False), distance(b, anchor, negative, p, eps, False)
+    if swap:
+        far = b.minimum(far, distance(b, positive, negative, p, eps, False))
+    return reduced(b, _above_zero(b, b.sub(b.add(near, float(margin)), far)), reduction)
