@@ -24,7 +24,7 @@ def same(a, b, path="result", seen=None, rtol=0.0):
     shape, strides, requires_grad, values, and whether two share memory. ``rtol``: tolerance for floating point, relative and absolute."""
     seen = {"memory": ({}, {}), "held": []} if seen is None else seen
     seen["held"].append((a, b))  # what is made here keeps its id to itself
-    iterators = hasattr(a, "__next__") and hasattr(b, "__next__")  # these may be of another builtin type when they are rebuilt
+    iterators = hasattr(type(a), "__next__") and hasattr(type(b), "__next__")  # these may be of another builtin type when they are rebuilt
     assert type(a).__name__ == type(b).__name__ or iterators, f"{path}: {type(a).__name__} in eager, {type(b).__name__} compiled"
     if isinstance(a, TRACKED) or hasattr(a, "__dict__") and not isinstance(a, (type, types.ModuleType)):
         assert (id(a) in seen) == (id(b) in seen.values()), f"{path}: shared in one and not in the other"
@@ -54,6 +54,11 @@ def same(a, b, path="result", seen=None, rtol=0.0):
         assert list(map(repr, a)) == list(map(repr, b)), f"{path}: keys {list(a)} in eager, {list(b)} compiled"
         for (k, p), q in zip(a.items(), b.values()):
             inner(p, q, f"[{k!r}]")
+    elif isinstance(a, (set, frozenset)):  # their order says nothing, and tensors in them are equal by identity only
+        p, q = (sorted(v, key=lambda e: (type(e).__name__, repr(e))) for v in (a, b))
+        assert len(p) == len(q), f"{path}: {a!r} in eager, {b!r} compiled"
+        for i, (u, v) in enumerate(zip(p, q)):
+            inner(u, v, f"{{{i}}}")
     elif isinstance(a, types.FunctionType):
         assert a.__qualname__ == b.__qualname__, f"{path}: {a} in eager, {b} compiled"
         for field in ("__defaults__", "__kwdefaults__", "__closure__", "__dict__"):
@@ -70,7 +75,7 @@ def same(a, b, path="result", seen=None, rtol=0.0):
         inner(a.args, b.args, ".args")
         for field in ("__context__", "__cause__"):
             inner(getattr(a, field), getattr(b, field), f".{field}")
-    elif hasattr(a, "__next__"):
+    elif iterators:
         inner(rest_of(a), rest_of(b), ".next")
     elif hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
         inner(dict(vars(a)), dict(vars(b)), ".__dict__")

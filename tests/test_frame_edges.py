@@ -1,5 +1,6 @@
 """Edges of the language that random programs (``python -m tests.fuzz``) found: each runs as in eager, wherever the graph breaks."""
 
+import bisect
 import collections
 import collections.abc
 import copy
@@ -237,6 +238,86 @@ def copying_within_one_tensor(x):
         return str(error)
 
 
+# -- sorting ---------------------------------------------------------------------------------------------------------------
+
+
+def said(call):
+    """What a call raises, as (type, text), or its result."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+@cases([2, 1], fullgraph=False)
+def lists_changed_while_they_are_sorted(v):
+    lengths = []
+    return said(lambda: v.sort(key=lambda e: lengths.append(len(v)) or e)), lengths, said(lambda: v.sort(key=lambda e: v.append(e))), v
+
+
+@cases([3, 1, 2, "a", 0])
+def lists_that_cannot_be_sorted_stay_as_eager_leaves_them(v):
+    w = [4, *v]
+    return said(lambda: v.sort()), said(lambda: w.sort(reverse=True)), said(lambda: v.sort(key=lambda e: 1 // e)), v, w
+
+
+@cases([3, 1, 2, 5, 4])
+def sorting_compares_in_the_order_of_the_real_sort(v):
+    seen = []
+
+    class Key:
+        def __init__(self, n):
+            self.n = n
+
+        def __lt__(self, other):
+            seen.append((self.n, other.n))
+            return self.n < other.n
+
+    return sorted(v, key=Key), sorted(v, key=Key, reverse=True), v.sort(key=Key), v, seen
+
+
+# -- texts of errors ---------------------------------------------------------------------------------------------------------
+
+
+@cases(VECTOR, fullgraph=False)
+def errors_name_types_as_c_does(x):
+    partial, ordered = functools.partial(abs), collections.OrderedDict()
+    return [said(call) for call in (
+        lambda: [*partial], lambda: len(partial), lambda: partial.nothing, lambda: partial[0], lambda: hash(ordered), lambda: ordered(), lambda: [1][partial], lambda: ordered.nothing,
+        lambda: divmod(True, x), lambda: divmod(x, 2), lambda: bisect.bisect(), lambda: bisect.insort([]), lambda: x.shape + ("a",), lambda: ("a",) + x.shape, lambda: [1] + x.shape)]
+
+
+@cases(VECTOR)
+def sizes_joined_with_tuples(x):
+    return x.shape + (1,), (1,) + x.shape, () + x.shape, x.shape + x.shape, (True,) + x.shape, 2 * x.shape
+
+
+@cases(None, VECTOR, fullgraph=False)
+def in_place_operator_of_something_else_and_a_tensor(n, x):
+    n *= x
+
+
+class Halves:
+    def __divmod__(self, other):
+        return "divmod", other
+
+    def __rdivmod__(self, other):
+        return "rdivmod", other
+
+
+@cases(VECTOR)
+def divmod_of_objects(x):
+    return divmod(Halves(), 2), divmod(2, Halves()), divmod(7, 2), x
+
+
+# -- memory that is written and read -----------------------------------------------------------------------------------------
+
+
+@cases(VECTOR, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), fullgraph=False)
+def in_place_operations_that_read_what_they_write(x, y):
+    return [said(call) for call in (lambda: x[1].mul_(x.detach()), lambda: x[:2].add_(x[1:]), lambda: x[:2].mul_(x), lambda: y[0].add_(y), lambda: y.add_(y.t()))]
+
+
 test_edges = cases.test()
 
 
@@ -319,3 +400,24 @@ def test_arguments_that_torch_refuses():
             return type(error), str(error)
 
     sequence(lambda: f, [(VECTOR, True), (VECTOR, False)])
+
+
+def test_in_place_operations_on_arguments_that_share_memory():
+    def f(x, y):
+        return said(lambda: y.mul_(x))
+
+    def steps():
+        x = torch.arange(3.0)
+        return [(x, x[1]), (x, x[:2]), (x, x)]
+
+    sequence(lambda: f, steps())
+
+
+def test_rows_that_have_one_element_now():
+    def f(x):
+        return [row for row in x[1:].transpose(0, 1)]
+
+    jit.reset()
+    compiled = jit.compile(f, backend="eager", dynamic=True, fullgraph=True)
+    for x in (torch.arange(6.0).view(3, 2).t(), torch.arange(12.0).view(3, 4).t(), torch.arange(6.0).view(2, 3).t()):
+        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(f(x), compiled(x)))

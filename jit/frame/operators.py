@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 
 import numpy as np
+import torch
 
 from ..errors import Unsupported
 from ..graph.dims import Dim, bounds
-from .values.base import Raised, Value
+from .values.base import Raised, Value, type_name
 from .values.constant import Constant, DimValue
 from .values.containers import ContainerValue, DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
 from .values.floats import SYMBOLS, FloatValue, compute
@@ -52,7 +53,7 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         if isinstance(a, TensorValue) or not (isinstance(a, ObjectValue) and not isinstance(a, ContainerValue) and a.has_special(s, f"__{name}__")):
             if not (isinstance(b, ObjectValue) and not isinstance(b, ContainerValue)):
-                return s.torch_call(inplace_fn if inplace and isinstance(a, TensorValue) else fn, [a, b], {})
+                return s.torch_call(inplace_fn if inplace else fn, [a, b], {})
     if isinstance(a, (FloatValue, DimValue)) or isinstance(b, (FloatValue, DimValue)):
         result = _dims(s, symbol, a, b)
         if result is None and symbol in SYMBOLS:
@@ -74,7 +75,7 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
 
         return percent(s, a.const(s), b)
     if _special_holder(a) or _special_holder(b):
-        return _special(s, symbol, name, a, b, inplace)
+        return special(s, symbol, name, a, b, inplace)
     if a.is_const() and b.is_const():
         return s.fold(inplace_fn if inplace else fn, [a, b], {})
     _refuse(s, inplace_fn if inplace else fn, a, b)
@@ -131,6 +132,8 @@ def _container(s, symbol, a, b, inplace):
             a.extend(s, values)
             a.changed(s, list.extend, [TupleValue(values)])
             return a
+        if symbol == "+" and isinstance(a, TupleValue) and isinstance(b, TupleValue) and torch.Size in (a.cls, b.cls):
+            return _join_sizes(s, a, b)
         if symbol == "+" and isinstance(b, SequenceValue) and isinstance(a, ListValue) == isinstance(b, ListValue):
             return a.like(a.load(s) + b.load(s))
         if symbol == "*" and s.has_index(b):
@@ -159,13 +162,18 @@ def _container(s, symbol, a, b, inplace):
     return None
 
 
-def type_name(cls) -> str:
-    """The name of a type in CPython's own errors: that of one implemented in C comes with its module."""
-    static = not cls.__flags__ & (1 << 9) and cls.__module__ != "builtins"
-    return f"{cls.__module__}.{cls.__qualname__}" if static else cls.__name__
+def _join_sizes(s, a, b):
+    """A ``torch.Size`` and a tuple, on either side: a ``torch.Size``, which holds nothing but integers."""
+    elements = a.load(s) + b.load(s)
+    if all(isinstance(v, DimValue) or isinstance(v, Constant) and type(v.value) is int for v in elements):
+        return TupleValue(elements, torch.Size)
+    if a.is_const() and b.is_const():
+        return s.fold(operator.add, [a, b], {})
+    raise Unsupported("a torch.Size and a tuple of other things than integers", kind="operator")
 
 
-def _special(s, symbol, name, a, b, inplace):
+def special(s, symbol, name, a, b, inplace=False):
+    """``a symbol b`` by the special methods ``__name__`` and ``__rname__``."""
     tried = []
     if inplace and isinstance(a, ObjectValue) and a.has_special(s, f"__i{name}__"):
         tried.append((a, f"__i{name}__", b))

@@ -16,7 +16,7 @@ from . import source as src
 from . import tables
 from .calls import Calls
 from .guards import Guards
-from .values.base import Raised, Value, lookup
+from .values.base import Raised, Value, lookup, type_name
 from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import DictValue, TupleValue
 from .values.floats import FloatValue
@@ -457,13 +457,13 @@ class Session(Calls):
             return value.const(self)
         if isinstance(value, ObjectValue):
             if not value.has_special(self, "__index__"):
-                raise Raised(self.exception(TypeError(f"'{value.pytype(self).__name__}' object cannot be interpreted as an integer")))
+                raise Raised(self.exception(TypeError(f"'{type_name(value.pytype(self))}' object cannot be interpreted as an integer")))
             return self.index(value.call_special(self, "__index__", []))
         number = value.const(self)
         try:
             return number.__index__()
         except AttributeError:
-            raise Raised(self.exception(TypeError(f"'{type(number).__name__}' object cannot be interpreted as an integer"))) from None
+            raise Raised(self.exception(TypeError(f"'{type_name(type(number))}' object cannot be interpreted as an integer"))) from None
 
     def has_index(self, value) -> bool:
         return isinstance(value, DimValue) or (isinstance(value, Constant) and isinstance(value.value, int)) or (

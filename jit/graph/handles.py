@@ -297,23 +297,27 @@ def overlaps_itself(t: TensorType) -> bool:
 
 
 def _region(handle: TensorHandle):
-    """(first, last) element of the base's memory that a handle shows, or None where that is not known in numbers."""
+    """(first, last) element of the base's memory that a handle shows, or None where that is not known."""
     start, t = 0, handle.base.type
     for step in handle.chain:
         if step.op == "slice":
             start = start + step.attrs["start"] * t.strides[step.attrs["dim"]]
-        elif step.op not in ("permute", "reshape", "expand", "alias"):
+        elif step.op not in ("permute", "reshape", "expand", "alias", "detach"):
             return None
         t = step.type
-    if type(start) is not int or not all(type(v) is int for v in (*t.shape, *t.strides)):
-        return None
     return start, start + sum((n - 1) * s for n, s in zip(t.shape, t.strides))
+
+
+def _one_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.untyped_storage()._cdata == y.untyped_storage()._cdata
 
 
 def partly_shared(a: TensorHandle, b: TensorHandle) -> bool:
     """Whether two tensors share some memory and are not the very same elements in the same order, as far as is known."""
-    if a.base is not b.base or 0 in a.type.shape or 0 in b.type.shape:
+    if 0 in a.type.shape or 0 in b.type.shape:
         return False
+    if a.base is not b.base:
+        return a.base.input is not None and b.base.input is not None and _one_storage(a.base.example, b.base.example)
     first, second = _region(a), _region(b)
     if first is None or second is None or first[1] < second[0] or second[1] < first[0]:
         return False

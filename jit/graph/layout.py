@@ -312,7 +312,7 @@ def view_strides(shape, strides, new_shape) -> tuple | None:
     for d in range(len(shape) - 1, -1, -1):
         old_numel = old_numel * shape[d]
         if d == 0 or (not _is_one(shape[d - 1]) and not _equal(strides[d - 1], old_numel * base)):
-            while v >= 0 and (_is_one(new_shape[v]) or (not structurally_equal(new_numel, old_numel) and new_numel < old_numel)):
+            while v >= 0 and (_is_one(new_shape[v]) or (not structurally_equal(new_numel, old_numel) and new_numel < old_numel) or _equal(new_shape[v], 1)):
                 out[v] = new_numel * base
                 new_numel = new_numel * new_shape[v]
                 v -= 1

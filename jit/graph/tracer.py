@@ -330,10 +330,12 @@ class Tracer:
             raise Unsupported(f"{name}_ without a tensor", kind="unknown-function")
         if OPS.get(name) is None and not aten.overloads(name):
             raise Unsupported(f"Tensor.{name}_ is not known", kind="unknown-function")
+        read: list = []
+        _to_nodes((*args, *kwargs.values()), read)
+        self.check_overlap(target, read)
         value, handles = self.compute(name, args, kwargs)
         if not isinstance(value, Node):
             raise Unsupported(f"Tensor.{name}_ has several results", kind="unknown-function")
-        self.check_overlap(target, handles)
         _check_result_dtype(value.type.dtype, target.type.dtype)
         self.write(target, value, handles)
         return target

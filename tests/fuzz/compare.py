@@ -31,6 +31,10 @@ class OutOfTime(BaseException):
     """A call took too long."""
 
 
+class Incomparable(Exception):
+    """Comparing what eager gives with itself raises an exception of the program's."""
+
+
 @contextlib.contextmanager
 def limit(seconds):
     """Raise OutOfTime in the block after this many seconds, and again each second, as a program may catch it."""
@@ -110,8 +114,8 @@ def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outco
                     why = differs(want, got, (given, *state(eager)), (twin, *state(compiled)), backend)
             except OutOfTime:
                 why = f"timeout: the compiled program takes more than {COMPILED_SECONDS} s"
-            except RecursionError:
-                return Outcome("invalid", "too deep to compare")
+            except (RecursionError, Incomparable):
+                return Outcome("invalid", "cannot be compared")
         if want[1] and "recursion" in want[1][1]:
             return Outcome("invalid", "endless recursion")
         failed = [str(w.message) for w in told if str(w.message).startswith("jit: compiling")]
@@ -141,5 +145,13 @@ def differs(want, got, given, twin, backend) -> str:
         same((want[0], given), (got[0], twin), rtol=1e-4 if backend == "jit" else 1e-6)
     except AssertionError as e:
         return "" if _ADDRESS.search(str(e)) else str(e)
+    except RecursionError:
+        raise
+    except Exception as e:  # of a method of the program's
+        try:
+            same((want[0], given), (want[0], given))
+        except Exception:
+            raise Incomparable from e
+        return f"comparing raises {e!r}"
     return ""
 

@@ -12,7 +12,7 @@ from ...errors import Unsupported
 from .. import operators
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.byte_arrays import ByteArrayValue
-from ..values.base import Raised, Value, lookup
+from ..values.base import Raised, Value, lookup, type_name
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, DictValue, ListValue, RangeValue, SequenceValue, TupleValue
 from ..values.floats import FloatValue, compute
@@ -45,7 +45,7 @@ def len_(s, args, kwargs):
     if isinstance(value, Constant) and not hasattr(value.value, "__len__"):
         return s.fold(len, args, {})
     if isinstance(value, (FunctionValue, MethodValue, BuiltinValue)) or isinstance(value, IteratorValue):
-        raise Raised(s.exception(TypeError(f"object of type '{class_of(s, value).__name__}' has no len()")))
+        raise Raised(s.exception(TypeError(f"object of type '{type_name(class_of(s, value))}' has no len()")))
     return length_value(s, value)
 
 
@@ -272,7 +272,27 @@ def sorted_(s, args, kwargs):
 
 
 def sort_values(s, values, key, reverse):
-    """A stable merge sort by ``<`` on symbolic values, as ``list.sort`` orders them."""
+    """The values as ``list.sort`` orders them."""
+    rows, failed = sort_rows(s, values, key, reverse)
+    if failed is not None:
+        raise failed
+    return rows
+
+
+class _Ranked:
+    """A value that the real ``list.sort`` orders by ``<`` on symbolic values, so that the comparisons are eager's and come in its order."""
+
+    __slots__ = ("s", "key", "value")
+
+    def __init__(self, s, key, value):
+        self.s, self.key, self.value = s, key, value
+
+    def __lt__(self, other):
+        return operators.compare(self.s, "<", self.key, other.key).truth(self.s)
+
+
+def sort_rows(s, values, key, reverse):
+    """-> (the values as ``list.sort`` leaves them, the program's exception that ended it or None)."""
     backwards = False
     if reverse is not None:
         backwards = reverse.truth(s) if sys.version_info >= (3, 12) else bool(s.index(reverse))
@@ -281,27 +301,18 @@ def sort_values(s, values, key, reverse):
     else:
         keyed = [(v, v) for v in values]
     if all(k.is_const() and not isinstance(k, DimValue) for k, v in keyed):
+        known, order, failed = [k.const(s) for k, v in keyed], list(range(len(keyed))), None
         try:
-            order = sorted(range(len(keyed)), key=[k.const(s) for k, v in keyed].__getitem__, reverse=backwards)
+            order.sort(key=known.__getitem__, reverse=backwards)
         except TypeError as error:
-            raise Raised(s.exception(error)) from None
-        return [keyed[i][1] for i in order]
-
-    def less(a, b):
-        return operators.compare(s, "<", a[0], b[0]).truth(s)
-
-    def merge_sort(rows):
-        if len(rows) < 2:
-            return rows
-        left, right, out = merge_sort(rows[: len(rows) // 2]), merge_sort(rows[len(rows) // 2:]), []
-        i = j = 0
-        while i < len(left) and j < len(right):
-            take_right = less(left[i], right[j]) if backwards else less(right[j], left[i])
-            out.append(right[j] if take_right else left[i])
-            i, j = (i, j + 1) if take_right else (i + 1, j)
-        return out + left[i:] + right[j:]
-
-    return [v for k, v in merge_sort(keyed)]
+            failed = Raised(s.exception(error))
+        return [keyed[i][1] for i in order], failed
+    rows, failed = [_Ranked(s, k, v) for k, v in keyed], None
+    try:
+        rows.sort(reverse=backwards)
+    except Raised as raised:
+        failed = raised
+    return [row.value for row in rows], failed
 
 
 def _extreme(symbol):
@@ -371,7 +382,7 @@ def int_(s, args, kwargs):
                 number = args[0].call_special(s, name, [])
                 cls = number.pytype(s)
                 if not issubclass(cls, int):
-                    raise Raised(s.exception(TypeError(f"{name} returned non-int (type {cls.__name__})")))
+                    raise Raised(s.exception(TypeError(f"{name} returned non-int (type {type_name(cls)})")))
                 return number if cls is int else s.fold(int, [number], {})
     return s.fold(int, args, kwargs)
 
@@ -425,6 +436,8 @@ def pow_(s, args, kwargs):
 def divmod_(s, args, kwargs):
     if all(type(a) in (Constant, BuiltinValue) for a in args):
         return s.fold(divmod, args, {})
+    if len(args) == 2 and any(isinstance(a, (ObjectValue, TensorValue)) for a in args):
+        return operators.special(s, "divmod()", "divmod", *args)
     return TupleValue([operators.binary(s, "//", *args), operators.binary(s, "%", *args)])
 
 

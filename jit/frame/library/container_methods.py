@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 
+from ...errors import Unsupported
 from .. import operators
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue, method
+from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, SliceValue, TupleValue, method
 from ..values.iterators import DictIterator, SequenceIterator
-from .builtin_functions import sort_values
+from .builtin_functions import sort_rows
 from .classes import fill_dict
 
 NONE = Constant(None)
@@ -146,10 +147,21 @@ def list_copy(v, s, a, k):
 
 @method(list, "sort")
 def list_sort(v, s, a, k):
-    new = sort_values(s, v.load(s), k.get("key"), k.get("reverse"))
-    from ..values.containers import SliceValue
-
-    return _change(v, s, new, list.__setitem__, [SliceValue(NONE, NONE, NONE), TupleValue(new)])
+    before, hidden = v.load(s), []
+    s.set_elements(v, hidden)  # the list is empty meanwhile
+    try:
+        new, failed = sort_rows(s, before, k.get("key"), k.get("reverse"))
+    except Raised:
+        s.set_elements(v, before)
+        raise
+    if failed is None and v.elements:
+        failed = Raised(s.exception(ValueError("list modified during sort")))
+    elif v.elements is not hidden and not v.elements:
+        raise Unsupported("a list is changed while it is sorted", kind="c-call")
+    _change(v, s, new, list.__setitem__, [SliceValue(NONE, NONE, NONE), TupleValue(new)])
+    if failed is not None:
+        raise failed
+    return NONE
 
 
 @method(list, "index")

@@ -13,6 +13,7 @@ import heapq
 import operator
 
 from ...errors import Unsupported
+from ..calls import accepts
 from ..tables import on_call, on_method
 from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, SetValue
@@ -23,8 +24,12 @@ def stands_for(*c_functions):
     """Register a Python function that is inlined where one of the C functions is called."""
 
     def decorate(fn):
-        for c_function in c_functions:
-            on_call(c_function)(lambda s, args, kwargs: s.inline(s.wrap_raw(fn), args, kwargs))
+        def call(s, args, kwargs):
+            if not accepts(fn, args, kwargs):  # a C function refuses in words of its own
+                raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
+            return s.inline(s.wrap_raw(fn), args, kwargs)
+
+        on_call(*c_functions)(call)
         return fn
 
     return decorate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..executor import op
 from ..library.builtin_functions import format_value
-from ..values.base import Raised
+from ..values.base import Raised, type_name
 from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, SetValue, SliceValue, TupleValue
 from ..values.functions import FunctionValue
@@ -88,7 +88,7 @@ def list_extend(f, i):
         if f.s.is_exception(raised.value, TypeError):
             cls = value.pytype(f.s)
             if not hasattr(cls, "__iter__") and not hasattr(cls, "__getitem__"):
-                raise Raised(f.s.exception(TypeError(f"Value after * must be an iterable, not {cls.__name__}"))) from None
+                raise Raised(f.s.exception(TypeError(f"Value after * must be an iterable, not {type_name(cls)}"))) from None
         raise
     f.s.set_elements(target, target.load(f.s) + values)
     target.changed(f.s, list.extend, [TupleValue(values)])
@@ -133,7 +133,7 @@ def mapping_items(s, mapping):
         keys = mapping.call_method(s, "keys").items_list(s)
     except Raised as raised:
         if s.is_exception(raised.value, AttributeError):
-            raise Raised(s.exception(TypeError(f"'{mapping.pytype(s).__name__}' object is not a mapping"))) from None
+            raise Raised(s.exception(TypeError(f"'{type_name(mapping.pytype(s))}' object is not a mapping"))) from None
         raise
     return [(k, mapping.getitem(s, k)) for k in keys]
 
@@ -181,7 +181,7 @@ def unpack(s, source, n):
         it = source.iter(s)
     except Raised as raised:
         if s.is_exception(raised.value, TypeError):
-            raise Raised(s.exception(TypeError(f"cannot unpack non-iterable {source.pytype(s).__name__} object"))) from None
+            raise Raised(s.exception(TypeError(f"cannot unpack non-iterable {type_name(source.pytype(s))} object"))) from None
         raise
     values = []
     for k in range(n):

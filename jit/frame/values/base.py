@@ -7,7 +7,16 @@ that is not captured. The defaults here are those of a value that supports nothi
 
 from __future__ import annotations
 
+import ctypes
+
 from ...errors import Unsupported
+
+_TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # where a type object keeps its name: after the head of a variable-size object
+
+
+def type_name(cls) -> str:
+    """The name of a type in CPython's own errors (``tp_name``): that of one implemented in C may come with its module."""
+    return ctypes.c_char_p.from_address(id(cls) + _TP_NAME).value.decode()
 
 
 class Raised(Exception):

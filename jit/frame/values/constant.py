@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
-from .base import Raised, Value
+from .base import Raised, Value, type_name
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device,
               torch.layout, torch.memory_format, types.CodeType, torch.finfo, torch.iinfo)
@@ -80,7 +80,7 @@ class Constant(Value):
     def call(self, s, args, kwargs):
         if callable(self.value):
             return super().call(s, args, kwargs)
-        raise Raised(s.exception(TypeError(f"'{self.pytype(s).__name__}' object is not callable")))
+        raise Raised(s.exception(TypeError(f"'{type_name(self.pytype(s))}' object is not callable")))
 
     def setattr(self, s, name, value):
         if type(self.value) not in _PLAIN:

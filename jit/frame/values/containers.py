@@ -9,7 +9,7 @@ import torch
 
 from ...errors import Unsupported
 from .. import source as src
-from .base import Raised, Value
+from .base import Raised, Value, type_name
 from .constant import Constant, DimValue, scalar
 from .iterators import DictIterator, SequenceIterator
 from .objects import ObjectValue
@@ -80,10 +80,10 @@ class ContainerValue(ObjectValue):
             s.effect(fn, [self, *args])
 
     def plain_getitem(self, s, key):
-        raise Raised(s.exception(TypeError(f"'{self.cls.__name__}' object is not subscriptable")))
+        raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not subscriptable")))
 
     def plain_setitem(self, s, key, value):
-        raise Raised(s.exception(TypeError(f"'{self.cls.__name__}' object does not support item assignment")))
+        raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object does not support item assignment")))
 
 
 class SequenceValue(ContainerValue):
@@ -153,7 +153,7 @@ class SequenceValue(ContainerValue):
 
     def check_index(self, s, key):
         if not s.has_index(key):
-            raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not {key.pytype(s).__name__}")))
+            raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not {type_name(key.pytype(s))}")))
 
     def like(self, elements):
         return type(self)(elements)
@@ -214,7 +214,7 @@ class ListValue(SequenceValue):
         self.changed(s, list.__delitem__, [key if isinstance(key, SliceValue) else Constant(index)])
 
     def hash_key(self, s):
-        raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
+        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
 
     def emit(self, e):
         if self.obj is not None:
@@ -443,7 +443,7 @@ class DictValue(ContainerValue):
         return h in self.load(s)
 
     def hash_key(self, s):
-        raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
+        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
 
     def emit(self, e):
         if self.obj is not None:
@@ -615,7 +615,7 @@ class SetValue(ContainerValue):
     def hash_key(self, s):
         if self.cls is frozenset:
             return frozenset(self.load(s))
-        raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
+        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
 
     def emit(self, e):
         if self.obj is not None:

@@ -8,7 +8,7 @@ import types
 
 from ...errors import Unsupported
 from .. import source as src
-from .base import Raised, Value, lookup
+from .base import Raised, Value, lookup, type_name
 from .constant import Constant
 from .objects import DELETED, BuiltinMethod, ObjectValue, is_data_descriptor
 
@@ -355,7 +355,7 @@ class ClassValue(ObjectValue):
             return s.bound_method(s.wrap_class_attr(type(cls), "__getattr__"), self).call(s, [Constant(name)], {})
         try:
             getattr(cls, name)
-            text = f"type object '{cls.__name__}' has no attribute '{name}'"
+            text = f"type object '{type_name(cls)}' has no attribute '{name}'"
         except AttributeError as error:
             text = str(error)
         raise Raised(s.exception(AttributeError(text, name=name)))

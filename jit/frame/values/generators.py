@@ -15,7 +15,7 @@ from ...errors import Unsupported
 from ...runtime import native
 from .. import source as src
 from ..decode import VERSION, decode
-from .base import Raised, Value
+from .base import Raised, Value, type_name
 from .constant import Constant
 from .containers import TupleValue
 from .functions import CellValue, FunctionValue
@@ -397,7 +397,7 @@ def thrown(s, args):
         return first
     cls = first.const(s)
     if not issubclass(cls, BaseException):
-        raise Raised(s.exception(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {cls.__name__}")))
+        raise Raised(s.exception(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {type_name(cls)}")))
     if s.is_exception(given, cls):
         return given
     if isinstance(given, Constant) and given.value is None:

@@ -6,7 +6,7 @@ import types
 
 from ...errors import Unsupported
 from .. import source as src
-from .base import Raised, Value, lookup
+from .base import Raised, Value, lookup, type_name
 from .constant import Constant
 
 DELETED = object()
@@ -76,7 +76,7 @@ class ObjectValue(Value):
             return written
         if found:
             return self.bind(s, raw, name, owner)
-        raise Raised(s.exception(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)))
+        raise Raised(s.exception(AttributeError(f"'{type_name(cls)}' object has no attribute '{name}'", name=name)))
 
     def instance_attr(self, s, name):
         """The entry of the instance dictionary, or None."""
@@ -139,7 +139,7 @@ class ObjectValue(Value):
         if value is None and issubclass(self.cls, BaseException):
             return self.exception_field(s, name)
         if value is DELETED or (value is None and self.obj is None):
-            raise Raised(s.exception(AttributeError(f"{self.cls.__name__!r} object has no attribute {name!r}", name=name)))
+            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}", name=name)))
         if value is not None:
             return value
         try:
@@ -208,7 +208,7 @@ class ObjectValue(Value):
             if not (issubclass(cls, BaseException) and name in ("__cause__", "__context__", "__traceback__", "__suppress_context__", "args")):
                 raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
         elif not (found and isinstance(raw, types.MemberDescriptorType)) and not self.has_own_dict():
-            raise Raised(s.exception(AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name)))
+            raise Raised(s.exception(AttributeError(f"{type_name(cls)!r} object has no attribute {name!r}", name=name)))
         s.set_entry(self.attrs, name, value)
         if self.obj is not None:
             s.touch(self)
@@ -237,7 +237,7 @@ class ObjectValue(Value):
         if found and isinstance(raw, types.MemberDescriptorType):
             self.slot(s, raw, name)
         elif self.instance_attr(s, name) is None:
-            raise Raised(s.exception(AttributeError(f"{self.cls.__name__!r} object has no attribute {name!r}", name=name)))
+            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}", name=name)))
         s.set_entry(self.attrs, name, DELETED)
         if self.obj is not None:
             s.touch(self)
@@ -276,7 +276,7 @@ class ObjectValue(Value):
         cls = self.pytype(s)
         found, raw, owner = s.class_lookup(cls, "__call__")
         if not found:
-            raise Raised(s.exception(TypeError(f"'{cls.__name__}' object is not callable")))
+            raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object is not callable")))
         return self.bind(s, raw, "__call__", owner).call(s, args, kwargs)
 
     def iter(self, s):
@@ -298,7 +298,7 @@ class ObjectValue(Value):
                 return value
 
             return FunctionIterator(step)
-        raise Raised(s.exception(TypeError(f"'{self.cls.__name__}' object is not iterable")))
+        raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not iterable")))
 
     def next(self, s):
         try:
@@ -330,7 +330,7 @@ class ObjectValue(Value):
             number = self.call_special(s, "__hash__", []).const(s)
             return SymbolicKey(s, self, number)
         if lookup(self.cls, "__hash__")[1] is None:
-            raise Raised(s.exception(TypeError(f"unhashable type: '{self.cls.__name__}'")))
+            raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
         return self.pin(s) if self.obj is not None else ("new", id(self), self)
 
     def builtin_method(self, s, raw, args, kwargs):
@@ -374,7 +374,7 @@ class ObjectValue(Value):
         from .containers import ListValue
 
         if not (isinstance(note, Constant) and isinstance(note.value, str)):
-            raise Raised(s.exception(TypeError(f"note must be a str, not '{note.pytype(s).__name__}'")))
+            raise Raised(s.exception(TypeError(f"note must be a str, not '{type_name(note.pytype(s))}'")))
         notes = self.instance_attr(s, "__notes__")
         if notes is None:
             self.plain_setattr(s, "__notes__", ListValue([note]))
@@ -469,12 +469,12 @@ def special_error(cls, name):
     text = {"__getitem__": "object is not subscriptable", "__setitem__": "object does not support item assignment",
             "__delitem__": "object doesn't support item deletion", "__len__": "has no len()", "__next__": "object is not an iterator"}
     if name == "__abs__":
-        return f"bad operand type for abs(): '{cls.__name__}'"
+        return f"bad operand type for abs(): '{type_name(cls)}'"
     if name == "__round__":
-        return f"type {cls.__name__} doesn't define __round__ method"
+        return f"type {type_name(cls)} doesn't define __round__ method"
     if name == "__len__":
-        return f"object of type '{cls.__name__}' has no len()"
-    return f"'{cls.__name__}' {text.get(name, 'object has no ' + name)}"
+        return f"object of type '{type_name(cls)}' has no len()"
+    return f"'{type_name(cls)}' {text.get(name, 'object has no ' + name)}"
 
 
 def _identity_hash(cls):
@@ -540,7 +540,7 @@ class ModuleObject(ObjectValue):
                     entry = holder.get_constant(s, name)
                     if entry is not None:
                         return entry
-            raise Raised(s.exception(AttributeError(f"'{type(self.obj).__name__ if self.obj is not None else self.cls.__name__}' object has no attribute '{name}'", name=name)))
+            raise Raised(s.exception(AttributeError(f"'{type_name(type(self.obj) if self.obj is not None else self.cls)}' object has no attribute '{name}'", name=name)))
         return super().missing_attr(s, name, fallback)
 
     def hash_key(self, s):

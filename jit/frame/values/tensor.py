@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
-from .base import Raised, Value
+from .base import Raised, Value, type_name
 from .constant import Constant, DimValue
 
 
@@ -57,7 +57,7 @@ class TensorValue(Value):
                 from .. import source as src
 
                 return s.wrap(self.obj.__dict__[name], src.DictAttr(self.source, name))
-            raise Raised(s.exception(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'", name=name)))
+            raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'", name=name)))
         if callable(raw):
             return TensorMethod(self, name)
         return s.traced(lambda: s.tracer.attribute(self.handle(s), name))
