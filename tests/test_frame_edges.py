@@ -421,3 +421,34 @@ def test_rows_that_have_one_element_now():
     compiled = jit.compile(f, backend="eager", dynamic=True, fullgraph=True)
     for x in (torch.arange(6.0).view(3, 2).t(), torch.arange(12.0).view(3, 4).t(), torch.arange(6.0).view(2, 3).t()):
         assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(f(x), compiled(x)))
+
+
+def test_a_generator_is_closed_when_its_frame_raises():
+    """What a break handed on must not keep the stack of a frame that has ended."""
+
+    class Raising:
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *exception):
+            issubclass()
+
+    def numbers(log):
+        try:
+            yield from (1, 2)
+        finally:
+            log.append("closed")
+
+    def raising(log):
+        for _ in numbers(log):
+            with Raising():
+                abs()
+
+    def f(log):
+        try:
+            raising(log)
+        except TypeError:
+            pass
+        log.append("after")
+
+    sequence(lambda: f, [([],), ([],)])

@@ -83,7 +83,7 @@ class BreakCode:
         """Let go of what was made on the way: from here on only the program's variables and stack keep its objects alive, and a
         generator, say, is closed when the program drops it."""
         e = self.e
-        for name in (*e.memo.values(), *e.sources.values(), *(f".out{i}" for i in range(len(e.outputs)))):
+        for name in (*e.argnames, *e.memo.values(), *e.sources.values(), *(f".out{i}" for i in range(len(e.outputs)))):
             asm.load_const(None)
             asm.store_fast(name)
 

@@ -260,7 +260,7 @@ def _go_on(asm, frame, base, decoded, way, index, tail_call):
         frame.push_callable(asm, resume)
         for kind, what in resume.params:
             if kind == "stack":
-                asm.load_fast(handled[what]) if what in handled else asm.take_fast(slots[what])
+                asm.take_fast(handled[what] if what in handled else slots[what])
             elif kind == "local":
                 asm.load_fast(frame.locals[what])
             else:
