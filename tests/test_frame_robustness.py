@@ -12,6 +12,7 @@ import torch
 from frame_harness import observe, same
 
 import jit
+from jit.frame import dispatch
 from jit.frame.executor import Frame
 from jit.runtime import native
 
@@ -315,6 +316,24 @@ def test_arguments_and_results_are_let_go():
         del x, h
         gc.collect()
         assert refs[0]() is None and refs[1]() is None and out() is None
+
+
+def test_a_torch_without_the_names_that_are_used(monkeypatch):
+    """Frames of our code are hidden from PyTorch's compiler by private names; without them all else works."""
+    hook = torch._C._dynamo.eval_frame
+    for name in ("_FrameExecStrategy", "set_code_exec_strategy"):
+        if hasattr(hook, name):
+            with monkeypatch.context() as patch:
+                patch.delattr(hook, name)
+                assert dispatch.torch_skip() is None
+    monkeypatch.setattr(dispatch, "_skip_in_torch", None)
+
+    def f(x):
+        y = x + 1
+        print(end="")
+        return y * 2
+
+    assert torch.equal(compiled(f)(ONES), ONES * 4)
 
 
 def test_markers():

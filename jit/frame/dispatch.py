@@ -114,11 +114,26 @@ class Settings:
         return made
 
 
+def torch_skip():
+    """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames; None where this torch has none that is known.
+    Without it that compiler looks at code of ours when both are at work, which costs it time and nothing else."""
+    try:
+        hook = torch._C._dynamo.eval_frame
+        strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
+        hook.set_code_exec_strategy(torch_skip.__code__, strategy)
+    except (AttributeError, TypeError):
+        return None
+    return lambda code: hook.set_code_exec_strategy(code, strategy)
+
+
+_skip_in_torch = torch_skip()
+
+
 def skip_code(code):
     """Have neither our frame hook nor that of PyTorch's compiler look at the frames of code that we made."""
     native().skip_code(code)
-    hook = torch._C._dynamo.eval_frame
-    hook.set_code_exec_strategy(code, hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT))
+    if _skip_in_torch is not None:
+        _skip_in_torch(code)
 
 
 def chain_function(settings, parts) -> types.FunctionType:
