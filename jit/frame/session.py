@@ -455,6 +455,8 @@ class Session(Calls):
         """A value as an exact int (``operator.index``)."""
         if isinstance(value, DimValue):
             return value.const(self)
+        if isinstance(value, TensorValue):
+            value = value.getattr(self, "__index__").call(self, [], {})
         if isinstance(value, ObjectValue):
             if not value.has_special(self, "__index__"):
                 raise Raised(self.exception(TypeError(f"'{type_name(value.pytype(self))}' object cannot be interpreted as an integer")))

@@ -104,6 +104,7 @@ class Builder:
     def __init__(self, env):
         self.env = env
         self.nodes: list[Node] = []
+        self.known: dict = {}  # see known.py
         self.loc = None
         self.next_id = 0
         self.recording = False

@@ -13,7 +13,7 @@ import math
 import torch
 
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, layout
+from jit.graph import aten, autocast, known, layout
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
@@ -151,11 +151,24 @@ class Tracer:
 
         Raises EagerRaises for what eager refuses too, Unsupported for what cannot be captured.
         """
+        kwargs = kwargs or {}
+        mark = self.checkpoint() if known.worth_trying(args) or kwargs and known.worth_trying(kwargs.values()) else None
+        try:
+            return self._call(fn, args, kwargs, loc)
+        except JitError as error:
+            return known.again(self, fn, args, kwargs, error, mark)
+
+    def elementwise(self, fn) -> bool:
+        """Whether ``call`` takes this callable for an elementwise operation."""
+        binding = resolve(fn)
+        entry = OPS.get(binding.name.removesuffix("_")) if binding is not None and binding.python is None else None
+        return entry is not None and entry.pointwise
+
+    def _call(self, fn, args, kwargs, loc):
         binding = resolve(fn)
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
         self.builder.loc = loc
-        kwargs = kwargs or {}
         mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:
@@ -171,8 +184,8 @@ class Tracer:
                 raise confirmed(error, fn, args, kwargs) from error
         # A rule that wants a plain int, such as the number of a dimension: it is known from here on.
         self.rollback(mark)
-        known = self.env.specialize
-        return self.call(fn, tuple(known(v) if type(v) is Dim else v for v in args), {k: known(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
+        fixed = self.env.specialize
+        return self.call(fn, tuple(fixed(v) if type(v) is Dim else v for v in args), {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
 
     def call_op(self, name: str, args, kwargs, overload=None):
         """Run the op called ``name`` on arguments that hold handles."""
@@ -213,7 +226,7 @@ class Tracer:
         nodes = _to_nodes(_pack(entry, args), handles)
         named = {k: _to_node(v, handles) for k, v in kwargs.items()}
         if entry.pointwise and not handles:
-            raise Unsupported(f"{name} without a tensor", kind="argument-error")
+            return self._of_numbers(name, args, kwargs, overload)
         try:
             result = entry.fn(self.builder, *nodes, **named)
         except TypeError as error:
@@ -227,6 +240,15 @@ class Tracer:
         if entry.pointwise and result.op != "aten_call":
             result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
         return self.wrap(result, handles, entry.alias, start, name)
+
+    def _of_numbers(self, name, args, kwargs, overload):
+        """An elementwise function of Python numbers alone, which is a tensor in eager."""
+        fixed = self.env.specialize
+        args, kwargs = [fixed(v) if type(v) is Dim else v for v in args], {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}
+        fn = getattr(torch, name, None)
+        if overload is not None or fn is None or not all(type(v) in (int, float, bool, complex, str) for v in (*args, *kwargs.values())):
+            raise Unsupported(f"{name} without a tensor", kind="argument-error")
+        return self.constant(fn(*args, **kwargs))
 
     def _entry(self, name: str, args, kwargs):
         """The op's entry, or None where it is left to the library: arithmetic on complex numbers is."""

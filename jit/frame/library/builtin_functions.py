@@ -375,6 +375,8 @@ def int_(s, args, kwargs):
     if len(args) == 1 and isinstance(args[0], DimValue):
         return args[0]
     if len(args) == 1 and isinstance(args[0], TensorValue):
+        if args[0].known(s) is not None:
+            return args[0].getattr(s, "__int__").call(s, [], {})
         raise Unsupported("int() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor")
     if len(args) == 1 and isinstance(args[0], ObjectValue) and not isinstance(args[0], ContainerValue):
         for name in ("__int__", "__index__"):
@@ -390,6 +392,8 @@ def int_(s, args, kwargs):
 @on_call(float)
 def float_(s, args, kwargs):
     if args and isinstance(args[0], TensorValue):
+        if args[0].known(s) is not None:
+            return args[0].getattr(s, "__float__").call(s, [], {})
         raise Unsupported("float() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor")
     if len(args) == 1 and isinstance(args[0], FloatValue):
         return args[0]

@@ -129,8 +129,27 @@ def grad_fn(s, tensor):
     raise Unsupported("grad_fn of a tensor inside a captured region", kind="tensor-attribute")
 
 
-@on_tensor_method("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero", "__array__", "data_ptr", "cpu_")
-def reads_values(s, tensor, args, kwargs):
+def plain_reader(name):
+    """The handler of a method that makes Python data of a tensor's values, where they are known while capturing."""
+
+    def handler(s, tensor, args, kwargs):
+        found = tensor.known(s)
+        if found is None or args or kwargs:
+            return unknown_values(s, tensor, args, kwargs)
+        try:
+            return s.from_python(getattr(found, name)())
+        except Exception as error:
+            raise Raised(s.exception(error)) from None
+
+    return handler
+
+
+for _name in ("item", "tolist", "__bool__", "__int__", "__float__", "__index__"):
+    on_tensor_method(_name)(plain_reader(_name))
+
+
+@on_tensor_method("numpy", "__array__", "data_ptr", "cpu_")
+def unknown_values(s, tensor, args, kwargs):
     tensor.handle(s)
     raise Unsupported("a tensor's values are read by Python", kind="data-dependent-value",
                       hint="keep the computation in tensors, or do this outside the compiled function")

@@ -18,7 +18,7 @@ def jump(f, i):
 
 def truth(f, i, value) -> bool:
     """Which way a conditional jump goes."""
-    if isinstance(value, TensorValue):
+    if isinstance(value, TensorValue) and value.known(f.s) is None:
         assumed = truth_at(f, i, value)
         if assumed is not None:
             return assumed

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
+from ...graph import known
 from .base import Raised, Value, type_name
 from .constant import Constant, DimValue
 
@@ -74,8 +75,15 @@ class TensorValue(Value):
     def setitem(self, s, key, value):
         s.torch_call(torch.Tensor.__setitem__, [self, key, value], {})
 
+    def known(self, s):
+        """The real tensor of what was computed from constants alone; None for any other."""
+        return None if self.obj is not None else known.value(s.tracer.builder, self.handle(s).node)
+
     def truth(self, s):
-        handle = self.handle(s)
+        found = self.known(s)
+        if found is not None and found.numel() == 1:
+            return bool(found)
+        self.handle(s)
         raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch",
                           hint="use torch.where, or move the branch out of the compiled function")
 

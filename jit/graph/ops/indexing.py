@@ -8,11 +8,11 @@ import weakref
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import known, layout
 from jit.graph.build import is_number
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
-from jit.graph.ir import Node, same_ints
+from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.views import slice_bounds, wrap_index
 from jit.graph.registry import extern, op
@@ -34,30 +34,34 @@ def _constant_index(t, v):
     return t.constant(torch.tensor(list(v)))
 
 
-class KnownMask:
-    """The positions that a mask of known values selects from a dimension of ``size``."""
-
-    def __init__(self, positions: TensorHandle, size: int):
-        self.positions, self.size = positions, size
-
-
-def _known_values(node: Node):
-    """The numbers of a rank-1 tensor that was made of constants (as ``Tracer.constant`` makes them), or None."""
-    while node.op in ("clone", "reshape") and node.type.rank == 1 and node.inputs[0].type.rank == 1:
-        node = node.inputs[0]
-    parts = node.inputs if node.op == "cat" else (node,)
-    if any(p.op != "reshape" or p.inputs[0].op != "scalar" or type(p.inputs[0].attrs["value"]) is Dim for p in parts):
-        return None
-    return [p.inputs[0].attrs["value"] for p in parts]
+def _positions(t, mask: TensorHandle) -> list:
+    """A mask of known values as tensors of the positions that it selects, one for each of its dimensions; other masks as they are."""
+    if mask.dtype is not torch.bool or not mask.ndim or (found := known.value(t.builder, mask.node)) is None:
+        return [mask]
+    places = found.nonzero()
+    if len(places) <= 64:
+        return [t.constant(column.to(mask.device)) for column in places.cpu().unbind(1)]
+    b, count = t.builder, len(places)
+    if mask.ndim == 1 and int(places[-1]) - int(places[0]) == count - 1:
+        return [t.fresh(b.iota(count, int(places[0]), device=mask.device))]
+    every = b.aten("aten::nonzero_static", "", (mask.node, count, -1), TensorType.contiguous((count, mask.ndim), torch.int64, mask.device))
+    return [t.fresh(b.select(every, 1, d)) for d in range(mask.ndim)]
 
 
-def _positions(t, mask: TensorHandle):
-    """A mask whose values are known as the positions that it selects; other masks as they are."""
-    values = _known_values(mask.node)
-    if values is None:
-        return mask
-    handle = t.constant(torch.tensor([i for i, v in enumerate(values) if v], dtype=torch.int64))
-    return KnownMask(handle, len(values))
+def _with_positions(t, x: TensorHandle, items: list) -> list:
+    """The entries of an index expression with known masks as positions, where they fit."""
+    out, dim = [], 0
+    for at, v in enumerate(items):
+        if isinstance(v, TensorHandle) and v.dtype is torch.bool and v.ndim:
+            if v.device == x.device and not any(e is Ellipsis for e in items[:at]) and same_ints(v.type.shape, x.type.shape[dim : dim + v.ndim]):
+                out += _positions(t, v)
+            else:
+                out.append(v)
+            dim += v.ndim
+        else:
+            out.append(v)
+            dim += v is not None and v is not Ellipsis and not isinstance(v, bool)
+    return out
 
 
 def split_index(t, x: TensorHandle, index):
@@ -65,7 +69,7 @@ def split_index(t, x: TensorHandle, index):
     b = t.builder
     items = _items(index)
     items = [_constant_index(t, v) if isinstance(v, (list, tuple, range)) else v for v in items]
-    items = [_positions(t, v) if isinstance(v, TensorHandle) and v.dtype is torch.bool and v.ndim == 1 else v for v in items]
+    items = _with_positions(t, x, items)
     consumed = 0
     for v in items:
         if v is None or v is Ellipsis or isinstance(v, bool):
@@ -93,12 +97,6 @@ def split_index(t, x: TensorHandle, index):
             first, length = slice_bounds(start, stop, 1 if step is None else step, size)
             if not (same_ints((first, length), (0, size)) and step in (None, 1)) or len(items) == 1:
                 node = b.slice(node, dim, first, length, 1 if step is None else step)
-            dim += 1
-        elif isinstance(v, KnownMask):
-            if not v.size == node.shape[dim]:
-                raise IndexError(f"The shape of the mask [{v.size}] does not match the shape of the indexed tensor {list(node.shape)} at index {dim}")
-            positions = v.positions
-            tensors[dim] = positions if positions.device == x.device else t.call_op("to", (positions, x.device), {})
             dim += 1
         elif isinstance(v, TensorHandle):
             if v.device != x.device:
@@ -310,6 +308,7 @@ def one_hot(b, self, num_classes=-1):
 
 @op("nonzero", "argwhere", "masked_select", "unique", "_unique2", "unique_consecutive", "unique_dim", "bincount", "equal", "is_nonzero", "allclose", raw=True)
 def data_dependent(t, self, *args, **kwargs):
+    """Only where the values are known; these ops have no name of their own here, so ``Tracer.call`` does them."""
     raise Unsupported("the result depends on the data", "keep it outside the compiled region", kind="data-dependent-shape")
 
 

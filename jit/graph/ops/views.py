@@ -8,7 +8,7 @@ from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.build import is_number
 from jit.graph.dims import ceil_div, product
-from jit.graph.handles import ViewStep, view_path
+from jit.graph.handles import TensorHandle, ViewStep, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.registry import op
@@ -396,6 +396,8 @@ def as_strided(t, self, size, stride, storage_offset=None):
     base = self.base
     if self.is_conj:
         raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="overlapping-memory")
+    if any(isinstance(n, TensorHandle) for n in (*size, *stride, storage_offset)):
+        raise Unsupported("as_strided with tensors as sizes", "use ints", kind="data-dependent-shape")
     attrs = {"size": tuple(size), "stride": tuple(stride), "offset": storage_offset}
     b = t.builder
     if base.input is not None:

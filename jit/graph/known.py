@@ -1,0 +1,117 @@
+"""Values that are known while tracing: those of tensors computed from constants alone, which no input and no random number reaches.
+
+A model that makes its own mask of ones, or a tensor of sizes, may branch on it, index by it or count with it as if it were Python data.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.dims import Dim
+from jit.graph.handles import TensorHandle
+from jit.graph.interpret import evaluate
+from jit.graph.ir import Graph, Node, Output, same_ints
+
+_NODES, _ELEMENTS = 4000, 1 << 20  # of what is computed while tracing
+
+
+def value(builder, node: Node) -> torch.Tensor | None:
+    """What ``node`` holds on every run, or None where that depends on inputs, on random numbers or on sizes that may change."""
+    if node not in builder.known:
+        cone = _constants(node)
+        builder.known[node] = evaluate(Graph([], cone, [Output(node)], builder.env), ())[0] if cone else None
+    return builder.known[node]
+
+
+def _constants(node: Node) -> list | None:
+    """The nodes that ``node`` is computed from, in program order; None where one of them is not the same on every run, or there are too many."""
+    seen, todo = {node}, [node]
+    while todo:
+        n = todo.pop()
+        if n.op == "input" or n.impure or len(seen) > _NODES or not all(map(_fixed, n.type if type(n.type) is tuple else (n.type,))) or _has_dim(tuple(n.attrs.values())):
+            return None
+        for i in n.inputs:
+            if i not in seen:
+                seen.add(i)
+                todo.append(i)
+    return sorted(seen, key=lambda n: n.id)
+
+
+def _fixed(t) -> bool:
+    return t is None or not t.is_symbolic and t.numel <= _ELEMENTS
+
+
+def _has_dim(v) -> bool:
+    return type(v) is Dim or type(v) in (tuple, list) and any(map(_has_dim, v))
+
+
+def worth_trying(v) -> bool:
+    """Whether there is a 0-dim tensor, an integer one or a mask among arguments, or in a container or slice among them."""
+    if isinstance(v, TensorHandle):
+        return not v.type.shape or not v.type.dtype.is_floating_point
+    if type(v) is slice:
+        return worth_trying((v.start, v.stop, v.step))
+    return not isinstance(v, str) and hasattr(v, "__iter__") and any(map(worth_trying, v))
+
+
+def has_number(v) -> bool:
+    """Whether there is a 0-dim tensor among arguments, or in a container or slice among them."""
+    if isinstance(v, TensorHandle):
+        return not v.type.shape
+    if type(v) is slice:
+        return has_number((v.start, v.stop, v.step))
+    return isinstance(v, (tuple, list)) and any(map(has_number, v))
+
+
+def as_numbers(builder, v):
+    """Arguments with the known ones of their 0-dim tensors as Python numbers."""
+    if isinstance(v, TensorHandle):
+        found = None if v.type.shape else value(builder, v.node)
+        return v if found is None else found.item()
+    if type(v) is slice:
+        return slice(*as_numbers(builder, (v.start, v.stop, v.step)))
+    if type(v) in (tuple, list):
+        return type(v)(as_numbers(builder, e) for e in v)
+    return v
+
+
+def again(tracer, fn, args, kwargs, error, mark):
+    """What ``fn`` gives where its failure with ``error`` is due to known tensors that it took for unknown ones. Else raises the error."""
+    b = tracer.builder
+    if mark is None or tracer.elementwise(fn):
+        raise error
+    tracer.rollback(mark)
+    numbers, named = as_numbers(b, tuple(args)), {k: as_numbers(b, v) for k, v in kwargs.items()}
+    if has_number(args) and not has_number(numbers) or has_number(tuple(kwargs.values())) and not has_number(tuple(named.values())):
+        return tracer.call(fn, numbers, named, b.loc)
+    if getattr(error, "kind", "").startswith("data-dependent"):
+        plain = _values(b, tuple(args)), _values(b, kwargs)
+        if None not in plain:
+            with torch.no_grad():
+                return _handles(tracer, fn(*plain[0], **plain[1]), error)
+    raise error
+
+
+def _values(b, v):
+    """Arguments with tensors for the handles; None where one of them is not known."""
+    if isinstance(v, TensorHandle):
+        return value(b, v.node)
+    if isinstance(v, dict):
+        found = {k: _values(b, e) for k, e in v.items()}
+        return None if any(found[k] is None and v[k] is not None for k in v) else found
+    if type(v) in (tuple, list):
+        found = type(v)(_values(b, e) for e in v)
+        return None if any(f is None and e is not None for f, e in zip(found, v)) else found
+    return None if type(v) is Dim else v
+
+
+def _handles(tracer, result, error):
+    """A result of eager code with handles for its tensors, which have to be small."""
+    if isinstance(result, torch.Tensor):
+        if result.numel() > 64:
+            raise error
+        handle = tracer.constant(result)
+        return handle if same_ints(handle.type.strides, result.stride()) else tracer.fresh(tracer.builder.clone(handle.node, result.stride()))
+    if type(result) in (tuple, list):
+        return type(result)(_handles(tracer, r, error) for r in result)
+    return result
