@@ -182,3 +182,36 @@ def test_objects_as_arguments_of_functions_of_torch():
     loss = lambda a, b, c: torch.nn.functional.triplet_margin_with_distance_loss(a, b, c, distance_function=distance)  # noqa: E731
     rows = X.repeat(3, 1)
     assert torch.allclose(jit.compile(loss, fullgraph=True)(rows, rows + 1, rows * 2), loss(rows, rows + 1, rows * 2))
+
+
+@torch.jit.script
+def scripted(x, n: int):
+    if n > 2:
+        x = x * n
+    return x + 1
+
+
+def test_scripted_functions_are_followed_in_python():
+    compiled = jit.compile(lambda x, n: scripted(x, n) * 2, fullgraph=True)
+    for n in (1, 3):
+        assert torch.equal(compiled(X, n), (scripted(X, n) * 2))
+
+
+def test_a_new_tensor_is_made_to_require_grad():
+    def f(x):
+        with torch.no_grad():
+            y = torch.zeros_like(x).requires_grad_()
+            z = x * 2 + y
+        return y, z, y.requires_grad
+
+    ours, theirs = jit.compile(f, fullgraph=True, backend="eager")(X), f(X)
+    assert ours[0].requires_grad and ours[0].is_leaf and not ours[1].requires_grad and ours[2] is theirs[2]
+    assert torch.equal(ours[1], theirs[1])
+
+
+def test_distributions_with_lazy_parameters():
+    def f(x):
+        return torch.distributions.Categorical(logits=x).entropy(), torch.distributions.Categorical(logits=x).probs
+
+    for w, g in zip(f(X), jit.compile(f, fullgraph=True)(X)):
+        assert torch.allclose(w, g)

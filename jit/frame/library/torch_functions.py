@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch.distributions.utils import lazy_property
 from torch.utils.checkpoint import checkpoint
 
 from ...errors import Unsupported
+from .. import source as src
 from ..assumptions import assume
 from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method
 from ..values.base import Raised
@@ -174,7 +176,18 @@ def requires_grad_(s, tensor, args, kwargs):
     wanted = (args[0] if args else kwargs.get("requires_grad", Constant(True))).truth(s)
     if tensor.handle(s).requires_grad == wanted:
         return tensor
-    raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="autograd")
+    if tensor.obj is not None:
+        raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="autograd")
+    return s.torch_call(torch.Tensor.requires_grad_, [tensor, *args], kwargs)
+
+
+@on_function(lazy_property.__get__)
+def lazy_property_get(s, args, kwargs):
+    """Of a class, a new property each time that is only asked for its type."""
+    if isinstance(args[1], Constant) and args[1].value is None:
+        prop = args[0].pin(s).__get__(None, None)
+        return s.wrap(prop, src.Const(prop))
+    return s.inline(s.wrap_raw(lazy_property.__get__), args, kwargs)
 
 
 @on_tensor_method("size")

@@ -60,6 +60,16 @@ def wrap_method(s, obj, source):
     return MethodValue(fn, owner, obj, source)
 
 
+@wrapper(torch.jit.ScriptFunction)
+def wrap_script_function(s, obj, source):
+    """The Python function that was scripted, which does the same."""
+    fn = getattr(obj, "_torchdynamo_inline", None)
+    if not isinstance(fn, types.FunctionType) or source is None:
+        return s.opaque(obj, source)
+    s.guards.add(source, "is", obj)
+    return FunctionValue(fn, src.Const(fn, fn.__qualname__))
+
+
 @wrapper(functools.partial)
 def wrap_partial(s, obj, source):
     def at(name):
