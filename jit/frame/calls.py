@@ -14,6 +14,7 @@ from . import tables
 from .values.base import Raised, Value
 from .values.constant import Constant
 from .values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
+from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
 from .values.objects import ModuleObject, ObjectValue, has_plain_layout
 
@@ -128,15 +129,17 @@ class Calls:
             raise Raised(self.exception(error)) from None
         raise Unsupported(f"{fn.qualname}() {text}", kind="argument-error")
 
-    def guard_kinds(self, args, kwargs):
-        """Guard the types of arguments: what implements a C function asks of which class a value is, or whether it is None."""
+    def guard_kinds(self, args, kwargs, fn=None):
+        """Guard the types of arguments: what implements the C function ``fn`` asks of which class a value is, or whether it is None."""
         for value in (*args, *kwargs.values()):
+            if type(value) is Deferred and not only_keeps(fn):
+                value.needed()
             if value.source is not None:
                 value.pytype(self)
 
     def call_builtin(self, fn, args, kwargs) -> Value:
         """Call a C function."""
-        self.guard_kinds(args, kwargs)
+        self.guard_kinds(args, kwargs, fn)
         try:
             handler = tables.calls.get(fn)
         except TypeError:

@@ -219,7 +219,8 @@ class Capture:
             plan, inputs = self.settings.compile_graph(graph, s.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
-        target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn))
+        repeatable = not any(o.mutates is not None for o in graph.outputs) and not any(n.impure for n in graph.nodes)
+        target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
         if bytecode_log:
             import dis
 

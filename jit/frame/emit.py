@@ -68,6 +68,7 @@ class Emitter:
         self.computed: dict[tuple, str] = {}
         self.original = original
         self.required: str | None = None
+        self.after_graph: list[tuple] = []
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -298,6 +299,18 @@ class Emitter:
             self.commands = body
         self.cmd("load_fast", name)
 
+    def load_after_graph(self, value, fn, args, kwargs):
+        """Push ``fn(*args, **kwargs)``, called right after the graph has run and before any change of the program's is made."""
+        name = self.computed.get(value)
+        if name is None:
+            name = self.computed[value] = self.temporary()
+            body, self.commands = self.commands, []
+            self.call_const(fn, args, kwargs)
+            self.cmd("store_fast", name)
+            self.after_graph += self.commands
+            self.commands = body
+        self.cmd("load_fast", name)
+
     def load_dim(self, dim):
         """A symbolic integer: arithmetic on the sizes that its symbols stand for."""
         self._dim_tree(as_operations(dim))
@@ -469,10 +482,11 @@ class Emitter:
         self.cmd("call", 1 + len(self.argnames), ())
         self.cmd("return_value")
 
-    def finish(self, plan, plan_inputs, name: str, eager=None):
+    def finish(self, plan, plan_inputs, name: str, eager=None, repeatable=True):
         """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors
         of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say) ``eager`` is called
-        with the arguments: nothing has been done yet, and what the program does before and about the exception is its own business."""
+        with the arguments: nothing has been done yet, and what the program does before and about the exception is its own business. The same holds for calls
+        that are made after the graph, if running it twice is as running it once (``repeatable``)."""
         asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
         body, self.commands = self.commands, []
         asm_globals = self.code_globals or {}
@@ -507,12 +521,12 @@ class Emitter:
 
         write(self.prelude)
         if plan is None or eager is None:
-            write(self.commands + body)
+            write(self.commands + self.after_graph + body)
             return function_from(asm.finish(), asm_globals, name)
         failed, other = asm.new_label("failed"), asm.new_label("other")
         with asm.handler(failed):
-            write(self.commands)
-        write(body)
+            write(self.commands + (self.after_graph if repeatable else []))
+        write(body if repeatable else self.after_graph + body)
         asm.place(failed)
         asm.load_const(Exception)
         asm.emit("CHECK_EXC_MATCH")

@@ -12,6 +12,7 @@ from ..graph.dims import Dim, bounds
 from .values.base import Raised, Value, type_name
 from .values.constant import Constant, DimValue
 from .values.containers import ContainerValue, DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
+from .values.deferred import Deferred, combined
 from .values.floats import SYMBOLS, FloatValue, compute
 from .values.functions import ClassValue, MethodValue
 from .values.objects import BuiltinMethod, ObjectValue
@@ -48,6 +49,9 @@ def container_rule(symbol, *classes):
 def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
     """``a symbol b``, or ``a symbol= b``."""
     fn, inplace_fn, name = BINARY[symbol]
+    later = combined(s, symbol, fn, a, b)
+    if later is not None:
+        return later
     if isinstance(a, Constant) and isinstance(a.value, np.generic) and isinstance(b, TensorValue):
         raise Unsupported("a numpy scalar on the left of a tensor", kind="numpy", hint="write the tensor first, or use a Python number")
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
@@ -200,6 +204,8 @@ def special(s, symbol, name, a, b, inplace=False):
 
 def unary(s, symbol: str, a: Value) -> Value:
     fn, method = UNARY[symbol]
+    if type(a) is Deferred:
+        a.needed()
     if isinstance(a, TensorValue):
         return s.torch_call(fn, [a], {})
     if isinstance(a, DimValue):
@@ -216,6 +222,9 @@ def unary(s, symbol: str, a: Value) -> Value:
 def compare(s, symbol: str, a: Value, b: Value) -> Value:
     """``a < b`` and the like; the result is not turned into a bool."""
     fn, method, reflected = COMPARE[symbol]
+    for v in (a, b):
+        if type(v) is Deferred:
+            v.needed()
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         other = b if isinstance(a, TensorValue) else a
         if isinstance(other, Constant) and not isinstance(other.value, (int, float, complex)) or not (other.is_const() or isinstance(other, (TensorValue, DimValue))):
@@ -311,6 +320,9 @@ def same_object(s, a: Value, b: Value) -> bool:
     x, y = a.identity(), b.identity()
     if x == y:
         return x is not None
+    for p, q in ((a, b), (b, a)):
+        if type(p) is Deferred and not (isinstance(q, Constant) and q.value is None):
+            p.needed()
     for p, q in ((a, b), (b, a)):
         if p.source is not None and isinstance(q, Constant) and not isinstance(p, Constant):
             p.pytype(s)

@@ -19,6 +19,7 @@ from .guards import Guards
 from .values.base import Raised, Value, lookup, type_name
 from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import DictValue, TupleValue
+from .values.deferred import defer
 from .values.floats import FloatValue
 from .values.functions import BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue
 from .values.objects import IMMUTABLE_TYPE, ObjectValue
@@ -400,7 +401,10 @@ class Session(Calls):
             own.extend(a for a, given in zip(args, low) if given is result and type(result) is list)
             return result
 
-        value = self.traced(call)
+        try:
+            value = self.traced(call)
+        except Unsupported as error:
+            return defer(self, fn, args, kwargs, error)
         return own[0] if own else value  # a list that is given back is the very list
 
     def set_grad_enabled(self, enabled: bool):

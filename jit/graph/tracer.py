@@ -665,26 +665,26 @@ def confirmed(error: BaseException, fn, args, kwargs) -> JitError:
         with torch.no_grad():
             fn(*_zeros(list(args)), **_zeros(dict(kwargs)))
     except Exception as real:
-        _keep_sizes((args, kwargs))  # its text tells them
+        keep_sizes((args, kwargs))  # its text tells them
         return EagerRaises(real.with_traceback(None))
     finally:
         torch.random.set_rng_state(state)
     return Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}", kind="internal")
 
 
-def _keep_sizes(v):
+def keep_sizes(v):
     """Guard that symbolic sizes among the arguments stay what they are."""
     if isinstance(v, TensorHandle):
-        _keep_sizes((*v.type.shape, *v.type.strides))
+        keep_sizes((*v.type.shape, *v.type.strides))
     elif type(v) is Dim:
         specialize(v)
     elif isinstance(v, (list, tuple)):
         for e in v:
-            _keep_sizes(e)
+            keep_sizes(e)
     elif isinstance(v, dict):
-        _keep_sizes(tuple(v.values()))
+        keep_sizes(tuple(v.values()))
     elif isinstance(v, slice):
-        _keep_sizes((v.start, v.stop, v.step))
+        keep_sizes((v.start, v.stop, v.step))
 
 
 def _zeros(v):

@@ -15,6 +15,7 @@ from ..values.byte_arrays import ByteArrayValue
 from ..values.base import Raised, Value, lookup, type_name
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, DictValue, ListValue, RangeValue, SequenceValue, TupleValue
+from ..values.deferred import defer
 from ..values.floats import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator, IteratorValue, MapIterator, SequenceIterator,
@@ -377,7 +378,10 @@ def int_(s, args, kwargs):
     if len(args) == 1 and isinstance(args[0], TensorValue):
         if args[0].known(s) is not None:
             return args[0].getattr(s, "__int__").call(s, [], {})
-        raise Unsupported("int() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor")
+        error = Unsupported("int() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor")
+        if args[0].handle(s).dtype.is_floating_point:
+            raise error  # NaN is no integer
+        return defer(s, int, args, kwargs, error)
     if len(args) == 1 and isinstance(args[0], ObjectValue) and not isinstance(args[0], ContainerValue):
         for name in ("__int__", "__index__"):
             if args[0].has_special(s, name):
@@ -394,7 +398,7 @@ def float_(s, args, kwargs):
     if args and isinstance(args[0], TensorValue):
         if args[0].known(s) is not None:
             return args[0].getattr(s, "__float__").call(s, [], {})
-        raise Unsupported("float() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor")
+        return defer(s, float, args, kwargs, Unsupported("float() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor"))
     if len(args) == 1 and isinstance(args[0], FloatValue):
         return args[0]
     if len(args) == 1 and isinstance(args[0], DimValue):

@@ -137,7 +137,7 @@ def plain_reader(name):
     def handler(s, tensor, args, kwargs):
         found = tensor.known(s)
         if found is None or args or kwargs:
-            return unknown_values(s, tensor, args, kwargs)
+            return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)  # None: as a call of torch, which may be made later
         try:
             return s.from_python(getattr(found, name)())
         except Exception as error:

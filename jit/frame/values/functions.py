@@ -400,7 +400,7 @@ class ClassValue(ObjectValue):
         cls = self.pin(s)
         handler = s.tables.calls.get(cls)
         if handler is not None:
-            s.guard_kinds(args, kwargs)
+            s.guard_kinds(args, kwargs, cls)
             return s.by_table(cls, lambda: handler(s, args, kwargs), args, kwargs)
         meta_call = s.class_lookup(type(cls), "__call__")[1]
         if isinstance(meta_call, types.FunctionType):

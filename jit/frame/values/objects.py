@@ -506,7 +506,7 @@ class BuiltinMethod(Value):
         return types.BuiltinMethodType
 
     def call(self, s, args, kwargs):
-        s.guard_kinds(args, kwargs)
+        s.guard_kinds(args, kwargs, self.raw)
         return self.owner.builtin_method(s, self.raw, args, kwargs)
 
     def hash_key(self, s):

@@ -1,0 +1,196 @@
+"""Values that are read off tensors after the graph has run: ``item()``, ``nonzero()``, ``x[mask]`` and other results that depend on the data.
+
+Such a call is no step of the graph, and while the program only keeps, stores or returns what it gives, none of the capture depends on it either. It is
+made by the rewritten function, on results of the graph. Whatever else the program does with the value needs to know it: that is the graph break.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+
+import torch
+
+from ...errors import Unsupported
+from ...graph.dims import hint
+from ...graph.tracer import keep_sizes
+from .base import Value
+from .constant import Constant, DimValue
+from .containers import ListValue, SliceValue, TupleValue
+from .floats import FloatValue
+from .tensor import TensorValue
+
+# Callables whose result depends on the data, by the name of what they do, and whether that is a view.
+NAMES = dict.fromkeys("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount equal is_nonzero allclose one_hot
+linalg_lstsq __getitem__ repeat_interleave where to_sparse""".split(), False) | dict.fromkeys(("narrow", "tensor_split"), True)
+KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rule"))
+_PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive, torch.Tensor.unique, torch.Tensor.unique_consecutive)}
+_CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
+KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.insert, list.__setitem__, dict.__setitem__, dict.setdefault, dict, collections.deque.append,
+                     collections.deque.appendleft])
+
+
+class Deferred(Value):
+    """``fn(*args, **kwargs)``, called when the value is loaded. ``example`` is what it gives for other tensors: only its type and, for a tuple, its length
+    tell something. ``error`` is what needing the value now raises."""
+
+    def __init__(self, s, fn, args, kwargs, example, error: Unsupported, view: bool):
+        self.fn, self.args, self.kwargs, self.example, self.error, self.view = fn, args, kwargs, example, error, view
+        self.cls = type(example)
+        self.state = {id(t): (h.node, h.base.version, h.requires_grad) for t in tensors_in(s, [args, kwargs]) if (h := t.handle(s))}
+
+    def needed(self, *args, **kwargs):
+        e = self.error
+        raise Unsupported(e.why, e.hint, kind=e.kind)
+
+    truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed
+
+    def pytype(self, s):
+        return self.cls
+
+    def part(self, s, fn, key):
+        """One of several results."""
+        return Deferred(s, fn, [self, Constant(key)], {}, fn(self.example, key), self.error, self.view)
+
+    def is_tuple(self) -> bool:
+        return isinstance(self.example, tuple) and not self.view
+
+    def length(self, s):
+        return len(self.example) if self.is_tuple() else self.needed()
+
+    def getitem(self, s, key):
+        if self.is_tuple() and isinstance(key, SliceValue) and key.is_const():
+            return TupleValue([self.part(s, operator.getitem, k) for k in range(len(self.example))[key.const(s)]])
+        if not self.is_tuple() or not isinstance(key, Constant) or type(key.value) is not int or not -len(self.example) <= key.value < len(self.example):
+            self.needed()
+        return self.part(s, operator.getitem, key.const(s))
+
+    def getattr(self, s, name):
+        return self.part(s, getattr, name) if self.is_tuple() and name in getattr(self.cls, "__match_args__", ()) else self.needed()
+
+    def iter(self, s):
+        from .iterators import SequenceIterator
+
+        return SequenceIterator([self.part(s, operator.getitem, k) for k in range(self.length(s))])
+
+    def emit(self, e):
+        e.load_after_graph(self, self.fn, [self.then(e.session, a) for a in self.args], {k: self.then(e.session, a) for k, a in self.kwargs.items()})
+
+    def then(self, s, v):
+        """An argument as it was at the time of the call: tensors may have been written since."""
+        if isinstance(v, TensorValue):
+            node, version, grad = self.state[id(v)]
+            handle = v.handle(s)
+            if handle.base.version == version:
+                return v
+            if self.view:
+                self.needed()
+            return s.tensor_of(s.tracer.fresh(s.tracer.builder.clone(node, node.type.strides), grad))
+        if isinstance(v, (ListValue, TupleValue)):
+            return type(v)([self.then(s, e) for e in v.items_list(s)])
+        if isinstance(v, SliceValue):
+            return SliceValue(*(self.then(s, p) for p in v.parts))
+        return v
+
+    def describe(self):
+        return "a value that is read off a tensor"
+
+
+def only_keeps(fn) -> bool:
+    """Whether a C function looks at no more than the types of its arguments, or puts them somewhere."""
+    try:
+        return fn in KEEPERS
+    except TypeError:
+        return False
+
+
+def combined(s, symbol, fn, a, b) -> Value | None:
+    """``a symbol b`` of numbers of which one is deferred: deferred as well, where it cannot raise. None where neither is deferred."""
+    if type(a) is not Deferred and type(b) is not Deferred:
+        return None
+    first = a if type(a) is Deferred else b
+    kinds = [v.cls if type(v) is Deferred else float if type(v) is FloatValue else int if type(v) is DimValue else type(v.value) if type(v) is Constant else None
+             for v in (a, b)]
+    if not set(kinds) <= {int, float}:
+        first.needed()
+    if symbol not in ("+", "-", "*") and not (symbol == "/" and type(b) is Constant and b.const(s)):
+        first.needed()
+    if symbol == "/" and float not in kinds:
+        first.needed()  # integers may be too large for it
+    return Deferred(s, fn, [a, b], {}, 1.0 if float in kinds else 1, first.error, False)
+
+
+def tensors_in(s, v):
+    """The tensors in nested arguments."""
+    if isinstance(v, TensorValue):
+        yield v
+    elif isinstance(v, (list, tuple)):
+        for e in v:
+            yield from tensors_in(s, e)
+    elif isinstance(v, dict):
+        yield from tensors_in(s, list(v.values()))
+    elif isinstance(v, SliceValue):
+        yield from tensors_in(s, v.parts)
+    elif isinstance(v, (ListValue, TupleValue)):
+        yield from tensors_in(s, v.items_list(s))
+
+
+def _plain(s, v) -> bool:
+    """Whether an argument can be kept: tensors, constants, and tuples, lists and slices of them."""
+    if isinstance(v, (ListValue, TupleValue)):
+        return type(v) in (ListValue, TupleValue) and all(_plain(s, e) for e in v.items_list(s))
+    if isinstance(v, SliceValue):
+        return all(_plain(s, p) for p in v.parts)
+    return isinstance(v, (TensorValue, Constant, FloatValue, DimValue))
+
+
+def _tried(s, fn, args, kwargs, fill):
+    """What ``fn`` gives for tensors of the same shapes that hold zeros or ones; None where it raises."""
+    try:
+        with torch.no_grad():
+            return fn(*[_sample(s, a, fill) for a in args], **{k: _sample(s, v, fill) for k, v in kwargs.items()})
+    except Exception:
+        return None
+
+
+def _sample(s, v, fill):
+    if isinstance(v, TensorValue):
+        t = v.handle(s).type
+        return fill(tuple(map(hint, t.shape)), dtype=t.dtype, device="cpu")
+    if isinstance(v, (ListValue, TupleValue)):
+        return (list if isinstance(v, ListValue) else tuple)(_sample(s, e, fill) for e in v.items_list(s))
+    if isinstance(v, SliceValue):
+        return slice(*(_sample(s, p, fill) for p in v.parts))
+    return hint(v.dim) if isinstance(v, DimValue) else v.value if isinstance(v, FloatValue) else v.const(s)
+
+
+def name_of(fn):
+    """The name in ``NAMES`` of a callable, or None."""
+    from ...graph.binding import resolve
+
+    if fn in _PYTHON:
+        return _PYTHON[fn]
+    binding = resolve(fn)
+    return binding.name if binding is not None and binding.python is None and binding.name in NAMES else None
+
+
+def defer(s, fn, args, kwargs, error: Unsupported) -> Deferred:
+    """The result of ``fn`` as a deferred value. Raises ``error`` where the call cannot be made later, or may raise."""
+    name = name_of(fn) if error.kind in KINDS else None
+    if name is None or "out" in kwargs or not all(_plain(s, v) for v in (*args, *kwargs.values())) or s.tracer.autocast:
+        raise error
+    handles = [t.handle(s) for t in tensors_in(s, [list(args), kwargs])]
+    if not handles or any(h.type.is_symbolic for h in handles) and name == "item":
+        raise error
+    if sum(hint(h.type.numel) for h in handles) > _CONFIRM_NUMEL:
+        raise error
+    if s.grad_mode != torch.is_grad_enabled() and any(h.requires_grad for h in handles):
+        raise error
+    example = _tried(s, fn, args, kwargs, torch.zeros)
+    if example is None and name == "tensor_split":
+        example = _tried(s, fn, args, kwargs, torch.ones)  # into no parts at all is an error
+    if example is None:
+        raise error
+    if len(handles) > 1:
+        keep_sizes(handles)  # that they go together has been tried for these
+    return Deferred(s, fn, list(args), dict(kwargs), example, error, NAMES[name])
