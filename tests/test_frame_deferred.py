@@ -67,6 +67,7 @@ WHOLE = {
     "counted": (lambda x: (torch.bincount(x.abs().long().view(-1)), F.one_hot(x.abs().long())), integers(3, 4)),
     "compared": (lambda x: (torch.equal(x, x + 0), torch.allclose(x, x + 1, rtol=0.1), x.sum().is_nonzero()), integers(3, 4)),
     "places": (lambda x, i: (torch.narrow(x + 1, 0, i[0], 1), torch.tensor_split(x, i)), integers(4, 2), torch.tensor([1, 3])),
+    "slices": (lambda x, i: (x[: i[0]], (x * 2)[i[0] :, None]), integers(4, 2), torch.tensor([1, 3])),
     "least_squares": (lambda x: torch.linalg.lstsq(x, x)[2:], torch.eye(4)),
     "logged": (logged, integers(3, 4), [1]),
     "metered": (metered, integers(3, 4), None),
@@ -130,6 +131,16 @@ def test_gradients_go_through():
         return a, b.detach(), c.detach(), d, c.requires_grad, x.grad
 
     same(outcome(fn), outcome(jit.compile(fn)))
+
+
+def test_views_that_are_written_break():
+    def fn(x, i):
+        y = x * 2
+        part = y[: i[0]]
+        y.add_(1)
+        return y, part
+
+    same(fn(torch.ones(4), torch.tensor([2])), jit.compile(fn)(torch.ones(4), torch.tensor([2])))
 
 
 def test_errors_come_before_changes():

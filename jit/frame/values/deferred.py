@@ -20,9 +20,9 @@ from .containers import ListValue, SliceValue, TupleValue
 from .floats import FloatValue
 from .tensor import TensorValue
 
-# Callables whose result depends on the data, by the name of what they do, and whether that is a view.
-NAMES = dict.fromkeys("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount equal is_nonzero allclose one_hot
-linalg_lstsq __getitem__ repeat_interleave where to_sparse""".split(), False) | dict.fromkeys(("narrow", "tensor_split"), True)
+# Callables whose result depends on the data, by the name of what they do.
+NAMES = frozenset("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount equal is_nonzero allclose one_hot
+linalg_lstsq __getitem__ repeat_interleave where to_sparse narrow tensor_split""".split())
 KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rule"))
 _PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive, torch.Tensor.unique, torch.Tensor.unique_consecutive)}
 _CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
@@ -145,12 +145,20 @@ def _plain(s, v) -> bool:
 
 
 def _tried(s, fn, args, kwargs, fill):
-    """What ``fn`` gives for tensors of the same shapes that hold zeros or ones; None where it raises."""
+    """(what ``fn`` gives for tensors of the same shapes that hold zeros or ones, whether that is a view of one of them); None where it raises."""
+    made = set()
+
+    def filled(*size, **options):
+        made.add((t := fill(*size, **options)).untyped_storage()._cdata)
+        return t
+
     try:
         with torch.no_grad():
-            return fn(*[_sample(s, a, fill) for a in args], **{k: _sample(s, v, fill) for k, v in kwargs.items()})
+            example = fn(*[_sample(s, a, filled) for a in args], **{k: _sample(s, v, filled) for k, v in kwargs.items()})
     except Exception:
         return None
+    parts = example if isinstance(example, tuple) else (example,)
+    return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided and v.untyped_storage()._cdata in made for v in parts)
 
 
 def _sample(s, v, fill):
@@ -186,11 +194,12 @@ def defer(s, fn, args, kwargs, error: Unsupported) -> Deferred:
         raise error
     if s.grad_mode != torch.is_grad_enabled() and any(h.requires_grad for h in handles):
         raise error
-    example = _tried(s, fn, args, kwargs, torch.zeros)
-    if example is None and name == "tensor_split":
-        example = _tried(s, fn, args, kwargs, torch.ones)  # into no parts at all is an error
-    if example is None:
+    tried = _tried(s, fn, args, kwargs, torch.zeros)
+    if tried is None and name == "tensor_split":
+        tried = _tried(s, fn, args, kwargs, torch.ones)  # into no parts at all is an error
+    if tried is None:
         raise error
+    example, view = tried
     if len(handles) > 1:
         keep_sizes(handles)  # that they go together has been tried for these
-    return Deferred(s, fn, list(args), dict(kwargs), example, error, NAMES[name])
+    return Deferred(s, fn, list(args), dict(kwargs), example, error, view)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.build import HALF, is_number
 from jit.graph.dims import Dim, bounds
@@ -375,7 +376,7 @@ _comparison("ge", "greater_equal")
 @pointwise("where", wraps=True)
 def where(b, condition, self=None, other=None):
     if self is None:
-        return NotImplemented
+        raise Unsupported("where without values gives positions: their number depends on the data", "use the form with three arguments", kind="data-dependent-shape")
     if condition.dtype is not torch.bool:
         if condition.dtype is not torch.uint8:
             raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}")
