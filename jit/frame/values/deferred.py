@@ -40,8 +40,9 @@ class Deferred(Value):
         self.state = {id(t): (h.node, h.base.version, h.requires_grad) for t in tensors_in(s, [args, kwargs]) if (h := t.handle(s))}
 
     def needed(self, *args, **kwargs):
-        e = self.error
-        raise Unsupported(e.why, e.hint, kind=e.kind)
+        error = self.error.with_traceback(None)
+        error.where, error.frames = None, []  # it happens here
+        raise error
 
     truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed
 
