@@ -77,13 +77,25 @@ def same(a, b, path="result", seen=None, rtol=0.0):
             inner(getattr(a, field), getattr(b, field), f".{field}")
     elif iterators:
         inner(rest_of(a), rest_of(b), ".next")
-    elif hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
-        inner(dict(vars(a)), dict(vars(b)), ".__dict__")
+    elif not isinstance(a, (int, str, float)) and (state_of(a) or state_of(b) or type(a) is not type(b)):
+        inner(state_of(a), state_of(b), ".__dict__")
     elif type(a).__eq__ is not object.__eq__:
-        if hasattr(a, "__dict__"):
-            inner(dict(vars(a)), dict(vars(b)), ".__dict__")
-        else:
-            assert a == b, f"{path}: {a!r} in eager, {b!r} compiled"
+        assert a == b, f"{path}: {a!r} in eager, {b!r} compiled"
+
+
+def state_of(obj) -> dict:
+    """The attributes that an object itself has, in its ``__dict__`` and in slots of its Python classes."""
+    slots = [k for cls in type(obj).__mro__ for k, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType) and cls.__flags__ & (1 << 9)]
+    state = {name: getattr(type(obj), name).__get__(obj) for name in slots if has_slot(obj, name)}
+    return {**state, **getattr(obj, "__dict__", {})}
+
+
+def has_slot(obj, name) -> bool:
+    try:
+        getattr(type(obj), name).__get__(obj)
+        return True
+    except AttributeError:
+        return False
 
 
 def rest_of(iterator, most=20):

@@ -276,6 +276,54 @@ def sorting_compares_in_the_order_of_the_real_sort(v):
     return sorted(v, key=Key), sorted(v, key=Key, reverse=True), v.sort(key=Key), v, seen
 
 
+@cases([1], [2], collections.deque([3], maxlen=5))
+def lists_extended_by_what_changes_them(v, w, q):
+    def numbers(target):
+        yield 7
+        target.append(8)
+        yield len(target)
+
+    v.extend(numbers(v))
+    v += numbers(v)
+    w.extend(w)
+    w.extend(map(lambda n: w.append(n) or n, [4, 5]))
+    q.extend(numbers(q))
+    q.extendleft(numbers(q))
+    v.extend(range(3))
+    v.extend({"a": 1})
+    return v, w, q
+
+
+@cases([1, 2, 3], fullgraph=False)
+def slices_by_floats(v):
+    return said(lambda: v[1.5:]), said(lambda: v.__setitem__(slice(0, 1.5), [])), said(lambda: (1, 2)[: 2.0])
+
+
+class Slotted:
+    __slots__ = ("a", "b", "__private")
+
+    def __init__(self, a):
+        self.a, self.__private = a, 5
+
+
+class Stated:
+    def __init__(self, n):
+        self.n = n
+
+    def __getstate__(self):
+        return {"n": self.n + 1}
+
+    def __setstate__(self, state):
+        self.m = state["n"]
+
+
+@cases(VECTOR)
+def copies_of_objects_with_slots_or_states(x):
+    s, o = Slotted(x), Stated(1)
+    t, p = copy.copy(s), copy.copy(o)
+    return t.a is s.a, t, hasattr(t, "b"), p, copy.deepcopy(Slotted([1])), object.__getstate__(Slotted(2)), Plain().__getstate__(), copy.copy(Plain())
+
+
 # -- texts of errors ---------------------------------------------------------------------------------------------------------
 
 

@@ -132,9 +132,7 @@ def _container(s, symbol, a, b, inplace):
         a, b = b, a
     if isinstance(a, SequenceValue) and a.cls in (list, tuple) or isinstance(a, TupleValue) and not a.user_special(s, f"__{BINARY[symbol][2]}__"):
         if symbol == "+" and isinstance(a, ListValue) and inplace:
-            values = b.items_list(s)
-            a.extend(s, values)
-            a.changed(s, list.extend, [TupleValue(values)])
+            a.extend_by(s, b)
             return a
         if symbol == "+" and isinstance(a, TupleValue) and isinstance(b, TupleValue) and torch.Size in (a.cls, b.cls):
             return _join_sizes(s, a, b)

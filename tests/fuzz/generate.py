@@ -8,181 +8,13 @@ import textwrap
 import warnings
 
 from .grammar import EXCEPTIONS, EXPRESSIONS, GLOBALS, JUMPS, KINDS, NAMES, STATEMENTS
+from .prelude import CLASSES, PRELUDE
+from .repair import repaired
 
 _HOLE = re.compile(r"<(#|[a-z]+(?:\.[a-z]+)?)>")
 _LEAVES = {kind: [r for r in rows if not re.search(r"<[a-z]+>", r[0])] for kind, rows in EXPRESSIONS.items()}
+_ATOM = re.compile(r"[A-Za-z_][\w.]*|'[^']*'|\((?:[^()]|\([^()]*\))*\)|[A-Za-z_][\w.]*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])+(?:\.\w+|\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])*")
 PARAMETERS = ("x", "y", "n", "k", "s", "v", "d", "t", "o")
-
-PRELUDE = """
-import bisect, collections, contextlib, copy, dataclasses, functools, heapq, itertools, json, math, operator, random, re, sys, zlib
-import torch
-import jit
-
-class Stop(Exception):
-    pass
-
-Pair = collections.namedtuple('Pair', 'left right')
-
-@dataclasses.dataclass
-class Data:
-    n: int
-    v: list
-    x: object = None
-
-class Slots:
-    __slots__ = ('n', 'extra')
-    def __init__(self, n, extra):
-        self.n, self.extra = n, extra
-
-class Locked:
-    def __get__(self, owner, cls):
-        return getattr(owner, '_locked', 0)
-    def __set__(self, owner, value):
-        owner._locked = value + 1
-
-class Scope:
-    def __init__(self, log, *quiet):
-        self.log, self.quiet = log, quiet
-    def __enter__(self):
-        self.log.append('in')
-        return len(self.log)
-    def __exit__(self, kind, value, tb):
-        self.log.append(kind and kind.__name__)
-        return kind is not None and issubclass(kind, self.quiet)
-
-@contextlib.contextmanager
-def managed(log):
-    log.append('enter')
-    try:
-        yield 'managed'
-    except KeyError as err:
-        log.append(repr(err))
-    finally:
-        log.append('leave')
-
-@jit.disable
-def off(value):
-    if isinstance(value, list):
-        value.append(7)
-    elif isinstance(value, torch.Tensor):
-        value.add_(1)
-    return value
-
-def adder(k):
-    def add(n):
-        nonlocal k
-        k += 1
-        return n + k
-    return add
-
-def counted(fn):
-    @functools.wraps(fn, assigned=('__name__',))
-    def call(*args, **kwargs):
-        call.calls += 1
-        return fn(*args, **kwargs)
-    call.calls = 0
-    return call
-
-def pairs(n):
-    total = 0
-    try:
-        for i in range(n % 4):
-            got = yield i
-            total += i if got is None else got
-    except ValueError:
-        yield -1
-    finally:
-        G_v.append(total % 100)
-    return total
-
-def echo():
-    value = yield 0
-    for _ in range(5):
-        value = yield value
-
-def keep(n, **kw):
-    kw.setdefault('a', n)
-    return kw
-
-def spread(first=0, *rest, k=1, **kw):
-    return (first, len(rest), k, *kw)
-
-def change(v, n=1, *, k=None):
-    v.append(n if k is None else k)
-    del v[6:]
-    return v
-
-def out_of(value):
-    if isinstance(value, (C, Slots, Data)):
-        return value.n
-    return value
-"""
-
-CLASSES = """
-class C:
-    made = 0
-    def __init__(self, n, v=None, x=None):
-        C.made += 1
-        self.n, self.v = n, [] if v is None else v
-        self.x = torch.ones(3) if x is None else x
-    @property
-    def size(self):
-        return len(self.v) + self.n
-    @size.setter
-    def size(self, value):
-        self.v.append(value)
-    @classmethod
-    def count(cls, n=0):
-        return cls.made + n
-    @staticmethod
-    def twice(n):
-        return n * 2
-    locked = Locked()
-    def same(self):
-        return self
-    def items(self):
-        return [self.n, *self.v][:5]
-    def scaled(self, x):
-        return x * self.n + self.x
-    def __add__(self, other):
-        return type(self)(self.n + out_of(other), self.v)
-    def __iadd__(self, other):
-        self.n += out_of(other)
-        return self
-    def __eq__(self, other):
-        return isinstance(other, C) and self.n == other.n
-    __hash__ = None
-    def __lt__(self, other):
-        return self.n < out_of(other)
-    def __len__(self):
-        return len(self.v)
-    def __int__(self):
-        return self.n
-    def __getitem__(self, i):
-        return self.v[i]
-    def __setitem__(self, i, value):
-        self.v[i] = value
-    def __call__(self, n=1):
-        return self.step(n)
-    def __repr__(self):
-        return f'{type(self).__name__}({self.n})'
-    def __getattr__(self, name):
-        if name == 'missing':
-            return 5
-        raise AttributeError(name)
-    def step(self, n):
-%s
-
-class D(C):
-    def __init__(self, n, v):
-        super().__init__(n, v)
-        self.late = n
-    def items(self):
-        return super().items()[::-1]
-    def __bool__(self):
-        return self.n > 0
-"""
-
 
 class Scope:
     """What a function's body may name: ``ready`` are its own variables that are set, ``outer`` those of functions around it."""
@@ -260,7 +92,9 @@ class Generator:
                 what = self.rng.choice([k for k in KINDS if scope.names(k)] or ["int"])
             if form == "name":
                 return self.rng.choice(scope.names(what) or [self.literal(what)])
-            return self.expression(what, scope, depth)
+            made_of = self.expression(what, scope, depth)
+            after = template[match.end():match.end() + 1]
+            return f"({made_of})" if after and after in ".[(" and not _ATOM.fullmatch(made_of) else made_of
 
         text = _HOLE.sub(hole, template)
         scope.ready.update(made)
@@ -268,7 +102,7 @@ class Generator:
 
     def literal(self, kind):
         return {"int": "1", "list": "[1]", "dict": "{'a': 1}", "obj": "G_o", "tensor": "torch.ones(3)", "str": "'a'", "tuple": "(1, 2)", "set": "{1}",
-                "fn": "abs", "gen": "iter([1, 2])", "float": "0.5", "bool": "True"}[kind]
+                "fn": "abs", "gen": "iter([1, 2])", "co": "steps(2)", "rec": "Vec(1, 2)", "float": "0.5", "bool": "True"}[kind]
 
     # -- statements -------------------------------------------------------------------------------------------------
 
@@ -300,7 +134,7 @@ class Generator:
             template = "<int.new> = <int>"
         if template == "<def>":
             return self.nested_function(scope, depth)
-        if "<block>" not in template and "<loop>" not in template and "<deep>" not in template:
+        if "\n" not in template:
             return self.simple(template, scope)
         return self.compound(template, scope, depth, loop)
 
@@ -344,7 +178,7 @@ class Generator:
                     scope.ready = set(before)
             else:
                 out.append(self.fill(line.replace("<#>", number), scope, 2))
-                if line.startswith(("with", "for", "if")):
+                if line.startswith(("with", "for", "if")) or not line.startswith((" ", "el", "exc", "fin", "case")):
                     before |= scope.ready
         scope.ready = before if self.rng.random() < 0.97 else after or before
         return "\n".join(out)
@@ -434,7 +268,7 @@ class Generator:
         given = [x, y, n, k, rng.choice(["'ab'", "'a'", "''", "'bca'"]), v, d, t, o]
         shared = rng.random()
         if shared < 0.15:
-            given[1] = rng.choice(["x", "x[1:]", "x.view(-1)"])
+            given[1] = rng.choice(["x", "x[1:]" if "tensor(2" not in x else "x", "x.t()" if "view" in x else "x.view(-1)"])
             return f"(lambda x: ({', '.join(['x', *given[1:]])}))({x})"
         if shared < 0.25:
             given[5], given[8] = "v", "C(1, v)"
@@ -459,7 +293,7 @@ def rng_wraps(rng, line) -> bool:
 def breaks(template) -> bool:
     """Whether a template is of the kind that always breaks the graph."""
     return any(word in template for word in ("graph_break", "off(", "print", ".item()", "float('inf')", "zlib", "heapq", "re.sub", "json", "getsizeof", "jit.disable", "class K",
-                                             "locals()", "random", "> 0]", "> 1]", ".tolist", "int(<tensor>", "<tensor>.sum() >"))
+                                             "locals()", "random", "> 0]", "> 1]", ".tolist", "torch.equal", ".data_ptr", ".data.", "enum", "int(<tensor>", "<tensor>.sum() >"))
 
 
 def calls_objects(template) -> bool:
@@ -477,5 +311,5 @@ def generate(seed) -> str:
                 compile(text, "<program>", "exec")
         except SyntaxError:
             continue
-        return text
+        return repaired(text, random.Random(f"repairs {seed}"))
     raise RuntimeError(f"no program for seed {seed}")

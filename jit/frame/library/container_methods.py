@@ -88,9 +88,7 @@ def list_append(v, s, a, k):
 
 @method(list, "extend")
 def list_extend(v, s, a, k):
-    values = a[0].items_list(s)
-    v.extend(s, values)
-    v.changed(s, list.extend, [TupleValue(values)])
+    v.extend_by(s, a[0])
     return NONE
 
 
@@ -230,14 +228,16 @@ def deque_appendleft(v, s, a, k):
 
 @method(collections.deque, "extend")
 def deque_extend(v, s, a, k):
-    values = a[0].items_list(s)
-    return _change(v, s, v.trimmed(v.load(s) + values), collections.deque.extend, [TupleValue(values)])
+    for values in a[0].chunks(s):
+        _change(v, s, v.trimmed(v.load(s) + values), collections.deque.extend, [TupleValue(values)])
+    return NONE
 
 
 @method(collections.deque, "extendleft")
 def deque_extendleft(v, s, a, k):
-    values = a[0].items_list(s)
-    return _change(v, s, v.trimmed(values[::-1] + v.load(s), left=True), collections.deque.extendleft, [TupleValue(values)])
+    for values in a[0].chunks(s):
+        _change(v, s, v.trimmed(values[::-1] + v.load(s), left=True), collections.deque.extendleft, [TupleValue(values)])
+    return NONE
 
 
 def _deque_pop(at, fn):

@@ -15,8 +15,9 @@ import operator
 from ...errors import Unsupported
 from ..calls import accepts
 from ..tables import on_call, on_method
+from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, SetValue
+from ..values.containers import DictValue, ListValue, SetValue, TupleValue
 from ..values.objects import ObjectValue
 
 
@@ -269,6 +270,15 @@ def reduce_ex(s, value, args, kwargs):
 
 @on_method((object, "__getstate__"))
 def getstate(s, value, args, kwargs):
-    if copyreg._slotnames(value.pytype(s)):
-        raise Unsupported(f"the state of {value.describe()}", kind="c-call")
-    return value.getattr(s, "__dict__") if value.has_own_dict() else Constant(None)
+    """The instance dictionary, None if it is empty; with the values in slots, where there are any, as a pair."""
+    state = value.getattr(s, "__dict__") if value.has_own_dict() else None
+    if state is None or not state.length(s):
+        state = Constant(None)
+    slots = {}
+    for name in copyreg._slotnames(value.pytype(s)):
+        try:
+            slots[name] = (Constant(name), value.getattr(s, name))
+        except Raised as raised:
+            if not s.is_exception(raised.value, AttributeError):
+                raise
+    return TupleValue([state, DictValue(slots)]) if slots else state

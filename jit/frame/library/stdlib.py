@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import copyreg
 import functools
 import inspect
 import itertools
@@ -454,6 +455,9 @@ def cast(s, args, kwargs):
     return args[1]
 
 
+_COPY_METHODS = ("__copy__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+
+
 @on_function(copy.copy)
 def copy_copy(s, args, kwargs):
     (value,) = args
@@ -465,7 +469,7 @@ def copy_copy(s, args, kwargs):
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
             raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="c-call")
         return s.torch_call(torch.Tensor.detach, [value], {})
-    if isinstance(value, ObjectValue) and not value.has_special(s, "__copy__") and type(value) is ObjectValue and not value.user_special(s, "__reduce_ex__"):
+    if type(value) is ObjectValue and not copyreg._slotnames(value.pytype(s)) and not any(value.user_special(s, name) for name in _COPY_METHODS):
         new = s.allocate(value.pytype(s))
         for name in value.dict_names(s):
             new.attrs[name] = value.instance_attr(s, name)

@@ -31,6 +31,7 @@ class Value:
     """Base of all symbolic values. ``source`` says where it came from; None for a value made while capturing."""
 
     source = None
+    quiet = False  # of an iterator: going on does nothing else
 
     def pytype(self, s) -> type:
         """The exact Python type, guarded if the value came from outside."""
@@ -98,12 +99,21 @@ class Value:
 
     def items_list(self, s) -> list[Value]:
         """All elements in iteration order, as a Python list."""
-        it, out = self.iter(s), []
+        return [element for chunk in self.chunks(s) for element in chunk]
+
+    def chunks(self, s):
+        """The elements in iteration order, in lists between which the iterator may do other things: of one, or of all for a ``quiet`` one."""
+        it, quiet, count = self.iter(s), [], 0
         while (element := it.next(s)) is not None:
-            out.append(element)
-            if len(out) > 100_000:
+            if it.quiet:
+                quiet.append(element)
+            else:
+                yield [element]
+            count += 1
+            if count > 100_000:
                 raise Unsupported("an iterator of more than 100000 elements is unrolled", kind="long-loop")
-        return out
+        if quiet:
+            yield quiet
 
     def identity(self):
         """What ``is`` compares: two values are the same object iff these are equal and not None."""

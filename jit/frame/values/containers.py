@@ -137,6 +137,9 @@ class SequenceValue(ContainerValue):
             return list(self.load(s))
         return super().items_list(s)
 
+    def chunks(self, s):
+        return iter([self.items_list(s)]) if self.cls is self.builtin else super().chunks(s)
+
     def position(self, s, key) -> int:
         index = s.index(key)
         n = len(self.load(s))
@@ -200,6 +203,12 @@ class ListValue(SequenceValue):
         new[index] = value
         s.set_elements(self, new)
         self.changed(s, list.__setitem__, [Constant(index), value])
+
+    def extend_by(self, s, iterable):
+        """``list.extend``, which appends as it goes: what the iterator does to the list meanwhile comes in between."""
+        for values in iterable.chunks(s):
+            self.extend(s, values)
+            self.changed(s, list.extend, [TupleValue(values)])
 
     def delitem(self, s, key):
         new = list(self.load(s))
@@ -642,6 +651,9 @@ class SliceValue(Value):
         return slice(*(p.const(s) for p in self.parts))
 
     def as_slice(self, s):
+        for p in self.parts:
+            if not (isinstance(p, Constant) and p.value is None or s.has_index(p)):
+                raise Raised(s.exception(TypeError("slice indices must be integers or None or have an __index__ method")))
         return slice(*(None if isinstance(p, Constant) and p.value is None else s.index(p) for p in self.parts))
 
     def getattr(self, s, name):

@@ -76,6 +76,8 @@ class IteratorMethod(Value):
 class SequenceIterator(IteratorValue):
     """Over a list or tuple value: it sees later changes of a list, as Python's does."""
 
+    quiet = True
+
     def __init__(self, elements, at=0, step=1):
         self.elements, self.at, self.step = elements, at, step
 
@@ -178,6 +180,8 @@ class RangeIterator(IteratorValue):
 
     py = type(iter(range(0)))
 
+    quiet = True
+
     def __init__(self, values: range):
         self.values, self.at = values, 0
 
@@ -200,6 +204,8 @@ class DictIterator(IteratorValue):
     """Over keys, values or items of a dict value; a change of size while iterating raises as Python does."""
 
     py = type(iter({}))
+
+    quiet = True
 
     def __init__(self, mapping, what: str, backwards=False):
         self.mapping, self.what, self.at, self.size = mapping, what, 0, len(mapping.entries)
