@@ -29,6 +29,7 @@ def parser():
     p.add_argument("--run", metavar="FILE", help="run a saved program instead")
     p.add_argument("--show", type=int, metavar="SEED", help="print the program of a seed instead")
     p.add_argument("--chunk", type=int, default=250, help="programs per process, which is then replaced (250)")
+    p.add_argument("--seconds", type=float, default=0, help="start no more processes after this time; 0: no limit (0)")
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return p
 
@@ -184,6 +185,8 @@ def drive(options):
         todo.append((start, min(options.chunk, options.seed + options.programs - start)))
     selector, live = selectors.DefaultSelector(), {}
     while todo or live:
+        if options.seconds and time.monotonic() - began > options.seconds:
+            todo.clear()
         while todo and len(live) < options.jobs:
             start, count = todo.popleft()
             process = run_worker(start, count, options, counts)
