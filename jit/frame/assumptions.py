@@ -13,7 +13,11 @@ _LONGEST = 80  # instructions of a side that raises
 
 
 class Reconsider(Exception):
-    """The capture is to be done again, without assumptions."""
+    """The capture is to be done again, without assumptions, or without another thing that a flag of the session allows: ``what``."""
+
+    def __init__(self, what: str = "assuming"):
+        super().__init__(what)
+        self.what = what
 
 
 def only_raises(frame, index: int) -> bool:

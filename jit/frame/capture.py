@@ -22,6 +22,7 @@ from .break_code import BreakCode, Broken
 from .emit import Emitter
 from .executor import Frame, Returned
 from .library.autocast_state import reduced
+from ..graph.backward import is_spent
 from .session import Session
 from .values.base import Raised
 from .values.constant import Constant
@@ -209,7 +210,12 @@ class Capture:
             e.require(s.assumption)
         results = [t.handle(s) for t in e.outputs]
         gradient = s.tracer.gradient(results)
-        graph = s.tracer.finish(results, gradient is not None)
+        e.spent = tuple(i for i, h in enumerate(results) if h.requires_grad and not h.is_input and is_spent(s.tracer, h))
+        if any(results[i].chain for i in e.spent):
+            raise NeedsEager("a view of a tensor whose history was freed is a result", "return the tensor itself", kind="gradient")
+        graph = s.tracer.finish(results, gradient is not None or s.tracer.inner_gradients)
+        if s.tracer.inner_gradients:
+            graph = self.with_gradients(graph, gradient is not None)
         if s.assumption is not None:
             assumptions.check(graph)
         plan, inputs = None, []
@@ -227,6 +233,19 @@ class Capture:
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
                         list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded(), sees_tensors=self.sees_tensors())
+
+    def with_gradients(self, graph, differentiated: bool):
+        """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""
+        from ..graph.autodiff.inner import expand_gradients
+        from ..graph.passes.dce import eliminate_dead_nodes
+        from ..graph.passes.gradients import without_gradients
+
+        try:
+            graph = expand_gradients(graph)
+        except Unsupported as error:
+            breaks.log(f"gradients inside are left to eager: {error.why}")
+            raise assumptions.Reconsider("inner_gradients") from None
+        return eliminate_dead_nodes(graph if differentiated else without_gradients(graph))
 
     def guard_aliases(self, graph):
         """An input that is changed must not share memory with another input on later calls."""
@@ -270,10 +289,16 @@ def capture(fn, values, settings, dynamic=None, bound=None) -> Captured:
     """``Capture(...).run()``, once more without assumptions where what was captured does not allow any."""
     try:
         return Capture(fn, values, settings, dynamic, bound).run()
-    except assumptions.Reconsider:
+    except assumptions.Reconsider as reconsider:
+        refused = {reconsider.what}
+    while True:
         again = Capture(fn, values, settings, dynamic, bound)
-        again.session.assuming = False
-        return again.run()
+        for what in refused:
+            setattr(again.session, what, False)
+        try:
+            return again.run()
+        except assumptions.Reconsider as reconsider:
+            refused.add(reconsider.what)
 
 
 def eager_target(fn):

@@ -14,6 +14,7 @@ from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.sym_float import to_words
 from ..runtime import native
+from ..runtime.spent import spent
 from . import source as src
 from .assemble import Assembler, function_from
 from .guards import NOWHERE
@@ -69,6 +70,7 @@ class Emitter:
         self.original = original
         self.required: str | None = None
         self.after_graph: list[tuple] = []
+        self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -195,9 +197,9 @@ class Emitter:
             self.push_null()
             self.load_const(source.reference)
             self.cmd("call", 0, ())
-        elif kind in ("dict_attr", "getattr"):
+        elif kind in ("dict_attr", "getattr", "grad"):
             self.load_source(source.base)
-            self.load_attr(payload)
+            self.load_attr(payload or kind)
         elif kind == "item":
             self.load_item(source, payload)
         elif kind == "cell":
@@ -502,6 +504,9 @@ class Emitter:
             if len(self.outputs):
                 self.cmd("unpack_sequence", len(self.outputs))
                 for i in range(len(self.outputs)):
+                    self.cmd("store_fast", f".out{i}")
+                for i in self.spent:
+                    self.call_with(lambda: self.cmd("load_fast", f".out{i}"), spent)
                     self.cmd("store_fast", f".out{i}")
             else:
                 self.cmd("pop")

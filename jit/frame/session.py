@@ -56,6 +56,7 @@ class Session(Calls):
         self.current_exception: list = []
         self.generators: list = []  # that were made while capturing
         self.real_generators: list = []  # that came in and were read
+        self.inner_gradients = True  # whether backward() inside is captured
         self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
 
     def close(self):

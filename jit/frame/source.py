@@ -160,6 +160,17 @@ class TypeOf(_Derived):
 
 
 @dataclasses.dataclass(frozen=True)
+class Grad(_Derived):
+    """``of.grad`` of a tensor that is a leaf."""
+
+    def step(self):
+        return ("grad", None)
+
+    def __str__(self):
+        return f"{self.of}.grad"
+
+
+@dataclasses.dataclass(frozen=True)
 class IteratorState(_Derived):
     """What an iterator of a builtin type reduces to, as one tuple: its arguments and its position (see ``state_of``)."""
 

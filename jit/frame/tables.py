@@ -10,6 +10,7 @@ methods: dict = {}            # (class, name) of a C method of an object -> fn(s
 pure: set = set()             # C callables without effects: called for real on constants
 descriptors: dict = {}        # type of a C descriptor -> fn(s, owner, raw, name) -> Value
 tensor_attributes: dict = {}  # name -> fn(s, tensor) -> Value, before the tracer is asked
+tensor_setters: dict = {}     # name -> fn(s, tensor, value): an attribute of a tensor is set
 tensor_methods: dict = {}     # name -> fn(s, tensor, args, kwargs) -> Value | None
 codes: dict = {}              # code object of closures -> fn(s, function, args, kwargs) -> Value
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
@@ -31,6 +32,7 @@ wrapper, new_value, on_call, on_function = _register(wrappers), _register(new_va
 on_code = _register(codes)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
+on_tensor_setter = _register(tensor_setters)
 
 
 def add_pure(*callables):

@@ -14,6 +14,7 @@ import torch
 
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import aten, autocast, known, layout
+from jit.graph.backward import is_spent
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
@@ -54,6 +55,9 @@ class Tracer:
         self.grad_enabled = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad = self.inner_leaf = False
+        self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
+        self.inner_gradients = False  # whether the graph has ``gradient`` nodes
+        self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed
         self.autocast = autocast.enabled()
         self.op_count = 0
         self._undo: list = []
@@ -424,7 +428,7 @@ class Tracer:
         Raises NeedsEager where that is not supported.
         """
         whole = {h.base for h in outputs if not h.chain}
-        carrying = [i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input]
+        carrying = [i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input and not is_spent(self, h)]
         views = tuple(i for i in carrying if outputs[i].base.input is not None or outputs[i].chain and outputs[i].base in whole)
         tangents = tuple(i for i in carrying if i not in views)
         changed = [h for h in self.inputs if h.base.mutated and (h.requires_grad or h.base.grad)]

@@ -157,11 +157,6 @@ def unknown_values(s, tensor, args, kwargs):
                       hint="keep the computation in tensors, or do this outside the compiled function")
 
 
-@on_tensor_method("backward")
-def backward(s, tensor, args, kwargs):
-    raise Unsupported("backward() inside a compiled function", kind="autograd", hint="call it outside")
-
-
 @on_tensor_method("__deepcopy__")
 def deepcopy(s, tensor, args, kwargs):
     if tensor.handle(s).requires_grad:
@@ -169,16 +164,6 @@ def deepcopy(s, tensor, args, kwargs):
     new = s.torch_call(torch.Tensor.clone, [tensor], {})
     args[0].setitem(s, IdentityNumber(tensor) if tensor.obj is None else Constant(id(tensor.obj)), new)
     return new
-
-
-@on_tensor_method("requires_grad_")
-def requires_grad_(s, tensor, args, kwargs):
-    wanted = (args[0] if args else kwargs.get("requires_grad", Constant(True))).truth(s)
-    if tensor.handle(s).requires_grad == wanted:
-        return tensor
-    if tensor.obj is not None:
-        raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="autograd")
-    return s.torch_call(torch.Tensor.requires_grad_, [tensor, *args], kwargs)
 
 
 @on_function(lazy_property.__get__)

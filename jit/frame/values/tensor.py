@@ -19,6 +19,7 @@ class TensorValue(Value):
     def __init__(self, handle=None, obj=None, source=None):
         self._handle, self.obj, self.source = handle, obj, source
         self.cls = type(obj) if obj is not None else torch.Tensor
+        self.grad: Value | None = None  # what its ``.grad`` is at this point of the program, if it was asked for
 
     def handle(self, s):
         if self._handle is None:
@@ -64,6 +65,10 @@ class TensorValue(Value):
         return s.traced(lambda: s.tracer.attribute(self.handle(s), name))
 
     def setattr(self, s, name, value):
+        setter = s.tables.tensor_setters.get(name)
+        if setter is not None:
+            setter(s, self, value)
+            return
         raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
 
     def call_special(self, s, name, args):

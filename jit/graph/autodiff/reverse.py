@@ -52,7 +52,7 @@ def differentiate(graph: Graph, wrt, tangents) -> Joint:
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
-    return _Reverse(graph, tuple(wrt), tuple(tangents)).run()
+    return Reverse(graph, tuple(wrt), tuple(tangents)).run()
 
 
 def carrying_outputs(graph: Graph, wrt) -> tuple:
@@ -79,7 +79,7 @@ def _is_complex(n: Node) -> bool:
     return any(t is not None and t.dtype.is_complex for t in types) or any(not isinstance(i.type, tuple) and i.type.dtype.is_complex for i in n.inputs)
 
 
-class _Reverse:
+class Reverse:
     def __init__(self, graph: Graph, wrt: tuple, tangents: tuple):
         self.graph, self.wrt, self.tangents = graph, wrt, tangents
         self.b = GradBuilder(graph.env)

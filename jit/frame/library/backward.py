@@ -1,0 +1,224 @@
+"""``backward()``, ``torch.autograd.grad`` and ``Tensor.grad`` inside the program. What is odd about a call is left to eager, which knows the errors and warnings."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+from ...errors import Unsupported
+from ...graph import backward as graph
+from .. import source as src
+from ..tables import on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
+from ..values.constant import Constant
+from ..values.containers import SequenceValue, TupleValue
+from ..values.tensor import TensorValue
+
+NONE = Constant(None)
+_BACKWARD = inspect.signature(torch.autograd.backward)
+_GRAD = inspect.signature(torch.autograd.grad)
+
+
+def _break(why) -> Unsupported:
+    return Unsupported(why, kind="autograd")
+
+
+def _is_none(s, value) -> bool:
+    return value.is_const() and value.const(s) is None
+
+
+def _tensors(s, value, what) -> list:
+    """The tensor values of a tensor or a sequence of them."""
+    values = value.items_list(s) if isinstance(value, SequenceValue) else [value]
+    if not all(isinstance(v, TensorValue) for v in values):
+        raise _break(f"{what} that are no tensors")
+    return list(values)
+
+
+def _tangents(s, value, count: int) -> list:
+    """A handle or None for each root."""
+    if value is None or _is_none(s, value):
+        return [None] * count
+    values = value.items_list(s) if isinstance(value, SequenceValue) else [value]
+    if len(values) != count:
+        raise _break("another number of gradients than of tensors")
+    return [None if _is_none(s, v) else _tensors(s, v, "gradients")[0].handle(s) for v in values]
+
+
+def _flag(s, value, default=None):
+    """A flag; None where it is None or not given."""
+    return default if value is None or _is_none(s, value) else value.truth(s)
+
+
+def _process_group_is_absent(s):
+    """Reducers of a process group hang on gradients in C++, where nothing shows them."""
+    world = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)
+    if world is not None:
+        if torch.distributed.is_initialized():
+            raise _break("backward() in a process group")
+        s.guards.add(src.GetAttr(src.Const(world._world, "world"), "default_pg"), "is", None)
+
+
+def _no_hooks(s, value: TensorValue):
+    """Guard that nothing looks at, or changes, a leaf's gradient."""
+    if value.obj is None:
+        return
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if getattr(value.obj, name, None):
+            raise _break("backward() to a tensor with hooks on its gradient")
+        if hasattr(value.obj, name):
+            s.guards.add(src.GetAttr(value.source, name), "is", getattr(value.obj, name))
+
+
+def _differentiate(s, roots, tangents, wrt, keep, create) -> list:
+    """Values of the gradients, or None where there is none."""
+    if not s.inner_gradients:
+        raise _break("backward() through an operation whose gradient is left to eager")
+    _process_group_is_absent(s)
+    handles = [v.handle(s) for v in roots]
+    found = graph.record(s.tracer, handles, tangents, [v.handle(s) for v in wrt], keep, create)
+    return [None if h is None else s.tensor_of(h) for h in found]
+
+
+@on_function(torch.autograd.backward)
+def autograd_backward(s, args, kwargs):
+    given = _BACKWARD.bind(*args, **kwargs).arguments
+    roots = _tensors(s, given["tensors"], "roots")
+    if _flag(s, given.get("create_graph"), False):
+        raise _break("backward() with create_graph=True")
+    if not _is_none(s, given.get("grad_variables", NONE)):
+        raise _break("backward() with grad_variables")
+    keep = _flag(s, given.get("retain_graph"), False)
+    tangents = _tangents(s, given.get("grad_tensors"), len(roots))
+    wanted = given.get("inputs")
+    if wanted is None or _is_none(s, wanted):
+        for v in roots:
+            v.handle(s)
+        targets = [s.tensor_of(h) for h in graph.leaves(s.tracer)]
+    else:
+        targets = _tensors(s, wanted, "inputs")
+        if not targets:
+            raise _break("backward() with no inputs")
+    if any(not v.handle(s).is_leaf or v.handle(s).chain and v.obj is not None for v in targets):
+        way = graph.reached(s.tracer, [v.handle(s) for v in roots], [v.handle(s) for v in targets])
+        if any(not v.handle(s).is_leaf and v.handle(s).node in way for v in targets) or wanted is not None:
+            raise _break("backward() to a tensor that is the result of other operations")
+    gradients = _differentiate(s, roots, tangents, targets, keep, False)
+    for v, g in zip(targets, gradients):
+        if g is not None:
+            _no_hooks(s, v)
+            _accumulate(s, v, g)
+    return NONE
+
+
+def _accumulate(s, leaf: TensorValue, gradient: TensorValue):
+    """``AccumulateGrad``: the first gradient is the tensor's ``grad``, others are added to it in place."""
+    have = grad(s, leaf)
+    if _is_none(s, have):
+        set_grad(s, leaf, gradient)
+        return
+    if have.handle(s).requires_grad:
+        raise _break("a gradient is added to one that requires grad")
+    s.torch_call(torch.Tensor.add_, [have, gradient], {})
+
+
+@on_tensor_method("backward")
+def backward(s, tensor, args, kwargs):
+    names = ("gradient", "retain_graph", "create_graph", "inputs")
+    given = {**dict(zip(names, args)), **kwargs}
+    if not set(given) <= set(names) or len(args) > len(names):
+        raise _break("backward() with the wrong arguments")
+    given["grad_tensors"] = given.pop("gradient", NONE)
+    return autograd_backward(s, [tensor], given)
+
+
+@on_function(torch.autograd.grad)
+def autograd_grad(s, args, kwargs):
+    given = _GRAD.bind(*args, **kwargs).arguments
+    if isinstance(given["outputs"], TensorValue) or isinstance(given["outputs"], SequenceValue):
+        roots = _tensors(s, given["outputs"], "outputs")
+    else:
+        raise _break("torch.autograd.grad of other things than tensors")
+    wrt = _tensors(s, given["inputs"], "inputs") if isinstance(given["inputs"], (TensorValue, SequenceValue)) else []
+    if not wrt or _flag(s, given.get("is_grads_batched"), False) or not _flag(s, given.get("only_inputs"), True):
+        raise _break("torch.autograd.grad with rare options")
+    create = _flag(s, given.get("create_graph"), False)
+    keep = _flag(s, given.get("retain_graph"), create)
+    materialize = _flag(s, given.get("materialize_grads"), False)
+    unused = _flag(s, given.get("allow_unused"), materialize)
+    for v in wrt:
+        if not v.handle(s).requires_grad:
+            raise _break("torch.autograd.grad with respect to a tensor that does not require grad")
+        _no_hooks(s, v)
+    found = _differentiate(s, roots, _tangents(s, given.get("grad_outputs"), len(roots)), wrt, keep, create)
+    if any(g is None for g in found) and not unused:
+        raise _break("torch.autograd.grad with respect to a tensor that was not used")
+    if materialize:
+        found = [s.torch_call(torch.zeros_like, [v], {"requires_grad": Constant(False)}) if g is None else g for v, g in zip(wrt, found)]
+    return TupleValue([NONE if g is None else g for g in found])
+
+
+# -- Tensor.grad ------------------------------------------------------------------------------------------------------
+
+
+@on_tensor_attribute("grad", "_grad")
+def grad(s, tensor):
+    if tensor.grad is None:
+        s.set_field(tensor, "grad", _grad_from_outside(s, tensor) if tensor.obj is not None else _grad_of_new(s, tensor))
+    return tensor.grad
+
+
+def _grad_of_new(s, tensor):
+    handle = tensor.handle(s)
+    if handle.requires_grad and not handle.is_leaf:
+        raise Unsupported("the grad of a tensor that is no leaf", kind="tensor-attribute")
+    return NONE
+
+
+def _grad_from_outside(s, tensor):
+    obj = tensor.obj
+    if obj.requires_grad and not obj.is_leaf or tensor.source is None:
+        raise Unsupported("the grad of a tensor that is no leaf", kind="tensor-attribute")
+    if tensor.source.watched:
+        s.guards.add(tensor.source, "is", obj)
+    value = s.wrap(obj.grad, src.Grad(tensor.source))
+    if obj.grad is None:
+        s.guards.add(value.source, "is", None)
+    return value
+
+
+def _set_grad(tensor, gradient):
+    tensor.grad = gradient
+
+
+@on_tensor_setter("grad")
+def set_grad(s, tensor, value):
+    if _is_none(s, value):
+        value = NONE
+    elif not isinstance(value, TensorValue) or value is tensor:
+        raise Unsupported("a grad that is no tensor", kind="tensor-attribute")
+    else:
+        have, given = tensor.handle(s), value.handle(s)
+        if given.requires_grad or given.dtype is not have.dtype or given.device != have.device or list(given.shape) != list(have.shape):
+            raise Unsupported("a grad of another shape or dtype, or with a history", kind="tensor-attribute")
+    if tensor.obj is None and not (tensor.handle(s).is_leaf and tensor.handle(s).requires_grad):  # such a leaf does not leave the graph
+        raise Unsupported("the grad of a tensor made while capturing", kind="tensor-attribute")
+    s.set_field(tensor, "grad", value)
+    if tensor.obj is not None:
+        s.effect(_set_grad, [tensor, value])
+
+
+@on_tensor_method("requires_grad_")
+def requires_grad_(s, tensor, args, kwargs):
+    wanted = (args[0] if args else kwargs.get("requires_grad", Constant(True))).truth(s)
+    handle = tensor.handle(s)
+    if handle.requires_grad == wanted:
+        return tensor
+    if not wanted and tensor.obj is None:
+        return s.torch_call(torch.Tensor.requires_grad_, [tensor, *args], kwargs)
+    if tensor.obj is not None or not handle.dtype.is_floating_point:
+        raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="autograd")
+    graph.make_leaf(s.tracer, handle)
+    return tensor
+
+

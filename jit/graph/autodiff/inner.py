@@ -1,0 +1,99 @@
+"""Gradients that the program itself asks for: each ``gradient`` node of a graph becomes the operations that compute it."""
+
+from __future__ import annotations
+
+from jit.errors import Unsupported
+from jit.graph.autodiff.reverse import Reverse
+from jit.graph.backward import carrying, parts, passed
+from jit.graph.functions import computed
+from jit.graph.ir import Graph, Node, Output, same_ints
+from jit.graph.prims import VIEWS
+
+
+def has_gradients(graph: Graph) -> bool:
+    return any(n.op == "gradient" for n in graph.nodes)
+
+
+def expand_gradients(graph: Graph) -> Graph:
+    """A graph with operations in the place of the ``gradient`` nodes of ``graph``, which is not changed. It may be differentiated once more.
+
+    Raises:
+        Unsupported: an operation on the way has no gradient here; kind "gradient".
+    """
+    return _Inner(graph).expanded()
+
+
+class _Inner(Reverse):
+    def __init__(self, graph: Graph):
+        super().__init__(graph, (), ())
+        self.trained: set = set()  # nodes through which gradients flow
+        for n in graph.nodes:
+            if n.op == "gradient":
+                roots, _, wrt = parts(n)
+                self.trained |= passed(roots, carrying(_before(graph.nodes, n), wrt))
+
+    def expanded(self) -> Graph:
+        b, new = self.b, self.new
+        results: dict = {}  # gradient node -> its results
+        for n in self.graph.nodes:
+            b.loc = n.loc
+            if n.op == "gradient":
+                results[n] = self.gradients(n)
+                continue
+            if n.op == "getitem" and n.inputs[0] in results:
+                new[n] = results[n.inputs[0]][n.attrs["index"]]
+                continue
+            inputs = tuple([new[i] for i in n.inputs])
+            made = None
+            if n in self.trained and n.op == "aten_call":
+                made = self.training_form(n, inputs)
+            if made is None:
+                made = b.node(n.op, inputs, n.attrs, n.type)
+                if n.op == "getitem":
+                    b.note_result(made)
+            new[n] = made
+        outputs = [Output(new[o.node], o.mutates) for o in self.graph.outputs]
+        return Graph([new[n] for n in self.graph.inputs], b.nodes, outputs, self.graph.env)
+
+    def gradients(self, call: Node) -> list:
+        """The values of a ``gradient`` node, each in memory of its own."""
+        b = self.b
+        roots, tangents, wrt = ([self.new[n] for n in nodes] for nodes in parts(call))
+        ends = computed(roots, 0)
+        self.carries.clear()
+        self.carries |= carrying(ends, wrt)
+        self.found, self.slices, self.touched, self.reached = {}, {}, set(), set()
+        self.tangent_inputs, self.reach = [], {}
+        first = b.next_id
+        for root, t in zip(roots, tangents):
+            self.add(root, t)
+        sources, found = set(wrt), {}
+        for node in reversed(ends):
+            if node in sources and node in self.touched:
+                g = found[node] = self.gradient(node)
+                if g is not None:
+                    self.found[node] = [g]
+            if node.op == "detach":
+                continue
+            if node in self.carries and node in self.touched:
+                self.visit(node)
+            elif node in self.reached:
+                self.pass_on(node)
+        b.loc = call.loc
+        taken: set = set()
+        return [self.owned(found, node, t, first, taken) for node, t in zip(wrt, call.type)]
+
+    def owned(self, found, node, t, first: int, taken: set) -> Node:
+        if node not in found:
+            raise Unsupported("a gradient that is not defined", kind="gradient")
+        g = found[node]
+        if g is None:
+            g = self.b.zeros(t)
+        if g.op in VIEWS or g.op in ("scalar", "float_scalar") or g.id < first or g in taken or not same_ints(g.type.strides, t.strides):
+            g = self.b.clone(g, t.strides)
+        taken.add(g)
+        return g
+
+
+def _before(nodes, call) -> list:
+    return nodes[: nodes.index(call)]

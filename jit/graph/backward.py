@@ -1,0 +1,137 @@
+"""``backward()`` and ``torch.autograd.grad`` inside the program, as nodes of the graph.
+
+A ``gradient`` node stands for the gradients of some values (roots) with respect to others: inputs are the roots, their tangents, and what the gradients are taken with
+respect to; its results are the gradients. ``autodiff.inner`` puts the operations in its place when the graph is complete.
+"""
+
+from __future__ import annotations
+
+from jit.errors import Unsupported
+from jit.graph import layout
+from jit.graph.functions import parts as function_parts
+from jit.graph.handles import TensorHandle
+from jit.graph.ir import Node, same_ints
+
+
+def parts(node: Node) -> tuple:
+    """(roots, tangents, values that the gradients are taken with respect to) of a ``gradient`` node."""
+    n = node.attrs["roots"]
+    return node.inputs[:n], node.inputs[n: 2 * n], node.inputs[2 * n:]
+
+
+def _may_carry(n: Node) -> bool:
+    types = n.type if isinstance(n.type, tuple) else (n.type,)
+    return any(t is not None and (t.dtype.is_floating_point or t.dtype.is_complex) for t in types)
+
+
+def carrying(nodes, sources) -> set:
+    """``sources`` and those of ``nodes`` (in program order) that carry a gradient to one of them."""
+    found = set(sources)
+    for n in nodes:
+        if n not in found and n.op not in ("detach", "tangent") and any(i in found for i in n.inputs) and _may_carry(n):
+            found.add(n)
+    return found
+
+
+def passed(roots, carries: set) -> set:
+    """The nodes among ``carries`` that gradients of ``roots`` reach. A function's own backward may give nothing to an argument."""
+    seen, stack = set(), [n for n in roots if n in carries]
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.op == "detach":  # a source; whatever it shows is none of its history
+            continue
+        if n.op == "autograd_function":
+            _, arguments, _, gradients = function_parts(n)
+            stack.extend(x for x, g in zip(arguments, gradients) if g is not None and x in carries)
+        else:
+            stack.extend(i for i in n.inputs if i in carries)
+    return seen
+
+
+def leaves(tracer) -> list:
+    """The handles of tensors from outside that require grad, and those that the program has made require grad."""
+    return [h for h in (*tracer.inputs, *tracer.inner_leaves) if h.requires_grad]
+
+
+def reached(tracer, roots, ends) -> set:
+    """The nodes that gradients of ``roots`` reach on their way to ``ends`` (handles)."""
+    return passed([h.node for h in roots], carrying(tracer.builder.nodes, [h.node for h in ends]))
+
+
+def make_leaf(tracer, handle: TensorHandle):
+    """``requires_grad_()`` of a tensor that an operation of the program has made: what was made of it before does not depend on it."""
+    tracer.set(handle, "_node", tracer.builder.alias(handle.node))
+    tracer.set(handle, "_grad", True)
+    tracer.set(handle, "_leaf", True)
+    tracer.set(tracer, "inner_leaf", True)
+    tracer.set(tracer, "inner_leaves", (*tracer.inner_leaves, handle))
+
+
+def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
+    """Handles of the gradients of ``roots`` with respect to ``wrt`` (handles); None where there is no way from one to the other.
+
+    Args:
+        tangents: a handle for each root, or None for a scalar that counts once.
+        keep: the graph can be differentiated again afterwards.
+        create: the gradients are differentiable themselves.
+
+    Raises:
+        Unsupported: where it is left to eager, be it because eager raises.
+    """
+    b = tracer.builder
+    seeds = []
+    for root, t in zip(roots, tangents):
+        if not root.requires_grad:
+            raise Unsupported("backward() from a tensor that does not require grad", kind="autograd")
+        if t is None:
+            if root.type.shape or root.dtype.is_complex:
+                raise Unsupported("backward() from a tensor that is no scalar, without a gradient", "give it one", kind="autograd")
+            seeds.append(b.clone(b.scalar(1.0, root.dtype, root.device)))
+        elif not same_ints(t.type.shape, root.type.shape) or t.type.dtype is not root.type.dtype or t.type.device != root.type.device or t.requires_grad and create:
+            raise Unsupported("backward() with a gradient of another shape or dtype", kind="autograd")
+        else:
+            seeds.append(t.node if same_ints(t.type.strides, layout.preserved_strides(root.type)) else b.clone(t.node, layout.preserved_strides(root.type)))
+    ends = [h.node for h in roots]
+    sources = {h.node for h in wrt}
+    _check_versions(tracer, ends, sources)
+    carries = carrying(b.nodes, sources)
+    way = passed(ends, carries)
+    if way & tracer.spent:
+        raise Unsupported("backward() through a graph that was freed", kind="autograd")
+    found = [h for h in wrt if h.node in way]
+    if not found:
+        return [None] * len(wrt)
+    types = tuple(h.type.replace(strides=layout.preserved_strides(h.type)) for h in found)
+    call = b.node("gradient", (*ends, *seeds, *(h.node for h in found)), {"roots": len(ends), "create": create}, types)
+    tracer.set(tracer, "inner_gradients", True)
+    if not keep:
+        tracer.set(tracer, "spent", tracer.spent | (passed(ends, carrying(b.nodes, [h.node for h in leaves(tracer)])) - {h.node for h in leaves(tracer)}))
+    results = {}
+    for k, (h, t) in enumerate(zip(found, types)):
+        node = b.node("getitem", (call,), {"index": k}, t)
+        results[id(h)] = tracer.fresh(node if create else b.detach(node), create)
+        tracer.needs_grad |= create
+    return [results.get(id(h)) for h in wrt]
+
+
+def _check_versions(tracer, ends, sources):
+    """A gradient must not be asked of a leaf's value that has been overwritten since: eager finds out, or counts it to the leaf."""
+    old = {h.base.input for h in tracer.inputs if h.requires_grad and h.base.input is not h.base.node}
+    if old & passed(ends, carrying(tracer.builder.nodes, old | sources)):
+        raise Unsupported("backward() through a parameter that has been changed in place since", kind="autograd")
+
+
+def is_spent(tracer, handle: TensorHandle) -> bool:
+    """Whether a tensor hangs on a graph that a ``backward()`` has freed."""
+    seen, stack = set(), [handle.node] if tracer.spent else []
+    while stack:
+        n = stack.pop()
+        if n in tracer.spent:
+            return True
+        if n not in seen and n.op != "detach" and _may_carry(n):
+            seen.add(n)
+            stack.extend(n.inputs)
+    return False

@@ -1,0 +1,33 @@
+"""Results whose history was freed by a ``backward()`` inside the compiled function: they require grad as in eager, and a second backward raises."""
+
+from __future__ import annotations
+
+import torch
+
+_MESSAGE = ("Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values "
+            "of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a "
+            "second time or if you need to access saved tensors after calling backward.")
+
+
+class Freed(torch.autograd.Function):
+    """Gives its argument a history that cannot be walked."""
+
+    @staticmethod
+    def forward(ctx, leaf, value):
+        ctx.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError(_MESSAGE)
+
+
+_leaf: list = []
+
+
+def spent(value: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, which requires grad from here on."""
+    if not _leaf:
+        _leaf.append(torch.zeros((), requires_grad=True))
+    with torch.enable_grad():
+        return Freed.apply(_leaf[0], value)
