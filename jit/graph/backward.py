@@ -101,7 +101,12 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
     way = passed(ends, carries)
     if way & tracer.spent:
         raise Unsupported("backward() through a graph that was freed", kind="autograd")
-    found = [h for h in wrt if h.node in way]
+    if any(n.op == "gradient" for n in way):
+        nodes, new = _expanded(tracer)
+        way = passed([new[n] for n in ends], carrying(nodes, {new[n] for n in sources}))
+        found = [h for h in wrt if new[h.node] in way]
+    else:
+        found = [h for h in wrt if h.node in way]
     if not found:
         return [None] * len(wrt)
     types = tuple(h.type.replace(strides=layout.preserved_strides(h.type)) for h in found)
@@ -110,11 +115,24 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
     if not keep:
         tracer.set(tracer, "spent", tracer.spent | (passed(ends, carrying(b.nodes, [h.node for h in leaves(tracer)])) - {h.node for h in leaves(tracer)}))
     results = {}
-    for k, (h, t) in enumerate(zip(found, types)):
-        node = b.node("getitem", (call,), {"index": k}, t)
-        results[id(h)] = tracer.fresh(node if create else b.detach(node), create)
-        tracer.needs_grad |= create
+    nodes = [b.node("getitem", (call,), {"index": k}, t) for k, t in enumerate(types)]
+    carried = set()
+    if create:
+        made, new = _expanded(tracer)
+        carries = carrying(made, {new[h.node] for h in leaves(tracer)})
+        carried = {n for n in nodes if new[n] in carries}
+    for h, node in zip(found, nodes):
+        results[id(h)] = tracer.fresh(node if node in carried else b.detach(node), node in carried)
+    tracer.needs_grad |= bool(carried)
     return [results.get(id(h)) for h in wrt]
+
+
+def _expanded(tracer) -> tuple:
+    """The nodes so far with operations in the place of gradients, and a mapping from the nodes to them: which gradient depends on what."""
+    from jit.graph.autodiff.inner import expanded_nodes
+    from jit.graph.ir import Graph
+
+    return expanded_nodes(Graph([h.base.input for h in tracer.inputs], list(tracer.builder.nodes), [], tracer.env))
 
 
 def _check_versions(tracer, ends, sources):

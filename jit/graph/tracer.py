@@ -18,6 +18,7 @@ from jit.graph.backward import is_spent
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
+from jit.graph.foreach import foreach
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
 from jit.graph.recording import Gradient, Recording, result_is_differentiable
@@ -213,6 +214,10 @@ class Tracer:
                 args = (kwargs.pop("self"), *args)
             if kwargs.get("requires_grad") is False and name not in OPS:
                 del kwargs["requires_grad"]
+        if name.startswith("_foreach_"):
+            made = foreach(self, name, args, kwargs)
+            if made is not NotImplemented:
+                return made
         entry = self._entry(name, args, kwargs)
         self.builder.recording = self.grad_enabled and (_has_gradient(args) or bool(kwargs) and _has_gradient(kwargs.values()))
         if entry is None:

@@ -23,6 +23,13 @@ def expand_gradients(graph: Graph) -> Graph:
     return _Inner(graph).expanded()
 
 
+def expanded_nodes(graph: Graph) -> tuple:
+    """The nodes of ``expand_gradients(graph)``, and a mapping from the nodes of ``graph`` to them."""
+    inner = _Inner(graph)
+    inner.expanded()
+    return inner.b.nodes, inner.new
+
+
 class _Inner(Reverse):
     def __init__(self, graph: Graph):
         super().__init__(graph, (), ())

@@ -1,0 +1,50 @@
+"""``torch._foreach_*``: one operation on lists of tensors, as the operations on their elements that it stands for. Fusion puts them together again."""
+
+from __future__ import annotations
+
+from jit.errors import Unsupported
+from jit.graph.handles import TensorHandle
+
+_PREFIX = "_foreach_"
+# Arguments that PyTorch takes by position here, and by keyword in the operation on one tensor.
+_KEYWORDS = {"addcmul": {3: "value"}, "addcdiv": {3: "value"}}
+_NAMES = {"norm": "linalg_vector_norm", "powsum": None, "max": None}
+
+
+def foreach(tracer, name: str, args, kwargs):
+    """The list of results, or the list itself for an in-place form; NotImplemented where the library has to do it."""
+    in_place = name.endswith("_")
+    base = name[len(_PREFIX):].removesuffix("_")
+    operation = _NAMES.get(base, base)
+    lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple)) and any(isinstance(e, TensorHandle) for e in v)]
+    if operation is None or not lists or in_place and lists[0] is not args[0]:
+        return NotImplemented
+    count = len(lists[0])
+    if any(len(v) != count for v in lists) or any(not isinstance(e, TensorHandle) for v in lists for e in v):
+        return NotImplemented  # which says what is wrong
+    if base == "norm" and len(args) > 2 or base == "copy" and len(args) > 2:
+        return NotImplemented
+    names = _KEYWORDS.get(base, {})
+    if any(isinstance(args[k], TensorHandle) for k in names if k < len(args)) or isinstance(kwargs.get("scalars"), TensorHandle):
+        return NotImplemented
+    if in_place:
+        written = {id(h.base) for h in args[0]}
+        others = [h for v in lists[1:] for h in v]
+        if len(written) != count or any(id(h.base) in written for h in others):
+            raise Unsupported(f"{name} on tensors that share memory", "use separate operations", kind="aliased-mutation")
+    results = []
+    for i in range(count):
+        def at(v):
+            return v[i] if isinstance(v, (list, tuple)) else v
+
+        given = {"value" if k == "scalars" else k: at(v) for k, v in kwargs.items()}
+        given.update((names[k], at(v)) for k, v in enumerate(args) if k in names)
+        results.append(tracer.call_op(operation + "_" * in_place, [at(v) for k, v in enumerate(args) if k not in names], given))
+    return _returned(args[0]) if in_place else results
+
+
+def _returned(tensors):
+    """What an in-place form gives: the list, or None in older versions."""
+    from jit.graph.tracer import _foreach_returns_list
+
+    return tensors if _foreach_returns_list() else None
