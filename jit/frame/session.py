@@ -18,12 +18,15 @@ from .calls import Calls
 from .guards import Guards
 from .values.base import Raised, Value, lookup, type_name
 from .values.constant import Constant, DimValue, is_leaf
-from .values.containers import DictValue, TupleValue
+from .values.containers import DictValue, ListValue, TupleValue
 from .values.deferred import defer
 from .values.floats import FloatValue
 from .values.functions import BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue
 from .values.objects import IMMUTABLE_TYPE, ObjectValue
 from .values.tensor import TensorValue, lift, lower
+
+
+FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))  # of operations that take symbolic floats
 
 
 class Session(Calls):
@@ -391,10 +394,9 @@ class Session(Calls):
 
     def torch_call(self, fn, args, kwargs) -> Value:
         """Record a torch callable."""
-        symbolic = any(isinstance(a, FloatValue) for a in (*args, *kwargs.values())) and self.tracer.takes_sym_floats(fn)
-        low = [self.float_operand(a) if symbolic and isinstance(a, FloatValue) else lower(self, a) for a in args]
-        low_kw = {k: self.float_operand(v) if symbolic and k in ("min", "max", "other") and isinstance(v, FloatValue) else lower(self, v)
-                  for k, v in kwargs.items()}
+        takes = self.tracer.takes_sym_floats(fn)
+        low = [self.operand(a) if takes else lower(self, a) for a in args]
+        low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else lower(self, v) for k, v in kwargs.items()}
         own = []
 
         def call():
@@ -427,6 +429,14 @@ class Session(Calls):
         """The symbols of integers that may be negative."""
         negative = () if self.dynamic is None else self.dynamic.negative
         return frozenset(name for name, (source, _) in self.integers.items() if source in negative)
+
+    def operand(self, value):
+        """An argument for the tracer, in which symbolic floats, also those in a list, stay so."""
+        if isinstance(value, FloatValue):
+            return self.float_operand(value)
+        if type(value) is ListValue and value.obj is None and any(isinstance(v, FloatValue) for v in value.load(self)):
+            return [self.operand(v) for v in value.load(self)]
+        return lower(self, value)
 
     def float_operand(self, value: FloatValue) -> SymFloat:
         """A symbolic float as an operand for the tracer: its halves are integers that the plan is given."""

@@ -29,7 +29,7 @@ RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 
 
-_NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill"])
+_NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "addcmul", "addcdiv", "lerp"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
 
@@ -147,7 +147,7 @@ class Tracer:
         binding = resolve(fn)
         if binding is None or binding.python is not None:
             return False
-        name = binding.name
+        name = binding.name.removeprefix("_foreach_")
         entry = OPS.get(name) or OPS.get(name.removesuffix("_"))
         return entry is not None and (entry.wraps or entry.name in _NUMBER_BOUNDS)
 

@@ -97,8 +97,8 @@ def autograd_backward(s, args, kwargs):
         targets = [s.tensor_of(h) for h in graph.leaves(s.tracer)]
     else:
         targets = _tensors(s, wanted, "inputs")
-        if not targets:
-            raise _break("backward() with no inputs")
+        if not targets or not all(v.handle(s).requires_grad for v in targets):
+            raise _break("backward() with no inputs, or some that do not require grad")
     if any(not v.handle(s).is_leaf or v.handle(s).chain and v.obj is not None for v in targets):
         way = graph.reached(s.tracer, [v.handle(s) for v in roots], [v.handle(s) for v in targets])
         if any(not v.handle(s).is_leaf and v.handle(s).node in way for v in targets) or wanted is not None:

@@ -13,6 +13,7 @@ from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_att
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
+from ..values.items import item
 from ..values.tensor import TensorValue
 from .builtin_functions import IdentityNumber
 
@@ -137,6 +138,9 @@ def plain_reader(name):
     def handler(s, tensor, args, kwargs):
         found = tensor.known(s)
         if found is None or args or kwargs:
+            number = item(s, tensor) if name in ("item", "__float__") else None
+            if number is not None:
+                return number
             return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)  # None: as a call of torch, which may be made later
         try:
             return s.from_python(getattr(found, name)())

@@ -13,7 +13,7 @@ from ..source import Source
 from .base import Value
 from .constant import Constant, DimValue
 
-SYMBOLS = ("+", "-", "*", "/")
+SYMBOLS = ("+", "-", "*", "/", "**")
 FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10, math.log1p, math.expm1, math.sin, math.cos, math.tan, math.tanh,
                        math.sinh, math.cosh, math.atan, math.atan2, math.hypot, math.pow, math.fabs, math.copysign, math.radians, math.degrees, math.erf, float])
 
@@ -33,7 +33,7 @@ class FloatValue(Value):
 
     def const(self, s):
         for leaf in self.leaves():
-            if isinstance(leaf, DimValue):
+            if isinstance(leaf, DimValue) or leaf.source is None and leaf is not self:
                 leaf.const(s)
             else:
                 s.guards.add(leaf.source, "eq", leaf.value)

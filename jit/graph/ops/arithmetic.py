@@ -10,7 +10,7 @@ from jit.graph.build import HALF, is_number
 from jit.graph.dims import Dim, bounds
 from jit.graph.ir import Node, TensorType
 from jit.graph.registry import op, pointwise
-from jit.graph.sym_float import plain
+from jit.graph.sym_float import SymFloat, plain
 
 # Unary functions that compute in floating point: integers become the default float.
 FLOAT_UNARY = """sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
@@ -139,7 +139,7 @@ def add(b, self, other, *, alpha=1):
     x, y = b.promote(self, other, rounded=True)
     if x.dtype is torch.bool:
         return b.logical_or(x, y) if alpha is True or alpha == 1 else NotImplemented
-    if y.op == "scalar" and alpha != 1:
+    if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
         return b.add(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
     return b.add(x, _scaled(b, y, alpha))
 
@@ -153,7 +153,7 @@ def _refuse_bool(*operands):
 def sub(b, self, other, *, alpha=1):
     _refuse_bool(self, other)
     x, y = b.promote(self, other, rounded=True)
-    if y.op == "scalar" and alpha != 1:
+    if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
         return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
     return b.sub(x, _scaled(b, y, alpha))
 
@@ -452,7 +452,7 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
-    product = b.mul(y, z) if value == 1 else b.mul(b.mul(y, value), z)
+    product = b.mul(y, z) if type(value) in (int, float) and value == 1 else b.mul(b.mul(y, value), z)
     return b.cast(b.add(x, product), w)
 
 
@@ -472,12 +472,12 @@ def lerp(b, self, end, weight):
         raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")
     dtype = self.dtype
     x, y = b.opmath(self), b.opmath(end)
-    if is_number(weight):
+    if is_number(weight) and type(weight) is not SymFloat:
         diff = b.sub(y, x)
         if abs(weight) < 0.5:
             return b.cast(b.add(x, b.mul(diff, weight)), dtype)
         return b.cast(b.sub(y, b.mul(diff, 1.0 - weight)), dtype)
-    w = b.opmath(weight)
+    w = b.opmath(weight) if isinstance(weight, Node) else b.lift(weight, x)
     diff = b.sub(y, x)
     near = b.add(x, b.mul(diff, w))
     far = b.sub(y, b.mul(diff, b.sub(b.lift(1.0, w), w)))
