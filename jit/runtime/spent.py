@@ -26,8 +26,8 @@ _leaf: list = []
 
 
 def spent(value: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, which requires grad from here on."""
+    """The same memory as a tensor that requires grad; other results that are views of ``value`` stay as they are."""
     if not _leaf:
         _leaf.append(torch.zeros((), requires_grad=True))
     with torch.enable_grad():
-        return Freed.apply(_leaf[0], value)
+        return Freed.apply(_leaf[0], value.data)
