@@ -71,12 +71,13 @@ def _schedule(graph, unaligned=frozenset()):
 def compile_native(graph, examples, gradient=None) -> Plan:
     """Optimise, differentiate where ``gradient`` asks for it, schedule, generate and load kernels."""
     from .graph.passes import optimize
+    from .graph.passes.convolutions import separate_bias
 
     unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
     if gradient is not None:
         return _compile_differentiable(graph, unaligned, gradient)
     with logs.timed("passes"):
-        graph = optimize(graph)
+        graph = optimize(separate_bias(graph))
     compiled = _schedule(graph, unaligned)
     return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph)
 
@@ -97,14 +98,18 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     """A forward and a backward plan, joined by an autograd node."""
     import torch
 
+    from .codegen.layout import channels_last
     from .graph.autodiff import differentiate, partition
     from .graph.autodiff.narrow import narrowed
+    from .graph.passes.convolutions import separate_bias
     from .graph.passes.gradients import without_gates
     from .graph.printing import symbol_origins
     from .runtime.plan import GradSpec, load_differentiable
 
     with logs.timed("autodiff"):
-        halves = partition(differentiate(graph, gradient.wrt, gradient.tangents))
+        joint = differentiate(separate_bias(graph), gradient.wrt, gradient.tangents)
+        joint.graph = channels_last(joint.graph)
+        halves = partition(joint)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites

@@ -28,6 +28,7 @@ COST.update({op: 0 for op in "scalar full clone".split()} | {op: 2 for op in "ca
 
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 CHEAP_TO_BROADCAST = {"cpu": 2, "cuda": 8}  # cost of a value that is computed for every element it is broadcast to: another launch costs more on a GPU
+CHEAP_WITHOUT_READS = {"cpu": 6, "cuda": 24}  # cost of a value that each of several readers may compute for itself from nothing as large as it is
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
@@ -127,7 +128,18 @@ def _uses(graph):
             users[b][n] = users[b].get(n, 0) + _edge_numel(n, k)
     for o in graph.outputs:
         wanted.add(base_of(o.node))
+    for n in reversed(graph.nodes):
+        if _widens(n) and n not in wanted:
+            read = users[base_of(n.inputs[0])]
+            del read[n]
+            for reader, size in users[n].items():
+                read[reader] = read.get(reader, 0) + size
     return users, wanted
+
+
+def _widens(n) -> bool:
+    """Whether a node is a cast to a wider dtype: what is cast is stored, if need be, and never the result."""
+    return n.op == "cast" and n.inputs[0].op not in SOURCES and n.inputs[0].type.dtype.itemsize < n.type.dtype.itemsize
 
 
 class _Trees:
@@ -151,7 +163,7 @@ class _Trees:
                 else:
                     leaves.add(i)
             self.cost[n], self.leaves[n], self.count[n] = cost, leaves, count
-            if self._inline(n):
+            if _widens(n) and n not in wanted or self._inline(n):
                 self.inlined.add(n)
 
     def _inline(self, n) -> bool:
@@ -174,7 +186,7 @@ class _Trees:
             return cost <= CHEAP_TO_BROADCAST[n.type.device.type] or reads <= size * 4 and cost <= 8
         big = [l for l in self.leaves[n] if numel_hint(l.type.shape if not isinstance(l.type, tuple) else ()) * 4 > size]
         if not big:
-            return cost <= 2 * CHEAP_TO_REPEAT
+            return cost <= CHEAP_WITHOUT_READS[n.type.device.type]
         return len(big) == 1 and cost <= CHEAP_TO_REPEAT and not any(l.op in REDUCTIONS for l in big)
 
 
@@ -449,6 +461,10 @@ class _Fuser:
                         return
                     mapping = one
         if mapping is not None:
+            # ``root`` reads a reduction's result: what was reduced to it is paired with what its own group reduces.
+            free, spare = [[d for d in sorted(h.reduced) if d not in known] for h, known in ((other, mapping.keys()), (g, mapping.values()))]
+            if len(free) == len(spare):
+                mapping.update(zip(free, spare))
             self._merge(g, other, mapping, related=True)
 
     def _merge(self, g, other, mapping, related):

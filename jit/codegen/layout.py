@@ -3,7 +3,8 @@
 The library's convolutions are about twice as fast on channels-last activations, on tensor cores and on CPUs alike. The first convolution's input is
 copied into that format; the strides of everything behind it are inferred again, so that pointwise work in between stays in
 the format; views that need the old strides, and the graph's outputs, get them back by a copy, which fuses with its producer.
-Weights are left to the library, which reorders them in either case.
+Weights are left to the library, which reorders them in either case. For training it is the joint graph that is rewritten, before it is divided,
+so that what the forward saves and what the backward reads have one format.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from .. import logs
 from ..errors import JitError
 from ..graph import aten, dims, layout, prims, registry
 from ..graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
+from .indexing import base_of
 
 log = logs.channel("graph")
 
-CONVOLUTIONS = frozenset(["aten::conv2d", "aten::convolution", "aten::conv3d"])
+# Target -> the number of leading inputs that are images.
+CONVOLUTIONS = {"aten::conv2d": 1, "aten::convolution": 1, "aten::conv3d": 1, "aten::convolution_backward": 2}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -25,7 +28,8 @@ def is_convolution(node) -> bool:
     """Whether a node is a convolution of images or volumes that has a channels-last form worth using."""
     if node.op != "aten_call" or node.attrs["target"] not in CONVOLUTIONS:
         return False
-    x, w = node.inputs[0].type, node.inputs[1].type
+    at = CONVOLUTIONS[node.attrs["target"]]
+    x, w = node.inputs[at - 1].type, node.inputs[at].type
     return x.rank == w.rank == 4 and x.dtype in FLOATS and type(x.shape[1]) is int and x.shape[1] > 1
 
 
@@ -34,10 +38,21 @@ def wants_channels_last(graph) -> bool:
     found = [n for n in graph.nodes if is_convolution(n)]
     if len(found) < 2 or any(isinstance(n.type, TensorType) and n.type.is_symbolic for n in graph.nodes):
         return False
+    if _views_of_results(graph):
+        return False
     return any(not layout.is_channels_last(n.inputs[0].type.shape, n.inputs[0].type.strides) for n in found)
 
 
-class _Rewriter:
+def _views_of_results(graph) -> bool:
+    """Whether two different outputs lie in one piece of new memory: copies would part them."""
+    nodes = {o.node for o in graph.outputs if o.mutates is None}
+    bases = [base for base in map(base_of, nodes) if base.op != "input"]
+    return len(set(bases)) < len(bases)
+
+
+class Restrider:
+    """Rebuilds a graph with other strides: those that a subclass gives in ``rebuild`` to the nodes that it ``prefers``, and what follows from them."""
+
     def __init__(self, graph):
         self.graph, self.nodes, self.new = graph, [], {}
         self.next_id = max(n.id for n in graph.nodes) + 1
@@ -62,7 +77,7 @@ class _Rewriter:
     def run(self) -> Graph:
         for n in self.graph.nodes:
             inputs = tuple(self.new[i] for i in n.inputs)
-            if n.op == "input" or (inputs == n.inputs and not is_convolution(n)):
+            if n.op == "input" or (inputs == n.inputs and not self.prefers(n)):
                 self.nodes.append(n)
                 self.new[n] = n
             else:
@@ -71,10 +86,11 @@ class _Rewriter:
                    for o in self.graph.outputs]
         return Graph(self.graph.inputs, self.nodes, outputs, self.graph.env)
 
+    def prefers(self, n) -> bool:
+        """Whether a node wants strides of its own, or of its inputs."""
+        raise NotImplementedError
+
     def rebuild(self, n, inputs) -> Node:
-        if is_convolution(n):
-            x = inputs[0]
-            inputs = (self.in_format(x, layout.channels_last_strides(x.type.shape)), *inputs[1:])
         if all(same_ints(a.type.strides, b.type.strides) for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)) and not isinstance(n.type, tuple):
             if n.op != "getitem":
                 return self.add(n.op, inputs, n.attrs, n.type, n)
@@ -121,8 +137,19 @@ class _Rewriter:
         return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None
 
 
+class _Convolutions(Restrider):
+    def prefers(self, n) -> bool:
+        return is_convolution(n)
+
+    def rebuild(self, n, inputs) -> Node:
+        if is_convolution(n):
+            images = CONVOLUTIONS[n.attrs["target"]]
+            inputs = (*[self.in_format(x, layout.channels_last_strides(x.type.shape)) for x in inputs[:images]], *inputs[images:])
+        return super().rebuild(n, inputs)
+
+
 def channels_last(graph: Graph) -> Graph:
     """The graph with its convolutions in the channels-last format, or the same graph where that does not pay."""
     if not wants_channels_last(graph):
         return graph
-    return _Rewriter(graph).run()
+    return _Convolutions(graph).run()

@@ -10,6 +10,7 @@ the value in hand has not been rounded to it yet.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Optional
 
@@ -64,10 +65,11 @@ class Emitter:
         places: function (node) -> Place of a stored value, or None for a value that is only computed here.
         stored: the nodes whose buffers this group writes.
         stage: None for a whole kernel; 1 or 2 for the stages of a split reduction.
-        chunk: the length of a chunk of a split reduction.
+        cut: the dimensions of a split reduction that are cut, as one range, into chunks.
+        chunk: the length of a chunk.
     """
 
-    def __init__(self, group, places, stored, stage=None, split_dim=None, chunk=None):
+    def __init__(self, group, places, stored, stage=None, cut=(), chunk=None):
         self.group, self.places, self.stored, self.stage = group, places, stored, stage
         self.b = loops.KernelBuilder(group.device.type)
         self.arguments = []            # storage key of each buffer, in order
@@ -76,28 +78,31 @@ class Emitter:
         self._rounded = {}             # (float32 value, half dtype) -> the same value in the half dtype
         self.members = {m.node: m for m in group.members if m.part is None}
         self.tail = None
-        self._lay_out(split_dim, chunk)
+        self._lay_out(cut, chunk)
 
     # axes
 
-    def _lay_out(self, split_dim, chunk):
+    def _lay_out(self, cut, chunk):
         group = self.group
         self.sym = [None] * len(group.dims)
         order = parallel_order(group)
+        extent = dims.product([group.dims[d] for d in cut])
         if self.stage == 1:
-            self.chunk_sym = self.b.axis(dims.ceil_div(group.dims[split_dim], chunk))
+            self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk))
         for d in order:
             self.sym[d] = self.b.axis(group.dims[d])
         if self.stage == 2:
-            self.chunk_sym = self.b.axis(dims.ceil_div(group.dims[split_dim], chunk), "r")
+            self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk), "r")
             return
+        if self.stage == 1:
+            position = self.chunk_sym * chunk + self.b.axis(chunk, "r")
+            if not dims.divisible(extent, chunk):
+                self.tail = self.less(position, extent)
+            for d in reversed(cut):
+                self.sym[d] = position % group.dims[d] if d != cut[0] else position
+                position = position // group.dims[d]
         for d in sorted(group.reduced):
-            if self.stage == 1 and d == split_dim:
-                inner = self.b.axis(chunk, "r")
-                self.sym[d] = self.chunk_sym * chunk + inner
-                if not dims.divisible(group.dims[d], chunk):
-                    self.tail = self.less(self.sym[d], group.dims[d])
-            else:
+            if self.sym[d] is None:
                 self.sym[d] = self.b.axis(group.dims[d], "r")
 
     def at(self, root, align=None):
@@ -524,8 +529,14 @@ class Lowered:
     partials: dict
 
 
+COLUMN_CHUNKS = 528 * 64  # columns times chunks of a sum over columns: measured on an H200, with its 132 multiprocessors
+
+
 def chunk_plan(group):
-    """(dimension, chunk length) by which a split reduction is cut: the same for every number of threads, so that results are too."""
+    """(dimensions, chunk length) by which a split reduction is cut: the same for every number of threads, so that results are too.
+
+    One dimension; on a GPU, where rows lie across the memory, as many of the leading ones as are needed, as one range.
+    """
     reduced = sorted(group.reduced)
     size = {d: indexing.size_hint(group.dims[d]) for d in reduced}
     total = 1
@@ -535,17 +546,22 @@ def chunk_plan(group):
         wanted = min(max(total // 8192, 2), 64)
     elif group.split == "columns":
         rows = indexing.numel_hint([d for k, d in enumerate(group.dims) if k not in group.reduced])
-        wanted = min(max(528 * 64 // rows, 2), max(total // 32, 2))  # measured on an H200, with its 132 multiprocessors
+        wanted = min(max(COLUMN_CHUNKS // rows, 2), max(total // 32, 2))
     else:
         wanted = min(max(total // 8192, 2), 264)
-    dim = next((d for d in reduced if size[d] >= wanted), max(reduced, key=lambda d: size[d]))
-    length = max(-(-size[dim] // wanted), 1)
-    if type(group.dims[dim]) is int:
-        for candidate in range(length, min(2 * length, size[dim]) + 1):
-            if size[dim] % candidate == 0:
+    if group.split == "columns" and group.device.type != "cpu":
+        count = next(k for k in range(1, len(reduced) + 1) if math.prod(size[d] for d in reduced[:k]) >= wanted or k == len(reduced))
+        cut = tuple(reduced[:count])
+    else:
+        cut = (next((d for d in reduced if size[d] >= wanted), max(reduced, key=lambda d: size[d])),)
+    extent = math.prod(size[d] for d in cut)
+    length = max(-(-extent // wanted), 1)
+    if all(type(group.dims[d]) is int for d in cut):
+        for candidate in range(length, min(2 * length, extent) + 1):
+            if extent % candidate == 0:
                 length = candidate
                 break
-    return dim, length
+    return cut, length
 
 
 def lower_group(group, places, stored, name) -> list:
@@ -555,17 +571,18 @@ def lower_group(group, places, stored, name) -> list:
         for m in group.members:
             e.emit_member(m)
         return [Lowered(e.finish(name), e.arguments, {})]
-    dim, chunk = chunk_plan(group)
-    first = Emitter(group, places, stored, 1, dim, chunk)
+    cut, chunk = chunk_plan(group)
+    chunks = dims.ceil_div(dims.product([group.dims[d] for d in cut]), chunk)
+    first = Emitter(group, places, stored, 1, cut, chunk)
     partials = {}
     rows = dims.product([d for k, d in enumerate(group.dims) if k not in group.reduced])
     for m in group.members:
         if m.needs_row:
             first.value(m.node, first.at(m, m.out_align))
-            partials[(m.node, "partial")] = (reduction_dtype(m.node), rows * dims.ceil_div(group.dims[dim], chunk))
+            partials[(m.node, "partial")] = (reduction_dtype(m.node), rows * chunks)
         elif not m.after and any(p in group.reduced for p in m.out_place()):
             first.emit_member(m)
-    second = Emitter(group, places, stored, 2, dim, chunk)
+    second = Emitter(group, places, stored, 2, cut, chunk)
     for m in group.members:
         if m.needs_row or not any(p in group.reduced for p in m.out_place()):
             second.emit_member(m)

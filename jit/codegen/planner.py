@@ -14,6 +14,7 @@ from . import fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
 from .emit_plan import REPLAY, emit, out_form
 from .layout import channels_last
+from .padding import pad_rows
 from .prepare import prepare
 from .registers import Registers
 
@@ -94,7 +95,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
-        self.graph = prepare(graph)
+        self.graph = prepare(pad_rows(graph))
         self.regs = Registers(self.graph.inputs)
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs

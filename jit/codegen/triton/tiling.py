@@ -18,6 +18,7 @@ from ...graph import dims
 from .. import loops
 
 INT32_MAX = 2**31 - 1
+LONG_ROW = 4096  # elements from which pieces of one row lose nothing against one range over all rows, and need no division
 
 
 def index_of(stmt):
@@ -159,7 +160,7 @@ def _tile_pointwise(kernel):
     if other is not None:
         rest = [a for a in axes if a is not inner and a is not other]
         return _tiling(kernel, "tile", z=rest, y=[other], x=[inner])
-    if not all(type(a.extent) is int for a in axes):
+    if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
         return _tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return _tiling(kernel, "flat", x=axes)
 

@@ -7,8 +7,9 @@ the prims' own rules hold then.
 
 from __future__ import annotations
 
-from jit.graph.autodiff.rules import composite_vjp
-from jit.graph.ir import Node
+from jit.graph.autodiff.rules import composite_vjp, is_one
+from jit.graph.dims import product
+from jit.graph.ir import Node, same_ints
 
 
 def _shifted(e: Node):
@@ -63,3 +64,37 @@ def xlogy(b, n, g):
     zero = n.inputs[2].inputs[0]
     x = zero.inputs[0]
     return [(x, b.sum_to(b.where(zero, 0, b.mul(g, b.log(y))), x.type.shape)), (y, b.sum_to(b.mul(g, b.div(x, y)), y.type.shape))]
+
+
+@composite_vjp("standardized")
+def standardized(b, n, g):
+    """``y = (x - mean(x)) / std(x)``: ``(g - mean(g) - y mean(g y)) / std(x)``.
+
+    A factor of ``g`` that is the same all along the reduced dimensions, as batch norm's weight is, is taken out of the sums, which then are
+    those that the gradients of weight and bias need as well.
+    """
+    centred, rstd = n.inputs
+    if n.op != "mul" or rstd.op != "rsqrt" or rstd.inputs[0].op != "add" or centred.op != "sub" or centred.inputs[1].op != "div":
+        return NotImplemented
+    (x, mean), var = centred.inputs, rstd.inputs[0].inputs[0]
+    total = mean.inputs[0]
+    if total.op != "sum" or total.inputs[0] is not x or var.op != "div" or var.inputs[0].op != "sum" or var.inputs[0].attrs != total.attrs:
+        return NotImplemented
+    square = var.inputs[0].inputs[0]
+    if square.op != "mul" or square.inputs != (centred, centred):
+        return NotImplemented
+    reduced = total.attrs["dims"]
+    dims = [d for d in reduced if not is_one(x.type.shape[d])]
+    count = product(x.type.shape[d] for d in dims)
+    scale = rstd
+    if g.op == "mul":
+        for wide, factor in (g.inputs, g.inputs[::-1]):
+            lead = x.type.rank - factor.type.rank
+            if same_ints(wide.type.shape, x.type.shape) and all(d < lead or is_one(factor.type.shape[d - lead]) for d in dims):
+                g, scale = wide, b.mul(rstd, factor)
+                break
+    if not dims:
+        return [(x, b.full(x.type.shape, 0, x.type.dtype, x.type.device))]
+    mean_g = b.div(b.reduce("sum", g, dims, True), count)
+    mean_gy = b.div(b.reduce("sum", b.mul(g, n), dims, True), count)
+    return [(x, b.mul(scale, b.sub(b.sub(g, mean_g), b.mul(n, mean_gy))))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jit.graph.autodiff.rules import aten_vjp, is_transposed
 from jit.graph.dims import product, structurally_equal
-from jit.graph.ir import Node, TensorType
+from jit.graph.ir import Node, TensorType, same_ints
 
 
 def mm(b, x: Node, y: Node) -> Node:
@@ -26,10 +26,18 @@ def mm_vjp(b, out, g, x, y):
     return lambda: mm_like(b, g, b.t(y), x), lambda: mm_like(b, b.t(x), g, y)
 
 
+def column_sums(b, g: Node, shape) -> Node:
+    """``g`` summed to a bias's shape. On a GPU the kernel that makes ``g`` can do that in the same pass, if the sum is over the dimensions that ``g`` has
+    there; a CPU's pass over ``g`` would no longer be one range."""
+    while g.op == "reshape" and len(shape) == 1 and g.type.device.type == "cuda" and same_ints(g.inputs[0].type.shape[-1:], shape):
+        g = g.inputs[0]
+    return b.sum_to(g, shape)
+
+
 @aten_vjp("addmm")
 def addmm(b, out, g, c, x, y, beta=1, alpha=1):
     gx, gy = mm_vjp(b, out, g, x, y)
-    return lambda: b.sum_to(b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha), lambda: b.scaled(gy(), alpha)
+    return lambda: column_sums(b, b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha), lambda: b.scaled(gy(), alpha)
 
 
 @aten_vjp("bmm")
@@ -94,6 +102,6 @@ def linear(b, out, g, x, w, bias=None):
     flat = rows(b, g)
 
     def bias_gradient():
-        return b.sum_to(flat, bias.type.shape)
+        return column_sums(b, flat, bias.type.shape)
 
     return (lambda: b.reshape(mm(b, flat, w), x.type.shape), lambda: mm_like(b, b.t(flat), rows(b, x), w), bias_gradient)

@@ -7,6 +7,7 @@ import torch
 from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, aten_vjp, training_form
 from jit.graph.ir import Node, TensorType, same_ints
+from jit.graph.ops.externs import convolution_backward
 
 
 def like(x: Node) -> TensorType:
@@ -35,15 +36,10 @@ def _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output
         g, source = b.unsqueeze(g, 0), b.unsqueeze(x, 0)
     else:
         source = x
-    last = layout.memory_format(source.type) == "channels_last" or layout.memory_format(w.type) == "channels_last"
-
-    def laid_out(t):
-        return t.replace(strides=layout.channels_last_strides(t.shape) if last and t.rank in (4, 5) else layout.contiguous_strides(t.shape))
-
-    types = (laid_out(source.type), laid_out(w.type), None if bias is None else like(bias))
     sizes = None if bias is None else bias.type.shape
-    args = (g, source, w, sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
-    gx, gw, gb = b.call("convolution_backward", args, tuple(t if k else None for t, k in zip(types, wanted)))
+    rest = (sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
+    types = convolution_backward(g.type, source.type, w.type, *rest)
+    gx, gw, gb = b.call("convolution_backward", (g, source, w, *rest), types)
     return (b.drop_dim(gx, 0) if single and gx is not None else gx), gw, gb
 
 

@@ -188,6 +188,18 @@ def convolution(x, w, bias, stride, padding, dilation, transposed, output_paddin
     return _conv_type(x, w, conv_output(x, w, stride, padding, dilation, transposed, output_padding, groups))
 
 
+@extern("convolution_backward")
+def convolution_backward(g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
+    """The gradients of input, weight and bias, None where not wanted: the first two channels-last as soon as one of the operands is."""
+    last = "channels_last" in (layout.memory_format(x), layout.memory_format(w))
+
+    def laid_out(t):
+        return t.replace(strides=layout.channels_last_strides(t.shape) if last and t.rank in (4, 5) else contiguous_strides(t.shape))
+
+    bias = _contiguous(tuple(bias_sizes), x) if wanted[2] else None
+    return laid_out(x) if wanted[0] else None, laid_out(w) if wanted[1] else None, bias
+
+
 @op("scaled_dot_product_attention")
 def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev) by the library's fused kernels.

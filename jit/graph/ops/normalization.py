@@ -84,6 +84,11 @@ def _moments(b, x: Node, dims):
     return mean, centred, b.div(b.reduce("sum", b.mul(centred, centred), dims, True), n)
 
 
+def _standardized(b, centred: Node, var: Node, eps) -> Node:
+    """``centred / sqrt(var + eps)``, which has a gradient rule of its own."""
+    return b.marked(b.mul(centred, b.rsqrt(b.add(var, float(eps)))), "standardized")
+
+
 def _mixed(self, *others) -> bool:
     """Whether dtypes differ in a way that eager refuses or treats in its own manner."""
     kinds = {o.dtype for o in others if o is not None}
@@ -116,8 +121,8 @@ def native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps):
     dims = tuple(range(k, self.type.rank))
     x = b.opmath(self)
     mean, centred, var = _moments(b, x, dims)
-    rstd = b.rsqrt(b.add(var, float(eps)))
-    y = b.mul(centred, rstd)
+    y = _standardized(b, centred, var, eps)
+    rstd = y.inputs[1]
     if weight is not None:
         y = b.mul(y, b.opmath(weight))
     if bias is not None:
@@ -163,7 +168,7 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
     x = b.opmath(self)
     grouped = b.reshape(x, (n, num_groups, c // num_groups) + self.shape[2:])
     _, centred, var = _moments(b, grouped, tuple(range(2, grouped.type.rank)))
-    y = b.reshape(b.mul(centred, b.rsqrt(b.add(var, float(eps)))), self.shape)
+    y = b.reshape(_standardized(b, centred, var, eps), self.shape)
     if weight is not None:
         y = b.mul(y, _channelwise(b, weight, rank))
     if bias is not None:
@@ -198,7 +203,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
         if count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(x.shape)}")
         batch_mean, centred, batch_var = _moments(b, wide, dims)
-        y = b.mul(centred, b.rsqrt(b.add(batch_var, float(eps))))
+        y = _standardized(b, centred, batch_var, eps)
         for handle, batch, unbiased in ((running_mean, batch_mean, False), (running_var, batch_var, True)):
             if handle is None:
                 continue
@@ -253,7 +258,7 @@ def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_va
     handles = [h for h in (self, weight, bias) if h is not None]
     b, x = t.builder, self.node
     _, centred, var = _moments(b, b.opmath(x), tuple(range(2, self.ndim)))
-    y = b.mul(centred, b.rsqrt(b.add(var, float(eps))))
+    y = _standardized(b, centred, var, eps)
     if weight is not None:
         y = b.mul(y, _channelwise(b, weight.node, self.ndim))
     if bias is not None:

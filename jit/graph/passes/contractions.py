@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 
 from jit.graph import dims
-from jit.graph.build import Builder
-from jit.graph.ir import Graph, Node, Output, Ref, TensorType
+from jit.graph.ir import Graph, Node, Ref, TensorType
+from jit.graph.passes.rewrite import rebuilt
 
 ALIGNMENT_BYTES = 16
 WORTH_SPLITTING = 1 << 18  # elements of a product below which an unaligned kernel is as good
@@ -20,21 +20,7 @@ WORTH_SPLITTING = 1 << 18  # elements of a product below which an unaligned kern
 
 def rewrite_contractions(graph: Graph) -> Graph:
     """The graph with its CUDA products in their cheapest form; the same graph when there is none."""
-    if not any(_interesting(n) for n in graph.nodes):
-        return graph
-    b = Builder(graph.env)
-    b.next_id = max(n.id for n in graph.nodes) + 1
-    new: dict[Node, Node] = {}
-    for n in graph.nodes:
-        inputs = tuple(new[i] for i in n.inputs)
-        b.loc = n.loc
-        made = _rewrite(b, n, inputs) if _interesting(n) else None
-        if made is None:
-            made = n if inputs == n.inputs else b.node(n.op, inputs, n.attrs, n.type)
-            if made is n:
-                b.nodes.append(n)
-        new[n] = made
-    return Graph([new[i] for i in graph.inputs], b.nodes, [Output(new[o.node], o.mutates) for o in graph.outputs], graph.env)
+    return rebuilt(graph, _interesting, _rewrite)
 
 
 def _interesting(n) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
+from jit.graph.build import Builder
 from jit.graph.ir import Graph, Node, Output
 from jit.graph.prims import VIEWS
 
@@ -22,6 +23,26 @@ def protected_nodes(graph: Graph) -> set[Node]:
             node = node.inputs[0]
             protected.add(node)
     return protected
+
+
+def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
+    """A copy of ``graph`` in which ``rule(builder, node, new inputs)`` gives the replacement of each node for which ``applies(node)``, or None to leave
+    it; the same graph where it applies to none."""
+    if not any(applies(n) for n in graph.nodes):
+        return graph
+    b = Builder(graph.env)
+    b.next_id = max(n.id for n in graph.nodes) + 1
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        inputs = tuple([new[i] for i in n.inputs])
+        b.loc = n.loc
+        made = rule(b, n, inputs) if applies(n) else None
+        if made is None:
+            made = n if inputs == n.inputs else b.node(n.op, inputs, n.attrs, n.type)
+            if made is n:
+                b.nodes.append(n)
+        new[n] = made
+    return Graph([new[i] for i in graph.inputs], b.nodes, [Output(new[o.node], o.mutates) for o in graph.outputs], graph.env)
 
 
 class Rewriter:

@@ -1,0 +1,63 @@
+"""Rows that begin at aligned addresses, in matrices that a kernel makes for the library to multiply.
+
+cuBLAS has no fast kernels for matrices whose rows do not begin at multiples of 16 bytes: on an H200 the two products of the backward of a
+classifier of 50257 columns take 1.1 ms each, and 0.2 ms with padded rows. Where such a matrix is an intermediate of ours, its rows are laid further apart.
+"""
+
+from __future__ import annotations
+
+from ..graph import dims
+from ..graph.ir import Graph, Node, TensorType, same_ints
+from . import fusion
+from .indexing import VIEWS, base_of, contiguous_strides
+from .layout import Restrider
+
+ALIGNMENT_BYTES = 16
+WORTH_PADDING = 1 << 18  # elements below which an unaligned kernel is as good
+PRODUCTS = frozenset(["aten::mm", "aten::addmm"])
+
+
+def padded_strides(t: TensorType):
+    """Strides with aligned rows for a row-major type of a half dtype; None where the rows are aligned, or it would not pay."""
+    if t.device.type != "cuda" or t.dtype.itemsize != 2 or t.rank < 2 or type(t.shape[-1]) is not int or dims.hint(t.numel) < WORTH_PADDING:
+        return None
+    unit, width = ALIGNMENT_BYTES // t.dtype.itemsize, t.shape[-1]
+    if width < 8 * unit or width % unit == 0 or not same_ints(t.strides, contiguous_strides(t.shape)):
+        return None
+    return contiguous_strides((*t.shape[:-1], -(-width // unit) * unit))[:-1] + (1,)
+
+
+def _candidates(graph) -> dict:
+    """Node -> its padded strides, for what kernels make and products read, and nothing else sees as a tensor."""
+    found, seen = {}, {base_of(o.node) for o in graph.outputs}
+    for n in graph.nodes:
+        if n.op == "aten_call" and n.attrs["target"] not in PRODUCTS or n.op in ("getitem", "as_strided"):
+            seen.update(base_of(i) for i in n.inputs)
+    for n in graph.nodes:
+        if n.op == "aten_call" and n.attrs["target"] in PRODUCTS:
+            for base in {base_of(i) for i in n.inputs[-2:]} - seen:
+                if base.op not in fusion.EXTERN and base.op not in VIEWS and base.op not in fusion.SOURCES:
+                    strides = padded_strides(base.type)
+                    if strides is not None:
+                        found[base] = strides
+    return found
+
+
+class _Padder(Restrider):
+    def __init__(self, graph, strides):
+        super().__init__(graph)
+        self.strides = strides
+
+    def prefers(self, n) -> bool:
+        return n in self.strides
+
+    def rebuild(self, n, inputs) -> Node:
+        if n in self.strides:
+            return self.add(n.op, inputs, n.attrs, n.type.replace(strides=self.strides[n]), n)
+        return super().rebuild(n, inputs)
+
+
+def pad_rows(graph: Graph) -> Graph:
+    """The graph with aligned rows where that pays, or the same graph."""
+    found = _candidates(graph)
+    return _Padder(graph, found).run() if found else graph
