@@ -9,6 +9,7 @@ is seen at once and the whole pass stays near linear.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from typing import Optional
 
@@ -29,6 +30,7 @@ COST.update({op: 0 for op in "scalar full clone".split()} | {op: 2 for op in "ca
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 CHEAP_TO_BROADCAST = {"cpu": 2, "cuda": 8}  # cost of a value that is computed for every element it is broadcast to: another launch costs more on a GPU
 CHEAP_WITHOUT_READS = {"cpu": 6, "cuda": 24}  # cost of a value that each of several readers may compute for itself from nothing as large as it is
+_LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
@@ -629,10 +631,10 @@ class _Fuser:
                     for q in self.roots.get(node, ()):
                         if q.group is not g or q.part is not None:
                             stored.add(node)
-        s.order = self._topological()
+        s.order = self._topological(stored)
         return s
 
-    def _topological(self):
+    def _topological(self, stored):
         """Groups in dependency order; among the ready ones, that which stands first in the program."""
         waiting, ready, done, after = {}, [], [], {}
         for g in self.groups:
@@ -655,11 +657,41 @@ class _Fuser:
                 if not waiting[id(d)]:
                     heapq.heappush(ready, (d.position, id(d), d))
         assert len(done) == len(self.groups), "the groups form a cycle"
-        return done
+        return self._delayed(done, after, stored)
+
+    @staticmethod
+    def _delayed(order, after, stored) -> list:
+        """The order with kernels moved to their first reader, where they make more than they free. What a backward computes again from saved
+        values could run at its very start, and would fill the memory until it is read."""
+        label = {id(g): k << _LABEL_BITS for k, g in enumerate(order)}
+        last = {}
+        for k, g in enumerate(order):
+            for node in {node for m in g.members for node in m.reads} | {base_of(i) for i in (g.extern.inputs if g.extern is not None else ())}:
+                last[node] = k
+        keys = sorted(label.values())
+        for k in reversed(range(len(order))):
+            g = order[k]
+            readers = after.get(id(g), ())
+            if g.extern is not None or not readers:
+                continue
+            first = min(label[id(d)] for d in readers)
+            made = sum(_bytes(node) for node in {m.node for m in g.members} & stored)
+            freed = sum(_bytes(node) for node in {node for m in g.members for node in m.reads} if last[node] == k)
+            at = bisect.bisect_left(keys, first)
+            low = keys[at - 1] if at else first - (1 << _LABEL_BITS)
+            if made > freed and low != label[id(g)] and first - low > 1:
+                keys.remove(label[id(g)])
+                label[id(g)] = (low + first) // 2
+                bisect.insort(keys, label[id(g)])
+        return sorted(order, key=lambda g: label[id(g)])
 
     def _alive(self, g):
         """The group that an earlier noted group has become part of."""
         return g if g.extern is not None else self.by_bit[(g.mask & -g.mask).bit_length() - 1].group
+
+
+def _bytes(node) -> int:
+    return 0 if isinstance(node.type, tuple) else numel_hint(node.type.shape) * node.type.dtype.itemsize
 
 
 def _is_zero(size) -> bool:

@@ -91,9 +91,8 @@ class Restrider:
         raise NotImplementedError
 
     def rebuild(self, n, inputs) -> Node:
-        if all(same_ints(a.type.strides, b.type.strides) for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)) and not isinstance(n.type, tuple):
-            if n.op != "getitem":
-                return self.add(n.op, inputs, n.attrs, n.type, n)
+        if n.op != "getitem" and all(same_ints(a.type.strides, b.type.strides) for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)):
+            return self.add(n.op, inputs, n.attrs, n.type, n)
         if n.op == "getitem":
             return self.add(n.op, inputs, n.attrs, inputs[0].type[n.attrs["index"]], n)
         type_ = self.infer(n, inputs)
@@ -111,7 +110,7 @@ class Restrider:
             if n.op == "clone" or n.op == "as_strided":
                 return n.type if n.op == "clone" else None
             type_ = prims.infer(n.op, types, n.attrs, n.type.dtype)
-        except (layout.ShapeError, JitError):
+        except (layout.ShapeError, JitError, RuntimeError):  # RuntimeError: what a run on meta tensors gives for operators that have none
             return None
         return type_ if type_ is not None and same_ints(type_.shape, n.type.shape) else None
 

@@ -3,7 +3,8 @@
 On CUDA ``linear`` becomes ``mm`` or ``addmm`` on views, which saves the library's own unpacking of it. A product whose rows would
 not start at multiples of 16 bytes is split: cuBLAS has no fast kernels for such rows (on an H200 an output of 2048x50257 in bfloat16
 takes 1.7 ms, and one padded to aligned rows 0.23 ms), so the columns up to the last multiple and the few that are left are two
-products, joined by a copy that fuses with what reads it.
+products, joined by a copy that fuses with what reads it. One that sums over such a number of columns is split likewise, when a kernel makes the
+matrix that has them, and can align its rows: the product of the few that are left is added to that of the others.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import torch
 
 from jit.graph import dims
-from jit.graph.ir import Graph, Node, Ref, TensorType
+from jit.graph.ir import Graph, Node, Ref, TensorType, same_ints
 from jit.graph.passes.rewrite import rebuilt
+from jit.graph.prims import VIEWS
 
 ALIGNMENT_BYTES = 16
 WORTH_SPLITTING = 1 << 18  # elements of a product below which an unaligned kernel is as good
@@ -42,6 +44,11 @@ def _rewrite(b, n, inputs):
         product = _product(b, bias, flat, b.permute(w, (1, 0)))
         return product if x.type.rank == 2 else b.try_view(product, n.type.shape)
     if n.attrs["target"] == "aten::mm":
+        at = _split_sum_at(*args)
+        if at is not None:
+            (x, w), rest = args, args[0].type.shape[1] - at
+            first = b.aten("aten::mm", "", (b.slice(x, 1, 0, at), b.slice(w, 0, 0, at)), n.type)
+            return b.aten("aten::addmm", "", (first, b.slice(x, 1, at, rest), b.slice(w, 0, at, rest), 1, 1), n.type)
         return _product(b, None, *args) if _split_at(*(a.type for a in args)) else None
     bias, x, w = args[:3]
     if bias.type.rank != 1 or any(a != 1 for a in args[3:]) or not _split_at(x.type, w.type):
@@ -58,6 +65,20 @@ def _split_at(x: TensorType, w: TensorType):
     if dims.hint(m) * n < WORTH_SPLITTING:
         return None
     return n // unit * unit
+
+
+def _split_sum_at(x: Node, w: Node):
+    """The column of ``x`` at which to split a product's sum, or None."""
+    unit = ALIGNMENT_BYTES // x.type.dtype.itemsize
+    m, k = x.type.shape
+    if type(k) is not int or k % unit == 0 or x.type.dtype not in (torch.float16, torch.bfloat16) or dims.hint(m) * k < WORTH_SPLITTING:
+        return None
+    made = x
+    while made.op in VIEWS:
+        made = made.inputs[0]
+    if made.op in ("input", "aten_call", "getitem") or not same_ints(x.type.strides[1:], (1,)) or not same_ints(w.type.strides[1:], (1,)):
+        return None
+    return k // unit * unit
 
 
 def _product(b, bias, x, w) -> Node:
