@@ -15,6 +15,7 @@ from .. import logs
 from ..errors import JitError
 from ..graph import aten, dims, layout, prims, registry
 from ..graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
+from ..graph.passes import convolutions
 from .indexing import base_of
 
 log = logs.channel("graph")
@@ -148,7 +149,8 @@ class _Convolutions(Restrider):
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The graph with its convolutions in the channels-last format, or the same graph where that does not pay."""
-    if not wants_channels_last(graph):
-        return graph
-    return _Convolutions(graph).run()
+    """The graph with its convolutions in the channels-last format where that pays, and those of one pixel as matrix products where they have it;
+    the same graph where there is nothing to change."""
+    if wants_channels_last(graph):
+        graph = _Convolutions(graph).run()
+    return convolutions.as_products(graph)

@@ -254,7 +254,7 @@ class Planner:
             if not same_ints(n.type.strides, target.type.strides) and self.uses[n] != [len(self.plan_groups.order)]:
                 continue
             row_only = not any(p in root.group.reduced for p in root.out_place())
-            if root.group.split or (root.group.reduced and not row_only) or sum(s is self.storages[n] for s in self.storages.values()) != 1:
+            if root.group.reduced and not row_only or sum(s is self.storages[n] for s in self.storages.values()) != 1:
                 continue
             times = [x for x in readers.get(target, ()) if x != len(self.plan_groups.order)]
             if any(x > t for x in times):

@@ -199,9 +199,15 @@ class _Emitter:
         text = head + "".join(f"\n\n{h}" for h in self.helpers.values())
         text += f"\n\n@triton.jit\ndef {function}({arguments}):\n" + "\n".join(self.lines) + "\n"
         types_ = tuple(types.pointer(b.dtype) for b in kernel.buffers) + ("i64",) * len(kernel.sizes)
-        divisible = [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
+        divisible = [] if self._ends_inside_vectors() else [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
         divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
         return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages)
+
+    def _ends_inside_vectors(self) -> bool:
+        """Whether a mask along ``x`` cuts vectors. Triton then takes elements one by one, and should not give each thread neighbouring ones, as it does
+        where addresses are known to be aligned: its stores would write parts of a sector each."""
+        extent = self.extents.get("x")
+        return self.tiling.kind in ("flat", "strip") and "x" in self.masked and type(extent) is int and extent > 8 * self.block["x"] and extent % VECTOR != 0
 
     def _size_divisible(self, name) -> bool:
         for s in self.kernel.body:

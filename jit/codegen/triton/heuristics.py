@@ -177,7 +177,7 @@ def columns(tiling: Tiling) -> Config:
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
     r = _clamp(16384 // _stream_access(kernel) // x, 2, 128)
-    warps = _clamp(x * r // 512, 1, 4)
+    warps = _clamp(x * r // 512, 1, 4 if analysis.writes_elements(kernel) else 2)
     if analysis.writes_elements(kernel) or sum(isinstance(s, loops.Reduce) for s in kernel.body) > 1:
         return Config(x=x, r=min(max(r // 4, 2), block), looped=True, warps=warps, stages=4)
     return Config(x=x, r=min(r, block), looped=True, warps=warps, stages=3)
