@@ -299,6 +299,22 @@ def slices_by_floats(v):
     return said(lambda: v[1.5:]), said(lambda: v.__setitem__(slice(0, 1.5), [])), said(lambda: (1, 2)[: 2.0])
 
 
+@functools.lru_cache
+def cached(*values):
+    return len(values)
+
+
+@cases([1], VECTOR, fullgraph=False)
+def caches_refuse_what_they_cannot_look_up(v, x):
+    return said(lambda: cached(v)), said(lambda: cached((1, [v]))), said(lambda: cached({})), said(lambda: cached(1, (2, "a"))), x
+
+
+@cases(VECTOR)
+def errors_of_tensors_that_are_known(x):
+    zero_dim = torch.zeros(2).any(0)
+    return said(lambda: zero_dim.unbind(0)), said(lambda: x @ torch.tensor(2)), said(lambda: torch.ones(2).sum()[:1])
+
+
 class Slotted:
     __slots__ = ("a", "b", "__private")
 
@@ -500,3 +516,10 @@ def test_a_generator_is_closed_when_its_frame_raises():
         log.append("after")
 
     sequence(lambda: f, [([],), ([],)])
+
+
+def test_slices_without_an_end_that_get_one():
+    def f(v, k):
+        return v[k:k], v[:k], v[::k]
+
+    sequence(lambda: f, [([1, 2, 3], None), ([1, 2, 3], 1), ([1, 2, 3], 2)], fullgraph=True)

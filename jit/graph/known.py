@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.errors import EagerRaises
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
 from jit.graph.interpret import evaluate
@@ -83,7 +84,10 @@ def again(tracer, fn, args, kwargs, error, mark):
     tracer.rollback(mark)
     numbers, named = as_numbers(b, tuple(args)), {k: as_numbers(b, v) for k, v in kwargs.items()}
     if has_number(args) and not has_number(numbers) or has_number(tuple(kwargs.values())) and not has_number(tuple(named.values())):
-        return tracer.call(fn, numbers, named, b.loc)
+        try:
+            return tracer.call(fn, numbers, named, b.loc)
+        except EagerRaises:
+            raise error from None  # which speaks of tensors, as eager does
     if getattr(error, "kind", "").startswith("data-dependent"):
         plain = _values(b, tuple(args)), _values(b, kwargs)
         if None not in plain:

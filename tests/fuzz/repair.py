@@ -12,6 +12,7 @@ import io
 import re
 import textwrap
 import traceback
+import warnings
 
 import torch
 
@@ -28,7 +29,14 @@ def repaired(text: str, rng) -> str:
         found = failure(text, tree)
         if found is None or rng.random() < 1 / 7:
             return text
-        text = mend(text, tree, *found, rng)
+        mended = mend(text, tree, *found, rng)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(mended, "<program>", "exec")
+        except SyntaxError:  # the last of a function's statements, or of its yields
+            return text
+        text = mended
     return text
 
 
@@ -53,7 +61,8 @@ def failure(text, tree):
     for given in calls:
         torch.manual_seed(0)
         try:
-            with contextlib.redirect_stdout(io.StringIO()), limit(SECONDS):
+            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), limit(SECONDS):
+                warnings.simplefilter("ignore")
                 namespace["f"](*given)
         except OutOfTime:
             return None

@@ -27,7 +27,7 @@ from .. import operators
 from ..decode import decode
 from ..source import Weak
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
-from ..values.base import Raised
+from ..values.base import Raised, lookup
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, ListValue, TupleValue
 from ..values.floats import FUNCTIONS, FloatValue, compute
@@ -333,6 +333,8 @@ def lru_cache_call(s, cached, args, kwargs):
     real = cached.pin(s)
     if not hasattr(real, "__wrapped__"):
         raise Unsupported("a cached function that does not say what it wraps", kind="c-call")
+    for value in (*args, *kwargs.values()):
+        refuse_unhashable(s, value)
     mark, changes = s.checkpoint(), len(s.effects)
     try:
         value = s.wrap_raw(real.__wrapped__).call(s, args, kwargs)
@@ -347,6 +349,15 @@ def lru_cache_call(s, cached, args, kwargs):
         s.rollback(mark)
         s.effect(real, args)
         return NONE
+
+
+def refuse_unhashable(s, value):
+    """Raise the program's TypeError for what a cache cannot look up."""
+    if isinstance(value, TupleValue):
+        for v in value.load(s):
+            refuse_unhashable(s, v)
+    elif isinstance(value, ObjectValue) and lookup(value.pytype(s), "__hash__")[1] is None:
+        value.hash_key(s)
 
 
 def lru_cache_fold(s, real, args, kwargs, mark, error):

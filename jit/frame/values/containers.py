@@ -651,10 +651,15 @@ class SliceValue(Value):
         return slice(*(p.const(s) for p in self.parts))
 
     def as_slice(self, s):
+        known = []
         for p in self.parts:
-            if not (isinstance(p, Constant) and p.value is None or s.has_index(p)):
+            if isinstance(p, Constant) and p.value is None:
+                known.append(p.const(s))
+            elif s.has_index(p):
+                known.append(s.index(p))
+            else:
                 raise Raised(s.exception(TypeError("slice indices must be integers or None or have an __index__ method")))
-        return slice(*(None if isinstance(p, Constant) and p.value is None else s.index(p) for p in self.parts))
+        return slice(*known)
 
     def getattr(self, s, name):
         if name in ("start", "stop", "step"):
