@@ -228,7 +228,8 @@ class Item(_Derived):
         return ("item", self.key)
 
     def __str__(self):
-        return f"{self.of}[{self.key!r}]"
+        key = repr(self.key) if isinstance(self.key, (str, int, float, bytes, tuple, type(None))) else f"{type(self.key).__name__} at {id(self.key):#x}"
+        return f"{self.of}[{key}]"
 
 
 @dataclasses.dataclass(frozen=True)
