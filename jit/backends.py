@@ -109,7 +109,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     with logs.timed("autodiff"):
         joint = differentiate(separate_bias(graph), gradient.wrt, gradient.tangents)
         joint.graph = channels_last(joint.graph)
-        halves = partition(joint)
+        halves = partition(joint, gradient.changed)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
@@ -127,8 +127,8 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         grads=halves.grads,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
         views=strided,
-        # A graph that draws random numbers would draw others when it is run again.
-        second=None if forward.int_symbols or any(n.impure or n.attrs.get("second", "") is None for n in graph.nodes) else _eager_gradient(graph, gradient),
+        # A graph that draws random numbers would draw others when it is run again, and one that reads what it changes would read something else.
+        second=_eager_gradient(graph, gradient) if _can_run_again(graph, gradient, forward.int_symbols) else None,
         depends=depends,
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
@@ -179,6 +179,17 @@ def _with_library_views(call, graph, positions, int_symbols):
     return with_views
 
 
+def _can_run_again(graph, gradient, int_symbols) -> bool:
+    """Whether the graph gives the same results when it is run again on its inputs: it draws no random numbers, and reads nothing that is changed afterwards."""
+    if int_symbols or any(n.impure or n.attrs.get("second", "") is None for n in graph.nodes):
+        return False
+    reads = {graph.inputs[i] for i in (*gradient.changed, *(o.mutates for o in graph.outputs if o.mutates is not None))}
+    for node in graph.nodes:
+        if any(i in reads for i in node.inputs):
+            reads.add(node)
+    return not any(o.node in reads for o in graph.outputs if o.mutates is None)
+
+
 def _depends(halves) -> tuple:
     """``GradSpec.depends``: which tangents each gradient is computed from; all of them for one that is zero everywhere."""
     first = len(halves.saved)
@@ -225,8 +236,10 @@ def _eager_gradient(graph, gradient):
     @functools.cache
     def forward():
         from .graph.interpret import compile_python
+        from .graph.ir import Graph
 
-        return without_autocast(compile_python(graph))
+        kept = [o for o in graph.outputs if o.mutates is None]  # nothing is written again
+        return without_autocast(compile_python(Graph(graph.inputs, graph.nodes, kept, graph.env)))
 
     def second(inputs, tangents):
         import torch
@@ -249,8 +262,11 @@ def compile_eager(graph, examples, gradient=None) -> Plan:
     import torch
 
     from .graph.interpret import compile_python
+    from .graph.passes.gradients import with_copies
     from .graph.printing import unbound_symbols
 
+    if gradient is not None and gradient.changed:
+        graph = with_copies(graph, gradient.changed)
     if _graph_log:
         _graph_log(graph.python())
     mode = torch.no_grad() if gradient is None else torch.enable_grad()

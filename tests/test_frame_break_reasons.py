@@ -169,8 +169,9 @@ def _(x):
 
 @breaks("gradient", ones, lambda: torch.ones(4, requires_grad=True), call=lambda fn, *args: torch.enable_grad()(fn)(*args), whole=True)
 def _(x, w):
-    x.mul_(w)
-    return x + 1  # here
+    y = (x * w).detach()
+    y.mul_(w)  # here
+    return y
 
 
 # -- operations of PyTorch
@@ -204,14 +205,14 @@ def _(x, y):
 
 def pair():
     a = torch.ones(4)
-    return [a, a[1:]]
+    return [a, a.view(torch.int32)]
 
 
 @breaks("aliased-mutation", pair)
 def _(p):
     a, b = p
-    a.add_(1)
-    return a + 1, b * 2  # here
+    a.add_(1)  # here
+    return a + 1, b * 2
 
 
 @breaks("overlapping-memory")
@@ -220,9 +221,11 @@ def _(x):
     return x.as_strided((2, 2), (1, 1)) + 1  # here
 
 
-@breaks("tensor-select", ones, lambda: torch.tensor(2), whole=True)
+@breaks("tensor-select", ones, lambda: torch.tensor(2))
 def _(x, i):
-    return x[i]  # here
+    part = x[i]
+    x.add_(1)  # here
+    return part * 2
 
 
 @breaks("autocast", call=lambda fn, x: torch.autocast("cpu")(fn)(x))

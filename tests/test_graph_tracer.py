@@ -9,7 +9,9 @@ from graph_harness import check, trace
 
 from jit.errors import EagerRaises, Unsupported
 from jit.graph.dims import Dim, ShapeEnv, hint
+from jit.graph.handles import view_path
 from jit.graph.interpret import evaluate
+from jit.graph.memory import SharedMemory, strided_view
 from jit.graph.tracer import Tracer
 from jit.graph.verify import verify
 
@@ -130,13 +132,40 @@ def test_aliased_inputs():
     t = Tracer()
     a, b = t.input(base, "a"), t.input(base[1:], "b")
     t.call(torch.add, (b, 1))
-    with pytest.raises(Unsupported):
+    with pytest.raises(SharedMemory):
         t.call(torch.Tensor.add_, (a, 1))
     t = Tracer()
     a = t.input(base, "a")
     t.call(torch.Tensor.add_, (a, 1))
-    with pytest.raises(Unsupported):
+    t.input(torch.ones(4), "other")
+    with pytest.raises(SharedMemory) as found:
         t.input(base[1:], "b")
+    assert [x.shape for x in found.value.tensors] == [(3, 4), (4, 4)]
+
+
+VIEWS_OF_16 = [((4, 4), (4, 1), 0), ((4, 4), (1, 4), 0), ((3, 4), (4, 1), 4), ((2, 2), (4, 1), 5), ((2, 4), (8, 1), 4), ((4,), (4,), 2), ((4, 2), (4, 2), 1), ((), (), 9),
+               ((2, 1, 4), (4, 4, 1), 8), ((2, 2, 2, 2), (8, 4, 2, 1), 0), ((2, 2), (2, 8), 5), ((16,), (1,), 0)]
+
+
+@pytest.mark.parametrize("sizes, strides, offset", VIEWS_OF_16)
+def test_strided_views_as_slices(sizes, strides, offset):
+    t = Tracer()
+    flat = torch.arange(16.0)
+    node = strided_view(t.builder, t.input(flat, "x").node, sizes, strides, offset)
+    assert (node.type.shape, node.type.strides) == (sizes, strides)
+    handle = t.view(t.inputs[0], view_path(node, t.inputs[0].node), node)
+    assert torch.equal(evaluate(t.finish([handle]), [flat])[0], flat.as_strided(sizes, strides, offset))
+    t.call(torch.Tensor.mul_, (handle, -1))
+    want = flat.clone()
+    want.as_strided(sizes, strides, offset).mul_(-1)
+    evaluate(t.finish([]), [flat])
+    assert torch.equal(flat, want)
+
+
+@pytest.mark.parametrize("sizes, strides, offset", [((3, 2), (3, 2), 1), ((2, 2), (1, 1), 0), ((2, 4), (0, 1), 0), ((3, 4), (4, 1), 6)])
+def test_strided_views_that_are_no_slices(sizes, strides, offset):
+    t = Tracer()
+    assert strided_view(t.builder, t.input(torch.arange(16.0), "x").node, sizes, strides, offset) is None
 
 
 def test_identity():

@@ -111,6 +111,23 @@ def test_ordered_dict_order():
     assert not watched.check(())
 
 
+def test_memory_apart():
+    accessors = [(-1, "local", i) for i in range(4)] + [(-1, "const", torch.ones(2))]
+    flat = torch.zeros(16)
+    a, b, c, d = flat.split(4)
+    p = program(accessors, [(0, "apart", ((0, 1), (2, 3, 4)))])
+    assert p.check((a, b, c, d)) and p.check((d, a, c, b))
+    assert p.check((a, b, c, c)) and p.check((a, b, flat[8:], c))  # what is only read may overlap
+    assert not p.check((a, a, c, d)) and not p.check((a, b, c, b[1:2])) and not p.check((a, flat[2:6], c, d)) and not p.check((a, b, flat, d))
+    assert p.check((a[:0], b, flat[4:4], flat[8:])) and not p.check((a, b, c, 3))
+    assert p.check((torch.empty(4, device="meta"), a, torch.empty(4, device="meta"), b))
+    assert "shared memory" in p.explain((a, a, c, d))
+    many = [(-1, "local", i) for i in range(100)]
+    p = program(many, [(0, "apart", (tuple(range(60)), tuple(range(60, 100))))])
+    parts = torch.zeros(400).split(4)
+    assert p.check(tuple(parts)) and not p.check((*parts[:99], parts[3]))
+
+
 def test_relations_between_locals():
     accessors = [LOCAL, (-1, "local", 1)]
     x = torch.zeros(4)
@@ -118,6 +135,15 @@ def test_relations_between_locals():
         p = program(accessors, [(0, kind, 1)])
         assert p.check(good) and not p.check(bad)
         assert "expected" in p.explain(bad)
+    flat = torch.zeros(8)
+    p = program(accessors, [(0, "no_alias", 1)])
+    assert p.check((flat[:4], flat[4:])) and not p.check((flat[:5], flat[4:])) and p.check((flat, flat[:0])) and not p.check((flat[::2], flat[1::2]))
+    p = program(accessors, [(0, "shares", (1, 8))])
+    assert p.check((flat, flat[2:])) and p.check((flat[1:], flat[3:4])) and not p.check((flat, flat[1:])) and not p.check((flat, x)) and not p.check((flat, 3))
+    assert "8 bytes further on" in p.explain((flat, x))
+    p = program(accessors, [(0, "room", (8, 16))])
+    assert p.check((flat[2:], 0)) and p.check((flat[4:5], 0)) and not p.check((flat[1:], 0)) and not p.check((flat[5:], 0)) and not p.check((3, 0))
+    assert "16 from its start" in p.explain((flat[5:], 0))
     np = pytest.importorskip("numpy").zeros(8, "float32")
     assert not p.check((torch.from_numpy(np), torch.from_numpy(np[4:6])))
     assert not p.check((x, 3))

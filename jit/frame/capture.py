@@ -16,11 +16,13 @@ import torch
 
 from .. import logs
 from ..errors import EagerRaises, NeedsEager, Unsupported
+from ..graph import memory, results
 from . import assumptions, breaks, library  # noqa: F401
 from . import source as src
 from .break_code import BreakCode, Broken
 from .emit import Emitter
 from .executor import Frame, Returned
+from .guards import Sources
 from .library.autocast_state import reduced
 from ..graph.backward import is_spent
 from .session import Session
@@ -208,24 +210,29 @@ class Capture:
                              "run it to its end, or close() it", kind="iterator-escapes")
         if s.assumption is not None:
             e.require(s.assumption)
-        results = [t.handle(s) for t in e.outputs]
-        gradient = s.tracer.gradient(results)
-        e.spent = tuple(i for i, h in enumerate(results) if h.requires_grad and not h.is_input and is_spent(s.tracer, h))
-        if any(results[i].chain for i in e.spent):
+        recorded = results.recorded_writes(s.tracer)
+        if recorded and s.assumption is not None:
+            raise assumptions.Reconsider()
+        e.write_back(recorded, [m for r in s.tracer.regions for m in r.written])
+        wanted, e.derived = results.derive(s.tracer, [t.handle(s) for t in e.outputs])
+        e.outputs += [s.tensor_of(h) for h in wanted[len(e.outputs):]]
+        gradient = s.tracer.gradient(wanted)
+        e.spent = tuple(i for i, h in enumerate(wanted) if h.requires_grad and not h.is_input and is_spent(s.tracer, h))
+        if any(wanted[i].chain for i in e.spent):
             raise NeedsEager("a view of a tensor whose history was freed is a result", "return the tensor itself", kind="gradient")
-        graph = s.tracer.finish(results, gradient is not None or s.tracer.inner_gradients)
+        graph = s.tracer.finish(wanted, gradient is not None or s.tracer.inner_gradients)
         if s.tracer.inner_gradients:
             graph = self.with_gradients(graph, gradient is not None)
         if s.assumption is not None:
             assumptions.check(graph)
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
-        self.guard_aliases(graph)
+        self.guard_aliases()
         if needed:
             plan, inputs = self.settings.compile_graph(graph, s.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
-        repeatable = not any(o.mutates is not None for o in graph.outputs) and not any(n.impure for n in graph.nodes)
+        repeatable = not recorded and not any(o.mutates is not None for o in graph.outputs) and not any(n.impure for n in graph.nodes)
         target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
         if bytecode_log:
             import dis
@@ -247,15 +254,25 @@ class Capture:
             raise assumptions.Reconsider("inner_gradients") from None
         return eliminate_dead_nodes(graph if differentiated else without_gradients(graph))
 
-    def guard_aliases(self, graph):
-        """An input that is changed must not share memory with another input on later calls."""
+    def guard_aliases(self):
+        """An input that is changed must not share memory with another input on later calls, but for those of a region, whose places in it are guarded."""
         s = self.session
-        for output in graph.outputs:
-            if output.mutates is not None:
-                changed = s.inputs[output.mutates]
-                for other in s.inputs:
-                    if other is not changed and changed.source is not None and other.source is not None and not changed.obj.is_meta:
-                        s.guards.add(changed.source, "no_alias", other.source)
+        changed, others, members = [], [], []
+        for handle, value in zip(s.tracer.inputs, s.inputs):
+            region = handle.base.region
+            if region is not None:
+                sources = [s.tensors[id(m)].source for m in region.members]
+                members.append((region, sources))
+            elif value.source is not None:
+                (changed if handle.base.mutated else others).append(value.source)
+        around = [source for _, sources in members for source in sources]
+        if changed and len(changed) + len(others) + len(around) > 1:
+            s.guards.add(changed[0], "apart", Sources((tuple(changed), (*others, *around))))
+        for region, sources in members:
+            apart = (*changed, *others, *(source for source in around if source not in sources))
+            if region.base.mutated and apart:
+                for source in sources:
+                    s.guards.add(source, "apart", Sources(((source,), apart)))
 
     # -- breaks -----------------------------------------------------------------------------------------------------
 
@@ -286,19 +303,19 @@ class Capture:
 
 
 def capture(fn, values, settings, dynamic=None, bound=None) -> Captured:
-    """``Capture(...).run()``, once more without assumptions where what was captured does not allow any."""
-    try:
-        return Capture(fn, values, settings, dynamic, bound).run()
-    except assumptions.Reconsider as reconsider:
-        refused = {reconsider.what}
+    """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing that some inputs share memory."""
+    refused, shared = set(), []
     while True:
-        again = Capture(fn, values, settings, dynamic, bound)
+        attempt = Capture(fn, values, settings, dynamic, bound)
+        attempt.session.tracer.regions = [memory.Region(tensors) for tensors in shared]
         for what in refused:
-            setattr(again.session, what, False)
+            setattr(attempt.session, what, False)
         try:
-            return again.run()
+            return attempt.run()
         except assumptions.Reconsider as reconsider:
             refused.add(reconsider.what)
+        except memory.SharedMemory as found:
+            shared = memory.join(shared, found.tensors)
 
 
 def eager_target(fn):

@@ -12,6 +12,8 @@ import torch
 
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
+from ..graph.memory import flat_memory
+from ..graph.results import Detached, Result, Shown
 from ..graph.sym_float import to_words
 from ..runtime import native
 from ..runtime.spent import spent
@@ -27,6 +29,27 @@ from .values.objects import DELETED, ObjectValue
 def _set_dict_entry(obj, name, value):
     """An attribute written past the class's own ``__setattr__``."""
     object.__setattr__(obj, name, value)
+
+
+def write_recorded(target: torch.Tensor, value: torch.Tensor):
+    """``target.copy_(value)``, recorded by autograd."""
+    with torch.enable_grad():
+        target.copy_(value)
+
+
+def select(source: torch.Tensor, index: tuple, recorded: bool, view: tuple | None) -> torch.Tensor:
+    """``source[index]``, or a view (sizes, strides, offset from its first element) of that; ``recorded``: in which grad mode."""
+    with torch.set_grad_enabled(recorded):
+        part = source[index]
+        if view is None:
+            return part
+        sizes, strides, offset = view
+        return part.as_strided(sizes, strides, part.storage_offset() + offset)
+
+
+def shown(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int) -> torch.Tensor:
+    """A view of the memory of ``member``; the offset counts from its first element."""
+    return member.as_strided(sizes, strides, member.storage_offset() + offset)
 
 
 class CyclicValue(Unsupported):
@@ -71,6 +94,7 @@ class Emitter:
         self.required: str | None = None
         self.after_graph: list[tuple] = []
         self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
+        self.derived: list = []  # how some of the outputs are made from others; see graph/results.py
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -176,7 +200,7 @@ class Emitter:
             return
         name = self.sources.get(source)
         if name is None:
-            if not self.session.guards.has(source, _REACHED):
+            if type(source) is not src.FlatMemory and not self.session.guards.has(source, _REACHED):
                 self.session.guards.add(source, "is_not", NOWHERE)  # what is read without a fact has to be there
             body, self.commands = self.commands, []
             self._walk_source(source)
@@ -197,9 +221,19 @@ class Emitter:
             self.push_null()
             self.load_const(source.reference)
             self.cmd("call", 0, ())
-        elif kind in ("dict_attr", "getattr", "grad"):
+        elif kind in ("dict_attr", "getattr"):
             self.load_source(source.base)
-            self.load_attr(payload or kind)
+            self.load_attr(payload)
+        elif kind == "flat_memory":
+            self.push_null()
+            self.load_const(flat_memory)
+            self.load_source_or_const(self.session.by_source[source.base])
+            self.load_const(payload[0])
+            self.load_const(payload[1])
+            self.cmd("call", 3, ())
+        elif kind == "grad":
+            self.load_source_or_const(self.session.by_source[source.base])
+            self.load_attr("grad")
         elif kind == "item":
             self.load_item(source, payload)
         elif kind == "cell":
@@ -241,7 +275,7 @@ class Emitter:
     def load_source_or_const(self, value):
         """A real object: by its source, or itself where the guards pin its identity."""
         source = value.source
-        if source is None or isinstance(source.root, src.Const):
+        if source is None or isinstance(source.root, src.Const) and source.watched:
             obj = value.real if isinstance(value, CellValue) else value.obj
             if source is not None:
                 self.session.guards.add(source, "is", obj)
@@ -465,6 +499,55 @@ class Emitter:
             self.call_const(fn, args)
             self.cmd("pop")
 
+    def write_back(self, changed, written):
+        """Do, before anything else, what the graph leaves undone on changed inputs: write what those with a history hold now, ``changed`` being (index of
+        the input, handle on its value) for each, and advance the version counters of ``written``, which were changed through shared memory."""
+        body, self.commands = self.commands, []
+        for handle in written:
+            self.call_const(torch.autograd.graph.increment_version, [self.session.tensors[id(handle)]])
+            self.cmd("pop")
+        for index, handle in changed:
+            self.call_const(write_recorded, [self.session.inputs[index], self.session.tensor_of(handle)])
+            self.cmd("pop")
+        self.after_graph = self.commands + self.after_graph
+        self.commands = body
+
+    def derivations(self) -> list:
+        """The commands that make ``derived``."""
+        before, self.commands = self.commands, []
+        for recipe in self.derived:
+            self.derive(recipe)
+            self.cmd("store_fast", f".out{recipe.position}")
+        made, self.commands = self.commands, before
+        return made
+
+    def derive(self, recipe):
+        """Push a result that is made from others."""
+        self.push_null()
+        if type(recipe) is Detached:
+            self.load_const(torch.Tensor.detach)
+            self.cmd("load_fast", f".out{recipe.position}")
+            self.cmd("call", 1, ())
+            return
+        if type(recipe) is Shown:
+            self.load_const(shown)
+            self.load(self.session.tensors[id(recipe.member)])
+            for part in (recipe.sizes, recipe.strides, recipe.offset):
+                self.load_const(part)
+            self.cmd("call", 4, ())
+            return
+        self.load_const(select)
+        self.cmd("load_fast", f".out{recipe.source}")
+        for part in recipe.index:
+            if type(part) is Result:
+                self.cmd("load_fast", f".out{part.position}")
+            else:
+                self.load_const(part)
+        self.cmd("build_tuple", len(recipe.index))
+        self.load_const(recipe.recorded)
+        self.load_const(recipe.view)
+        self.cmd("call", 4, ())
+
     # -- assembling -----------------------------------------------------------------------------------------------
 
     def check_required(self):
@@ -508,6 +591,7 @@ class Emitter:
                 for i in self.spent:
                     self.call_with(lambda: self.cmd("load_fast", f".out{i}"), spent)
                     self.cmd("store_fast", f".out{i}")
+                self.after_graph = self.derivations() + self.after_graph
             else:
                 self.cmd("pop")
         labels: dict = {}

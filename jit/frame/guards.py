@@ -7,6 +7,10 @@ from .source import Source
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 
 
+class Sources(tuple):
+    """Sources, and tuples of them, in the payload of a guard; plain numbers stay as they are."""
+
+
 class Guards:
     """An append-only list of (source, kind, payload) without repeats, with checkpoints.
 
@@ -74,10 +78,16 @@ class Guards:
                 accessors.append((parent, kind, payload))
             return at
 
+        def located(payload):
+            """Accessors in place of sources."""
+            if isinstance(payload, Source):
+                return locate(payload)
+            return tuple(map(located, payload)) if isinstance(payload, tuple) else payload
+
         checks, texts = [], []
         for source, kind, payload, _ in self._rows:
             at = locate(source)
-            value = locate(payload) if isinstance(payload, Source) else payload
+            value = located(payload) if isinstance(payload, (Source, Sources)) else payload
             checks.append((at, kind, value))
             texts.append(f"{source}: {describe(kind, payload)}")
         for source in self._present:

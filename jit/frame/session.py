@@ -15,7 +15,7 @@ from ..graph.tracer import Tracer
 from . import source as src
 from . import tables
 from .calls import Calls
-from .guards import Guards
+from .guards import Guards, Sources
 from .values.base import Raised, Value, lookup, type_name
 from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import DictValue, ListValue, TupleValue
@@ -370,10 +370,40 @@ class Session(Calls):
         from .tensor_guards import check_supported, guard_tensor
 
         check_supported(value.obj)
+        region = self.tracer.region_of(value.obj)
+        if region is not None:
+            return self.shared_input(value, region)
         dims = set() if self.dynamic is None else self.dynamic.tensor_dims(value.source, value.obj)
         handle = self.tracer.input(value.obj, value.source, dims)
         guard_tensor(self, value, handle.node.type)
         self.inputs.append(value)
+        self.tensors[id(handle)] = value
+        self.keep.append(handle)
+        return handle
+
+    def shared_input(self, value: TensorValue, region):
+        """Make a real tensor a view of the memory that it shares with others; the first one brings that memory as the graph input."""
+        from .tensor_guards import guard_tensor
+
+        if value.source is None:
+            raise Unsupported("a tensor that is known by itself shares memory with one that is changed", "clone one of them", kind="aliased-mutation")
+        tensor, size = value.obj, value.obj.element_size()
+        if region.base is None:
+            region.check(self.tracer)
+            back = region.start - tensor.storage_offset()
+            source = src.FlatMemory(value.source, back, region.count)
+            self.guards.add(value.source, "room", (-back * size, (back + region.count) * size))
+            flat = self.tracer.input(region.flat(tensor), source)
+            flat.base.region = region
+            self.tracer.set(region, "base", flat.base)
+            self.tracer.set(region, "anchor", value)
+            self.inputs.append(TensorValue(flat, flat.base.example, source))
+            self.keep.append(flat)
+        else:
+            anchor = region.anchor
+            self.guards.add(anchor.source, "shares", Sources((value.source, (tensor.storage_offset() - anchor.obj.storage_offset()) * size)))
+        handle = self.tracer.shared_input(region, tensor, value.source)
+        guard_tensor(self, value, handle.node.type)
         self.tensors[id(handle)] = value
         self.keep.append(handle)
         return handle

@@ -30,8 +30,13 @@ class Source:
 
     @property
     def watched(self) -> bool:
-        """True when the chain starts at an object known by identity, so that no call argument is involved."""
-        return isinstance(self.root, (Const, Weak))
+        """True when the chain starts at an object known by identity, so that no call argument is involved, and what it passes is expected to stay."""
+        node = self
+        while node.base is not None:
+            if type(node) in (Grad, FlatMemory):
+                return False
+            node = node.base
+        return isinstance(node, (Const, Weak))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +128,31 @@ class GetAttr(_Derived):
 
 
 @dataclasses.dataclass(frozen=True)
+class Grad(_Derived):
+    """``of.grad`` of a tensor: another one after each backward."""
+
+    def step(self):
+        return ("grad", None)
+
+    def __str__(self):
+        return f"{self.of}.grad"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatMemory(_Derived):
+    """A stretch of the memory of the tensor ``of``: ``count`` elements from ``back`` elements before its first one. No guard reads it."""
+
+    back: int
+    count: int
+
+    def step(self):
+        return ("flat_memory", (self.back, self.count))
+
+    def __str__(self):
+        return f"the memory of {self.of}"
+
+
+@dataclasses.dataclass(frozen=True)
 class TypeAttr(_Derived):
     """What a lookup of ``name`` along the MRO of ``type(of)`` gives, unbound."""
 
@@ -157,17 +187,6 @@ class TypeOf(_Derived):
 
     def __str__(self):
         return f"type({self.of})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Grad(_Derived):
-    """``of.grad`` of a tensor that is a leaf."""
-
-    def step(self):
-        return ("grad", None)
-
-    def __str__(self):
-        return f"{self.of}.grad"
 
 
 @dataclasses.dataclass(frozen=True)

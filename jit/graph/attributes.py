@@ -62,7 +62,9 @@ for _name in ("is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia", 
 def _data(t, h):
     grad, t.grad_enabled = t.grad_enabled, False
     try:
-        return t.call_op("detach", (h,), {})
+        made = t.call_op("detach", (h,), {})
+        made.chain[-1].attrs = {"asked": "data"}  # unlike what detach() gives, it has a version counter of its own
+        return made
     finally:
         t.grad_enabled = grad
 

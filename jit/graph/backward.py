@@ -33,15 +33,15 @@ def carrying(nodes, sources) -> set:
     return found
 
 
-def passed(roots, carries: set) -> set:
-    """The nodes among ``carries`` that gradients of ``roots`` reach. A function's own backward may give nothing to an argument."""
+def passed(roots, carries: set, ends=frozenset()) -> set:
+    """The nodes among ``carries`` that gradients of ``roots`` reach, but for what only ``ends`` lead to. A function's own backward may give nothing to an argument."""
     seen, stack = set(), [n for n in roots if n in carries]
     while stack:
         n = stack.pop()
         if n in seen:
             continue
         seen.add(n)
-        if n.op == "detach":  # a source; whatever it shows is none of its history
+        if n.op == "detach" or n in ends:  # a source; whatever it shows is none of its history
             continue
         if n.op == "autograd_function":
             _, arguments, _, gradients = function_parts(n)
@@ -138,7 +138,8 @@ def _expanded(tracer) -> tuple:
 def _check_versions(tracer, ends, sources):
     """A gradient must not be asked of a leaf's value that has been overwritten since: eager finds out, or counts it to the leaf."""
     old = {h.base.input for h in tracer.inputs if h.requires_grad and h.base.input is not h.base.node}
-    if old & passed(ends, carrying(tracer.builder.nodes, old | sources)):
+    present = sources | {h.node for h in tracer.inputs if h.requires_grad}  # these show what they held before as where their gradient goes
+    if old & passed(ends, carrying(tracer.builder.nodes, old | sources), present):
         raise Unsupported("backward() through a parameter that has been changed in place since", kind="autograd")
 
 

@@ -275,6 +275,11 @@ class Builder:
         operands = [v for x, partial in partials if isinstance(x, Node) for v in ((x, self.cast(partial(), x.type.dtype)) if partial else (x,))]
         return self.emit("custom_gradient", (y, *operands), {}, y.type.dtype)
 
+    def with_gradient_of(self, y: Node, x: Node) -> Node:
+        """The value of ``y``, whose gradient is all ``x``'s: what a tensor is after it was written where nothing is recorded."""
+        one = self.scalar(1, x.type.dtype, x.type.device)
+        return self.node("custom_gradient", (y, x, one), {}, y.type)
+
     def detach(self, x: Node) -> Node:
         """``x``, through which no gradient flows."""
         return self.emit("detach", (x,), {})

@@ -7,6 +7,7 @@ Writing scatters the new value back through the chain, which gives the base its 
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import torch
@@ -17,18 +18,26 @@ from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.prims import VIEWS
 
 _versions = count()
+_LISTED = 1 << 14  # elements of a view whose places are compared one by one
+
+
+def next_version() -> int:
+    """A number for a new content of some memory."""
+    return next(_versions)
 
 
 class Base:
     """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input node or None."""
 
-    __slots__ = ("node", "type", "version", "input", "example", "mutated", "grad", "frozen", "shadows")
+    __slots__ = ("node", "type", "version", "input", "example", "mutated", "grad", "carries", "extent", "region", "frozen", "shadows")
 
-    def __init__(self, node: Node, input: Node | None = None, example=None):
-        self.node, self.type, self.version = node, node.type, next(_versions)
+    def __init__(self, node: Node, input: Node | None = None, example=None, carries: bool = False):
+        self.node, self.type, self.version = node, node.type, next_version()
         self.input, self.example, self.mutated = input, example, False
         self.grad = False  # a value that carries a gradient was written to it
-        # A copy that stands for a view of unknown position is frozen: (the base it was read from, the view's strides) or None.
+        self.carries = carries  # a gradient of its value leads somewhere
+        self.extent = self.region = None  # of an input: its addresses; what it is the flat memory of (see memory.py)
+        # A copy that stands for a view of unknown position is frozen: a results.Selection, else None.
         # The base it was read from keeps weak references to it.
         self.frozen, self.shadows = None, []
 
@@ -296,32 +305,53 @@ def overlaps_itself(t: TensorType) -> bool:
     return any(type(s) is int and s == 0 and not (type(n) is int and n == 1) for n, s in zip(t.shape, t.strides))
 
 
+def offset_in_base(handle: TensorHandle):
+    """The offset of a view's first element in its memory, in elements; None where the view has another dtype."""
+    offset, strides = 0, handle.base.type.strides
+    for step in handle.chain:
+        at = step.attrs
+        if step.op == "slice":
+            offset = offset + at["start"] * strides[at["dim"]]
+        elif step.op == "diagonal":
+            offset = offset + (at["offset"] * strides[at["dim2"]] if at["offset"] >= 0 else -at["offset"] * strides[at["dim1"]])
+        elif step.op == "as_strided":
+            offset = at["offset"] or 0
+        elif step.op == "reinterpret":
+            return None
+        strides = step.type.strides
+    return offset
+
+
+def _places(handle: TensorHandle):
+    """The places of a tensor's elements in its base's memory, or None where they are not known in numbers or too many to be listed."""
+    start, t = offset_in_base(handle), handle.type
+    if not all(type(v) is int for v in (start, *t.shape, *t.strides)) or math.prod(t.shape) > _LISTED:
+        return None
+    places = torch.full((), start, device="cpu")
+    for n, s in zip(t.shape, t.strides):
+        places = places[..., None] + torch.arange(n, device="cpu") * s
+    return places
+
+
 def _region(handle: TensorHandle):
     """(first, last) element of the base's memory that a handle shows, or None where that is not known."""
-    start, t = 0, handle.base.type
-    for step in handle.chain:
-        if step.op == "slice":
-            start = start + step.attrs["start"] * t.strides[step.attrs["dim"]]
-        elif step.op not in ("permute", "reshape", "expand", "alias", "detach"):
-            return None
-        t = step.type
+    start, t = offset_in_base(handle), handle.type
+    if start is None:
+        return None
     return start, start + sum((n - 1) * s for n, s in zip(t.shape, t.strides))
-
-
-def _one_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.untyped_storage()._cdata == y.untyped_storage()._cdata
 
 
 def partly_shared(a: TensorHandle, b: TensorHandle) -> bool:
     """Whether two tensors share some memory and are not the very same elements in the same order, as far as is known."""
-    if 0 in a.type.shape or 0 in b.type.shape:
+    if a.base is not b.base or 0 in a.type.shape or 0 in b.type.shape:
         return False
-    if a.base is not b.base:
-        return a.base.input is not None and b.base.input is not None and _one_storage(a.base.example, b.base.example)
     first, second = _region(a), _region(b)
     if first is None or second is None or first[1] < second[0] or second[1] < first[0]:
         return False
-    return first != second or not (same_ints(a.type.shape, b.type.shape) and same_ints(a.type.strides, b.type.strides))
+    if first == second and same_ints(a.type.shape, b.type.shape) and same_ints(a.type.strides, b.type.strides):
+        return False
+    here, there = _places(a), _places(b)
+    return here is None or there is None or bool(torch.isin(here, there).any())
 
 
 def fresh_type(t: TensorType) -> TensorType:

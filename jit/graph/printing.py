@@ -143,8 +143,10 @@ def to_python(graph: Graph) -> str:
     if len(writes) > 1:
         for k, (node, _) in enumerate(writes):
             lines.append(f"    w{k} = {node.name}.clone()")
+    if writes:
+        lines.append("    with torch.no_grad():")
     for k, (node, target) in enumerate(writes):
-        lines.append(f"    {target.name}.copy_({f'w{k}' if len(writes) > 1 else node.name})")
+        lines.append(f"        {target.name}.copy_({f'w{k}' if len(writes) > 1 else node.name})")
     lines.append(f"    return ({', '.join(returned)}{',' if len(returned) == 1 else ''})")
     return "\n".join(lines) + "\n"
 

@@ -54,8 +54,10 @@ class Recording:
 @dataclasses.dataclass(frozen=True)
 class Gradient:
     """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results ``views`` are views of
-    inputs or of other results; autograd takes their gradient there."""
+    inputs or of other results; autograd takes their gradient there. The inputs ``changed`` are written when the graph has run: what is kept of them for the
+    backward has to be a copy."""
 
     wrt: tuple
     tangents: tuple
     views: tuple = ()
+    changed: tuple = ()

@@ -13,15 +13,14 @@ import math
 import torch
 
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, known, layout
-from jit.graph.backward import is_spent
+from jit.graph import aten, autocast, known, layout, memory, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
 from jit.graph.foreach import foreach
-from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, overlaps_itself, partly_shared, replay, scatter, view_path
-from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
-from jit.graph.recording import Gradient, Recording, result_is_differentiable
+from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, next_version, overlaps_itself, partly_shared, replay, scatter, view_path
+from jit.graph.ir import Graph, Node, TensorType, same_ints
+from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op
 from jit.graph.sym_float import SymFloat, plain
 
@@ -44,6 +43,7 @@ class Tracer:
         needs_grad: whether eager would have recorded any of the operations for autograd.
         inner_leaf: whether the program made a tensor that requires grad, which is no input.
         op_count: the number of operations recorded by ``call``.
+        regions: of inputs that share memory (memory.Region).
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then gives
             eager's results bit for bit.
     """
@@ -62,7 +62,7 @@ class Tracer:
         self.autocast = autocast.enabled()
         self.op_count = 0
         self._undo: list = []
-        self._storages: dict = {}
+        self.regions: list[memory.Region] = []
 
     # state that can be rolled back
 
@@ -88,8 +88,6 @@ class Tracer:
         b = self.builder
         nodes, b.next_id, undo, inputs, self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, env = checkpoint
         del b.nodes[nodes:]
-        for h in self.inputs[inputs:]:
-            self._storages.pop(id(h.base), None)
         del self.inputs[inputs:]
         while len(self._undo) > undo:
             obj, name, old = self._undo.pop()
@@ -112,13 +110,23 @@ class Tracer:
         strides = _symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape) else tuple(example.stride())
         t = TensorType(shape, strides, example.dtype, example.device)
         node = self.builder.node("input", (), {"index": len(self.inputs)}, t)
-        base = Base(node, node, example)
+        base = Base(node, node, example, example.requires_grad)
+        base.extent = memory.extent(example)
         handle = TensorHandle(self, base, (), node, example.requires_grad, origin)
         handle.is_leaf = example.is_leaf
+        memory.check_apart(base, (h.base for h in self.inputs if h.base.mutated))
         self.inputs.append(handle)
-        if any(h.base.mutated for h in self.inputs):
-            self._check_aliases()
         return handle
+
+    def shared_input(self, region: memory.Region, example: torch.Tensor, origin) -> TensorHandle:
+        """A handle for a tensor of a region whose flat input is there."""
+        handle = region.member(self, example, origin)
+        handle.is_leaf = example.is_leaf
+        return handle
+
+    def region_of(self, example: torch.Tensor) -> memory.Region | None:
+        """The region that an input belongs to."""
+        return next((r for r in self.regions for t in r.tensors if t is example), None)
 
     def constant(self, value: torch.Tensor) -> TensorHandle:
         """A tensor made while tracing, of one element or small: its values become part of the graph."""
@@ -423,27 +431,9 @@ class Tracer:
 
     def fresh(self, node: Node, requires_grad: bool = False) -> TensorHandle:
         """A handle on new memory that holds ``node``."""
-        handle = TensorHandle(self, Base(node), (), node, requires_grad)
+        handle = TensorHandle(self, Base(node, carries=requires_grad), (), node, requires_grad)
         handle.is_leaf = not requires_grad
         return handle
-
-    def gradient(self, outputs) -> Gradient | None:
-        """What has to be differentiated when ``outputs`` (handles) are returned: None when no result needs a gradient.
-
-        Raises NeedsEager where that is not supported.
-        """
-        whole = {h.base for h in outputs if not h.chain}
-        carrying = [i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input and not is_spent(self, h)]
-        views = tuple(i for i in carrying if outputs[i].base.input is not None or outputs[i].chain and outputs[i].base in whole)
-        tangents = tuple(i for i in carrying if i not in views)
-        changed = [h for h in self.inputs if h.base.mutated and (h.requires_grad or h.base.grad)]
-        if changed and (carrying or any(h.base.grad for h in changed)):
-            raise NeedsEager("an input that has or gets a gradient is changed in place", "return a new tensor instead", kind="gradient")
-        if not carrying:
-            return None
-        if self.inner_leaf:
-            raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
-        return Gradient(tuple(i for i, h in enumerate(self.inputs) if h.requires_grad), tangents, views)
 
     def _records_grad(self, handles) -> bool:
         return self.grad_enabled and any(h.requires_grad for h in handles)
@@ -508,14 +498,12 @@ class Tracer:
         base = target.base
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")
-        if self.grad_enabled and target.requires_grad and target.is_leaf:
-            raise EagerRaises(RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."))
+        if self.grad_enabled and target.requires_grad:
+            self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
         if grad and any(step.op == "detach" for step in target.chain):
             raise NeedsEager("a detached tensor is written with values that carry a gradient", "clone() it first", kind="gradient")
         if not self.grad_enabled and any(h.requires_grad for h in handles):
-            if target.requires_grad and not target.is_leaf:
-                raise NeedsEager("a tensor that has a gradient is changed under no_grad()", "make a new tensor instead", kind="gradient")
             if value.type.dtype in _DIFFERENTIABLE:
                 value = b.detach(value)
         value = conform(b, value, target.type, strides=not target.chain)
@@ -531,25 +519,35 @@ class Tracer:
             value = conform(b, value, base.type)
         elif value.op in ("input", "scalar", "float_scalar") or overlaps_itself(value.type):
             value = b.clone(value, base.type.strides)
+        if base.carries and not grad:
+            value = b.with_gradient_of(value, base.node)
         self.set(base, "node", value)
-        self.set(base, "version", _next_version())
+        self.set(base, "version", next_version())
         if base.input is not None and not base.mutated:
+            memory.check_apart(base, (h.base for h in self.inputs))
             self.set(base, "mutated", True)
-            self._check_aliases()
+        if base.region is not None:
+            self._note_writer(base.region, target, grad)
         if grad:
             self.set(base, "grad", True)
+            self.set(base, "carries", True)
             self.needs_grad = True
 
-    def _check_aliases(self):
-        """Raise Unsupported when a mutated input shares memory with another input."""
-        owners: dict = {}
-        for h in self.inputs:
-            storage = h.base.example.untyped_storage()
-            if storage.nbytes() == 0:
-                continue
-            other = owners.setdefault(storage.data_ptr() or storage._cdata, h)
-            if other is not h and (other.base.mutated or h.base.mutated):
-                raise Unsupported("an input that is changed in place shares memory with another input", "clone one of them", kind="aliased-mutation")
+    def _note_writer(self, region, target: TensorHandle, grad: bool):
+        """Keep which of the inputs in a region is written: its version counter goes on."""
+        if grad:
+            raise Unsupported("values with a gradient are written to an input that shares memory with another one", "clone one of them", kind="aliased-mutation")
+        owner = region.owner(target)
+        self.set(region, "written", (*region.written, owner) if owner not in region.written else region.written)
+
+    def _check_leaf(self, target: TensorHandle):
+        """A leaf that requires grad cannot be written where operations are recorded, nor can a view of one."""
+        shown = target.base.example
+        leaf = shown is not None and not target.base.grad and shown.requires_grad and shown.is_leaf
+        of_view = shown is not None and shown._is_view() and shown._base.requires_grad and shown._base.is_leaf
+        if target.is_leaf or leaf or of_view:
+            which = "a leaf" if target.is_leaf else "a view of a leaf"
+            raise EagerRaises(RuntimeError(f"{which} Variable that requires grad is being used in an in-place operation."))
 
     # attributes
 
@@ -566,72 +564,13 @@ class Tracer:
 
     # the end
 
-    def _shows_source(self, handle: TensorHandle, outputs) -> bool:
-        """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, or the strides differ."""
-        source, strides = handle.base.frozen
-        if source.input is not None or source.frozen is not None or not same_ints(strides, handle.base.type.strides):
-            return True
-        return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen[0] is source) for h in outputs)
-
-    def _shown_input(self, handle: TensorHandle) -> Node:
-        """The input, or the view of it, that ``handle`` shows. A real view of a tensor that requires grad does so too, unless the library detaches it."""
-        b, node = self.builder, handle.base.input
-        recorded = any(h.base is handle.base and h.requires_grad for h in self.inputs)
-        for step in handle.chain:
-            if recorded and step.op == "detach" and step.attrs:
-                node = b.aten("aten::detach", "", (node,), step.type)
-            else:
-                node = replay(b, node, (step,))
-        return node
-
-    def _own_memory(self, outputs):
-        """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their gradients to it."""
-        shown = {h.base for h in outputs if h.chain}
-        for h in outputs:
-            base = h.base
-            if not h.chain and base.input is None and base in shown and root_of(base.node) is not base.node:
-                self.set(base, "node", self.builder.clone(base.node, base.type.strides))
-                self.set(base, "version", _next_version())
+    def gradient(self, outputs):
+        """See ``results.gradient``."""
+        return results.gradient(self, outputs)
 
     def finish(self, outputs, differentiated: bool = False) -> Graph:
-        """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on.
-
-        Unless the graph will be ``differentiated``, it does not say where gradients stop.
-        """
-        b = self.builder
-        b.loc = None
-        if differentiated:
-            self._own_memory(outputs)
-        results: list[Output] = []
-        owner: dict[Node, Base] = {}
-        for h in outputs:
-            base = h.base
-            if base.frozen is not None and self._shows_source(h, outputs):
-                raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select")
-            if base.input is not None:
-                node = self._shown_input(h)
-            else:
-                node = h.node
-                root = root_of(node)
-                if root.op in ("input", "scalar", "float_scalar") or owner.setdefault(root, base) is not base:
-                    node = b.clone(node, node.type.strides if not overlaps_itself(node.type) else None)
-                    owner[node] = base
-            results.append(Output(node))
-        for index, h in enumerate(self.inputs):
-            base = h.base
-            if base.mutated and base.node is not base.input:
-                node = base.node
-                root = root_of(node)
-                if root.op == "input" or root in owner:
-                    node = b.clone(node, base.type.strides)
-                results.append(Output(node, index))
-        graph = Graph([h.base.input for h in self.inputs], list(b.nodes), results, self.env)
-        from jit.graph.passes.dce import eliminate_dead_nodes
-        from jit.graph.passes.gradients import without_gradients
-
-        if not differentiated:
-            without_gradients(graph)
-        return eliminate_dead_nodes(graph)
+        """See ``results.finish``."""
+        return results.finish(self, outputs, differentiated)
 
 
 @functools.cache
@@ -643,25 +582,11 @@ def _parameters(name: str) -> frozenset:
     return frozenset(a.name for o in aten.overloads(name.removesuffix("_")) for a in o.arguments)
 
 
-def root_of(node: Node) -> Node:
-    from jit.graph.prims import VIEWS
-
-    while node.op in VIEWS:
-        node = node.inputs[0]
-    return node
-
-
 @functools.cache
 def _foreach_returns_list() -> bool:
     """Whether this PyTorch's in-place foreach functions return the list that they were given; older ones return None."""
     tensors = [torch.zeros(1, device="cpu")]
     return torch._foreach_neg_(tensors) is tensors
-
-
-def _next_version() -> int:
-    from jit.graph.handles import _versions
-
-    return next(_versions)
 
 
 _CONFIRM_NUMEL = 1 << 20  # larger tensors are stood for by meta tensors

@@ -21,7 +21,10 @@ An accessor that cannot be reached makes the check on it fail. Checks are ``(acc
     ("dict_keys", keys in order) ("dict_lacks", key) ("no_dict_attr", name) ("type_lacks", name) ("class_lacks", name)
     ("elements", the elements of a set or frozenset in order of iteration; a set that is watched is read on every call)
     ("tensor", TensorSpec) ("same", accessor) ("distinct", accessor)
-    ("no_alias", accessor)          the storages of two tensors do not overlap
+    ("no_alias", accessor)          the memory that two tensors reach does not overlap
+    ("apart", (changed, others))    the accessors' tensors: none that is changed reaches into the memory of another one
+    ("shares", (accessor, bytes))   the first elements of two views of one storage are so far apart
+    ("room", (before, after))       a tensor's storage has so many bytes before the tensor's first element, and from there on
     ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``
     ("dims", (accessors, regs, conditions))
         accessor -1; regs as in a plan, where ("size", k, dim), ("stride", k, dim) and ("int", k) read accessors[k]; conditions are
@@ -198,6 +201,12 @@ def _expected(kind, payload, found, program, locals):
         other = path(program.accessors, payload)
         text = {"same": f"the same object as {other}", "distinct": f"another object than {other}", "no_alias": f"memory apart from {other}"}[kind]
         return text, "another object" if kind == "same" else "the same object" if kind == "distinct" else "shared memory"
+    if kind == "apart":
+        return "memory apart from each other", "shared memory"
+    if kind == "shares":
+        return f"memory of which {path(program.accessors, payload[0])} shows a part {payload[1]} bytes further on", "other memory"
+    if kind == "room":
+        return f"a storage with {payload[0]} bytes before the tensor and {payload[1]} from its start", "a smaller one"
     if kind == "is_not":
         return f"another object than {_short(payload)}", "it"
     expected, shown = _short(payload), _short(found)

@@ -42,19 +42,19 @@ class Halves:
     depends: tuple
 
 
-def partition(joint: Joint) -> Halves:
-    """Divide a joint graph. It is optimised in place."""
+def partition(joint: Joint, changed=()) -> Halves:
+    """Divide a joint graph. It is optimised in place. The inputs ``changed``, by position, are written when the forward has run."""
     from jit.graph.passes import optimize
     from jit.graph.printing import unbound_symbols
 
     graph = optimize(joint.graph)
     primal_outputs, gradients = graph.outputs[: joint.n_outputs], graph.outputs[joint.n_outputs :]
-    division = _Division(graph, joint.n_primals, primal_outputs, gradients)
+    division = _Division(graph, joint.n_primals, primal_outputs, gradients, changed)
     kept = division.kept(division.cut())
 
     returned = {o.node: j for j, o in reversed(list(enumerate(primal_outputs))) if o.mutates is None}
-    mutated = {o.mutates for o in primal_outputs if o.mutates is not None}
-    shown = {_base(o.node) for o in primal_outputs if o.mutates is None}
+    mutated = {o.mutates for o in primal_outputs if o.mutates is not None} | set(changed)
+    shown = {_base(o.node) for o in primal_outputs}
     saved, extras = [], []
     for n in kept:
         if n.op == "input" and n.attrs["index"] not in mutated:
@@ -131,7 +131,7 @@ def _ancestors(nodes, stop=frozenset()) -> set:
 
 
 class _Division:
-    def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients):
+    def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients, changed):
         self.graph, self.gradients = graph, gradients
         tangents = set(graph.inputs[n_primals:])
         self.late = set(tangents)  # what depends on a tangent
@@ -139,7 +139,7 @@ class _Division:
             if any(i in self.late for i in n.inputs):
                 self.late.add(n)
         self.early = _ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure and n not in self.late])
-        self.mutated = {graph.inputs[o.mutates] for o in primal_outputs if o.mutates is not None}
+        self.mutated = {graph.inputs[o.mutates] for o in primal_outputs if o.mutates is not None} | {graph.inputs[i] for i in changed}
         self.returned = {o.node for o in primal_outputs if o.mutates is None and _base(o.node).op != "input"}
         needed = _ancestors([o.node for o in gradients])
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}

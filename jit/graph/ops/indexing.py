@@ -16,6 +16,7 @@ from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.views import slice_bounds, wrap_index
 from jit.graph.registry import extern, op
+from jit.graph.results import Selection
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
@@ -140,7 +141,9 @@ def getitem(t, self, index):
     if all(v.ndim == 0 for v in tensors.values()):
         # Eager gives a view here (it reads the index). The copy stands for it as long as neither is written.
         self.base.shadows.append(weakref.ref(handle))
-        handle.base.frozen = self.base, tuple(s for d, s in enumerate(node.type.strides) if d not in tensors)
+        index = index if isinstance(index, tuple) else (index,)
+        strides = tuple(s for d, s in enumerate(node.type.strides) if d not in tensors)
+        handle.base.frozen = Selection(self, index, strides, t.grad_enabled, {v: v.node for v in index if isinstance(v, TensorHandle)})
     return handle
 
 

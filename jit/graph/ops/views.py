@@ -8,7 +8,7 @@ from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.build import is_number
 from jit.graph.dims import ceil_div, product
-from jit.graph.handles import TensorHandle, ViewStep, view_path
+from jit.graph.handles import TensorHandle, ViewStep, offset_in_base, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.registry import op
@@ -243,7 +243,7 @@ def alias(b, self):
 @op("detach", raw=True)
 def detach(t, self):
     node = t.builder.detach(self.node)
-    node.attrs = {"asked": True}  # by the program, and not by a mode: the tensor object itself has no gradient
+    node.attrs = {"asked": "detach"}  # by the program, and not by a mode: the tensor object itself has no gradient
     return t.view(self, view_path(node, self.node), node)
 
 
@@ -374,23 +374,6 @@ def unfold(t, self, dimension, size, step):
     return t.wrap(node, [self], True, start)
 
 
-def place_in_base(self):
-    """The offset of a view's first element in its memory, in elements; None where the view has another dtype."""
-    offset, strides = 0, self.base.type.strides
-    for step in self.chain:
-        at = step.attrs
-        if step.op == "slice":
-            offset = offset + at["start"] * strides[at["dim"]]
-        elif step.op == "diagonal":
-            offset = offset + (at["offset"] * strides[at["dim2"]] if at["offset"] >= 0 else -at["offset"] * strides[at["dim1"]])
-        elif step.op == "as_strided":
-            offset = at["offset"] or 0
-        elif step.op == "reinterpret":
-            return None
-        strides = step.type.strides
-    return offset
-
-
 @op("as_strided", raw=True)
 def as_strided(t, self, size, stride, storage_offset=None):
     base = self.base
@@ -406,7 +389,7 @@ def as_strided(t, self, size, stride, storage_offset=None):
             raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="overlapping-memory")
         node = b.emit("as_strided", (self.node,), attrs)
         return t.view(self, (ViewStep(node),), node)
-    offset = place_in_base(self) if storage_offset is None else storage_offset
+    offset = offset_in_base(self) if storage_offset is None else storage_offset
     if offset is None:
         raise Unsupported("as_strided on memory that is read as another dtype", "use ordinary views", kind="overlapping-memory")
     node = b.emit("as_strided", (base.node,), {**attrs, "offset": offset})

@@ -109,6 +109,27 @@ struct Parser {
       case C::Same:
       case C::Distinct:
       case C::NoAlias: c.other = index(payload, "the other side of a check"); break;
+      case C::Apart: {
+        Items sides(payload, "apart");
+        for (int side = 0; side < 2; ++side) {
+          Items accessors(sides[side], "the accessors of apart");
+          for (Py_ssize_t i = 0; i < accessors.size; ++i) c.group.push_back(index(accessors[i], "apart"));
+          if (side == 0) c.number = accessors.size;
+        }
+        break;
+      }
+      case C::Shares: {
+        Items pair(payload, "shares");
+        c.other = index(pair[0], "the other side of a check");
+        c.number = as_int(pair[1], "a distance in bytes");
+        break;
+      }
+      case C::Room: {
+        Items pair(payload, "room");
+        c.number = as_int(pair[0], "a number of bytes");
+        c.second = as_int(pair[1], "a number of bytes");
+        break;
+      }
       case C::GlobalState: c.state = parse_global_state(payload); break;
       case C::Dims: c.dims = dims(payload); break;
       default: break;
@@ -165,6 +186,7 @@ struct Parser {
       std::vector<int32_t> used;
       if (c.accessor >= 0) used.push_back(c.accessor);
       if (c.other >= 0) used.push_back(c.other);
+      used.insert(used.end(), c.group.begin(), c.group.end());
       if (c.dims) used.insert(used.end(), c.dims->accessors.begin(), c.dims->accessors.end());
       bool any_local = false, any_const = false, any_unwatchable = false;
       for (int32_t i : used) {
@@ -177,7 +199,7 @@ struct Parser {
       if (!any_const) {
         section = &p.locals;
         where = &in_locals;
-      } else if (any_local || any_unwatchable || c.kind == C::Dims || c.kind == C::NoAlias) {
+      } else if (any_local || any_unwatchable || c.kind == C::Dims || c.kind == C::NoAlias || c.kind == C::Apart || c.kind == C::Shares || c.kind == C::Room) {
         section = &p.mixed;
         where = &in_mixed;
       } else {
@@ -188,6 +210,7 @@ struct Parser {
       auto move = [&](int32_t i) { return place(i, *section, *where, mixed ? &p.watched : nullptr, mixed ? &in_watched : nullptr); };
       if (c.accessor >= 0) c.accessor = move(c.accessor);
       if (c.other >= 0) c.other = move(c.other);
+      for (int32_t& i : c.group) i = move(i);
       if (c.dims) {
         c.dims = std::make_shared<DimsCheck>(*c.dims);
         for (int32_t& i : c.dims->accessors) i = move(i);

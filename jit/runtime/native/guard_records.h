@@ -11,7 +11,7 @@ namespace jit {
 namespace {
 
 enum class A : uint8_t { Local, Const, Weak, Watched, DictAttr, GetAttr, TypeAttr, ClassAttr, Type, Item, Cell, Closure, Function, Dict, Grad, Wrapped, IteratorState, GeneratorState };
-enum class C : uint8_t { TypeIs, Is, IsNot, Eq, Len, DictKeys, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Tensor, Truth, Same, Distinct, NoAlias, GlobalState, Dims, Elements };
+enum class C : uint8_t { TypeIs, Is, IsNot, Eq, Len, DictKeys, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Tensor, Truth, Same, Distinct, NoAlias, Apart, Shares, Room, GlobalState, Dims, Elements };
 
 const std::pair<const char*, A> kAccessors[] = {
     {"local", A::Local}, {"const", A::Const}, {"weak", A::Weak}, {"dict_attr", A::DictAttr}, {"getattr", A::GetAttr}, {"type_attr", A::TypeAttr}, {"class_attr", A::ClassAttr}, {"type", A::Type},
@@ -19,7 +19,7 @@ const std::pair<const char*, A> kAccessors[] = {
     {"generator_state", A::GeneratorState}};
 const std::pair<const char*, C> kChecks[] = {
     {"type_is", C::TypeIs}, {"is", C::Is}, {"is_not", C::IsNot}, {"eq", C::Eq}, {"len", C::Len}, {"dict_keys", C::DictKeys}, {"elements", C::Elements}, {"dict_lacks", C::DictLacks}, {"no_dict_attr", C::NoDictAttr},
-    {"type_lacks", C::TypeLacks}, {"class_lacks", C::ClassLacks}, {"tensor", C::Tensor}, {"truth", C::Truth}, {"same", C::Same}, {"distinct", C::Distinct}, {"no_alias", C::NoAlias}, {"global_state", C::GlobalState}, {"dims", C::Dims}};
+    {"type_lacks", C::TypeLacks}, {"class_lacks", C::ClassLacks}, {"tensor", C::Tensor}, {"truth", C::Truth}, {"same", C::Same}, {"distinct", C::Distinct}, {"no_alias", C::NoAlias}, {"apart", C::Apart}, {"shares", C::Shares}, {"room", C::Room}, {"global_state", C::GlobalState}, {"dims", C::Dims}};
 
 struct Accessor {
   A kind;
@@ -39,12 +39,13 @@ struct DimsCheck {
 struct Check {
   C kind;
   int32_t accessor = -1, other = -1;
-  int64_t number = 0;
+  int64_t number = 0, second = 0;
   Ref payload;
   Py_hash_t hash = -1;
   std::shared_ptr<const TensorSpec> tensor;
   std::shared_ptr<const GlobalState> state;
   std::shared_ptr<DimsCheck> dims;
+  std::vector<int32_t> group;  // of apart: the accessors, the first `number` of them being what is changed
   int32_t original = -1;  // index in the list the program was made from
 };
 

@@ -144,16 +144,40 @@ bool tensor_layout(PyObject* object, const int64_t** sizes, const int64_t** stri
   return true;
 }
 
+bool tensor_extent(PyObject* object, uintptr_t* begin, uintptr_t* end) {
+  if (!is_tensor(object)) return false;
+  c10::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
+  if (!dense(impl) || !impl->has_storage()) return false;
+  *begin = *end = 0;
+  // A meta tensor's storage has no address.
+  if (impl->numel() == 0 || impl->is_meta()) return true;
+  *begin = *end = reinterpret_cast<uintptr_t>(impl->data());
+  if (!*begin) return true;
+  int64_t last = 0;
+  for (int64_t d = 0; d < impl->dim(); ++d) last += (impl->sizes()[d] - 1) * impl->strides()[d];
+  *end += (uintptr_t)((last + 1) * (int64_t)impl->itemsize());
+  return true;
+}
+
 bool tensors_overlap(PyObject* a, PyObject* b) {
-  if (!is_tensor(a) || !is_tensor(b)) return true;
-  const at::Tensor &x = THPVariable_Unpack(a), &y = THPVariable_Unpack(b);
-  if (!x.has_storage() || !y.has_storage()) return true;
-  auto* s = x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  auto* t = y.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  if (s == t) return true;
-  if (s->device() != t->device()) return false;
-  auto p = reinterpret_cast<uintptr_t>(s->data()), q = reinterpret_cast<uintptr_t>(t->data());
-  return p && q && p < q + t->nbytes() && q < p + s->nbytes();
+  uintptr_t begin, end, other_begin, other_end;
+  if (!tensor_extent(a, &begin, &end) || !tensor_extent(b, &other_begin, &other_end)) return true;
+  return begin < other_end && other_begin < end;
+}
+
+int64_t tensor_distance(PyObject* a, PyObject* b) {
+  if (!is_tensor(a) || !is_tensor(b)) return INT64_MIN;
+  c10::TensorImpl *x = THPVariable_Unpack(a).unsafeGetTensorImpl(), *y = THPVariable_Unpack(b).unsafeGetTensorImpl();
+  if (!x->has_storage() || !y->has_storage() || x->unsafe_storage().unsafeGetStorageImpl() != y->unsafe_storage().unsafeGetStorageImpl()) return INT64_MIN;
+  return y->storage_offset() * (int64_t)y->itemsize() - x->storage_offset() * (int64_t)x->itemsize();
+}
+
+bool tensor_has_room(PyObject* object, int64_t before, int64_t after) {
+  if (!is_tensor(object)) return false;
+  c10::TensorImpl* t = THPVariable_Unpack(object).unsafeGetTensorImpl();
+  if (!t->has_storage()) return false;
+  int64_t at = t->storage_offset() * (int64_t)t->itemsize();
+  return at >= before && (int64_t)t->unsafe_storage().nbytes() - at >= after;
 }
 
 PyObject* tensor_grad(PyObject* tensor) {

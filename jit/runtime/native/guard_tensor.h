@@ -33,8 +33,17 @@ void* tensor_identity(PyObject* tensor);
 // Sizes and strides of a dense tensor; false for any other object.
 bool tensor_layout(PyObject* object, const int64_t** sizes, const int64_t** strides, int64_t* rank);
 
-// Whether the storages of two tensors overlap; true too when that cannot be told.
+// The memory from a dense tensor's first element to behind its last one; empty where it has no memory. False for any other object.
+bool tensor_extent(PyObject* object, uintptr_t* begin, uintptr_t* end);
+
+// Whether the memory that two tensors reach overlaps; true too when that cannot be told.
 bool tensors_overlap(PyObject* a, PyObject* b);
+
+// Bytes from the first element of `a` to that of `b`, which are views of one storage; INT64_MIN where they are not.
+int64_t tensor_distance(PyObject* a, PyObject* b);
+
+// Whether the storage of a tensor has at least so many bytes before the tensor's first element, and from there on.
+bool tensor_has_room(PyObject* object, int64_t before, int64_t after);
 
 // tensor.grad, or None; a new reference.
 PyObject* tensor_grad(PyObject* tensor);

@@ -1,6 +1,8 @@
 // Evaluates accessors and checks, recording what is read when asked to.
 #pragma once
 
+#include <algorithm>
+
 #include "generator_state.h"
 #include "guard_facts.h"
 #include "guard_records.h"
@@ -125,6 +127,12 @@ class Evaluator {
         PyObject* other = get(c.other);
         return other && !tensors_overlap(o, other);
       }
+      case C::Apart: return apart(c);
+      case C::Shares: {
+        PyObject* other = get(c.other);
+        return other && tensor_distance(o, other) == c.number;
+      }
+      case C::Room: return tensor_has_room(o, c.number, c.second);
       default: return false;
     }
   }
@@ -319,6 +327,30 @@ class Evaluator {
     int t = PyObject_IsTrue(o);
     if (t < 0) PyErr_Clear();
     return t;
+  }
+
+  // Whether no changed tensor reaches into the memory of another one: a sweep over the memory in order.
+  bool apart(const Check& c) {
+    struct Extent { uintptr_t begin, end; bool changed; };
+    Extent inline_extents[kInline];
+    std::unique_ptr<Extent[]> heap;
+    if (c.group.size() > kInline) heap.reset(new Extent[c.group.size()]);
+    Extent *first = heap ? heap.get() : inline_extents, *last = first;
+    for (size_t i = 0; i < c.group.size(); ++i) {
+      PyObject* o = get(c.group[i]);
+      Extent e{0, 0, i < (size_t)c.number};
+      if (!o || !tensor_extent(o, &e.begin, &e.end)) return false;
+      if (e.begin != e.end) *last++ = e;
+    }
+    std::sort(first, last, [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+    uintptr_t end = 0, changed_end = 0;
+    for (const Extent* at = first; at != last; ++at) {
+      const Extent& e = *at;
+      if (e.begin < (e.changed ? end : changed_end)) return false;
+      end = std::max(end, e.end);
+      if (e.changed) changed_end = std::max(changed_end, e.end);
+    }
+    return true;
   }
 
   bool dims(const DimsCheck& d) {

@@ -127,6 +127,7 @@ struct Parser {
       shape(s.desc, t[3], t[4]);
       s.reg = reg(t[5], "view");
       p.view_root[s.dst] = p.view_root[s.src];
+      p.view_owner[s.dst] = p.view_owner[s.src];
     } else if (kind == "copy") {
       s.op = Step::kCopy;
       s.dst = slot(t[1], "copy");
@@ -146,9 +147,14 @@ struct Parser {
     } else {
       raise(PyExc_ValueError, "unknown plan step '" + kind + "'");
     }
-    if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.op != Step::kCheck && s.dst >= 0) p.view_root[s.dst] = -1;
+    if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.op != Step::kCheck && s.dst >= 0) own(s.dst);
     if (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts) raise(PyExc_ValueError, "a kernel has too many arguments");
     return s;
+  }
+
+  void own(int32_t slot) {
+    p.view_root[slot] = -1;
+    p.view_owner[slot] = slot;
   }
 
   void mutated(int32_t slot) {
@@ -183,7 +189,7 @@ struct Parser {
   void results(AtenStep& a, const Items& outs, PyObject* layouts) {
     for (Py_ssize_t i = 0; i < outs.size; ++i) {
       a.outs.push_back(outs[i] == Py_None ? -1 : target(outs[i], "an operator's result"));
-      if (a.outs.back() >= 0) p.view_root[a.outs.back()] = -1;
+      if (a.outs.back() >= 0) own(a.outs.back());
     }
     if (layouts != Py_None) {
       Items expect(layouts, "an operator's expected layouts");
@@ -240,6 +246,7 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
     if (p.regs[i].op != Reg::kConst) p.computed.push_back((int32_t)i);
   }
   p.view_root.assign(p.n_slots, -1);
+  for (int i = 0; i < p.n_slots; ++i) p.view_owner.push_back(i);
   for (int i = 0; i < p.n_inputs; ++i) p.view_root[i] = i;
   Parser parser{p};
   Ref steps = get("steps");
@@ -252,6 +259,10 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
     int32_t s = parser.slot(changed[i], "mutates");
     if (s >= p.n_inputs) raise(PyExc_ValueError, "mutates names inputs only");
     parser.mutated(s);
+  }
+  for (int32_t i = 0; i < p.n_slots; ++i) {
+    int32_t owner = p.view_owner[i];
+    if (owner == i || std::find(p.outputs.begin(), p.outputs.end(), owner) == p.outputs.end()) p.view_owner[i] = -1;
   }
   parser.find_deaths();
   return program;

@@ -55,6 +55,7 @@ struct Program {
   std::vector<Step> steps;
   std::vector<int32_t> outputs, mutates;
   std::vector<int32_t> view_root;       // per slot: the input that the slot is a view of, or -1
+  std::vector<int32_t> view_owner;      // per slot: the output that it is a view of, or -1; while parsing, the slot whose memory it is
   std::vector<std::pair<int32_t, int32_t>> deaths;  // (step, input): no later step or output needs the input; in order of steps
   bool has_aten = false, has_gpu = false, has_cuda_alloc = false;
   int32_t cuda_index = -1;              // from the first CUDA device that the steps name

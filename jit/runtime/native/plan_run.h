@@ -195,7 +195,7 @@ class Run {
     }
   }
 
-  // The tensor to return for a slot. A view of an input is made by the public operator, so that it is a view to autograd too.
+  // The tensor to return for a slot. A view of an input or of another result is made by the public operator, so that it is a view to autograd too.
   Tensor result(int32_t slot) {
     Slot& s = slots_[slot];
     int32_t root = p_.view_root[slot];
@@ -206,6 +206,11 @@ class Run {
       for (auto& [i, original] : realigned_)
         if (i == root) offset += original.storage_offset();
       return at::as_strided(root_tensor(root), sizes, strides, offset);
+    }
+    if (root < 0 && p_.view_owner[slot] >= 0 && s.desc) {
+      c10::SmallVector<int64_t, 8> sizes, strides;
+      shape(*s.desc, sizes, strides);
+      return at::as_strided(tensor(slots_[p_.view_owner[slot]]), sizes, strides, s.offset);
     }
     return tensor(s);
   }

@@ -1,0 +1,144 @@
+"""Inputs that share memory, of which one is changed.
+
+A graph input stands for memory of its own. Where a program changes an input that overlaps another one, ``SharedMemory`` says so, and the capture starts anew with
+both in one ``Region``: the graph then has one flat input, the stretch of memory that all of them lie in, and they are views of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import JitError, Unsupported
+from jit.graph.handles import Base, TensorHandle, view_path
+from jit.graph.ir import Node
+
+
+class SharedMemory(JitError):
+    """``tensors``, inputs of one capture, overlap, and one of them is changed."""
+
+    def __init__(self, *tensors: torch.Tensor):
+        super().__init__("inputs that share memory are changed")
+        self.tensors = tensors
+
+
+def extent(t: torch.Tensor):
+    """(begin, end) of the addresses that a tensor reaches; None where it has no memory."""
+    if t.numel() == 0 or t.is_meta:
+        return None
+    begin = t.data_ptr()
+    return begin, begin + (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))) * t.element_size()
+
+
+def check_apart(base: Base, others):
+    """Raise SharedMemory when the memory of an input overlaps that of another one."""
+    if base.extent is None:
+        return
+    begin, end = base.extent
+    for other in others:
+        if other is not base and other.extent is not None and begin < other.extent[1] and other.extent[0] < end and base.example.device == other.example.device:
+            raise SharedMemory(base.example if base.region is None else base.region.tensors[0], other.example if other.region is None else other.region.tensors[0])
+
+
+def join(groups: list, tensors) -> list:
+    """``groups`` (lists of tensors) with the groups of ``tensors`` made one."""
+    joined, rest = [], []
+    for group in groups:
+        (joined if any(t is member for t in tensors for member in group) else rest).append(group)
+    return [*rest, _distinct([t for group in joined for t in group] + list(tensors))]
+
+
+def _distinct(tensors) -> list:
+    return list({id(t): t for t in tensors}.values())
+
+
+class Region:
+    """A stretch of one storage and the inputs in it.
+
+    Attributes:
+        tensors: the inputs. start, count: the stretch, in elements from the start of the storage.
+        base: of the flat input, once it is there. anchor: what stands for the first of the tensors that was used.
+        members: their handles, in order of use. written: those of them through which the program has written.
+    """
+
+    def __init__(self, tensors: list):
+        self.tensors = tensors
+        first = tensors[0]
+        size = first.element_size()
+        self.start = min(t.storage_offset() for t in tensors)
+        self.count = max(t.storage_offset() + (extent(t)[1] - extent(t)[0]) // size for t in tensors) - self.start
+        whole = first.untyped_storage().nbytes() // size
+        if whole <= 2 * self.count:  # rows are described more easily from the start
+            self.start, self.count = 0, whole
+        self.base = self.anchor = None
+        self.members: tuple = ()
+        self.written: tuple = ()
+
+    def check(self, tracer):
+        """Raise Unsupported for a region that cannot be one input."""
+        first = self.tensors[0]
+        storages = {t.untyped_storage()._cdata for t in self.tensors}
+        if len(storages) > 1 or any(t.dtype is not first.dtype for t in self.tensors):
+            raise Unsupported("an input that is changed in place shares memory with one of another dtype, or by another storage", "clone one of them", kind="aliased-mutation")
+        if any(t.requires_grad for t in self.tensors):
+            raise Unsupported("an input that is changed in place shares memory with one that requires grad", "clone one of them", kind="aliased-mutation")
+
+    def flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The stretch as a tensor, made from one of the inputs."""
+        return flat_memory(tensor, self.start - tensor.storage_offset(), self.count)
+
+    def member(self, tracer, tensor: torch.Tensor, origin) -> TensorHandle:
+        """A handle for one of the inputs."""
+        b = tracer.builder
+        flat = self.base.input
+        node = strided_view(b, flat, tuple(tensor.shape), tensor.stride(), tensor.storage_offset() - self.start)
+        path = None if node is None else view_path(node, flat)
+        if path is None:
+            raise Unsupported("an input that is changed in place overlaps another one in a way that is not described by slices", "clone one of them", kind="aliased-mutation")
+        if not path:
+            path = view_path(b.alias(node), flat)
+        handle = TensorHandle(tracer, self.base, path, node, False, origin)
+        if self.base.node is not flat:
+            handle._version = -1  # it shows what has been written since
+        tracer.set(self, "members", (*self.members, handle))
+        return handle
+
+    def owner(self, handle: TensorHandle) -> TensorHandle:
+        """The member that ``handle`` is, or is a view of."""
+        return next(m for m in self.members if handle.chain[: len(m.chain)] == m.chain)
+
+
+def flat_memory(tensor: torch.Tensor, back: int, count: int) -> torch.Tensor:
+    """``count`` elements of the memory of ``tensor``, starting ``back`` (0 or less) from its first: a flat tensor without a history."""
+    return tensor.data.as_strided((count,), (1,), tensor.storage_offset() + back)
+
+
+def strided_view(b, flat: Node, sizes: tuple, strides: tuple, offset: int) -> Node | None:
+    """The view of ``flat`` (of one dimension) with these sizes, strides and offset, made of slices, reshapes and a permutation; None where that is not possible."""
+    order = sorted((d for d, n in enumerate(sizes) if n != 1), key=lambda d: -strides[d])
+    node, length, dim = flat, flat.type.shape[0], 0
+    for k, d in enumerate(order):
+        n, step = sizes[d], strides[d]
+        if step == 0:
+            return None
+        if k == len(order) - 1:
+            if offset + (n - 1) * step >= length:
+                return None
+            node = b.slice(node, dim, offset, n, step) if (offset, n, step) != (0, length, 1) else node
+            offset = None
+            break
+        row = offset // step
+        if (row + n) * step > length:
+            return None
+        shape = node.type.shape[:dim]
+        node = b.slice(node, dim, row * step, n * step) if (row, n * step) != (0, length) else node
+        node = b.try_view(node, (*shape, n, step))
+        if node is None:
+            return None
+        offset, length, dim = offset - row * step, step, dim + 1
+    if offset is not None:
+        node = b.select(node, dim, offset)
+    places = [order.index(d) for d in sorted(order)]
+    node = b.permute(node, places) if places else node
+    if node.type.shape != sizes or node.type.strides != strides:
+        node = b.view_node("reshape", node, {"shape": sizes}, sizes, strides)
+    return node

@@ -1,0 +1,246 @@
+"""What a graph gives back: results with their memory and history as eager has them, and the inputs that were changed.
+
+Some results eager makes in a way that no graph can: a view at a position that a tensor says, or a detached tensor that shares its version counter. For these the graph
+returns what they are made from, and the caller makes them (``derive``). Likewise an input into which values with a gradient were written gets them from the
+caller, by PyTorch's own ``copy_`` (``recorded_writes``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jit.errors import NeedsEager, Unsupported
+from jit.graph.backward import is_spent
+from jit.graph.dims import Dim
+from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay
+from jit.graph.ir import Graph, Node, Output, same_ints
+from jit.graph.prims import VIEWS
+from jit.graph.recording import Gradient
+
+
+@dataclasses.dataclass
+class Selection:
+    """How a copy came from the view that eager gives when 0-dim tensors say the position: ``source[index]``.
+
+    ``strides`` are the view's; ``nodes`` what the tensors of the index held; ``recorded``: whether grad mode was on.
+    """
+
+    source: TensorHandle
+    index: tuple
+    strides: tuple
+    recorded: bool
+    nodes: dict
+
+    @property
+    def base(self) -> Base:
+        return self.source.base
+
+
+@dataclasses.dataclass(frozen=True)
+class Detached:
+    """Result ``position`` is ``detach()`` of what the graph gives there."""
+
+    position: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others; the offset counts from the member's first element."""
+
+    position: int
+    member: TensorHandle
+    sizes: tuple
+    strides: tuple
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Selected:
+    """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset) if there is one. In the index ``Result(k)`` stands for
+    ``results[k]``."""
+
+    position: int
+    source: int
+    index: tuple
+    recorded: bool
+    view: tuple | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    position: int
+
+
+def derive(tracer, outputs):
+    """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of these, in order."""
+    found, derived, last = list(outputs), [], []
+    held = {h.base for h in outputs if not _is_detached(h)}
+    for i, h in enumerate(outputs):
+        if h.base.region is not None:
+            found[i] = next(p for p in tracer.inputs if p.base is h.base)  # something in its place
+            derived.append(_shown_member(i, h))
+        elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in held):
+            chain = tuple([step for step in h.chain if step.attrs.get("asked") != "detach"])
+            inputs = [p for p in tracer.inputs if p.base is h.base and not p.chain] if not chain else ()
+            found[i] = inputs[0] if inputs else _attached(tracer, h, chain)
+            derived.append(Detached(i))
+    at = 0
+    while at < len(found):
+        h = found[at]
+        if h.base.frozen is not None and shows_source(h, found):
+            last.append(_selected(tracer, at, h, found))
+        at += 1
+    return found, derived + last[::-1]
+
+
+def _shown_member(position: int, h: TensorHandle) -> Shown:
+    member = h.base.region.owner(h)
+    start, first = offset_in_base(h), offset_in_base(member)
+    if start is None or any(type(v) is not int for v in (start, *h.type.shape, *h.type.strides)):
+        raise Unsupported("a view of memory that inputs share, as another dtype or of symbolic size, is a result", "clone() it", kind="aliased-mutation")
+    return Shown(position, member, h.type.shape, h.type.strides, start - first)
+
+
+def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
+    """The recipe for ``h``; what it is made from joins ``found``."""
+    selection = h.base.frozen
+    view = None
+    if h.chain:
+        offset = offset_in_base(h)
+        if offset is None or not same_ints(selection.strides, h.base.type.strides) or any(type(v) is Dim for v in (*h.type.shape, *h.type.strides)) or _is_detached(h):
+            raise Unsupported("a view of what a 0-dim tensor selects is a result", "clone() it, or select with an int", kind="tensor-select")
+        view = (h.type.shape, h.type.strides, offset)
+
+    def add(handle):
+        for k, known in enumerate(found):
+            if known is handle and k != position:
+                return k
+        found.append(handle)
+        return len(found) - 1
+
+    tensors = []
+
+    def template(v):
+        if isinstance(v, TensorHandle):
+            then = selection.nodes[v]
+            tensors.append(v if v.node is then else tracer.fresh(then))
+            return Result(add(tensors[-1]))
+        if isinstance(v, (Dim, list)) or isinstance(v, slice) and any(isinstance(p, (Dim, TensorHandle)) for p in (v.start, v.stop, v.step)):
+            raise Unsupported("a view at a position that a tensor and a symbolic size say is a result", "clone() it", kind="tensor-select")
+        return v
+
+    index = tuple(map(template, selection.index))
+    found[position] = tensors[0]  # something in its place, until the caller has made it
+    return Selected(position, add(selection.source), index, selection.recorded, view)
+
+
+def _is_detached(handle: TensorHandle) -> bool:
+    return any(step.attrs.get("asked") == "detach" for step in handle.chain)
+
+
+def _attached(tracer, handle, chain) -> TensorHandle:
+    base = handle.base
+    made = TensorHandle(tracer, base, chain, replay(tracer.builder, base.node, chain))
+    made.requires_grad = base.carries and not any(step.op == "detach" for step in chain)
+    return made
+
+
+def recorded_writes(tracer) -> list:
+    """(changed input, handle on what it holds at the end) of the inputs into which values with a gradient were written. They are results of the
+    graph; the caller writes them back by PyTorch's own ``copy_``, which gives the input its history."""
+    return [(i, tracer.fresh(tracer.builder.clone(h.base.node), True)) for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad]
+
+
+def gradient(tracer, outputs) -> Gradient | None:
+    """What has to be differentiated when ``outputs`` (handles) are returned: None when no result needs a gradient.
+
+    Raises NeedsEager where that is not supported.
+    """
+    whole = {h.base for h in outputs if not h.chain}
+    carrying = [i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input and not is_spent(tracer, h)]
+    views = tuple(i for i in carrying if outputs[i].base.input is not None or outputs[i].chain and outputs[i].base in whole)
+    tangents = tuple(i for i in carrying if i not in views)
+    if not carrying:
+        return None
+    if tracer.inner_leaf:
+        raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
+    wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
+    return Gradient(wrt, tangents, views, tuple(i for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad))
+
+
+def shows_source(handle: TensorHandle, outputs) -> bool:
+    """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, or the strides differ."""
+    source = handle.base.frozen.base
+    if source.input is not None or source.frozen is not None or not same_ints(handle.base.frozen.strides, handle.base.type.strides):
+        return True
+    return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen.base is source) for h in outputs)
+
+
+def _shown_input(tracer, handle: TensorHandle) -> Node:
+    """The input, or the view of it, that ``handle`` shows. A real view of a tensor that requires grad does so too, unless the library detaches it."""
+    b, node = tracer.builder, handle.base.input
+    recorded = any(h.base is handle.base and h.requires_grad for h in tracer.inputs)
+    for step in handle.chain:
+        if recorded and step.op == "detach" and step.attrs:
+            node = b.aten("aten::detach", "", (node,), step.type)
+        else:
+            node = replay(b, node, (step,))
+    return node
+
+
+def _own_memory(tracer, outputs):
+    """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their gradients to it."""
+    shown = {h.base for h in outputs if h.chain}
+    for h in outputs:
+        base = h.base
+        if not h.chain and base.input is None and base in shown and root_of(base.node) is not base.node:
+            tracer.set(base, "node", tracer.builder.clone(base.node, base.type.strides))
+            tracer.set(base, "version", next_version())
+
+
+def finish(tracer, outputs, differentiated: bool = False) -> Graph:
+    """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on.
+
+    Unless the graph will be ``differentiated``, it does not say where gradients stop.
+    """
+    b = tracer.builder
+    b.loc = None
+    if differentiated:
+        _own_memory(tracer, outputs)
+    results: list[Output] = []
+    owner: dict[Node, Base] = {}
+    for h in outputs:
+        base = h.base
+        if base.frozen is not None and shows_source(h, outputs):
+            raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select")
+        if base.input is not None:
+            node = _shown_input(tracer, h)
+        else:
+            node = h.node
+            root = root_of(node)
+            if root.op in ("input", "scalar", "float_scalar") or owner.setdefault(root, base) is not base:
+                node = b.clone(node, node.type.strides if not overlaps_itself(node.type) else None)
+                owner[node] = base
+        results.append(Output(node))
+    for index, h in enumerate(tracer.inputs):
+        base = h.base
+        if base.mutated and base.node is not base.input and not base.grad:
+            node = base.node
+            root = root_of(node)
+            if root.op == "input" or root in owner:
+                node = b.clone(node, base.type.strides)
+            results.append(Output(node, index))
+    graph = Graph([h.base.input for h in tracer.inputs], list(b.nodes), results, tracer.env)
+    from jit.graph.passes.dce import eliminate_dead_nodes
+    from jit.graph.passes.gradients import without_gradients
+
+    if not differentiated:
+        without_gradients(graph)
+    return eliminate_dead_nodes(graph)
+
+
+def root_of(node: Node) -> Node:
+    """The node whose memory a chain of views shows."""
+    while node.op in VIEWS:
+        node = node.inputs[0]
+    return node

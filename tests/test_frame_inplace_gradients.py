@@ -1,0 +1,242 @@
+"""Inputs that have or get a gradient and are changed in place: values, histories, versions and gradients as in eager."""
+
+import pytest
+import torch
+from inplace_harness import check
+from torch import nn
+
+import jit
+
+BACKENDS = ["eager", "jit"]
+CASES = {}
+
+
+def case(make, **options):
+    def register(fn):
+        CASES[fn.__name__] = (fn, make, options)
+        return fn
+
+    return register
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def given(*makers):
+    """Arguments made one by one; whatever they are computed from is looked at too."""
+    def make():
+        args, others = [], []
+        for m in makers:
+            made = m()
+            if isinstance(made, tuple):
+                made, *rest = made
+                others += rest
+            args.append(made)
+        return args, others
+
+    return make
+
+
+def plain():
+    return torch.randn(3, 4)
+
+
+def parameter():
+    return leaf(3, 4)
+
+
+def computed():
+    w = leaf(3, 4)
+    return w * 2, w
+
+
+def view_of_plain():
+    base = torch.randn(4, 4)
+    return base[1:], base
+
+
+def view_of_computed():
+    w = leaf(4, 4)
+    h = w.exp()
+    return h[1:], h, w
+
+
+def with_gradient():
+    p = leaf(3, 4)
+    p.grad = torch.randn(3, 4)
+    return p
+
+
+@case(given(parameter, plain))
+def step_under_no_grad(w, g):
+    with torch.no_grad():
+        w -= 0.1 * g
+        w.clamp_(-1, 1)
+    return w * 2
+
+
+@case(given(parameter, plain))
+def only_a_step(w, g):
+    with torch.no_grad():
+        w.add_(g, alpha=-0.5)
+
+
+@case(given(parameter, plain))
+def used_before_and_after(w, g):
+    a = w * g
+    with torch.no_grad():
+        w.mul_(g)
+    return a + w.exp(), w
+
+
+@case(given(computed, plain))
+def non_leaf_under_no_grad(w, g):
+    with torch.no_grad():
+        w[1:].copy_(g[1:])
+        w[0] = 1
+    return w * g
+
+
+@case(given(parameter, plain))
+def through_data(w, g):
+    w.data.add_(g)
+    w.detach()[0].zero_()
+    return w * w.detach()
+
+
+@case(given(plain, parameter))
+def inner_value_under_no_grad(x, w):
+    h = w * 2
+    with torch.no_grad():
+        h.add_(x)
+        h[0].zero_()
+    return h * h.detach(), h
+
+
+@case(given(plain, parameter))
+def written_by_a_value_with_a_gradient(buf, x):
+    buf.copy_(x * 2)
+    buf[0].mul_(3)
+    return buf * x
+
+
+@case(given(plain, parameter))
+def nothing_returned(buf, x):
+    buf.mul_(x)
+
+
+@case(given(plain, parameter))
+def the_buffer_returned(buf, x):
+    buf[1] = x[1]
+    return buf
+
+
+@case(given(plain, parameter))
+def views_of_the_buffer(buf, x):
+    buf.add_(x)
+    return buf[0], buf.t(), buf.detach(), buf[1] * 2
+
+
+@case(given(computed, parameter))
+def non_leaf_changed(h, x):
+    old = h * 3
+    h.mul_(x)
+    h.sin_()
+    return h + 1, old
+
+
+@case(given(view_of_plain, parameter))
+def view_of_a_buffer(v, x):
+    v.copy_(x * 2)
+    return v * 2
+
+
+@case(given(view_of_computed, parameter))
+def view_of_a_value(v, x):
+    v[0].add_(x[0])
+    return v.exp()
+
+
+@case(given(parameter, plain))
+def leaf_raises(w, g):
+    w.add_(g)
+    return w
+
+
+@case(given(parameter, plain))
+def view_of_a_leaf_raises(w, g):
+    v = w[0]
+    v.add_(g[0])
+    return w
+
+
+@case(given(lambda: (lambda w: (w[1:], w))(leaf(4, 4)), plain))
+def input_view_of_a_leaf_raises(v, g):
+    v.add_(g)
+    return v
+
+
+@case(given(plain, parameter))
+def later_reads(buf, x):
+    buf.copy_(x)
+    a = buf * 2
+    with torch.no_grad():
+        buf.mul_(5)
+    return a, buf * 3
+
+
+@case(given(plain, plain, parameter))
+def two_buffers(a, b, x):
+    a.copy_(x)
+    b.add_(a * 3)
+    a.mul_(2)
+    return a + b
+
+
+@case(given(with_gradient))
+def sgd(p):
+    with torch.no_grad():
+        p.add_(p.grad, alpha=-0.1)
+        p.grad.zero_()
+
+
+@case(given(with_gradient))
+def gradient_cleared(p):
+    with torch.no_grad():
+        p.sub_(p.grad * 0.5)
+    p.grad = None
+    return p.grad, p * 2
+
+
+@case(given(with_gradient, plain))
+def gradient_replaced(p, g):
+    p.grad = p.grad * 2 + g
+    with torch.no_grad():
+        p.add_(p.grad)
+    return p.grad
+
+
+@case(given(with_gradient, plain))
+def gradient_clipped(p, g):
+    with torch.no_grad():
+        norm = p.grad.norm()
+        p.grad.mul_(1 / (norm + 1e-6))
+        p.grad += g
+    return norm
+
+
+@case(given(parameter))
+def no_gradient_yet(p):
+    if p.grad is None:
+        return p * 2
+    return p.grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_as_eager(name, backend):
+    fn, make, options = CASES[name]
+    jit.reset()
+    raises = name.endswith("raises")
+    check(fn, make, jit.compile(fn, backend=backend, fullgraph=not raises))

@@ -1,0 +1,115 @@
+"""Reading a tensor at a position that a 0-dim tensor says: eager gives a view, and so does captured code."""
+
+import pytest
+import torch
+from inplace_harness import check
+
+import jit
+
+CASES = {}
+
+
+def case(*shapes, grad=(), size=4):
+    def register(fn):
+        def make():
+            return [*(torch.randn(s, requires_grad=k in grad) for k, s in enumerate(shapes)), torch.randint(0, size, ())], []
+
+        CASES[fn.__name__] = fn, make
+        return fn
+
+    return register
+
+
+@case((4, 4))
+def of_an_input(x, i):
+    y = x * 2
+    return y[i] + 1, y[i, 0] * 3, x[i]
+
+
+@case((4, 4), grad=(0,))
+def of_a_leaf(x, i):
+    return x[i], x[:, i], x[i] * 2
+
+
+@case((4, 4))
+def of_a_returned_value(x, i):
+    y = x * 2
+    return y, y[i], y[1:]
+
+
+@case((4, 4), grad=(0,))
+def of_a_returned_value_with_history(x, i):
+    y = x.exp()
+    return y, y[i], y * 2
+
+
+@case((4, 4))
+def only_the_part(x, i):
+    return (x * 2)[i]
+
+
+@case((4, 4))
+def a_column(x, i):
+    return (x * 2)[:, i]
+
+
+@case((4, 4))
+def twice(x, i):
+    return x[i][i], x[i, i]
+
+
+@case((4, 4))
+def views_of_it(x, i):
+    return x[i].view(2, 2), x[i][1:]
+
+
+@case((4, 4))
+def computed_position(x, i):
+    return x[(i + 1) % 4], x[i - 4]
+
+
+@case((4, 4))
+def position_that_changes(x, i):
+    a = x[i]
+    i.add_(1).remainder_(4)
+    return a, x[i]
+
+
+@case((4, 4), grad=(0,))
+def not_recorded(x, i):
+    with torch.no_grad():
+        a = x[i]
+    return a, x[i]
+
+
+@case((4, 4))
+def whole_and_new_axis(x, i):
+    return x[..., None, i], x[i, ::2]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("backend", ["eager", "jit"])
+def test_as_eager(name, backend):
+    fn, make = CASES[name]
+    jit.reset()
+    check(fn, make, jit.compile(fn, backend=backend, fullgraph=True), calls=3)
+
+
+def test_a_position_out_of_range():
+    def f(x, i):
+        return x[i]
+
+    compiled = jit.compile(f, fullgraph=True)
+    x = torch.randn(4, 4)
+    assert torch.equal(compiled(x, torch.tensor(3)), x[3])
+    with pytest.raises(IndexError, match="index 4 is out of bounds for dimension 0 with size 4"):
+        compiled(x, torch.tensor(4))
+
+
+def test_a_write_after_it_is_seen():
+    def f(x, i):
+        a = x[i]
+        x.add_(1)
+        return a * 2
+
+    check(f, lambda: ([torch.randn(4, 4), torch.tensor(2)], []), jit.compile(f))
