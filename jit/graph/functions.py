@@ -12,7 +12,7 @@ from itertools import count
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.handles import Base, TensorHandle
+from jit.graph.handles import Base, StandIn, TensorHandle
 from jit.graph.ir import Node, same_ints
 from jit.graph.prims import VIEWS
 
@@ -99,7 +99,7 @@ class FunctionTrace:
         handle = self.tracer.fresh(node, True)
         self.tracer.needs_grad = True
         if shown is not None:  # a view of an argument, for which this copy stands
-            handle.base.frozen = shown
+            handle.base.frozen = StandIn(*shown)
             shown[0].shadows.append(weakref.ref(handle))
         return handle
 

@@ -7,6 +7,7 @@ Writing scatters the new value back through the chain, which gives the base its 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import count
 
@@ -37,9 +38,17 @@ class Base:
         self.grad = False  # a value that carries a gradient was written to it
         self.carries = carries  # a gradient of its value leads somewhere
         self.extent = self.region = None  # of an input: its addresses; what it is the flat memory of (see memory.py)
-        # A copy that stands for a view of unknown position is frozen: a results.Selection, else None.
+        # A copy that stands for a view is frozen: a StandIn or a results.Selection, else None.
         # The base it was read from keeps weak references to it.
         self.frozen, self.shadows = None, []
+
+
+@dataclasses.dataclass
+class StandIn:
+    """What a copy stands for: a view of ``base`` with ``strides``."""
+
+    base: Base
+    strides: tuple
 
 
 class SymSize(tuple):

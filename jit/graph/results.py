@@ -87,7 +87,7 @@ def derive(tracer, outputs):
     at = 0
     while at < len(found):
         h = found[at]
-        if h.base.frozen is not None and shows_source(h, found):
+        if type(h.base.frozen) is Selection and shows_source(h, found):
             last.append(_selected(tracer, at, h, found))
         at += 1
     return found, derived + last[::-1]
@@ -212,7 +212,7 @@ def finish(tracer, outputs, differentiated: bool = False) -> Graph:
     for h in outputs:
         base = h.base
         if base.frozen is not None and shows_source(h, outputs):
-            raise Unsupported("a view selected by a 0-dim tensor is a result", "clone() it, or select with an int", kind="tensor-select")
+            raise Unsupported("a view for which a copy stands is a result", "clone() it", kind="tensor-select")
         if base.input is not None:
             node = _shown_input(tracer, h)
         else:

@@ -382,6 +382,8 @@ class Tracer:
     @staticmethod
     def check_overlap(target, handles):
         """Eager refuses to write where it reads other elements of the same memory, or the outcome depends on the order."""
+        if target.base.input is not None:
+            memory.check_apart(target.base, (h.base for h in handles))
         if any(h is not target and partly_shared(target, h) for h in handles):
             raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="aliased-mutation")
 
