@@ -19,7 +19,7 @@ from _compare import import_timm
 
 VOCABULARY = 256
 LARGEST = 120_000_000  # parameters; larger models are not tried
-TOKENS, BATCH = 12, 2
+TOKENS, BATCH, GRID = 12, 2, 4  # the last: patches along a side of a picture, where models take them as rows
 FACTORS = (8, 4, 2, 1)
 
 # What an attribute means, by the first pattern that its name fits.
@@ -208,15 +208,31 @@ def make_input(name, config):
         return torch.randn(BATCH, find(config, "context_length") or TOKENS, find(config, "num_input_channels", "input_size") or 1)
     if name in ("past_observed_mask", "observed_mask"):
         return torch.ones(BATCH, find(config, "context_length") or TOKENS, find(config, "num_input_channels", "input_size") or 1)
+    if name in ("grid_thw", "image_grid_thw"):
+        return torch.tensor([[1, GRID, GRID]]).repeat(BATCH, 1)
+    if name == "spatial_shapes":
+        return torch.tensor([[GRID, GRID]]).repeat(BATCH, 1)
+    if name == "input_features_mask":
+        return torch.ones(BATCH, make_input("input_features", config).shape[1], dtype=torch.long)
     if name == "pixel_mask":
         return torch.ones(BATCH, *image_shape(config)[1:], dtype=torch.long)
     return None
+
+
+def patches(config):
+    """The pictures of a grid of patches, a row for each patch, for models that take them so."""
+    side, (channels, _, _) = find(config, "patch_size") or 16, image_shape(config)
+    return torch.randn(BATCH * GRID * GRID, channels * (find(config, "temporal_patch_size") or 1) * side * side if isinstance(side, int) else 768)
 
 
 def input_sets(model, config):
     """Sets of keyword arguments worth trying, the fullest first."""
     parameters = {k: p for k, p in inspect.signature(model.forward).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     made = {}
+
+    for name in ("pixel_values", "hidden_states"):
+        if {"grid_thw", "image_grid_thw"} & set(parameters) and name in parameters:
+            made[name] = patches(config)
 
     def values(wanted):
         out = {}
@@ -269,6 +285,40 @@ def image_tokens(error, keywords, config):
     return {**keywords, "input_ids": ids, **({"attention_mask": torch.cat([torch.ones_like(ids[:, TOKENS:]), keywords["attention_mask"]], 1)} if "attention_mask" in keywords else {})}
 
 
+# What a model says of an input of the wrong size: (the size that it has, the size wanted), in the order of the groups.
+_SIZES = ((r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", False), (r"to have (\d+) channels, but got (\d+) channels", True),
+          (r"normalized_shape=\[(\d+)\], .* input of size ?\[.*?(\d+)\]", True))
+
+
+def resized(error, keywords):
+    """Inputs with the size that a model's error message asks for; None when it asks for none, or no input has the size it complains of."""
+    for pattern, wanted_first in _SIZES:
+        found = re.search(pattern, str(error).replace("\n", " "))
+        if found is None:
+            continue
+        has, wanted = (int(found[2]), int(found[1])) if wanted_first else (int(found[1]), int(found[2]))
+        new = {}
+        for name, value in keywords.items():
+            if value.is_floating_point() and has in value.shape and wanted < 10000:
+                at = value.dim() - 1 - list(value.shape)[::-1].index(has)
+                new[name] = torch.randn(*value.shape[:at], wanted, *value.shape[at + 1:])
+        return {**keywords, **new} if new else None
+    return None
+
+
+def fit_sections(config):
+    """The parts into which rotary positions are divided have to sum to half the rotated width of a head, which has become smaller."""
+    for inner in [config, *(v for v in vars(config).values() if hasattr(v, "to_dict"))]:
+        rope, width, heads = (getattr(inner, k, None) for k in ("rope_parameters", "hidden_size", "num_attention_heads"))
+        if not isinstance(rope, dict) or not isinstance(width, int) or not isinstance(heads, int) or not rope.get("mrope_section"):
+            continue
+        head = getattr(inner, "head_dim", None) or width // heads
+        parts, total = rope["mrope_section"], int(head * (rope.get("partial_rotary_factor") or 1)) // 2
+        small = [total * n // sum(parts) for n in parts]
+        rope["mrope_section"] = [total - sum(small[1:]), *small[1:]]
+    return config
+
+
 def build(name) -> Built:
     """The first size and inputs that run in eager. Raises the error of the first attempt."""
     config_class, model_class = classes(name)
@@ -278,7 +328,7 @@ def build(name) -> Built:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    config = config_class(**Shrinker(factor, layers).shrink(config_class().to_dict()))
+                    config = fit_sections(config_class(**Shrinker(factor, layers).shrink(config_class().to_dict())))
                     with torch.device("meta"):
                         size = sum(p.numel() for p in model_class(config).parameters())
                     if size > LARGEST:
@@ -289,7 +339,7 @@ def build(name) -> Built:
                 problem = problem or error
                 continue
             for keywords in input_sets(model, config):
-                for _ in range(2):
+                for _ in range(4):
                     built = Built(model, (), keywords)
                     try:
                         torch.manual_seed(0)
@@ -298,7 +348,7 @@ def build(name) -> Built:
                         return built
                     except Exception as error:
                         problem = problem or error
-                        keywords = image_tokens(error, keywords, config)
+                        keywords = image_tokens(error, keywords, config) or resized(error, keywords)
                         if keywords is None:
                             break
     raise problem or RuntimeError("no attempt")

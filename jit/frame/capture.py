@@ -17,7 +17,7 @@ import torch
 from .. import logs
 from ..errors import EagerRaises, NeedsEager, Unsupported
 from ..graph import memory, results
-from . import assumptions, breaks, library  # noqa: F401
+from . import assumptions, breaks, guesses, library  # noqa: F401
 from . import source as src
 from .break_code import BreakCode, Broken
 from .emit import Emitter
@@ -45,6 +45,7 @@ class Captured:
         plan: what the rewritten function calls.
         breaks: records of what could not be captured.
         inputs: sources of the graph inputs, in order.
+        check: of the guesses that the rewritten function relies on, or None.
         sees_tensors: whether a tensor or a module was among what the frame looked at.
         predicates, strides: facts on symbolic sizes; ``origins`` says what each symbol stands for.
         unbounded: symbols of integers that may be negative.
@@ -61,6 +62,7 @@ class Captured:
     strides: list = dataclasses.field(default_factory=list)
     unbounded: frozenset = frozenset()
     sees_tensors: bool = False
+    check: object = None
 
 
 def refuse_modes():
@@ -83,6 +85,7 @@ class Capture:
     def __init__(self, fn, values, settings, dynamic=None, bound=None):
         self.fn, self.settings, self.values, self.bound = fn, settings, values, bound
         self.session = Session(dynamic)
+        self.session.unsteady = None if settings.fullgraph else settings.unsteady
         self.code = getattr(fn, "_jit_resumed", None) or fn.__code__
         self.arguments = len(values)
         self.frame = None
@@ -210,6 +213,7 @@ class Capture:
                              "run it to its end, or close() it", kind="iterator-escapes")
         if s.assumption is not None:
             e.require(s.assumption)
+        check = guesses.require(e, s)
         recorded = results.recorded_writes(s.tracer)
         if recorded and s.assumption is not None:
             raise assumptions.Reconsider()
@@ -239,7 +243,7 @@ class Capture:
 
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
-                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded(), sees_tensors=self.sees_tensors())
+                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded(), sees_tensors=self.sees_tensors(), check=check)
 
     def with_gradients(self, graph, differentiated: bool):
         """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""

@@ -37,6 +37,7 @@ class Settings:
             is None or the ``jit.graph.recording.Gradient`` that its results have to carry.
         fullgraph, dynamic: as in ``jit.compile``.
         on_capture: called with each Captured, for ``jit.explain``.
+        unsteady: places where a value was guessed that has changed since (guesses.py).
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
@@ -49,6 +50,7 @@ class Settings:
     resumes: dict = dataclasses.field(default_factory=dict)
     regions: list = dataclasses.field(default_factory=list)
     quiet: bool = False
+    unsteady: set = dataclasses.field(default_factory=set)
 
     def region(self):
         """What the frame hook serves at this function's breaks: a native Region, or None without the hook."""
@@ -208,6 +210,8 @@ class Missed:
             if target is not None:
                 skip_code(target.__code__)
             entry = dispatcher.add_entry(program, target, region=self.region_of(captured))
+            if captured.check is not None:
+                captured.check.belongs_to(dispatcher)
         except Unsupported:
             raise
         except Exception as error:
@@ -357,6 +361,7 @@ def reset():
             missed.dynamic = Dynamic(missed.settings.dynamic)
             missed.dynamic.resumed = resumed
             missed.settings.resumes.clear()
+            missed.settings.unsteady.clear()
             for region in missed.settings.regions:
                 region.forget()
     native().release_pool()

@@ -298,6 +298,20 @@ class Emitter:
         """Do the call in eager where this result of the graph is false."""
         self.required = self.graph_output(tensor)
 
+    def check_first(self, check, sources):
+        """Do the call in eager where ``check`` of the objects at ``sources`` is false, before anything else is done."""
+        body, self.commands = self.commands, []
+        self.push_null()
+        self.load_const(check)
+        for source in sources:
+            self.load_source(source)
+        self.cmd("call", len(sources), ())
+        self.cmd("branch", "POP_JUMP_IF_TRUE", "guessed")
+        self.run_original()
+        self.cmd("place", "guessed")
+        self.prelude += self.commands
+        self.commands = body
+
     def load_float(self, value):
         """A symbolic float, computed at the start; where Python's arithmetic raises, the original function runs in its place."""
         if value.fn is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import functools
 import types
 
 import torch
@@ -16,6 +17,7 @@ from . import source as src
 from . import tables
 from .calls import Calls
 from .guards import Guards, Sources
+from .guesses import guess
 from .values.base import Raised, Value, lookup, type_name
 from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import DictValue, ListValue, TupleValue
@@ -60,6 +62,8 @@ class Session(Calls):
         self.generators: list = []  # that were made while capturing
         self.real_generators: list = []  # that came in and were read
         self.inner_gradients = True  # whether backward() inside is captured
+        self.guesses, self.unsteady = (), None  # see guesses.py: (node, value, place); places where no value is guessed, None: nowhere
+        self.tracer.builder.guess = functools.partial(guess, self)
         self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
 
     def close(self):

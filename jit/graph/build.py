@@ -105,6 +105,7 @@ class Builder:
         self.env = env
         self.nodes: list[Node] = []
         self.known: dict = {}  # see known.py
+        self.guess = None  # node -> the value that it is taken to have on every run, or None
         self.loc = None
         self.next_id = 0
         self.recording = False

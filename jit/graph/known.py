@@ -17,19 +17,22 @@ _NODES, _ELEMENTS = 4000, 1 << 20  # of what is computed while tracing
 
 
 def value(builder, node: Node) -> torch.Tensor | None:
-    """What ``node`` holds on every run, or None where that depends on inputs, on random numbers or on sizes that may change."""
+    """What ``node`` holds on every run, or None where that depends on random numbers or on sizes that may change; where it depends on
+    inputs, what ``builder.guess`` says."""
     if node not in builder.known:
-        cone = _constants(node)
-        builder.known[node] = evaluate(Graph([], cone, [Output(node)], builder.env), ())[0] if cone else None
+        nodes = cone(node)
+        if nodes and any(n.op == "input" for n in nodes):
+            return builder.guess(node) if builder.guess is not None else None
+        builder.known[node] = evaluate(Graph([], nodes, [Output(node)], builder.env), ())[0] if nodes else None
     return builder.known[node]
 
 
-def _constants(node: Node) -> list | None:
-    """The nodes that ``node`` is computed from, in program order; None where one of them is not the same on every run, or there are too many."""
+def cone(node: Node) -> list | None:
+    """The nodes that ``node`` is computed from, in program order; None where one is random, large or of a size that may change, or there are too many."""
     seen, todo = {node}, [node]
     while todo:
         n = todo.pop()
-        if n.op == "input" or n.impure or len(seen) > _NODES or not all(map(_fixed, n.type if type(n.type) is tuple else (n.type,))) or _has_dim(tuple(n.attrs.values())):
+        if n.impure or len(seen) > _NODES or not all(map(_fixed, n.type if type(n.type) is tuple else (n.type,))) or _has_dim(tuple(n.attrs.values())):
             return None
         for i in n.inputs:
             if i not in seen:

@@ -81,8 +81,10 @@ class TensorValue(Value):
         s.torch_call(torch.Tensor.__setitem__, [self, key, value], {})
 
     def known(self, s):
-        """The real tensor of what was computed from constants alone; None for any other."""
-        return None if self.obj is not None else known.value(s.tracer.builder, self.handle(s).node)
+        """A real tensor with the values, where they are known or guessed (``graph.known``, ``frame.guesses``); None for any other."""
+        if self.obj is not None and (self.obj.is_floating_point() or self.obj.is_complex()):
+            return None
+        return known.value(s.tracer.builder, self.handle(s).node)
 
     def truth(self, s):
         found = self.known(s)

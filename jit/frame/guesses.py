@@ -1,0 +1,77 @@
+"""Values of integer tensors that Python reads, taken to stay what they are in this call: counts, flags, the sizes of pictures in a batch.
+
+As with sizes, the first capture is for the values at hand. They are computed again from the call's arguments before anything else is
+done; where one is another, that call runs in eager, the entry goes, and from then on the places that read them are graph breaks. Only what
+is computed from integer and boolean inputs is guessed: what depends on floating point numbers is another at every call.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from ..graph import known
+from ..graph.interpret import compile_python
+from ..graph.ir import Graph, Output
+from ..runtime import native
+
+_ELEMENTS, _MOST = 64, 32
+
+
+def guess(s, node):
+    """The present value of ``node``, on which the entry relies from here on; None where it is not to be guessed."""
+    if s.unsteady is None or not s.frames or node.type.is_symbolic or node.dtype.is_floating_point or node.dtype.is_complex or node.type.numel > _ELEMENTS:
+        return None
+    for earlier, value, _ in s.guesses:
+        if earlier is node:
+            return value
+    site = s.frames[-1].fn.code, s.frames[-1].pc
+    cone = known.cone(node)
+    if site in s.unsteady or len(s.guesses) >= _MOST or not cone:
+        return None
+    inputs = [n for n in cone if n.op == "input"]
+    tensors = [s.inputs[n.attrs["index"]] for n in inputs]
+    if any(t.obj is None or t.source is None or t.obj.is_meta or t.obj.dtype.is_floating_point or t.obj.dtype.is_complex for t in tensors):
+        return None
+    with torch.no_grad():
+        value = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))(*[t.obj for t in tensors])[0].clone()
+    s.set_field(s, "guesses", (*s.guesses, (node, value, site)))
+    return value
+
+
+class Check:
+    """Called with the inputs that the guesses depend on: whether all hold. Else the entry is given up and its guesses are not made again."""
+
+    def __init__(self, s):
+        nodes, self.values, self.sites = zip(*s.guesses)
+        cone = sorted({n for node in nodes for n in known.cone(node)}, key=lambda n: n.id)
+        inputs = [n for n in cone if n.op == "input"]
+        self.sources = [s.inputs[n.attrs["index"]].source for n in inputs]
+        self.compute = compile_python(Graph(inputs, cone, [Output(n) for n in nodes], s.tracer.env))
+        self.unsteady, self.dispatcher = s.unsteady, None
+
+    def __call__(self, *tensors) -> bool:
+        try:
+            with torch.no_grad():
+                if all(map(torch.equal, self.compute(*tensors), self.values)):
+                    return True
+        except RuntimeError:  # the shapes of other values
+            pass
+        self.unsteady.update(self.sites)
+        dispatcher = self.dispatcher and self.dispatcher()
+        if dispatcher is not None:
+            dispatcher.clear()
+        return False
+
+    def belongs_to(self, dispatcher):
+        self.dispatcher = weakref.ref(dispatcher)
+
+
+def require(e, s):
+    """Have the rewritten function check the guesses of a capture first. Returns the Check, or None."""
+    if not s.guesses:
+        return None
+    check = Check(s)
+    e.check_first(native().Unhooked(check), check.sources)
+    return check

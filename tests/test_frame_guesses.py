@@ -1,0 +1,126 @@
+"""Values of integer tensors that Python reads are taken to stay: right when they do not, and a graph break from then on."""
+
+import pytest
+import torch
+from frame_harness import same
+
+import jit
+from jit import api
+from jit.frame import dispatch
+
+
+def masked(x, mask, grid):
+    h, w = grid.tolist()
+    if mask.all():
+        x = x + 1
+    else:
+        x = x * mask[:, None]
+    x = x.view(h, w, -1) * torch.arange(h)[:, None, None]
+    return x, int(mask.sum()), x[: mask.sum()] * 2
+
+
+CALLS = [([1, 1, 1], [2, 3]), ([1, 1, 1], [2, 3]), ([1, 1, 0], [2, 3]), ([1, 1, 1], [2, 3]), ([1, 0, 1], [3, 2]), ([1, 1, 0], [2, 3])]
+
+
+def captures_of(fn, backend="eager"):
+    captured = []
+    return api._compile(fn, dispatch.Settings(api._backend(backend), on_capture=captured.append)), captured
+
+
+@pytest.mark.parametrize("backend", ["eager", None])
+def test_values_that_change(backend):
+    compiled, captured = captures_of(masked, backend)
+    for at, (mask, grid) in enumerate(CALLS):
+        arguments = torch.randn(3, 6), torch.tensor(mask), torch.tensor(grid)
+        same(masked(*arguments), compiled(*arguments), rtol=1e-6)
+        if at < 2:
+            assert len(captured) == 1 and not captured[0].breaks
+    assert any(b.kind.startswith("data-dependent") for c in captured for b in c.breaks)
+
+
+def test_the_places_that_are_read_break_once_a_value_has_changed():
+    def f(x, n):
+        y = x * 2
+        return y + n.item()
+
+    compiled, captured = captures_of(f)
+    for n in (1, 2, 3, 4, 5):
+        assert torch.equal(compiled(torch.ones(2), torch.tensor(n)), torch.full((2,), 2.0 + n))
+    assert [len(c.breaks) for c in captured].count(0) == len(captured) - 1
+
+
+def test_inputs_that_change_and_random_numbers():
+    def f(x, n):
+        x.add_(1)
+        if n > 0:
+            return x * torch.rand(2), x[: n.item()]
+        n += 5
+        return x - 1, n
+
+    compiled, captured = captures_of(f)
+    ours, theirs = torch.zeros(3, 2), torch.zeros(3, 2)
+    for n in (1, 1, 0, 2, 0, 3):
+        m, k = torch.tensor(n), torch.tensor(n)
+        torch.manual_seed(n)
+        a = f(theirs, k)
+        torch.manual_seed(n)
+        b = compiled(ours, m)
+        for p, q in ((a, b), (theirs, ours), (k, m)):
+            same(p, q)
+    assert not captured[0].breaks
+
+
+def test_modules_and_gradients():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+            self.register_buffer("steps", torch.tensor(2))
+
+        def forward(self, x):
+            for _ in range(int(self.steps)):
+                x = self.linear(x)
+            return x.sum()
+
+    model = Model()
+    compiled = jit.compile(model, backend="eager")
+    x = torch.randn(2, 3)
+    for steps in (2, 2, 3, 1, 1):
+        model.steps.fill_(steps)
+        found = [torch.autograd.grad(m(x), list(model.parameters())) for m in (model, compiled)]
+        for a, b in zip(*found):
+            assert torch.allclose(a, b)
+
+
+@pytest.mark.parametrize("read", [lambda x, n: x.sum().item(), lambda x, n: bool(x.sum() > n), lambda x, n: int(x.argmax()), lambda x, n: (x[0] * n).item(),
+                                  lambda x, n: torch.arange(100).add(n).tolist()])
+def test_what_depends_on_floats_or_is_long_is_not_guessed(read):
+    compiled, captured = captures_of(read)
+    x, n = torch.arange(3.0), torch.tensor(1)
+    assert compiled(x, n) == read(x, n) and captured[0].breaks
+
+
+def test_fullgraph_guesses_nothing():
+    with pytest.raises(jit.errors.Unsupported):
+        jit.compile(lambda x, n: x * n.item(), backend="eager", fullgraph=True)(torch.ones(2), torch.tensor(3))
+
+
+def test_reset_forgets_what_has_changed():
+    compiled, captured = captures_of(lambda x, n: x * n.item())
+    for n in (1, 2, 2):
+        compiled(torch.ones(2), torch.tensor(n))
+    assert any(c.breaks for c in captured)
+    jit.reset()
+    compiled(torch.ones(2), torch.tensor(2))
+    assert not captured[-1].breaks
+
+
+def test_other_values_may_not_even_fit():
+    def f(x, lengths):
+        parts = x.split(lengths.tolist())
+        return [p.sum() for p in parts], torch.stack(list(lengths[: lengths[0]])) if lengths[0] < 3 else None
+
+    compiled = jit.compile(f, backend="eager")
+    for lengths in ([1, 2, 3], [1, 2, 3], [2, 2, 2], [6], [3, 3]):
+        arguments = torch.arange(6.0), torch.tensor(lengths)
+        same(f(*arguments), compiled(*arguments))
