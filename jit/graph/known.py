@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from jit.errors import EagerRaises
+from jit.errors import EagerRaises, Unsupported
+from jit.graph.binding import resolve
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
 from jit.graph.interpret import evaluate
 from jit.graph.ir import Graph, Node, Output, same_ints
+from jit.graph.registry import OPS
 
 _NODES, _ELEMENTS = 4000, 1 << 20  # of what is computed while tracing
 
@@ -82,7 +84,7 @@ def as_numbers(builder, v):
 def again(tracer, fn, args, kwargs, error, mark):
     """What ``fn`` gives where its failure with ``error`` is due to known tensors that it took for unknown ones. Else raises the error."""
     b = tracer.builder
-    if mark is None or tracer.elementwise(fn):
+    if mark is None or _elementwise(fn):
         raise error
     tracer.rollback(mark)
     numbers, named = as_numbers(b, tuple(args)), {k: as_numbers(b, v) for k, v in kwargs.items()}
@@ -122,3 +124,20 @@ def _handles(tracer, result, error):
     if type(result) in (tuple, list):
         return type(result)(_handles(tracer, r, error) for r in result)
     return result
+
+
+def _elementwise(fn) -> bool:
+    """Whether a callable is an elementwise operation: in those a 0-dim tensor and a number are not the same."""
+    binding = resolve(fn)
+    entry = OPS.get(binding.name.removesuffix("_")) if binding is not None and binding.python is None else None
+    return entry is not None and entry.pointwise
+
+
+def of_numbers(tracer, name, args, kwargs, overload):
+    """An elementwise function of Python numbers alone, which is a tensor in eager."""
+    fixed = tracer.env.specialize
+    args, kwargs = [fixed(v) if type(v) is Dim else v for v in args], {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}
+    fn = getattr(torch, name, None)
+    if overload is not None or fn is None or not all(type(v) in (int, float, bool, complex, str) for v in (*args, *kwargs.values())):
+        raise Unsupported(f"{name} without a tensor", kind="argument-error")
+    return tracer.constant(fn(*args, **kwargs))

@@ -171,12 +171,6 @@ class Tracer:
         except JitError as error:
             return known.again(self, fn, args, kwargs, error, mark)
 
-    def elementwise(self, fn) -> bool:
-        """Whether ``call`` takes this callable for an elementwise operation."""
-        binding = resolve(fn)
-        entry = OPS.get(binding.name.removesuffix("_")) if binding is not None and binding.python is None else None
-        return entry is not None and entry.pointwise
-
     def _call(self, fn, args, kwargs, loc):
         binding = resolve(fn)
         if binding is None:
@@ -243,7 +237,7 @@ class Tracer:
         nodes = _to_nodes(_pack(entry, args), handles)
         named = {k: _to_node(v, handles) for k, v in kwargs.items()}
         if entry.pointwise and not handles:
-            return self._of_numbers(name, args, kwargs, overload)
+            return known.of_numbers(self, name, args, kwargs, overload)
         try:
             result = entry.fn(self.builder, *nodes, **named)
         except TypeError as error:
@@ -257,15 +251,6 @@ class Tracer:
         if entry.pointwise and result.op != "aten_call":
             result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
         return self.wrap(result, handles, entry.alias, start, name)
-
-    def _of_numbers(self, name, args, kwargs, overload):
-        """An elementwise function of Python numbers alone, which is a tensor in eager."""
-        fixed = self.env.specialize
-        args, kwargs = [fixed(v) if type(v) is Dim else v for v in args], {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}
-        fn = getattr(torch, name, None)
-        if overload is not None or fn is None or not all(type(v) in (int, float, bool, complex, str) for v in (*args, *kwargs.values())):
-            raise Unsupported(f"{name} without a tensor", kind="argument-error")
-        return self.constant(fn(*args, **kwargs))
 
     def _entry(self, name: str, args, kwargs):
         """The op's entry, or None where it is left to the library: arithmetic on complex numbers is."""
