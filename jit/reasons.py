@@ -39,6 +39,7 @@ KINDS = {
     "tensor-attribute": Reason("An attribute or method of a tensor that shows its memory or how it was made.", _OUTSIDE),
     "autograd": Reason("A change or a question about how gradients are recorded.", "call it outside the compiled function"),
     "gradient": Reason("Gradients are needed through a step for which they cannot be captured.", "do this step outside the compiled function, or call it under torch.no_grad()"),
+    "lazy-module": Reason("A lazy module (`LazyLinear`, ...) whose parameters are made by its first call.", "nothing needs to be done: the calls after the first are captured"),
     # operations of PyTorch
     "unknown-function": Reason("A function of PyTorch that is not known, or is not known with these arguments.", "check the call against the documentation, or " + _OUTSIDE),
     "torch-argument": Reason("A function of PyTorch is given an object that is no tensor, number or container of these.", "give it plain values, or " + _OUTSIDE),

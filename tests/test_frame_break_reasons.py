@@ -174,6 +174,11 @@ def _(x, w):
     return y
 
 
+@breaks("lazy-module", lambda: [torch.nn.UninitializedParameter()], whole=True)
+def _(p):
+    return p.pop() + 1  # here
+
+
 # -- operations of PyTorch
 
 

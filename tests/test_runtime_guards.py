@@ -201,13 +201,37 @@ def test_namedtuple_and_missing_locals():
     assert not p.check((1,)) and "cannot be reached" in p.explain((1,))
 
 
-def test_list_subclass_with_its_own_getitem():
-    class L(list):
-        def __getitem__(self, i):
-            return "mine"
+@pytest.mark.parametrize("base, make", [(list, lambda v: [v]), (tuple, lambda v: [v]), (dict, lambda v: {0: v}), (collections.OrderedDict, lambda v: {0: v})])
+def test_what_subclasses_of_containers_hold_is_read_without_their_own_code(base, make):
+    def own(*args):
+        raise AssertionError("code of the subclass ran")
 
-    p = program([LOCAL, (0, "item", 0)], [(1, "eq", "mine")])
-    assert p.check((L([1]),)) and not p.check(([1],))
+    class Own(base):
+        __getitem__ = __iter__ = __len__ = __contains__ = own
+
+    checks = [(1, "eq", 5), (0, "len", 1)]
+    if issubclass(base, dict):
+        checks += [(0, "dict_keys", (0,)), (0, "dict_lacks", 1)]
+    p = program([LOCAL, (0, "item", 0)], checks)
+    assert p.check((Own(make(5)),)) and not p.check((Own(make(6)),)) and not p.check((Own(),))
+    good = Own(make(5))
+    watched = program([(-1, "const", good), (0, "item", 0)], checks)
+    assert watched.check(()) and watched.check(())
+    if base is not tuple:
+        base.__setitem__(good, 0, 6)
+        assert not watched.check(())
+        base.__setitem__(good, 0, 5)
+        assert watched.check(())
+
+
+def test_the_order_of_an_ordered_dict_is_its_own():
+    keys = collections.OrderedDict(a=1, b=2)
+    for p, given in ((one("dict_keys", ("a", "b")), (keys,)), (program([(-1, "const", keys)], [(0, "dict_keys", ("a", "b"))]), ())):
+        assert p.check(given) and p.check(given)
+        keys.move_to_end("a")
+        assert not p.check(given)
+        keys.move_to_end("b")
+        assert p.check(given)
 
 
 # ---- tensors ------------------------------------------------------------------------------------------------------------------
@@ -654,7 +678,7 @@ def test_one_unwatchable_fact_leaves_the_rest_watched():
 
 
 def test_values_below_an_unwatchable_step():
-    class Table(dict):
+    class Table:
         def __getitem__(self, key):
             return current[0]
 

@@ -25,7 +25,7 @@ recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
 _counts = {"graphs": 0}
-_EAGER_RAISES = ("raises", "gradient")  # frames that run in eager for what they do, not for what they call
+_EAGER_RAISES = ("raises", "gradient", "lazy-module")  # frames that run in eager for what they do, not for what they call
 
 
 @dataclasses.dataclass(eq=False)

@@ -221,6 +221,8 @@ class Emitter:
             self.push_null()
             self.load_const(source.reference)
             self.cmd("call", 0, ())
+        elif kind == "dict_attr" and source.hidden:
+            self.call_with(lambda: self.load_source(source.base), src.entry_of, payload)
         elif kind in ("dict_attr", "getattr"):
             self.load_source(source.base)
             self.load_attr(payload)
@@ -234,6 +236,8 @@ class Emitter:
         elif kind == "grad":
             self.load_source_or_const(self.session.by_source[source.base])
             self.load_attr("grad")
+        elif kind == "item" and source.subscript is not None:
+            self.call_with(lambda: self.load_source(source.base), source.subscript, payload)
         elif kind == "item":
             self.load_item(source, payload)
         elif kind == "cell":
@@ -266,11 +270,14 @@ class Emitter:
         self.load_const(key)
         self.cmd("subscript")
 
-    def call_with(self, push, fn):
+    def call_with(self, push, fn, *constants):
+        """Push ``fn(what push pushes, *constants)``."""
         self.push_null()
         self.load_const(fn)
         push()
-        self.cmd("call", 1)
+        for constant in constants:
+            self.load_const(constant)
+        self.cmd("call", 1 + len(constants))
 
     def load_source_or_const(self, value):
         """A real object: by its source, or itself where the guards pin its identity."""

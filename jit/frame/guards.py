@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 from .source import Source
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
@@ -104,7 +106,9 @@ def describe(kind: str, payload) -> str:
     if kind == "is":
         if payload is None or isinstance(payload, (bool, str)):
             return f"is {payload!r}"
-        return f"is {getattr(payload, '__qualname__', None) or type(payload).__name__ + ' at ' + hex(id(payload))}"
+        if isinstance(payload, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+            return f"is {payload.__qualname__}"
+        return f"is {type(payload).__name__} at {id(payload):#x}"
     if kind == "eq":
         return f"== {payload!r}"
     if kind == "tensor":

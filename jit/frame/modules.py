@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import sys
+import types
 
 import torch
 
@@ -26,16 +28,27 @@ def _plain_settings(settings) -> dict | None:
     return dict(backend=backend, fullgraph=settings.fullgraph, dynamic=settings.dynamic, options=settings.options, mode=settings.mode)
 
 
+def _calls(function) -> types.FunctionType:
+    """A function that calls its first argument, so that a ``__call__`` that its class is given later counts. Messages name ``function``."""
+    code = getattr(function, "__code__", None)
+    forward = lambda self, *args, **kwargs: self(*args, **kwargs)  # noqa: E731
+    if code is None:
+        return forward
+    forward.__code__ = forward.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname, co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
+    return functools.update_wrapper(forward, function, updated=())
+
+
 def compile_module(module: torch.nn.Module, settings) -> torch.nn.Module:
     """The compiled form of a module."""
     original = getattr(type(module), "_jit_original_module", None)
     if original is not None:
         module = original
     cls = type(module)
-    dispatcher = make_dispatcher(cls.__call__, settings, bound=module)
+    dispatcher = make_dispatcher(_calls(cls.__call__), settings, bound=module)
     compiled_class = type(cls.__name__, (cls,), {
         "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
         "__call__": dispatcher, "_jit_original_module": module, "_jit_dispatcher": dispatcher,
+        "__copy__": lambda self: compile_module(copy.copy(module), settings),
         "__deepcopy__": lambda self, memo: compile_module(copy.deepcopy(module, memo), settings),
         "__reduce_ex__": lambda self, protocol: (_compile_again, (module, _plain_settings(settings))),
     })

@@ -64,7 +64,7 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
             result = compute(s, symbol, [a, b])
         if result is not None:
             return result
-    if isinstance(a, DictView) or isinstance(b, DictView):
+    if symbol in "&|-^" and any(isinstance(v, DictView) and v.what != "values" for v in (a, b)):
         a, b = (v.as_set(s) if isinstance(v, DictView) else v for v in (a, b))
         if not isinstance(a, SetValue) or not isinstance(b, SetValue):
             a, b = (v if isinstance(v, SetValue) else SetValue.of(s, v.items_list(s)) for v in (a, b))

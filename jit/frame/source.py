@@ -6,6 +6,7 @@ emitted bytecode loads it (``jit.frame.emit``). Sources are interned by equality
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 
@@ -103,9 +104,10 @@ class _Derived(Source):
 
 @dataclasses.dataclass(frozen=True)
 class DictAttr(_Derived):
-    """``of.__dict__[name]``: an attribute found in the instance dictionary."""
+    """``of.__dict__[name]``: an attribute found in the instance dictionary. ``hidden``: the class makes another thing of ``of.name``."""
 
     name: str
+    hidden: bool = False
 
     def step(self):
         return ("dict_attr", self.name)
@@ -211,6 +213,29 @@ class GeneratorState(_Derived):
         return f"state({self.of})"
 
 
+_CONTAINERS = (list, tuple, set, frozenset, collections.OrderedDict, dict, collections.deque)
+
+
+def raw_elements(container) -> list:
+    """What a builtin container or an instance of a subclass holds, in order; the keys of a dict. Never runs the subclass's own code."""
+    return list(_builtin_base(container).__iter__(container))
+
+
+def raw_subscript(container):
+    """The builtin's ``__getitem__`` for a container whose class has its own, else None."""
+    base = _builtin_base(container)
+    return None if type(container).__getitem__ is base.__getitem__ else base.__getitem__
+
+
+def _builtin_base(container):
+    return next(base for base in _CONTAINERS if isinstance(container, base))
+
+
+def entry_of(obj, name: str):
+    """The entry of an object's ``__dict__``, whatever its class makes of the attribute."""
+    return object.__getattribute__(obj, "__dict__")[name]
+
+
 def state_of(iterator) -> tuple:
     """The arguments and the position that ``iterator.__reduce__`` gives."""
     reduced = iterator.__reduce__()
@@ -230,9 +255,11 @@ class InstanceDict(_Derived):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Item(_Derived):
-    """``of[key]`` of a dict, list or tuple; the key is a plain constant (or an object known by identity)."""
+    """What a dict, list or tuple holds at a key or index, which is a plain constant (or an object known by identity). ``subscript``: the
+    builtin's, where the class has its own; it is read past that."""
 
     key: object
+    subscript: object = None
 
     def _id(self):
         return (self.of, type(self.key), self.key if isinstance(self.key, (str, int, bytes, type(None))) else id(self.key))

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch.autograd import forward_ad
 
-from ..errors import Unsupported
+from ..errors import NeedsEager, Unsupported
 from ..runtime.guards import TensorSpec
 
 ALIGNMENT = 16  # bytes; CUDA kernels use wide loads from inputs that are aligned so
@@ -16,6 +16,8 @@ PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 def check_supported(tensor: torch.Tensor):
     """Raise Unsupported for a tensor that cannot be a graph input."""
+    if torch.nn.parameter.is_lazy(tensor):
+        raise NeedsEager("a parameter that is made by the first call of its module", kind="lazy-module")
     if type(tensor) not in PLAIN_CLASSES:
         raise Unsupported(f"tensor subclass {type(tensor).__name__}", kind="tensor-subclass",
                           hint="compile the function that works on plain tensors")

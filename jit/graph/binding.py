@@ -16,7 +16,7 @@ import torch
 from jit.graph import registry
 
 # Modules whose Python functions only compute on their tensor arguments: their source is run on proxies, see functional.py.
-PYTHON_MODULES = frozenset(("torch.functional", "torch.nn.functional", "torch._tensor", "torch.nn.init", "torch.special"))
+PYTHON_MODULES = frozenset(("torch.functional", "torch.nn.functional", "torch._tensor", "torch.special"))
 
 DUNDERS = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add_", "__sub__": "sub", "__isub__": "sub_", "__rsub__": "rsub",

@@ -229,9 +229,7 @@ def pad(t, input, pad, mode="constant", value=None):
 
 @python_function(F.normalize)
 def normalize(t, input, p=2.0, dim=1, eps=1e-12, out=None):
-    if out is not None:
-        raise Unsupported("normalize with out=", kind="out-argument")
-    return t.call_op("normalize", (input, p, dim, eps), {})
+    return t.call_op("normalize", (input, p, dim, eps), {} if out is None else {"out": out})
 
 
 @python_function(torch.einsum)
@@ -265,13 +263,12 @@ def is_tensor(t, obj):
 
 @python_function(torch.Tensor.norm, torch.norm)
 def norm(t, input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
-    if out is not None:
-        raise Unsupported("norm with out=", kind="out-argument")
+    given = {} if out is None else {"out": out}
     if input.dtype.is_complex and p != "nuc":
-        return t.call_op("linalg_vector_norm", (input, 2 if p in ("fro", None) else p, dim, keepdim), {"dtype": dtype})
+        return t.call_op("linalg_vector_norm", (input, 2 if p in ("fro", None) else p, dim, keepdim), {"dtype": dtype, **given})
     if p == "nuc" and dtype is None:
-        return t.call_op("nuclear_norm", (input, keepdim) if dim is None else (input, dim, keepdim), {})
-    return t.call_op("norm", (input, p, dim, keepdim, dtype), {})
+        return t.call_op("nuclear_norm", (input, keepdim) if dim is None else (input, dim, keepdim), given)
+    return t.call_op("norm", (input, p, dim, keepdim, dtype), given)
 
 
 def _fill_masked(op, input, mask, *args):

@@ -8,7 +8,7 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
     ("dict_attr", name)     object.__dict__[name]; for a class, its own __dict__ only
     ("getattr", name)       getattr(object, name); runs on every call, cannot be watched
     ("type_attr", name)     what the MRO of type(object) has      ("class_attr", name)   what the MRO of the object, a class, has
-    ("type",)  ("dict",)    type(object), object.__dict__         ("item", key)          of a list, tuple or dict
+    ("type",)  ("dict",)    type(object), object.__dict__         ("item", key)          of a list, tuple or dict, past what a subclass makes of a subscript
     ("cell",)               a cell's contents                     ("closure", i)         a function's i-th cell
     ("function", field)     field: code, defaults, kwdefaults, dict (None when unset)
     ("grad",)               tensor.grad                           ("wrapped",)           a dispatcher's original function

@@ -14,7 +14,7 @@ from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.items import item
-from ..values.tensor import TensorValue
+from ..values.tensor import GradNode, TensorValue
 from .builtin_functions import IdentityNumber
 
 NONE = Constant(None)
@@ -125,11 +125,37 @@ def tensor_dict(s, tensor):
     raise Unsupported("__dict__ of a tensor", kind="tensor-attribute")
 
 
+def _autograd_fact(s, tensor, name):
+    """What autograd knows of a tensor that requires grad, beside that: for one from outside it becomes a guard."""
+    if tensor.source is not None and tensor.handle(s).requires_grad:
+        fact = getattr(tensor.obj, name)
+        s.guards.add(src.GetAttr(tensor.source, name), "eq", fact)
+        return Constant(fact)
+    return s.traced(lambda: s.tracer.attribute(tensor.handle(s), name))
+
+
+@on_tensor_attribute("is_leaf")
+def is_leaf(s, tensor):
+    return _autograd_fact(s, tensor, "is_leaf")
+
+
+@on_tensor_attribute("output_nr")
+def output_nr(s, tensor):
+    return _autograd_fact(s, tensor, "output_nr")
+
+
+@on_tensor_attribute("retains_grad")
+def retains_grad(s, tensor):
+    return _autograd_fact(s, tensor, "retains_grad")
+
+
 @on_tensor_attribute("grad_fn")
 def grad_fn(s, tensor):
-    if not tensor.handle(s).requires_grad:
+    if is_leaf(s, tensor).value:
         return NONE
-    raise Unsupported("grad_fn of a tensor inside a captured region", kind="tensor-attribute")
+    if tensor.source is not None:
+        raise Unsupported("grad_fn of a tensor inside a captured region", kind="tensor-attribute")
+    return GradNode()
 
 
 def plain_reader(name):

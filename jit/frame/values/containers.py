@@ -114,9 +114,10 @@ class SequenceValue(ContainerValue):
         if self._elements is None:
             self.pytype(s)
             if self.source is not None:
-                s.guards.add(self.source, "len", len(self.obj))
-            self._elements = [s.wrap(v, src.Item(self.source, i) if self.source is not None else None)
-                              for i, v in enumerate(tuple.__iter__(self.obj) if isinstance(self.obj, tuple) else list(self.obj))]
+                s.guards.add(self.source, "len", self.builtin.__len__(self.obj))
+            subscript = src.raw_subscript(self.obj)
+            self._elements = [s.wrap(v, src.Item(self.source, i, subscript) if self.source is not None else None)
+                              for i, v in enumerate(src.raw_elements(self.obj))]
         return self._elements
 
     @property
@@ -303,18 +304,6 @@ class DequeValue(SequenceValue):
             e.build_object(self, self.cls, [TupleValue([]), Constant(self.maxlen)], fill=(collections.deque.extend, self.elements))
 
 
-class Entries:
-    """What a dict holds, whatever its class makes of a subscript."""
-
-    __slots__ = ("of",)
-
-    def __init__(self, of):
-        self.of = of
-
-    def __getitem__(self, key):
-        return dict.__getitem__(self.of, key)
-
-
 class DictValue(ContainerValue):
     """Dicts and their subclasses. ``entries`` maps a key's hashable stand-in to (key value, value)."""
 
@@ -347,15 +336,13 @@ class DictValue(ContainerValue):
         if self._entries is None or not self.keys_guarded:
             self.pytype(s)
             if self.source is not None:
-                s.guards.add(self.source, "dict_keys", tuple(dict.keys(self.obj)))
+                s.guards.add(self.source, "dict_keys", tuple(src.raw_elements(self.obj)))
             self.keys_guarded = True
         if self._entries is None:
             entries = {}
-            for k in dict.keys(self.obj):
+            for k in src.raw_elements(self.obj):
                 key = s.wrap_key(k)
                 entries[key.hash_key(s)] = (key, s.wrap(dict.__getitem__(self.obj, k), self.item_source(k)))
-            if self.source is not None and type(self.obj).__getitem__ is not dict.__getitem__:
-                s.guards.add(self.source, "is", self.obj)
             self._entries = entries
             if self.obj is not None and isinstance(self.obj, collections.defaultdict) and self.factory is None:
                 self.factory = s.wrap(self.obj.default_factory, src.GetAttr(self.source, "default_factory") if self.source is not None else None)
@@ -364,10 +351,7 @@ class DictValue(ContainerValue):
     def item_source(self, key):
         if self.source is None:
             return None
-        if type(self.obj).__getitem__ is not dict.__getitem__ and not isinstance(self.obj, collections.defaultdict):
-            # A subscript of a class with its own is another thing than the entry.
-            return src.Item(src.Const(Entries(self.obj), f"{self.source}.entries"), key)
-        return src.Item(self.source, key)
+        return src.Item(self.source, key, src.raw_subscript(self.obj))
 
     def key_of(self, entry):
         key = entry[0]
@@ -379,9 +363,9 @@ class DictValue(ContainerValue):
             self.pytype(s)
             if key in self.written:
                 return self.written[key][1]
-            if key in self.obj:
+            if dict.__contains__(self.obj, key):
                 s.guards.add_presence(self.item_source(key))
-                return s.wrap(self.obj[key], self.item_source(key))
+                return s.wrap(dict.__getitem__(self.obj, key), self.item_source(key))
             if self.source is not None:
                 s.guards.add(self.source, "dict_lacks", key)
             return None
@@ -390,7 +374,7 @@ class DictValue(ContainerValue):
 
     def reads_single_keys(self, key) -> bool:
         """Whether an entry can be read or written without knowing the other keys."""
-        return self._entries is None and self.obj is not None and isinstance(key, (str, int)) and type(self.obj) in (dict, collections.OrderedDict)
+        return self._entries is None and self.obj is not None and isinstance(key, (str, int)) and not isinstance(self.obj, collections.defaultdict)
 
     def plain_length(self, s):
         return len(self.load(s))
@@ -579,12 +563,13 @@ class SetValue(ContainerValue):
     def load(self, s):
         if self._entries is None:
             self.pytype(s)
-            if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype)) for k in self.obj):
-                if not all(isinstance(k, tuple) and all_leaves(k) for k in self.obj):
+            elements = src.raw_elements(self.obj)
+            if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype)) for k in elements):
+                if not all(isinstance(k, tuple) and all_leaves(k) for k in elements):
                     raise Unsupported("a set from outside with elements that are not constants", kind="opaque-container")
             if self.source is not None:
-                s.guards.add(self.source, "elements", tuple(self.obj))
-            values = [s.wrap_key(k) for k in self.obj]
+                s.guards.add(self.source, "elements", tuple(elements))
+            values = [s.wrap_key(k) for k in elements]
             self._entries = {v.hash_key(s): v for v in values}
         return self._entries
 
@@ -608,8 +593,10 @@ class SetValue(ContainerValue):
         entries = self.load(s)
         if self.obj is None:
             return list(set(entries))
-        shadow = set(self.obj) if any(k not in entries for k in self.obj) or len(entries) != len(self.obj) else self.obj
-        if shadow is not self.obj:
+        real = src.raw_elements(self.obj)
+        shadow = real
+        if any(k not in entries for k in real) or len(entries) != len(real):
+            shadow = set(real)
             shadow.intersection_update(list(entries))
             shadow.update(entries)
         return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)

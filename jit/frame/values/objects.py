@@ -94,7 +94,7 @@ class ObjectValue(Value):
             if self.source is not None:
                 s.guards.add(self.source, "no_dict_attr", name)
             return None
-        source = src.DictAttr(self.source, name) if self.source is not None else None
+        source = src.DictAttr(self.source, name, hides(self.cls, name)) if self.source is not None else None
         s.guards.add_presence(source)
         return s.wrap(real[name], source)
 
@@ -485,6 +485,12 @@ def _identity_hash(cls):
 
 def is_data_descriptor(raw) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def hides(cls, name) -> bool:
+    """Whether an attribute of an instance may be another thing than the entry of its ``__dict__``."""
+    own = lookup(cls, "__getattribute__")[1] not in (object.__getattribute__, types.ModuleType.__getattribute__)
+    return own or is_data_descriptor(lookup(cls, name)[1])
 
 
 def instance_dict(obj):

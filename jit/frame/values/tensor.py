@@ -7,8 +7,9 @@ import enum
 import numpy as np
 import torch
 
-from ...errors import Unsupported
+from ...errors import NeedsEager, Unsupported
 from ...graph import known
+from .. import source as src
 from .base import Raised, Value, type_name
 from .constant import Constant, DimValue
 
@@ -55,14 +56,25 @@ class TensorValue(Value):
             return handler(s, self)
         raw = getattr(torch.Tensor, name, None)
         if raw is None and not hasattr(self.cls, name):
-            if self.obj is not None and name in getattr(self.obj, "__dict__", ()):
-                from .. import source as src
-
-                return s.wrap(self.obj.__dict__[name], src.DictAttr(self.source, name))
+            value = self.own_attr(s, name)
+            if value is not None:
+                return value
             raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'", name=name)))
         if callable(raw):
             return TensorMethod(self, name)
         return s.traced(lambda: s.tracer.attribute(self.handle(s), name))
+
+    def own_attr(self, s, name):
+        """What the program has hung on a real tensor under a name, or None."""
+        if self.obj is None:
+            return None
+        self.pytype(s)
+        if name not in self.obj.__dict__:
+            s.guards.add(self.source, "no_dict_attr", name)
+            return None
+        source = src.DictAttr(self.source, name)
+        s.guards.add_presence(source)
+        return s.wrap(self.obj.__dict__[name], source)
 
     def setattr(self, s, name, value):
         setter = s.tables.tensor_setters.get(name)
@@ -151,6 +163,16 @@ class TensorMethod(Value):
 
     def describe(self):
         return f"method Tensor.{self.name}"
+
+
+class GradNode(Value):
+    """The ``grad_fn`` of a tensor made while capturing: it is not None, and a program that looks any closer runs in eager, where it is what it
+    would be."""
+
+    def needed(self, *args):
+        raise NeedsEager("grad_fn of a tensor is looked at", "look at it outside the compiled function", kind="gradient")
+
+    pytype = getattr = setattr = delattr = call_special = hash_key = emit = needed
 
 
 def lower(s, value: Value):

@@ -73,9 +73,6 @@ bool keys_are(PyObject* dict, PyObject* keys) {
 // len(d) is dict's own.
 bool plain_length(PyObject* o) { return PyDict_Check(o) && Py_TYPE(o)->tp_as_mapping->mp_length == PyDict_Type.tp_as_mapping->mp_length; }
 
-// The lookup d[key] is dict's own, whatever the subclass.
-bool plain_lookup(PyObject* o) { return PyDict_Check(o) && (PyDict_CheckExact(o) || Py_TYPE(o)->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript); }
-
 uint64_t dict_tag(PyObject* d) {
   uint64_t tag = reinterpret_cast<PyDictObject*>(d)->ma_version_tag;
 #if PY_VERSION_HEX >= 0x030C0000

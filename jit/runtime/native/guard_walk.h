@@ -243,29 +243,30 @@ class Evaluator {
   }
 
   PyObject* item(const Accessor& a, PyObject* o) {
-    bool is_list = PyList_CheckExact(o);
-    if ((is_list || PyTuple_CheckExact(o) || (PyTuple_Check(o) && Py_TYPE(o)->tp_as_sequence->sq_item == PyTuple_Type.tp_as_sequence->sq_item)) && PyLong_Check(a.payload.get())) {
+    // What the container holds, past what a subclass makes of a subscript.
+    bool is_list = PyList_Check(o);
+    if ((is_list || PyTuple_Check(o)) && PyLong_Check(a.payload.get())) {
       if (is_list && record_) record_->list(o);
       Py_ssize_t n = is_list ? PyList_GET_SIZE(o) : PyTuple_GET_SIZE(o), i = a.index < 0 ? a.index + n : a.index;
       if (i < 0 || i >= n) return nullptr;
       return Py_NewRef(is_list ? PyList_GET_ITEM(o, i) : PyTuple_GET_ITEM(o, i));
     }
-    if (plain_lookup(o)) return Py_XNewRef(lookup(o, a.payload.get(), a.hash));
+    if (PyDict_Check(o)) return Py_XNewRef(lookup(o, a.payload.get(), a.hash));
     volatile_read();
     return PyObject_GetItem(o, a.payload.get());
   }
 
   bool length(const Check& c, PyObject* o) {
-    if (plain_length(o)) {
+    if (PyDict_Check(o)) {
       if (PyDict_GET_SIZE(o) != c.number) return false;
       if (record_) record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, (Py_ssize_t)c.number});
       return true;
     }
-    if (PyList_CheckExact(o)) {
+    if (PyList_Check(o)) {
       if (record_) record_->list(o);
       return PyList_GET_SIZE(o) == c.number;
     }
-    if (PyTuple_CheckExact(o)) return PyTuple_GET_SIZE(o) == c.number;
+    if (PyTuple_Check(o)) return PyTuple_GET_SIZE(o) == c.number;
     volatile_read();
     Py_ssize_t n = PyObject_Size(o);
     if (n < 0) PyErr_Clear();
@@ -276,33 +277,38 @@ class Evaluator {
   bool elements(const Check& c, PyObject* o) {
     if (!PyAnySet_Check(o) || PySet_GET_SIZE(o) != PyTuple_GET_SIZE(c.payload.get())) return false;
     if (!PyFrozenSet_CheckExact(o)) volatile_read();
-    Ref now = Ref::steal(PySequence_Tuple(o));
+    Ref now = contents(o, PySet_Type);
     if (!now) PyErr_Clear();
     return now && const_equal(c.payload.get(), now.get());
   }
 
+  // A tuple of what a container of a subclass of `base` gives when it is iterated in base's way; null if that fails.
+  static Ref contents(PyObject* o, PyTypeObject& base) {
+    Ref steps = Ref::steal(base.tp_iter(o));
+    return steps ? Ref::steal(PySequence_Tuple(steps.get())) : Ref();
+  }
+
   bool dict_keys(const Check& c, PyObject* o) {
-    if (PyDict_CheckExact(o)) {
+    if (!PyDict_Check(o)) return false;
+    if (!PyODict_Check(o)) {
       if (!keys_are(o, c.payload.get())) return false;
       if (record_) record_->dict(o).push_back({DictFact::kKeys, c.payload, -1, nullptr, 0});
       return true;
     }
-    if (plain_length(o) && PyTuple_GET_SIZE(c.payload.get()) == 0) {
+    if (PyTuple_GET_SIZE(c.payload.get()) == 0) {
       if (PyDict_GET_SIZE(o) != 0) return false;
       if (record_) record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, 0});
       return true;
     }
-    // A subclass may order its keys in its own way (OrderedDict does).
+    // An OrderedDict has an order of its own, which changes without a change of the dict.
     volatile_read();
-    if (!PyDict_Check(o)) return false;
-    Ref keys = Ref::steal(PySequence_Tuple(o));
+    Ref keys = contents(o, PyODict_Type);
     if (!keys) PyErr_Clear();
     return keys && const_equal(c.payload.get(), keys.get());
   }
 
   bool lacks(const Check& c, PyObject* o) {
     if (!PyDict_Check(o)) return false;
-    if (!plain_lookup(o)) volatile_read();
     return !lookup(o, c.payload.get(), c.hash);
   }
 

@@ -1,0 +1,28 @@
+"""What ``torch.nn.Module`` does in Python that is better left as one step: hooks on gradients, and the first call of a lazy module."""
+
+from __future__ import annotations
+
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils.hooks import BackwardHook
+
+from ...errors import NeedsEager, Unsupported
+from ..tables import on_function
+
+
+def _hooks_gradients(method):
+    """Putting the hooks of a module around its arguments or results: nothing to do where no gradient is recorded."""
+
+    @on_function(method)
+    def set_up(s, args, kwargs):
+        if s.grad_mode:
+            raise Unsupported("a backward hook of a module is set up", "remove the hook before compiled calls that need not be looked at", kind="autograd")
+        return s.inline(s.wrap_raw(method), args, kwargs)
+
+
+_hooks_gradients(BackwardHook.setup_input_hook)
+_hooks_gradients(BackwardHook.setup_output_hook)
+
+
+@on_function(LazyModuleMixin._infer_parameters)
+def infer_parameters(s, args, kwargs):
+    raise NeedsEager("a lazy module makes its parameters", kind="lazy-module")
