@@ -215,3 +215,12 @@ def test_distributions_with_lazy_parameters():
 
     for w, g in zip(f(X), jit.compile(f, fullgraph=True)(X)):
         assert torch.allclose(w, g)
+
+
+def test_what_captured_code_hears_when_it_asks_for_a_compiler():
+    def f(x):
+        return x + 1 if torch.compiler.is_compiling() else x - 1
+
+    assert torch.equal(jit.compile(f, fullgraph=True)(X), X + 1)
+    with jit.config.patch(says_compiling=False):
+        assert torch.equal(jit.compile(f, fullgraph=True)(X), X - 1)

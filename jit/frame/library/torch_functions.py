@@ -6,6 +6,7 @@ import torch
 from torch.distributions.utils import lazy_property
 from torch.utils.checkpoint import checkpoint
 
+from ... import config
 from ...errors import Unsupported
 from .. import source as src
 from ..assumptions import assume
@@ -59,12 +60,16 @@ _always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_on
 _always(False, torch._C._is_tracing, torch.overrides.has_torch_function, torch._C._has_torch_function,
         torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
 _always(False, torch._C._is_torch_function_mode_enabled)  # capturing is refused under all but the default device's
-_always(True, torch.compiler.is_compiling)
-_always(True, torch.compiler.is_dynamo_compiling)
 _always(False, torch.compiler.is_exporting)
 _always(None, torch._C._log_api_usage_once)
 _always(True, torch._C._is_torch_function_enabled if hasattr(torch._C, "_is_torch_function_enabled") else torch.compiler.is_compiling)
 _always(False, torch._C._are_functorch_transforms_active if hasattr(torch._C, "_are_functorch_transforms_active") else torch.compiler.is_exporting)
+
+
+@on_function(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def is_compiling(s, args, kwargs):
+    """Yes: libraries ask in order to leave out what a capture cannot follow, such as branches on a mask's values, checks and warnings."""
+    return Constant(config.says_compiling)
 
 
 @on_function(torch.compiler.disable, torch.compiler.reset)
