@@ -10,7 +10,7 @@ from typing import Callable
 import torch
 
 from . import backends, config
-from .frame import dispatch
+from .frame import dispatch, steps
 from .frame.breaks import BreakReason
 from .frame.dynamic import mark_dynamic  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
@@ -78,9 +78,10 @@ def _compile(model, settings):
         return compile_module(model, settings)
     fn = getattr(model, "__wrapped__", model) if type(model).__module__ == "_jit_native" else model
     if isinstance(fn, types.FunctionType):
+        fn = steps.original(fn)
         if getattr(fn, "_jit_disabled", False):
             return fn
-        return dispatch.make_dispatcher(fn, settings)
+        return steps.compile_steps(fn, settings) if steps.compilable(fn) else dispatch.make_dispatcher(fn, settings)
     if isinstance(fn, types.MethodType):
         return types.MethodType(_compile(fn.__func__, settings), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):

@@ -87,8 +87,8 @@ KINDS = {
     "opcode": Reason("An instruction or statement of Python that is not supported.", "move the statement to a function outside the compiled one"),
     # whole functions
     "raises": Reason("The program raises an exception; eager code raises it, with its traceback.", "nothing needs to be done if the exception is wanted"),
-    "generator-target": Reason("The compiled function is itself a generator or a coroutine.", "compile what it calls"),
-    "async": Reason("An `async` function is called.", "await it outside the compiled function"),
+    "generator-target": Reason("The compiled function is an asynchronous generator, or steps a generator that has finished.", "compile what it calls"),
+    "async": Reason("An asynchronous generator is called.", "iterate over it outside the compiled function"),
     "not-resumable": Reason("A break at a place from which the function cannot go on: the function runs in eager.", "avoid the break that is recorded before this one"),
     "python-version": Reason("This version of Python is not supported.", "use Python 3.11 or 3.12"),
     "internal": Reason("The compiler failed on this step.", "report it with the text of the error; jit.disable on the function avoids it"),

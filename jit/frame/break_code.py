@@ -50,8 +50,8 @@ def handles_exception(stack) -> bool:
 class BreakCode:
     """Emits one break through the chain of ``Broken`` frames, the outermost first."""
 
-    def __init__(self, e, session, settings, chain):
-        self.e, self.session, self.settings, self.chain = e, session, settings, chain
+    def __init__(self, e, session, settings, chain, go_on=None):
+        self.e, self.session, self.settings, self.chain, self.go_on = e, session, settings, chain, go_on
         self.frames = [self.break_frame(k, broken) for k, broken in enumerate(chain)]
 
     def check(self):
@@ -66,12 +66,16 @@ class BreakCode:
                 asm.push_null() if null else asm.load_const(None)
         quiet = [dataclasses.replace(f, push_callable=lambda asm, resume: asm.load_const(None),
                                      push_cell=lambda asm, name: asm.load_const(None),
-                                     push_chain=f.push_chain and (lambda asm, resumes: asm.load_const(None))) for f in self.frames]
+                                     push_chain=f.push_chain and (lambda asm, resumes: asm.load_const(None)),
+                                     go_on=f.go_on and (lambda asm, index, slots, handled: asm.load_const(None))) for f in self.frames]
         emit_break(asm, quiet, tail_call=object)
 
     def emit(self):
         from ..runtime import native
 
+        if self.go_on is not None:
+            self.e.cmd("load_fast", self.e.argnames[0])
+            self.e.cmd("store_fast", ".generator")
         for k, broken in enumerate(self.chain):
             self.load_variables(k, broken.frame)
         for frame, broken in zip(self.frames, self.chain):
@@ -93,9 +97,19 @@ class BreakCode:
         innermost = k == len(self.chain) - 1
         return BreakFrame(frame.fn.code, frame.pc, {n: f".l{k}.{n}" for n in self.live(frame)}, tuple(v is NULL for v in broken.stack),
                           lambda asm, resume: self.push_callable(asm, k, resume), lambda asm, name: asm.load_fast(f".v{k}.{name}"),
-                          push_chain=self.push_chain if k == 0 and not any(handles_exception(b.stack) for b in self.chain) else None,
+                          push_chain=self.push_chain if k == 0 and self.together() else None,
                           reads_frame=innermost and reads_frame(frame, instr, broken.stack), has_globals=frame.globals is self.chain[0].frame.globals,
+                          go_on=self.go_on_there if k == 0 and self.go_on is not None else None,
                           handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if isinstance(v, Previous)})
+
+    def together(self) -> bool:
+        """Whether one function may go on in all the frames."""
+        return self.go_on is None and not any(handles_exception(b.stack) for b in self.chain)
+
+    def go_on_there(self, asm, index, slots, handled):
+        frame = self.chain[0].frame
+        variables = {n: f".l0.{n}" for n in self.live(frame)} | {n: f".c0.{n}" for n in frame.cells}
+        self.go_on(asm, index, variables, slots, handled)
 
     @staticmethod
     def live(frame) -> list[str]:

@@ -62,16 +62,16 @@ class Calls:
     def inline(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
         """Execute a Python function symbolically with these arguments. ``direct``: a call instruction enters it."""
         from .executor import Frame
-        from .values.generators import GeneratorValue
+        from .values.generators import CoroutineValue, GeneratorValue
 
         code = fn.code
-        if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            raise Unsupported(f"async function {code.co_qualname}", kind="async")
+        if code.co_flags & inspect.CO_ASYNC_GENERATOR:
+            raise Unsupported(f"asynchronous generator {code.co_qualname}", kind="async")
         if len(self.frames) > MAX_DEPTH:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
         frame = Frame(self, fn, self.bind(fn, args, kwargs))
-        if code.co_flags & inspect.CO_GENERATOR:
-            self.generators.append(GeneratorValue(frame))
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+            self.generators.append((GeneratorValue if code.co_flags & inspect.CO_GENERATOR else CoroutineValue)(frame))
             return self.generators[-1]
         frame.spliceable = direct
         return frame.run_inlined()

@@ -94,6 +94,8 @@ class Capture:
     def set_up(self):
         """The outermost frame, with the arguments as its locals."""
         s, fn, code = self.session, self.fn, self.code
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise NeedsEager("an asynchronous generator as the compiled function", "compile what it calls", kind="generator-target")
         if code is fn.__code__:
             first = 0
             function = s.wrap(fn, src.Const(fn, fn.__qualname__))
@@ -116,8 +118,6 @@ class Capture:
         s.guards.add(src.Const(None, "torch"), "global_state", None)
         try:
             refuse_modes()
-            if self.code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-                raise NeedsEager("a generator or coroutine function as the compiled function", "compile what it calls", kind="generator-target")
             self.set_up()
             outcome = self.execute()
             if outcome[0] == "returned":
@@ -158,9 +158,7 @@ class Capture:
         frame.spliceable = True
         s.frames.append(frame)
         try:
-            frame.loop()
-        except Returned as done:
-            return "returned", done.value
+            return "returned", self.run_frame()
         except Raised as raised:
             raise self.escaping(raised) from None
         except RecursionError:
@@ -175,6 +173,17 @@ class Capture:
             return "broke", error, chain
         finally:
             s.frames[:] = []
+
+    def run_frame(self):
+        """Execute the frame to its end: what the rewritten function returns."""
+        try:
+            self.frame.loop()
+        except Returned as done:
+            return done.value
+
+    def continuation(self):
+        """None: the frame goes on in a resume function."""
+        return None
 
     def escaping(self, raised) -> Unsupported:
         """An exception leaves the frame: eager code raises it, with the user's traceback."""
@@ -292,7 +301,7 @@ class Capture:
             try:
                 e = self.emitter()
                 e.replay(self.effects())
-                code = BreakCode(e, s, self.settings, chain)
+                code = BreakCode(e, s, self.settings, chain, self.continuation())
                 code.check()
                 code.emit()
                 return self.assemble(e)
@@ -310,7 +319,7 @@ def capture(fn, values, settings, dynamic=None, bound=None) -> Captured:
     """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing that some inputs share memory."""
     refused, shared = set(), []
     while True:
-        attempt = Capture(fn, values, settings, dynamic, bound)
+        attempt = getattr(fn, "_jit_capture", Capture)(fn, values, settings, dynamic, bound)
         attempt.session.tracer.regions = [memory.Region(tensors) for tensors in shared]
         for what in refused:
             setattr(attempt.session, what, False)

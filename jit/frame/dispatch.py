@@ -116,6 +116,18 @@ class Settings:
         return made
 
 
+    def step(self, generator, position, parked):
+        """The compiled step of a real generator from the byte offset where it stands (see ``jit.frame.steps``)."""
+        code = generator.gi_code if type(generator) is types.GeneratorType else generator.cr_code
+        key = ("step", code, position, parked)
+        made = self.resumes.get(key)
+        if made is None:
+            from .steps import make_step
+
+            self.resumes[key] = made = make_step(self, code, position, parked)
+        return made
+
+
 def torch_skip():
     """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames; None where this torch has none that is known.
     Without it that compiler looks at code of ours when both are at work, which costs it time and nothing else."""

@@ -47,6 +47,9 @@ class BreakFrame:
         reads_frame: whether the instruction is a call that looks into its frame; None: decided from what the code names.
         has_globals: the emitted function's globals are this frame's.
         handled: stack slots that PUSH_EXC_INFO has filled -> the local that holds the exception handled from there on.
+        go_on: of an outermost frame that is a generator's, which no resume function continues: ``go_on(asm, index, slots, handled)`` pushes a
+            callable and its arguments that go on at ``index`` with a stack in the locals ``slots`` (None for a NULL, and for what PUSH_EXC_INFO
+            has left).
     """
 
     code: object
@@ -59,6 +62,7 @@ class BreakFrame:
     reads_frame: bool | None = None
     has_globals: bool = False
     handled: dict = dataclasses.field(default_factory=dict)
+    go_on: Callable | None = None
 
 
 def emit_break(asm: Assembler, frames: list, tail_call=None):
@@ -160,11 +164,17 @@ def _emit_frame(asm, frames, bases, k, tail_call=None):
                 asm.place(label)
                 if way == "jumped" and instr.op == "FOR_ITER":
                     asm.emit("END_FOR")
+                elif way == "jumped" and instr.op == "SEND":
+                    asm.emit("END_SEND")
+                    index += 1
             if together:
                 _go_on_together(asm, frames, bases, decoded, way, index, tail_call)
                 asm.return_value()
                 continue
-            _go_on(asm, frame, base, decoded, way, index, None if k else tail_call)
+            if frame.go_on is not None:
+                _go_on_in_generator(asm, frame, base, decoded, way, index, tail_call)
+            else:
+                _go_on(asm, frame, base, decoded, way, index, None if k else tail_call)
             if k == 0:
                 asm.return_value()
             else:
@@ -185,7 +195,8 @@ def _step(asm, frames, bases, k, decoded, instr, tail_call):
             elif wanted != asm.depth or OPS[instr.op].flow != "next":
                 raise errors.Unsupported(f"a break inside what {instr.op} calls", kind="not-resumable")
         return None
-    if (instr.op in _NOT_HERE and not (frame.has_globals and instr.op in _GLOBALS)) or (k and instr.op == "RETURN_VALUE"):
+    allowed = frame.has_globals and instr.op in _GLOBALS or frame.go_on is not None and instr.op == "SEND"
+    if (instr.op in _NOT_HERE and not allowed) or (k and instr.op == "RETURN_VALUE"):
         raise errors.Unsupported(f"a break at {instr.op}", kind="not-resumable")
     if len(frame.nulls) != decoded.stack_depth(frame.index):
         raise ValueError(f"{len(frame.nulls)} slots before {instr!r}, not {decoded.stack_depth(frame.index)}")
@@ -265,3 +276,26 @@ def _go_on(asm, frame, base, decoded, way, index, tail_call):
                 asm.load_fast(frame.locals[what])
             else:
                 frame.push_cell(asm, what)
+
+
+def _go_on_in_generator(asm, frame, base, decoded, way, index, tail_call):
+    """Stack from ``base`` on -> a tail call of the step that goes on at ``index`` of a generator's frame."""
+    depth = asm.depth - base
+    sent = way == "jumped" and decoded.instructions[frame.index].op == "SEND"
+    nulls = [*frame.nulls[:-2], False] if sent else _nulls_at(frame, decoded, way, depth)
+    index = _past_jumps(decoded, index)
+    if decoded.instructions[index].op == "END_FOR":
+        index += 1
+    handled = {i: name for i, name in frame.handled.items() if i < depth}
+    slots: list = [None] * depth
+    for i in reversed(range(depth)):
+        if nulls[i]:
+            asm.drop_null()
+        elif i in handled:
+            asm.emit("POP_EXCEPT")
+        else:
+            slots[i] = asm.temporary("slot")
+            asm.store_fast(slots[i])
+    with asm.calling():
+        asm.load_const(tail_call)
+        frame.go_on(asm, index, slots, handled)

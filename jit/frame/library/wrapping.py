@@ -14,7 +14,7 @@ from .. import source as src
 from ..tables import new_value, wrapper
 from ..values.containers import DequeValue, DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
-from ..values.generators import GeneratorValue
+from ..values.generators import CoroutineValue, GeneratorValue
 from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, ZipIterator
 from ..values.objects import ModuleObject
 from ..values.tensor import TensorValue
@@ -99,9 +99,11 @@ def wrap_iterator(s, obj, source):
     return RealIterator(obj, source)
 
 
-@wrapper(types.GeneratorType)
+@wrapper(types.GeneratorType, types.CoroutineType)
 def wrap_generator(s, obj, source):
-    return GeneratorValue(obj=obj, source=source) if native().KNOWS_GENERATORS else s.opaque(obj, source)
+    if not native().KNOWS_GENERATORS:
+        return s.opaque(obj, source)
+    return (GeneratorValue if type(obj) is types.GeneratorType else CoroutineValue)(obj=obj, source=source)
 
 
 @wrapper(zip, map, filter, enumerate)

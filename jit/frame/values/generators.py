@@ -39,8 +39,8 @@ class GeneratorValue(IteratorValue):
         self.moved, self.kept = False, {}
         self.result: Value = Constant(None)
 
-    def load(self, s):
-        """Read a real generator, once."""
+    def load(self, s, parked=False):
+        """Read a real generator, once. ``parked``: it stands between two instructions."""
         if self.obj is None or self.frame is not None or self.state == "done":
             return
         from ..executor import NULL, Frame
@@ -65,8 +65,8 @@ class GeneratorValue(IteratorValue):
         s.guards.add(item(1), "is", namespace)
         s.guards.add(item(2), "eq", position)
         decoded = decode(code)
-        at = decoded.index_at(position)
-        if decoded.instructions[at].op not in ("YIELD_VALUE", "RETURN_GENERATOR"):
+        at = decoded.index_at(position + 2 if parked else position)
+        if not parked and decoded.instructions[at].op not in ("YIELD_VALUE", "RETURN_GENERATOR"):
             raise Unsupported(f"{self.describe()} is suspended in an unknown way", kind="iterator-escapes")
         if handled is None:
             s.guards.add(item(3), "is", None)
@@ -88,7 +88,7 @@ class GeneratorValue(IteratorValue):
             current = frame.stack[slot].error
         self.kept = dict(frame.locals)
         self.state = "created"
-        if decoded.instructions[at].op == "YIELD_VALUE":
+        if not parked and decoded.instructions[at].op == "YIELD_VALUE":
             self.state = "suspended"
             frame.pc += 1
             frame.stack.append(Constant(None))
@@ -309,6 +309,28 @@ class GeneratorValue(IteratorValue):
 
     def describe(self):
         return f"generator {self.obj.__qualname__ if self.obj is not None else self.frame.fn.qualname}"
+
+
+class CoroutineValue(GeneratorValue):
+    """What a call of an ``async`` function gives."""
+
+    py = types.CoroutineType
+
+    def iter(self, s):
+        raise Raised(s.exception(TypeError("'coroutine' object is not iterable")))
+
+    def getattr(self, s, name):
+        if name == "__await__":
+            return GeneratorMethod(self, "__iter__")
+        if name in ("cr_running", "cr_suspended", "cr_code", "cr_frame"):
+            return super().getattr(s, "gi" + name[2:])
+        if name in ("__iter__", "__next__") or name.startswith("gi_"):
+            raise Raised(s.exception(AttributeError(f"'coroutine' object has no attribute '{name}'", name=name)))
+        return super().getattr(s, name)
+
+    def left_inside_block(self) -> bool:
+        """Python warns of one that is never awaited, too."""
+        return self.state == "created" or super().left_inside_block()
 
 
 class Literal(Value):

@@ -92,6 +92,46 @@ PyObject* py_set_state(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// ---- going on ---------------------------------------------------------------------------------------------------------------
+// A generator's own `send` pushes what is sent. One that stands between two instructions wants nothing pushed: for the one call, an evaluator
+// takes the value off again and hands the frame to the evaluator that was there. No other code runs between the two.
+
+_PyFrameEvalFunction evaluator_before;
+_PyInterpreterFrame* going_on;
+
+PyObject* without_value(PyThreadState* ts, _PyInterpreterFrame* frame, int throws) {
+  _PyFrameEvalFunction evaluate = evaluator_before;
+  _PyInterpreterState_SetEvalFrameFunc(ts->interp, evaluate);
+  if (frame == going_on) {
+    --frame->stacktop;
+    Py_CLEAR(frame->localsplus[frame->stacktop]);
+  }
+  going_on = nullptr;
+  return evaluate(ts, frame, throws);
+}
+
+PyObject* py_go_on(PyObject*, PyObject* o) {
+  PyGenObject* g = as_generator(o);
+  if (!g || !suspended(g)) return nullptr;
+  PyInterpreterState* interpreter = PyThreadState_Get()->interp;
+  evaluator_before = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+  going_on = frame_of(g);
+  _PyInterpreterState_SetEvalFrameFunc(interpreter, without_value);
+  PyObject* result = nullptr;
+  PySendResult how = PyIter_Send(o, Py_None, &result);
+  if (going_on) {  // it was refused before it ran
+    going_on = nullptr;
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluator_before);
+  }
+  if (how != PYGEN_RETURN) return result;
+  PyObject* end = PyObject_CallOneArg(PyExc_StopIteration, result);
+  Py_DECREF(result);
+  if (!end) return nullptr;
+  PyErr_SetObject(PyExc_StopIteration, end);
+  Py_DECREF(end);
+  return nullptr;
+}
+
 #else
 
 PyObject* not_built() {
@@ -101,6 +141,7 @@ PyObject* not_built() {
 
 PyObject* read(PyObject*) { return not_built(); }
 PyObject* py_set_state(PyObject*, PyObject*) { return not_built(); }
+PyObject* py_go_on(PyObject*, PyObject*) { return not_built(); }
 
 #endif
 
@@ -113,7 +154,11 @@ PyMethodDef methods[] = {
      "Raises ValueError while it runs, NotImplementedError where this CPython's frames are not known."},
     {"set_generator_state", py_set_state, METH_VARARGS,
      "set_generator_state(generator or coroutine, byte offset, exception being handled or None, slots, started): puts it where a generator of its code\n"
-     "stands after the yield at the offset, or before the first instruction of its body (not started: the offset of RETURN_GENERATOR)."},
+     "stands with the instruction at the offset done, the next one to come: a yield, or any other for one that is meant for go_on; or, not started, before\n"
+     "the first instruction of its body (the offset of RETURN_GENERATOR)."},
+    {"go_on", py_go_on, METH_O,
+     "go_on(generator or coroutine): runs one that stands between any two instructions to its next yield, without a value sent. Raises StopIteration\n"
+     "with the result when it returns."},
     {nullptr, nullptr, 0, nullptr},
 };
 

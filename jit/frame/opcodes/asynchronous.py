@@ -1,0 +1,67 @@
+"""``await``, ``async with`` and ``async for``: each finds what is awaited; SEND does the waiting."""
+
+from __future__ import annotations
+
+import inspect
+
+from ...errors import Unsupported
+from ..executor import op
+from ..values.base import Raised
+from ..values.functions import ClassValue
+from ..values.generators import CoroutineValue, GeneratorValue
+from ..values.objects import ObjectValue
+from .exceptions import special_method
+
+
+def awaitable(s, value, text="object {} can't be used in 'await' expression"):
+    """The iterator that ``await value`` sends to."""
+    if isinstance(value, CoroutineValue):
+        return value
+    if isinstance(value, GeneratorValue):
+        value.load(s)
+        if value.frame is not None and value.frame.fn.code.co_flags & inspect.CO_ITERABLE_COROUTINE:
+            return value
+    if isinstance(value, ClassValue) or isinstance(value, ObjectValue) and not value.has_special(s, "__await__") or value.is_const():
+        raise Raised(s.exception(TypeError(text.format(value.pytype(s).__name__))))
+    return special_method(s, value, "__await__").call(s, [], {})
+
+
+@op("GET_AWAITABLE")
+def get_awaitable(f, i):
+    f.push(awaitable(f.s, f.pop()))
+
+
+@op("BEFORE_ASYNC_WITH")
+def before_async_with(f, i):
+    manager = f.pop()
+    for name, what in (("__aenter__", ""), ("__aexit__", " (missed __aexit__ method)")):
+        cls = manager.pytype(f.s)
+        if not (manager.has_special(f.s, name) if isinstance(manager, ObjectValue) else hasattr(cls, name)):
+            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the asynchronous context manager protocol{what}")))
+    f.push(special_method(f.s, manager, "__aexit__"))
+    f.push(special_method(f.s, manager, "__aenter__").call(f.s, [], {}))
+
+
+@op("GET_AITER")
+def get_aiter(f, i):
+    iterable = f.pop()
+    if not isinstance(iterable, ObjectValue) or not iterable.has_special(f.s, "__aiter__"):
+        raise Unsupported(f"asynchronous iteration over {iterable.describe()}", kind="async")
+    f.push(special_method(f.s, iterable, "__aiter__").call(f.s, [], {}))
+
+
+@op("GET_ANEXT")
+def get_anext(f, i):
+    iterator = f.stack[-1]
+    if not isinstance(iterator, ObjectValue) or not iterator.has_special(f.s, "__anext__"):
+        raise Unsupported(f"asynchronous iteration over {iterator.describe()}", kind="async")
+    f.push(awaitable(f.s, special_method(f.s, iterator, "__anext__").call(f.s, [], {}),
+                     "'async for' received an invalid object from __anext__: {}"))
+
+
+@op("END_ASYNC_FOR")
+def end_async_for(f, i):
+    error = f.pop()
+    f.pop()
+    if not f.s.is_exception(error, StopAsyncIteration):
+        raise Raised(error)
