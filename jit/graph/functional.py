@@ -229,6 +229,8 @@ def pad(t, input, pad, mode="constant", value=None):
 
 @python_function(F.normalize)
 def normalize(t, input, p=2.0, dim=1, eps=1e-12, out=None):
+    if not input.dtype.is_floating_point and out is None:
+        return run_python(F.normalize)(t, input, p, dim, eps)
     return t.call_op("normalize", (input, p, dim, eps), {} if out is None else {"out": out})
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-from jit.graph.registry import pointwise
+import torch
+
+from jit.graph.ir import contiguous_strides
+from jit.graph.registry import op, pointwise
 
 
 def _in_float(fn):
@@ -107,11 +110,16 @@ def softplus(b, x, beta=1.0, threshold=20.0):
     return b.with_gradient(y, (x, lambda: b.where(linear, 1.0, b.sigmoid(scaled))))
 
 
-@pointwise("log_sigmoid")
-@_in_float
-def log_sigmoid(b, x):
+@op("log_sigmoid")
+def log_sigmoid(b, self):
     # min(x, 0) - log1p(exp(-|x|))
-    return b.sub(b.minimum(x, 0.0), b.log1p(b.exp(b.neg(b.abs(x)))))
+    if not self.dtype.is_floating_point:
+        return NotImplemented
+    x = b.opmath(self)
+    y = b.cast(b.sub(b.minimum(x, 0.0), b.log1p(b.exp(b.neg(b.abs(x))))), self.dtype)
+    if self.device.type == "cpu":
+        y.type = y.type.replace(strides=contiguous_strides(self.shape))
+    return y
 
 
 @pointwise("relu6")
@@ -160,4 +168,6 @@ def logit(b, x, eps=None):
 
 @pointwise("threshold")
 def threshold(b, self, threshold, value):
+    if self.dtype is torch.bool:
+        raise RuntimeError("threshold of bool")
     return b.where(b.le(self, threshold), value, self)

@@ -36,6 +36,8 @@ for _name in FLOAT_UNARY:
 
 def _rounding(prim):
     def expand(b, self):
+        if self.dtype is torch.bool:
+            raise RuntimeError(f"{prim} of bool")
         if not self.dtype.is_floating_point:
             return b.clone(self)
         return b.unary(prim, self)
@@ -51,6 +53,8 @@ for _name, _more in {"floor": (), "ceil": (), "trunc": ("fix",)}.items():
 def round_(b, self, *, decimals=0):
     if decimals:
         return NotImplemented
+    if self.dtype is torch.bool:
+        raise RuntimeError("round of bool")
     return b.round(self) if self.dtype.is_floating_point else b.clone(self)
 
 
@@ -105,6 +109,8 @@ def logical_not(b, self):
 
 @pointwise("bitwise_not")
 def bitwise_not(b, self):
+    if self.dtype.is_floating_point:
+        raise RuntimeError(f"bitwise_not of {self.dtype}")
     return b.logical_not(self) if self.dtype is torch.bool else b.bitwise_not(self)
 
 
@@ -265,7 +271,7 @@ def pow_(b, self, exponent):
         if e == 3.0:
             return b.mul(b.mul(x, x), x)
         if x.dtype.is_floating_point:
-            if e == 0.5:
+            if e == 0.5 and not (x.dtype is torch.float16 and x.device.type == "cpu"):  # whose kernel is that of any power: +inf for -inf
                 return b.sqrt(x)
             if e == -0.5:
                 return b.rsqrt(x)
@@ -280,14 +286,19 @@ def pow_(b, self, exponent):
     return NotImplemented if x.dtype is torch.bool else b.pow(x, y)
 
 
-@pointwise("rpow", wraps=True)
+@op("rpow")
 def rpow(b, self, other):
-    return pow_(b, other, self)
+    y = pow_(b, other, self)
+    if is_number(other) and y is not NotImplemented:
+        y.type = y.type.replace(strides=layout.contiguous_strides(y.shape))  # a number to the power of a tensor gives a row-major one
+    return y
 
 
-def _same_dtype_binary(prim, *names, to_float=False, bool_prim=None):
+def _same_dtype_binary(prim, *names, to_float=False, bool_prim=None, of_integers=True):
     def expand(b, self, other):
         x, y = b.promote(self, other, to_float=to_float)
+        if not of_integers and not x.dtype.is_floating_point:
+            raise RuntimeError(f"{prim} of {x.dtype}")
         if x.dtype is torch.bool:
             return b.binary(bool_prim, x, y) if bool_prim else NotImplemented
         return b.binary(prim, x, y)
@@ -300,7 +311,7 @@ _same_dtype_binary("minimum", bool_prim="logical_and")
 _same_dtype_binary("fmax", bool_prim="logical_or")
 _same_dtype_binary("fmin", bool_prim="logical_and")
 _same_dtype_binary("atan2", "arctan2", to_float=True)
-_same_dtype_binary("hypot")
+_same_dtype_binary("hypot", of_integers=False)
 
 
 @pointwise("copysign")
@@ -470,6 +481,8 @@ def addcdiv(b, self, tensor1, tensor2, *, value=1):
 def lerp(b, self, end, weight):
     if self.dtype is not end.dtype:
         raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")
+    if not self.dtype.is_floating_point:
+        raise RuntimeError(f"lerp of {self.dtype}")
     dtype = self.dtype
     x, y = b.opmath(self), b.opmath(end)
     if is_number(weight) and type(weight) is not SymFloat:

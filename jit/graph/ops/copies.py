@@ -309,9 +309,11 @@ def roll(b, self, shifts, dims=()):
         if start == 0:
             continue
         x = b.cat([b.slice(x, d, start, n - start), b.slice(x, d, 0, start)], d)
+    last = self.device.type == "cpu" and layout.memory_format(self.type) == "channels_last"
+    strides = layout.channels_last_strides(self.shape) if last else layout.contiguous_strides(self.shape)
     if x is self:
-        return b.clone(self, layout.contiguous_strides(self.shape))
-    x.type = TensorType.contiguous(x.shape, x.dtype, x.device)
+        return b.clone(self, strides)
+    x.type = TensorType(x.shape, strides, x.dtype, x.device)
     return x
 
 

@@ -11,7 +11,7 @@ from jit.errors import Unsupported
 from jit.graph import known, layout
 from jit.graph.build import is_number
 from jit.graph.dims import Dim
-from jit.graph.handles import TensorHandle
+from jit.graph.handles import TensorHandle, overlaps_itself
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.views import slice_bounds, wrap_index
@@ -286,9 +286,14 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
     return node
 
 
-@extern("index_put", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "masked_scatter", "slice_scatter", "select_scatter")
+@extern("index_put", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "masked_scatter")
 def _like_self(self, *args):
     return self.replace(strides=layout.preserved_strides(self))
+
+
+@extern("slice_scatter", "select_scatter", "diagonal_scatter")
+def _laid_out_as_self(self, *args):
+    return self.replace(strides=layout.preserved_strides(self)) if overlaps_itself(self) else self
 
 
 @op("index_put_", raw=True)

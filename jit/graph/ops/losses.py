@@ -22,6 +22,8 @@ def reduced(b, loss: Node, reduction: int) -> Node:
 def _elementwise(name, fn):
     def expand(b, self, target, reduction=MEAN, *args):
         x, y = b.promote(self, target)
+        if name == "l1_loss" and torch.bool in (self.dtype, target.dtype):
+            raise RuntimeError("l1_loss of bool")
         if not x.dtype.is_floating_point or config.match_eager_rounding and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss"):
             return NotImplemented  # eager's kernels round in between in their own ways
         return reduced(b, fn(b, x, y, *args), reduction)

@@ -134,7 +134,7 @@ def native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps):
 def rms_norm(b, self, normalized_shape, weight=None, eps=None):
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     k = self.type.rank - len(shape)
-    if k < 0 or not all(p == q for p, q in zip(self.shape[k:], shape)):
+    if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
         raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got input of size{list(self.shape)}")
     if not self.dtype.is_floating_point or _mixed(self, weight):
         return NotImplemented
@@ -146,7 +146,8 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
     y = b.mul(x, b.rsqrt(b.add(square, float(eps))))
     if weight is not None:
         y = b.mul(y, b.opmath(weight))
-    return b.cast(y, self.dtype)
+    last = self.device.type == "cpu" and layout.memory_format(self.type) == "channels_last"
+    return with_strides(b, b.cast(y, self.dtype), layout.channels_last_strides(self.shape) if last else contiguous_strides(self.shape))
 
 
 def _channelwise(b, p: Node, rank: int) -> Node:
@@ -185,6 +186,8 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
     rank = self.ndim
     if rank < 2:
         raise ValueError(f"expected at least a 2D input (got {rank}D input)")
+    if not self.dtype.is_floating_point or any(n is not None and n.dtype is not x.dtype and not (x.dtype in HALF and n.dtype is torch.float32) for n in nodes):
+        raise RuntimeError(f"batch_norm of {self.dtype}")
     w, c, mean, var = nodes
     channels = x.shape[1]
     for n in nodes:
@@ -255,6 +258,8 @@ _with_statistics("_batch_norm_with_update", "_batch_norm_with_update_functional"
 def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None, use_input_stats=True, momentum=0.1, eps=1e-5, cudnn_enabled=True):
     if running_mean is not None or not use_input_stats or self.ndim < 3:
         return t._call_aten("instance_norm", (self, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled), {})
+    if not self.dtype.is_floating_point:
+        raise RuntimeError(f"instance_norm of {self.dtype}")
     handles = [h for h in (self, weight, bias) if h is not None]
     b, x = t.builder, self.node
     _, centred, var = _moments(b, b.opmath(x), tuple(range(2, self.ndim)))

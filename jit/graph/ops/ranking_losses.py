@@ -15,14 +15,14 @@ def _above_zero(b, x):
     return clamp(b, x, 0)
 
 
-def _floating(*tensors) -> bool:
+def floating(*tensors) -> bool:
     """Whether all are of one floating dtype. Half types round after each step in eager and are left to it."""
     return all(t.dtype is tensors[0].dtype for t in tensors) and str(tensors[0].dtype) in ("torch.float32", "torch.float64")
 
 
 @op("hinge_embedding_loss")
 def hinge_embedding_loss(b, self, target, margin=1.0, reduction=MEAN):
-    if not _floating(self):
+    if not floating(self):
         return NotImplemented
     far = b.where(b.ne(target, 1), _above_zero(b, b.sub(b.lift(float(margin), self), self)), 0.0)
     near = b.where(b.ne(target, -1), self, 0.0)
@@ -31,7 +31,7 @@ def hinge_embedding_loss(b, self, target, margin=1.0, reduction=MEAN):
 
 @op("cosine_embedding_loss")
 def cosine_embedding_loss(b, input1, input2, target, margin=0.0, reduction=MEAN):
-    if not _floating(input1, input2) or target.type.rank > 1 or not input1.type.rank == input2.type.rank == target.type.rank + 1:
+    if not floating(input1, input2) or target.type.rank > 1 or not input1.type.rank == input2.type.rank == target.type.rank + 1:
         return NotImplemented
     dims = (target.type.rank,)
 
@@ -47,7 +47,7 @@ def cosine_embedding_loss(b, input1, input2, target, margin=0.0, reduction=MEAN)
 
 @op("margin_ranking_loss")
 def margin_ranking_loss(b, input1, input2, target, margin=0.0, reduction=MEAN):
-    if not _floating(input1, input2, target):
+    if not floating(input1, input2, target):
         return NotImplemented
     return reduced(b, _above_zero(b, b.add(b.mul(b.neg(target), b.sub(input1, input2)), float(margin))), reduction)
 
@@ -60,7 +60,7 @@ def distance(b, x1, x2, p, eps, keepdim):
 
 @op("pairwise_distance")
 def pairwise_distance(b, x1, x2, p=2.0, eps=1e-6, keepdim=False):
-    if not _floating(x1, x2) or not is_number(p) or not max(x1.type.rank, x2.type.rank):
+    if not floating(x1, x2) or not is_number(p) or not max(x1.type.rank, x2.type.rank):
         return NotImplemented
     if any(type(s) is int and s == 0 for s in (*x1.shape, *x2.shape)):
         return NotImplemented
@@ -70,7 +70,7 @@ def pairwise_distance(b, x1, x2, p=2.0, eps=1e-6, keepdim=False):
 @op("triplet_margin_loss")
 def triplet_margin_loss(b, anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN):
     tensors = (anchor, positive, negative)
-    if not _floating(*tensors) or not anchor.type.rank == positive.type.rank == negative.type.rank or not anchor.type.rank:
+    if not floating(*tensors) or not anchor.type.rank == positive.type.rank == negative.type.rank or not anchor.type.rank:
         return NotImplemented
     if any(type(s) is int and s == 0 for t in tensors for s in t.shape):
         return NotImplemented

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.graph import aten
 from jit.graph.build import HALF, is_number
 from jit.graph.dims import Dim, product
 from jit.graph.handles import NamedResult
@@ -276,8 +277,12 @@ def linalg_vector_norm(b, self, ord=2, dim=None, keepdim=False, *, dtype=None):
 
 @op("norm")
 def norm(b, self, p="fro", dim=None, keepdim=False, dtype=None):
-    if not self.dtype.is_floating_point or isinstance(p, str) and p != "fro" or any(type(s) is int and s == 0 for s in self.shape):
+    if isinstance(p, str) and p != "fro":
         return NotImplemented
+    if not self.dtype.is_floating_point and dtype is None:
+        raise RuntimeError(f"norm of {self.dtype}")
+    if any(type(s) is int and s == 0 for s in self.shape) or not self.dtype.is_floating_point:
+        return aten.call(b, "linalg_vector_norm", (self, 2 if p in ("fro", None) else p, dim if dim is None or isinstance(dim, (tuple, list)) else (dim,), keepdim), {"dtype": dtype})
     return vector_norm(b, self, 2 if p in ("fro", None) else p, _empty_means_all(b, self, dim), keepdim, dtype)
 
 

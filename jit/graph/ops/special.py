@@ -7,7 +7,7 @@ import math
 import torch
 
 from jit.graph.build import is_number
-from jit.graph.layout import normalize_dim
+from jit.graph.layout import normalize_dim, preserved_strides
 from jit.graph.ops.copies import cat
 from jit.graph.registry import op, pointwise
 
@@ -109,3 +109,60 @@ def hardshrink(b, self, lambd=0.5):
         return NotImplemented
     inside = b.logical_and(b.ge(self, -float(lambd)), b.le(self, float(lambd)))
     return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: b.gt(b.abs(self), float(lambd))))
+
+
+@pointwise("sinc", "special_sinc")
+def sinc(b, self):
+    (x,) = b.promote(self, to_float=True)
+    dtype = x.dtype
+    x = b.opmath(x)
+    angle = b.mul(x, math.pi)
+    zero = b.eq(x, 0.0)
+
+    def slope():
+        return b.where(zero, 0.0, b.div(b.sub(b.mul(angle, b.cos(angle)), b.sin(angle)), b.mul(angle, x)))
+
+    return b.cast(b.with_gradient(b.where(zero, 1.0, b.div(b.sin(angle), angle)), (x, slope)), dtype)
+
+
+@pointwise("logaddexp2")
+def logaddexp2(b, self, other):
+    x, y = b.promote(self, other)
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    dtype = x.dtype
+    x, y = b.opmath(x), b.opmath(y)
+    same = b.logical_and(b.isinf(x), b.eq(x, y))
+    soft = b.add(b.maximum(x, y), b.mul(b.log1p(b.exp2(b.neg(b.abs(b.sub(x, y))))), 1.0 / math.log(2.0)))
+    return b.cast(b.where(same, x, soft), dtype)
+
+
+@pointwise("heaviside")
+def heaviside(b, self, values):
+    if self.dtype is not values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    if b.recording or self.dtype is torch.bool:
+        return NotImplemented
+    return b.where(b.eq(self, 0), values, b.cast(b.gt(self, 0), self.dtype))
+
+
+def _is_infinite(name, value):
+    def expand(b, self):
+        if self.dtype.is_complex:
+            return NotImplemented
+        return b.eq(self, value) if self.dtype.is_floating_point else b.full(self.shape, False, torch.bool, self.device)
+
+    pointwise(name)(expand)
+
+
+_is_infinite("isposinf", math.inf)
+_is_infinite("isneginf", -math.inf)
+
+
+@op("isreal")
+def isreal(b, self):
+    if self.dtype.is_complex:
+        return NotImplemented
+    y = b.full(self.shape, True, torch.bool, self.device)
+    y.type = y.type.replace(strides=preserved_strides(self.type))
+    return y
