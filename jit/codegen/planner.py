@@ -238,8 +238,7 @@ class Planner:
         for n, times in self.uses.items():
             if n.op == "input":
                 readers[n] = times
-        if any(n.op in ("gather", "index") for n in self.graph.nodes):
-            return  # an index out of range must be reported before any input has changed
+        checked = max((t for t, group in enumerate(self.plan_groups.order) if self._checks_indices(group)), default=-1)
         aliased = {base_of(i) for n in self.graph.nodes if n.op == "aten_call" and returns_alias(n) for i in n.inputs}
         for o in self.graph.outputs:
             if o.mutates is None:
@@ -251,6 +250,8 @@ class Planner:
             if sum(p.node is n for p in self.graph.outputs) != 1 or n in aliased or self.storages[n].kind != "temp":
                 continue
             root, t = roots[0], self.home[n]
+            if t <= checked:
+                continue  # an index out of range must be reported before any input has changed
             if not same_ints(n.type.strides, target.type.strides) and self.uses[n] != [len(self.plan_groups.order)]:
                 continue
             row_only = not any(p in root.group.reduced for p in root.out_place())
@@ -266,6 +267,19 @@ class Planner:
                     continue
             self.storages[n] = self.storages[target]
             self.direct.add(o)
+
+    def _checks_indices(self, group) -> bool:
+        """Whether the kernel of the group reads at positions that tensors say."""
+        seen, stack = set(), [] if group.extern is not None else [m.node for m in group.members]
+        inner = set(stack)
+        while stack:
+            n = stack.pop()
+            if n.op in ("gather", "index"):
+                return True
+            if n not in seen and (n in inner or n not in self.storages):
+                seen.add(n)
+                stack.extend(n.inputs)
+        return False
 
     def _in_step_of(self, group, source, root, strides) -> bool:
         place = {p: s for p, s in zip(root.out_place(), strides) if p != FIXED}
