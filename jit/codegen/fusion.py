@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import math
 from typing import Optional
 
 from .. import config
@@ -34,6 +35,7 @@ _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
+LARGEST_UPDATE = {"cpu": 1 << 12, "cuda": 1 << 20, "meta": 0}  # elements of the tensors that one kernel updates together with others
 MAX_CAT_INLINE = 4        # operands of a concatenation that is computed by selection in its reader
 
 
@@ -575,6 +577,20 @@ class _Fuser:
                         mapping[m.place[d]] = first.place[first_align[k]]
                 self._merge(g, other, mapping, related=False)
 
+    def _updates(self):
+        """Join small kernels over one space that do nothing but give inputs new values: the updates of an optimizer, which have no tensor in common."""
+        written = {base_of(o.node) for o in self.graph.outputs if o.mutates is not None}
+        read = set().union(*(g.reads for g in self.groups)) | {base_of(i) for g in self.groups if g.extern is not None for i in g.extern.inputs}
+        alike: dict = {}
+        for g in list(self.groups):
+            if g.extern is not None or g.reduced or not all(m.node in written and m.node not in read and m.part is None for m in g.members):
+                continue
+            if any(type(d) is not int for d in g.dims) or math.prod(g.dims) > LARGEST_UPDATE[g.device.type]:
+                continue
+            known = alike.setdefault((g.device, tuple(g.dims)), [])
+            if not any(self._merge(other, g, {d: d for d in range(len(g.dims))}, related=False) for other in known[-1:]):
+                known.append(g)
+
     # the whole
 
     def run(self) -> Schedule:
@@ -610,6 +626,7 @@ class _Fuser:
                     self._place_root(r)
         if self.enabled:
             self._siblings()
+            self._updates()
         return self._finish()
 
     def _requires(self, base):
