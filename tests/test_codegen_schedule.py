@@ -173,6 +173,15 @@ def test_swap_of_inputs():
     check(lambda b, x, y: [Output(y, 0), Output(x, 1)], torch.randn(4), torch.randn(4))
 
 
+def test_updates_without_a_tensor_in_common_share_a_kernel():
+    def fn(b, p, q, g, h, other):
+        return [Output(b.sub(p, b.mul(g, 0.1)), 0), Output(b.sub(q, b.mul(h, 0.1)), 1), Output(b.add(other, 1.0), 4)]
+
+    tensors = [torch.randn(4, 5) for _ in range(4)] + [torch.randn(3)]
+    check(fn, *tensors)
+    assert n_kernels(compile_reference(trace(fn, tensors))) == 2
+
+
 def test_transposed_write_into_input():
     check(lambda b, x: [Output(b.clone(b.permute(x, (1, 0)), (4, 1)), 0)], torch.randn(4, 4))
 

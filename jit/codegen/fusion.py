@@ -579,7 +579,10 @@ class _Fuser:
 
     def _updates(self):
         """Join small kernels over one space that do nothing but give inputs new values: the updates of an optimizer, which have no tensor in common."""
-        written = {base_of(o.node) for o in self.graph.outputs if o.mutates is not None}
+        written: dict = {}
+        for o in self.graph.outputs:
+            if o.mutates is not None:
+                written.setdefault(base_of(o.node), set()).add(self.graph.inputs[o.mutates])
         read = set().union(*(g.reads for g in self.groups)) | {base_of(i) for g in self.groups if g.extern is not None for i in g.extern.inputs}
         alike: dict = {}
         for g in list(self.groups):
@@ -588,8 +591,13 @@ class _Fuser:
             if any(type(d) is not int for d in g.dims) or math.prod(g.dims) > LARGEST_UPDATE[g.device.type]:
                 continue
             known = alike.setdefault((g.device, tuple(g.dims)), [])
-            if not any(self._merge(other, g, {d: d for d in range(len(g.dims))}, related=False) for other in known[-1:]):
-                known.append(g)
+            changed = set().union(*(written[m.node] for m in g.members))
+            if known:
+                other, others = known[-1]
+                if not others & g.reads and not changed & other.reads and self._merge(other, g, {d: d for d in range(len(g.dims))}, related=False):
+                    others |= changed
+                    continue
+            known.append((g, changed))
 
     # the whole
 
