@@ -235,3 +235,47 @@ def test_rows_of_matrices_for_products_are_aligned():
 def test_products_over_odd_widths_are_split():
     targets = rewritten(classifier, rewrite_contractions, *wide_rows())
     assert sorted(targets) == ["aten::addmm", "aten::mm", "aten::mm"]
+
+
+def variance(b, x, dims):
+    n = 1
+    for d in dims:
+        n *= x.type.shape[d]
+    centred = b.sub(x, b.div(b.sum(x, dims, True), n))
+    return b.div(b.sum(b.mul(centred, centred), dims, True), n)
+
+
+@pytest.mark.parametrize("shape, dims", [((2300, 48), [0]), ((6, 32, 23, 31), [0, 2, 3]), ((2, 40009), [1]), ((31, 17, 29, 13), [0, 1, 2, 3])])
+def test_variance_of_split_reductions_takes_one_pass(monkeypatch, shape, dims):
+    """By chunks, of values whose mean is far from zero; chunks of unequal lengths too."""
+    from jit.codegen import fusion, reference
+
+    x = (torch.randn(shape) + 3000.0).to(memory_format=torch.channels_last) if len(shape) == 4 and len(dims) == 3 else torch.randn(shape) + 3000.0
+    monkeypatch.setattr(fusion, "wants_split", lambda device, dims, reduced, inner: "rows" if inner else "columns")
+    p = scheduled(lambda b, x: variance(b, x, dims), x, device=GPU)
+    assert len(p.launches) == 2 and [n.op for n in p.graph.nodes if n.op in fusion.REDUCTIONS] == ["squares"]
+    memory = {}
+    for step in p.steps:
+        launch = p.launches[step[1]]
+        for buffer, storage in zip(launch.buffers, step[2]):
+            if storage.kind == "input":
+                flat = x.permute(0, 2, 3, 1).reshape(-1) if not x.is_contiguous() else x.reshape(-1)
+                memory[id(storage)] = flat
+            elif id(storage) not in memory:
+                memory[id(storage)] = torch.full((storage.type.numel,), float("nan"), dtype=buffer.dtype)
+        reference.evaluate(launch, {buffer.name: memory[id(s)] for buffer, s in zip(launch.buffers, step[2])}, {})
+    result = p.storages[p.graph.outputs[0].node]
+    want = x.double().var(dims, correction=0, keepdim=True).float()
+    torch.testing.assert_close(memory[id(result)].view(want.shape), want, rtol=1e-4, atol=0)
+
+
+def test_statistics_that_are_updated_are_written_in_place():
+    def fn(b, x, mean):
+        from jit.graph.ir import Output
+
+        batch = b.div(b.sum(x, [0, 2, 3]), 1440.0)
+        new = b.detach(b.add(b.mul(batch, 0.1), b.mul(mean, 0.9)))
+        return [Output(b.mul(x, 2)), Output(new, 1)]
+
+    p = scheduled(fn, image(6, 64, 120, 40), torch.randn(64), device=GPU)
+    assert len(p.direct) == 1

@@ -18,7 +18,7 @@ from .. import config
 from . import indexing
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
 
-REDUCTIONS = frozenset("sum prod amax amin argmax argmin any all".split())
+REDUCTIONS = frozenset("sum prod amax amin argmax argmin any all squares".split())
 SOURCES = frozenset("scalar float_scalar full iota".split())
 EXTERN = frozenset("input aten_call getitem".split())
 

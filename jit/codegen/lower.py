@@ -87,6 +87,7 @@ class Emitter:
         self.sym = [None] * len(group.dims)
         order = parallel_order(group)
         extent = dims.product([group.dims[d] for d in cut])
+        self.chunk, self.cut_extent = chunk, extent
         if self.stage == 1:
             self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk))
         for d in order:
@@ -95,15 +96,27 @@ class Emitter:
             self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk), "r")
             return
         if self.stage == 1:
-            position = self.chunk_sym * chunk + self.b.axis(chunk, "r")
+            start = self.chunk_sym * chunk
+            position = start + self.b.axis(chunk, "r")
             if not dims.divisible(extent, chunk):
                 self.tail = self.less(position, extent)
-            for d in reversed(cut):
-                self.sym[d] = position % group.dims[d] if d != cut[0] else position
-                position = position // group.dims[d]
+            self.sym = self._cut_position(cut, position)
+            self.first = [0 if s is None else s for s in self._cut_position(cut, start)]
         for d in sorted(group.reduced):
             if self.sym[d] is None:
                 self.sym[d] = self.b.axis(group.dims[d], "r")
+
+    def _cut_position(self, cut, position) -> list:
+        """The indices of the group's dimensions at a position in the range that is cut; None for those that are not known yet."""
+        sym = list(self.sym)
+        for d in reversed(cut):
+            sym[d] = position % self.group.dims[d] if d != cut[0] else position
+            position = position // self.group.dims[d]
+        return sym
+
+    def first_of_chunk(self, root):
+        """The index of a root's domain where a row's chunk begins."""
+        return tuple(0 if p == FIXED else self.first[p] for p in root.place)
 
     def at(self, root, align=None):
         """The index of a root's domain (or of dimensions of it) in terms of the axes."""
@@ -468,14 +481,20 @@ def reduction_dtype(node):
     return register_dtype(node.type.dtype)
 
 
-@lowers(*_REDUCE)
-def _reduction(e, node, index, mask):
-    op, x, dtype = _REDUCE[node.op], node.inputs[0], reduction_dtype(node)
+def _member(e, node, index):
+    """The root of a reduction that is read at ``index``."""
     root = e.members.get(node)
     if root is None:
         raise Unsupported(f"the reduction {node.name} is read outside its kernel without a buffer", kind="kernel")
     if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
         raise Unsupported(f"the reduction {node.name} is read out of step with its kernel", kind="kernel")
+    return root
+
+
+@lowers(*_REDUCE)
+def _reduction(e, node, index, mask):
+    op, x, dtype = _REDUCE[node.op], node.inputs[0], reduction_dtype(node)
+    root = _member(e, node, index)
     if e.stage == 2 and root.reduced:
         op_again = op
         partial = e.b.load(e.buffer((node, "partial"), dtype, False), e.partial_index(node))
@@ -494,6 +513,47 @@ def _reduction(e, node, index, mask):
         e.b.store(e.buffer((node, "partial"), dtype, True), e.partial_index(node), result)
         return result
     return e.b.cast(result, register_dtype(node.type.dtype))
+
+
+@lowers("squares")
+def _squares(e, node, index, mask):
+    """The sum of squares about the mean; of a split reduction, by chunks (see ``moments``)."""
+    root, dtype = _member(e, node, index), reduction_dtype(node)
+    everything = e.constant(float(node.attrs["count"]), dtype)
+    count = everything if e.stage is None else _chunk_count(e, node, dtype)
+
+    def do(op, a, b):
+        return e.compute(op, a, b, dtype=dtype)
+
+    if e.stage == 2:
+        total, squares = (e.b.load(e.buffer((node, part), dtype, False), e.partial_index(node)) for part in ("total", "partial"))
+        off = do("sub", do("div", total, count), do("div", e.b.reduce("sum", total), everything))
+        return e.b.reduce("sum", do("add", squares, do("mul", count, do("mul", off, off))))
+    zero = e.constant(0.0, dtype)
+
+    def total_of(value):
+        return e.b.reduce("sum", value if e.tail is None else e.compute("where", e.tail, value, zero, dtype=dtype))
+
+    value = e.b.cast(e.value(node.inputs[0], e.at(root), e.tail), dtype)
+    if e.stage is None:
+        centred = do("sub", value, do("div", total_of(value), count))
+        return total_of(do("mul", centred, centred))
+    first = e.b.cast(e.value(node.inputs[0], e.first_of_chunk(root)), dtype)
+    off = do("sub", value, first)
+    total, squares = total_of(off), total_of(do("mul", off, off))
+    squares = do("maximum", do("sub", squares, do("div", do("mul", total, total), count)), zero)
+    for part, result in (("total", do("add", total, do("mul", count, first))), ("partial", squares)):
+        e.b.store(e.buffer((node, part), dtype, True), e.partial_index(node), result)
+    return squares
+
+
+def _chunk_count(e, node, dtype) -> str:
+    """How many values a row's chunk holds."""
+    rest = node.attrs["count"] // e.cut_extent
+    if dims.divisible(e.cut_extent, e.chunk):
+        return e.constant(float(e.chunk * rest), dtype)
+    left = e.b.index((e.cut_extent - e.chunk_sym * e.chunk) * rest)
+    return e.b.cast(e.compute("minimum", left, e.constant(e.chunk * rest, torch.int64), dtype=torch.int64), dtype)
 
 
 def _partial_index(e, node):
@@ -579,7 +639,8 @@ def lower_group(group, places, stored, name) -> list:
     for m in group.members:
         if m.needs_row:
             first.value(m.node, first.at(m, m.out_align))
-            partials[(m.node, "partial")] = (reduction_dtype(m.node), rows * chunks)
+            for part in ("partial", "total") if m.node.op == "squares" else ("partial",):
+                partials[(m.node, part)] = (reduction_dtype(m.node), rows * chunks)
         elif not m.after and any(p in group.reduced for p in m.out_place()):
             first.emit_member(m)
     second = Emitter(group, places, stored, 2, cut, chunk)

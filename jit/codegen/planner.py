@@ -14,6 +14,7 @@ from . import fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
 from .emit_plan import REPLAY, emit, out_form
 from .layout import channels_last
+from .moments import one_pass
 from .padding import pad_rows
 from .prepare import prepare
 from .registers import Registers
@@ -95,7 +96,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
-        self.graph = prepare(pad_rows(graph))
+        self.graph = one_pass(prepare(pad_rows(graph)))
         self.regs = Registers(self.graph.inputs)
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs
@@ -243,11 +244,11 @@ class Planner:
         for o in self.graph.outputs:
             if o.mutates is None:
                 continue
-            n, target = o.node, self.graph.inputs[o.mutates]
+            n, target = _unaliased(o.node), self.graph.inputs[o.mutates]
             roots = self.plan_groups.roots.get(n, ())
             if len(roots) != 1 or roots[0].part is not None or n in plain or n not in self.storages or target in aliased:
                 continue
-            if sum(p.node is n for p in self.graph.outputs) != 1 or n in aliased or self.storages[n].kind != "temp":
+            if sum(_unaliased(p.node) is n for p in self.graph.outputs) != 1 or n in aliased or self.storages[n].kind != "temp":
                 continue
             root, t = roots[0], self.home[n]
             if t <= checked:
@@ -382,6 +383,13 @@ class Planner:
         plan = emit(self)
         kernels = {k.name: k for k in self.named.values()}
         return CompiledGraph(plan, self.sources, kernels, [self.named[key] for key in self.launch_keys], tuple(self.regs.int_symbols))
+
+
+def _unaliased(node):
+    """The node whose very elements ``node`` shows."""
+    while node.op in ("alias", "detach"):
+        node = node.inputs[0]
+    return node
 
 
 @functools.lru_cache(maxsize=None)

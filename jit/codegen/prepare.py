@@ -154,7 +154,7 @@ def _is_conjugate(node) -> bool:
 
 def prepare(graph: Graph) -> Graph:
     """The graph, or a changed copy of it, in which every node is a kernel's business, a view, or a library call."""
-    live = _live(graph)
+    live = live_nodes(graph)
     hazards = [o for o in graph.outputs if o.mutates is not None and base_of(o.node).op == "input"]
     foreign = _foreign_operands(graph)
     if len(live) == len(graph.nodes) and not hazards and not foreign and not any(_needs_library(n) for n in graph.nodes):
@@ -203,7 +203,7 @@ def prepare(graph: Graph) -> Graph:
     return Graph([new[i] for i in graph.inputs], nodes, outputs, graph.env)
 
 
-def _live(graph) -> set:
+def live_nodes(graph) -> set:
     """The nodes that an output, an input or an impure library call needs."""
     live = {o.node for o in graph.outputs} | set(graph.inputs)
     for n in reversed(graph.nodes):

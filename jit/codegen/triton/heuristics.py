@@ -15,6 +15,7 @@ from .tiling import LONG_ROW, Tiling, size_hint
 ON_CHIP_BYTES = 128 * 1024
 ON_CHIP_ELEMENTS = 32 * 1024
 MULTIPROCESSORS = 132
+NARROWEST = 16  # columns of a block of rows that is held on chip
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def columns(tiling: Tiling) -> Config:
     block = next_power_of_two(max(nr, 2))
     static = type(tiling.extent("r")) is int
     if static and analysis.held_bytes(kernel):
-        narrow = min(x, max(16, 8192 // block))
+        narrow = min(x, max(NARROWEST, 8192 // block))
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
     r = _clamp(16384 // _stream_access(kernel) // x, 2, 128)
