@@ -59,7 +59,7 @@ KINDS = {
     "forbidden-call": Reason("A function whose effects reach beyond the program: files, threads, random state, PyTorch's own compiler.", _OUTSIDE),
     "argument-error": Reason("The arguments of a call do not fit the function; eager code raises the error.", "check the call"),
     "instantiate": Reason("An object of a class implemented in C is made.", "make the object outside the compiled function"),
-    "logging": Reason("A record is logged.", "log outside the compiled function"),
+    "logging": Reason("A record is logged with what its place in the program decides, such as an exception.", "log outside the compiled function"),
     "warning": Reason("A warning is given.", "warn outside the compiled function"),
     "import": Reason("A module is imported that is not loaded yet.", "import it at the top of the file"),
     "frame-inspection": Reason("The program looks at the interpreter's frames.", _OUTSIDE),

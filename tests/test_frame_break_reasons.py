@@ -311,7 +311,7 @@ LOGGER.isEnabledFor(logging.WARNING)
 
 @breaks("logging")
 def _(x):
-    LOGGER.warning("text")  # here
+    LOGGER.warning("text", stack_info=True)  # here
     return x + 1
 
 

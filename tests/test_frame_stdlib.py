@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import itertools
+import logging
 import math
 import operator
 import string
@@ -12,6 +13,8 @@ import types
 
 import torch
 from frame_harness import Cases
+
+import jit
 
 cases = Cases()
 
@@ -410,3 +413,33 @@ def byte_arrays(x):
 
 
 test_stdlib = cases.test()
+
+
+def test_records_are_logged_as_from_the_program():
+    logger, records = logging.getLogger("records of a program"), []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            records.append((record.levelno, record.lineno, record.funcName, record.pathname, record.getMessage(), record.args))
+
+    def inner(x, n):
+        logger.warning("row %d of %s", n, "three")
+        return x * n
+
+    def f(x):
+        logger.debug("not shown")
+        x = inner(x, 1) + inner(x, 2)
+        logger.log(logging.ERROR, "done")
+        return x
+
+    logger.propagate = False
+    logger.addHandler(Keep())
+    compiled = jit.compile(f, backend="eager", fullgraph=True)
+    for level in (logging.WARNING, logging.ERROR):
+        logger.setLevel(level)
+        found = []
+        for run in (f, compiled, compiled):
+            records.clear()
+            run(torch.ones(2))
+            found.append(list(records))
+        assert found[0] == found[1] == found[2] and len(found[0]) == (3 if level == logging.WARNING else 1)

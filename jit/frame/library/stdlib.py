@@ -497,9 +497,29 @@ def warn(s, args, kwargs):
     raise Unsupported("warnings.warn() has effects outside the program", kind="warning", hint="warn outside the compiled function")
 
 
-@on_function(logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.error, logging.Logger.log)
-def log_call(s, args, kwargs):
-    raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
+def write_record(logger, level, file, line, function, message, args):
+    """What ``Logger._log`` does, for a call at this place of the program."""
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(logger.name, level, file, line, message, args, None, function))
+
+
+def log_call(level):
+    """The handler of a method of ``Logger``. ``level``: of its records; None where it is the first argument."""
+
+    def handler(s, args, kwargs):
+        logger, *rest = args
+        if kwargs or len(rest) < (2 if level is None else 1) or not all(v.is_const() for v in rest) or not s.frames:
+            raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
+        at, message, *values = rest if level is None else [Constant(level), *rest]
+        file, line, _ = s.location()
+        s.effect(write_record, [logger, at, Constant(file), Constant(line), Constant(s.frames[-1].fn.code.co_name), message, TupleValue(values)])
+        return Constant(None)
+
+    return handler
+
+
+for _name, _level in (("debug", logging.DEBUG), ("info", logging.INFO), ("warning", logging.WARNING), ("error", logging.ERROR), ("log", None)):
+    on_function(getattr(logging.Logger, _name))(log_call(_level))
 
 
 add_forbidden("the clock is read", "measure time outside the compiled function", time.time, time.perf_counter, time.monotonic, time.sleep,
