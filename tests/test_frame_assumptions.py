@@ -8,6 +8,9 @@ import torch
 from frame_harness import Cases, check, observe, same
 
 import jit
+from jit.backends import from_callable
+from jit.frame import dispatch
+from jit.graph.interpret import compile_python
 
 cases = Cases()
 
@@ -139,3 +142,60 @@ def test_breaks_before_and_after():
 
     for value in (1.0, -1.0, 20.0):
         check(make, lambda: (torch.full((3,), value), []), fullgraph=False)
+
+
+def test_an_assumption_that_fails_often_is_given_up():
+    runs = []
+
+    def counted(x):
+        y = x.log()
+        if torch.isnan(y).any():
+            raise ValueError("bad")
+        return y
+
+    def backend(graph, examples):
+        run = compile_python(graph)
+
+        def call(*tensors):
+            runs.append(len(graph.nodes))
+            return run(*tensors)
+
+        return call
+
+    good, bad = torch.ones(2), -torch.ones(2)
+    compiled = jit.compile(counted, backend=backend)
+    compiled(good)
+    for _ in range(6):
+        with pytest.raises(ValueError, match="bad"):
+            compiled(bad)
+    assert jit.explain(counted)(good).graph_break_count == 0
+    records = []
+    compiled = dispatch.make_dispatcher(counted, dispatch.Settings(from_callable(backend), on_capture=records.append))
+    for _ in range(5):
+        with pytest.raises(ValueError, match="bad"):
+            compiled(bad)
+    assert [b.kind for r in records for b in r.breaks][:1] == ["data-dependent-branch"]
+    assert torch.equal(compiled(good), good.log())
+    runs.clear()
+    compiled(good)
+    assert runs, "the rest is compiled"
+
+
+def test_an_assumption_that_fails_seldom_is_kept():
+    compiled = jit.compile(program, backend="eager")
+    before = jit.compile_count()
+    for i in range(60):
+        if i % 10 == 9:
+            with pytest.raises(ValueError):
+                compiled(torch.tensor([1.0, -2.0]), [])
+        else:
+            compiled(torch.ones(2), [])
+    assert jit.compile_count() == before + 1
+
+
+def test_with_fullgraph_an_assumption_is_kept():
+    compiled = jit.compile(program, backend="eager", fullgraph=True)
+    for _ in range(10):
+        with pytest.raises(ValueError, match="bad -2"):
+            compiled(torch.tensor([1.0, -2.0]), [])
+    assert torch.equal(compiled(torch.ones(2), []), torch.zeros(2))

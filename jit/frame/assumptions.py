@@ -3,13 +3,41 @@
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function looks at it
 after the graph has run and before anything of the program's is changed; where it does not hold, the call is done in eager instead, which
 raises what the program raises. Graphs that change their inputs or draw random numbers cannot be run twice: those are captured again without assumptions.
+A function whose assumption fails on more than a quarter of the calls does its work twice on each of these: it is captured again with a break at the branch.
 """
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 _LONGEST = 80  # instructions of a side that raises
+
+
+_PATIENCE = 3  # failures that are put up with, however few calls there were
+
+
+class Doubt:
+    """Called by the rewritten function of an entry whenever its assumption fails. ``missed`` and ``dispatcher`` are those of the entry."""
+
+    def __init__(self):
+        self.failures, self.missed, self.dispatcher = 0, None, None
+
+    def watch(self, missed, dispatcher, entry):
+        """Have the entry taken back once the assumption has failed too often. Not with ``fullgraph``, where there may be no break instead."""
+        if not missed.settings.fullgraph:
+            self.missed, self.dispatcher, entry.doubt = weakref.ref(missed), weakref.ref(dispatcher), self
+
+    def __call__(self):
+        self.failures += 1
+        dispatcher = self.dispatcher and self.dispatcher()
+        if dispatcher is None or self.failures < _PATIENCE:
+            return
+        for entry in dispatcher.entries:
+            if getattr(entry, "doubt", None) is self and 4 * self.failures > entry.hits:
+                self.missed().assuming = False
+                dispatcher.remove_entry(entry)
 
 
 class Reconsider(Exception):

@@ -47,6 +47,7 @@ class Captured:
         inputs: sources of the graph inputs, in order.
         check: of the guesses that the rewritten function relies on, or None.
         sees_tensors: whether a tensor or a module was among what the frame looked at.
+        doubt: of a graph with an assumption, what is called when it fails (``assumptions.Doubt``).
         predicates, strides: facts on symbolic sizes; ``origins`` says what each symbol stands for.
         unbounded: symbols of integers that may be negative.
     """
@@ -63,6 +64,7 @@ class Captured:
     unbounded: frozenset = frozenset()
     sees_tensors: bool = False
     check: object = None
+    doubt: object = None
 
 
 def refuse_modes():
@@ -90,6 +92,7 @@ class Capture:
         self.arguments = len(values)
         self.frame = None
         self.breaks: list = []
+        self.doubt = None
 
     def set_up(self):
         """The outermost frame, with the arguments as its locals."""
@@ -221,7 +224,8 @@ class Capture:
             raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is collected",
                              "run it to its end, or close() it", kind="iterator-escapes")
         if s.assumption is not None:
-            e.require(s.assumption)
+            self.doubt = assumptions.Doubt()
+            e.require(s.assumption, self.doubt)
         check = guesses.require(e, s)
         recorded = results.recorded_writes(s.tracer)
         if recorded and s.assumption is not None:
@@ -252,7 +256,7 @@ class Capture:
 
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
-                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded(), sees_tensors=self.sees_tensors(), check=check)
+                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded(), sees_tensors=self.sees_tensors(), check=check, doubt=self.doubt)
 
     def with_gradients(self, graph, differentiated: bool):
         """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""
@@ -315,9 +319,10 @@ class Capture:
                 chain[-1].stack = chain[-1].frame.kept
 
 
-def capture(fn, values, settings, dynamic=None, bound=None) -> Captured:
-    """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing that some inputs share memory."""
-    refused, shared = set(), []
+def capture(fn, values, settings, dynamic=None, bound=None, assuming=True) -> Captured:
+    """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing that some inputs share memory. ``assuming``:
+    whether to make any assumptions."""
+    refused, shared = set() if assuming else {"assuming"}, []
     while True:
         attempt = getattr(fn, "_jit_capture", Capture)(fn, values, settings, dynamic, bound)
         attempt.session.tracer.regions = [memory.Region(tensors) for tensors in shared]

@@ -199,6 +199,7 @@ class Missed:
         self.dynamic.resumed = resumed
         self.captures: list[Captured] = []
         self.given_up = False
+        self.assuming = True
         self.reasons: list[str] = []
 
     def __call__(self, dispatcher, values):
@@ -216,7 +217,7 @@ class Missed:
         capturing = native().set_capturing(True)
         start = time.perf_counter()
         try:
-            captured = capture(fn, values, self.settings, self.dynamic, self.bound)
+            captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
             program = self.guard_program(captured)
             target = captured.target if self.worth_calling(captured) else None
             if target is not None:
@@ -230,6 +231,8 @@ class Missed:
             return self.failed(fn, error)
         finally:
             native().set_capturing(capturing)
+        if captured.doubt is not None and entry is not None:
+            captured.doubt.watch(self, dispatcher, entry)
         logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
         self.captures.append(captured)
         if self.settings.on_capture is not None:
@@ -368,7 +371,7 @@ def reset():
         missed = dispatcher.on_miss
         if isinstance(missed, Missed):
             missed.captures.clear()
-            missed.given_up = False
+            missed.given_up, missed.assuming = False, True
             resumed = missed.dynamic.resumed
             missed.dynamic = Dynamic(missed.settings.dynamic)
             missed.dynamic.resumed = resumed

@@ -95,6 +95,7 @@ class Emitter:
         self.after_graph: list[tuple] = []
         self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
         self.derived: list = []  # how some of the outputs are made from others; see graph/results.py
+        self.doubt = None
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -301,9 +302,9 @@ class Emitter:
             self.outputs.append(tensor)
         return f".out{index}"
 
-    def require(self, tensor):
-        """Do the call in eager where this result of the graph is false."""
-        self.required = self.graph_output(tensor)
+    def require(self, tensor, doubt):
+        """Do the call in eager where this result of the graph is false, and call ``doubt`` before."""
+        self.required, self.doubt = self.graph_output(tensor), doubt
 
     def check_first(self, check, sources):
         """Do the call in eager where ``check`` of the objects at ``sources`` is false, before anything else is done."""
@@ -575,6 +576,10 @@ class Emitter:
         """Leave by a call of the original function where the required result is false."""
         self.cmd("load_fast", self.required)
         self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
+        self.push_null()
+        self.load_const(native().Unhooked(self.doubt))
+        self.cmd("call", 0, ())
+        self.cmd("pop")
         self.run_original()
         self.cmd("place", "holds")
 
