@@ -1,9 +1,9 @@
 """jit: a bytecode-level just-in-time compiler for PyTorch."""
 
 from . import config
-from .api import (Explanation, compile, compile_count, disable, explain, graph_break, is_compiling, mark_dynamic, reset)
+from .api import (Explanation, compile, compile_count, disable, explain, graph_break, is_compiling, mark_dynamic, reset, verify)
 from .errors import CompileError, JitError, Unsupported
 
 __version__ = "0.1.0"
 __all__ = ["CompileError", "Explanation", "JitError", "Unsupported", "compile", "compile_count", "config", "disable", "explain",
-           "graph_break", "is_compiling", "mark_dynamic", "reset"]
+           "graph_break", "is_compiling", "mark_dynamic", "reset", "verify"]

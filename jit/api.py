@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import types
@@ -157,6 +158,38 @@ class Explanation:
         for i, text in enumerate(self.graphs):
             lines += [f"--- graph {i}", text]
         return "\n".join(lines)
+
+
+def verify(model, *, gradients: bool = True, **options):
+    """``jit.verify(fn)(*args)`` compiles afresh, calls it once, and compares each graph with eager and float64; see ``jit.numerics`` for how.
+
+    The function is called twice, in eager on deep copies of the module and the arguments, and compiled. Keyword arguments as in ``compile``.
+
+    Args:
+        gradients: compare the gradients of each graph too, for random tangents.
+
+    Returns:
+        A function of the arguments that gives a ``jit.numerics.Verification``: ``ok``, ``faults``, a text by ``print``, ``raise_if_wrong()``.
+    """
+    from . import numerics
+
+    def run(*args, **kwargs):
+        report = numerics.Verification()
+        state = torch.get_rng_state()
+        try:
+            eager, given, named = copy.deepcopy((model if isinstance(model, torch.nn.Module) else None, args, kwargs))
+            expected = (eager or model)(*given, **named)
+        except Exception as error:
+            report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
+            expected = None
+        torch.set_rng_state(state)
+        settings = dispatch.Settings(numerics.watching(report, gradients), options.get("fullgraph", False), options.get("dynamic"), options=dict(options.get("options") or {}))
+        report.result = _compile(model, settings)(*args, **kwargs)
+        if report.ok:
+            numerics.compare_results(report, expected, report.result)
+        return report
+
+    return run
 
 
 def explain(model, **options):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import os
 import types
 
 import torch
 
 from ..errors import EagerRaises, Unsupported
 from ..graph.dims import Sym, free_symbols, hint
+from ..graph.ir import Loc
 from ..graph.sym_float import SymFloat, to_words
 from ..graph.tracer import Tracer
 from . import source as src
@@ -28,6 +30,7 @@ from .values.objects import IMMUTABLE_TYPE, ObjectValue
 from .values.tensor import TensorValue, lift, lower
 
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))  # of operations that take symbolic floats
 
 
@@ -452,8 +455,14 @@ class Session(Calls):
             self.effect(torch._C._set_grad_enabled, [Constant(enabled)])
 
     def location(self):
-        """(file, line, function) of the instruction being executed, or None."""
-        return self.frames[-1].where() if self.frames else None
+        """The Loc of the instruction being executed, or None."""
+        if not self.frames:
+            return None
+        where = self.frames[-1].where()
+        if not where[0].startswith(_TORCH):
+            return Loc(*where)
+        user = next((f for f in reversed(self.frames) if not f.fn.code.co_filename.startswith(_TORCH)), None)
+        return Loc(*where, None if user is None else user.where())
 
     def symbol_origins(self) -> dict:
         """What each symbol stands for: a size of a graph input, or an integer argument."""

@@ -111,11 +111,12 @@ def _is_contiguous(shape, strides) -> bool:
 
 
 class Loc(NamedTuple):
-    """The user's source position that a node comes from."""
+    """The source position that a node comes from; ``user``, that of the program itself where ``file`` is PyTorch's, as (file, line, function)."""
 
     file: str
     line: int
     function: str
+    user: tuple | None = None
 
     def __str__(self):
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
