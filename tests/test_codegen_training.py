@@ -279,3 +279,14 @@ def test_statistics_that_are_updated_are_written_in_place():
 
     p = scheduled(fn, image(6, 64, 120, 40), torch.randn(64), device=GPU)
     assert len(p.direct) == 1
+
+
+def test_gradient_of_a_likelihood_sums_no_rows():
+    def loss(x):
+        return F.cross_entropy(x, torch.tensor([2, 0, -100, 4]))
+
+    graph, *_ = traced(loss, leaf(4, 5), differentiated=True)
+    halves = partition(differentiate(graph, (0,), (0,)))
+    assert not any(n.op == "sum" and n.inputs[0].type.rank == 2 for n in halves.backward.nodes)
+    check_grad(loss, leaf(4, 5))
+    check_grad(lambda x, t: F.cross_entropy(x, t), leaf(3, 5, 2), torch.tensor([[1, 2], [0, 4], [3, 3]]))

@@ -39,8 +39,15 @@ def log_softmax(b, n, g):
     x = _shifted(n.inputs[0])
     if x is None:
         return NotImplemented
-    total = b.reduce("sum", g, n.inputs[1].inputs[0].attrs["dims"], True)
-    return [(x, b.sub(g, b.mul(b.exp(n), total)))]
+    return [(x, b.sub(g, b.mul(b.exp(n), _total(b, g, n.inputs[1].inputs[0].attrs["dims"]))))]
+
+
+def _total(b, g: Node, dims) -> Node:
+    """``g`` summed over ``dims``, which are kept. A gather's gradient has one value in each row, as under a negative log likelihood."""
+    row = g.inputs[0] if g.op == "cast" else g
+    if row.op == "where" and dims == (row.attrs.get("one_hot"),) and row.inputs[1].type.rank == g.type.rank:
+        return b.cast(row.inputs[1], g.type.dtype)
+    return b.reduce("sum", g, dims, True)
 
 
 @composite_vjp("logsumexp")

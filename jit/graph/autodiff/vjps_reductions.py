@@ -80,7 +80,7 @@ def gather(b, n, g):
     d = n.attrs["dim"]
     rest = [k for k in range(x.type.rank) if k != d]
     if x.type.rank and is_one(index.type.shape[d]) and same_ints([x.type.shape[k] for k in rest], [index.type.shape[k] for k in rest]):
-        return b.where(b.eq(b.positions(x.type.shape, d, x.type.device), index), g, 0), None
+        return b.marked(b.where(b.eq(b.positions(x.type.shape, d, x.type.device), index), g, 0), "", one_hot=d), None
     zeros = b.zeros(x.type)
     return b.call("scatter_add", (zeros, d, index, g), zeros.type), None
 
