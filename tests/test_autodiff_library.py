@@ -147,6 +147,26 @@ LAYERS = {
 }  # fmt: skip
 
 
+OWN_BACKWARDS = {
+    "grid_sample": (lambda x, g: F.grid_sample(x, torch.tanh(g), align_corners=False), (1, 2, 4, 4), (1, 3, 3, 2)),
+    "grid_sample_of_one": (lambda x, g: F.grid_sample(x.detach(), g, padding_mode="border", align_corners=True), (1, 2, 4, 4), (1, 3, 3, 2)),
+    "grid_sample_fixed": (lambda x, g: F.grid_sample(x, g.detach(), mode="bicubic", align_corners=True), (1, 2, 4, 4), (1, 3, 3, 2)),
+    "grid_sample3d": (lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False), (1, 2, 3, 3, 3), (1, 2, 2, 2, 3)),
+    "unfold": (lambda x: F.unfold(x, (2, 3), padding=1, stride=2, dilation=1), (2, 2, 5, 6)), "fold": (lambda x: F.fold(x, (4, 5), 2, padding=1), (1, 8, 30)),
+    "cumprod": (lambda x: x.cumprod(1), (3, 4)), "cumprod_zero": (lambda x: x.relu().cumprod(-1), (3, 6)),
+    "cdist": (torch.cdist, (2, 5, 3), (2, 4, 3)), "cdist_1": (lambda x, y: torch.cdist(x, y, p=1.0), (5, 3), (4, 3)),
+    "cdist_long": (torch.cdist, (30, 3), (28, 3)), "cdist_self": (lambda x: torch.cdist(x, x), (5, 3)), "pdist": (F.pdist, (5, 3)),
+    "binary_cross_entropy": (lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.detach().sigmoid(), reduction="sum"), (4, 3), (4, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN_BACKWARDS)
+def test_without_a_second_forward(name):
+    fn, *shapes = OWN_BACKWARDS[name]
+    r = check_grad(fn, *(leaf(*s) for s in shapes))
+    assert all(n.attrs.get("target") != "jit::vjp" for n in r.backward.nodes)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name):
     fn, *shapes = LAYERS[name]
@@ -201,6 +221,11 @@ def test_dropout(transposed):
     assert {t.dtype for t in extras(r)} == {torch.bool}
 
 
+def test_alpha_dropouts():
+    check_grad(lambda x: F.alpha_dropout(x, 0.3, training=True) * x, leaf(6, 40))
+    check_grad(lambda x: F.feature_alpha_dropout(x, 0.4, training=True) * x, leaf(4, 8, 3, 3))
+
+
 def test_other_dropouts():
     check_grad(lambda x: F.dropout2d(x, 0.5) + F.dropout(x, 0.0) + F.dropout(x, 1.0), leaf(4, 8, 3, 3))
 
@@ -231,7 +256,7 @@ def test_random_operators_without_a_rule_are_refused():
     from jit.errors import Unsupported
 
     with pytest.raises(Unsupported) as e:
-        check_grad(lambda x: F.alpha_dropout(x, 0.3, training=True), leaf(4, 4))
+        check_grad(lambda x: F.rrelu(x, training=True), leaf(4, 4))
     assert e.value.kind == "gradient"
 
 

@@ -12,7 +12,7 @@ _NAMES = {"norm": "linalg_vector_norm", "powsum": None, "max": None}
 
 
 def foreach(tracer, name: str, args, kwargs):
-    """The list of results, or the list itself for an in-place form; NotImplemented where the library has to do it."""
+    """The tuple of results, or the list itself for an in-place form; NotImplemented where the library has to do it."""
     in_place = name.endswith("_")
     base = name[len(_PREFIX):].removesuffix("_")
     operation = _NAMES.get(base, base)
@@ -40,7 +40,7 @@ def foreach(tracer, name: str, args, kwargs):
         given = {"value" if k == "scalars" else k: at(v) for k, v in kwargs.items()}
         given.update((names[k], at(v)) for k, v in enumerate(args) if k in names)
         results.append(tracer.call_op(operation + "_" * in_place, [at(v) for k, v in enumerate(args) if k not in names], given))
-    return _returned(args[0]) if in_place else results
+    return _returned(args[0]) if in_place else tuple(results)
 
 
 def _returned(tensors):

@@ -14,6 +14,7 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     vjps_library,
     vjps_pointwise,
     vjps_reductions,
+    vjps_sampling,
     vjps_views,
 )
 from jit.graph.autodiff.partition import Halves, partition

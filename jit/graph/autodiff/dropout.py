@@ -59,6 +59,31 @@ def feature_dropout(b, node, x, p, train):
     return scaled_by_mask(b, x, keep, 1 / (1 - p))
 
 
+_ALPHA = 1.7580993408473766  # minus the value that selu tends to
+
+
+def _alpha_dropped(b, x: Node, keep: Node, p: float) -> Node:
+    """Dropped elements become that value; scale and shift keep the mean and the variance. Source: aten/src/ATen/native/Dropout.cpp."""
+    scale = 1 / ((_ALPHA * _ALPHA * p + 1) * (1 - p)) ** 0.5
+    kept = b.cast(keep, x.type.dtype)
+    shift = b.add(b.mul(b.add(kept, -1), _ALPHA * scale), _ALPHA * scale * p)
+    return b.add(b.mul(x, b.mul(kept, scale)), shift)
+
+
+@training_form("alpha_dropout")
+def alpha_dropout(b, node, x, p, train):
+    if not train or p in (0, 1) or _no_elements(x) or not x.type.is_contiguous:
+        return NotImplemented
+    return _alpha_dropped(b, x, drawn(b, x, x.type.shape, 1 - p), p)
+
+
+@training_form("feature_alpha_dropout")
+def feature_alpha_dropout(b, node, x, p, train):
+    if not train or x.type.rank < 2 or p in (0, 1) or _no_elements(x):
+        return NotImplemented
+    return _alpha_dropped(b, x, drawn(b, x, x.type.shape[:2] + (1,) * (x.type.rank - 2), 1 - p), p)
+
+
 @aten_vjp("native_dropout")
 def native_dropout(b, out, g, x, p, train):
     scale = 0.0 if p == 1 else 1 / (1 - p)

@@ -1,0 +1,60 @@
+"""Gradients of sampling, windows, pairwise distances and cumulative products by the library's own backward operators, which need no second forward."""
+
+from __future__ import annotations
+
+from jit.graph.autodiff.rules import aten_vjp
+from jit.graph.autodiff.vjps_library import like
+from jit.graph.ir import TensorType, same_ints
+
+
+@aten_vjp("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(b, out, g, x, grid, interpolation, padding, align_corners):
+    if x.type.dtype is not grid.type.dtype:
+        return NotImplemented
+    wanted = tuple(v in b.carries for v in (x, grid))
+    # The backward writes row-major gradients, whatever the strides of its arguments.
+    types = tuple(TensorType.contiguous(v.type.shape, v.type.dtype, v.type.device) for v in (x, grid))
+    name = f"grid_sampler_{x.type.rank - 2}d_backward"
+    gx, gg = b.call(name, (g, x, grid, interpolation, padding, align_corners, wanted), tuple(t if k or n else None for n, (t, k) in enumerate(zip(types, wanted))))
+    return gx, gg if wanted[1] else None
+
+
+@aten_vjp("im2col")
+def im2col(b, out, g, x, *window):
+    return (lambda: b.call("col2im", (g, x.type.shape[-2:], *window), like(x)),)
+
+
+@aten_vjp("col2im")
+def col2im(b, out, g, x, size, *window):
+    return (lambda: b.call("im2col", (g, *window), like(x)),)
+
+
+@aten_vjp("cumprod")
+def cumprod(b, out, g, x, dim, dtype=None):
+    if x.type.dtype is not out.type.dtype or not x.type.rank:
+        return NotImplemented
+    return (lambda: b.call("cumprod_backward", (g, x, dim, out), like(x)),)
+
+
+@aten_vjp("cdist")
+def cdist(b, out, g, x1, x2, p=2.0, compute_mode=None):
+    if x1.type.rank != x2.type.rank or not same_ints(x1.type.shape[:-2], x2.type.shape[:-2]) or any(type(s) is int and s == 0 for s in out.type.shape):
+        return NotImplemented
+
+    def side(first, second, turned):
+        grad, distances = (b.contiguous(b.t(v)) if turned else b.contiguous(v) for v in (g, out))
+        return b.call("_cdist_backward", (grad, b.contiguous(first), b.contiguous(second), p, distances), TensorType.contiguous(first.type.shape, first.type.dtype, first.type.device))
+
+    return lambda: side(x1, x2, False), lambda: side(x2, x1, True)
+
+
+@aten_vjp("pdist")
+def pdist(b, out, g, x, p=2.0):
+    return (lambda: b.call("_pdist_backward", (b.contiguous(g), b.contiguous(x), p, out), TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device)),)
+
+
+@aten_vjp("binary_cross_entropy")
+def binary_cross_entropy(b, out, g, x, target, weight=None, reduction=1):
+    if target in b.carries or weight is not None and weight in b.carries:
+        return NotImplemented
+    return (lambda: b.call("binary_cross_entropy_backward", (g, x, target, weight, reduction), like(x)),)
