@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import types
+import warnings
 from typing import Callable
 
 import torch
@@ -18,7 +19,15 @@ from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
 from .runtime import unhooked
 
-MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# What each mode of torch.compile asks for beyond what is always done; None: nothing.
+MODES = {
+    None: None,
+    "default": None,
+    "reduce-overhead": "calls run without Python in any mode, and CUDA graphs are not recorded",
+    "max-autotune": "block sizes come from heuristics and are not searched for, and CUDA graphs are not recorded",
+    "max-autotune-no-cudagraphs": "block sizes come from heuristics and are not searched for",
+}
+_told: set = set()  # modes that the user was told of
 
 
 def _backend(backend) -> Callable:
@@ -42,7 +51,8 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
         fullgraph: raise ``jit.Unsupported`` where the graph would break, instead of running that step in eager.
         dynamic: None makes a size a symbol once it has changed, True makes all sizes of arguments symbols at once, False none.
         backend: None for our kernels, "eager" to run the captured graph op by op, or ``fn(graph, example_inputs) -> callable``.
-        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", as in ``torch.compile``. All compile as the default
+            does; one that asks for more gives a warning, once, that says what it does not get.
         options: values for ``jit.config``, by name, that hold while this function is compiled.
         disable: return ``model`` as it is.
 
@@ -55,6 +65,9 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
             raise TypeError(f"{name}={value!r}: expected {' or '.join(t.__name__ for t in allowed)}")
     if mode not in MODES:
         raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+    if MODES[mode] is not None and mode not in _told:
+        _told.add(mode)
+        warnings.warn(f"jit: mode={mode!r} compiles as the default mode does: {MODES[mode]}", stacklevel=2)
     _check_options(options)
     chosen = _backend(backend)
     if model is None:

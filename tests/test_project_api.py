@@ -1,6 +1,7 @@
 """The public names: what they accept, what they refuse and say, and what importing them costs."""
 
 import inspect
+import warnings
 
 import pytest
 import torch
@@ -186,3 +187,14 @@ assert os.waitpid(pid, 0)[1] == 0
 print("forked")
 """
     assert python(script).stdout.strip() == "forked"
+
+
+def test_a_mode_that_asks_for_more_says_once_what_it_does_not_get():
+    jit.api._told.clear()
+    with pytest.warns(UserWarning, match="max-autotune.*not searched"):
+        compiled = jit.compile(double, mode="max-autotune")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mode in ("max-autotune", "default", None):
+            jit.compile(double, mode=mode)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))

@@ -1,0 +1,34 @@
+"""The Python in README.md and docs/ runs, and what they link to is there."""
+
+import pathlib
+import re
+
+import pytest
+import torch
+
+import jit
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [pytest.param(block, id=f"{page.stem}-{k}") for page in PAGES for k, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_examples_run(block, tmp_path, capsys):
+    file = tmp_path / "example.py"
+    file.write_text(block)
+    f = jit.compile(lambda x, y: torch.tanh(x) * y)
+    namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8), "model": torch.nn.Linear(4, 4), "__name__": "example"}
+    exec(compile(block, str(file), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_api_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    for name in set(jit.__all__) - {"CompileError", "Explanation", "JitError", "Unsupported", "mark_dynamic"}:
+        assert f"jit.{name}" in text, name
