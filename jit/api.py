@@ -153,6 +153,7 @@ class Explanation:
         break_reasons: the records, in order.
         guards: the facts that the compiled code relies on, in words.
         kernels: source text of each generated kernel.
+        launch_count: how many kernels one run of all graphs launches, with their backward; library calls are not among them.
         graphs: the graphs as runnable Python.
     """
 
@@ -163,6 +164,7 @@ class Explanation:
     guards: list[str]
     kernels: list[str]
     graphs: list[str]
+    launch_count: int = 0
 
     def __str__(self):
         lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, {len(self.kernels)} kernels, "
@@ -223,6 +225,7 @@ def explain(model, **options):
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans for _, text in plan.kernels]
         return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")]) for g in graphs),
-                           breaks, [t for c in captured for t in c.guards.program()[2]], kernels, [g.python() for g in graphs])
+                           breaks, [t for c in captured for t in c.guards.program()[2]], kernels, [g.python() for g in graphs],
+                           sum(getattr(plan, "launches", 0) for plan in plans))
 
     return run

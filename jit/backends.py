@@ -24,6 +24,7 @@ class Plan:
         int_symbols: names of the size symbols that are passed as integers.
         kernels: (name, source text) of each kernel.
         backward: the graph of the gradients, where there is one.
+        launches: how many generated kernels one call launches, with those of the backward.
     """
 
     native: Callable
@@ -31,6 +32,7 @@ class Plan:
     kernels: list = dataclasses.field(default_factory=list)
     graph: object = None
     backward: object = None
+    launches: int = 0
 
     def bind(self, tensors: dict) -> Plan:
         """The plan with some inputs given for good."""
@@ -79,7 +81,7 @@ def compile_native(graph, examples, gradient=None) -> Plan:
     with logs.timed("passes"):
         graph = optimize(separate_bias(graph))
     compiled = _schedule(graph, unaligned)
-    return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph)
+    return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
 
 
 def without_autocast(fn) -> Callable:
@@ -137,7 +139,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         call = _with_library_views(call, graph, others, forward.int_symbols)
     if not torch.is_grad_enabled():  # the program switches it on by itself
         call = torch.enable_grad()(call)
-    return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels], graph, halves.backward)
+    return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels], graph, halves.backward, len(forward.launches) + len(backward.launches))
 
 
 def _views(plan, n_outputs: int, differentiable) -> tuple:

@@ -1,0 +1,172 @@
+"""What training is done with, around and inside compiled functions: DistributedDataParallel, gradient scalers, checkpointing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import jit
+
+PROCESS = """
+import os, sys, torch, jit
+import torch.distributed as dist
+from torch import nn
+rank = int(sys.argv[1])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+def step(net, optimizer, x):
+    optimizer.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+def run(wrap, step):
+    net = wrap(model())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = [step(net, optimizer, torch.full((3, 4), rank + i / 3)) for i in range(3)]
+    return [*losses, *(p.detach() for p in net.parameters()), *(p.grad for p in net.parameters())]
+DDP = nn.parallel.DistributedDataParallel
+want = run(DDP, step)
+for wrap, fn in ((lambda m: DDP(jit.compile(m)), step), (lambda m: jit.compile(DDP(m)), step), (DDP, jit.compile(step)), (lambda m: DDP(jit.compile(m)), jit.compile(step))):
+    for g, w in zip(run(wrap, fn), want):
+        torch.testing.assert_close(g, w)
+alone = run(lambda m: m, step)
+assert not torch.equal(alone[-1], want[-1])
+for g, w in zip(run(lambda m: m, jit.compile(step)), alone):
+    torch.testing.assert_close(g, w)
+dist.destroy_process_group()
+print("agreed")
+"""
+
+
+def test_distributed_data_parallel(python, tmp_path):
+    """Gradients are averaged over two processes, whatever of the module, its wrapper and the step is compiled."""
+    import concurrent.futures
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(python, PROCESS, str(rank), str(tmp_path / "store"), timeout=100) for rank in range(2)]
+        assert all("agreed" in r.result().stdout for r in runs)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+X = torch.linspace(-1, 1, 20).reshape(5, 4)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradient_scaler(inside, fused):
+    """A step that is skipped because of an infinite gradient is skipped, and the scale falls."""
+
+    def step(net, optimizer, scaler, x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    def run(compiled):
+        net = model()
+        fn = jit.compile(step, backend="eager") if compiled and inside else step
+        forward = jit.compile(net, backend="eager") if compiled and not inside else net
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 8, growth_interval=2)
+        seen = []
+        for k in range(5):
+            x = X * float("inf") if k == 2 else X + k
+            seen += [fn(forward, optimizer, scaler, x), torch.tensor(scaler.get_scale())]
+        return seen + [p.detach() for p in net.parameters()]
+
+    for got, want in zip(run(True), run(False)):
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+class Counted(torch.autograd.Function):
+    """Counts how often its forward is run by Python."""
+
+    runs = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        Counted.runs += 1
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@pytest.mark.parametrize("place", ["outside", "inside"])
+def test_checkpointed_layers_have_eager_gradients(place):
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4)) for _ in range(3))
+
+    def program(x):
+        for layer in layers:
+            x = x + checkpoint(layer, x, use_reentrant=False)
+        loss = x.square().sum()
+        if place == "inside":
+            loss.backward()
+        return loss
+
+    def run(fn):
+        layers.zero_grad()
+        x = X.clone().requires_grad_()
+        loss = fn(x)
+        if place == "outside":
+            loss.backward()
+        return [loss.detach(), x.grad, *(p.grad for p in layers.parameters())]
+
+    compiled = jit.compile(program, fullgraph=True)
+    for _ in range(2):
+        for got, want in zip(run(compiled), run(program)):
+            torch.testing.assert_close(got, want)
+
+
+def test_a_checkpoint_that_cannot_be_captured_runs_again_in_the_backward():
+    """With a reentrant checkpoint, eager's, the region is run twice: once for its results and once for the backward."""
+
+    def program(x):
+        return checkpoint(lambda x: Counted.apply(x.sin()).exp(), x, use_reentrant=True).sum()
+
+    def run(fn):
+        Counted.runs = 0
+        x = X.clone().requires_grad_()
+        fn(x).backward()
+        return x.grad, Counted.runs
+
+    (got, runs), (want, expected) = run(jit.compile(program, backend="eager")), run(program)
+    torch.testing.assert_close(got, want)
+    assert runs == expected == 2
+
+
+def saved_bytes(fn, *args) -> int:
+    """What autograd keeps between the forward and the backward, without the arguments and parameters."""
+    kept: dict = {}
+
+    def pack(t):
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        fn(*args)
+    return sum(kept.values())
+
+
+def test_no_more_is_saved_than_in_eager():
+    def program(x, w):
+        for _ in range(6):
+            x = F.gelu(x.sin() * w + 1).exp().tanh()
+        return x.sum()
+
+    x, w = torch.randn(256, 64, requires_grad=True), torch.randn(64, requires_grad=True)
+    assert saved_bytes(jit.compile(program), x, w) * 4 < saved_bytes(program, x, w)
