@@ -39,3 +39,10 @@ def test_matmul_softmax(example):
 def test_transformer(example, model):
     out = example("transformer", "--model", model, "--length", "16", "--compilers", "eager,jit", "--seconds", "0.1").stdout
     assert re.search(r"^jit .* ok$", out, re.MULTILINE)
+
+
+def test_training_step(example):
+    out = example("training_step", "--steps", "12", "--compilers", "eager,jit").stdout
+    assert "one curve" in out
+    kernels, library = ([int(n) for n in re.search(rf"^ *{row} +(\d+) +(\d+)$", out, re.MULTILINE).groups()] for row in ("kernels", "library"))
+    assert kernels[0] == 0 < kernels[1] and sum(kernels[1:] + library[1:]) < library[0]
