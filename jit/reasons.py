@@ -84,6 +84,7 @@ KINDS = {
     "iterator-position": Reason("An iterator is further on at each call.", "pass the element, and call next() outside the compiled function"),
     "iterator-escapes": Reason("A generator or iterator is in the midst of its work where the captured region ends.", "use it up before the break, or make a list of it"),
     "rebuild": Reason("An object cannot be made again after the captured region.", "return or store plain containers and objects"),
+    "finalizer": Reason("A variable lets go of an object whose class has a `__del__`.", "let it go after the call, or close the object instead"),
     "opcode": Reason("An instruction or statement of Python that is not supported.", "move the statement to a function outside the compiled one"),
     # whole functions
     "raises": Reason("The program raises an exception; eager code raises it, with its traceback.", "nothing needs to be done if the exception is wanted"),

@@ -509,6 +509,17 @@ def _(x):
     return iter(x.split, None)  # here
 
 
+class Finalized:
+    def __del__(self):
+        pass
+
+
+@breaks("finalizer", ones, Finalized, whole=True)
+def _(x, held):
+    held = None  # here
+    return x + 1
+
+
 @breaks("rebuild", ones, Derived, whole=True)
 def _(x, d):
     return super(Derived, d)  # here

@@ -336,6 +336,78 @@ def test_a_torch_without_the_names_that_are_used(monkeypatch):
     assert torch.equal(compiled(f)(ONES), ONES * 4)
 
 
+def test_variables_that_let_go_of_objects_with_finalizers():
+    log = []
+
+    class Noisy:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            log.append(self.name)
+
+    def f(x, held):
+        held = Noisy(held.name + " made")
+        y = x * 2
+        del held
+        log.append("after")
+        return y
+
+    def in_a_generator(x, held):
+        yield x
+        held = None
+        log.append("let go")
+        yield x + 1
+
+    orders = []
+    for fn, generator in ((f, in_a_generator), (compiled(f), compiled(in_a_generator))) * 2:
+        log.clear()
+        same(fn(ONES, Noisy("given")), ONES * 2)
+        assert sorted(log) == ["after", "given", "given made"]
+        log.clear()
+        held = Noisy("held")
+        it = generator(ONES, held)
+        del held
+        for _ in it:
+            pass
+        orders.append(list(log))
+    assert orders == [["held", "let go"]] * 4
+
+
+def test_groups_of_exceptions():
+    def f(x):
+        log = []
+        try:
+            raise ExceptionGroup("g", [ValueError("v"), TypeError("t"), KeyError("k")])
+        except* ValueError as e:
+            log.append(e.exceptions)
+            x = x * 2
+        except* (TypeError, KeyError) as e:
+            log.append(e.message)
+            x = x * 3
+        try:
+            try:
+                raise ExceptionGroup("outer", [ValueError("v"), ExceptionGroup("inner", [OSError("o"), ValueError("w")])])
+            except* ValueError:
+                x = x + 1
+        except ExceptionGroup as rest:
+            log.append(repr(rest))
+        try:
+            raise ValueError("plain")
+        except* ValueError as e:
+            log.append(repr(e))
+        for wrong in (lambda: ExceptionGroup("x", []), lambda: ExceptionGroup("x", [1]), lambda: ExceptionGroup(1, [KeyError()])):
+            try:
+                wrong()
+            except (ValueError, TypeError) as e:
+                log.append(str(e))
+        return x, [repr(v) for v in log], type(BaseExceptionGroup("b", [KeyError()])).__name__
+
+    c = compiled(f)
+    for _ in range(2):
+        same(f(ONES), c(ONES))
+
+
 def test_markers():
     seen = []
 

@@ -232,6 +232,8 @@ class Calls:
         if self.class_lookup(cls, "__del__")[0]:
             raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}, whose finalizer has to run", kind="instantiate",
                               hint="make the object outside the compiled function")
+        if issubclass(cls, BaseExceptionGroup) and not makes_group(cls, args):
+            raise Unsupported(f"a new {cls.__qualname__} of these arguments", kind="instantiate", hint="make the object outside the compiled function")
         if issubclass(cls, BaseException):
             value = ObjectValue(cls)
             value.init_args = tuple(args)
@@ -252,6 +254,14 @@ class Calls:
             return ObjectValue(cls)
         raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",
                           hint="make the object outside the compiled function")
+
+
+def makes_group(cls, args) -> bool:
+    """Whether ``cls(*args)``, of an exception group, raises nothing and gives an object of just that class."""
+    if cls is not ExceptionGroup or len(args) != 2 or not isinstance(args[0], Constant) or not isinstance(args[0].value, str):
+        return False
+    parts = args[1]._elements if isinstance(args[1], (ListValue, TupleValue)) else None
+    return bool(parts) and all(isinstance(v, ObjectValue) and issubclass(v.cls, Exception) for v in parts)
 
 
 def accepts(fn, args, kwargs) -> bool:

@@ -137,6 +137,7 @@ class Capture:
                 raise
             return self.eager(error)
         finally:
+            error = chain = None  # the error's traceback leads here
             s.close()
             if self.frame is not None:
                 self.frame.stack.clear()
@@ -302,6 +303,7 @@ class Capture:
             innermost = chain[-1]
             s.rollback(innermost.mark)
             innermost.frame.stack = list(innermost.stack)
+            code = None
             try:
                 e = self.emitter()
                 e.replay(self.effects())
@@ -317,6 +319,9 @@ class Capture:
                 breaks.log(f"not resumed inside {innermost.frame.fn.qualname}: {problem.why}")
                 chain = chain[:-1]
                 chain[-1].stack = chain[-1].frame.kept
+            finally:
+                if code is not None:
+                    code.frames.clear()  # they refer to it, and so to the program's objects
 
 
 def capture(fn, values, settings, dynamic=None, bound=None, assuming=True) -> Captured:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import builtins
 import sys
+import types
 
 from ...errors import Unsupported
 from .. import source as src
 from ..executor import NULL, op
-from ..values.base import Raised
+from ..values.base import Raised, lookup
 from ..values.constant import Constant
 from ..values.containers import DictValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, SuperValue
+from ..values.objects import ObjectValue
 
 
 def unbound(f, name, free=False):
@@ -45,6 +47,7 @@ def store_fast(f, i):
         f.locals.pop(i.arg, None)
         f.cells.pop(i.arg, None)
     else:
+        let_go(f.locals.get(i.arg))
         f.cells.pop(i.arg, None)
         f.locals[i.arg] = value
 
@@ -53,7 +56,15 @@ def store_fast(f, i):
 def delete_fast(f, i):
     if i.arg not in f.locals:
         raise unbound(f, i.arg)
+    let_go(f.locals[i.arg])
     del f.locals[i.arg]
+
+
+def let_go(value):
+    """A variable lets go of a real object. That may be the end of it: a finalizer of the program's then runs here and not at the end of the region."""
+    if isinstance(value, ObjectValue) and value.obj is not None and value.source is not None and not value.source.watched:
+        if isinstance(lookup(type(value.obj), "__del__")[1], types.FunctionType):
+            raise Unsupported(f"{value.describe()}, which has a finalizer, is let go of", kind="finalizer")
 
 
 @op("MAKE_CELL")
