@@ -506,3 +506,13 @@ def test_groups_of_parameters_and_tensor_rates():
         return [[fn(net, optimizer, X, Y) for _ in range(4)], [p.detach() for p in net.parameters()]]
 
     same(run(jit.compile(train)), run(train))
+
+
+def test_what_foreach_functions_return():
+    def f(x):
+        made = torch._foreach_add([x, x + 1], 1)
+        return made, torch._foreach_neg(list(made)), torch._foreach_mul_([x * 2], 3), torch._foreach_norm(made)
+
+    x = torch.randn(3)
+    for a, b in zip(f(x), jit.compile(f, fullgraph=True)(x)):
+        assert type(a) is type(b) and (a is None or len(a) == len(b) and all(torch.allclose(p, q) for p, q in zip(a, b)))
