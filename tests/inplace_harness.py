@@ -18,6 +18,14 @@ def tensors(value, found=None):
     return found
 
 
+def history(t):
+    """(requires_grad, is_leaf, whether there is no grad_fn); a view whose history cannot be told says so."""
+    try:
+        return t.requires_grad, t.is_leaf, t.grad_fn is None
+    except RuntimeError as error:
+        return str(error)[:40]
+
+
 def shape_of(value):
     if isinstance(value, (list, tuple)):
         return [shape_of(v) for v in value]
@@ -46,7 +54,7 @@ def observe(fn, make, seed=0):
     record["memory"] = [next(k for k, s in enumerate(seen) if s.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()) if t.numel() else None for t in seen]
     shared = [record["memory"].count(m) > 1 for m in record["memory"]]
     record["layout"] = [(t.dtype, tuple(t.shape), t.stride(), t.storage_offset() if s else None) for t, s in zip(seen, shared)]
-    record["history"] = [(t.requires_grad, t.is_leaf, t.grad_fn is None) for t in seen]
+    record["history"] = [history(t) for t in seen]
     record["bumped"] = [t._version > v for t, v in zip(before, versions)]
     record["values"] = [t.detach().clone() for t in seen]
     # Which of the tensors share a version counter.
@@ -58,7 +66,7 @@ def observe(fn, make, seed=0):
         torch._C._autograd._unsafe_set_version_counter((t,), (t._version - 1,))
     record["counters"] = links
     record["old gradients"] = [None if t.grad is None else t.grad.clone() for t in leaves]
-    total = [(t.double() if not t.is_complex() else t.abs().double()).mul(1 + k / 7).sum() for k, t in enumerate(seen) if t.requires_grad and t.grad_fn is not None]
+    total = [(t.double() if not t.is_complex() else t.abs().double()).mul(1 + k / 7).sum() for k, t in enumerate(seen) if history(t)[::2] == (True, False)]
     record["gradients"] = []
     if total:
         try:

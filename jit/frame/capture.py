@@ -231,7 +231,8 @@ class Capture:
         recorded = results.recorded_writes(s.tracer)
         if recorded and s.assumption is not None:
             raise assumptions.Reconsider()
-        e.write_back(recorded, [m for r in s.tracer.regions for m in r.written])
+        unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
+        e.write_back(recorded, [m for r in s.tracer.regions for m in r.written], unnoted)
         wanted, e.derived = results.derive(s.tracer, [t.handle(s) for t in e.outputs])
         e.outputs += [s.tensor_of(h) for h in wanted[len(e.outputs):]]
         gradient = s.tracer.gradient(wanted)

@@ -47,9 +47,16 @@ def select(source: torch.Tensor, index: tuple, recorded: bool, view: tuple | Non
         return part.as_strided(sizes, strides, part.storage_offset() + offset)
 
 
-def shown(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int) -> torch.Tensor:
-    """A view of the memory of ``member``; the offset counts from its first element."""
-    return member.as_strided(sizes, strides, member.storage_offset() + offset)
+def shown(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, recorded: bool) -> torch.Tensor:
+    """A view of the memory of ``member``; the offset counts from its first element. ``recorded``: in which grad mode."""
+    with torch.set_grad_enabled(recorded and torch.is_grad_enabled()):
+        return member.as_strided(sizes, strides, member.storage_offset() + offset)
+
+
+def put_back_version(tensor: torch.Tensor):
+    """Take back what the graph has added to a version counter."""
+    if not tensor.is_inference():
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (tensor._version - 1,))
 
 
 class CyclicValue(Unsupported):
@@ -94,6 +101,7 @@ class Emitter:
         self.required: str | None = None
         self.after_graph: list[tuple] = []
         self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
+        self.written: list[tuple] = []
         self.derived: list = []  # how some of the outputs are made from others; see graph/results.py
         self.doubt = None
 
@@ -521,18 +529,21 @@ class Emitter:
             self.call_const(fn, args)
             self.cmd("pop")
 
-    def write_back(self, changed, written):
+    def write_back(self, changed, written, unnoted):
         """Do, before anything else, what the graph leaves undone on changed inputs: write what those with a history hold now, ``changed`` being (index of
-        the input, handle on its value) for each, and advance the version counters of ``written``, which were changed through shared memory."""
+        the input, handle on its value) for each, advance the version counters of ``written``, which were changed through shared memory, and put back those
+        of ``unnoted``, which were changed by way of ``data``."""
         body, self.commands = self.commands, []
+        for handle in unnoted:
+            self.call_const(put_back_version, [self.session.tensors[id(handle)]])
+            self.cmd("pop")
         for handle in written:
             self.call_const(torch.autograd.graph.increment_version, [self.session.tensors[id(handle)]])
             self.cmd("pop")
         for index, handle in changed:
             self.call_const(write_recorded, [self.session.inputs[index], self.session.tensor_of(handle)])
             self.cmd("pop")
-        self.after_graph = self.commands + self.after_graph
-        self.commands = body
+        self.written, self.commands = self.commands, body
 
     def derivations(self) -> list:
         """The commands that make ``derived``."""
@@ -545,6 +556,10 @@ class Emitter:
 
     def derive(self, recipe):
         """Push a result that is made from others."""
+        if type(recipe) is Detached and recipe.how == "data":
+            self.cmd("load_fast", f".out{recipe.position}")
+            self.load_attr("data")
+            return
         self.push_null()
         if type(recipe) is Detached:
             self.load_const(torch.Tensor.detach)
@@ -553,10 +568,13 @@ class Emitter:
             return
         if type(recipe) is Shown:
             self.load_const(shown)
-            self.load(self.session.tensors[id(recipe.member)])
-            for part in (recipe.sizes, recipe.strides, recipe.offset):
+            if recipe.member is None:
+                self.cmd("load_fast", f".out{recipe.position}")
+            else:
+                self.load(self.session.tensors[id(recipe.member)])
+            for part in (recipe.sizes, recipe.strides, recipe.offset, recipe.recorded):
                 self.load_const(part)
-            self.cmd("call", 4, ())
+            self.cmd("call", 5, ())
             return
         self.load_const(select)
         self.cmd("load_fast", f".out{recipe.source}")
@@ -617,9 +635,9 @@ class Emitter:
                 for i in self.spent:
                     self.call_with(lambda: self.cmd("load_fast", f".out{i}"), spent)
                     self.cmd("store_fast", f".out{i}")
-                self.after_graph = self.derivations() + self.after_graph
             else:
                 self.cmd("pop")
+            self.after_graph = self.written + self.derivations() + self.after_graph
         labels: dict = {}
 
         def write(commands):

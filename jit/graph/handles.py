@@ -30,11 +30,12 @@ def next_version() -> int:
 class Base:
     """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input node or None."""
 
-    __slots__ = ("node", "type", "version", "input", "example", "mutated", "grad", "carries", "extent", "region", "frozen", "shadows")
+    __slots__ = ("node", "type", "version", "input", "example", "mutated", "noted", "grad", "carries", "extent", "region", "frozen", "shadows")
 
     def __init__(self, node: Node, input: Node | None = None, example=None, carries: bool = False):
         self.node, self.type, self.version = node, node.type, next_version()
         self.input, self.example, self.mutated = input, example, False
+        self.noted = False  # a write has advanced the input's version counter: not one by way of ``data``
         self.grad = False  # a value that carries a gradient was written to it
         self.carries = carries  # a gradient of its value leads somewhere
         self.extent = self.region = None  # of an input: its addresses; what it is the flat memory of (see memory.py)

@@ -38,20 +38,23 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class Detached:
-    """Result ``position`` is ``detach()`` of what the graph gives there."""
+    """Result ``position`` is ``detach()``, or ``data``, of what the graph gives there."""
 
     position: int
+    how: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others; the offset counts from the member's first element."""
+    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others, or, where that is None, of what the graph gives there;
+    the offset counts from that one's first element. ``recorded``: whether grad mode was on."""
 
     position: int
-    member: TensorHandle
+    member: TensorHandle | None
     sizes: tuple
     strides: tuple
     offset: int
+    recorded: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +83,16 @@ def derive(tracer, outputs):
             found[i] = next(p for p in tracer.inputs if p.base is h.base)  # something in its place
             derived.append(_shown_member(i, h))
         elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in held):
-            chain = tuple([step for step in h.chain if step.attrs.get("asked") != "detach"])
+            chain = tuple([step for step in h.chain if not step.attrs.get("asked")])
             inputs = [p for p in tracer.inputs if p.base is h.base and not p.chain] if not chain else ()
             found[i] = inputs[0] if inputs else _attached(tracer, h, chain)
-            derived.append(Detached(i))
+            derived.append(Detached(i, "data" if any(step.attrs.get("asked") == "data" for step in h.chain) else "detach"))
+        elif h.base.carries and any(step.op == "detach" and not step.attrs for step in h.chain):
+            whole = next((p for p in (*tracer.inputs, *outputs) if p.base is h.base and not p.chain), None)
+            place = _place(h)
+            if whole is not None and place is not None:
+                found[i] = whole
+                derived.append(Shown(i, None, *place, False))
     at = 0
     while at < len(found):
         h = found[at]
@@ -95,10 +104,17 @@ def derive(tracer, outputs):
 
 def _shown_member(position: int, h: TensorHandle) -> Shown:
     member = h.base.region.owner(h)
-    start, first = offset_in_base(h), offset_in_base(member)
-    if start is None or any(type(v) is not int for v in (start, *h.type.shape, *h.type.strides)):
+    place = _place(h)
+    if place is None:
         raise Unsupported("a view of memory that inputs share, as another dtype or of symbolic size, is a result", "clone() it", kind="aliased-mutation")
-    return Shown(position, member, h.type.shape, h.type.strides, start - first)
+    sizes, strides, offset = place
+    return Shown(position, member, sizes, strides, offset - offset_in_base(member), True)
+
+
+def _place(h: TensorHandle):
+    """(sizes, strides, offset) of a view in its memory, where they are plain numbers, else None."""
+    offset = offset_in_base(h)
+    return (h.type.shape, h.type.strides, offset) if all(type(v) is int for v in (offset, *h.type.shape, *h.type.strides)) else None
 
 
 def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
@@ -106,10 +122,9 @@ def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
     selection = h.base.frozen
     view = None
     if h.chain:
-        offset = offset_in_base(h)
-        if offset is None or not same_ints(selection.strides, h.base.type.strides) or any(type(v) is Dim for v in (*h.type.shape, *h.type.strides)) or _is_detached(h):
+        view = _place(h)
+        if view is None or not same_ints(selection.strides, h.base.type.strides) or _is_detached(h):
             raise Unsupported("a view of what a 0-dim tensor selects is a result", "clone() it, or select with an int", kind="tensor-select")
-        view = (h.type.shape, h.type.strides, offset)
 
     def add(handle):
         for k, known in enumerate(found):
@@ -135,7 +150,7 @@ def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
 
 
 def _is_detached(handle: TensorHandle) -> bool:
-    return any(step.attrs.get("asked") == "detach" for step in handle.chain)
+    return any(step.attrs.get("asked") for step in handle.chain)
 
 
 def _attached(tracer, handle, chain) -> TensorHandle:

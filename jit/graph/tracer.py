@@ -513,8 +513,10 @@ class Tracer:
         if base.input is not None and not base.mutated:
             memory.check_apart(base, (h.base for h in self.inputs))
             self.set(base, "mutated", True)
-        if base.region is not None:
-            self._note_writer(base.region, target, grad)
+        if base.input is not None and not any(step.attrs.get("asked") == "data" for step in target.chain):
+            self.set(base, "noted", True)
+            if base.region is not None:
+                self._note_writer(base.region, target, grad)
         if grad:
             self.set(base, "grad", True)
             self.set(base, "carries", True)
