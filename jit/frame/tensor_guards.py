@@ -25,6 +25,10 @@ def check_supported(tensor: torch.Tensor):
         raise Unsupported(f"a tensor of layout {tensor.layout}" if not tensor.is_quantized else "a quantized tensor", kind="tensor-layout")
     if tensor.is_conj() or tensor.is_neg():
         raise Unsupported("a tensor with its conjugate or negative bit set", kind="lazy-conjugate", hint="call resolve_conj() first")
+    try:
+        tensor.is_leaf  # noqa: B018
+    except RuntimeError as error:  # of a view that was made under no_grad() and written to since, say
+        raise Unsupported(f"a view whose history PyTorch does not tell: {str(error).partition('.')[0]}", kind="gradient") from None
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise Unsupported("a tensor inside a torch.func transform", kind="functorch")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:

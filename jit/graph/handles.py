@@ -154,12 +154,12 @@ class TensorHandle:
 
 
 class ViewStep:
-    """A view prim with its attributes and result type, to be applied to any version of the base."""
+    """A view prim with its attributes and result type, to be applied to any version of the base. ``several``: the operation gave more views than this one."""
 
-    __slots__ = ("op", "attrs", "type")
+    __slots__ = ("op", "attrs", "type", "several")
 
     def __init__(self, node: Node):
-        self.op, self.attrs, self.type = node.op, node.attrs, node.type
+        self.op, self.attrs, self.type, self.several = node.op, node.attrs, node.type, False
 
 
 def view_path(node: Node, source: Node) -> tuple | None:

@@ -82,6 +82,8 @@ def derive(tracer, outputs):
         if h.base.region is not None:
             found[i] = next(p for p in tracer.inputs if p.base is h.base)  # something in its place
             derived.append(_shown_member(i, h))
+            if any(step.attrs.get("asked") == "data" for step in h.chain):
+                derived.append(Detached(i, "data"))
         elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in held):
             chain = tuple([step for step in h.chain if not step.attrs.get("asked")])
             inputs = [p for p in tracer.inputs if p.base is h.base and not p.chain] if not chain else ()

@@ -438,7 +438,11 @@ class Tracer:
         if isinstance(result, NamedResult):
             return NamedResult(result.cls, result.fields, [wrapped(r, i) for i, r in enumerate(result)])
         if isinstance(result, (tuple, list)):
-            return type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
+            made = type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
+            for h in made if alias else ():
+                if isinstance(h, TensorHandle) and h.chain:
+                    h.chain[-1].several = True
+            return made
         return result
 
     def _wrap_node(self, node: Node, handles, alias: bool, grad: Recording | None, start: int) -> TensorHandle:
@@ -488,6 +492,8 @@ class Tracer:
         if self.grad_enabled and target.requires_grad:
             self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
+        if grad and any(step.several for step in target.chain):
+            raise NeedsEager("one of several views that an operation gave is changed in place where gradients are recorded", "clone() it first", kind="gradient")
         if grad and any(step.op == "detach" for step in target.chain):
             raise NeedsEager("a detached tensor is written with values that carry a gradient", "clone() it first", kind="gradient")
         if not self.grad_enabled and any(h.requires_grad for h in handles):
