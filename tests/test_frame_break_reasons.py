@@ -317,7 +317,7 @@ def _(x):
 
 @breaks("warning", call=lambda fn, x: warned(fn, x))
 def _(x):
-    warnings.warn("text")  # here
+    warnings.warn(UserWarning("text"))  # here
     return x + 1
 
 

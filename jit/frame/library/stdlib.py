@@ -31,7 +31,7 @@ from ..values.base import Raised, lookup
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, ListValue, TupleValue
 from ..values.floats import FUNCTIONS, FloatValue, compute
-from ..values.functions import FunctionValue, MethodValue
+from ..values.functions import ClassValue, FunctionValue, MethodValue
 from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator
 from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
@@ -491,10 +491,36 @@ def copy_copy(s, args, kwargs):
 add_forbidden("warnings are process-wide state", "", warnings.warn_explicit)
 
 
-@on_call(warnings.warn)
+def give_warning(message, category, file, line, namespace):
+    """What ``warnings.warn`` does, for a call at this place of the program: a line of a module with these globals."""
+    registry = namespace.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, file, line, namespace.get("__name__", "<string>"), registry)
+
+
 @on_function(warnings.catch_warnings.__init__)
+def refuse_warning(s, *args):
+    raise Unsupported("warnings have effects outside the program", kind="warning", hint="warn outside the compiled function")
+
+
+@on_call(warnings.warn)
 def warn(s, args, kwargs):
-    raise Unsupported("warnings.warn() has effects outside the program", kind="warning", hint="warn outside the compiled function")
+    """A warning with a plain text, given after the graph has run, as if at its place in a frame of the program."""
+    given = dict(zip(("message", "category", "stacklevel"), args)) | kwargs
+    message, category = given.pop("message", None), given.pop("category", Constant(None))
+    level = given.pop("stacklevel", Constant(1))
+    if given or len(args) > 3 or not isinstance(message, Constant) or type(message.value) is not str or not isinstance(level, Constant) or type(level.value) is not int:
+        refuse_warning(s)
+    if isinstance(category, Constant) and category.value is None:
+        category = s.wrap_raw(UserWarning)
+    if not isinstance(category, ClassValue) or not issubclass(category.pin(s), Warning):
+        refuse_warning(s)
+    at = len(s.frames) - max(level.const(s), 1)
+    # Frames below one that a call instruction does not enter would be counted wrongly.
+    if at < 0 or not all(f.spliceable for f in s.frames[at + 1:]) or any(action == "error" for action, *_ in warnings.filters):
+        refuse_warning(s)
+    file, line, _ = s.frames[at].where()
+    s.effect(give_warning, [message, category, Constant(file), Constant(line), Constant(s.frames[at].globals)])
+    return Constant(None)
 
 
 def write_record(logger, level, file, line, function, message, args):
@@ -511,7 +537,7 @@ def log_call(level):
         if kwargs or len(rest) < (2 if level is None else 1) or not all(v.is_const() for v in rest) or not s.frames:
             raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
         at, message, *values = rest if level is None else [Constant(level), *rest]
-        file, line, _ = s.location()
+        file, line, *_ = s.location()
         s.effect(write_record, [logger, at, Constant(file), Constant(line), Constant(s.frames[-1].fn.code.co_name), message, TupleValue(values)])
         return Constant(None)
 
