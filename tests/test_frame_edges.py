@@ -5,8 +5,10 @@ import collections
 import collections.abc
 import copy
 import functools
+import gc
 import itertools
 import json
+import types
 
 import pytest
 import torch
@@ -315,6 +317,55 @@ def errors_of_tensors_that_are_known(x):
     return said(lambda: zero_dim.unbind(0)), said(lambda: x @ torch.tensor(2)), said(lambda: torch.ones(2).sum()[:1])
 
 
+class Cooperative:
+    def __init__(self, n, **kw):
+        super().__init__(**kw)
+        self.n = n
+
+
+@cases(VECTOR)
+def arguments_that_object_refuses(x):
+    return said(lambda: Cooperative(1, m=2)), said(lambda: Cooperative(1).n), said(lambda: object.__init__(Cooperative(1), 2)), x
+
+
+@cases([1, 2, 3], {"a": 1}, fullgraph=False)
+def iterators_that_work_when_they_are_asked(v, d):
+    log = []
+
+    def noted(a, b):
+        log.append((a, b))
+        return a + b
+
+    def numbers():
+        for n in (3, 1, 2):
+            log.append(n)
+            yield n
+
+    running = itertools.accumulate(v, noted)
+    log.append("before")
+    first = next(running)
+    pairs = [(log.append(a), b) for a, b in itertools.pairwise(numbers())]
+    kept = [(log.append("kept"), n) for n in itertools.compress(numbers(), [0, 1, 1])]
+    waiting = itertools.accumulate([1], "no function"), itertools.pairwise([]), itertools.accumulate([2, 3], initial=1)
+    return (first, list(running), pairs, kept, list(waiting[0]), list(waiting[1]), list(waiting[2]), log, said(lambda: itertools.accumulate(5)), said(lambda: waiting[1].send(1)),
+            said(lambda: abs(itertools.tee(v)[0])), list(itertools.tee(numbers())[1]), itertools.pairwise(v), itertools.accumulate([4, 5]))
+
+
+@cases([1, 2], {}, collections.defaultdict(int), fullgraph=False)
+def more_texts_of_errors(v, d, e):
+    def unpack(value):
+        a, *b = value
+        return b
+
+    def put(index, value):
+        v[index] = value
+
+    return [said(call) for call in (
+        lambda: unpack(None), lambda: put(slice(None, None, 2), None), lambda: put(slice(0, 1), 5), lambda: e.popitem(), lambda: d.popitem(), lambda: collections.OrderedDict().popitem(),
+        lambda: d.pop([], 3), lambda: {"a": 1}.pop([], 3), lambda: max(), lambda: d.items <= d.items(), lambda: d.items() <= 3, lambda: torch.maximum(True, torch.ones(2)),
+        lambda: repr(types.SimpleNamespace()), lambda: repr(types.SimpleNamespace(a=1)), lambda: v[torch.tensor(1)], lambda: v[torch.ones(2)])]
+
+
 class Slotted:
     __slots__ = ("a", "b", "__private")
 
@@ -515,7 +566,12 @@ def test_a_generator_is_closed_when_its_frame_raises():
             pass
         log.append("after")
 
-    sequence(lambda: f, [([],), ([],)])
+    gc.collect()
+    gc.disable()
+    try:
+        sequence(lambda: f, [([],), ([],)])
+    finally:
+        gc.enable()
 
 
 def test_slices_without_an_end_that_get_one():
@@ -523,3 +579,21 @@ def test_slices_without_an_end_that_get_one():
         return v[k:k], v[:k], v[::k]
 
     sequence(lambda: f, [([1, 2, 3], None), ([1, 2, 3], 1), ([1, 2, 3], 2)], fullgraph=True)
+
+
+def test_sizes_that_are_one_only_now():
+    def f(x, n):
+        return x[:n].squeeze(0), torch.ones(n).squeeze(), x[:n].squeeze()
+
+    jit.reset()
+    compiled = jit.compile(f, backend="eager", dynamic=True)
+    for n in (3, 1, 2, 1):
+        for a, b in zip(f(MATRIX.view(3, 2), n), compiled(MATRIX.view(3, 2), n)):
+            assert a.shape == b.shape and torch.equal(a, b)
+
+
+def test_an_error_that_names_sizes_is_for_these_sizes():
+    def f(x, y):
+        return said(lambda: x.sum() * x.masked_fill(y > torch.tensor(1), 0))
+
+    sequence(lambda: f, [(torch.ones(3), torch.ones(3)), (torch.ones(4), torch.ones(3)), (torch.ones(3), torch.ones(3)), (torch.ones(5), torch.ones(3))])

@@ -117,7 +117,7 @@ class Capture:
 
     def run(self) -> Captured:
         """Raises Unsupported when ``fullgraph`` is asked for and something cannot be captured."""
-        s, settings = self.session, self.settings
+        s, settings, chain = self.session, self.settings, ()
         s.guards.add(src.Const(None, "torch"), "global_state", None)
         try:
             refuse_modes()
@@ -127,6 +127,8 @@ class Capture:
                 return self.finish_return(outcome[1])
             error, chain = outcome[1:]
             del outcome
+            if not settings.fullgraph:
+                let_go(error)
             if isinstance(error, NeedsEager):
                 raise error
             if settings.fullgraph:
@@ -135,14 +137,17 @@ class Capture:
         except Unsupported as error:
             if settings.fullgraph and error.kind not in ("raises", "gradient", "generator-target"):
                 raise
+            if not settings.fullgraph:
+                let_go(error)
             return self.eager(error)
         finally:
             error = chain = None  # the error's traceback leads here
             s.close()
-            if self.frame is not None:
-                self.frame.stack.clear()
-                self.frame.locals.clear()
-                self.frame.cells.clear()
+            for broken in chain:
+                broken.stack = []
+            for frame in (*(broken.frame for broken in chain), self.frame):
+                for held in () if frame is None else (frame.stack, frame.kept, frame.locals, frame.cells):
+                    held.clear()
 
     def eager(self, error) -> Captured:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
@@ -323,6 +328,13 @@ class Capture:
             finally:
                 if code is not None:
                     code.frames.clear()  # they refer to it, and so to the program's objects
+
+
+def let_go(error):
+    """Drop what led to an error: the frames that it went through hold the program's objects, in cycles."""
+    error.frames = []
+    while error is not None:
+        error.__traceback__, error = None, error.__context__
 
 
 def capture(fn, values, settings, dynamic=None, bound=None, assuming=True) -> Captured:

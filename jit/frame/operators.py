@@ -242,7 +242,8 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         equal = _equal_methods(s, a, b)
         if equal is not None:
             return Constant(equal == (symbol == "=="))
-    a, b = (v.as_set(s) if isinstance(v, DictView) and v.what != "values" else v for v in (a, b))
+    if all(isinstance(v, SetValue) or isinstance(v, DictView) and v.what != "values" for v in (a, b)):
+        a, b = (v.as_set(s) if isinstance(v, DictView) else v for v in (a, b))
     for v, cls in ((a, ContainerValue), (b, ContainerValue)):
         if isinstance(v, cls) and v.cls is not v.builtin and v.user_special(s, method):
             return _compare_special(s, symbol, a, b)

@@ -92,12 +92,16 @@ def again(tracer, fn, args, kwargs, error, mark):
         try:
             return tracer.call(fn, numbers, named, b.loc)
         except EagerRaises:
-            raise error from None  # which speaks of tensors, as eager does
+            pass  # the first error speaks of tensors, as eager does
     if getattr(error, "kind", "").startswith("data-dependent"):
         plain = _values(b, tuple(args)), _values(b, kwargs)
         if None not in plain:
             with torch.no_grad():
                 return _handles(tracer, fn(*plain[0], **plain[1]), error)
+    if isinstance(error, EagerRaises):
+        from jit.graph.tracer import keep_sizes
+
+        keep_sizes((args, kwargs))  # its text tells them, and what was guarded has been rolled back
     raise error
 
 

@@ -54,7 +54,7 @@ EXPRESSIONS = {
         len(<set> ^ <set>)
         <tensor>.reshape(-1)[:1].sum().item() | 0.4
         tail(<tensor>).numel() | 0.5
-        hash(Vec(<int>, 1)) % 3 | 0.3
+        hash(Vec(len(<str>), 1)) % 3 | 0.3
         operator.attrgetter('n')(<rec>)
         operator.methodcaller('count', <int>)(<list>)
         [j<#> for i<#> in (<list>, <list>) for j<#> in i<#> if j<#>][:1].__len__()
@@ -458,7 +458,7 @@ EXPRESSIONS = {
         (lambda c<#>, *j<#>, i<#>=<int>, **k<#>: c<#> + i<#> + len(j<#>)) | 2
         <fn.name> | 7
         (lambda c<#>: c<#> + <int>) | 2
-        (lambda c<#>: (<list.name>.append(c<#>), c<#>)[1])
+        (lambda c<#>: (change(<list.name>, c<#>), c<#>)[1])
         (lambda c<#>=<int>: c<#>)
         abs
         functools.partial(<fn>)

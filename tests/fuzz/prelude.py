@@ -20,6 +20,8 @@ class Slots:
     __slots__ = ('n', 'extra')
     def __init__(self, n, extra):
         self.n, self.extra = n, extra
+    def __repr__(self):
+        return f'Slots({self.n})'
 
 class Locked:
     def __get__(self, owner, cls):
@@ -186,6 +188,8 @@ class Base:
     def __init__(self, n=1, **kw):
         super().__init__(**kw)
         self.n = n
+    def __repr__(self):
+        return f'{type(self).__name__}{self.what()}'
     def what(self):
         return ['base']
     def __getitem__(self, i):

@@ -318,6 +318,8 @@ def sort_rows(s, values, key, reverse):
 
 def _extreme(symbol):
     def extreme(s, args, kwargs):
+        if not args:
+            raise Unsupported("max() or min() without arguments", kind="argument-error")
         values = args[0].items_list(s) if len(args) == 1 else list(args)
         key = kwargs.get("key")
         if not values:
@@ -568,7 +570,7 @@ def object_getattribute(s, args, kwargs):
     return args[0].plain_getattr(s, args[1].const(s))
 
 
-@on_call(object.__init__, object.__init_subclass__)
+@on_call(object.__init_subclass__)
 def object_init(s, args, kwargs):
     return Constant(None)
 

@@ -357,6 +357,8 @@ def dict_setdefault(v, s, a, k):
 @method(dict, "pop")
 @method(collections.OrderedDict, "pop")
 def dict_pop(v, s, a, k):
+    if not isinstance(a[0], Constant) and not v.load(s) and len(a) > 1:
+        return a[1]  # nothing is looked up, so that it need not be hashable
     if v.plain_contains(s, a[0]):
         value = v.plain_getitem(s, a[0])
         v.plain_delitem(s, a[0])
@@ -372,7 +374,7 @@ def dict_pop(v, s, a, k):
 def dict_popitem(v, s, a, k):
     entries = v.load(s)
     if not entries:
-        raise Raised(s.exception(KeyError("popitem(): dictionary is empty" if v.cls is dict else "dictionary is empty")))
+        raise Raised(s.exception(KeyError("dictionary is empty" if issubclass(v.cls, collections.OrderedDict) else "popitem(): dictionary is empty")))
     last = (k.get("last") or (a[0] if a else Constant(True))).truth(s)
     key, value = list(entries.values())[-1 if last else 0]
     v.plain_delitem(s, key)

@@ -10,6 +10,7 @@ import collections
 import copyreg
 import functools
 import heapq
+import itertools
 import operator
 
 from ...errors import Unsupported
@@ -210,6 +211,67 @@ def insort_left(a, x, lo=0, hi=None, *, key=None):
 @stands_for(bisect.insort_right)
 def insort_right(a, x, lo=0, hi=None, *, key=None):
     a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+def steps_of(c_iterator):
+    """Register a Python function that gives a generator to stand for an iterator of ``itertools``."""
+
+    def decorate(fn):
+        def call(s, args, kwargs):
+            if not accepts(fn, args, kwargs):
+                raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
+            generator = s.inline(s.wrap_raw(fn), args, kwargs)
+            generator.py, generator.made_by = c_iterator, (c_iterator, args, kwargs)
+            return generator
+
+        on_call(c_iterator)(call)
+        return fn
+
+    return decorate
+
+
+def _accumulated(it, func, initial):
+    total = initial
+    if initial is None:
+        for total in it:
+            break
+        else:
+            return
+    yield total
+    for element in it:
+        total = total + element if func is None else func(total, element)
+        yield total
+
+
+@steps_of(itertools.accumulate)
+def accumulate(iterable, func=None, *, initial=None):
+    return _accumulated(iter(iterable), func, initial)
+
+
+def _pairs(it):
+    for before in it:
+        break
+    else:
+        return
+    for element in it:
+        yield before, element
+        before = element
+
+
+@steps_of(itertools.pairwise)
+def pairwise(iterable, /):
+    return _pairs(iter(iterable))
+
+
+def _compressed(rows):
+    for element, selected in rows:
+        if selected:
+            yield element
+
+
+@steps_of(itertools.compress)
+def compress(data, selectors):
+    return _compressed(zip(data, selectors))
 
 
 @stands_for(operator.countOf)

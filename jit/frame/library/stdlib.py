@@ -225,9 +225,17 @@ def repeat(s, args, kwargs):
     return FunctionIterator(lambda s: args[0], itertools.repeat)
 
 
+def all_at_once(s, fn, iterable):
+    """The elements for a C iterator that would ask for them one by one: where it makes no difference."""
+    it = iterable.iter(s)
+    if not it.quiet:
+        raise Unsupported(f"itertools.{fn.__name__}() of an iterator that may do other things on its way", "give it a list", kind="c-call")
+    return it.items_list(s)
+
+
 @on_call(itertools.cycle)
 def cycle(s, args, kwargs):
-    values, state = args[0].items_list(s), [0]
+    values, state = all_at_once(s, itertools.cycle, args[0]), [0]
 
     def next_value(s):
         if not values:
@@ -242,26 +250,8 @@ def cycle(s, args, kwargs):
 @on_call(itertools.zip_longest)
 def zip_longest(s, args, kwargs):
     fill = kwargs.get("fillvalue", NONE)
-    pools = [a.items_list(s) for a in args]
-    return SequenceIterator([TupleValue(list(row)) for row in itertools.zip_longest(*pools, fillvalue=fill)])
-
-
-@on_call(itertools.accumulate)
-def accumulate(s, args, kwargs):
-    fn = args[1] if len(args) > 1 else kwargs.get("func")
-    out, total = [], kwargs.get("initial")
-    if total is not None:
-        out.append(total)
-    for v in args[0].items_list(s):
-        total = v if total is None else (operators.binary(s, "+", total, v) if fn is None else fn.call(s, [total, v], {}))
-        out.append(total)
-    return SequenceIterator(out)
-
-
-@on_call(itertools.pairwise)
-def pairwise(s, args, kwargs):
-    values = args[0].items_list(s)
-    return SequenceIterator([TupleValue([a, b]) for a, b in zip(values, values[1:])])
+    pools = [all_at_once(s, itertools.zip_longest, a) for a in args]
+    return SequenceIterator([TupleValue(list(row)) for row in itertools.zip_longest(*pools, fillvalue=fill)], py=itertools.zip_longest)
 
 
 @on_call(itertools.starmap)
@@ -275,11 +265,6 @@ def starmap(s, args, kwargs):
     return FunctionIterator(next_value, itertools.starmap)
 
 
-@on_call(itertools.compress)
-def compress(s, args, kwargs):
-    return SequenceIterator([v for v, keep in zip(args[0].items_list(s), args[1].items_list(s)) if keep.truth(s)])
-
-
 for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"), (itertools.filterfalse, "filterfalse")):
     on_call(_fn)(lambda s, args, kwargs, mode=_mode: FilterIterator(
         None if isinstance(args[0], Constant) else args[0], args[1].iter(s), mode))
@@ -289,19 +274,19 @@ for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dr
 def groupby(s, args, kwargs):
     key = args[1] if len(args) > 1 else kwargs.get("key")
     groups = []
-    for v in args[0].items_list(s):
+    for v in all_at_once(s, itertools.groupby, args[0]):
         k = v if key is None or isinstance(key, Constant) else key.call(s, [v], {})
         if groups and operators.same_or_equal(s, groups[-1][0], k):
             groups[-1][1].append(v)
         else:
             groups.append((k, [v]))
-    return SequenceIterator([TupleValue([k, SequenceIterator(vs)]) for k, vs in groups])
+    return SequenceIterator([TupleValue([k, SequenceIterator(vs)]) for k, vs in groups], py=itertools.groupby)
 
 
 @on_call(itertools.tee)
 def tee(s, args, kwargs):
-    values = args[0].items_list(s)
-    return TupleValue([SequenceIterator(values) for _ in range(s.index(args[1]) if len(args) > 1 else 2)])
+    values = all_at_once(s, itertools.tee, args[0])
+    return TupleValue([SequenceIterator(values, py=type(itertools.tee(())[0])) for _ in range(s.index(args[1]) if len(args) > 1 else 2)])
 
 
 # -- functools ---------------------------------------------------------------------------------------------------------------

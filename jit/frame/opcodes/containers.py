@@ -197,7 +197,13 @@ def unpack(s, source, n):
 @op("UNPACK_EX")
 def unpack_ex(f, i):
     before, after = i.arg
-    values = f.pop().items_list(f.s)
+    source = f.pop()
+    try:
+        values = source.items_list(f.s)
+    except Raised as raised:
+        if hasattr(source.pytype(f.s), "__iter__") or hasattr(source.pytype(f.s), "__getitem__") or not f.s.is_exception(raised.value, TypeError):
+            raise
+        raise Raised(f.s.exception(TypeError(f"cannot unpack non-iterable {type_name(source.pytype(f.s))} object"))) from None
     if len(values) < before + after:
         raise Raised(f.s.exception(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})")))
     middle = ListValue(values[before: len(values) - after])

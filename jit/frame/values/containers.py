@@ -156,6 +156,8 @@ class SequenceValue(ContainerValue):
         return elements[self.position(s, key)]
 
     def check_index(self, s, key):
+        if issubclass(getattr(key, "cls", object), torch.Tensor):
+            raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
         if not s.has_index(key):
             raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not {type_name(key.pytype(s))}")))
 
@@ -188,7 +190,13 @@ class ListValue(SequenceValue):
         elements = self.load(s)
         if isinstance(key, SliceValue):
             new = list(elements)
-            values = value.items_list(s)
+            try:
+                values = value.items_list(s)
+            except Raised as raised:
+                if hasattr(value.pytype(s), "__iter__") or not s.is_exception(raised.value, TypeError):
+                    raise
+                extended = not (isinstance(key.parts[2], Constant) and key.parts[2].const(s) in (None, 1))
+                raise Raised(s.exception(TypeError("must assign iterable to extended slice" if extended else "can only assign an iterable"))) from None
             try:
                 new[key.as_slice(s)] = values
             except ValueError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import itertools
 import types
 
 from ...errors import Unsupported
@@ -32,6 +33,7 @@ class GeneratorValue(IteratorValue):
     """
 
     py = types.GeneratorType
+    made_by = None  # (callable, arguments): of one that stands for another iterator, what makes that
 
     def __init__(self, frame=None, obj=None, source=None):
         self.frame, self.obj, self.source = frame, obj, source
@@ -226,6 +228,8 @@ class GeneratorValue(IteratorValue):
         return self.resume(s, Constant(None))
 
     def getattr(self, s, name):
+        if self.py is not types.GeneratorType and name not in ("__next__", "__iter__"):
+            return IteratorValue.getattr(self, s, name)
         if name in ("send", "throw", "close", "__next__", "__iter__"):
             return GeneratorMethod(self, name)
         self.load(s)
@@ -294,7 +298,10 @@ class GeneratorValue(IteratorValue):
     def rebuild(self, e):
         """A real generator that stands where this one does."""
         if self.state == "done":
-            e.call_const(_finished_generator, [])
+            e.call_const(_finished, [Literal(self.py)])
+            return
+        if self.made_by is not None and self.state == "created":
+            e.call_const(*self.made_by)
             return
         if self.state == "running":
             raise Unsupported("a generator that is running leaves the captured region", kind="iterator-escapes")
@@ -361,10 +368,11 @@ def _finish(generator, position, slots):
     generator.close()
 
 
-def _finished_generator():
-    generator = (None for _ in ())
-    generator.close()
-    return generator
+def _finished(cls):
+    """An iterator of a class that has come to its end: a generator, or one of ``itertools`` that it stands for."""
+    iterator = (None for _ in ()) if cls is types.GeneratorType else cls((), ()) if cls is itertools.compress else cls(())
+    next(iterator, None)
+    return iterator
 
 
 def throw_into(s, receiver, error):

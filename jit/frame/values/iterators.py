@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from ...errors import Unsupported
 from .base import Raised, Value
 
@@ -73,13 +75,16 @@ class IteratorMethod(Value):
         return value
 
 
+_TEE = type(itertools.tee(())[0])
+
+
 class SequenceIterator(IteratorValue):
     """Over a list or tuple value: it sees later changes of a list, as Python's does."""
 
     quiet = True
 
-    def __init__(self, elements, at=0, step=1):
-        self.elements, self.at, self.step = elements, at, step
+    def __init__(self, elements, at=0, step=1, py=IteratorValue.py):
+        self.elements, self.at, self.step, self.py = elements, at, step, py
 
     def _list(self):
         return self.elements if isinstance(self.elements, list) else self.elements.elements
@@ -99,10 +104,16 @@ class SequenceIterator(IteratorValue):
         return self._list()[self.at:] if self.step > 0 else self._list()[self.at::-1]
 
     def rebuild(self, e):
-        if self.at is None or isinstance(self.elements, list):
+        if self.py is _TEE:
+            e.call_const(_tee_over, [_tuple(self.rest(e.session))])
+        elif self.at is None or isinstance(self.elements, list):
             super().rebuild(e)
         else:
             e.call_const(_iterator_at, [self.elements, _constant(self.at), _constant(self.step)])
+
+
+def _tee_over(elements):
+    return itertools.tee(elements, 1)[0]
 
 
 def _iterator_at(sequence, at, step):
@@ -378,7 +389,6 @@ class ChainIterator(IteratorValue):
 
 def _chained(first, rest):
     """The rest of one iterator, then those of the others."""
-    import itertools
 
     return itertools.chain(first, itertools.chain.from_iterable(rest))
 

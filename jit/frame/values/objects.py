@@ -116,9 +116,9 @@ class ObjectValue(Value):
             return s.wrap(raw.fget, src.GetAttr(src.ClassAttr(src.Const(cls), name), "fget")).call(s, [self], {})
         if isinstance(raw, _BUILTIN_METHODS):
             return BuiltinMethod(self, raw)
-        if isinstance(raw, types.MemberDescriptorType):
+        if isinstance(raw, types.MemberDescriptorType) and name != "__dict__":
             return self.slot(s, raw, name)
-        if isinstance(raw, types.GetSetDescriptorType):
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.getset(s, raw, name)
         special = s.tables.descriptors.get(type(raw))
         if special is not None:
@@ -337,6 +337,8 @@ class ObjectValue(Value):
         """Call a method that is implemented in C, ``raw``, on this object."""
         name = raw.__name__
         if name == "__init__" and raw.__objclass__ is object:
+            if args or kwargs:
+                self.refuse_arguments(s)
             return Constant(None)
         if name == "__getattribute__":
             return self.plain_getattr(s, args[0].const(s))
@@ -369,6 +371,13 @@ class ObjectValue(Value):
         if handler is not None:
             return handler(s, self, args, kwargs)
         raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-call")
+
+    def refuse_arguments(self, s):
+        """What ``object.__init__`` says of arguments; with a ``__new__`` of its own and no ``__init__`` a class takes any."""
+        if s.class_lookup(self.cls, "__init__")[1] is not object.__init__:
+            raise Raised(s.exception(TypeError("object.__init__() takes exactly one argument (the instance to initialize)")))
+        if s.class_lookup(self.cls, "__new__")[1] is object.__new__:
+            raise Raised(s.exception(TypeError(f"{type_name(self.cls)}() takes no arguments")))
 
     def add_note(self, s, note):
         from .containers import ListValue

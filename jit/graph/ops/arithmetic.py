@@ -296,6 +296,8 @@ def rpow(b, self, other):
 
 def _same_dtype_binary(prim, *names, to_float=False, bool_prim=None, of_integers=True):
     def expand(b, self, other):
+        if is_number(self) or is_number(other):
+            raise TypeError(f"{prim} takes no numbers")
         x, y = b.promote(self, other, to_float=to_float)
         if not of_integers and not x.dtype.is_floating_point:
             raise RuntimeError(f"{prim} of {x.dtype}")

@@ -160,7 +160,7 @@ def squeeze(b, self, dim=None):
         dims = range(rank)
     else:
         dims = [normalize_dim(d, rank) for d in _sizes(dim)]
-    keep = [d for d in range(rank) if not (d in dims and type(self.shape[d]) is int and self.shape[d] == 1)]
+    keep = [d for d in range(rank) if not (d in dims and self.shape[d] == 1)]
     shape, strides = tuple(self.shape[d] for d in keep), tuple(self.type.strides[d] for d in keep)
     return b.view_node("reshape", self, {"shape": shape}, shape, strides)
 
