@@ -67,7 +67,9 @@ def test_writes_views_indices_and_sizes():
     y, total, positive, *_ = report.result
     torch.testing.assert_close(y, x.t()[:3])
     torch.testing.assert_close(total, x.sum())
-    x = torch.randn(4, 1).expand(4, 6)
+    x, token = torch.randn(4, 1).expand(4, 6), torch.randn(1, 1, 6, requires_grad=True)
+    report = jit.verify(lambda x, t: torch.cat([t.expand(4, -1, -1), x[:, None] * t.expand(4, 2, 6)], 1).mean(1))(x, token)
+    assert report.ok and report.checked and not report.unchecked, str(report)
     assert jit.verify(lambda x: x.exp() + x[:, ::2].sum())(x).ok
 
 
@@ -138,4 +140,6 @@ def test_what_cannot_be_checked_is_said():
             return g * 2
 
     report = jit.verify(lambda x: Double.apply(x).exp())(torch.randn(4, requires_grad=True))
-    assert report.ok and (report.unchecked or report.graphs == 0) and "not checked" in str(report) or report.graphs == 0
+    assert report.ok and "autograd.Function" in report.unchecked[0] and "not checked: graph 1" in str(report)
+    report = jit.verify(jit.disable(lambda x: x * 2))(torch.ones(2))
+    assert report.ok and "nothing was compared" in str(report) and torch.equal(report.result, torch.full((2,), 2.0))
