@@ -71,7 +71,7 @@ def train(compiler: str, steps: int) -> dict:
     """Losses and figures of ``steps`` steps."""
     torch.manual_seed(0)
     model = Model().to(device())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     run = compiled(compiler, step)
     losses, first, begin = [], 0.0, time.perf_counter()
     for number, ids in enumerate(batches(steps)):
