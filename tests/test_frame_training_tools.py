@@ -171,3 +171,39 @@ def test_no_more_is_saved_than_in_eager():
 
     x, w = torch.randn(256, 64, requires_grad=True), torch.randn(64, requires_grad=True)
     assert saved_bytes(jit.compile(program), x, w) * 4 < saved_bytes(program, x, w)
+
+
+def calls(fn, name: str) -> int:
+    """How many operators with this in their name run."""
+    with torch.profiler.profile() as seen:
+        fn()
+    return sum(e.name in (f"aten::{name}", f"aten::{name}.out") for e in seen.events())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_checkpointed_region_is_computed_again(dropout):
+    """Between forward and backward the layers keep their inputs only, and the backward has the products of the forward in it."""
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 256), nn.GELU(), nn.Dropout(dropout), nn.Linear(256, 16)) for _ in range(4))
+
+    def kept(x):
+        for layer in layers:
+            x = x + layer(x)
+        return x.square().sum()
+
+    def program(x):
+        for layer in layers:
+            x = x + checkpoint(layer, x, use_reentrant=False)
+        return x.square().sum()
+
+    x = torch.randn(64, 16, requires_grad=True)
+    compiled, whole = jit.compile(program, fullgraph=True), jit.compile(kept, fullgraph=True)
+    masks = 64 * 256 * 4 if dropout else 0
+    assert saved_bytes(whole, x) - saved_bytes(compiled, x) > 3 * 64 * 256 * 4
+    assert saved_bytes(compiled, x) < 10 * 64 * 16 * 4 + sum(p.nbytes for p in layers.parameters()) + 4 * masks
+    losses = [f(x) for f in (compiled, whole)]
+    again, once = (calls(loss.backward, "linear") + calls(lambda: None, "linear") for loss in losses)
+    assert again > once
+    if not dropout:
+        got, want = (torch.autograd.grad(f(x), [x, *layers.parameters()]) for f in (compiled, program))
+        for g, w in zip(got, want):
+            torch.testing.assert_close(g, w)

@@ -64,6 +64,7 @@ class Session(Calls):
         self.current_exception: list = []
         self.generators: list = []  # that were made while capturing
         self.real_generators: list = []  # that came in and were read
+        self.region = self.regions = 0  # the checkpointed call that is being executed, and how many there were
         self.inner_gradients = True  # whether backward() inside is captured
         self.guesses, self.unsteady = (), None  # see guesses.py: (node, value, place); places where no value is guessed, None: nowhere
         self.tracer.builder.guess = functools.partial(guess, self)
@@ -460,9 +461,9 @@ class Session(Calls):
             return None
         where = self.frames[-1].where()
         if not where[0].startswith(_TORCH):
-            return Loc(*where)
+            return Loc(*where, None, self.region)
         user = next((f for f in reversed(self.frames) if not f.fn.code.co_filename.startswith(_TORCH)), None)
-        return Loc(*where, None if user is None else user.where())
+        return Loc(*where, None if user is None else user.where(), self.region)
 
     def symbol_origins(self) -> dict:
         """What each symbol stands for: a size of a graph input, or an integer argument."""

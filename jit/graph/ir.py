@@ -111,12 +111,14 @@ def _is_contiguous(shape, strides) -> bool:
 
 
 class Loc(NamedTuple):
-    """The source position that a node comes from; ``user``, that of the program itself where ``file`` is PyTorch's, as (file, line, function)."""
+    """The source position that a node comes from; ``user``, that of the program itself where ``file`` is PyTorch's, as (file, line, function);
+    ``region``, the number of the checkpointed call that it is part of, 0 for none."""
 
     file: str
     line: int
     function: str
     user: tuple | None = None
+    region: int = 0
 
     def __str__(self):
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"

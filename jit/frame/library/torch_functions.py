@@ -93,12 +93,17 @@ def without_dynamo(s, fn, args, kwargs):
 
 @on_function(checkpoint, getattr(checkpoint, "__wrapped__", checkpoint))
 def checkpointed(s, args, kwargs):
-    """Activation checkpointing that is not reentrant computes what the function does; what is kept for the backward is the compiler's choice."""
+    """Activation checkpointing that is not reentrant computes what the function does; the backward of the graph computes the region again."""
     options = {k: kwargs.pop(k) for k in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop") if k in kwargs}
     reentrant = options.get("use_reentrant")
     if reentrant is None or not reentrant.is_const() or reentrant.const(s) is not False or "context_fn" in options:
         raise Unsupported("checkpoint() that is reentrant, or with a context_fn", kind="autograd", hint="pass use_reentrant=False")
-    return args[0].call(s, list(args[1:]), kwargs)
+    outer, s.regions = s.region, s.regions + 1
+    s.region = s.regions
+    try:
+        return args[0].call(s, list(args[1:]), kwargs)
+    finally:
+        s.region = outer
 
 
 @on_function(torch._assert)

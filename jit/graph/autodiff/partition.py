@@ -2,6 +2,7 @@
 
 Which values are saved is a minimum cut weighted by bytes. What is cheap to compute is computed again in the backward where that saves memory; contractions,
 library calls, reductions, scans and random numbers never are. Inputs and outputs of the primal graph are kept alive by others and cost nothing.
+Of a checkpointed region all but what others read may be computed again, random numbers excepted; each region right before its gradients.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from jit.graph.autodiff.mincut import INFINITE, Network
 from jit.graph.autodiff.reverse import Joint
 from jit.graph.dims import hint
-from jit.graph.ir import Graph, Node, Output
+from jit.graph.ir import Graph, Loc, Node, Output
 from jit.graph.prims import POINTWISE, VIEWS
 
 # What may be computed a second time.
@@ -83,13 +84,36 @@ def partition(joint: Joint, changed=()) -> Halves:
     for index, n in enumerate(entries):
         backward.new[n] = backward.node("input", (), {"index": index}, n.type)
     wanted = _ancestors([o.node for o in gradients], set(entries))
-    for n in graph.nodes:
+    for n in graph.nodes if not division.regions else _on_demand(graph.nodes, wanted, division.late):
         if n in wanted and n not in backward.new:
             backward.copy(n)
     results = [Output(backward.new[o.node]) for o in gradients]
     second = Graph([backward.new[n] for n in entries], backward.nodes, results, graph.env)
     grads = tuple(None if p is None else p - joint.n_outputs for p in joint.grads)
     return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second, tuple(saved), grads, tuple(unbound_symbols(second)), joint.depends)
+
+
+def _on_demand(nodes, wanted, late) -> list:
+    """``wanted`` in an order in which what does not depend on a tangent stands right before its first reader."""
+    order, seen = [], set()
+    for n in [*(n for n in nodes if n in late), *nodes]:
+        stack = [n] if n in wanted else []
+        while stack:
+            m = stack[-1]
+            missing = [i for i in m.inputs if i in wanted and i not in seen] if m not in seen else []
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            if m not in seen:
+                seen.add(m)
+                order.append(m)
+    return order
+
+
+def region_of(n: Node) -> int:
+    """The checkpointed region that a node is part of; 0: none."""
+    return n.loc.region if isinstance(n.loc, Loc) else 0
 
 
 class _Copy:
@@ -145,6 +169,16 @@ class _Division:
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
         self.read |= {o.node for o in gradients if o.node not in self.late}
         self.candidates = _ancestors(self.read)
+        self.regions = any(region_of(n) for n in self.early)
+        self.repeatable = self._repeatable([o.node for o in primal_outputs]) if self.regions else set()
+
+    def _repeatable(self, results) -> set:
+        """The nodes of checkpointed regions that nothing outside of their region reads."""
+        inner = {n for n in self.early if region_of(n) and not n.impure}
+        left = {n if n.op == "getitem" else _base(n) for n in results}
+        for n in self.early:
+            left.update(i if i.op == "getitem" else _base(i) for i in n.inputs if region_of(i) != region_of(n))
+        return inner - left
 
     def _weight(self, n: Node) -> int:
         """What it costs to save ``n``, in bytes."""
@@ -170,7 +204,7 @@ class _Division:
                 depth[n] = 0
                 continue
             depth[n] = max((depth[i] for i in n.inputs), default=0) + (n.op in POINTWISE)
-            once = n.op == "input" or n.impure or n in self.early and (n.op not in CHEAP or depth[n] > LONGEST_CHAIN)
+            once = n.op == "input" or n.impure or n in self.early and n not in self.repeatable and (n.op not in CHEAP or depth[n] > LONGEST_CHAIN)
             a, z = entry[n], leave[n] = network.vertex(), network.vertex()
             network.edge(a, z, self._weight(n))
             if once:
