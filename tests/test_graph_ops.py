@@ -610,6 +610,21 @@ def test_shape_changed_in_place():
         trace(lambda x: x.t_(), X)
 
 
+def test_resized():
+    """A new shape for as many elements; all else would be other memory."""
+
+    def fn(x):
+        y = x.clone()
+        z = y.resize_(x.numel())
+        y.add_(1)
+        return y, x.clone().resize_((3, 4)) * 2, x.clone().resize_as_(x), z.shape[0]
+
+    check(fn, torch.randn(4, 3))
+    for resized in (lambda x: x.clone().resize_(4), lambda x: x.resize_(12), lambda x: x.t().clone().t().resize_(12)):
+        with pytest.raises(Unsupported):
+            trace(resized, torch.randn(4, 3))
+
+
 def test_empty_permuted():
     """Strides as eager gives them; the values are undefined."""
     check(lambda: torch.empty_permuted((2, 3, 4), (2, 0, 1)).zero_())

@@ -7,6 +7,7 @@ import torch
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.build import is_number, promote_dtypes, resolve_device, scalar_dtype
+from jit.graph.dims import product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
@@ -158,9 +159,17 @@ def requires_grad_(t, self, requires_grad=True):
 
 @op("resize_", raw=True)
 def resize_(t, self, *size, memory_format=None):
-    """To the size that it has: nothing changes. Another one would change the memory under other tensors."""
-    wanted = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
-    if memory_format not in (None, torch.preserve_format) or not same_ints(tuple(wanted), self.type.shape):
+    """To the size that it has: nothing changes. A dense tensor made in the program may get another shape of as many elements; one with more or fewer would
+    change the memory under other tensors."""
+    wanted = tuple(size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size)
+    if self.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")
+    dense = self.base.input is None and not self.chain and self.type.is_contiguous
+    if dense and memory_format is None and not same_ints(wanted, self.type.shape) and product(wanted) == self.type.numel:
+        from jit.graph.ops.views import become
+
+        return become(t, self, t.call_op("view", (self, wanted), {}))
+    if memory_format not in (None, torch.preserve_format) or not same_ints(wanted, self.type.shape):
         raise Unsupported("resize_ to another size or memory format", "make a new tensor", kind="tensor-attribute")
     return self
 

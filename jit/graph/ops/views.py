@@ -403,16 +403,20 @@ def inplace_other(t, self, *args, **kwargs):
     raise Unsupported("a tensor is changed in place in a way that is not known", "use the form without an underscore", kind="mutating-op")
 
 
+def become(t, handle, view):
+    """Make the tensor object ``handle`` show what ``view``, a view of it, shows. Returns it."""
+    for field, value in (("chain", view.chain), ("type", view.type), ("_node", view.node), ("_version", handle.base.version)):
+        t.set(handle, field, value)
+    return handle
+
+
 def _inplace_view(name):
     """The tensor object itself becomes a view of its memory. That of an input would have to change after the graph has run."""
 
     def run(t, self, *args, **kwargs):
         if self.base.input is not None:
             raise Unsupported("an input's own shape is changed in place", "use the form without an underscore", kind="mutating-op")
-        view = t.call_op(name, (self, *args), kwargs)
-        for field, value in (("chain", view.chain), ("type", view.type), ("_node", view.node), ("_version", self.base.version)):
-            t.set(self, field, value)
-        return self
+        return become(t, self, t.call_op(name, (self, *args), kwargs))
 
     op(name + "_", raw=True)(run)
 
