@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import io
+import pdb
 import sys
 import threading
 import warnings
@@ -146,6 +148,133 @@ def test_settrace_stays_and_sees_user_lines():
     finally:
         sys.settrace(kept)
     assert torch.equal(c(ONES), ONES * 4)
+
+
+class Recorder:
+    """A tracer as coverage tools have them: the lines of this file, and calls back into compiled code."""
+
+    def __init__(self, inner):
+        self.lines, self.inner, self.inside = [], inner, False
+
+    def __call__(self, frame, event, arg):
+        if event == "line" and frame.f_code.co_filename == __file__ and not self.inside:
+            self.lines.append(frame.f_lineno)
+            self.inside = True
+            self.inner(ONES)
+            self.inside = False
+        return self
+
+
+def everything(x, held):
+    with torch.no_grad():
+        y = x * 2
+        print(end="")
+        held.append(y)
+    for v in (t + 1 for t in held):
+        print(end="")
+        y = y + v
+    try:
+        print(end="")
+        held[7]
+    except IndexError as e:
+        return y, str(e), [v for v in steps_of(y)]
+
+
+@jit.compile(backend="eager")
+def steps_of(x):
+    yield x
+    print(end="")
+    yield x * 2
+
+
+@pytest.mark.parametrize("tool", ("settrace", "setprofile", "monitoring"))
+def test_under_tools_that_watch(tool):
+    """Compiled before the tool starts, while it is active, and after it has gone."""
+    for first in (0, 1):
+        c, recorder = compiled(everything), Recorder(compiled(lambda x: x * 3))
+        for active in (False, True, False)[first:]:
+            kept = getattr(sys, tool.replace("set", "get"))() if tool != "monitoring" else None
+            if not active:
+                got = c(ONES, [])
+            elif tool == "monitoring":
+                if sys.version_info < (3, 12):
+                    continue
+                sys.monitoring.use_tool_id(3, "test")
+                sys.monitoring.register_callback(3, sys.monitoring.events.LINE, lambda code, line: recorder.lines.append(line))
+                sys.monitoring.set_events(3, sys.monitoring.events.LINE)
+                try:
+                    got = c(ONES, [])
+                finally:
+                    sys.monitoring.set_events(3, 0)
+                    sys.monitoring.free_tool_id(3)
+            else:
+                getattr(sys, tool)(recorder)
+                try:
+                    got = c(ONES, [])
+                    assert getattr(sys, tool.replace("set", "get"))() is recorder
+                finally:
+                    getattr(sys, tool)(kept)
+            same(everything.__wrapped__(ONES, []) if hasattr(everything, "__wrapped__") else everything(ONES, []), got)
+
+
+def test_under_a_debugger():
+    out = io.StringIO()
+    for commands in ("c", "n\nn\nn\nn\nn\np y\nc", "s\ns\ns\ns\ns\ns\nr\nc", "b steps_of\nc\nc\nc\nc\nc"):
+        c = compiled(everything)
+        kept = sys.gettrace()
+        debugger = pdb.Pdb(stdin=io.StringIO(commands + "\nc\n" * 9), stdout=out, nosigint=True, readrc=False)
+        try:
+            got = debugger.runcall(c, ONES, [])
+        finally:
+            debugger.set_quit()
+            sys.settrace(kept)
+        same(everything(ONES, []), got)
+        same(everything(ONES, []), c(ONES, []))
+
+
+def test_threads_step_generators_of_one_function():
+    @jit.compile(backend="eager")
+    def series(x, k):
+        for i in range(4):
+            if k % 2:
+                jit.graph_break()
+            x = x * 2 + k
+            yield x
+
+    wrong, started = [], threading.Barrier(4)
+
+    def work(base):
+        started.wait()
+        for k in range(10):
+            got = list(series(ONES, base + k))
+            want = list(series.__wrapped__(ONES, base + k))
+            if not all(map(torch.equal, got, want)):
+                wrong.append(base + k)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert not wrong
+
+
+def test_many_threads_compile_at_once():
+    functions = [compiled(lambda x, k=k: torch.sin(x) * k + len(str(k))) for k in range(4)]
+    results, started = [], threading.Barrier(8)
+
+    def work():
+        started.wait()
+        results.append([float(fn(ONES).sum()) for fn in functions])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(results) == 8 and all(r == results[0] for r in results) and all(len(fn.entries) == 1 for fn in functions)
 
 
 def test_exceptions_leave_no_state():

@@ -206,6 +206,11 @@ class Missed:
         if self.given_up:
             return None
         with _lock:
+            if self.given_up:
+                return None
+            for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
+                if entry.guards.check(values):
+                    return entry
             return self.compile(dispatcher, values)
 
     def compile(self, dispatcher, values):
