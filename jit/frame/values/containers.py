@@ -594,7 +594,7 @@ class SetValue(ContainerValue):
 
     def plain_iter(self, s):
         entries = self.load(s)
-        return SequenceIterator([entries[k] for k in self.order(s)])
+        return SequenceIterator([entries[k] for k in self.order(s)], py=type(iter(set())))
 
     def order(self, s) -> list:
         """The keys in the order in which a real set iterates after the same changes."""

@@ -75,6 +75,7 @@ class IteratorMethod(Value):
         return value
 
 
+_TYPES = {(cls, forward): type(iter(cls()) if forward else reversed(cls())) for cls in (list, tuple) for forward in (True, False)}
 _TEE = type(itertools.tee(())[0])
 
 
@@ -83,8 +84,9 @@ class SequenceIterator(IteratorValue):
 
     quiet = True
 
-    def __init__(self, elements, at=0, step=1, py=IteratorValue.py):
-        self.elements, self.at, self.step, self.py = elements, at, step, py
+    def __init__(self, elements, at=0, step=1, py=None):
+        self.elements, self.at, self.step = elements, at, step
+        self.py = py or _TYPES.get((getattr(elements, "builtin", list), step > 0), IteratorValue.py)
 
     def _list(self):
         return self.elements if isinstance(self.elements, list) else self.elements.elements
