@@ -111,7 +111,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     with logs.timed("autodiff"):
         joint = differentiate(separate_bias(graph), gradient.wrt, gradient.tangents)
         joint.graph = channels_last(joint.graph)
-        halves = partition(joint, gradient.changed)
+        halves = partition(joint, (*gradient.changed, *gradient.fragile))
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites

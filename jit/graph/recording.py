@@ -55,9 +55,10 @@ class Recording:
 class Gradient:
     """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results ``views`` are views of
     inputs or of other results; autograd takes their gradient there. The inputs ``changed`` are written when the graph has run: what is kept of them for the
-    backward has to be a copy."""
+    backward has to be a copy. So it has for ``fragile`` ones, which eager does not keep, and the program may write."""
 
     wrt: tuple
     tangents: tuple
     views: tuple = ()
     changed: tuple = ()
+    fragile: tuple = ()

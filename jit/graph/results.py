@@ -182,7 +182,8 @@ def gradient(tracer, outputs) -> Gradient | None:
     if tracer.inner_leaf:
         raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
-    return Gradient(wrt, tangents, views, tuple(i for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad))
+    changed = tuple(i for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad)
+    return Gradient(wrt, tangents, views, changed, tuple(i for i, h in enumerate(tracer.inputs) if h.base in tracer.fragile))
 
 
 def shows_source(handle: TensorHandle, outputs) -> bool:

@@ -13,7 +13,7 @@ import math
 import torch
 
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, known, layout, memory, results
+from jit.graph import aten, autocast, kept, known, layout, memory, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
@@ -63,6 +63,7 @@ class Tracer:
         self.op_count = 0
         self._undo: list = []
         self.regions: list[memory.Region] = []
+        self.fragile: tuple = ()  # bases of activations from outside that eager has not kept for the backward so far
 
     # state that can be rolled back
 
@@ -115,6 +116,8 @@ class Tracer:
         handle = TensorHandle(self, base, (), node, example.requires_grad, origin)
         handle.is_leaf = example.is_leaf
         memory.check_apart(base, (h.base for h in self.inputs if h.base.mutated))
+        if example.requires_grad and not example.is_leaf:
+            self.set(self, "fragile", (*self.fragile, base))
         self.inputs.append(handle)
         return handle
 
@@ -167,9 +170,12 @@ class Tracer:
         kwargs = kwargs or {}
         mark = self.checkpoint() if known.worth_trying(args) or kwargs and known.worth_trying(kwargs.values()) else None
         try:
-            return self._call(fn, args, kwargs, loc)
+            result = self._call(fn, args, kwargs, loc)
         except JitError as error:
             return known.again(self, fn, args, kwargs, error, mark)
+        if self.fragile:
+            kept.note(self, fn, args, kwargs)
+        return result
 
     def _call(self, fn, args, kwargs, loc):
         binding = resolve(fn)
