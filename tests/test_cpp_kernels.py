@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+
+import jit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -463,3 +465,13 @@ def test_a_scan_between_two_passes():
     run(b.finish("scanned"), [a, got])
     want = a.cumsum(1) - a.cumsum(1).amax(1, keepdim=True)
     assert torch.allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [12, 40, 100])
+def test_what_a_scan_reads_is_used_again_after_it(columns):
+    def f(m, x):
+        return (m.cumsum(1) * m - 1, x.cumsum(1) * x + (x * 2).cumsum(1))
+
+    m, x = torch.randint(0, 2, (3, columns)), torch.rand(3, columns)
+    for ours, theirs in zip(jit.compile(f, fullgraph=True)(m, x), f(m, x)):
+        torch.testing.assert_close(ours, theirs)

@@ -597,6 +597,9 @@ class KernelText:
             here = [i for i in statements if phase[i] == p and i not in scans]
             scan = scans[p] if p < len(scans) else None
             fused = scan is not None and body[scan].arg not in lay.kept and all(isinstance(body[i], (loops.Load, loops.Compute, loops.IndexValue)) for i in here)
+            passed = None  # the scan's argument, where only the scan reads it
+            if fused and not any(phase[i] > p and i != scan and body[scan].arg in (*loops.reads(body[i]), *loops.index_symbols(body[i])) for i in statements):
+                passed = body[scan].arg
             with contextlib.ExitStack() as stack:
                 if fused:
                     self._open_scan(scan)
@@ -613,7 +616,7 @@ class KernelText:
                         self.value[n] = f"c{self.names[n]}[l]"
                 for i in here:
                     self._element(i, access, {s: f"o{s}[l]" for s in streams}, "l")
-                    if not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce)) and body[i].dst in crossing and not (fused and body[i].dst == body[scan].arg):
+                    if not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce)) and body[i].dst in crossing and body[i].dst != passed:
                         self.put(f"c{self.names[body[i].dst]}[l] = {self.value[body[i].dst]};")
                 if fused:
                     self._scan_element(scan, self.value[body[scan].arg])
