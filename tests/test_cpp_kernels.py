@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
-
-import jit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import jit
 from jit.codegen import loops, reference
 from jit.codegen.cpp import compile_cpp, emit
 from jit.graph import dims

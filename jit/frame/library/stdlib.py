@@ -324,8 +324,9 @@ def lru_cache_call(s, cached, args, kwargs):
     try:
         value = s.wrap_raw(real.__wrapped__).call(s, args, kwargs)
         if len(s.effects) > changes:
-            kind = "logging" if all(effect[0] is write_record for effect in s.effects[changes:]) else "c-call"
-            raise Unsupported(f"{real.__qualname__} has effects, which happen when its cache has no entry", "call it outside the compiled function", kind=kind)
+            if all(effect[0] is write_record for effect in s.effects[changes:]):
+                raise Unsupported("a record is logged", kind="logging")
+            raise Unsupported(f"{real.__qualname__} has effects, which happen when its cache has no entry", "call it outside the compiled function", kind="c-call")
         return value
     except Unsupported as error:
         if error.kind in ("c-call", "c-method", "instantiate") and len(s.effects) == mark[1]:
