@@ -188,17 +188,21 @@ def verify(model, *, gradients: bool = True, **options):
     """
     from . import numerics
 
+    plain = getattr(type(model), "_jit_original_module", model)
+    if type(plain).__module__ == "_jit_native":
+        plain = plain.__wrapped__
+
     def run(*args, **kwargs):
         report = numerics.Verification()
-        state = torch.get_rng_state()
-        try:
-            eager, given, named = copy.deepcopy((model if isinstance(model, torch.nn.Module) else None, args, kwargs))
-            expected = (eager or model)(*given, **named)
-        except Exception as error:
-            report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
-            expected = None
-        torch.set_rng_state(state)
-        settings = dispatch.Settings(numerics.watching(report, gradients), options.get("fullgraph", False), options.get("dynamic"), options=dict(options.get("options") or {}))
+        expected = None
+        with torch.random.fork_rng():  # the compiled call draws the same numbers
+            try:
+                eager, given, named = copy.deepcopy((plain, args, kwargs))
+                expected = eager(*given, **named)
+            except Exception as error:
+                report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
+        settings = dispatch.Settings(numerics.watching(report, gradients), options.get("fullgraph", False), options.get("dynamic"),
+                                     options=dict(options.get("options") or {}))
         report.result = _compile(model, settings)(*args, **kwargs)
         if report.ok:
             numerics.compare_results(report, expected, report.result)

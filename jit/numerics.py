@@ -1,17 +1,19 @@
 """``jit.verify``: is what the compiled code computes as exact as eager, and if not, which operation is the first that is not?
 
-Every graph that a call captures is computed four ways on the inputs of that call: by its kernels as they run, fused; operation by operation in eager; the
-same in float64, which is taken for the truth; and in float64 with each value multiplied by 1 + r, |r| below the rounding unit of its dtype, which shows how
-much rounding any order of evaluation may cost (stochastic arithmetic, as in D. Stott Parker, Monte Carlo arithmetic, 1997). A value passes if its error is within
+Every graph that a call captures is computed four ways on the inputs of that call: by its kernels as they run, fused; operation by operation
+in eager; the same in float64, which is taken for the truth; and in float64 with each value multiplied by 1 + r, |r| below the rounding unit
+of its dtype, which shows how much rounding any order of evaluation may cost (stochastic arithmetic, as in D. Stott Parker, Monte Carlo
+arithmetic, 1997). A value passes if its error is within
 
     8 max(largest error of eager, largest change by the noise) + 8 units of rounding of the value itself.
 
-Random numbers, comparisons and indices are taken from eager in the float64 runs, so that all four take the same way. Values that are not floating point
-may differ in one element out of a hundred, for ties.
+Random numbers, comparisons and indices are taken from eager in the float64 runs, so that all four take the same way. Values that are not
+floating point may differ in one element out of a hundred, for ties.
 
 The results are those of the call itself. Where they pass, the graph is compiled once more with all values in between as results, which are
-compared too, in kernels that are fused less for that. Where a result fails, the graph is cut: compiled up to an operation, for the operation halfway, and so on, so that what is in front of the fault stays fused
-as it is. For a gradient it is cut from the other side: an intermediate value becomes an input, and the gradient of that input is compared.
+compared too, in kernels that are fused less for that. Where a result fails, the graph is cut: compiled up to an operation, for the operation
+halfway, and so on, so that what is in front of the fault stays fused as it is. For a gradient it is cut from the other side: an intermediate
+value becomes an input, and the gradient of that input is compared.
 """
 
 from __future__ import annotations
@@ -59,13 +61,16 @@ class Fault:
         place = "" if self.loc is None else f"\n  at {self.loc[0]}:{self.loc[1]} in {self.loc[2]}"
         if self.user is not None and tuple(self.user) != tuple(self.loc[:3]):
             place += f"\n  called at {self.user[0]}:{self.user[1]} in {self.user[2]}"
-        errors = f"\n  error {self.error:.3g}, eager's {self.eager_error:.3g}, allowed {self.allowed:.3g}" if self.what != "program" else f"\n  differs by {self.error:.3g}, allowed {self.allowed:.3g}"
+        errors = f"\n  error {self.error:.3g}, eager's {self.eager_error:.3g}, allowed {self.allowed:.3g}"
+        if self.what == "program":
+            errors = f"\n  differs by {self.error:.3g}, allowed {self.allowed:.3g}"
         return f"the {self.what} of {self.op}: {self.text}{place}{errors}" + (f"\n  {self.note}" if self.note else "")
 
 
 @dataclasses.dataclass
 class Verification:
-    """What ``jit.verify`` found. ``ok``: nothing that is wrong. ``faults``: at most one value and one gradient per graph. ``checked``: values, also in between, and gradients that were compared.
+    """What ``jit.verify`` found. ``ok``: nothing that is wrong. ``faults``: at most one value and one gradient per graph. ``checked``: how many values,
+    also in between, and gradients were compared.
     ``unchecked``: what could not be, with the reason. ``result``: what the compiled call returned."""
 
     faults: list[Fault] = dataclasses.field(default_factory=list)
@@ -161,8 +166,8 @@ def _discrete(graph):
 class _Check:
     """Compares one captured graph on the inputs of one call."""
 
-    def __init__(self, graph, tensors, sizes, report):
-        self.graph, self.tensors, self.sizes, self.report, self.found = graph, tensors, sizes, report, None
+    def __init__(self, graph, tensors, sizes, report, name):
+        self.graph, self.tensors, self.sizes, self.report, self.name, self.found = graph, tensors, sizes, report, name, None
         self.outputs = list(dict.fromkeys(o.node for o in graph.outputs if o.node.op != "input"))
         self.forced = _discrete(graph)
 
@@ -260,13 +265,16 @@ class _Check:
     def gradients(self, gradient):
         """Compare the gradients; the operation behind the last wrong one becomes a fault."""
         returned = [o.node for o in self.graph.outputs if o.mutates is None]
-        self.targets = list(dict.fromkeys(returned[i] for i in gradient.tangents if returned[i].op != "input" and _floating(returned[i])))
+        with_gradient = dict.fromkeys(returned[i] for i in gradient.tangents)
+        self.targets = [n for n in with_gradient if n.op != "input" and _floating(n) and n not in self.forced]
+        if any(n.impure and any(map(_floating, n.inputs)) for n in self.forced):
+            self.report.unchecked.append(f"{self.name}: gradients through operations that draw random numbers, such as dropout")
         if not self.targets:
             return
         generator = torch.Generator().manual_seed(1)
-        self.tangents = {n: torch.randn(self.like[n].shape, generator=generator, dtype=torch.float64).to(self.like[n].device, self.like[n].dtype) for n in self.targets}
-        self.report.checked += len(gradient.wrt)
+        self.tangents = {n: torch.randn(self.like[n].shape, generator=generator, dtype=torch.float64).to(self.like[n]) for n in self.targets}
         bad = self.wrong_gradient(tuple(gradient.wrt), ())
+        self.report.checked += self.compared
         if bad is None:
             return
         start = self.graph.inputs[bad]
@@ -287,12 +295,14 @@ class _Check:
                 high = middle
         source = start if low < 0 else order[low]
         users = [n for n in self.graph.nodes if source in n.inputs and (n in leading or n in self.targets)]
-        self.fault("gradient", users[0] if users else source, error, "" if len(users) < 2 else "one of: " + ", ".join(f"{u.name} = {u.op}" for u in users))
+        note = "" if len(users) < 2 else "one of: " + ", ".join(f"{u.name} = {u.op}" for u in users)
+        self.fault("gradient", users[0] if users else source, error, note)
 
     def wrong_gradient(self, wrt, cut):
         """The first of the inputs ``wrt`` of the cut graph whose gradient is wrong, or None; its errors in ``found``."""
         targets = [t for t in self.targets if not cut or t in cut or cut[0] in self.ancestors(t)]
         targets = [t for t in targets if t not in cut]
+        self.compared = 0
         if not targets:
             return None
         random = [n for n in self.forced if n.impure]
@@ -300,12 +310,14 @@ class _Check:
         part, _ = _part(self.graph, targets, [*cut, *random])
         tangents = [self.tangents[t] for t in targets]
         with torch.enable_grad():
-            ours = self.grad(lambda given: self.kernels(part, given, Gradient(tuple(wrt), tuple(range(len(targets))))), [*self.tensors, *at], wrt, tangents)
+            asked = Gradient(tuple(wrt), tuple(range(len(targets))))
+            ours = self.grad(lambda given: self.kernels(part, given, asked), [*self.tensors, *at], wrt, tangents)
             eager = self.grad(lambda given: self.run(part, given), [*self.tensors, *at], wrt, tangents)
             exact, noisy = (self.exact_gradient(targets, [*cut, *random], at, wrt, tangents, noise) for noise in (False, True))
         for i, *four in zip(wrt, ours, eager, exact, noisy):
             if any(g is None for g in four):
                 continue
+            self.compared += 1
             self.found = compare(*four)
             if not self.found[0]:
                 return i
@@ -330,7 +342,8 @@ class _Check:
     def fault(self, what, node, measured, note):
         _, error, eager_error, allowed = measured
         text = "an input" if node.op == "input" else f"{node.name} = {expression(node)}"
-        self.report.faults.append(Fault(what, node.attrs.get("target", node.op), text, node.loc and tuple(node.loc)[:3], getattr(node.loc, "user", None), error, eager_error, allowed, note))
+        op, loc, user = node.attrs.get("target", node.op), node.loc and tuple(node.loc)[:3], getattr(node.loc, "user", None)
+        self.report.faults.append(Fault(what, op, text, loc, user, error, eager_error, allowed, note))
 
 
 def compare(ours, eager, exact, noisy):
@@ -409,16 +422,14 @@ def watching(report: Verification, gradients: bool):
             if copied is None:
                 report.unchecked.append(f"{name}: it has an autograd.Function in it")
                 return results
-            state = torch.get_rng_state()
             try:
-                check = _Check(copied, tensors, dict(zip(plan.int_symbols, arguments[len(tensors):])), report)
-                check.values(computed(copied, arguments, results))
-                if gradients and gradient is not None:
-                    check.gradients(gradient)
+                check = _Check(copied, tensors, dict(zip(plan.int_symbols, arguments[len(tensors):])), report, name)
+                with torch.random.fork_rng():
+                    check.values(computed(copied, arguments, results))
+                    if gradients and gradient is not None:
+                        check.gradients(gradient)
             except Exception as error:  # a check that fails must not be taken for the program's fault
                 report.unchecked.append(f"{name}: {type(error).__name__}: {error}")
-            finally:
-                torch.set_rng_state(state)
             return results
 
         return backends.Plan(call, plan.int_symbols, plan.kernels, plan.graph, plan.backward)
@@ -430,7 +441,8 @@ def compare_results(report: Verification, eager, ours, path="the result"):
     """Compare what the program returned in eager and compiled, coarsely: a difference says that the graphs are not what the program computes."""
     if isinstance(eager, torch.Tensor) and isinstance(ours, torch.Tensor):
         if eager.shape != ours.shape or eager.dtype != ours.dtype:
-            report.faults.append(Fault("program", path, f"{ours.dtype} {tuple(ours.shape)}, in eager {eager.dtype} {tuple(eager.shape)}", None, None, float("inf"), 0.0, 0.0))
+            text = f"{ours.dtype} {tuple(ours.shape)}, in eager {eager.dtype} {tuple(eager.shape)}"
+            report.faults.append(Fault("program", path, text, None, None, float("inf"), 0.0, 0.0))
         elif eager.numel() and eager.layout is torch.strided and (eager.dtype.is_floating_point or eager.dtype.is_complex):
             allowed = _LOOSE.get(eager.dtype, 1e-3) * max(1e-3, eager.detach().abs().nan_to_num(0.0, 0.0, 0.0).max().item())
             difference = (eager.detach() - ours.detach()).abs()

@@ -55,8 +55,12 @@ def test_what_is_right_passes(dtype):
     report = jit.verify(block)(x.to(dtype), w.detach().to(dtype).requires_grad_())
     assert report.ok and report.checked > 10 and not report.unchecked, str(report)
     assert "as exact as eager" in str(report)
-    report = jit.verify(Net().to(dtype))(torch.randn(2, 3, 6, 6, dtype=dtype))
-    assert report.ok and report.checked >= 8 and not report.unchecked, str(report)
+    net = Net().to(dtype)
+    net.drop.eval()
+    report = jit.verify(net)(torch.randn(2, 3, 6, 6, dtype=dtype))
+    assert report.ok and report.checked >= 20 and not report.unchecked, str(report)
+    report = jit.verify(net.train())(torch.randn(2, 3, 6, 6, dtype=dtype))
+    assert report.ok and "dropout" in report.unchecked[0], str(report)
 
 
 def test_writes_views_indices_and_sizes():
@@ -143,3 +147,21 @@ def test_what_cannot_be_checked_is_said():
     assert report.ok and "autograd.Function" in report.unchecked[0] and "not checked: graph 1" in str(report)
     report = jit.verify(jit.disable(lambda x: x * 2))(torch.ones(2))
     assert report.ok and "nothing was compared" in str(report) and torch.equal(report.result, torch.full((2,), 2.0))
+
+
+def test_what_is_compiled_already_is_compared_with_the_original():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    x = torch.randn(3, 4)
+    for thing in (jit.compile(net), jit.compile(lambda x: torch.rand(3) + x.sum())):
+        torch.manual_seed(1)
+        report = jit.verify(thing)(x)
+        torch.manual_seed(1)
+        assert report.ok and report.checked, str(report)
+        torch.testing.assert_close(report.result, getattr(thing, "__wrapped__", net)(x))
+
+
+def test_a_wrong_program_of_a_compiled_module_is_found(monkeypatch):
+    entry = registry.OPS["softplus"]
+    net = nn.Sequential(nn.Linear(4, 7), nn.Softplus())
+    monkeypatch.setitem(registry.OPS, "softplus", type(entry)(entry.name, lambda b, x, *args: b.exp(x)))
+    assert [f.what for f in jit.verify(jit.compile(net))(torch.randn(3, 4)).faults] == ["program"]

@@ -34,7 +34,8 @@ def _calls(function) -> types.FunctionType:
     forward = lambda self, *args, **kwargs: self(*args, **kwargs)  # noqa: E731
     if code is None:
         return forward
-    forward.__code__ = forward.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname, co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
+    named = ("co_name", "co_qualname", "co_filename", "co_firstlineno")
+    forward.__code__ = forward.__code__.replace(**{name: getattr(code, name) for name in named})
     return functools.update_wrapper(forward, function, updated=())
 
 
