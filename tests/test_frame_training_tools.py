@@ -173,6 +173,22 @@ def test_no_more_is_saved_than_in_eager():
     assert saved_bytes(jit.compile(program), x, w) * 4 < saved_bytes(program, x, w)
 
 
+def test_steps_after_torch_compile_was_used(python):
+    """It replaces methods of optimizers by functions that switch its frame hook off."""
+    python("""
+import torch, jit
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.AdamW(net.parameters())
+def step(x):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+for _ in range(2):
+    jit.compile(step, backend="eager", fullgraph=True)(torch.ones(4, 3))
+""")
+
+
 def calls(fn, name: str) -> int:
     """How many operators with this in their name run."""
     with torch.profiler.profile() as seen:

@@ -21,6 +21,7 @@ from .values.objects import ModuleObject, ObjectValue, has_plain_layout
 MAX_DEPTH = 120
 TRANSFORMS = frozenset(("torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.vmap"))
 TORCH_COMPILED = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
+TORCH_HIDDEN = "DisableContext.__call__.<locals>._fn"
 
 
 class Calls:
@@ -45,6 +46,9 @@ class Calls:
             if fn.code.co_qualname == TORCH_COMPILED:
                 native().quiet_code(fn.code)  # it puts a frame hook of its own in place
                 raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="disabled")
+            if fn.code.co_qualname == TORCH_HIDDEN and (real.__module__ or "").startswith("torch."):
+                # What torch.compile, once used, hides of PyTorch from itself.
+                return dict(zip(fn.code.co_freevars, fn.cells(self)))["fn"].get(self).call(self, args, kwargs)
             if fn.globals.get("__name__") in TRANSFORMS:
                 raise Unsupported(f"{real.__qualname__}, a transform of torch.func", "it runs in eager; compile the function that it transforms, or write the gradient with torch.autograd",
                                   kind="functorch")
