@@ -323,6 +323,10 @@ def lru_cache_call(s, cached, args, kwargs):
     mark, changes = s.checkpoint(), len(s.effects)
     try:
         value = s.wrap_raw(real.__wrapped__).call(s, args, kwargs)
+        if len(s.effects) > changes and not kwargs and returns_none(real.__wrapped__) and all(effect[0] is write_record for effect in s.effects[changes:]):
+            s.rollback(mark)
+            s.effect(real, args)
+            return NONE
         if len(s.effects) > changes:
             if all(effect[0] is write_record for effect in s.effects[changes:]):
                 raise Unsupported("a record is logged", kind="logging")
