@@ -514,7 +514,7 @@ class Finalized:
         pass
 
 
-@breaks("finalizer", ones, Finalized, others=("not-resumable",), whole=True)
+@breaks("finalizer", ones, Finalized, others=("not-resumable",))
 def _(x, held):
     held = None  # here
     return x + 1
