@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import asyncio
 import dataclasses
 import functools
+import itertools
 import types
 import warnings
 from typing import Callable
@@ -212,7 +214,8 @@ def verify(model, *, gradients: bool = True, **options):
 
 
 def explain(model, **options):
-    """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened. Keyword arguments as in ``compile``."""
+    """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield at most, a coroutine with
+    ``asyncio.run``. Keyword arguments as in ``compile``."""
 
     def run(*args, **kwargs):
         captured, plans = [], []
@@ -224,7 +227,12 @@ def explain(model, **options):
 
         settings = dispatch.Settings(recorded, False, options.get("dynamic"), on_capture=captured.append)
         compiled = _compile(model, settings)
-        compiled(*args, **kwargs)
+        made = compiled(*args, **kwargs)
+        if type(made) is types.GeneratorType:
+            for _ in itertools.islice(made, 100):
+                pass
+        elif type(made) is types.CoroutineType:
+            asyncio.run(made)
         graphs = [c.graph for c in captured if c.graph is not None and any(n.op != "input" for n in c.graph.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans for _, text in plan.kernels]

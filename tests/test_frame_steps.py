@@ -235,6 +235,13 @@ def test_what_is_between_yields_is_captured():
     assert len(list(jit.compile(counting, backend="eager", fullgraph=True)(ONES))) == 4
 
 
+def test_explained():
+    with contextlib.redirect_stdout(io.StringIO()):
+        first, second = jit.explain(printing)(ONES), jit.explain(chained)(ONES)
+    assert first.graph_count == 6 and {r.kind for r in first.break_reasons} == {"forbidden-call", "data-dependent-value"}
+    assert second.graph_count >= 2
+
+
 def test_infinite_generators_settle():
     def naturals(x):
         n = 0
