@@ -1,7 +1,7 @@
 """``nn.Module``: whatever is changed about a module between calls, the compiled one goes on as the module itself does.
 
-A program makes a module, compiles it, and calls it again and again with changes in between. It is run twice, in eager and compiled, and everything that
-it returns is compared.
+A program makes a module, compiles it, and calls it again and again with changes in between. It is run twice, in eager and compiled, and
+everything that it returns is compared.
 """
 
 import collections
@@ -75,8 +75,8 @@ def a_sequential_is_changed(compiled):
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     fast, x = compiled(module), randn(2, 4)
     out = [fast(x)]
-    changes = [lambda: module.__setitem__(1, nn.Tanh()), lambda: module.append(nn.Sigmoid()), lambda: module.__delitem__(0), lambda: module.insert(0, nn.Linear(4, 4)),
-               lambda: module.extend([nn.GELU()]), lambda: module.pop(-1)]
+    changes = [lambda: module.__setitem__(1, nn.Tanh()), lambda: module.append(nn.Sigmoid()), lambda: module.__delitem__(0),
+               lambda: module.insert(0, nn.Linear(4, 4)), lambda: module.extend([nn.GELU()]), lambda: module.pop(-1)]
     for change in changes:
         change()
         out += [fast(x), len(fast)]
@@ -187,7 +187,8 @@ def hooks_of_all_modules(compiled):
     module, log = nn.Linear(4, 4), []
     fast, x = compiled(module), randn(2, 4)
     out = [fast(x)]
-    for register, hook in ((nn.modules.module.register_module_forward_hook, lambda m, i, o: o * 3), (nn.modules.module.register_module_forward_pre_hook, lambda m, i: (i[0] * 5,)),
+    for register, hook in ((nn.modules.module.register_module_forward_hook, lambda m, i, o: o * 3),
+                           (nn.modules.module.register_module_forward_pre_hook, lambda m, i: (i[0] * 5,)),
                            (nn.modules.module.register_module_full_backward_hook, lambda m, gi, go: log.append(go[0].clone()))):
         handle = register(hook)
         try:
@@ -301,7 +302,8 @@ def what_was_none_is_there_and_back(compiled):
 def training_and_evaluating(compiled):
     module, out = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.0)), []
     fast = compiled(module)
-    for change in (module.train, module.eval, module.train, module[1].eval, lambda: setattr(module[1], "momentum", 0.5), module[1].reset_running_stats):
+    changes = [module.train, module.eval, module.train, module[1].eval, lambda: setattr(module[1], "momentum", 0.5), module[1].reset_running_stats]
+    for change in changes:
         change()
         out += step(fast, randn(2, 3, 6, 6))
     return [*out, dict(module.state_dict())]
@@ -403,8 +405,9 @@ def a_class_is_changed_later(compiled):
     module = nn.Sequential(Derived(), nn.ReLU())
     alone = Derived()
     fast, fast_alone, x, out = compiled(module), compiled(alone), randn(3), []
-    changes = [lambda: None, lambda: setattr(Base, "factor", 5), lambda: setattr(Base, "inner", lambda self, x: x - 1), lambda: setattr(Derived, "factor", 7),
-               lambda: setattr(Derived, "forward", lambda self, x: x * 100), lambda: delattr(Derived, "forward"), lambda: setattr(module[0], "factor", 9),
+    changes = [lambda: None, lambda: setattr(Base, "factor", 5), lambda: setattr(Base, "inner", lambda self, x: x - 1),
+               lambda: setattr(Derived, "factor", 7), lambda: setattr(Derived, "forward", lambda self, x: x * 100),
+               lambda: delattr(Derived, "forward"), lambda: setattr(module[0], "factor", 9),
                lambda: setattr(Derived, "factor", property(lambda self: 11)), lambda: setattr(Derived, "__call__", lambda self, x: x * 3)]
     with jit.config.patch(cache_limit=20):
         for change in changes:
@@ -478,7 +481,8 @@ def walking_the_tree(compiled):
                     total = total + p.pow(2).mean()
             for name, b in self.named_buffers():
                 total = total + b.sum() * len(name)
-            count = sum(p.numel() for p in self.parameters()) + len(list(self.modules())) + sum(len(n) for n, _ in self.named_children()) + len(self.state_dict())
+            count = sum(p.numel() for p in self.parameters()) + len(list(self.modules())) + sum(len(n) for n, _ in self.named_children())
+            count += len(self.state_dict())
             return self.rest(self.first(x)) + total + count
 
     model = Model()
@@ -542,7 +546,8 @@ def parametrizations_come_and_go(compiled):
 @program
 def norms_of_weights(compiled):
     out, x = [], randn(2, 4)
-    for normed in (nn.utils.weight_norm, parametrizations.weight_norm, nn.utils.spectral_norm, parametrizations.spectral_norm, parametrizations.orthogonal):
+    for normed in (nn.utils.weight_norm, parametrizations.weight_norm, nn.utils.spectral_norm, parametrizations.spectral_norm,
+                   parametrizations.orthogonal):
         module = normed(nn.Linear(4, 4))
         fast = compiled(module)
         out += step(fast, x) + step(fast, x)

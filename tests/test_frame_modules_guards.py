@@ -1,7 +1,7 @@
 """What a compiled module is compiled again for: a change of anything that it used, and of nothing else.
 
-``USED`` and ``UNUSED`` are tables of changes made after the first call. After each the result has to be that of eager; after one of ``UNUSED`` nothing may
-have been captured again.
+``USED`` and ``UNUSED`` are tables of changes made after the first call. After each the result has to be that of eager; after one of ``UNUSED``
+nothing may have been captured again.
 """
 
 import collections
@@ -74,10 +74,12 @@ LEVEL, IDLE = 1, 1
 USED, UNUSED = {}, {}
 
 
-for _name, _value in (("scale", 3.0), ("flag", False), ("nothing", 1), ("gain", 9.0), ("offset", torch.ones(1)), ("config", Config(width=7)), ("shifted", torch.sin), ("forward", torch.cos),
+for _name, _value in (("scale", 3.0), ("flag", False), ("nothing", 1), ("gain", 9.0), ("offset", torch.ones(1)), ("config", Config(width=7)),
+                      ("shifted", torch.sin), ("forward", torch.cos),
                       ("a", nn.Linear(4, 4, bias=False))):
     USED[f"attribute {_name}"] = lambda m, n=_name, v=_value: setattr(m, n, v)
-for _name, _value in (("hint", 6), ("note", "m"), ("spare", None), ("b", nn.ReLU()), ("brand_new", 1), ("unused", torch.sin), ("idle", 1), ("limits", []), ("new_module", nn.ReLU())):
+for _name, _value in (("hint", 6), ("note", "m"), ("spare", None), ("b", nn.ReLU()), ("brand_new", 1), ("unused", torch.sin),
+                      ("idle", 1), ("limits", []), ("new_module", nn.ReLU())):
     UNUSED[f"attribute {_name}"] = lambda m, n=_name, v=_value: setattr(m, n, v)
 
 USED.update({

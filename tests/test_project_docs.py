@@ -10,7 +10,8 @@ import jit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [pytest.param(block, id=f"{page.stem}-{k}") for page in PAGES for k, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+BLOCKS = [pytest.param(block, id=f"{page.stem}-{k}") for page in PAGES for k, block in enumerate(PYTHON.findall(page.read_text()))]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
