@@ -267,7 +267,7 @@ def one_of_several_results(x, y):
 
 @program((3, 4))
 def saved_result(x):
-    return Exp.apply(x), Exp.apply(x * 2, 0.5), Exp.apply(x, scale=3.0)
+    return Exp.apply(x), Exp.apply(x * 2, 0.5), Exp.apply(x, 3.0)
 
 
 @program((3, 4))

@@ -51,10 +51,10 @@ def apply(s, args, kwargs):
     cls, *given = args
     known = cls.const(s)
     separate = known.setup_context is not torch.autograd.Function.setup_context
+    if kwargs:
+        raise _break("called with keyword arguments")  # which only some versions of PyTorch take
     if separate:
-        given = _with_defaults(s, known.forward, given, kwargs)
-    elif kwargs:
-        raise _break("called with keyword arguments")
+        given = _with_defaults(s, known.forward, given)
     tensors = [v for v in given if isinstance(v, TensorValue)]
     needs = [isinstance(v, TensorValue) and v.handle(s).requires_grad for v in given]
     recorded = s.tracer.grad_enabled and any(needs)
@@ -78,10 +78,10 @@ def apply(s, args, kwargs):
     return TupleValue(made, result.cls) if several else made[0]
 
 
-def _with_defaults(s, forward, given, kwargs) -> list:
+def _with_defaults(s, forward, given) -> list:
     """The positional arguments of ``forward``, with its defaults, as ``apply`` binds them for functions with a ``setup_context``."""
     try:
-        bound = inspect.signature(forward).bind(*given, **kwargs)
+        bound = inspect.signature(forward).bind(*given)
     except TypeError as error:
         raise Raised(s.exception(error)) from None
     if len(bound.args) == len(given) and not bound.kwargs and all(p.default is p.empty for p in bound.signature.parameters.values()):
