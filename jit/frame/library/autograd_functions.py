@@ -153,7 +153,8 @@ def _no_gradient(s, output, kept):
 
 
 def _backward(s, known, cls, ctx, given, tangents):
-    """-> the gradients that the backward gives, and how it can be differentiated (see ``graph.functions``). What it does besides computing them is refused: it is done when the backward runs."""
+    """-> the gradients that the backward gives, and how it can be differentiated (see ``graph.functions``).
+    What it does besides computing them is refused: it is done when the backward runs."""
     method = "vjp" if known.vjp is not torch.autograd.Function.vjp else "backward"
     if method == "vjp" and known.backward is not torch.autograd.Function.backward:
         raise _break("with a backward and a vjp")
