@@ -90,10 +90,11 @@ def work(options):
     torch.set_num_threads(1)
     sys.unraisablehook = lambda unraisable: None  # what generators raise when they are collected
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # a program that grows without bound raises MemoryError
+    out, sys.stdout = sys.stdout, open(os.devnull, "w")  # programs print at odd times
     opcodes: collections.Counter = collections.Counter()
     known = count_opcodes(opcodes)
     for seed in range(options.seed, options.seed + options.programs):
-        print(json.dumps({"start": seed}), flush=True)
+        print(json.dumps({"start": seed}), file=out, flush=True)
         rng = random.Random(f"settings {seed}")
         backend = "jit" if rng.random() < options.native else "eager"
         dynamic = True if rng.random() < 0.1 else None
@@ -108,8 +109,8 @@ def work(options):
                 text = shrink(text, lambda t: (o := run(t, backend, dynamic)).kind == "mismatch" and o.why.split(": ")[1][:8] == first, options.shrink_seconds)
             row["why"] = run(text, backend, dynamic).why
             row["text"], row["settings"] = text, (backend, dynamic)
-        print(json.dumps(row), flush=True)
-    print(json.dumps({"opcodes": opcodes, "known": sorted(known)}), flush=True)
+        print(json.dumps(row), file=out, flush=True)
+    print(json.dumps({"opcodes": opcodes, "known": sorted(known)}), file=out, flush=True)
 
 
 class Counts:

@@ -329,6 +329,8 @@ def roll(b, self, shifts, dims=()):
 @op("constant_pad_nd")
 def constant_pad_nd(b, self, pad, value=0):
     rank = self.type.rank
+    if any(isinstance(n, float) for n in pad):
+        raise TypeError("pad takes integers")
     if len(pad) % 2 or len(pad) > 2 * rank:
         raise RuntimeError("Length of pad must be even and no more than twice the number of dimensions of the input")
     pairs = [(0, 0)] * rank
