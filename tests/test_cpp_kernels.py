@@ -474,3 +474,12 @@ def test_what_a_scan_reads_is_used_again_after_it(columns):
     m, x = torch.randint(0, 2, (3, columns)), torch.rand(3, columns)
     for ours, theirs in zip(jit.compile(f, fullgraph=True)(m, x), f(m, x)):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_einsum_of_one_operand_is_a_view():
+    def f(q, m):
+        m = torch.einsum("ijb->bij", ((m * 2)[:, None] + m[None]) * 3)
+        return torch.softmax(q @ q.mT - m, -1) @ q
+
+    q, m = torch.rand(2, 12, 4), torch.rand(12, 2)
+    torch.testing.assert_close(jit.compile(f, fullgraph=True)(q, m), f(q, m))

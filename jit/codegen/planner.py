@@ -418,4 +418,6 @@ def _operator_returns_alias(target: str, overload: str) -> bool:
 
 def returns_alias(node) -> bool:
     """Whether a library call's result may share memory with an argument."""
+    if node.op == "aten_call" and node.attrs["target"] == "aten::einsum" and len(node.inputs) == 1:
+        return True  # a permutation of its operand
     return node.op != "aten_call" or node.attrs["target"] == REPLAY or _operator_returns_alias(node.attrs["target"], node.attrs["overload"])
