@@ -365,7 +365,7 @@ def more_texts_of_errors(v, d, e):
         lambda: unpack(None), lambda: put(slice(None, None, 2), None), lambda: put(slice(0, 1), 5), lambda: e.popitem(), lambda: d.popitem(), lambda: collections.OrderedDict().popitem(),
         lambda: d.pop([], 3), lambda: {"a": 1}.pop([], 3), lambda: max(), lambda: d.items <= d.items(), lambda: d.items() <= 3, lambda: torch.maximum(True, torch.ones(2)),
         lambda: "a" + Plain(), lambda: [1] + Plain(), lambda: (1,) + Plain(), lambda: Plain() + "a", lambda: operator.ior({}, "ab"),
-        lambda: torch.nn.functional.pad(torch.ones(3), (1, 0.5)), lambda: len(reversed(v)), lambda: len(iter(v)), lambda: len(iter((1, 2))), lambda: abs(reversed((1, 2))), lambda: repr(types.SimpleNamespace()), lambda: repr(types.SimpleNamespace(a=1)), lambda: v[torch.tensor(1)], lambda: v[torch.ones(2)])]
+        lambda: torch.nn.functional.pad(torch.ones(3), (1, 0.5)), lambda: len(reversed(v)), lambda: len(iter(v)), lambda: len(iter((1, 2))), lambda: abs(reversed((1, 2))), lambda: repr(types.SimpleNamespace()), lambda: repr(types.SimpleNamespace(a=1)), lambda: v[torch.tensor(1)], lambda: v[torch.ones(2)], lambda: v[: torch.tensor(1)], lambda: v[torch.ones(2):])]
 
 
 class Slotted:

@@ -650,7 +650,9 @@ class SliceValue(Value):
         for p in self.parts:
             if isinstance(p, Constant) and p.value is None:
                 known.append(p.const(s))
-            elif s.has_index(p):
+            elif issubclass(getattr(p, "cls", object), torch.Tensor):
+                raise Unsupported("a tensor as an end of a slice", "slice with ints", kind="data-dependent-value")
+            elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)):
                 known.append(s.index(p))
             else:
                 raise Raised(s.exception(TypeError("slice indices must be integers or None or have an __index__ method")))
