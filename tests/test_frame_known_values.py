@@ -23,7 +23,7 @@ def masks(x):
 def sizes(x):
     n = torch.tensor([2, 3])
     h, w = n
-    return torch.arange(0, h) + torch.arange(w)[1], x.repeat(n.max(), 1), x[:h], x.view(-1, n.prod() * 10), torch.zeros(h, w), [4, 5, 6][h]
+    return torch.arange(0, h) + torch.arange(w)[1], x.repeat(n.max(), 1), x[:h], x.view(-1, n.prod() * 10), torch.zeros(h, w), [4, 5, 6][h], [4, 5, 6][:h]
 
 
 @cases(X)

@@ -44,7 +44,7 @@ def test_programs_on_the_real_backend(seed):
 def test_differences_are_found_and_made_small():
     text = "def f(x, log):\n    log.append(1)\n    y = [x, 2]\n    return y\ndef calls():\n    return [(1, [])]\n"
     assert run(text).kind == "same"
-    broken = text.replace("return y", "return id(y)")
+    broken = text.replace("def f", "import jit\ndef f").replace("return y", "return jit.is_compiling()")
     assert run(broken).kind == "mismatch"
     small = shrink(broken, lambda t: run(t).kind == "mismatch", seconds=20)
     assert run(small).kind == "mismatch" and len(small) < len(broken) and "append" not in small

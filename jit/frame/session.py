@@ -527,6 +527,11 @@ class Session(Calls):
             raise Raised(self.exception(TypeError(f"'{type_name(type(number))}' object cannot be interpreted as an integer"))) from None
 
     def has_index(self, value) -> bool:
+        """Whether a value is an index of a sequence. A tensor is, as far as Python is concerned; one whose values are not known is a break."""
+        if issubclass(getattr(value, "cls", object), torch.Tensor):
+            if isinstance(value, TensorValue) and value.known(self) is not None:
+                return True
+            raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
         return isinstance(value, DimValue) or (isinstance(value, Constant) and isinstance(value.value, int)) or (
             isinstance(value, ObjectValue) and value.has_special(self, "__index__"))
 

@@ -156,8 +156,6 @@ class SequenceValue(ContainerValue):
         return elements[self.position(s, key)]
 
     def check_index(self, s, key):
-        if issubclass(getattr(key, "cls", object), torch.Tensor):
-            raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
         if not s.has_index(key):
             raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not {type_name(key.pytype(s))}")))
 
@@ -650,8 +648,6 @@ class SliceValue(Value):
         for p in self.parts:
             if isinstance(p, Constant) and p.value is None:
                 known.append(p.const(s))
-            elif issubclass(getattr(p, "cls", object), torch.Tensor):
-                raise Unsupported("a tensor as an end of a slice", "slice with ints", kind="data-dependent-value")
             elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)):
                 known.append(s.index(p))
             else:
