@@ -246,6 +246,20 @@ def _nulls_at(frame, decoded, way, depth) -> list:
     return nulls
 
 
+def _set_aside(asm, depth, nulls, handled) -> list:
+    """Take the top ``depth`` stack slots off. Returns the variable of each; None of a NULL and of what PUSH_EXC_INFO has left there."""
+    slots: list = [None] * depth
+    for i in reversed(range(depth)):
+        if nulls[i]:
+            asm.drop_null()
+        elif i in handled:
+            asm.emit("POP_EXCEPT")
+        else:
+            slots[i] = asm.temporary("slot")
+            asm.store_fast(slots[i])
+    return slots
+
+
 def _go_on(asm, frame, base, decoded, way, index, tail_call):
     """Stack from ``base`` on -> the result of the resume function that goes on at ``index``."""
     depth = asm.depth - base
@@ -256,15 +270,7 @@ def _go_on(asm, frame, base, decoded, way, index, tail_call):
     names = [n for n in frame.locals if n in live and n not in cells]
     handled = {i: name for i, name in frame.handled.items() if i < depth}
     resume = make_resume(frame.code, index, names, depth, nulls, handled)
-    slots = {}
-    for i in reversed(range(depth)):
-        if nulls[i]:
-            asm.drop_null()
-        elif i in handled:
-            asm.emit("POP_EXCEPT")
-        else:
-            slots[i] = asm.temporary("slot")
-            asm.store_fast(slots[i])
+    slots = _set_aside(asm, depth, nulls, handled)
     with asm.calling():
         if tail_call is not None:
             asm.load_const(tail_call)
@@ -287,15 +293,7 @@ def _go_on_in_generator(asm, frame, base, decoded, way, index, tail_call):
     if decoded.instructions[index].op == "END_FOR":
         index += 1
     handled = {i: name for i, name in frame.handled.items() if i < depth}
-    slots: list = [None] * depth
-    for i in reversed(range(depth)):
-        if nulls[i]:
-            asm.drop_null()
-        elif i in handled:
-            asm.emit("POP_EXCEPT")
-        else:
-            slots[i] = asm.temporary("slot")
-            asm.store_fast(slots[i])
+    slots = _set_aside(asm, depth, nulls, handled)
     with asm.calling():
         asm.load_const(tail_call)
         frame.go_on(asm, index, slots, handled)
