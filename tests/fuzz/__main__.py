@@ -19,7 +19,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
 def parser():
-    p = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Random Python programs in eager and compiled; what differs is saved as a small program.")
+    p = argparse.ArgumentParser(prog="python -m tests.fuzz",
+                                description="Random Python programs in eager and compiled; what differs is saved as a small program.")
     p.add_argument("--programs", type=int, default=1000, help="how many programs (1000)")
     p.add_argument("--seed", type=int, default=0, help="seed of the first program; the others follow (0)")
     p.add_argument("--jobs", type=int, default=1, help="processes (1)")
@@ -106,7 +107,11 @@ def work(options):
         if outcome.kind == "mismatch":
             first = outcome.why.split(": ")[1][:8]
             if options.shrink_seconds:
-                text = shrink(text, lambda t: (o := run(t, backend, dynamic)).kind == "mismatch" and o.why.split(": ")[1][:8] == first, options.shrink_seconds)
+                def fails(t, first=first, backend=backend, dynamic=dynamic):
+                    o = run(t, backend, dynamic)
+                    return o.kind == "mismatch" and o.why.split(": ")[1][:8] == first
+
+                text = shrink(text, fails, options.shrink_seconds)
             row["why"] = run(text, backend, dynamic).why
             row["text"], row["settings"] = text, (backend, dynamic)
         print(json.dumps(row), file=out, flush=True)
@@ -141,8 +146,10 @@ class Counts:
         shares = {k: f"{v} ({100 * v / tested:.1f}%)" for k, v in self.shares.items()}
         never = sorted(self.known - set(self.opcodes))
         return "\n".join([
-            f"programs: {tested} ({self.kinds['invalid']} more did not end in eager), mismatches: {self.kinds['mismatch']}, crashes: {self.kinds['crash']}",
-            f"captured whole: {shares.get('whole', 0)}, with graph breaks: {shares.get('broken', 0)}, a frame left to eager: {shares.get('eager', 0)}, "
+            f"programs: {tested} ({self.kinds['invalid']} more did not end in eager), "
+            f"mismatches: {self.kinds['mismatch']}, crashes: {self.kinds['crash']}",
+            f"captured whole: {shares.get('whole', 0)}, with graph breaks: {shares.get('broken', 0)}, "
+            f"a frame left to eager: {shares.get('eager', 0)}, "
             f"raising out of a frame: {shares.get('raises', 0)}; frames captured: {self.shares['captures']}",
             "break kinds: " + ", ".join(f"{k} {n}" for k, n in self.breaks.most_common(60)),
             f"break positions: {len(self.places)} kinds; " + ", ".join(f"{k} {n}" for k, n in self.places.most_common(40)),
@@ -171,8 +178,8 @@ def run_worker(seed, count, options, counts):
     """One process for ``count`` programs; one that dies is a failure of the program that it was at. -> how many were run"""
     command = [sys.executable, "-m", "tests.fuzz", "--worker", "--programs", str(count), "--seed", str(seed), "--native", str(options.native),
                "--shrink-seconds", str(options.shrink_seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)})
-    return process
+    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env)
 
 
 def drive(options):
@@ -216,7 +223,8 @@ def drive(options):
                 counts.opcodes.update(row["opcodes"])
                 counts.known.update(row["known"])
                 state[2] = None
-                print(f"... {sum(counts.kinds.values())} programs, {counts.kinds['mismatch']} mismatches, {time.monotonic() - began:.0f} s", flush=True)
+                total, mismatches = sum(counts.kinds.values()), counts.kinds["mismatch"]
+                print(f"... {total} programs, {mismatches} mismatches, {time.monotonic() - began:.0f} s", flush=True)
             else:
                 counts.add(row)
                 if row["kind"] == "mismatch":

@@ -7,13 +7,15 @@ import re
 import textwrap
 import warnings
 
-from .grammar import EXCEPTIONS, EXPRESSIONS, GLOBALS, JUMPS, KINDS, NAMES, STATEMENTS
+from .grammar import EXPRESSIONS, GLOBALS, KINDS, NAMES
 from .prelude import CLASSES, PRELUDE
 from .repair import repaired
+from .statements import EXCEPTIONS, JUMPS, STATEMENTS
 
 _HOLE = re.compile(r"<(#|[a-z]+(?:\.[a-z]+)?)>")
 _LEAVES = {kind: [r for r in rows if not re.search(r"<[a-z]+>", r[0])] for kind, rows in EXPRESSIONS.items()}
-_ATOM = re.compile(r"[A-Za-z_][\w.]*|'[^']*'|\((?:[^()]|\([^()]*\))*\)|[A-Za-z_][\w.]*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])+(?:\.\w+|\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])*")
+_ATOM = re.compile(r"[A-Za-z_][\w.]*|'[^']*'|\((?:[^()]|\([^()]*\))*\)|"
+                   r"[A-Za-z_][\w.]*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])+(?:\.\w+|\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])*")
 PARAMETERS = ("x", "y", "n", "k", "s", "v", "d", "t", "o")
 
 class Scope:
@@ -37,7 +39,8 @@ def _kind_of(name):
 
 
 class Generator:
-    """Makes one program. Some are ``quiet``: nothing that always breaks the graph is in them; ``wrong`` is the share of expressions of another kind."""
+    """Makes one program. Some are ``quiet``: nothing that always breaks the graph is in them;
+    ``wrong`` is the share of expressions of another kind."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -81,7 +84,8 @@ class Generator:
             if what == "exc":
                 return self.rng.choice(EXCEPTIONS)
             if what == "raise":
-                return self.rng.choice(["KeyError('a')", "ValueError(<int>)", "Stop", "Stop(<any>)", "IndexError"]).replace("<int>", "3").replace("<any>", self.expression("any", scope, 0))
+                raised = self.rng.choice(["KeyError('a')", "ValueError(<int>)", "Stop", "Stop(<any>)", "IndexError"])
+                return raised.replace("<int>", "3").replace("<any>", self.expression("any", scope, 0))
             if what == "out":
                 return self.expression("any", scope, 1)
             if form == "new":
@@ -242,8 +246,8 @@ class Generator:
         parts = [PRELUDE, CLASSES % textwrap.indent("self.n = (self.n + 1) % 50\n" + step, "        ")]
         shapes = [("int", "n, k=2", ["n", "k"], "<name>(<int>)"), ("int", "n, *q, k=1", ["n", "q", "k"], "<name>(<int>, *<tuple>, k=<int>)"),
                   ("tensor", "x, n=1", ["x", "n"], "<name>(<tensor>, <int>)"), ("tensor", "x, y", ["x", "y"], "<name>(y=<tensor>, x=<tensor>)"),
-                  ("list", "v, n=0", ["v", "n"], "<name>(<list>, <int>)"), ("gen", "n, v=()", ["n", "v"], "<name>(<int>, <list>)"), ("obj", "o, v", ["o", "v"], "<name>(<obj>, <list>)"),
-                  ("dict", "d, **e", ["d", "e"], "<name>(<dict>, b=<int>)")]
+                  ("list", "v, n=0", ["v", "n"], "<name>(<list>, <int>)"), ("gen", "n, v=()", ["n", "v"], "<name>(<int>, <list>)"),
+                  ("obj", "o, v", ["o", "v"], "<name>(<obj>, <list>)"), ("dict", "d, **e", ["d", "e"], "<name>(<dict>, b=<int>)")]
         for i in range(rng.randint(0, 3)):
             kind, signature, ready, call = rng.choice(shapes)
             text = self.function(f"help{i}", signature, ready, kind, rng.randint(1, 5), 2, "gen" if kind == "gen" else "def")
@@ -257,11 +261,12 @@ class Generator:
     def arguments(self) -> str:
         """One call's arguments; a list, tensor or object may be given twice."""
         rng = self.rng
-        tensor = ["torch.arange(3.0)", "torch.ones(3)", "torch.arange(3.0)", "torch.arange(4.0) - 1", "torch.tensor([1, 2, 3])", "torch.arange(6.0).view(2, 3)", "torch.arange(6.0).view(3, 2).t()",
-                  "torch.arange(6.0)[::2]", "torch.arange(3.0, dtype=torch.float64)", "torch.tensor(2.0)"]
+        tensor = ["torch.arange(3.0)", "torch.ones(3)", "torch.arange(3.0)", "torch.arange(4.0) - 1",
+                  "torch.tensor([1, 2, 3])", "torch.arange(6.0).view(2, 3)", "torch.arange(6.0).view(3, 2).t()", "torch.arange(6.0)[::2]", "torch.arange(3.0, dtype=torch.float64)", "torch.tensor(2.0)"]
         weights = [6, 3, 3, 2, 1, 2, 1, 1, 1, 0.5]
         x, y = rng.choices(tensor, weights)[0], rng.choices(tensor, weights)[0]
-        n, k = rng.choice(["0", "1", "2", "3", "5", "True"]), rng.choice(["0", "1", "2", "-1", "1.5", "None"] if rng.random() < 0.3 else ["1", "2", "4"])
+        n = rng.choice(["0", "1", "2", "3", "5", "True"])
+        k = rng.choice(["0", "1", "2", "-1", "1.5", "None"] if rng.random() < 0.3 else ["1", "2", "4"])
         v, d = rng.choice(["[]", "[1]", "[1, 2]", "[3, 1, 2]", "[2, 2]"]), rng.choice(["{}", "{'a': 1}", "{'a': 1, 'b': 2}", "{'b': 0}"])
         o = rng.choice(["C(1)", "C(2, [1, 2])", "D(3, [4])", "D(0, [])", "G_o"])
         t = rng.choice(["(1, 2)", "(1, 2)", "(3, 0)", "()", "(1, 'a', 2)", "Pair(1, 2)"])
@@ -292,8 +297,9 @@ def rng_wraps(rng, line) -> bool:
 
 def breaks(template) -> bool:
     """Whether a template is of the kind that always breaks the graph."""
-    return any(word in template for word in ("graph_break", "off(", "print", ".item()", "float('inf')", "zlib", "heapq", "re.sub", "json", "getsizeof", "jit.disable", "class K",
-                                             "locals()", "random", "> 0]", "> 1]", ".tolist", "torch.equal", ".data_ptr", ".data.", "enum", "int(<tensor>", "<tensor>.sum() >"))
+    return any(word in template for word in (
+        "graph_break", "off(", "print", ".item()", "float('inf')", "zlib", "heapq", "re.sub", "json", "getsizeof", "jit.disable",
+        "class K", "locals()", "random", "> 0]", "> 1]", ".tolist", "torch.equal", ".data_ptr", ".data.", "enum", "int(<tensor>", "<tensor>.sum() >"))
 
 
 def calls_objects(template) -> bool:

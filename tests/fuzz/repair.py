@@ -29,7 +29,7 @@ def repaired(text: str, rng) -> str:
         found = failure(text, tree)
         if found is None or rng.random() < 1 / 7:
             return text
-        mended = mend(text, tree, *found, rng)
+        mended = mend(text, *found, rng)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -88,12 +88,12 @@ def statement_at(fn, line):
     return best
 
 
-def mend(text, tree, statement, error, rng) -> str:
+def mend(text, statement, error, rng) -> str:
     """The text with a statement replaced."""
     lines = text.split("\n")
     first, last = statement.lineno - 1, statement.end_lineno
     indent = lines[first][:len(lines[first]) - len(lines[first].lstrip())]
-    if lines[first][:statement.col_offset].strip() or len({s.lineno for s in ast.walk(tree) if isinstance(s, ast.stmt) and s.lineno == statement.lineno}) > 1:
+    if lines[first][:statement.col_offset].strip():
         source = "pass"  # behind a colon: the whole line goes
     else:
         source = textwrap.dedent("\n".join([indent + lines[first][statement.col_offset:], *lines[first + 1:last]]))

@@ -8,12 +8,14 @@ import time
 import warnings
 
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+FIELDS = (*BODIES, "elts", "args", "keywords", "keys", "values", "items", "generators", "ifs",
+          "targets", "decorator_list", "defaults", "names", "ops")
 
 
 def _lists(tree):
     """Every list of statements, handlers, cases, elements, arguments or calls in a tree, the outermost first."""
     for node in ast.walk(tree):
-        for field in (*BODIES, "elts", "args", "keywords", "keys", "values", "items", "generators", "ifs", "targets", "decorator_list", "defaults", "names", "ops"):
+        for field in FIELDS:
             held = getattr(node, field, None)
             if isinstance(held, list) and held:
                 yield node, field, held
