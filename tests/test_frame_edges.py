@@ -599,3 +599,32 @@ def test_an_error_that_names_sizes_is_for_these_sizes():
         return said(lambda: x.sum() * x.masked_fill(y > torch.tensor(1), 0))
 
     sequence(lambda: f, [(torch.ones(3), torch.ones(3)), (torch.ones(4), torch.ones(3)), (torch.ones(3), torch.ones(3)), (torch.ones(5), torch.ones(3))])
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __init__(self, n):
+        self.n = n
+
+    def __eq__(self, other):
+        return self.n == other.n
+
+    def get(self):
+        return self.n
+
+
+def test_methods_as_keys_are_told_apart_by_their_very_objects():
+    def f(x, n):
+        a, b, v, w = Unhashable(n), Unhashable(n), [n], [n]
+        d = {a.get: x, b.get: 2, v.append: 3, w.append: 4}
+        return len(d), d[a.get], d[w.append], d.get(Unhashable(n).get), said(lambda: {a: 1})
+
+    sequence(lambda: f, [(VECTOR, 1), (VECTOR, 2)], fullgraph=True)
+
+
+def test_an_error_of_torch_names_the_very_class_of_an_argument():
+    def f(x, t):
+        return said(lambda: x.mean().sub_(t)), said(lambda: x.add(x.shape)), said(lambda: x + 1)
+
+    sequence(lambda: f, [(VECTOR, collections.namedtuple("Pair", "a b")(1, 2)), (VECTOR, (1, 2))])

@@ -446,6 +446,10 @@ class Session(Calls):
             value = self.traced(call)
         except Unsupported as error:
             return defer(self, fn, args, kwargs, error)
+        except Raised as raised:
+            if self.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
+                raise Unsupported("an error of torch that may name an argument's own class of containers", kind="argument-error") from None
+            raise
         return own[0] if own else value  # a list that is given back is the very list
 
     def set_grad_enabled(self, enabled: bool):
@@ -552,3 +556,8 @@ class _Absent:
 
 
 _ABSENT = _Absent()
+
+
+def has_own_class(value) -> bool:
+    """Whether a container is of a class derived from the builtin one."""
+    return isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin

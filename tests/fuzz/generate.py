@@ -262,7 +262,8 @@ class Generator:
         """One call's arguments; a list, tensor or object may be given twice."""
         rng = self.rng
         tensor = ["torch.arange(3.0)", "torch.ones(3)", "torch.arange(3.0)", "torch.arange(4.0) - 1",
-                  "torch.tensor([1, 2, 3])", "torch.arange(6.0).view(2, 3)", "torch.arange(6.0).view(3, 2).t()", "torch.arange(6.0)[::2]", "torch.arange(3.0, dtype=torch.float64)", "torch.tensor(2.0)"]
+                  "torch.tensor([1, 2, 3])", "torch.arange(6.0).view(2, 3)", "torch.arange(6.0).view(3, 2).t()", "torch.arange(6.0)[::2]",
+                  "torch.arange(3.0, dtype=torch.float64)", "torch.tensor(2.0)"]
         weights = [6, 3, 3, 2, 1, 2, 1, 1, 1, 0.5]
         x, y = rng.choices(tensor, weights)[0], rng.choices(tensor, weights)[0]
         n = rng.choice(["0", "1", "2", "3", "5", "True"])

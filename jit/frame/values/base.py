@@ -123,6 +123,14 @@ class Value:
         """A hashable Python object standing for the value as a dict key or set element."""
         raise Unsupported(f"{self.describe()} as a dict key or set element", kind="unhashable")
 
+    def instance_key(self, s):
+        """What stands for this very object in keys, as in that of a bound method: equal to another's iff ``is`` holds, whatever its class hashes."""
+        if getattr(self, "obj", None) is None:
+            return ("new", id(self), self)
+        if self.source is not None:
+            s.guards.add(self.source, "is", self.obj)
+        return ("object", id(self.obj))
+
     def emit(self, e):
         """Emit bytecode that pushes the object (see ``jit.frame.emit``)."""
         raise Unsupported(f"rebuilding {self.describe()} after a captured region", kind="rebuild")

@@ -62,6 +62,9 @@ class Constant(Value):
     def hash_key(self, s):
         return self.const(s)
 
+    def instance_key(self, s):
+        return self.hash_key(s)
+
     def length(self, s):
         return len(self.const(s))
 

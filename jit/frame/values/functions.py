@@ -293,7 +293,7 @@ class MethodValue(Value):
         return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
 
     def hash_key(self, s):
-        return ("method", self.fn.hash_key(s), self.owner.hash_key(s))
+        return ("method", self.fn.hash_key(s), self.owner.instance_key(s))
 
     def emit(self, e):
         if self.source is not None:

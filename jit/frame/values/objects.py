@@ -525,7 +525,7 @@ class BuiltinMethod(Value):
         return self.owner.builtin_method(s, self.raw, args, kwargs)
 
     def hash_key(self, s):
-        return ("builtin-method", self.owner.hash_key(s), self.raw)
+        return ("builtin-method", self.owner.instance_key(s), self.raw)
 
     def getattr(self, s, name):
         if name == "__self__":
