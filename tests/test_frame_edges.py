@@ -628,3 +628,12 @@ def test_an_error_of_torch_names_the_very_class_of_an_argument():
         return said(lambda: x.mean().sub_(t)), said(lambda: x.add(x.shape)), said(lambda: x + 1)
 
     sequence(lambda: f, [(VECTOR, collections.namedtuple("Pair", "a b")(1, 2)), (VECTOR, (1, 2))])
+
+
+def test_views_of_dictionaries_are_compared_without_hashing_values():
+    def f(x, d, e):
+        p, q, keys = d.items(), e.items(), {"a", "b"}
+        log = [p <= q, p < q, p == q, p != q, p >= q, p > q, d.keys() <= keys, keys == d.keys(), keys > d.keys(), d.keys() != e.keys()]
+        return log, ("a", [1]) in p, ("a", 2) in q, 3 in p, ("z", 1) in p, said(lambda: p <= {1, 2, 3}), said(lambda: {("a", 1)} <= p), x + 1
+
+    sequence(lambda: f, [(VECTOR, {}, {"a": [1]}), (VECTOR, {"a": [1]}, {"a": [1]}), (VECTOR, {"a": [1], "b": 2}, {"a": [2], "c": 1})])

@@ -247,8 +247,9 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         equal = _equal_methods(s, a, b)
         if equal is not None:
             return Constant(equal == (symbol == "=="))
-    if all(isinstance(v, SetValue) or isinstance(v, DictView) and v.what != "values" for v in (a, b)):
-        a, b = (v.as_set(s) if isinstance(v, DictView) else v for v in (a, b))
+    if not (isinstance(a, SetValue) and isinstance(b, SetValue)) and all(
+            isinstance(v, SetValue) or isinstance(v, DictView) and v.what != "values" for v in (a, b)):
+        return Constant(_compare_views(s, symbol, a, b))
     for v, cls in ((a, ContainerValue), (b, ContainerValue)):
         if isinstance(v, cls) and v.cls is not v.builtin and v.user_special(s, method):
             return _compare_special(s, symbol, a, b)
@@ -315,6 +316,16 @@ def _compare_containers(s, symbol, a, b):
     if symbol in ("==", "!="):
         return symbol == "!="
     return None
+
+
+def _compare_views(s, symbol, a, b) -> bool:
+    """Views of dictionaries compare by their lengths, then by whether the elements of the smaller one are in the other; no value is hashed."""
+    fn = COMPARE["==" if symbol == "!=" else symbol][0]
+    if symbol in ("==", "!=") and not isinstance(a, DictView):
+        a, b = b, a  # the view's method compares, and asks for its own elements
+    small, large = (b, a) if symbol in (">", ">=") else (a, b)
+    found = bool(fn(a.length(s), b.length(s))) and all(large.contains(s, element) for element in small.items_list(s))
+    return found != (symbol == "!=")
 
 
 def same_object(s, a: Value, b: Value) -> bool:

@@ -481,6 +481,12 @@ class DictView(Value):
     def contains(self, s, item):
         if self.what == "keys":
             return self.mapping.plain_contains(s, item)
+        if self.what == "items":
+            from ..operators import same_or_equal
+
+            pair = item.load(s) if isinstance(item, TupleValue) else ()
+            found = self.mapping.load(s).get(pair[0].hash_key(s)) if len(pair) == 2 else None
+            return found is not None and same_or_equal(s, found[1], pair[1])
         return super().contains(s, item)
 
     def getattr(self, s, name):
