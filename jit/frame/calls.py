@@ -38,9 +38,10 @@ class Calls:
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
                 raise Unsupported(why, hint, kind="forbidden-call")
-            special = tables.codes.get(fn.code)
-            if special is not None:
-                return special(self, fn, args, kwargs)
+        special = tables.codes.get(fn.code)
+        if special is not None:
+            return special(self, fn, args, kwargs)
+        if real is not None:
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
             if fn.code.co_qualname == TORCH_COMPILED:

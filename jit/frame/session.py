@@ -20,6 +20,7 @@ from . import tables
 from .calls import Calls
 from .guards import Guards, Sources
 from .guesses import guess
+from .values import batched
 from .values.base import Raised, Value, lookup, type_name
 from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import DictValue, ListValue, TupleValue
@@ -59,6 +60,7 @@ class Session(Calls):
         self.grad_mode = torch.is_grad_enabled()
         self.grad_switches = 0  # how often the program has set or asked for it
         self.autocast: dict = {}  # what the program has set of its state; see library.autocast_state
+        self.maps, self.modes = (), ()  # the calls of torch.vmap, and the index modes, that the program is in; see values.batched
         self.frames: list = []
         self.steps = 0
         self.current_exception: list = []
@@ -431,6 +433,12 @@ class Session(Calls):
             raise Raised(self.exception(raised.error)) from None
 
     def torch_call(self, fn, args, kwargs) -> Value:
+        """A torch callable, as the program calls it."""
+        if self.maps or self.modes:
+            return batched.call(self, fn, args, kwargs)
+        return self.record(fn, args, kwargs)
+
+    def record(self, fn, args, kwargs) -> Value:
         """Record a torch callable."""
         takes = self.tracer.takes_sym_floats(fn)
         low = [self.operand(a) if takes else lower(self, a) for a in args]

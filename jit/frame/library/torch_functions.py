@@ -59,7 +59,6 @@ _always(None, torch._C._get_tracing_state)
 _always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export)
 _always(False, torch._C._is_tracing, torch.overrides.has_torch_function, torch._C._has_torch_function,
         torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
-_always(False, torch._C._is_torch_function_mode_enabled)  # capturing is refused under all but the default device's
 _always(False, torch.compiler.is_exporting)
 _always(None, torch._C._log_api_usage_once)
 _always(True, torch._C._is_torch_function_enabled if hasattr(torch._C, "_is_torch_function_enabled") else torch.compiler.is_compiling)

@@ -1,0 +1,85 @@
+"""``torch.vmap`` of elementwise functions, and the mode in which mapped scalars index; what is recorded is in ``values.batched``."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+from ...errors import Unsupported
+from ..tables import on_call, on_code, on_function
+from ..values import batched
+from ..values.constant import Constant
+from ..values.objects import ObjectValue
+
+PUSH, POP = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
+INDEX_MODE = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+_MAPPED = next(c for c in torch.vmap.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "wrapped")
+
+
+@on_function(torch.vmap)
+def vmap(s, args, kwargs):
+    return s.inline(s.wrap_raw(torch.vmap), args, kwargs)
+
+
+@on_function(torch.vmap.__globals__["_check_randomness_arg"])
+def check_randomness(s, args, kwargs):
+    return s.inline(s.wrap_raw(torch.vmap.__globals__["_check_randomness_arg"]), args, kwargs)
+
+
+@on_code(_MAPPED)
+def mapped(s, fn, args, kwargs):
+    """A call of what ``torch.vmap`` returned."""
+    given = {name: cell.get(s) for name, cell in zip(fn.code.co_freevars, fn.cells(s))}
+    axes, out, chunk = (given[name] for name in ("in_dims", "out_dims", "chunk_size"))
+    if kwargs or not all(v.is_const() for v in (axes, out, chunk)) or out.const(s) != 0 or chunk.const(s) is not None:
+        batched.refuse("this kind of map")
+    axes = axes.const(s)
+    axes = (axes,) * len(args) if type(axes) is int else axes
+    if type(axes) is not tuple or len(axes) != len(args) or not all(a is None or type(a) is int for a in axes):
+        batched.refuse("this kind of map")
+    level, sizes, inner = len(s.maps), [], []
+    for value, axis in zip(args, axes):
+        if axis is not None:
+            value, size = batched.enter(s, value, axis, level)
+            sizes.append(size)
+        inner.append(value)
+    if not sizes or any(size != sizes[0] for size in sizes) or sizes[0] == 0:
+        batched.refuse("a map over axes of these sizes")
+    outer = s.maps
+    s.set_field(s, "maps", (*outer, level))
+    try:
+        result = given["func"].call(s, inner, {})
+        return batched.leave(s, result, level, sizes[0])
+    finally:
+        s.set_field(s, "maps", outer)
+
+
+@on_call(PUSH)
+def push(s, args, kwargs):
+    mode = args[0]
+    if not isinstance(mode, ObjectValue) or (mode.cls.__module__, mode.cls.__qualname__) != INDEX_MODE:
+        raise Unsupported(f"entering {mode.describe()}, which sees every operation", "compile without it", kind="torch-mode")
+    s.set_field(s, "modes", (*s.modes, mode))
+    s.effect(PUSH, [mode])
+    return Constant(None)
+
+
+@on_call(POP)
+def pop(s, args, kwargs):
+    if not s.modes:
+        raise Unsupported("leaving a mode that was entered before", kind="torch-mode")
+    mode = s.modes[-1]
+    s.set_field(s, "modes", s.modes[:-1])
+    s.effect(POP, [])
+    return mode
+
+
+@on_call(torch._C._is_torch_function_mode_enabled)
+def in_mode(s, args, kwargs):
+    return Constant(bool(s.modes))  # capturing is refused under all others but the default device's
+
+
+def reduced(s, effects):
+    """The effects without entering and leaving modes, when all that were entered have been left."""
+    return effects if s.modes else [e for e in effects if e[0] not in (PUSH, POP)]

@@ -1,0 +1,199 @@
+"""Tensors inside ``torch.vmap``: one that is mapped is a tensor with a leading axis for each map that it varies under.
+
+A map in progress is an integer, its *level*, the outermost first. A mapped tensor has ``levels``, ascending, and as many leading axes; what
+the mapped function sees of it are the axes behind them. Elementwise operations line both up by axes of size one, which is also what ``torch.vmap``
+does, so that values and strides are the same. All else is a break. Source: PyTorch's ``_binary_pointwise_batch_rule`` and ``index_batch_rule``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...errors import Unsupported
+from ...graph.binding import resolve
+from .constant import Constant
+from .containers import ListValue, SliceValue, TupleValue
+from .tensor import TensorValue, lift
+
+POINTWISE = frozenset((
+    "add", "sub", "mul", "floor_divide", "remainder", "div", "true_divide", "neg", "abs", "minimum", "maximum", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "bitwise_not", "logical_and", "logical_or", "logical_xor", "logical_not", "eq", "ne", "lt", "le", "gt", "ge",
+))  # fmt: skip
+NEW = frozenset(("new_ones", "new_zeros"))
+
+
+def refuse(what):
+    raise Unsupported(f"{what} inside torch.vmap", "only elementwise functions of the mapped tensors are captured", kind="functorch")
+
+
+class BatchedValue(TensorValue):
+    """A mapped tensor. ``whole``: the tensor of all its elements; ``levels``: what its leading axes are."""
+
+    def __init__(self, whole: TensorValue, levels: tuple):
+        super().__init__()
+        self.whole, self.levels = whole, levels
+
+    def handle(self, s):
+        refuse("a use of a mapped tensor")
+
+    def identity(self):
+        return ("batched", id(self))
+
+    def hash_key(self, s):
+        refuse("a mapped tensor as a key")
+
+    def getattr(self, s, name):
+        if name in ("dtype", "device"):
+            return self.whole.getattr(s, name)
+        if name == "shape":
+            return TupleValue(self.whole.getattr(s, name).items_list(s)[len(self.levels):], torch.Size)
+        if name == "__class__" or callable(getattr(torch.Tensor, name, None)):
+            return super().getattr(s, name)
+        refuse(f"{name} of a mapped tensor")
+
+    def setattr(self, s, name, value):
+        refuse("setting an attribute of a mapped tensor")
+
+    def length(self, s):
+        refuse("the length of a mapped tensor")
+
+    def iter(self, s):
+        refuse("iterating over a mapped tensor")
+
+    def truth(self, s):
+        refuse("a branch on a mapped tensor")
+
+    def emit(self, e):
+        refuse("keeping a mapped tensor")
+
+
+def rank(s, value) -> int:
+    """How many axes of a tensor the mapped function sees."""
+    if isinstance(value, BatchedValue):
+        return rank(s, value.whole) - len(value.levels)
+    return len(value.handle(s).shape)
+
+
+def whole(value):
+    return value.whole if isinstance(value, BatchedValue) else value
+
+
+def levels_of(value) -> tuple:
+    return value.levels if isinstance(value, BatchedValue) else ()
+
+
+def align(s, value, levels, axes):
+    """The tensor of all elements with an axis for each of ``levels`` and ``axes`` more, of size one where it has none."""
+    own = levels_of(value)
+    missing = [i for i, level in enumerate(levels) if level not in own]
+    tensor = whole(value)
+    if not own and rank(s, value) == 0:
+        return tensor  # broadcasts as it is
+    for _ in range(axes - rank(s, value)):
+        tensor = s.record(torch.unsqueeze, [tensor, Constant(len(own))], {})
+    for i in missing if own or axes else ():
+        tensor = s.record(torch.unsqueeze, [tensor, Constant(i)], {})
+    return tensor
+
+
+def union(tensors) -> tuple:
+    return tuple(sorted({level for t in tensors for level in levels_of(t)}))
+
+
+def call(s, fn, args, kwargs):
+    """A torch operation under a map or an index mode: lined up, or a break."""
+    binding = resolve(fn)
+    name = binding.name if binding is not None and binding.overload is None else getattr(fn, "__name__", repr(fn))
+    if fn is torch.Tensor.__getitem__:
+        return index(s, fn, args, kwargs)
+    if not s.maps:
+        return s.record(fn, args, kwargs)
+    tensors = [a for a in args if isinstance(a, TensorValue)]
+    sequences = any(isinstance(v, (ListValue, TupleValue)) for v in (*args, *kwargs.values()))
+    if sequences and name not in NEW or any(isinstance(v, TensorValue) for v in kwargs.values()):
+        refuse(f"{name} of these arguments")
+    if any(level not in s.maps for t in tensors for level in levels_of(t)):
+        refuse("a tensor of a map that has ended")
+    if any(whole(t).handle(s).requires_grad for t in tensors):
+        refuse("a tensor with a gradient")
+    levels = union(tensors)
+    if name in NEW and isinstance(args[0], BatchedValue) and len(args) == 2:
+        like = args[0].whole
+        sizes = args[1].items_list(s) if isinstance(args[1], (TupleValue, ListValue)) else [args[1]]
+        lead = like.getattr(s, "shape").items_list(s)[: len(levels)]
+        return BatchedValue(s.record(fn, [like, TupleValue([*lead, *sizes])], kwargs), levels)
+    others = [v for v in (*args, *kwargs.values()) if not isinstance(v, TensorValue)]
+    if name == "to" and len(tensors) == 1 and all(v.is_const() and isinstance(v.const(s), (torch.dtype, torch.device, str)) for v in others):
+        result = s.record(fn, [whole(args[0]), *args[1:]], kwargs)
+        return BatchedValue(result, levels) if levels else result
+    if name not in POINTWISE or "out" in kwargs:
+        refuse(f"{name}")
+    if not levels:
+        return s.record(fn, args, kwargs)
+    axes = max(rank(s, t) for t in tensors)
+    low = [align(s, a, levels, axes) if isinstance(a, TensorValue) else a for a in args]
+    if len({whole(t).handle(s).dtype for t in tensors}) > 1:
+        seen = [torch.empty((0,) * rank(s, t), dtype=whole(t).handle(s).dtype, device="meta") for t in tensors]
+        lined = [torch.empty((0,) * len(t.handle(s).shape), dtype=t.handle(s).dtype, device="meta") for t in low if isinstance(t, TensorValue)]
+        if torch.result_type(*seen) != torch.result_type(*lined):
+            refuse("operands of several types")
+    return BatchedValue(s.record(fn, low, kwargs), levels)
+
+
+def index(s, fn, args, kwargs):
+    """``x[i, j]`` by mapped scalars, which PyTorch permits under its mode ``TransformGetItemToIndex``: a gather, never a view."""
+    x, key = args
+    keys = key.items_list(s) if type(key) is TupleValue else [key]
+    if isinstance(x, BatchedValue):
+        refuse("indexing of a mapped tensor")
+    tensors = [k for k in keys if isinstance(k, TensorValue)]
+    levels = union(tensors)
+    if not levels and (not s.modes or not tensors and any(isinstance(k, SliceValue) or k.is_const() and k.const(s) in (None, ...) for k in keys)):
+        return s.record(fn, args, kwargs)
+    if not s.modes or not levels or any(level not in s.maps for level in levels) or x.handle(s).requires_grad:
+        refuse("indexing by these keys")
+    low = []
+    for k in keys:
+        if isinstance(k, TensorValue):
+            indexes = rank(s, k) == 0 and whole(k).handle(s).dtype in (torch.int64, torch.int32)
+        else:
+            indexes = k.is_const() and type(k.const(s)) is int
+        if not indexes:
+            refuse("indexing by these keys")
+        if isinstance(k, BatchedValue):
+            low.append(align(s, k, levels, 0))
+        elif isinstance(k, TensorValue):
+            low.append(s.record(torch.Tensor.reshape, [k, TupleValue([Constant(1)] * len(levels))], {}))
+        else:
+            options = {"dtype": Constant(torch.int64), "device": x.getattr(s, "device")}
+            low.append(s.record(torch.full, [TupleValue([Constant(1)] * len(levels)), k], options))
+    return BatchedValue(s.record(fn, [x, TupleValue(low)], {}), levels)
+
+
+def enter(s, value, axis, level):
+    """A tensor as the function of map ``level`` sees it, mapped over ``axis``. Returns it and the size of the axis."""
+    if not isinstance(value, TensorValue):
+        refuse("mapping over what is no tensor")
+    n, axes = len(levels_of(value)), rank(s, value)
+    if not -axes <= axis < axes:
+        refuse("mapping over an axis that is not there")
+    tensor = whole(value)
+    if axis % axes:
+        tensor = s.record(torch.movedim, [tensor, Constant(n + axis % axes), Constant(n)], {})
+    size = tensor.handle(s).shape[n]
+    return BatchedValue(tensor, (*levels_of(value), level)), size
+
+
+def leave(s, value, level, size):
+    """What the function of map ``level`` has returned, with the map's axis first."""
+    if not isinstance(value, TensorValue):
+        refuse("a result that is no tensor")
+    own = levels_of(value)
+    if level in own:
+        tensor, own = whole(value), own[:-1]
+    else:
+        shape = list(whole(value).handle(s).shape)
+        tensor = s.record(torch.unsqueeze, [whole(value), Constant(len(own))], {})
+        shape.insert(len(own), size)
+        tensor = s.record(torch.Tensor.expand, [tensor, TupleValue([lift(s, d) for d in shape])], {})
+    return BatchedValue(tensor, own) if own else tensor
