@@ -224,3 +224,55 @@ def test_what_captured_code_hears_when_it_asks_for_a_compiler():
     assert torch.equal(jit.compile(f, fullgraph=True)(X), X + 1)
     with jit.config.patch(says_compiling=False):
         assert torch.equal(jit.compile(f, fullgraph=True)(X), X - 1)
+
+
+def attention_by(backend, x, mask=None):
+    with torch.nn.attention.sdpa_kernel(backend):
+        y = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+    return y + torch.nn.functional.scaled_dot_product_attention(x, x, x), y
+
+
+@pytest.mark.parametrize("mask", [None, torch.randn(5, 5), torch.ones(5, 5, dtype=torch.bool).tril()])
+@pytest.mark.parametrize("options", [{"backend": "eager"}, {}])
+def test_a_choice_of_attention_kernels(options, mask):
+    x = torch.randn(2, 3, 5, 8, requires_grad=True)
+    compiled = jit.compile(attention_by, fullgraph=True, **options)
+    for backend in (torch.nn.attention.SDPBackend.MATH, [torch.nn.attention.SDPBackend.MATH]):
+        for result, expected in zip(compiled(backend, x, mask), attention_by(backend, x, mask)):
+            torch.testing.assert_close(result, expected)
+            assert result.stride() == expected.stride()
+            gradients = [torch.autograd.grad(y.sum(), x, retain_graph=True) for y in (result, expected)]
+            torch.testing.assert_close(*gradients)
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_a_choice_of_attention_kernels_with_a_break_inside():
+    def f(x):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            y = x * 2
+            jit.graph_break()
+            z = torch.nn.functional.scaled_dot_product_attention(y, y, y)
+            state = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
+        return z, state
+
+    x = torch.randn(2, 3, 5, 8)
+    result, expected = jit.compile(f)(x), f(x)
+    torch.testing.assert_close(result[0], expected[0])
+    assert result[0].stride() == expected[0].stride() and result[1] == expected[1] == (False, True)
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_another_choice_of_attention_kernels_breaks():
+    x = torch.randn(2, 3, 5, 8)
+    backend = torch.nn.attention.SDPBackend.FLASH_ATTENTION
+    for result, expected in zip(jit.compile(attention_by)(backend, x), attention_by(backend, x)):
+        torch.testing.assert_close(result, expected)
+    assert torch.backends.cuda.math_sdp_enabled()
+
+
+def test_python_types_as_dtypes():
+    def f(x):
+        return torch.ones(2, dtype=bool), torch.zeros(2, dtype=int), x.sum(dtype=float), x.new_ones(2, dtype=bool), torch.arange(3, dtype=float)
+
+    for result, expected in zip(jit.compile(f, fullgraph=True)(X), f(X)):
+        assert result.dtype == expected.dtype and torch.equal(result, expected)

@@ -32,6 +32,7 @@ from .values.tensor import TensorValue, lift, lower
 
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # what PyTorch takes them for
 FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))  # of operations that take symbolic floats
 
 
@@ -60,6 +61,7 @@ class Session(Calls):
         self.grad_mode = torch.is_grad_enabled()
         self.grad_switches = 0  # how often the program has set or asked for it
         self.autocast: dict = {}  # what the program has set of its state; see library.autocast_state
+        self.attention: dict = {}  # likewise; see library.attention_state
         self.maps, self.modes = (), ()  # the calls of torch.vmap, and the index modes, that the program is in; see values.batched
         self.frames: list = []
         self.steps = 0
@@ -443,6 +445,8 @@ class Session(Calls):
         takes = self.tracer.takes_sym_floats(fn)
         low = [self.operand(a) if takes else lower(self, a) for a in args]
         low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else lower(self, v) for k, v in kwargs.items()}
+        if isinstance(low_kw.get("dtype"), type):
+            low_kw["dtype"] = PYTHON_DTYPES.get(low_kw["dtype"], low_kw["dtype"])
         own = []
 
         def call():

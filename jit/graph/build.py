@@ -109,6 +109,7 @@ class Builder:
         self.loc = None
         self.next_id = 0
         self.recording = False
+        self.attention = None  # "math" or "other": the kernels that the program itself has chosen for attention
         self.default_device = torch.device("cpu")
 
     # nodes

@@ -43,9 +43,8 @@ for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_determinist
     if hasattr(torch, _name):
         _query(getattr(torch, _name))
 
-for _fn in (torch._C._get_deterministic_algorithms, torch._C._get_deterministic_algorithms_warn_only, torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark, torch._C._get_flash_sdp_enabled,
-            torch._C._get_mem_efficient_sdp_enabled, torch._C._get_math_sdp_enabled, torch._C._cuda_getDeviceCount if hasattr(
-                torch._C, "_cuda_getDeviceCount") else torch._C._get_cudnn_enabled):
+for _fn in (torch._C._get_deterministic_algorithms, torch._C._get_deterministic_algorithms_warn_only, torch._C._get_cudnn_enabled,
+            torch._C._get_cudnn_benchmark, torch._C._cuda_getDeviceCount if hasattr(torch._C, "_cuda_getDeviceCount") else torch._C._get_cudnn_enabled):
     _query(_fn)
 
 

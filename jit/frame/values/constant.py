@@ -23,7 +23,12 @@ _LEAVES = frozenset(LEAF_TYPES)
 
 def is_leaf(obj) -> bool:
     """True for objects that are represented by ``Constant``."""
-    return type(obj) in _LEAVES or isinstance(obj, (enum.Enum, np.generic))
+    return type(obj) in _LEAVES or isinstance(obj, (enum.Enum, np.generic)) or is_c_enum(obj)
+
+
+def is_c_enum(obj) -> bool:
+    """Whether an object is a member of an enumeration that is written in C++."""
+    return type(type(obj)).__name__ == "pybind11_type" and hasattr(type(obj), "__members__")
 
 
 class Constant(Value):

@@ -11,7 +11,7 @@ from ...errors import NeedsEager, Unsupported
 from ...graph import known
 from .. import source as src
 from .base import Raised, Value, type_name
-from .constant import Constant, DimValue
+from .constant import Constant, DimValue, is_c_enum
 
 
 class TensorValue(Value):
@@ -197,20 +197,15 @@ def lower(s, value: Value):
         plain = value.const(s)
         if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
             return plain.value
+        if is_c_enum(plain):
+            return int(plain)
         return plain.item() if isinstance(plain, np.generic) else plain
     obj = getattr(value, "obj", None)
     if isinstance(obj, torch.Generator):
         return value.pin(s)
-    if is_c_enum(obj):
-        return int(value.pin(s))
     if isinstance(value, FunctionValue) and (getattr(value.obj, "__module__", None) or "").startswith("torch."):
         return value.pin(s)
     raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
-
-
-def is_c_enum(obj) -> bool:
-    """Whether an object is a member of an enumeration that is written in C++."""
-    return hasattr(type(obj), "__members__") and type(type(obj)).__name__ == "pybind11_type"
 
 
 def lift(s, result) -> Value:

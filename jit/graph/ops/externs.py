@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import aten, layout
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.registry import extern, op
@@ -208,9 +208,14 @@ def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, s
     keep CUDA's fused kernels from being used, so it is laid out first; the result then takes the strides that eager's would have.
     """
     q, k, v = query.type, key.type, value.type
+    if b.attention == "other":
+        raise Unsupported("scaled_dot_product_attention with a choice of kernels made in the graph", "make it around the call", kind="global-state")
     announced = sdpa_type(q, k, v, attn_mask and attn_mask.type, dropout_p, is_causal, enable_gqa)
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = b.where(attn_mask, b.scalar(0.0, q.dtype, q.device), b.scalar(float("-inf"), q.dtype, q.device))
+    if b.attention == "math":
+        given = (query, key, value, attn_mask, float(dropout_p), bool(is_causal), None)
+        return aten.call(b, "_scaled_dot_product_attention_math", given, {"scale": scale, "enable_gqa": bool(enable_gqa)})[0]
     if attn_mask is not None and q.device.type == "cuda" and not same_ints(attn_mask.type.strides[-1:], (1,)):
         attn_mask = b.clone(attn_mask, layout.contiguous_strides(attn_mask.shape))
     produced = sdpa_type(q, k, v, attn_mask and attn_mask.type, dropout_p, is_causal, enable_gqa)

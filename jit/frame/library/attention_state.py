@@ -1,0 +1,40 @@
+"""Which kernels ``scaled_dot_product_attention`` may choose among, as ``torch.nn.attention.sdpa_kernel`` sets it: its switches are followed while
+capturing, and replayed only if the region leaves them changed. Library calls see the real switches, so a choice made inside the region is
+part of the graph: the composed form alone, or a break."""
+
+from __future__ import annotations
+
+import torch
+
+from ..tables import on_call
+from ..values.constant import Constant
+
+_PREFIX = "_set_sdp_use_"
+SETTERS = {getattr(torch._C, n): n.removeprefix(_PREFIX) for n in dir(torch._C) if n.startswith(_PREFIX)}
+GETTERS = {name: getattr(torch._C, f"_get_{name}_sdp_enabled") for name in SETTERS.values() if hasattr(torch._C, f"_get_{name}_sdp_enabled")}
+
+
+def changed(s) -> bool:
+    return any(now != GETTERS[name]() for name, now in s.attention.items())
+
+
+def _setter(fn, name):
+    @on_call(fn)
+    def switch(s, args, kwargs):
+        s.set_entry(s.attention, name, args[0].truth(s))
+        s.effect(fn, args)
+        on = {n for n in GETTERS if s.attention.get(n, GETTERS[n]())}
+        choice = None if not changed(s) else "math" if on == {"math"} else "other"
+        s.tracer.set(s.tracer.builder, "attention", choice)
+        return Constant(None)
+
+
+for _fn, _name in SETTERS.items():
+    if _name in GETTERS:
+        _setter(_fn, _name)
+        on_call(GETTERS[_name])(lambda s, args, kwargs, name=_name: Constant(s.attention.get(name, GETTERS[name]())))
+
+
+def reduced(s, effects):
+    """The effects without those on these switches, when they are in the end what they were."""
+    return effects if changed(s) else [e for e in effects if e[0] not in SETTERS]
