@@ -479,7 +479,7 @@ EXPRESSIONS = {
         itertools.starmap(operator.sub, zip(<list>, <list>))
         itertools.accumulate(<list>, <fn>) and iter(<list>)
         itertools.takewhile(lambda c<#>: c<#> < 3, <list>)
-        itertools.cycle(<list> or [1])
+        itertools.islice(itertools.cycle(<list> or [1]), 6)
         itertools.tee(<list>)[1]
         itertools.pairwise(<list>)
         itertools.chain(<list>, <gen>)
