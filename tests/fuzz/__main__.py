@@ -8,6 +8,7 @@ import collections
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MEMORY = 10 << 30  # bytes of address space of a worker
+SILENT = 600  # seconds without a word after which a worker is ended: C code that never returns cannot be interrupted
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
@@ -198,17 +200,22 @@ def drive(options):
         while todo and len(live) < options.jobs:
             start, count = todo.popleft()
             process = run_worker(start, count, options, counts)
-            live[process] = [start, count, None]
+            live[process] = [start, count, None, time.monotonic()]
             selector.register(process.stdout, selectors.EVENT_READ, process)
-        for key, _ in selector.select():
+        for process, state in live.items():
+            if time.monotonic() - state[3] > SILENT:
+                process.kill()
+        for key, _ in selector.select(timeout=10):
             process, state = key.data, live[key.data]
+            state[3] = time.monotonic()
             line = process.stdout.readline()
             if not line:
                 selector.unregister(process.stdout)
                 del live[process]
                 if process.wait() and state[2] is not None:
                     counts.kinds["crash"] += 1
-                    row = {"seed": state[2], "why": f"the process died with status {process.returncode}", "text": generate(state[2])}
+                    killed = process.returncode == -signal.SIGKILL  # making the program may be what never ended
+                    row = {"seed": state[2], "why": f"the process died with status {process.returncode}", "text": "" if killed else generate(state[2])}
                     print(f"seed {state[2]}: {row['why']} -> {save(options.save, row)}", flush=True)
                     left = state[0] + state[1] - state[2] - 1
                     if left > 0:
