@@ -72,10 +72,22 @@ class _PlanWriter:
             return slot
         found = self.view_slots.get(node)
         if found is None:
-            found = self.view_slots[node] = self.p.new_slot()
-            offset = self.regs.reg(indexing.offset_in_base(node))
-            self.steps.append(("view", found, slot, self.regs.regs(t.shape), self.regs.regs(t.strides), offset))
+            found = self.view_slots[node] = self.view(node, slot)
         return found
+
+    def view(self, node, source: int) -> int:
+        """A new slot with ``node``'s value as a view of the storage in the slot ``source``."""
+        slot = self.p.new_slot()
+        offset = self.regs.reg(indexing.offset_in_base(node))
+        self.steps.append(("view", slot, source, self.regs.regs(node.type.shape), self.regs.regs(node.type.strides), offset))
+        return slot
+
+    def results_of_graph(self) -> list:
+        """The slots of the results. Two results are two objects, which a view of all of its memory, ``y[:]`` beside ``y``, would not be: a slot is
+        one tensor, so only the memory's owner has it, and others get views of it."""
+        nodes = [o.node for o in self.p.graph.outputs if o.mutates is None]
+        slots = [self.tensor(n) for n in nodes]
+        return [self.view(n, self.begin(self.p.storages[base_of(n)])) if n.op in VIEWS and slots.count(s) > 1 else s for n, s in zip(nodes, slots)]
 
     # steps
 
@@ -204,10 +216,7 @@ class _PlanWriter:
             if o.mutates is not None and o not in p.direct:
                 copies.append(("copy", o.mutates, self.tensor(o.node)))
         self.steps += copies
-        outputs = []
-        for o in p.graph.outputs:
-            if o.mutates is None:
-                outputs.append(self.tensor(o.node))
+        outputs = self.results_of_graph()
         self.free(set(outputs))
         from ..runtime.plan import Plan
 

@@ -76,7 +76,7 @@ class Result:
 
 def derive(tracer, outputs):
     """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of these, in order."""
-    found, derived, last = list(outputs), [], []
+    found, derived, last = [*outputs, *_shared(tracer, outputs)], [], []
     held = {h.base for h in outputs if not _is_detached(h)}
     for i, h in enumerate(outputs):
         if h.base.region is not None:
@@ -86,11 +86,11 @@ def derive(tracer, outputs):
                 derived.append(Detached(i, "data"))
         elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in held):
             chain = tuple([step for step in h.chain if not step.attrs.get("asked")])
-            inputs = [p for p in tracer.inputs if p.base is h.base and not p.chain] if not chain else ()
-            found[i] = inputs[0] if inputs else _attached(tracer, h, chain)
+            wholes = [p for p in (*tracer.inputs, *found) if p.base is h.base and not p.chain] if not chain else ()
+            found[i] = wholes[0] if wholes else _attached(tracer, h.base, chain)
             derived.append(Detached(i, "data" if any(step.attrs.get("asked") == "data" for step in h.chain) else "detach"))
         elif h.base.carries and any(step.op == "detach" and not step.attrs for step in h.chain):
-            whole = next((p for p in (*tracer.inputs, *outputs) if p.base is h.base and not p.chain), None)
+            whole = next((p for p in (*tracer.inputs, *found) if p.base is h.base and not p.chain), None)
             place = _place(h)
             if whole is not None and place is not None:
                 found[i] = whole
@@ -102,6 +102,59 @@ def derive(tracer, outputs):
             last.append(_selected(tracer, at, h, found))
         at += 1
     return found, derived + last[::-1]
+
+
+def _shared(tracer, outputs) -> list:
+    """Handles on the whole memory of which several of ``outputs`` are views that overlap, and which is no result itself. A change in place of one of these is
+    one of the others: they have to have a version counter and a history in common, which only tensors of one ``_base`` do."""
+    views = {}
+    for h in outputs:
+        base = h.base
+        if base.input is None and base.region is None and base.frozen is None:
+            views.setdefault(base, []).append(h)
+    shared = [base for base, found in views.items() if len(found) > 1 and all(h.chain for h in found) and not _all_apart(found)]
+    return [_attached(tracer, base, ()) for base in shared]
+
+
+def _all_apart(views) -> bool:
+    return all(_apart(_place(v), _place(w)) for k, v in enumerate(views) for w in views[:k])
+
+
+def _apart(one, other) -> bool:
+    """Whether two places (sizes, strides, offset) in one memory are known to have no element in common: their extents do not meet, or they are parts of
+    one array, as what ``chunk`` and ``unbind`` give are, whose coordinates in it differ."""
+    if one is None or other is None:
+        return False
+    (_, _, first), (_, _, second) = one, other
+    if 0 in one[0] or 0 in other[0] or first + _extent(one) <= second or second + _extent(other) <= first:
+        return True
+    strides = sorted({step for place in (one, other) for size, step in zip(*place[:2]) if size > 1}, reverse=True)
+    boxes = [_box(place, strides) for place in (one, other)]
+    return None not in boxes and any(a + n <= b or b + m <= a for (a, n), (b, m) in zip(*boxes))
+
+
+def _extent(place) -> int:
+    return 1 + sum((size - 1) * step for size, step in zip(*place[:2]))
+
+
+def _box(place, strides) -> list | None:
+    """(start, length) of a place along each of the descending ``strides`` of an array and then what is left of the offset; None where it is no box in one."""
+    sizes, steps, offset = place
+    lengths = {}
+    for size, step in zip(sizes, steps):
+        if size > 1:
+            if step in lengths:
+                return None
+            lengths[step] = size
+    box, room = [], None
+    for step in strides:
+        start, offset = divmod(offset, step) if step > 0 else (0, offset)
+        length = lengths.get(step, 1)
+        if step <= 0 or room is not None and (room % step or start + length > room // step):
+            return None
+        box.append((start, length))
+        room = step
+    return [*box, (offset, 1)]
 
 
 def _shown_member(position: int, h: TensorHandle) -> Shown:
@@ -155,8 +208,7 @@ def _is_detached(handle: TensorHandle) -> bool:
     return any(step.attrs.get("asked") for step in handle.chain)
 
 
-def _attached(tracer, handle, chain) -> TensorHandle:
-    base = handle.base
+def _attached(tracer, base, chain) -> TensorHandle:
     made = TensorHandle(tracer, base, chain, replay(tracer.builder, base.node, chain))
     made.requires_grad = base.carries and not any(step.op == "detach" for step in chain)
     return made
