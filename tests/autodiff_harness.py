@@ -37,6 +37,15 @@ def sizes_of(graph, names, tensors):
     return [values[n] for n in names]
 
 
+def differentiable(fn) -> bool:
+    """Whether PyTorch has a derivative for ``fn``, which is called on a vector of float64."""
+    try:
+        fn(leaf(3)).sum().backward()
+    except RuntimeError as error:
+        return "is not implemented" not in str(error)
+    return True
+
+
 def check_grad(fn, *inputs, dynamic=False, rtol=1e-7, atol=1e-7, seed=0, run=evaluate):
     """Assert that outputs, mutations and gradients are eager's. Returns the Halves. ``run(graph, tensors, sizes)`` gives a graph's returned outputs."""
     graph, tangents, result, captured = halves(fn, *inputs, dynamic=dynamic)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from autodiff_harness import check_grad, extras, leaf
+from autodiff_harness import check_grad, differentiable, extras, leaf
 
 I = torch.tensor([0, 2, 2, 1])  # noqa: E741
 IDX = torch.tensor([[0, 1, 1], [2, 0, 2]])
@@ -89,6 +89,8 @@ def test_shapes(name):
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name):
+    if name == "aminmax" and not differentiable(lambda x: torch.aminmax(x).max):
+        pytest.skip("this PyTorch has no derivative of it")
     check_grad(REDUCTIONS[name], leaf(2, 3, 4))
 
 

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from autodiff_harness import differentiable
 
 import jit
 
@@ -87,6 +88,9 @@ CASES += [(f"{name}-{kind}", fn, z) for name, fn in ROWS.items() for kind, z in 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name, fn, points", CASES, ids=[c[0] for c in CASES])
 def test_gradient(name, fn, points, backend):
+    if name.startswith("aminmax") and not differentiable(lambda x: torch.aminmax(x).max):
+        pytest.skip("this PyTorch has no derivative of it")
+
     def run(f):
         x = torch.tensor(points, requires_grad=True)
         y = f(x)

@@ -1,6 +1,6 @@
 """The measuring code of the examples and benchmarks: what it calls right, wrong and failed, and that it times what it says."""
 
-import importlib
+import importlib.util
 import sys
 import time
 from pathlib import Path
@@ -93,6 +93,7 @@ def test_subprocess_result(shared, tmp_path):
     assert harness.in_subprocess(str(script), [], 1) == {"error": "no result after 1 s"}
 
 
+@pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 def test_timm_imports_beside_any_torch(python):
     """torchvision's compiled part may not load here; its import has to work all the same."""
     script = """

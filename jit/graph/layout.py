@@ -152,13 +152,20 @@ def broadcast_strides(t: TensorType, shape) -> tuple:
     lead = len(shape) - t.rank
     out = [0] * lead
     for d in range(t.rank):
-        repeated = type(t.shape[d]) is int and t.shape[d] == 1 and not (type(shape[lead + d]) is int and shape[lead + d] == 1)
+        repeated = not structurally_equal(t.shape[d], shape[lead + d]) and _equal(t.shape[d], 1) and not _equal(shape[lead + d], 1)
         out.append(0 if repeated else t.strides[d])
     return tuple(out)
 
 
 def _is_zero(v) -> bool:
     return type(v) is int and v == 0
+
+
+def _compared(s0, s1) -> int:
+    """-1, 0 or 1. Symbolic strides may be equal at the sizes at hand, where a size is 1."""
+    if structurally_equal(s0, s1):
+        return 0
+    return -1 if s0 < s1 else 0 if s0 == s1 else 1
 
 
 def iteration_order(shape, all_strides) -> list[int]:
@@ -169,11 +176,11 @@ def iteration_order(shape, all_strides) -> list[int]:
             s0, s1 = strides[d0], strides[d1]
             if _is_zero(s0) or _is_zero(s1):
                 continue
-            if structurally_equal(s0, s1):
-                if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1]:
-                    return 1
-                continue
-            return -1 if s0 < s1 else 1
+            c = _compared(s0, s1)
+            if c:
+                return c
+            if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1]:
+                return 1
         return 0
 
     perm = list(range(len(shape) - 1, -1, -1))
@@ -216,9 +223,10 @@ def _infer_dense_strides(shape, strides) -> tuple:
         s0, s1 = strides[d0], strides[d1]
         if _is_zero(s0) or _is_zero(s1):
             return 0
-        if structurally_equal(s0, s1):
-            return 1 if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1] else 0
-        return -1 if s0 < s1 else 1
+        c = _compared(s0, s1)
+        if c:
+            return c
+        return 1 if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1] else 0
 
     perm = list(range(len(shape) - 1, -1, -1))
     for i in range(1, len(perm)):

@@ -71,7 +71,7 @@ TO_BOOL = frozenset("logical_not isnan isinf isfinite signbit eq ne lt le gt ge 
 
 _TEXT = {
     "cast": lambda n, a: f"{a[0]}.to({n.dtype})",
-    "floor_div": lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='floor')",
+    "floor_div": lambda n, a: f"torch.floor_divide({a[0]}, {a[1]})" if "grad" in n.attrs else f"torch.div({a[0]}, {a[1]}, rounding_mode='floor')",
     "trunc_div": lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='trunc')",
     "shl": lambda n, a: f"torch.bitwise_left_shift({a[0]}, {a[1]})",
     "shr": lambda n, a: f"torch.bitwise_right_shift({a[0]}, {a[1]})",

@@ -7,9 +7,10 @@ the prims' own rules hold then.
 
 from __future__ import annotations
 
+from jit.graph.autodiff.replay import replay_call
 from jit.graph.autodiff.rules import composite_vjp, is_one
 from jit.graph.dims import product
-from jit.graph.ir import Node, same_ints
+from jit.graph.ir import Node, Ref, same_ints
 
 
 def _shifted(e: Node):
@@ -105,3 +106,9 @@ def standardized(b, n, g):
     mean_g = b.div(b.reduce("sum", g, dims, True), count)
     mean_gy = b.div(b.reduce("sum", b.mul(g, n), dims, True), count)
     return [(x, b.mul(scale, b.sub(b.sub(g, mean_g), b.mul(n, mean_gy))))]
+
+
+@composite_vjp("floor_divide")
+def floor_divide(b, n, g):
+    """There is none: PyTorch's own is asked for it, and raises when the backward comes there."""
+    return [pair for x in n.inputs if x in b.carries for pair in replay_call(b, "aten::floor_divide", "Scalar", (Ref(0), 1), (x,), b.zeros(x.type), b.carries)]

@@ -224,12 +224,19 @@ def rdiv(b, self, other):
 
 @pointwise("floor_divide", wraps=True)
 def floor_divide(b, self, other):
-    return div(b, self, other, rounding_mode="floor")
+    return _without_derivative(b, div(b, self, other, rounding_mode="floor"))
 
 
 @pointwise("rfloor_divide", wraps=True)
 def rfloor_divide(b, self, other):
-    return div(b, other, self, rounding_mode="floor")
+    return _without_derivative(b, div(b, other, self, rounding_mode="floor"))
+
+
+def _without_derivative(b, result):
+    """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it raises."""
+    if isinstance(result, Node) and result.op == "floor_div":
+        b.marked(result, "floor_divide")
+    return result
 
 
 @pointwise("remainder", wraps=True)

@@ -1,0 +1,124 @@
+"""Results that share memory: which are one object, whose ``_base`` and version counter they share, and what gradients changes in place afterwards have."""
+
+import pytest
+import torch
+
+import jit
+
+PROGRAMS = {
+    "all_of_it": lambda y: (y, y[:5]),
+    "all_of_it_first": lambda y: (y[:5], y),
+    "squeeze": lambda y: (y.squeeze(), y),
+    "unsqueezed": lambda y: (y.unsqueeze(0).squeeze(), y.unsqueeze(0)),
+    "twice": lambda y: (y, y),
+    "view_twice": lambda y: [y[:3]] * 2,
+    "two_of_all": lambda y: (y.view(5), y[:5]),
+    "overlapping": lambda y: (y[:3], y[2:]),
+    "overlapping_parts": lambda y: (y[:3], y[2:], y),
+    "crossing": lambda y: (y[::2], y[1:4]),
+    "detached": lambda y: (y[:], y.view(-1), y.detach(), y),
+    "detached_parts": lambda y: (y.detach()[:4], y[1:]),
+    "product": lambda y: (torch.mm(y[:, None], y[None])[:5], y),
+    "library": lambda y: (lambda s: (s[:5], s[:], s))(y.sort()[0]),
+    "nested": lambda y: {"a": [y[:4]], "b": (y[1:], y)},
+}
+BACKENDS = ["jit", "eager"]
+
+
+def tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in (value.values() if isinstance(value, dict) else value) for t in tensors(v)]
+
+
+def facts(results):
+    """Which of the results are one object, whose base each is, and what a change of one does to the values and versions of the others."""
+    found = tensors(results)
+    same = [[a is b for b in found] for a in found]
+    bases = [[a._base is b for b in found] for a in found]
+    shared = [[a is not b and a._base is not None and a._base is b._base for b in found] for a in found]
+    changes = []
+    with torch.no_grad():
+        for k, t in enumerate(found):
+            before = [u._version for u in found]
+            t.fill_(k + 1.0)
+            changes.append([(u._version - v, u.tolist()) for u, v in zip(found, before)])
+    layouts = [(t.shape, t.stride(), t.storage_offset(), t.requires_grad) for t in found]
+    return same, bases, shared, changes, layouts
+
+
+def program(name):
+    def run(x):
+        return PROGRAMS[name](x * 2)
+
+    return run
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_objects(name, grad, backend):
+    jit.reset()
+    want, got = (facts(f(torch.ones(5, requires_grad=grad))) for f in (program(name), jit.compile(program(name), backend=backend)))
+    assert got == want
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["all_of_it", "squeeze", "two_of_all", "overlapping", "overlapping_parts", "crossing", "nested"])
+def test_change_afterwards_is_differentiated(name, backend):
+    jit.reset()
+
+    def gradient(f):
+        x = torch.arange(5.0, requires_grad=True)
+        first, second, *_ = tensors(f(x))
+        first.mul_(3)
+        (first.sum() + (second * second).sum()).backward()
+        return x.grad
+
+    assert torch.equal(gradient(jit.compile(program(name), backend=backend)), gradient(program(name)))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_parts_that_do_not_meet_stay_apart(grad):
+    """What ``chunk`` gives has nothing in common, and the memory that it came from is not made a result for it."""
+    jit.reset()
+
+    def heads(x):
+        q, k, v = (x * 2).chunk(3, -1)
+        return q, k.transpose(0, 1), v
+
+    compiled = jit.compile(heads)
+    x = torch.arange(24.0).view(4, 6).requires_grad_(grad)
+    for got, want in zip(compiled(x), heads(x)):
+        assert torch.equal(got, want) and got.stride() == want.stride() and got._base is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_strides_where_a_symbolic_size_is_one(backend):
+    jit.reset()
+
+    def scaled(x, h, w):
+        return x.view(h, w, -1) * torch.arange(h)[:, None, None]
+
+    compiled = jit.compile(scaled, backend=backend)
+    for h, w in ((2, 3), (3, 2), (1, 2), (2, 1), (4, 1), (1, 12), (1, 1), (2, 2), (12, 1), (1, 4)):
+        want, got = scaled(torch.arange(12.0), h, w), compiled(torch.arange(12.0), h, w)
+        assert torch.equal(got, want) and got.stride() == want.stride(), (h, w)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("divide", [lambda x, y: x // y, lambda x, y: torch.floor_divide(y, x) + x, lambda x, y: 3 // x, lambda x, y: x // 2.0,
+                                    lambda x, y: torch.div(x, y, rounding_mode="floor"), lambda x, y: (x // y).detach() * x])
+def test_floor_divide_has_no_derivative(divide, backend):
+    jit.reset()
+
+    def gradient(f):
+        x = torch.tensor([1.0, 2, 5], requires_grad=True)
+        y = f(x, torch.tensor([2.0, 2, 2]))
+        try:
+            y.sum().backward()
+        except RuntimeError as error:
+            return y.tolist(), str(error)
+        return y.tolist(), x.grad.tolist()
+
+    assert gradient(jit.compile(divide, backend=backend)) == gradient(divide)
