@@ -224,6 +224,36 @@ def test_losses_that_are_returned(backend):
                 result.sum().backward()
 
 
+HISTORIES = {
+    "sum": lambda x: x.sum(), "views": lambda x: (x.view(3, 1)[1:] + 1).sum() - 3, "cat": lambda x: torch.cat([x, -x[:1]]).sum(),
+    "exp": lambda x: x.exp().sum(), "times_number": lambda x: (x * 2).sum(), "one_of_two": lambda x: x.sum() + x.exp().sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", HISTORIES)
+def test_what_a_freed_graph_did_not_keep(name, backend):
+    """A backward() frees what the history keeps; where it keeps nothing, it can be walked again."""
+
+    def program(x):
+        loss = HISTORIES[name](x)
+        loss.backward()
+        return loss, loss + x.sum()
+
+    def run(f):
+        x = torch.tensor([1.0, 2, 3], requires_grad=True)
+        results, seen = f(x), []
+        for result in results:
+            try:
+                result.backward()
+            except RuntimeError as error:
+                seen.append(str(error)[:60])
+            seen.append((result.item(), x.grad.tolist()))
+        return seen
+
+    assert run(jit.compile(program, backend=backend)) == run(program)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_retained_graph(backend):
     def program(net, x, y):

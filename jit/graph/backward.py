@@ -11,12 +11,17 @@ from jit.graph import layout
 from jit.graph.functions import parts as function_parts
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, same_ints
+from jit.graph.prims import VIEWS
 
 
 def parts(node: Node) -> tuple:
     """(roots, tangents, values that the gradients are taken with respect to) of a ``gradient`` node."""
     n = node.attrs["roots"]
     return node.inputs[:n], node.inputs[n: 2 * n], node.inputs[2 * n:]
+
+
+# Prims of which eager's history keeps no tensor: it can be walked again after a backward() that has freed what it keeps. A gradient node is not in it.
+_SAVES_NOTHING = VIEWS | {"add", "sub", "neg", "sum", "clone", "cat", "flip", "detach"}
 
 
 def _may_carry(n: Node) -> bool:
@@ -113,7 +118,8 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
     call = b.node("gradient", (*ends, *seeds, *(h.node for h in found)), {"roots": len(ends), "create": create}, types)
     tracer.set(tracer, "inner_gradients", True)
     if not keep:
-        tracer.set(tracer, "spent", tracer.spent | (passed(ends, carrying(b.nodes, [h.node for h in leaves(tracer)])) - {h.node for h in leaves(tracer)}))
+        history = passed(ends, carrying(b.nodes, [h.node for h in leaves(tracer)])) - {h.node for h in leaves(tracer)}
+        tracer.set(tracer, "spent", tracer.spent | {n for n in history if n.op not in _SAVES_NOTHING})
     results = {}
     nodes = [b.node("getitem", (call,), {"index": k}, t) for k, t in enumerate(types)]
     carried = set()

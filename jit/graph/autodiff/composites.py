@@ -111,4 +111,5 @@ def standardized(b, n, g):
 @composite_vjp("floor_divide")
 def floor_divide(b, n, g):
     """There is none: PyTorch's own is asked for it, and raises when the backward comes there."""
-    return [pair for x in n.inputs if x in b.carries for pair in replay_call(b, "aten::floor_divide", "Scalar", (Ref(0), 1), (x,), b.zeros(x.type), b.carries)]
+    args = (Ref(0), 1)
+    return [pair for x in n.inputs if x in b.carries for pair in replay_call(b, "aten::floor_divide", "Scalar", args, (x,), b.zeros(x.type), b.carries)]
