@@ -66,8 +66,32 @@ def test_maps_in_another_order():
 
 
 def test_ranks_differ():
+    agree(lambda x, y: torch.vmap(lambda a, b: a + b * 2)(x, y), torch.randn(0, 4), torch.randn(0, 4))
+    agree(lambda x: torch.vmap(lambda a: a.new_ones((2,)))(x), torch.randn(0, 4))
     agree(lambda x, y: torch.vmap(lambda a, b: a + b)(x, y), torch.randn(3, 2, 4), torch.randn(3, 4))
     agree(lambda x, y: torch.vmap(lambda a, b: a + b)(x, y), torch.arange(12).reshape(3, 4), torch.randn(3, 4, dtype=torch.float64))
+
+
+def test_tuples_in_and_out():
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    def fn(a, b, c):
+        mapped = torch.vmap(combine, in_dims=((0, 0), (0, 1)))
+        first, second = mapped((a, b), (a, c))
+        return first - second + torch.vmap(combine)((a, b), [a, b])[1]
+
+    agree(fn, torch.randn(4, 3, 2), torch.randn(4, 3, 2), torch.randn(3, 4, 2))
+
+
+def test_associative_scan_of_elementwise_functions():
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    fn = lambda a, b: associative_scan(combine, (a, b), dim=1, combine_mode="generic")[1]
+    agree(fn, torch.rand(2, 5, 3), torch.randn(2, 5, 3))
 
 
 def sums(x):
@@ -135,5 +159,5 @@ def test_gradients():
     x = torch.randn(3, 2, requires_grad=True)
     fn = lambda x: torch.vmap(lambda a: a * a * 3)(x)
     expected, = torch.autograd.grad(fn(x).sum(), x)
-    found, = torch.autograd.grad(jit.compile(fn)(x).sum(), x)
+    found, = torch.autograd.grad(jit.compile(fn, fullgraph=True)(x).sum(), x)
     assert torch.equal(found, expected)

@@ -10,6 +10,7 @@ from ...errors import Unsupported
 from ..tables import on_call, on_code, on_function
 from ..values import batched
 from ..values.constant import Constant
+from ..values.containers import TupleValue
 from ..values.objects import ObjectValue
 
 PUSH, POP = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
@@ -34,17 +35,9 @@ def mapped(s, fn, args, kwargs):
     axes, out, chunk = (given[name] for name in ("in_dims", "out_dims", "chunk_size"))
     if kwargs or not all(v.is_const() for v in (axes, out, chunk)) or out.const(s) != 0 or chunk.const(s) is not None:
         batched.refuse("this kind of map")
-    axes = axes.const(s)
-    axes = (axes,) * len(args) if type(axes) is int else axes
-    if type(axes) is not tuple or len(axes) != len(args) or not all(a is None or type(a) is int for a in axes):
-        batched.refuse("this kind of map")
-    level, sizes, inner = len(s.maps), [], []
-    for value, axis in zip(args, axes):
-        if axis is not None:
-            value, size = batched.enter(s, value, axis, level)
-            sizes.append(size)
-        inner.append(value)
-    if not sizes or any(size != sizes[0] for size in sizes) or sizes[0] == 0:
+    level, sizes = len(s.maps), []
+    inner = batched.enter(s, TupleValue(list(args)), axes.const(s), level, sizes).items_list(s)
+    if not sizes or any(size != sizes[0] for size in sizes):
         batched.refuse("a map over axes of these sizes")
     outer = s.maps
     s.set_field(s, "maps", (*outer, level))

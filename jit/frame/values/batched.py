@@ -114,8 +114,6 @@ def call(s, fn, args, kwargs):
         refuse(f"{name} of these arguments")
     if any(level not in s.maps for t in tensors for level in levels_of(t)):
         refuse("a tensor of a map that has ended")
-    if any(whole(t).handle(s).requires_grad for t in tensors):
-        refuse("a tensor with a gradient")
     levels = union(tensors)
     if name in NEW and isinstance(args[0], BatchedValue) and len(args) == 2:
         like = args[0].whole
@@ -170,9 +168,18 @@ def index(s, fn, args, kwargs):
     return BatchedValue(s.record(fn, [x, TupleValue(low)], {}), levels)
 
 
-def enter(s, value, axis, level):
-    """A tensor as the function of map ``level`` sees it, mapped over ``axis``. Returns it and the size of the axis."""
-    if not isinstance(value, TensorValue):
+def enter(s, value, axis, level, sizes):
+    """A value as the function of map ``level`` sees it: its tensors mapped over ``axis``, of which a tuple has one for each element, or not at
+    all (None). The sizes of the axes are added to ``sizes``."""
+    if axis is None:
+        return value
+    if type(value) in (TupleValue, ListValue) and value.pytype(s) in (tuple, list):
+        items = value.items_list(s)
+        axes = axis if type(axis) is tuple else (axis,) * len(items)
+        if len(axes) != len(items):
+            refuse("mapping over another number of arguments")
+        return type(value)([enter(s, v, a, level, sizes) for v, a in zip(items, axes)])
+    if not isinstance(value, TensorValue) or type(axis) is not int:
         refuse("mapping over what is no tensor")
     n, axes = len(levels_of(value)), rank(s, value)
     if not -axes <= axis < axes:
@@ -180,12 +187,14 @@ def enter(s, value, axis, level):
     tensor = whole(value)
     if axis % axes:
         tensor = s.record(torch.movedim, [tensor, Constant(n + axis % axes), Constant(n)], {})
-    size = tensor.handle(s).shape[n]
-    return BatchedValue(tensor, (*levels_of(value), level)), size
+    sizes.append(tensor.handle(s).shape[n])
+    return BatchedValue(tensor, (*levels_of(value), level))
 
 
 def leave(s, value, level, size):
     """What the function of map ``level`` has returned, with the map's axis first."""
+    if type(value) is TupleValue and value.pytype(s) is tuple:
+        return TupleValue([leave(s, v, level, size) for v in value.items_list(s)])
     if not isinstance(value, TensorValue):
         refuse("a result that is no tensor")
     own = levels_of(value)
