@@ -208,4 +208,4 @@ def test_sizes_that_become_empty():
     x = torch.randn(6, 6)
     for n in (2, 3, 6, 0, 5):
         torch.testing.assert_close(compiled(x, n), f(x, n))
-    assert len(compiled.entries) <= 2
+    assert len(compiled.entries) <= 3  # for a size of 1, which has a say in the order of strides, one of its own

@@ -152,7 +152,7 @@ def broadcast_strides(t: TensorType, shape) -> tuple:
     lead = len(shape) - t.rank
     out = [0] * lead
     for d in range(t.rank):
-        repeated = not structurally_equal(t.shape[d], shape[lead + d]) and _equal(t.shape[d], 1) and not _equal(shape[lead + d], 1)
+        repeated = not structurally_equal(t.shape[d], shape[lead + d]) and _equal(t.shape[d], 1) and not _is_one(shape[lead + d])
         out.append(0 if repeated else t.strides[d])
     return tuple(out)
 
