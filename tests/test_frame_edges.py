@@ -637,3 +637,51 @@ def test_views_of_dictionaries_are_compared_without_hashing_values():
         return log, ("a", [1]) in p, ("a", 2) in q, 3 in p, ("z", 1) in p, said(lambda: p <= {1, 2, 3}), said(lambda: {("a", 1)} <= p), x + 1
 
     sequence(lambda: f, [(VECTOR, {}, {"a": [1]}), (VECTOR, {"a": [1]}, {"a": [1]}), (VECTOR, {"a": [1], "b": 2}, {"a": [2], "c": 1})])
+
+
+def test_tensors_are_not_rounded_by_the_builtin():
+    def f(x):
+        return said(lambda: round(x)), said(lambda: round(torch.nn.Parameter(x), 2)), x.round() + 1
+
+    sequence(lambda: f, [(VECTOR,)])
+
+
+def test_a_dictionary_that_changes_its_size_while_it_is_iterated_over():
+    def f(d, last):
+        log, copied, it = [], dict(d), iter(d.items())
+        next(it), next(it), next(it, None)
+        for mapping in (d, copied):
+            try:
+                for k in mapping:
+                    if k == "b" or not last:
+                        mapping["l"] = 1
+                        jit.graph_break()
+                    log.append(k)
+            except RuntimeError as error:
+                log.append(repr(error))
+        return log, list(it)
+
+    sequence(lambda: f, [({"a": 1, "b": 2}, True), ({"a": 1, "b": 2}, False)])
+
+
+def test_iterators_that_come_in_when_their_dictionary_has_changed():
+    def f(x, it):
+        log = []
+        try:
+            for k in it:
+                log.append(k)
+        except RuntimeError as error:
+            log.append(repr(error))
+        return log, x + 1
+
+    compiled = jit.compile(f, backend="eager")
+    for change in (False, True, False, True):
+        results = []
+        for fn in (f, compiled):
+            d = {"a": 1, "b": 2}
+            it = iter(d)
+            next(it)
+            if change:
+                d["c"] = 3
+            results.append(fn(VECTOR, it)[0])
+        assert results[0] == results[1]

@@ -431,6 +431,9 @@ def abs_(s, args, kwargs):
 @on_call(round)
 def round_(s, args, kwargs):
     if isinstance(args[0], TensorValue):
+        cls = args[0].pytype(s)
+        if not hasattr(cls, "__round__"):
+            raise Raised(s.exception(TypeError(f"type {type_name(cls)} doesn't define __round__ method")))
         return s.torch_call(torch.round, args[:1], {} if len(args) == 1 else {"decimals": args[1]})
     if isinstance(args[0], ObjectValue):
         return args[0].call_special(s, "__round__", args[1:])

@@ -149,7 +149,10 @@ class RealIterator(IteratorValue):
             from .. import source as src
 
             self.pytype(s)
-            state = src.state_of(self.obj)
+            try:
+                state = src.state_of(self.obj)
+            except RuntimeError as error:  # the dictionary or set has changed its size
+                raise Unsupported(f"an iterator that cannot go on: {error}", kind="iterate") from None
             at = state[1] if len(state) > 1 and state[1] is not None else 0
             # what is left of a range is, from 3.12 on, a range of its own
             position = state[0].start if isinstance(state[0], range) and not at else at
@@ -227,9 +230,12 @@ class DictIterator(IteratorValue):
             self.order.reverse()
 
     def next(self, s):
+        if self.at is None:
+            return None
         if len(self.mapping.entries) != self.size:
             raise Raised(s.exception(RuntimeError("dictionary changed size during iteration")))
         if self.at >= len(self.order):
+            s.set_field(self, "at", None)  # from now on changes do not matter
             return None
         entry = self.order[self.at]
         s.set_field(self, "at", self.at + 1)
@@ -244,7 +250,21 @@ class DictIterator(IteratorValue):
         return _tuple([key, self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]])
 
     def rest(self, s):
-        return [self.pick(e) for e in self.order[self.at:]]
+        return [] if self.at is None else [self.pick(e) for e in self.order[self.at:]]
+
+    def rebuild(self, e):
+        if self.at is not None and len(self.mapping.entries) != self.size:
+            e.call_const(_iterator_of_a_changed_dict, [])
+        else:
+            super().rebuild(e)
+
+
+def _iterator_of_a_changed_dict():
+    """An iterator whose next step raises that its dictionary has changed its size."""
+    changed: dict = {}
+    iterator = iter(changed)
+    changed[0] = 0
+    return iterator
 
 
 class ZipIterator(IteratorValue):
