@@ -33,7 +33,7 @@ KINDS = {
                              "call resolve_conj() or resolve_neg() first"),
     "device": Reason("A tensor on a device that is neither a CPU nor a CUDA GPU, or tensors on several devices in one operation.",
                      "move all tensors to one CPU or CUDA device first"),
-    "functorch": Reason("A transform of `torch.func` is called, or the compiled function is called inside one.", "compile the function that calls the transform in eager, or call it without one"),
+    "functorch": Reason("A transform of `torch.func` other than `vmap` of an elementwise function is called, or the compiled function is called inside one.", "compile the function that calls the transform in eager, or call it without one"),
     "torch-mode": Reason("A mode that sees every operation (`TorchDispatchMode`, `TorchFunctionMode`) is active.", "compile without it"),
     "large-constant": Reason("A tensor of more than 64 elements is made from Python numbers.", "make it once outside the compiled function"),
     "tensor-attribute": Reason("An attribute or method of a tensor that shows its memory or how it was made.", _OUTSIDE),

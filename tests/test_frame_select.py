@@ -113,3 +113,18 @@ def test_a_write_after_it_is_seen():
         return a * 2
 
     check(f, lambda: ([torch.randn(4, 4), torch.tensor(2)], []), jit.compile(f))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("options", [{"backend": "eager"}, {}])
+def test_lists_of_single_integers_index(options, dtype):
+    def f(x, places):
+        rows, columns = zip(*places)
+        y = x.clone()
+        y[rows, columns] = 0
+        return y, x[rows, columns], x[:, list(columns)]
+
+    for x in (torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)):
+        places = torch.tensor([[0, 1], [2, -1]], dtype=dtype)
+        for result, expected in zip(jit.compile(f, fullgraph=True, **options)(x, places), f(x, places)):
+            assert torch.equal(result, expected) and result.stride() == expected.stride()

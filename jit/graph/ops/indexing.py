@@ -31,7 +31,9 @@ def _items(index) -> list:
 
 
 def _constant_index(t, v):
-    """A list, tuple or range of numbers as an index tensor."""
+    """A list, tuple or range of numbers, or of tensors that are one integer each, as an index tensor."""
+    if v and all(isinstance(e, TensorHandle) and e.ndim == 0 and e.dtype in (torch.int64, torch.int32) and e.dtype is v[0].dtype for e in v):
+        return t.call_op("stack", (list(v),), {})
     return t.constant(torch.tensor(list(v)))
 
 
