@@ -685,3 +685,21 @@ def test_iterators_that_come_in_when_their_dictionary_has_changed():
                 d["c"] = 3
             results.append(fn(VECTOR, it)[0])
         assert results[0] == results[1]
+
+
+def test_a_set_that_changes_its_size_while_it_is_iterated_over():
+    def f(x, u, broken):
+        log, copied, it = [], {*u}, iter(u)
+        next(it), next(it), next(it, None)
+        for changed in (u, copied):
+            try:
+                for k in changed:
+                    log.append(1)
+                    changed.add("z")
+                    if broken:
+                        jit.graph_break()
+            except RuntimeError as error:
+                log.append(repr(error))
+        return log, list(it), x + 1
+
+    sequence(lambda: f, [(VECTOR, {1, 2}, False), (VECTOR, {1, 2}, True), (VECTOR, {1, "z"}, False)])

@@ -11,7 +11,7 @@ from ...errors import Unsupported
 from .. import source as src
 from .base import Raised, Value, type_name
 from .constant import Constant, DimValue, scalar
-from .iterators import DictIterator, SequenceIterator
+from .iterators import DictIterator, SequenceIterator, SetIterator
 from .objects import ObjectValue
 
 METHODS: dict = {}
@@ -598,7 +598,7 @@ class SetValue(ContainerValue):
 
     def plain_iter(self, s):
         entries = self.load(s)
-        return SequenceIterator([entries[k] for k in self.order(s)], py=type(iter(set())))
+        return SetIterator(self, [entries[k] for k in self.order(s)])
 
     def order(self, s) -> list:
         """The keys in the order in which a real set iterates after the same changes."""

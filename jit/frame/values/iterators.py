@@ -216,6 +216,28 @@ class RangeIterator(IteratorValue):
         return [Constant(v) for v in self.values[self.at:]]
 
 
+class SetIterator(SequenceIterator):
+    """Over the elements of a set value in its order; a change of size while iterating raises as Python does."""
+
+    def __init__(self, of, elements):
+        super().__init__(elements, py=type(iter(set())))
+        self.of, self.size = of, len(elements)
+
+    def changed(self, s):
+        return self.at is not None and len(self.of.load(s)) != self.size
+
+    def next(self, s):
+        if self.changed(s):
+            raise Raised(s.exception(RuntimeError("Set changed size during iteration")))
+        return super().next(s)
+
+    def rebuild(self, e):
+        if self.changed(e.session):
+            e.call_const(_iterator_of_a_changed_set, [])
+        else:
+            super().rebuild(e)
+
+
 class DictIterator(IteratorValue):
     """Over keys, values or items of a dict value; a change of size while iterating raises as Python does."""
 
@@ -257,6 +279,14 @@ class DictIterator(IteratorValue):
             e.call_const(_iterator_of_a_changed_dict, [])
         else:
             super().rebuild(e)
+
+
+def _iterator_of_a_changed_set():
+    """As ``_iterator_of_a_changed_dict``."""
+    changed: set = set()
+    iterator = iter(changed)
+    changed.add(0)
+    return iterator
 
 
 def _iterator_of_a_changed_dict():
