@@ -703,3 +703,11 @@ def test_a_set_that_changes_its_size_while_it_is_iterated_over():
         return log, list(it), x + 1
 
     sequence(lambda: f, [(VECTOR, {1, 2}, False), (VECTOR, {1, 2}, True), (VECTOR, {1, "z"}, False)])
+
+
+def test_counting_from_a_truth_value():
+    def f(x, n):
+        counts = itertools.count(n), itertools.count(n, True), itertools.count(n, 2), itertools.count(n, 1.0), itertools.count(start=n)
+        return [[next(c), next(c)] for c in counts], x + 1
+
+    sequence(lambda: f, [(VECTOR, True), (VECTOR, 1), (VECTOR, False)], fullgraph=True)

@@ -208,6 +208,8 @@ def count(s, args, kwargs):
         cls = value.pytype(s)
         if not any(hasattr(cls, name) for name in ("__index__", "__int__", "__float__", "__complex__")):
             raise Raised(s.exception(TypeError("a number is required")))
+    if start.pytype(s) is bool and step.is_const() and isinstance(step.const(s), int) and step.const(s) == 1:
+        state[0] = operators.binary(s, "+", start, Constant(0))  # CPython counts in ones with a C integer
 
     def next_value(s):
         value = state[0]
