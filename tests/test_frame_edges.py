@@ -711,3 +711,11 @@ def test_counting_from_a_truth_value():
         return [[next(c), next(c)] for c in counts], x + 1
 
     sequence(lambda: f, [(VECTOR, True), (VECTOR, 1), (VECTOR, False)], fullgraph=True)
+
+
+def test_new_tensors_need_a_size():
+    def f(x):
+        makers = torch.zeros, torch.ones, torch.empty, x.new_zeros, x.new_ones, x.new_empty
+        return [said(make) for make in makers], torch.zeros(()) + torch.ones(size=()) + x.new_ones(()) + x
+
+    sequence(lambda: f, [(VECTOR,)])

@@ -21,6 +21,8 @@ def _dtype_or_default(dtype):
 
 
 def _size(size) -> tuple:
+    if not size:
+        raise TypeError("a size is needed, which may be ()")
     if len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = size[0]
     for s in size:
