@@ -27,6 +27,7 @@ BINARY = {
 }
 COMPARE = {"<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"), "==": (operator.eq, "__eq__", "__eq__"),
            "!=": (operator.ne, "__ne__", "__ne__"), ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__")}
+_MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 UNARY = {"-": (operator.neg, "__neg__"), "+": (operator.pos, "__pos__"), "~": (operator.invert, "__invert__")}
 BY_FUNCTION = {}
 for _symbol, (_fn, _ifn, _name) in BINARY.items():
@@ -153,11 +154,16 @@ def _container(s, symbol, a, b, inplace):
             return a
         if a.cls is not dict or b.cls is not dict:
             raise Unsupported(f"{a.cls.__name__} | {b.cls.__name__}", kind="operator")
-        return DictValue({**a.load(s), **b.load(s)})
+        entries = dict(a.load(s))
+        for k, (key, value) in b.load(s).items():
+            entries[k] = (entries[k][0] if k in entries else key, value)
+        return DictValue(entries)
     if isinstance(a, SetValue) and isinstance(b, SetValue) and symbol in "&|-^":
         x, y = a.load(s), b.load(s)
         keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)], "-": [k for k in x if k not in y],
                 "^": [*(k for k in x if k not in y), *(k for k in y if k not in x)]}[symbol]
+        if symbol == "&" and len(y) <= len(x):  # CPython goes through the smaller one
+            x, y = y, x
         entries = {k: x.get(k, y.get(k)) for k in keys}
         if inplace and a.cls is set:
             a.update(s, entries, {"&": set.__iand__, "|": set.__ior__, "-": set.__isub__, "^": set.__ixor__}[symbol], [b])
@@ -254,6 +260,8 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         if isinstance(v, cls) and v.cls is not v.builtin and v.user_special(s, method):
             return _compare_special(s, symbol, a, b)
     if isinstance(a, ContainerValue) and isinstance(b, ContainerValue):
+        if a.cls is not b.cls and issubclass(b.cls, a.cls):  # its method comes first
+            a, b, symbol = b, a, _MIRRORED[symbol]
         result = _compare_containers(s, symbol, a, b)
         if result is not None:
             return Constant(result)

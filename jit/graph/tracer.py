@@ -13,7 +13,7 @@ import math
 import torch
 
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, kept, known, layout, memory, results
+from jit.graph import aten, autocast, kept, known, layout, memory, refusals, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
@@ -170,18 +170,20 @@ class Tracer:
         kwargs = kwargs or {}
         mark = self.checkpoint() if known.worth_trying(args) or kwargs and known.worth_trying(kwargs.values()) else None
         try:
-            result = self._call(fn, args, kwargs, loc)
+            result = self._call(fn, args, kwargs, loc, mark is not None)
         except JitError as error:
             return known.again(self, fn, args, kwargs, error, mark)
         if self.fragile:
             kept.note(self, fn, args, kwargs)
         return result
 
-    def _call(self, fn, args, kwargs, loc):
+    def _call(self, fn, args, kwargs, loc, odd):
         binding = resolve(fn)
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
         self.builder.loc = loc
+        if odd:
+            refusals.check(fn, binding, args, kwargs, _zeros)
         mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:

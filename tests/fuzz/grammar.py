@@ -2,7 +2,8 @@
 
 A hole ``<kind>`` is an expression, ``<kind.name>`` a variable that is set, ``<kind.new>`` one to be set; ``<block>`` and ``<loop>`` (where
 ``break`` and ``continue`` may stand) are nested statements, ``<pass>`` a single one; ``<#>`` a number that is new in each use. A weight is the last
-entry. What could grow without bound in a loop (``v += v``) is written so that it cannot: programs have to end.
+entry. What could grow without bound in a loop (``v += v``) is written so that it cannot: programs have to end. Decisions
+are made of rounded numbers: where eager and a graph differ in the last digit of a sum, that says nothing about either.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ EXPRESSIONS = {
         <tensor>.numel()
         <tensor>.size(0) | 0.4
         len(<tensor>) | 0.4
-        int(<tensor>.sum().item())
-        int(<tensor>.sum())
+        round(<tensor>.sum().item())
+        int(<tensor>.sum().round())
         sum(<tensor.name>.stride())
         ord(<str>[0]) | 0.4
         <str>.count('a')
@@ -161,8 +162,8 @@ EXPRESSIONS = {
         <float> * 0.5
         -<float>
         float(<int>)
-        <tensor>.sum().item() | 0.6
-        <tensor>.mean().item() | 0.3
+        round(<tensor>.sum().item(), 4) | 0.6
+        round(<tensor>.mean().item(), 4) | 0.3
         math.sqrt(abs(<int>))
         math.floor(<float>) + 0.25
         divmod(<float>, 2)[1]
@@ -211,8 +212,8 @@ EXPRESSIONS = {
         any(c<#> > <int> for c<#> in <list>)
         all(<list>)
         bool(<any>)
-        <tensor>.sum() > <int>
-        (<tensor>.sum() > <int>).item()
+        <tensor>.sum() > <int> + 0.3
+        (<tensor>.sum() > <int> + 0.3).item()
         <tensor>.shape == <tensor>.shape
         <tensor>.dtype == torch.float32
         <tensor>.is_contiguous()

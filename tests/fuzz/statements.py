@@ -166,7 +166,7 @@ STATEMENTS = [(t.strip("\n"), w) for t, w in [
     ('<tensor.name>, <tensor.name> = <tensor.name>, <tensor.name>', 0.5),
     ('<tensor.name>.data.add_(1)', 0.2),
     ('<list.new> = [<tensor>.sum().item() for _ in range(2)][:0]', 0.3),
-    ('<int.new> = int(<tensor>.reshape(-1)[:1].sum().item())', 0.6),
+    ('<int.new> = round(<tensor>.reshape(-1)[:1].sum().item())', 0.6),
     ('log.append(<fn>(<int>))', 1),
     ('log.append([*itertools.islice(<gen>, 3)])', 0.8),
     ('log.append(finished(log, <int>))', 0.6),

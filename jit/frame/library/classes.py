@@ -95,7 +95,10 @@ def deque_(s, args, kwargs):
 @on_call(dict.fromkeys)
 def dict_fromkeys(s, args, kwargs):
     value = args[1] if len(args) > 1 else Constant(None)
-    return DictValue({k.hash_key(s): (k, value) for k in args[0].items_list(s)})
+    entries: dict = {}
+    for k in args[0].items_list(s):
+        entries.setdefault(k.hash_key(s), (k, value))
+    return DictValue(entries)
 
 
 @on_call(functools.partial)

@@ -482,7 +482,10 @@ def _set_operation(symbol, update):
     def operation(v, s, a, k):
         result = v
         for other in a:
-            result = operators.binary(s, symbol, result if not update else v, SetValue.of(s, other.items_list(s)), update)
+            left, values = result if not update else v, other.items_list(s)
+            if symbol == "&" and not isinstance(other, SetValue):  # the elements that it has are the result's
+                values = [value for value in values if value.hash_key(s) in left.load(s)]
+            result = operators.binary(s, symbol, left, SetValue.of(s, values), update)
         if not a and not update:
             return SetValue(dict(v.load(s)), v.cls)
         return NONE if update else result

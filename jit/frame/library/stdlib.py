@@ -27,7 +27,7 @@ from .. import operators
 from ..decode import decode
 from ..source import Weak
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
-from ..values.base import Raised, lookup
+from ..values.base import Raised, lookup, type_name
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, ListValue, TupleValue
 from ..values.floats import FUNCTIONS, FloatValue, compute
@@ -127,21 +127,41 @@ def attrgetter_call(s, getter, args, kwargs):
 
 # -- math --------------------------------------------------------------------------------------------------------------------
 
+
+_OF_ITERABLES = {math.prod, math.fsum, math.dist, getattr(math, "sumprod", None)}
+
+
+def _rounded(s, fn, number):
+    """``math.floor``, ``ceil`` or ``trunc`` of an object: by its own special method, and the first two else of it as a float."""
+    special = f"__{fn.__name__}__"
+    if number.has_special(s, special):
+        return number.call_special(s, special, [])
+    shown = type_name(number.pytype(s))
+    if fn is math.trunc:
+        raise Raised(s.exception(TypeError(f"type {shown} doesn't define __trunc__ method")))
+    for name in ("__float__", "__index__"):
+        if number.has_special(s, name):
+            return s.fold(fn, [number.call_special(s, name, [])], {})
+    raise Raised(s.exception(TypeError(f"must be real number, not {shown}")))
+
+
 for _name in dir(math):
     _fn = getattr(math, _name)
     if callable(_fn):
         def _math(s, args, kwargs, fn=_fn):
-            plain = [TupleValue(a.items_list(s)) if isinstance(a, ListValue) else a for a in args]
-            special = f"__{fn.__name__}__"
+            if fn in _OF_ITERABLES:
+                args = [TupleValue(a.items_list(s)) if isinstance(a, ListValue) else a for a in args]
+            else:
+                args = [Constant([]) if isinstance(a, ListValue) and a.pytype(s) is list else a for a in args]  # any list is refused with the same words
             if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], ObjectValue):
-                return args[0].call_special(s, special, [])
+                return _rounded(s, fn, args[0])
             if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], DimValue):
                 return args[0]
             if fn in FUNCTIONS and not kwargs and any(isinstance(a, (FloatValue, DimValue)) for a in args):
                 result = compute(s, fn, args)
                 if result is not None:
                     return result
-            return s.fold(fn, plain, kwargs)
+            return s.fold(fn, args, kwargs)
         on_call(_fn)(_math)
 
 # -- itertools ---------------------------------------------------------------------------------------------------------------

@@ -566,7 +566,10 @@ class SetValue(ContainerValue):
 
     @classmethod
     def of(cls, s, values, kind=set):
-        return cls({v.hash_key(s): v for v in values}, kind)
+        entries: dict = {}
+        for v in values:
+            entries.setdefault(v.hash_key(s), v)
+        return cls(entries, kind)
 
     @property
     def entries(self):
@@ -657,6 +660,7 @@ class SliceValue(Value):
             elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)):
                 known.append(s.index(p))
             else:
+                p.pytype(s)
                 raise Raised(s.exception(TypeError("slice indices must be integers or None or have an __index__ method")))
         return slice(*known)
 

@@ -298,7 +298,8 @@ class GeneratorValue(IteratorValue):
     def rebuild(self, e):
         """A real generator that stands where this one does."""
         if self.state == "done":
-            e.call_const(_finished, [Literal(self.py)])
+            own = self.frame is not None and self.py in (types.GeneratorType, types.CoroutineType)
+            e.call_const(*((_ended, self.own_code()) if own else (_finished, [Literal(self.py)])))
             return
         if self.made_by is not None and self.state == "created":
             e.call_const(*self.made_by)
@@ -307,12 +308,16 @@ class GeneratorValue(IteratorValue):
             raise Unsupported("a generator that is running leaves the captured region", kind="iterator-escapes")
         if not native().KNOWS_GENERATORS:
             raise Unsupported("a generator leaves the captured region, and this interpreter's frames are not known", kind="iterator-escapes")
-        fn = self.frame.fn
-        name = fn.attrs.get("__name__") or Constant(fn.obj.__name__ if fn.obj is not None else fn.code.co_name)
-        e.call_const(_new_generator, [Literal(fn.code), Literal(fn.globals), name, Constant(fn.qualname)])
+        e.call_const(_new_generator, self.own_code())
         e.remember(e.key(self))  # what it holds may hold it
         e.call_const(native().set_generator_state, [self, *self.arguments()])
         e.cmd("pop")
+
+    def own_code(self) -> list[Value]:
+        """What ``_new_generator`` takes."""
+        fn = self.frame.fn
+        name = fn.attrs.get("__name__") or Constant(fn.obj.__name__ if fn.obj is not None else fn.code.co_name)
+        return [Literal(fn.code), Literal(fn.globals), name, Constant(fn.qualname)]
 
     def describe(self):
         return f"generator {self.obj.__qualname__ if self.obj is not None else self.frame.fn.qualname}"
@@ -360,6 +365,13 @@ def _new_generator(code, namespace, name, qualname):
     given = code.co_argcount
     fn.__kwdefaults__ = dict.fromkeys(code.co_varnames[given: given + code.co_kwonlyargcount])
     return fn(*[None] * given)
+
+
+def _ended(*own_code):
+    """A generator of a code object that has come to its end."""
+    generator = _new_generator(*own_code)
+    generator.close()
+    return generator
 
 
 def _finish(generator, position, slots):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...errors import Unsupported
-from .base import Value
+from .base import Raised, Value
 from .constant import Constant
 
 _CONVERT = {None: lambda x: x, "str": str, "repr": repr, "ascii": ascii}
@@ -22,6 +22,12 @@ class TensorText(Value):
         """The text of a tensor as it is now. Raises Unsupported where the text shows more than values."""
         if tensor.pytype(s) is not torch.Tensor or tensor.handle(s).requires_grad:
             raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
+        if spec:  # one that is wrong for such a tensor raises here
+            t = tensor.handle(s).type
+            try:
+                format(_CONVERT[conversion](torch.zeros((1,) if t.shape else (), dtype=t.dtype)), spec)
+            except (TypeError, ValueError) as error:
+                raise Raised(s.exception(error)) from None
         return cls([(conversion, spec)], [s.torch_call(torch.clone, [tensor], {})])
 
     @classmethod

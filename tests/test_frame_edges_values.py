@@ -1,0 +1,131 @@
+"""Edges of builtin values that random programs (``python -m tests.fuzz``) found: containers, numbers, text and errors are those of eager."""
+
+import collections
+import math
+
+import pytest
+import torch
+from frame_harness import Cases, sequence
+
+pytestmark = pytest.mark.filterwarnings("error:jit. compiling")  # a failure inside the compiler
+cases = Cases()
+VECTOR = torch.arange(3.0)
+Pair = collections.namedtuple("Pair", "left right")
+
+
+# -- containers ------------------------------------------------------------------------------------------------------------
+
+
+@cases(VECTOR, [0, False, 1, True])
+def which_of_equal_elements_a_set_keeps(x, v):
+    made = [set(v), set(v[::-1]), {1, 2} & {True}, {1} & {True, 2}, {1, 2}.intersection([True, 2.0]), {1} | {True}, frozenset([1.0, 1]), {1, 5}.union([True])]
+    return x + 1, [[(type(e).__name__, e) for e in sorted(s)] for s in made]
+
+
+@cases(VECTOR, True)
+def which_of_equal_keys_a_dict_keeps(x, flag):
+    return x + 1, [list(d.items()) for d in (dict.fromkeys([1, True, 1.0], 3), {1: 2} | {flag: 4}, {flag: 2, **{1: 3}}, dict([(1, 2), (flag, 3)]))]
+
+
+@cases(VECTOR, (1, 2), Pair(1, 2), fullgraph=False)
+def a_class_of_tuples_is_asked_first(x, t, p):
+    log = [t == p, p == t, t != Pair(1, 3), (0, 5) < p, (0, 5) >= p]
+    for compare in (lambda: ("", "") < p, lambda: ("", "") <= p, lambda: p < ("", ""), lambda: p > ("", "")):
+        try:
+            log.append(compare())
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log
+
+
+def test_what_is_no_index_of_a_slice_is_guarded():
+    def make():
+        def f(x, v, k):
+            try:
+                return x + 1, v[k::-1]
+            except TypeError as error:
+                return x + 2, str(error)
+
+        return f
+
+    sequence(make, [(VECTOR, [1, 2], 1.5), (VECTOR, [1, 2], 4), (VECTOR, [1, 2], "a"), (VECTOR, [1, 2], None)])
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------------
+
+
+class Real:
+    def __float__(self):
+        return 2.5
+
+
+class Index:
+    def __index__(self):
+        return 3
+
+
+class Floored:
+    def __floor__(self):
+        return "floor"
+
+    def __trunc__(self):
+        return 1
+
+
+@pytest.mark.parametrize("number", [Real(), Index(), Floored(), Floored, object(), 2.5], ids=lambda v: getattr(v, "__name__", type(v).__name__))
+def test_rounding_of_objects(number):
+    def make():
+        def f(x, number):
+            log = []
+            for fn in (math.floor, math.ceil, math.trunc):
+                try:
+                    log.append(fn(number))
+                except TypeError as error:
+                    log.append(str(error))
+            return x + 1, log
+
+        return f
+
+    sequence(make, [(VECTOR, number)])
+
+
+@cases(VECTOR, [1, 2], (1, 2))
+def numbers_of_lists(x, v, t):
+    log = [math.prod(v), math.fsum(v), math.dist(v, t)]
+    for wrong in (lambda: math.gcd(v), lambda: math.sqrt(v), lambda: math.hypot(1.0, v), lambda: math.gcd(t), lambda: math.floor(v), lambda: math.trunc(v)):
+        try:
+            log.append(wrong())
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log
+
+
+# -- tensors ---------------------------------------------------------------------------------------------------------------
+
+
+@cases(torch.tensor([1, 0, 2]), VECTOR, fullgraph=False)
+def a_dtype_that_a_kernel_refuses_raises_where_it_is(n, x):
+    """Also where nobody reads the result, and where the operation would be in place."""
+    log = []
+    for refused in (lambda: (x == n).argmax(), lambda: (x == n).softmax(0), lambda: torch.nn.functional.gelu(n), lambda: n.frac_(), lambda: (n > 0) % (n > 1),
+                    lambda: n.to(torch.complex64).max(), lambda: (n > 0).topk(1), lambda: n.add_(1), lambda: n.argmax()):
+        try:
+            refused()
+            log.append("fine")
+        except RuntimeError as error:
+            log.append(str(error))
+    return log, x + n
+
+
+@cases(VECTOR, torch.tensor(2.0), torch.tensor(3), fullgraph=False)
+def a_format_that_a_tensor_does_not_know(x, y, n):
+    log = [f"{y:>8.1f}|{n:>4}|{n:x}", f"{x!r:>3}"]
+    for wrong in (lambda: f"{x:>3}", lambda: f"{y:d}", lambda: f"{n:q}", lambda: format(x, "s")):
+        try:
+            None + wrong()
+        except (TypeError, ValueError) as error:
+            log.append((type(error).__name__, str(error)))
+    return log, x + 1
+
+
+test_programs = cases.test()
