@@ -81,6 +81,7 @@ KINDS = {
     "cell": Reason("A variable of an enclosing function that is unset, or that is deleted.", "assign the variable before the call"),
     "iterate": Reason("Iteration over an object that cannot be unrolled.", "make a list of it first"),
     "opaque-container": Reason("The contents of a container or iterator from outside cannot be guarded.", "pass a list, tuple or dict"),
+    "container-length": Reason("A container that is longer at each call is read as a whole.", "append to it only, or pass what is needed of it"),
     "iterator-position": Reason("An iterator is further on at each call.", "pass the element, and call next() outside the compiled function"),
     "iterator-escapes": Reason("A generator or iterator is in the midst of its work where the captured region ends.", "use it up before the break, or make a list of it"),
     "rebuild": Reason("An object cannot be made again after the captured region.", "return or store plain containers and objects"),

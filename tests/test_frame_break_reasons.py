@@ -499,6 +499,11 @@ def _(x, m):
     return x + m["a"]
 
 
+@breaks("container-length", ones, lambda: [], call=lambda fn, x, seen: [(seen.append(x), fn(x, seen)) for _ in range(9)])
+def _(x, seen):
+    return x + torch.stack(seen).sum(0)  # here
+
+
 @breaks("iterator-position", ones, lambda: iter(range(9)), call=lambda fn, x, it: [fn(x, it) for _ in range(6)])
 def _(x, it):
     return x + next(it)  # here

@@ -195,8 +195,7 @@ class Missed:
 
     def __init__(self, settings: Settings, bound=None, resumed=False):
         self.settings, self.bound = settings, bound
-        self.dynamic = Dynamic(settings.dynamic)
-        self.dynamic.resumed = resumed
+        self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
         self.captures: list[Captured] = []
         self.given_up = False
         self.assuming = True
@@ -377,9 +376,7 @@ def reset():
         if isinstance(missed, Missed):
             missed.captures.clear()
             missed.given_up, missed.assuming = False, True
-            resumed = missed.dynamic.resumed
-            missed.dynamic = Dynamic(missed.settings.dynamic)
-            missed.dynamic.resumed = resumed
+            missed.dynamic = Dynamic(missed.settings.dynamic, missed.dynamic.resumed, missed.settings.fullgraph)
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()
             for region in missed.settings.regions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .. import config
 from ..graph.dims import Sym
 from .source import Local, Source
 
@@ -18,16 +19,17 @@ def mark_dynamic(tensor: torch.Tensor, *dims: int):
 
 class Dynamic:
     """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a symbol at
-    once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a loop's."""
+    once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a loop's. ``in_one_graph``: breaks are errors."""
 
-    def __init__(self, mode: bool | None):
-        self.mode = mode
+    def __init__(self, mode: bool | None, resumed=False, in_one_graph=False):
+        self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
         self.sizes: dict[Source, list] = {}
         self.positions: dict[Source, set] = {}
-        self.resumed = False
         self.integers: dict[Source, object] = {}
         self.negative: set[Source] = set()
         self.floats: dict[Source, object] = {}
+        self.objects: dict[Source, int | None] = {}
+        self.facts: dict[object, set] = {}
 
     def tensor_dims(self, source, tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
@@ -51,6 +53,14 @@ class Dynamic:
         seen.add(position)
         return True
 
+    def takes(self, key, fact) -> bool:
+        """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call."""
+        seen = self.facts.setdefault(key, set())
+        if fact not in seen and not self.in_one_graph and len(seen) >= (MAX_POSITIONS if self.resumed else config.cache_limit - 2):
+            return False
+        seen.add(fact)
+        return True
+
     def integer(self, env, origins: dict, source, value: int):
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
         changed = self.is_symbol(source, value)
@@ -70,6 +80,12 @@ class Dynamic:
             self.integers[source] = None
         at_once = bool(self.mode) or self.resumed and isinstance(source, Local)  # a loop counter, but not the attributes of a module
         return self.integers[source] is None or at_once and not source.watched
+
+    def is_replaced(self, source, obj) -> bool:
+        """True once there has been another object at a source."""
+        if self.objects.setdefault(source, id(obj)) != id(obj):
+            self.objects[source] = None
+        return self.objects[source] is None
 
     def is_symbolic_float(self, source, value: float) -> bool:
         """True if a float is to be computed with, and not a constant: it has changed."""

@@ -219,6 +219,14 @@ class Emitter:
             self.commands = body
         self.cmd("load_fast", name)
 
+    def load_base(self, source):
+        """Push the object that ``source`` is read from; where only the last step leads to what is replaced, that object is known."""
+        holder = self.session.by_source.get(source.base) if source.fresh else None
+        if getattr(holder, "obj", None) is not None:
+            self.load_source_or_const(holder)
+        else:
+            self.load_source(source.base)
+
     def _walk_source(self, source):
         """The same steps as the guards take."""
         kind, payload = source.step()
@@ -231,9 +239,9 @@ class Emitter:
             self.load_const(source.reference)
             self.cmd("call", 0, ())
         elif kind == "dict_attr" and source.hidden:
-            self.call_with(lambda: self.load_source(source.base), src.entry_of, payload)
+            self.call_with(lambda: self.load_base(source), src.entry_of, payload)
         elif kind in ("dict_attr", "getattr"):
-            self.load_source(source.base)
+            self.load_base(source)
             self.load_attr(payload)
         elif kind == "flat_memory":
             self.push_null()
@@ -246,7 +254,7 @@ class Emitter:
             self.load_source_or_const(self.session.by_source[source.base])
             self.load_attr("grad")
         elif kind == "item" and source.subscript is not None:
-            self.call_with(lambda: self.load_source(source.base), source.subscript, payload)
+            self.call_with(lambda: self.load_base(source), source.subscript, payload)
         elif kind == "item":
             self.load_item(source, payload)
         elif kind == "cell":
@@ -261,6 +269,8 @@ class Emitter:
             self.call_with(lambda: self.load_source(source.base), native().generator_state)
         elif kind == "type":
             self.call_with(lambda: self.load_source(source.base), type)
+        elif kind == "length":
+            self.call_with(lambda: self.load_source(source.base), len)
         elif kind == "function":
             self.load_source(source.base)
             self.load_attr({"code": "__code__", "defaults": "__defaults__", "kwdefaults": "__kwdefaults__", "dict": "__dict__"}[payload])
@@ -275,7 +285,7 @@ class Emitter:
             raise Unsupported(f"rebuilding {source}", kind="rebuild")
 
     def load_item(self, source, key):
-        self.load_source(source.base)
+        self.load_base(source)
         self.load_const(key)
         self.cmd("subscript")
 

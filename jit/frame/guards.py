@@ -8,6 +8,8 @@ from .source import Source
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 
+FRESH = {"dict_attr": "fresh_attr", "item": "fresh_item", "cell": "fresh_cell"}  # "getattr" is read on every call
+
 
 class Sources(tuple):
     """Sources, and tuples of them, in the payload of a guard; plain numbers stay as they are."""
@@ -24,6 +26,7 @@ class Guards:
         self._seen: set = set()
         self._facts: set = set()
         self._present: dict = {}
+        self.fresh: set[Source] = set()  # slots whose contents are replaced all the time
 
     @staticmethod
     def _key(source, kind, payload):
@@ -76,6 +79,8 @@ class Guards:
             if at is None:
                 parent = -1 if source.base is None else locate(source.base)
                 kind, payload = source.step()
+                if source in self.fresh:
+                    kind = FRESH.get(kind, kind)
                 at = index[source] = len(accessors)
                 accessors.append((parent, kind, payload))
             return at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import functools
 import os
 import types
@@ -161,6 +162,9 @@ class Session(Calls):
             if type(obj) in (int, float) and self.dynamic is not None and src.changeable(source):
                 value = self.number(obj, source, value)
         else:
+            if type(source) in src.SLOTS and self.is_replaced(source, obj):
+                source = dataclasses.replace(source, fresh=True)
+                self.guards.fresh.add(source)
             value = self.by_object.get(id(obj))
             if value is None:
                 value = self._make(obj, source)
@@ -173,6 +177,33 @@ class Session(Calls):
         if source is not None:
             self.by_source[source] = value
         return value
+
+    def length_at(self, source, n: int):
+        """The length of a container from outside: an int that is guarded, or a Dim once it has changed between captures."""
+        dim = None if self.dynamic is None else self.dynamic.integer(self.tracer.env, self.integers, src.Length(source), n)
+        if dim is None:
+            self.guards.add(source, "len", n)
+            return n
+        self.guards.add(src.Length(source), "type_is", int)
+        return dim
+
+    def expect(self, source, n: int, cls):
+        """A container from outside is to be read as a whole: one that keeps growing is left to the interpreter."""
+        if self.dynamic is not None and not self.dynamic.takes(source, n):
+            raise Unsupported(f"a {cls.__name__} comes with ever new lengths", kind="container-length")
+
+    def specialize(self, key, number):
+        """A number from outside is needed as a constant: one that is another at each call is left to the interpreter."""
+        if self.dynamic is not None and not self.dynamic.takes(key, number):
+            raise Unsupported("a number that is another one at each call is needed as a constant", kind="not-constant")
+
+    def is_replaced(self, source, obj) -> bool:
+        """Whether a slot of an object that stays has been seen to hold another object: a parameter under ``functional_call``, the state of a model."""
+        if self.dynamic is None or not source.watched:
+            return False
+        if isinstance(obj, (type, types.ModuleType, types.BuiltinFunctionType)) or isinstance(obj, types.FunctionType) and "<locals>" not in obj.__qualname__:
+            return False
+        return self.dynamic.is_replaced(source, obj)
 
     def number(self, obj, source, value):
         """The value of an int or float from outside: ``value``, a constant, or a symbolic one if it has changed between captures."""

@@ -12,7 +12,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Base class. ``base`` is the source of the object that this one is read from, None for a root."""
+    """Base class. ``base`` is the source of the object that this one is read from, None for a root. ``fresh``: what it gives has been seen to be
+    replaced, so that each call reads it anew."""
+
+    fresh = False
 
     @property
     def base(self):
@@ -34,7 +37,7 @@ class Source:
         """True when the chain starts at an object known by identity, so that no call argument is involved, and what it passes is expected to stay."""
         node = self
         while node.base is not None:
-            if type(node) in (Grad, FlatMemory):
+            if type(node) in (Grad, FlatMemory) or node.fresh:
                 return False
             node = node.base
         return isinstance(node, (Const, Weak))
@@ -108,6 +111,7 @@ class DictAttr(_Derived):
 
     name: str
     hidden: bool = False
+    fresh: bool = dataclasses.field(default=False, compare=False)
 
     def step(self):
         return ("dict_attr", self.name)
@@ -121,6 +125,7 @@ class GetAttr(_Derived):
     """``getattr(of, name)`` for slots and attributes of C objects."""
 
     name: str
+    fresh: bool = dataclasses.field(default=False, compare=False)
 
     def step(self):
         return ("getattr", self.name)
@@ -260,6 +265,7 @@ class Item(_Derived):
 
     key: object
     subscript: object = None
+    fresh: bool = False
 
     def _id(self):
         return (self.of, type(self.key), self.key if isinstance(self.key, (str, int, bytes, type(None))) else id(self.key))
@@ -282,6 +288,8 @@ class Item(_Derived):
 class CellContents(_Derived):
     """The contents of a cell."""
 
+    fresh: bool = dataclasses.field(default=False, compare=False)
+
     def step(self):
         return ("cell", None)
 
@@ -300,6 +308,20 @@ class ClosureCell(_Derived):
 
     def __str__(self):
         return f"{self.of}.__closure__[{self.index}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Length(_Derived):
+    """``len(of)`` of a builtin container."""
+
+    def step(self):
+        return ("length", None)
+
+    def __str__(self):
+        return f"len({self.of})"
+
+
+SLOTS = (DictAttr, GetAttr, Item, CellContents)  # where a program keeps what it replaces
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,8 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
     ("grad",)               tensor.grad                           ("wrapped",)           a dispatcher's original function
     ("iterator_state",)     what an iterator of a builtin type reduces to, as one tuple
     ("generator_state",)    ``native().generator_state(object)``
+    ("length",)             ``len(object)``
+    ("fresh_attr", name)  ("fresh_item", key)  ("fresh_cell",)   as without "fresh", for what is replaced all the time: read on every call, not watched
 
 An accessor that cannot be reached makes the check on it fail. Checks are ``(accessor index, kind, payload[, description])``::
 
@@ -165,8 +167,9 @@ def path(accessors, index: int) -> str:
         "wrapped": f"{base}.__wrapped__",
         "iterator_state": f"state({base})",
         "generator_state": f"state({base})",
+        "length": f"len({base})",
     }
-    return forms[kind]
+    return forms[{"fresh_attr": "dict_attr", "fresh_item": "item", "fresh_cell": "cell"}.get(kind, kind)]
 
 
 def _short(value) -> str:

@@ -13,14 +13,15 @@ from .. import operators
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.byte_arrays import ByteArrayValue
 from ..values.base import Raised, Value, lookup, type_name
-from ..values.constant import Constant, DimValue
-from ..values.containers import ContainerValue, DictValue, ListValue, RangeValue, SequenceValue, TupleValue
+from ..values.constant import Constant, DimValue, integer
+from ..values.containers import ContainerValue, DictValue, ListValue, SequenceValue, TupleValue
 from ..values.deferred import defer
 from ..values.floats import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator, IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
 from ..values.objects import BuiltinMethod, ObjectValue
+from ..values.slices import RangeValue
 from ..values.tensor import TensorValue
 from ..values.text import TensorText
 
@@ -36,8 +37,7 @@ def class_of(s, value) -> type:
 
 
 def length_value(s, value) -> Value:
-    n = value.length(s)
-    return Constant(n) if isinstance(n, int) else DimValue(n)
+    return integer(value.length(s))
 
 
 @on_call(len)
@@ -589,7 +589,7 @@ def super_(s, args, kwargs):
 
 @on_call(slice)
 def slice_(s, args, kwargs):
-    from ..values.containers import SliceValue
+    from ..values.slices import SliceValue
 
     none = Constant(None)
     return SliceValue(*((none, args[0], none) if len(args) == 1 else (*args, none)[:3]))

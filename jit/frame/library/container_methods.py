@@ -7,9 +7,10 @@ import collections
 from ...errors import Unsupported
 from .. import operators
 from ..values.base import Raised
-from ..values.constant import Constant
-from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, SliceValue, TupleValue, method
+from ..values.constant import Constant, integer
+from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue, method
 from ..values.iterators import DictIterator, SequenceIterator
+from ..values.slices import SliceValue
 from .builtin_functions import sort_rows
 from .classes import fill_dict
 
@@ -20,7 +21,7 @@ NONE = Constant(None)
 
 
 def _shared(cls, value_cls):
-    method(cls, "__len__")(lambda v, s, a, k: (lambda n: Constant(n))(v.plain_length(s)))
+    method(cls, "__len__")(lambda v, s, a, k: integer(v.plain_length(s)))
     method(cls, "__iter__")(lambda v, s, a, k: v.plain_iter(s))
     method(cls, "__contains__")(lambda v, s, a, k: Constant(v.plain_contains(s, a[0])))
     method(cls, "__getitem__")(lambda v, s, a, k: v.plain_getitem(s, a[0]))
@@ -218,6 +219,10 @@ def size_numel(v, s, a, k):
 
 @method(collections.deque, "append")
 def deque_append(v, s, a, k):
+    if v.maxlen is None:
+        v.extend(s, a)
+        v.changed(s, collections.deque.append, a)
+        return NONE
     return _change(v, s, v.trimmed(v.load(s) + [a[0]]), collections.deque.append, a)
 
 
@@ -229,7 +234,11 @@ def deque_appendleft(v, s, a, k):
 @method(collections.deque, "extend")
 def deque_extend(v, s, a, k):
     for values in a[0].chunks(s):
-        _change(v, s, v.trimmed(v.load(s) + values), collections.deque.extend, [TupleValue(values)])
+        if v.maxlen is None:
+            v.extend(s, values)
+            v.changed(s, collections.deque.extend, [TupleValue(values)])
+        else:
+            _change(v, s, v.trimmed(v.load(s) + values), collections.deque.extend, [TupleValue(values)])
     return NONE
 
 
@@ -431,9 +440,7 @@ def set_init(v, s, a, k):
 
 @method(set, "add")
 def set_add(v, s, a, k):
-    entries = dict(v.load(s))
-    entries.setdefault(a[0].hash_key(s), a[0])
-    v.update(s, entries, set.add, a)
+    v.add(s, a[0])
     return NONE
 
 

@@ -334,7 +334,7 @@ def reduce_ex(s, value, args, kwargs):
 def getstate(s, value, args, kwargs):
     """The instance dictionary, None if it is empty; with the values in slots, where there are any, as a pair."""
     state = value.getattr(s, "__dict__") if value.has_own_dict() else None
-    if state is None or not state.length(s):
+    if state is None or not state.truth(s):
         state = Constant(None)
     slots = {}
     for name in copyreg._slotnames(value.pytype(s)):

@@ -12,11 +12,12 @@ from ...errors import Unsupported
 from ...runtime import native
 from .. import source as src
 from ..tables import new_value, wrapper
-from ..values.containers import DequeValue, DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
+from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
 from ..values.generators import CoroutineValue, GeneratorValue
 from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, ZipIterator
 from ..values.objects import ModuleObject
+from ..values.slices import RangeValue, SliceValue
 from ..values.tensor import TensorValue
 
 wrapper(torch.Tensor)(lambda s, obj, source: TensorValue(None, obj, source))

@@ -6,7 +6,8 @@ from ..executor import op
 from ..library.builtin_functions import format_value
 from ..values.base import Raised, type_name
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, SetValue, SliceValue, TupleValue
+from ..values.containers import DictValue, ListValue, SetValue, TupleValue
+from ..values.slices import SliceValue
 from ..values.functions import FunctionValue
 from ..values.text import TensorText
 from ...errors import Unsupported
@@ -74,7 +75,7 @@ def build_slice(f, i):
 def list_append(f, i):
     value = f.pop()
     target = f.stack[-i.arg]
-    f.s.set_elements(target, target.load(f.s) + [value])
+    target.extend(f.s, [value])
     target.changed(f.s, list.append, [value])
 
 
@@ -90,7 +91,7 @@ def list_extend(f, i):
             if not hasattr(cls, "__iter__") and not hasattr(cls, "__getitem__"):
                 raise Raised(f.s.exception(TypeError(f"Value after * must be an iterable, not {type_name(cls)}"))) from None
         raise
-    f.s.set_elements(target, target.load(f.s) + values)
+    target.extend(f.s, values)
     target.changed(f.s, list.extend, [TupleValue(values)])
 
 
@@ -103,9 +104,7 @@ def list_to_tuple(f, i):
 def set_add(f, i):
     value = f.pop()
     target = f.stack[-i.arg]
-    entries = dict(target.load(f.s))
-    entries.setdefault(value.hash_key(f.s), value)
-    target.update(f.s, entries, set.add, [value])
+    target.add(f.s, value)
 
 
 @op("SET_UPDATE")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import operators
 from ..executor import NULL, op
 from ..values.constant import Constant
-from ..values.containers import SliceValue
+from ..values.slices import SliceValue
 
 
 @op("NOP", "RESUME", "COPY_FREE_VARS", "END_FOR")

@@ -12,7 +12,8 @@ import torch
 from ...errors import Unsupported
 from ...graph.binding import resolve
 from .constant import Constant
-from .containers import ListValue, SliceValue, TupleValue
+from .containers import ListValue, TupleValue
+from .slices import SliceValue
 from .tensor import TensorValue, lift
 
 POINTWISE = frozenset((

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..tables import new_value, on_call
 from .base import Raised, Value
 from .constant import Constant
-from .containers import SequenceValue, SliceValue, TupleValue
+from .containers import SequenceValue, TupleValue
+from .slices import SliceValue
 
 
 class ByteArrayValue(SequenceValue):

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
+from ...graph.dims import free_symbols, hint
+from ..source import Source
 from .base import Raised, Value, type_name
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device,
@@ -177,6 +179,11 @@ class DimValue(Value):
         return True
 
     def const(self, s):
+        if type(self.dim) is not int:
+            origins = s.symbol_origins()
+            for name in free_symbols(self.dim):
+                if name in origins and isinstance(origins[name][0], Source):
+                    s.specialize(origins[name], hint(self.dim))
         return s.tracer.env.specialize(self.dim)
 
     def truth(self, s):
@@ -198,6 +205,11 @@ class DimValue(Value):
 
     def describe(self):
         return f"symbolic int {self.dim}"
+
+
+def integer(n) -> Value:
+    """The value of an int or a Dim."""
+    return Constant(n) if isinstance(n, int) else DimValue(n)
 
 
 def scalar(s, value: Value):

@@ -10,9 +10,10 @@ import torch
 from ...errors import Unsupported
 from .. import source as src
 from .base import Raised, Value, type_name
-from .constant import Constant, DimValue, scalar
+from .constant import Constant, DimValue
 from .iterators import DictIterator, SequenceIterator, SetIterator
 from .objects import ObjectValue
+from .slices import SliceValue
 
 METHODS: dict = {}
 
@@ -61,9 +62,22 @@ class ContainerValue(ObjectValue):
         return self.plain_length(s)
 
     def truth(self, s):
-        if self.cls is not self.builtin and self.user_special(s, "__bool__"):
-            return super().truth(s)
-        return bool(self.length(s) != 0)
+        if self.cls is not self.builtin:
+            return super().truth(s) if self.user_special(s, "__bool__") else bool(self.length(s) != 0)
+        if not self.is_untouched:
+            return bool(self.plain_length(s) != 0)
+        self.pytype(s)
+        s.guards.add(self.source, "truth", bool(self.obj))
+        return bool(self.obj)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether this is a container from outside of which nothing has been read as a whole, nor changed."""
+        return False
+
+    def real_length(self, s):
+        """The length of an untouched real container as an int or a Dim: no fact on its contents."""
+        return s.length_at(self.source, self.builtin.__len__(self.obj))
 
     def contains(self, s, item):
         if self.cls is not self.builtin and self.user_special(s, "__contains__"):
@@ -114,7 +128,9 @@ class SequenceValue(ContainerValue):
         if self._elements is None:
             self.pytype(s)
             if self.source is not None:
-                s.guards.add(self.source, "len", self.builtin.__len__(self.obj))
+                n = self.builtin.__len__(self.obj)
+                s.expect(self.source, n, self.builtin)
+                s.guards.add(self.source, "len", n)
             subscript = src.raw_subscript(self.obj)
             self._elements = [s.wrap(v, src.Item(self.source, i, subscript) if self.source is not None else None)
                               for i, v in enumerate(src.raw_elements(self.obj))]
@@ -126,8 +142,31 @@ class SequenceValue(ContainerValue):
             raise Unsupported("a container is used before it is loaded", kind="internal")
         return self._elements
 
+    @property
+    def is_untouched(self):
+        return self._elements is None and not self.tail and self.source is not None
+
     def plain_length(self, s):
+        if self._elements is None and self.source is not None and self.cls is self.builtin is not bytearray:
+            self.pytype(s)
+            return self.real_length(s) + len(self.tail)
         return len(self.load(s))
+
+    def single(self, s, index: int):
+        """The element at an index of a real container that is read for nothing else, or None: its length is no fact then."""
+        if self._elements is not None or self.source is None or self.cls is not self.builtin or self.builtin is bytearray:
+            return None
+        if index < 0:
+            if -index <= len(self.tail):
+                return self.tail[index]
+            index += len(self.tail)
+        n = self.builtin.__len__(self.obj)
+        if not -n <= index < n:
+            return None
+        self.pytype(s)
+        source = src.Item(self.source, index, src.raw_subscript(self.obj))
+        s.guards.add_presence(source)
+        return s.wrap(self.builtin.__getitem__(self.obj, index), source)
 
     def plain_iter(self, s):
         self.load(s)
@@ -149,11 +188,11 @@ class SequenceValue(ContainerValue):
         return index % n
 
     def plain_getitem(self, s, key):
-        elements = self.load(s)
         if isinstance(key, SliceValue):
-            return self.like(elements[key.as_slice(s)])
+            return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
-        return elements[self.position(s, key)]
+        found = self.single(s, s.index(key))
+        return found if found is not None else self.load(s)[self.position(s, key)]
 
     def check_index(self, s, key):
         if not s.has_index(key):
@@ -321,6 +360,7 @@ class DictValue(ContainerValue):
         self.factory = factory
         self.keys_guarded = False
         self.written: dict = {}  # entries written before the others were needed
+        self.unsettled: tuple = ()  # (key, value) written behind those, under integers that are no constants yet
 
     @property
     def entries(self):
@@ -330,6 +370,7 @@ class DictValue(ContainerValue):
 
     def load(self, s):
         """All entries, guarded by the exact keys in order."""
+        self.settle(s)
         if self._entries is None and self.written:
             written, self.written = self.written, {}
             try:
@@ -342,7 +383,9 @@ class DictValue(ContainerValue):
         if self._entries is None or not self.keys_guarded:
             self.pytype(s)
             if self.source is not None:
-                s.guards.add(self.source, "dict_keys", tuple(src.raw_elements(self.obj)))
+                keys = tuple(src.raw_elements(self.obj))
+                s.expect(self.source, len(keys), dict)
+                s.guards.add(self.source, "dict_keys", keys)
             self.keys_guarded = True
         if self._entries is None:
             entries = {}
@@ -353,6 +396,28 @@ class DictValue(ContainerValue):
             if self.obj is not None and isinstance(self.obj, collections.defaultdict) and self.factory is None:
                 self.factory = s.wrap(self.obj.default_factory, src.GetAttr(self.source, "default_factory") if self.source is not None else None)
         return self._entries
+
+    @property
+    def is_untouched(self):
+        return self._entries is None and not self.written and not self.unsettled and self.source is not None
+
+    def plain_length(self, s):
+        if self.is_untouched and self.cls is dict:
+            self.pytype(s)
+            return self.real_length(s)
+        return len(self.load(s))
+
+    def settle(self, s):
+        """What was written under symbolic integers becomes known, so that the dict can be read."""
+        if self.unsettled:
+            rows = self.unsettled
+            s.set_field(self, "unsettled", ())
+            for key, value in rows:
+                self.write(s, key, value)
+
+    def write(self, s, key, value):
+        h = key.hash_key(s)
+        s.set_field(self, "written", {**self.written, h: (self.written[h][0] if h in self.written else key, value)})
 
     def item_source(self, key):
         if self.source is None:
@@ -365,6 +430,7 @@ class DictValue(ContainerValue):
 
     def get_constant(self, s, key):
         """The value at a constant key, or None, reading only that key of a real dict that is untouched so far."""
+        self.settle(s)
         if self.reads_single_keys(key):
             self.pytype(s)
             if key in self.written:
@@ -381,9 +447,6 @@ class DictValue(ContainerValue):
     def reads_single_keys(self, key) -> bool:
         """Whether an entry can be read or written without knowing the other keys."""
         return self._entries is None and self.obj is not None and isinstance(key, (str, int)) and not isinstance(self.obj, collections.defaultdict)
-
-    def plain_length(self, s):
-        return len(self.load(s))
 
     def plain_iter(self, s):
         self.load(s)
@@ -404,10 +467,16 @@ class DictValue(ContainerValue):
         raise Raised(s.exception(KeyError, [key]))
 
     def plain_setitem(self, s, key, value):
+        symbolic = isinstance(key, DimValue)
+        if (symbolic or self.unsettled) and self.cls is dict and self.reads_single_keys(0) and (symbolic or isinstance(key, Constant)):
+            self.pytype(s)
+            s.set_field(self, "unsettled", (*self.unsettled, (key, value)))
+            self.changed(s, dict.__setitem__, [key, value])
+            return
         h = key.hash_key(s)
         if self.reads_single_keys(h):
             self.pytype(s)
-            s.set_field(self, "written", {**self.written, h: (self.written[h][0] if h in self.written else key, value)})
+            self.write(s, key, value)
         else:
             entries = dict(self.load(s))
             entries[h] = (entries[h][0] if h in entries else key, value)
@@ -473,10 +542,10 @@ class DictView(Value):
         return DictIterator(self.mapping, self.what)
 
     def length(self, s):
-        return len(self.mapping.load(s))
+        return self.mapping.plain_length(s)
 
     def truth(self, s):
-        return bool(self.mapping.load(s))
+        return self.mapping.truth(s)
 
     def contains(self, s, item):
         if self.what == "keys":
@@ -563,6 +632,7 @@ class SetValue(ContainerValue):
         super().__init__(cls or set, obj, source)
         self.builtin = frozenset if issubclass(self.cls, frozenset) else set
         self._entries = entries
+        self.added: dict = {}  # added before the elements were needed
 
     @classmethod
     def of(cls, s, values, kind=set):
@@ -575,7 +645,28 @@ class SetValue(ContainerValue):
     def entries(self):
         return self._entries
 
+    @property
+    def is_untouched(self):
+        return self._entries is None and not self.added and self.source is not None
+
+    def add(self, s, element):
+        """Add an element; those of a real set need not be known for that."""
+        key = element.hash_key(s)
+        if self._entries is None and self.cls is set:
+            self.pytype(s)
+            s.set_field(self, "added", {**self.added, key: self.added.get(key, element)})
+            self.changed(s, set.add, [element])
+        else:
+            self.update(s, {**self.load(s), key: self.entries.get(key, element)}, set.add, [element])
+
     def load(self, s):
+        if self._entries is None and self.added:
+            added, self.added = self.added, {}
+            try:
+                entries = self.load(s)
+            finally:
+                self._entries, self.added = None, added
+            s.set_field(self, "_entries", {**entries, **{k: v for k, v in added.items() if k not in entries}})
         if self._entries is None:
             self.pytype(s)
             elements = src.raw_elements(self.obj)
@@ -583,6 +674,7 @@ class SetValue(ContainerValue):
                 if not all(isinstance(k, tuple) and all_leaves(k) for k in elements):
                     raise Unsupported("a set from outside with elements that are not constants", kind="opaque-container")
             if self.source is not None:
+                s.expect(self.source, len(elements), self.builtin)
                 s.guards.add(self.source, "elements", tuple(elements))
             values = [s.wrap_key(k) for k in elements]
             self._entries = {v.hash_key(s): v for v in values}
@@ -597,6 +689,9 @@ class SetValue(ContainerValue):
         return frozenset(v.const(s) for v in self.load(s).values())
 
     def plain_length(self, s):
+        if self.is_untouched and self.cls is self.builtin:
+            self.pytype(s)
+            return self.real_length(s)
         return len(self.load(s))
 
     def plain_iter(self, s):
@@ -617,7 +712,8 @@ class SetValue(ContainerValue):
         return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
 
     def plain_contains(self, s, item):
-        return item.hash_key(s) in self.load(s)
+        key = item.hash_key(s)
+        return self._entries is None and key in self.added or key in self.load(s)
 
     def update(self, s, entries, fn, args):
         s.set_field(self, "_entries", entries)
@@ -635,96 +731,3 @@ class SetValue(ContainerValue):
             e.build_object(self, self.cls, [TupleValue(list(self._entries.values()))])
         else:
             raise Unsupported(f"rebuilding a new {self.cls.__name__}", kind="rebuild")
-
-
-class SliceValue(Value):
-    """A slice of values."""
-
-    def __init__(self, start, stop, step):
-        self.parts = (start, stop, step)
-
-    def pytype(self, s):
-        return slice
-
-    def is_const(self):
-        return all(p.is_const() for p in self.parts)
-
-    def const(self, s):
-        return slice(*(p.const(s) for p in self.parts))
-
-    def as_slice(self, s):
-        known = []
-        for p in self.parts:
-            if isinstance(p, Constant) and p.value is None:
-                known.append(p.const(s))
-            elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)):
-                known.append(s.index(p))
-            else:
-                p.pytype(s)
-                raise Raised(s.exception(TypeError("slice indices must be integers or None or have an __index__ method")))
-        return slice(*known)
-
-    def getattr(self, s, name):
-        if name in ("start", "stop", "step"):
-            return self.parts[("start", "stop", "step").index(name)]
-        if name == "indices":
-            return Constant(self.const(s)).getattr(s, name)
-        return super().getattr(s, name)
-
-    def emit(self, e):
-        for part in self.parts:
-            e.load(part)
-        e.build_slice(3)
-
-    def describe(self):
-        return "a slice"
-
-
-class RangeValue(Value):
-    """A range with known bounds."""
-
-    def __init__(self, value: range, source=None):
-        self.value, self.source = value, source
-
-    def pytype(self, s):
-        if self.source is not None:
-            s.guards.add(self.source, "eq", self.value)
-        return range
-
-    def is_const(self):
-        return True
-
-    def const(self, s):
-        self.pytype(s)
-        return self.value
-
-    def truth(self, s):
-        return bool(self.const(s))
-
-    def length(self, s):
-        return len(self.const(s))
-
-    def iter(self, s):
-        from .iterators import RangeIterator
-
-        return RangeIterator(self.const(s))
-
-    def contains(self, s, item):
-        return scalar(s, item) in self.const(s) if not isinstance(item, DimValue) else item.const(s) in self.const(s)
-
-    def getitem(self, s, key):
-        if isinstance(key, SliceValue):
-            return RangeValue(self.const(s)[key.as_slice(s)])
-        try:
-            return Constant(self.const(s)[s.index(key)])
-        except IndexError as error:
-            raise Raised(s.exception(error)) from None
-
-    def getattr(self, s, name):
-        return Constant(self.const(s)).getattr(s, name)
-
-    def hash_key(self, s):
-        return self.const(s)
-
-    def emit(self, e):
-        e.load_const(self.value)

@@ -16,7 +16,8 @@ from ...graph.dims import hint
 from ...graph.tracer import keep_sizes
 from .base import Value
 from .constant import Constant, DimValue
-from .containers import ListValue, SliceValue, TupleValue
+from .containers import ListValue, TupleValue
+from .slices import SliceValue
 from .floats import FloatValue
 from .tensor import TensorValue
 

@@ -36,6 +36,7 @@ class FloatValue(Value):
             if isinstance(leaf, DimValue) or leaf.source is None and leaf is not self:
                 leaf.const(s)
             else:
+                s.specialize(leaf.source, leaf.value)
                 s.guards.add(leaf.source, "eq", leaf.value)
         return self.value
 

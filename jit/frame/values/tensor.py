@@ -177,7 +177,8 @@ class GradNode(Value):
 
 def lower(s, value: Value):
     """A value as the tracer takes it: handles, Dims, constants and containers of them."""
-    from .containers import DictValue, ListValue, RangeValue, SliceValue, TupleValue
+    from .containers import DictValue, ListValue, TupleValue
+    from .slices import RangeValue, SliceValue
     from .functions import FunctionValue
 
     if isinstance(value, TensorValue):

@@ -59,7 +59,8 @@ struct Parser {
       default: break;
     }
     local_rooted.push_back(root ? a.kind == A::Local : local_rooted[a.parent]);
-    unwatchable.push_back((!root && unwatchable[a.parent]) || a.kind == A::GetAttr || a.kind == A::Grad || a.kind == A::IteratorState || a.kind == A::GeneratorState);
+    unwatchable.push_back((!root && unwatchable[a.parent]) || a.kind == A::GetAttr || a.kind == A::Grad || a.kind == A::IteratorState || a.kind == A::GeneratorState || a.kind == A::Length ||
+                          kind.rfind("fresh_", 0) == 0);
     all.accessors.push_back(std::move(a));
   }
 

@@ -234,6 +234,11 @@ class Evaluator {
         return state ? PySequence_Concat(PyTuple_GET_ITEM(reduced.get(), 1), state.get()) : nullptr;
       }
       case A::GeneratorState: volatile_read(); return generator_state(o);
+      case A::Length: {
+        volatile_read();
+        Py_ssize_t n = PyObject_Size(o);
+        return n < 0 ? nullptr : PyLong_FromSsize_t(n);
+      }
       case A::Wrapped: {
         PyObject* f;
         return dispatcher_function(o, &f) ? Py_NewRef(f) : nullptr;

@@ -1,0 +1,100 @@
+"""Slices and ranges."""
+
+from __future__ import annotations
+
+from .base import Raised, Value, type_name
+from .constant import Constant, DimValue, scalar
+from .objects import ObjectValue
+
+
+class SliceValue(Value):
+    """A slice of values."""
+
+    def __init__(self, start, stop, step):
+        self.parts = (start, stop, step)
+
+    def pytype(self, s):
+        return slice
+
+    def is_const(self):
+        return all(p.is_const() for p in self.parts)
+
+    def const(self, s):
+        return slice(*(p.const(s) for p in self.parts))
+
+    def as_slice(self, s):
+        known = []
+        for p in self.parts:
+            if isinstance(p, Constant) and p.value is None:
+                known.append(p.const(s))
+            elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)):
+                known.append(s.index(p))
+            else:
+                p.pytype(s)
+                raise Raised(s.exception(TypeError("slice indices must be integers or None or have an __index__ method")))
+        return slice(*known)
+
+    def getattr(self, s, name):
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        if name == "indices":
+            return Constant(self.const(s)).getattr(s, name)
+        return super().getattr(s, name)
+
+    def emit(self, e):
+        for part in self.parts:
+            e.load(part)
+        e.build_slice(3)
+
+    def describe(self):
+        return "a slice"
+
+
+class RangeValue(Value):
+    """A range with known bounds."""
+
+    def __init__(self, value: range, source=None):
+        self.value, self.source = value, source
+
+    def pytype(self, s):
+        if self.source is not None:
+            s.guards.add(self.source, "eq", self.value)
+        return range
+
+    def is_const(self):
+        return True
+
+    def const(self, s):
+        self.pytype(s)
+        return self.value
+
+    def truth(self, s):
+        return bool(self.const(s))
+
+    def length(self, s):
+        return len(self.const(s))
+
+    def iter(self, s):
+        from .iterators import RangeIterator
+
+        return RangeIterator(self.const(s))
+
+    def contains(self, s, item):
+        return scalar(s, item) in self.const(s) if not isinstance(item, DimValue) else item.const(s) in self.const(s)
+
+    def getitem(self, s, key):
+        if isinstance(key, SliceValue):
+            return RangeValue(self.const(s)[key.as_slice(s)])
+        try:
+            return Constant(self.const(s)[s.index(key)])
+        except IndexError as error:
+            raise Raised(s.exception(error)) from None
+
+    def getattr(self, s, name):
+        return Constant(self.const(s)).getattr(s, name)
+
+    def hash_key(self, s):
+        return self.const(s)
+
+    def emit(self, e):
+        e.load_const(self.value)
