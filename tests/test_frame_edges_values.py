@@ -22,6 +22,31 @@ def which_of_equal_elements_a_set_keeps(x, v):
     return x + 1, [[(type(e).__name__, e) for e in sorted(s)] for s in made]
 
 
+@cases(VECTOR, [1, []], {1}, set(), fullgraph=False)
+def how_far_sets_look_into_what_they_are_given(x, v, s, empty):
+    left, log = iter([2, 1, 5, 6]), []
+    for call in (lambda: s.isdisjoint(v), lambda: s.isdisjoint(v[::-1]), lambda: s.issuperset([2, []]), lambda: s.issubset(v), lambda: s.intersection(v),
+                 lambda: s.difference(v), lambda: empty.intersection([[]]), lambda: empty.issubset([[]]), lambda: s.intersection(left), lambda: next(left),
+                 lambda: s.issuperset(left), lambda: list(left), lambda: s.isdisjoint(5), lambda: s.issubset({1, 2}), lambda: s.isdisjoint({2}), lambda: s >= {1}):
+        try:
+            log.append(call())
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log
+
+
+@cases(VECTOR, {1}, {5, 6}, fullgraph=False)
+def what_a_set_has_taken_before_an_error(x, s, t):
+    own, log = {1, 2, 3}, []
+    for call in (lambda: s.update([2, 3, [], 4]), lambda: own.update({7: 8}, [9], 3), lambda: own.difference_update([1, {}, 2]), lambda: t.difference_update([5, {}, 6]),
+                 lambda: own.symmetric_difference_update([3, []]), lambda: own.intersection_update([2, []])):
+        try:
+            log.append(call())
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, s, own, log
+
+
 @cases(VECTOR, True)
 def which_of_equal_keys_a_dict_keeps(x, flag):
     return x + 1, [list(d.items()) for d in (dict.fromkeys([1, True, 1.0], 3), {1: 2} | {flag: 4}, {flag: 2, **{1: 3}}, dict([(1, 2), (flag, 3)]))]

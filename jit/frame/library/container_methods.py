@@ -6,6 +6,7 @@ import collections
 
 from ...errors import Unsupported
 from .. import operators
+from ..decode import VERSION
 from ..values.base import Raised
 from ..values.constant import Constant, integer
 from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue, method
@@ -485,14 +486,51 @@ def set_pop(v, s, a, k):
     return value
 
 
+def _common(s, v, iterable):
+    """The elements of an iterable that are in a set. As in CPython, what comes after the last of them is not looked at."""
+    own, entries, it = v.load(s), {}, iterable.iter(s)
+    while (element := it.next(s)) is not None:
+        h = element.hash_key(s)
+        if h in own:
+            entries.setdefault(h, element)
+            if len(entries) == len(own):
+                break
+    return SetValue(entries)
+
+
+def _all_in(s, v, iterable, inside: bool) -> bool:
+    """Whether all elements are in a set, or all outside of it; the first one that is not ends it."""
+    own, it = v.load(s), iterable.iter(s)
+    while (element := it.next(s)) is not None:
+        if (element.hash_key(s) in own) != inside:
+            return False
+    return True
+
+
+def _as_far_as_it_goes(s, v, iterable, symbol):
+    """The elements for ``update`` or ``difference_update``: those before one that raises have their effect."""
+    entries, it = {}, iterable.iter(s)
+    try:
+        while (element := it.next(s)) is not None:
+            entries.setdefault(element.hash_key(s), element)
+    except Raised:
+        operators.binary(s, symbol, v, SetValue(entries), True)
+        raise
+    return SetValue(entries)
+
+
 def _set_operation(symbol, update):
     def operation(v, s, a, k):
         result = v
         for other in a:
-            left, values = result if not update else v, other.items_list(s)
-            if symbol == "&" and not isinstance(other, SetValue):  # the elements that it has are the result's
-                values = [value for value in values if value.hash_key(s) in left.load(s)]
-            result = operators.binary(s, symbol, left, SetValue.of(s, values), update)
+            left = result if not update else v
+            if symbol == "&" and not isinstance(other, SetValue):
+                right = _common(s, left, other)
+            elif symbol in "|-" and update:
+                right = _as_far_as_it_goes(s, v, other, symbol)
+            else:
+                right = SetValue.of(s, other.items_list(s))
+            result = operators.binary(s, symbol, left, right, update)
         if not a and not update:
             return SetValue(dict(v.load(s)), v.cls)
         return NONE if update else result
@@ -507,14 +545,21 @@ for _name, _symbol in (("update", "|"), ("intersection_update", "&"), ("differen
     method(set, _name)(_set_operation(_symbol, True))
 
 
-def _set_relation(test):
-    def relation(v, s, a, k):
-        return Constant(test(set(v.load(s)), set(SetValue.of(s, a[0].items_list(s)).entries)))
+@method(set, "isdisjoint")
+@method(frozenset, "isdisjoint")
+def set_isdisjoint(v, s, a, k):
+    return Constant(_all_in(s, v, a[0], False))
 
-    return relation
+
+@method(set, "issuperset")
+@method(frozenset, "issuperset")
+def set_issuperset(v, s, a, k):
+    return Constant(_all_in(s, v, a[0], True))
 
 
-for _cls in (set, frozenset):
-    method(_cls, "issubset")(_set_relation(lambda x, y: x <= y))
-    method(_cls, "issuperset")(_set_relation(lambda x, y: x >= y))
-    method(_cls, "isdisjoint")(_set_relation(lambda x, y: x.isdisjoint(y)))
+@method(set, "issubset")
+@method(frozenset, "issubset")
+def set_issubset(v, s, a, k):
+    if not isinstance(a[0], SetValue) and VERSION >= (3, 12):
+        return Constant(len(_common(s, v, a[0]).entries) == len(v.load(s)))
+    return Constant(set(v.load(s)) <= set(SetValue.of(s, a[0].items_list(s)).entries))
