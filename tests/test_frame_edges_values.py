@@ -1,6 +1,7 @@
 """Edges of builtin values that random programs (``python -m tests.fuzz``) found: containers, numbers, text and errors are those of eager."""
 
 import collections
+import itertools
 import math
 
 import pytest
@@ -76,6 +77,22 @@ def test_what_is_no_index_of_a_slice_is_guarded():
     sequence(make, [(VECTOR, [1, 2], 1.5), (VECTOR, [1, 2], 4), (VECTOR, [1, 2], "a"), (VECTOR, [1, 2], None)])
 
 
+@cases(VECTOR, [3, 0, 1], None, 1, fullgraph=False)
+def what_is_no_function_for_iterators(x, v, none, one):
+    log = []
+    for fn in (none, one, None):
+        for made in (itertools.takewhile, itertools.dropwhile, itertools.filterfalse, filter):
+            try:
+                log.append(list(made(fn, v)))
+            except TypeError as error:
+                log.append(str(error))
+        try:
+            log.append([k for k, _ in itertools.groupby(v, fn)])
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log
+
+
 # -- numbers ---------------------------------------------------------------------------------------------------------------
 
 
@@ -140,6 +157,32 @@ def a_dtype_that_a_kernel_refuses_raises_where_it_is(n, x):
         except RuntimeError as error:
             log.append(str(error))
     return log, x + n
+
+
+def test_a_refusal_of_one_layout_says_nothing_of_others():
+    zero = torch.tensor(0.0)
+
+    def make():
+        def f(x, log):
+            try:
+                x.expand(2, -1).mul_(zero)
+            except RuntimeError as error:
+                log.append(str(error))
+            return x.sum()
+
+        return f
+
+    sequence(make, [(torch.arange(3.0), []), (torch.arange(6.0).view(2, 3), []), (torch.arange(3.0).view(1, 3), [])])
+
+
+@cases(torch.tensor([3]), [], fullgraph=False)
+def a_call_that_lacks_an_argument(n, log):
+    try:
+        if torch.equal(n):
+            pass
+    except TypeError as error:
+        log.append(str(error))
+    return n + 1
 
 
 @cases(VECTOR, torch.tensor(2.0), torch.tensor(3), fullgraph=False)

@@ -96,8 +96,12 @@ def again(tracer, fn, args, kwargs, error, mark):
     if getattr(error, "kind", "").startswith("data-dependent"):
         plain = _values(b, tuple(args)), _values(b, kwargs)
         if None not in plain:
-            with torch.no_grad():
-                return _handles(tracer, fn(*plain[0], **plain[1]), error)
+            try:
+                with torch.no_grad():
+                    result = fn(*plain[0], **plain[1])
+            except Exception as refused:
+                raise EagerRaises(refused) from None
+            return _handles(tracer, result, error)
     if isinstance(error, EagerRaises):
         from jit.graph.tracer import keep_sizes
 

@@ -18,7 +18,7 @@ from jit.graph.dims import hint
 from jit.graph.handles import TensorHandle
 from jit.graph.registry import OPS
 
-_SAYS = re.compile(r"not (yet )?implement|not support|unsupported|not intended to support", re.IGNORECASE)
+_SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)", re.IGNORECASE)
 _NUMEL = 1 << 14  # elements of an operand up to which a call is tried
 
 _found: dict = {}  # (op, what the operands are) -> None, or the error's (class, arguments)

@@ -241,7 +241,7 @@ def map_(s, args, kwargs):
 @on_call(filter)
 def filter_(s, args, kwargs):
     fn = args[0]
-    return FilterIterator(None if isinstance(fn, Constant) and fn.value is None else fn, args[1].iter(s))
+    return FilterIterator(None if isinstance(fn, Constant) and fn.pytype(s) is type(None) else fn, args[1].iter(s))
 
 
 @on_call(reversed)

@@ -287,9 +287,14 @@ def starmap(s, args, kwargs):
     return FunctionIterator(next_value, itertools.starmap)
 
 
+def _no_function(s, fn) -> bool:
+    """Whether None is given in place of a function, guarded."""
+    return isinstance(fn, Constant) and fn.pytype(s) is type(None)
+
+
 for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"), (itertools.filterfalse, "filterfalse")):
     on_call(_fn)(lambda s, args, kwargs, mode=_mode: FilterIterator(
-        None if isinstance(args[0], Constant) else args[0], args[1].iter(s), mode))
+        None if mode == "filterfalse" and _no_function(s, args[0]) else args[0], args[1].iter(s), mode))
 
 
 @on_call(itertools.groupby)
@@ -297,7 +302,7 @@ def groupby(s, args, kwargs):
     key = args[1] if len(args) > 1 else kwargs.get("key")
     groups = []
     for v in all_at_once(s, itertools.groupby, args[0]):
-        k = v if key is None or isinstance(key, Constant) else key.call(s, [v], {})
+        k = v if key is None or _no_function(s, key) else key.call(s, [v], {})
         if groups and operators.same_or_equal(s, groups[-1][0], k):
             groups[-1][1].append(v)
         else:
