@@ -18,8 +18,10 @@ from ..errors import GuardError, Unsupported
 from ..graph.dim_trees import as_operations
 from ..runtime import guards as native_guards
 from ..runtime import native
+from ..runtime.numbers import unpack
 from .capture import Captured, capture, eager_target
 from .dynamic import Dynamic
+from .numbers import Integers, has_float
 
 recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
@@ -76,11 +78,12 @@ class Settings:
             plan = bind(pinned)
             sources = [x for i, x in enumerate(sources) if i not in pinned]
         call = getattr(plan, "native", plan)
-        if not isinstance(call, native().Plan):
-            call = native().Unhooked(call)  # a backend's Python is not the program's
         origins = session.tracer.env.origins
         integers = [origins[name] if origins[name][1].startswith("float") else origins[name][0] for name in binding]
-        return call, sources + integers
+        floats = has_float(integers)
+        if not isinstance(call, native().Plan):
+            call = native().Unhooked(unpacked(call) if floats else call)  # a backend's Python is not the program's
+        return call, sources + ([Integers(integers)] if floats else integers)
 
     def resume_function(self, fn, resume, compiled):
         """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if ``compiled``."""
@@ -126,6 +129,11 @@ class Settings:
 
             self.resumes[key] = made = make_step(self, code, position, parked)
         return made
+
+
+def unpacked(call):
+    """``call`` with its integers given as what a program of numbers gives."""
+    return lambda *args: call(*args[:-1], *unpack(args[-1]))
 
 
 def torch_skip():

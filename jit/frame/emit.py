@@ -14,8 +14,8 @@ from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.memory import flat_memory
 from ..graph.results import Detached, Result, Shown
-from ..graph.sym_float import to_words
 from ..runtime import native
+from ..runtime.numbers import load_numbers
 from ..runtime.spent import spent
 from . import source as src
 from .assemble import Assembler, function_from
@@ -346,14 +346,12 @@ class Emitter:
             self.load_or_give_up((value, "number"), *value.program())
 
     def load_plan_input(self, given):
-        """An argument of the plan: a source, or half of the bits of a symbolic float."""
+        """An argument of the plan: what is at a source, or all its integers."""
         if isinstance(given, src.Source):
             self.load_source(given)
-            return
-        value, kind = given
-        self.load_or_give_up((value, "words"), [value], to_words)
-        self.load_const(0 if kind == "float_low" else 1)
-        self.cmd("subscript")
+        else:
+            program = given.program
+            self.load_or_give_up(given, program.arguments, load_numbers(len(program.arguments), program.rows, given.results))
 
     def load_or_give_up(self, key, arguments, fn):
         """Push ``fn(*arguments)``, computed once at the start; if that is None, the original function is what runs."""
@@ -364,7 +362,7 @@ class Emitter:
             self.push_null()
             self.load_const(fn)
             for argument in arguments:
-                argument.emit(self)
+                self.load_source(argument) if isinstance(argument, src.Source) else argument.emit(self)
             self.cmd("call", len(arguments), ())
             self.cmd("copy", 1)
             self.cmd("store_fast", name)

@@ -1,6 +1,6 @@
 """Floats that change between calls, and what is computed from them and from symbolic integers.
 
-A ``FloatValue`` is an expression over its leaves. The rewritten function computes it with Python's own arithmetic before the graph runs;
+A ``FloatValue`` is an expression over its leaves. It is computed with Python's own arithmetic before the graph runs, natively for a plan (``frame/numbers.py``);
 where that raises, or gives something else than a float, the original function runs in place of the rewritten one. As an operand
 of a tensor operation it is a ``SymFloat``; whatever else needs the number makes it a constant, guarded by value.
 """
@@ -109,6 +109,21 @@ class FloatValue(Value):
             return result if type(result) is float else None
 
         return leaves, checked
+
+    def row(self, program) -> int | None:
+        """The row of a ``jit.frame.numbers.NumberProgram`` that computes it; None where Python has to."""
+        if self.fn is None:
+            return program.row("number", program.argument(self))
+        if self.fn == "**" and not any(type(a) is Constant and type(a.value) is float or isinstance(a, FloatValue) for a in self.args):
+            return None  # a power of integers is an integer for other ones
+        rows = [program.value(a) for a in self.args]
+        if None in rows:
+            return None
+        if self.fn is float or self.fn == "+" and len(rows) == 1:
+            return rows[0]
+        if callable(self.fn):
+            return program.row("sqrt", *rows) if self.fn is math.sqrt else program.row("call", self.fn, tuple(rows))
+        return program.row("neg", *rows) if len(rows) == 1 else program.row(self.fn, *rows)
 
     def emit(self, e):
         e.load_float(self)

@@ -9,19 +9,27 @@ from .floats import FloatValue
 
 _LONGEST = 8  # operations between what comes from outside and the number
 _PASSES = frozenset(("alias", "detach", "clone", "reshape"))
-_COMPUTES = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
-_EXACT = 1 << 24  # float32 holds every integer up to it
+_COMPUTES = {"add": (torch.add, "+"), "sub": (torch.sub, "-"), "mul": (torch.mul, "*")}
 
 
 class ItemValue(FloatValue):
-    """The number in a tensor of one element, computed by ``read`` from ``tensors`` (tensor values from outside)."""
+    """The number in a tensor of one element, computed by ``read`` from ``tensors`` (tensor values from outside), or by the rows of ``tree``, if there is one."""
 
-    def __init__(self, value: float, tensors, read):
+    def __init__(self, value: float, tensors, read, tree=None):
         super().__init__(value)
-        self.tensors, self.read = tensors, read
+        self.tensors, self.read, self.tree = tensors, read, tree
 
     def const(self, s):
         raise Unsupported("a tensor's value is needed by Python", kind="data-dependent-value")
+
+    def row(self, program):
+        return None if self.tree is None else self._row(self.tree, program)
+
+    def _row(self, tree, program) -> int:
+        kind, *parts = tree
+        if kind == "item":
+            return program.row(kind, program.argument(self.tensors[parts[0]]))
+        return program.const(*parts) if kind == "const" else program.row(kind, *(self._row(p, program) for p in parts))
 
     def emit(self, e):
         e.load_or_give_up((self, "number"), self.tensors, self.read)
@@ -43,54 +51,37 @@ def item(s, tensor) -> ItemValue | None:
     tensors = [s.inputs[index] for index in found]
     if any(v.source is None for v in tensors):
         return None
-    counter = _counter(node)
-    if counter is not None:
-        read = counter
-    else:
-        names = ", ".join(f"x{index}" for index in found)
-        read = eval(f"lambda {names}: ({text}).item()", {**{f.__name__: f for f in _COMPUTES.values()}, "torch": torch})
-    with torch.no_grad():
-        value = read(*(v.obj for v in tensors))
-    return ItemValue(value, tensors, _without_grad(read)) if type(value) is float else None
+    names = ", ".join(f"x{index}" for index in found)
+    compute = eval(f"lambda {names}: ({text}).item()", {**{name: f for name, (f, _) in _COMPUTES.items()}, "torch": torch})
 
-
-def _without_grad(read):
-    """``read`` on detached tensors; None where it raises."""
-
-    def number(*tensors):
+    def read(*values):
         try:
             with torch.no_grad():
-                return read(*tensors)
+                return compute(*values)
         except RuntimeError:
             return None
 
-    return read if getattr(read, "plain", False) else number
+    value = read(*(v.obj for v in tensors))
+    return ItemValue(value, tensors, read, _tree(node, list(found))) if type(value) is float else None
 
 
-def _counter(node):
-    """A quick form for the frequent case, a number that has been added to."""
-    added = 0.0
-    while node.op in _PASSES or node.op == "add" and node.inputs[1].op == "scalar":
-        if node.op == "add":
-            added += node.inputs[1].attrs["value"]
-            if node.dtype not in (torch.float32, torch.float64) or added != int(added):
-                return None
-        node = node.inputs[0]
-    if node.op != "input":
+def _tree(node, inputs: list):
+    """The rows of a number program (``runtime/numbers.py``) that compute a value, nested, with positions in ``inputs`` for tensors; None where there are none."""
+    dtype = node.type.dtype
+    if node.op == "input":
+        return ("item", inputs.index(node.attrs["index"])) if dtype.is_floating_point else None
+    if node.op == "scalar":
+        return ("const", torch.tensor(float(node.attrs["value"]), dtype=dtype).item())
+    parts = [_tree(i, inputs) for i in node.inputs]
+    if None in parts:
         return None
-
-    def read(tensor):
-        value = tensor.item()
-        total = value + added
-        if total == int(total) and -_EXACT < total < _EXACT and value == int(value):
-            return total
-        return torch.add(tensor.detach(), added).item()
-
-    if not added:
-        read = torch.Tensor.item
-    else:
-        read.plain = True
-    return read
+    if node.op in _PASSES:
+        return parts[0]
+    if dtype is torch.float64:
+        return parts[0] if node.op == "cast" else (_COMPUTES[node.op][1], *parts)
+    if dtype is not torch.float32:
+        return None
+    return ("round32", *parts) if node.op == "cast" else (node.op + "32", *parts)
 
 
 def _text(node, found: dict, left: list) -> str | None:

@@ -81,5 +81,6 @@ bool init_guards(PyObject* module);
 bool init_dispatcher(PyObject* module);
 bool init_frame_hook(PyObject* module);
 bool init_generator_state(PyObject* module);
+bool init_numbers(PyObject* module);
 
 }  // namespace jit

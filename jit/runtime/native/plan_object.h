@@ -78,7 +78,9 @@ struct Call {
   bool take(PyObject* const* args, size_t nargsf, PyObject* names) {
     const Program& p = *program;
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-    if ((names && PyTuple_GET_SIZE(names)) || nargs != n_free_ + p.n_ints) {
+    // The ints may come as one bytes object of int64 values, which is what a program of numbers gives.
+    bool packed = nargs == n_free_ + 1 && PyBytes_CheckExact(args[nargs - 1]) && PyBytes_GET_SIZE(args[nargs - 1]) == (Py_ssize_t)(p.n_ints * sizeof(int64_t));
+    if ((names && PyTuple_GET_SIZE(names)) || (nargs != n_free_ + p.n_ints && !packed)) {
       PyErr_Format(PyExc_TypeError, "this plan takes %d tensors and %d ints by position, not %zd arguments", n_free_, p.n_ints, nargs + (names ? PyTuple_GET_SIZE(names) : 0));
       return false;
     }
@@ -103,7 +105,8 @@ struct Call {
       ints_heap_.reset(new int64_t[p.n_ints]);
       ints = ints_heap_.get();
     }
-    for (int i = 0; i < p.n_ints; ++i) {
+    if (packed) std::memcpy(ints, PyBytes_AS_STRING(args[next]), p.n_ints * sizeof(int64_t));
+    for (int i = 0; i < (packed ? 0 : p.n_ints); ++i) {
       ints[i] = PyLong_AsLongLong(args[next++]);
       if (ints[i] == -1 && PyErr_Occurred()) return false;
     }

@@ -1,0 +1,85 @@
+"""From symbolic floats to the native program (``runtime/numbers.py``) that computes them for a plan on each call."""
+
+from __future__ import annotations
+
+import math
+
+from .values.base import Value
+from .values.constant import Constant, DimValue
+from .values.floats import FloatValue
+
+_EXACT = 1 << 53
+
+
+class NumberProgram:
+    """Rows under construction. Each method gives the index of a row, or None for what a row cannot compute as Python does.
+
+    Attributes:
+        arguments: what the program is called with: values, to be emitted.
+    """
+
+    def __init__(self):
+        self.rows: list[tuple] = []
+        self.arguments: list = []
+        self.known: dict = {}
+
+    def argument(self, value) -> int:
+        """The position of a value among the arguments."""
+        key = ("argument", value.identity() if isinstance(value, Value) else value)
+        if key not in self.known:
+            self.known[key] = len(self.arguments)
+            self.arguments.append(value)
+        return self.known[key]
+
+    def row(self, *row) -> int:
+        """A row, made once."""
+        key = (*row, math.copysign(1.0, row[1])) if row[0] == "const" else row
+        if key not in self.known:
+            self.known[key] = len(self.rows)
+            self.rows.append(row)
+        return self.known[key]
+
+    def const(self, number) -> int | None:
+        if type(number) is not float and abs(number) > _EXACT:
+            return None
+        return self.row("const", float(number))
+
+    def value(self, v) -> int | None:
+        """A symbolic float, an integer or a constant."""
+        if isinstance(v, DimValue):
+            return self.row("number", self.argument(v))
+        if isinstance(v, Constant):
+            return self.const(v.value)
+        key = ("value", v.identity())
+        if key not in self.known:
+            before = len(self.rows), len(self.arguments), dict(self.known)
+            row = v.row(self)
+            if row is None:  # Python computes it
+                rows, arguments, self.known = before
+                del self.rows[rows:], self.arguments[arguments:]
+                row = self.row("number", self.argument(v))
+            self.known[key] = row
+        return self.known[key]
+
+
+class Integers:
+    """The integers of a plan some of which are halves of symbolic floats, as one argument.
+
+    Args:
+        origins: per integer its source, or (symbolic float, "float_low" | "float_high").
+    """
+
+    def __init__(self, origins):
+        self.program = NumberProgram()
+        self.results = []
+        for origin in origins:
+            if isinstance(origin, tuple):
+                value, kind = origin
+                self.results.append(("low" if kind == "float_low" else "high", self.program.value(value)))
+            else:
+                self.results.append(("int", self.program.argument(origin)))
+
+
+def has_float(origins) -> bool:
+    """Whether an integer in the list is half of a symbolic float."""
+    return any(isinstance(o, tuple) and isinstance(o[0], FloatValue) for o in origins)
