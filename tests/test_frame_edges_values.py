@@ -8,6 +8,8 @@ import pytest
 import torch
 from frame_harness import Cases, sequence
 
+import jit
+
 pytestmark = pytest.mark.filterwarnings("error:jit. compiling")  # a failure inside the compiler
 cases = Cases()
 VECTOR = torch.arange(3.0)
@@ -91,6 +93,87 @@ def what_is_no_function_for_iterators(x, v, none, one):
         except TypeError as error:
             log.append(str(error))
     return x + 1, log
+
+
+class Sized:
+    def __len__(self):
+        return 2
+
+
+@cases(VECTOR, [], Sized(), fullgraph=False)
+def what_has_no_length_or_order(x, log, o):
+    for value in (abs, sequence, o, Sized, {1}, 5, None, x.shape):
+        for fn in (len, reversed):
+            try:
+                log.append(list(map(int, fn(value))) if fn is reversed else fn(value))
+            except TypeError as error:
+                log.append(str(error))
+    return x + 1
+
+
+def test_the_length_of_a_number_that_changes():
+    def make():
+        def f(x, k):
+            try:
+                return x + len(0.5 + k)
+            except TypeError as error:
+                return str(error)
+
+        return f
+
+    sequence(make, [(VECTOR, k) for k in (1.5, 2, 2.5, 7, 8)])
+
+
+# -- what is iterated while it changes ---------------------------------------------------------------------------------------
+
+
+@cases.made(VECTOR, {"a": 1}, fullgraph=False)
+def a_dict_that_grows_after_a_break():
+    def f(x, d):
+        log = []
+        try:
+            for k, v in d.items():
+                jit.graph_break()
+                log.append((k, v))
+                d["b"] = x + 1
+        except RuntimeError as error:
+            log.append(str(error))
+        return log
+
+    return f
+
+
+@cases.made(VECTOR, {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}, fullgraph=False)
+def values_that_are_replaced_after_a_break():
+    def f(x, d):
+        log, ordered, seen = [], collections.OrderedDict(d), {1, 2, 3}
+        for k, v in d.items():
+            jit.graph_break()
+            log.append((k, v))
+            d["c"] = x + 5
+            seen.add(len(log))
+        for i, k in enumerate(ordered):
+            jit.graph_break()
+            ordered[k] = i
+        for k in reversed(d):
+            jit.graph_break()
+            log.append((k, ordered[k]))
+        try:
+            for k in seen:
+                jit.graph_break()
+                seen.add(k + 70)
+                log.append(k)
+        except RuntimeError as error:
+            log.append(str(error))
+        try:
+            for k in ordered.values():
+                jit.graph_break()
+                del ordered["f"]
+        except (RuntimeError, KeyError) as error:
+            log.append(str(error))
+        return log, d
+
+    return f
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------------

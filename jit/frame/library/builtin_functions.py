@@ -257,13 +257,17 @@ def reversed_(s, args, kwargs):
     if isinstance(value, ObjectValue):
         if value.has_special(s, "__reversed__"):
             return value.call_special(s, "__reversed__", [])
+        if not value.has_special(s, "__getitem__"):
+            raise Raised(s.exception(TypeError(f"'{type_name(value.pytype(s))}' object is not reversible")))
         n = s.index(length_value(s, value))
         return SequenceIterator([value.call_special(s, "__getitem__", [Constant(i)]) for i in reversed(range(n))])
     if isinstance(value, (TensorValue,)):
         raise Unsupported("reversed() of a tensor", kind="iterate")
     if hasattr(value, "entries_view"):
         return SequenceIterator(value.items_list(s)[::-1])
-    return SequenceIterator(value.items_list(s)[::-1]) if value.is_const() else s.fold(reversed, args, {})
+    if value.is_const() and hasattr(value.pytype(s), "__getitem__"):
+        return SequenceIterator(value.items_list(s)[::-1])
+    return s.fold(reversed, args, {})
 
 
 @on_call(sorted)

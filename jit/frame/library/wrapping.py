@@ -95,7 +95,7 @@ def wrap_mapping_proxy(s, obj, source):
     return DictValue(entries)
 
 
-@wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(), set(), "a", "\u00e9", b"")), type(reversed([])))
+@wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(), set(), "a", "\u00e9", b"", collections.OrderedDict())), type(reversed([])))
 def wrap_iterator(s, obj, source):
     return RealIterator(obj, source)
 

@@ -73,7 +73,10 @@ class Constant(Value):
         return self.hash_key(s)
 
     def length(self, s):
-        return len(self.const(s))
+        try:
+            return len(self.const(s))
+        except TypeError as error:
+            raise Raised(s.exception(error)) from None
 
     def getattr(self, s, name):
         value = self.const(s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import gc
 import itertools
 
 from ...errors import Unsupported
@@ -136,6 +138,9 @@ def _advance(iterator):
     next(iterator, None)
 
 
+_UNORDERED = tuple(type(iter(v)) for v in ({}, {}.values(), {}.items(), set(), collections.OrderedDict()))
+
+
 class RealIterator(IteratorValue):
     """A real iterator of a builtin type over a list, tuple, range, dict, set or string: its elements and position are guarded, and the
     real one is advanced with it. ``steps`` is False for what another real iterator advances."""
@@ -156,6 +161,8 @@ class RealIterator(IteratorValue):
             at = state[1] if len(state) > 1 and state[1] is not None else 0
             # what is left of a range is, from 3.12 on, a range of its own
             position = state[0].start if isinstance(state[0], range) and not at else at
+            if len(state) == 1 and isinstance(state[0], list):  # of a dictionary or set: what is left, as a list
+                position = -len(state[0])
             if s.dynamic is not None and not s.dynamic.unrolls(self.source, position):
                 raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
             inner = src.IteratorState(self.source) if self.source is not None else None
@@ -171,10 +178,19 @@ class RealIterator(IteratorValue):
             self.backwards = isinstance(self.obj, type(reversed([])))
         return self.sequence
 
+    def over_changed(self, s) -> bool:
+        """Whether the program has changed the dictionary or set that the iterator goes through, which only the iterator itself can tell what that means."""
+        if not s.touched or not isinstance(self.obj, _UNORDERED):
+            return False
+        over = next((o for o in gc.get_referents(self.obj) if isinstance(o, (dict, set, frozenset))), None)
+        return over is not None and any(value.obj is over for value in s.touched)
+
     def next(self, s):
         from .constant import Constant
 
         sequence = self.load(s)
+        if self.over_changed(s):
+            raise Unsupported("a dictionary or set was changed while an iterator goes through it", kind="iterate")
         count = sequence.length(s)
         inside = self.at is not None and 0 <= self.at < count
         if self.steps:
@@ -234,8 +250,16 @@ class SetIterator(SequenceIterator):
     def rebuild(self, e):
         if self.changed(e.session):
             e.call_const(_iterator_of_a_changed_set, [])
+        elif self.at is not None and self.as_it_was(e.session):
+            e.call_const(_advanced, [self.of, _constant(self.at)])
         else:
             super().rebuild(e)
+
+    def as_it_was(self, s) -> bool:
+        """Whether a real set gives the same elements in the same order."""
+        entries = self.of.load(s)
+        return self.of.cls in (set, frozenset) and all(v.is_const() for v in entries.values()) and (
+            [entries[k] for k in self.of.order(s)] == self.elements)
 
 
 class DictIterator(IteratorValue):
@@ -247,7 +271,7 @@ class DictIterator(IteratorValue):
 
     def __init__(self, mapping, what: str, backwards=False):
         self.mapping, self.what, self.at, self.size = mapping, what, 0, len(mapping.entries)
-        self.order = list(mapping.entries.values())
+        self.order, self.backwards = list(mapping.entries.values()), backwards
         if backwards:
             self.order.reverse()
 
@@ -277,8 +301,29 @@ class DictIterator(IteratorValue):
     def rebuild(self, e):
         if self.at is not None and len(self.mapping.entries) != self.size:
             e.call_const(_iterator_of_a_changed_dict, [])
+        elif self.at is not None and self.as_it_was():
+            e.call_const(_advanced_view, [self.mapping, _constant(self.what), _constant(self.at), _constant(self.backwards)])
         else:
             super().rebuild(e)
+
+    def as_it_was(self) -> bool:
+        """Whether a real dict has the same keys in the same order."""
+        keys = [key for key, _ in self.mapping.entries.values()]
+        return self.mapping.identity()[0] != "instance-dict" and (keys[::-1] if self.backwards else keys) == [key for key, _ in self.order]
+
+
+def _advanced(iterable, at):
+    """A new iterator after ``at`` steps."""
+    iterator = iter(iterable)
+    for _ in range(at):
+        next(iterator)
+    return iterator
+
+
+def _advanced_view(mapping, what, at, backwards):
+    """An iterator over keys, values or items of a dict after ``at`` steps."""
+    view = getattr(collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict, what)(mapping)
+    return _advanced(reversed(view) if backwards else view, at)
 
 
 def _iterator_of_a_changed_set():
