@@ -31,6 +31,7 @@ OPTIONS = {
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager"),
     "says_compiling": Option(True, "what torch.compiler.is_compiling() says in captured code; read while capturing"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),
+    "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while capturing"),
     "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1),
 }
 

@@ -71,13 +71,14 @@ class Fault:
 class Verification:
     """What ``jit.verify`` found. ``ok``: nothing that is wrong. ``faults``: at most one value and one gradient per graph. ``checked``: how many values,
     also in between, and gradients were compared.
-    ``unchecked``: what could not be, with the reason. ``result``: what the compiled call returned."""
+    ``unchecked``: what could not be, with the reason. ``result``: what the compiled call returned. ``own_numbers``: kernels draw random numbers."""
 
     faults: list[Fault] = dataclasses.field(default_factory=list)
     checked: int = 0
     graphs: int = 0
     unchecked: list[str] = dataclasses.field(default_factory=list)
     result: object = None
+    own_numbers: bool = False
 
     @property
     def ok(self) -> bool:
@@ -408,6 +409,7 @@ def watching(report: Verification, gradients: bool):
 
     def backend(graph, examples, gradient=None):
         report.graphs += 1
+        report.own_numbers |= any(n.op == "random_bits" for n in graph.nodes)
         name = f"graph {report.graphs}"
         copied = None if any(n.op in _LEFT_OUT for n in graph.nodes) else narrowed(graph, ())
         plan = backends.compile_native(graph, examples, gradient)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 # Before jit is imported: the developer's own switches must not change what is tested.
-for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
+for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_FALLBACK_RANDOM", "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
     os.environ.pop(_name, None)
 
 import hypothesis
@@ -35,6 +35,15 @@ def torch_state():
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.fixture
+def eager_numbers():
+    """Captured programs draw eager's random numbers."""
+    import jit
+
+    with jit.config.patch(fallback_random=True):
+        yield
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 
 import torch
 
+from jit import config
 from jit.graph.dims import ShapeEnv
 from jit.graph.interpret import evaluate
 from jit.graph.passes import optimize
@@ -110,7 +111,8 @@ def clone_inputs(inputs):
 
 def check(fn, *inputs, dynamic=False, exact=False, rtol=None, atol=None, strides=True, seed=0, tracer=None):
     """Assert that the traced graph does what ``fn`` does: values, dtypes, shapes, strides, mutations, aliases. Returns the graph."""
-    graph, structure, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic, tracer=tracer)
+    with config.patch(fallback_random=True):
+        graph, structure, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic, tracer=tracer)
     verify(graph)
     captured = tracer.captured
     _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides, seed)

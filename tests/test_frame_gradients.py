@@ -399,6 +399,7 @@ def test_a_failing_backward_for_some_results_is_no_error(monkeypatch):
     assert x.grad.tolist() == [3] * 4
 
 
+@pytest.mark.usefixtures("eager_numbers")
 def test_random_numbers_are_not_drawn_again():
     f = jit.compile(lambda x: F.dropout(x, 0.5, True) * x)
     x = torch.randn(32, requires_grad=True)

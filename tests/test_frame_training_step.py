@@ -441,6 +441,7 @@ def outcome(fn, flags):
     return "returned", result, after
 
 
+@pytest.mark.usefixtures("eager_numbers")
 @pytest.mark.parametrize("backend, flags", [("jit", (True, True)), ("eager", (True, False))])
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_inside(name, backend, flags):

@@ -213,9 +213,8 @@ def test_a_checkpointed_region_is_computed_again(dropout):
 
     x = torch.randn(64, 16, requires_grad=True)
     compiled, whole = jit.compile(program, fullgraph=True), jit.compile(kept, fullgraph=True)
-    masks = 64 * 256 * 4 if dropout else 0
     assert saved_bytes(whole, x) - saved_bytes(compiled, x) > 3 * 64 * 256 * 4
-    assert saved_bytes(compiled, x) < 10 * 64 * 16 * 4 + sum(p.nbytes for p in layers.parameters()) + 4 * masks
+    assert saved_bytes(compiled, x) < 10 * 64 * 16 * 4 + sum(p.nbytes for p in layers.parameters())
     losses = [f(x) for f in (compiled, whole)]
     again, once = (calls(loss.backward, "linear") + calls(lambda: None, "linear") for loss in losses)
     assert again > once

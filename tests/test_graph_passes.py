@@ -8,6 +8,8 @@ from jit.graph.passes import optimize
 from jit.graph.passes.simplify import holds_exactly
 from jit.graph.verify import verify
 
+pytestmark = pytest.mark.usefixtures("eager_numbers")
+
 X = torch.randn(3, 4)
 H = X.bfloat16()
 

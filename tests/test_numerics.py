@@ -60,6 +60,9 @@ def test_what_is_right_passes(dtype):
     report = jit.verify(net)(torch.randn(2, 3, 6, 6, dtype=dtype))
     assert report.ok and report.checked >= 20 and not report.unchecked, str(report)
     report = jit.verify(net.train())(torch.randn(2, 3, 6, 6, dtype=dtype))
+    assert report.ok and report.checked >= 25 and [u for u in report.unchecked if "fallback_random" in u] == report.unchecked, str(report)
+    with jit.config.patch(fallback_random=True):
+        report = jit.verify(net.train())(torch.randn(2, 3, 6, 6, dtype=dtype))
     assert report.ok and "dropout" in report.unchecked[0], str(report)
 
 
@@ -153,6 +156,7 @@ def test_what_cannot_be_checked_is_said():
     assert report.ok and "nothing was compared" in str(report) and torch.equal(report.result, torch.full((2,), 2.0))
 
 
+@pytest.mark.usefixtures("eager_numbers")
 def test_what_is_compiled_already_is_compared_with_the_original():
     net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     x = torch.randn(3, 4)

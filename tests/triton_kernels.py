@@ -557,6 +557,21 @@ def compare(case_: Case, got: dict, want: dict):
 
 
 @case
+def random_numbers(dt, s):
+    n, m = 5 * s, 70 * s
+    b = B()
+    i, j = b.axis(n), b.axis(m)
+    seed, x, narrow, wide, y = b.buffer(I64), b.buffer(dt), b.buffer(torch.int32, "out"), b.buffer(I64, "out"), b.buffer(dt, "out")
+    key, at = b.load(seed, 0), i * m + j
+    bits = b.compute("random_bits", key, b.index(at), dtype=torch.int32)
+    b.put(narrow, at, bits)
+    b.put(wide, at, b.compute("random_bits", key, b.index(at * 2 + (1 << 33)), dtype=I64))
+    kept = b.do("where", b.do("ge", bits, b.const(-858993459, torch.int32)), b.wide(x, at), b.const(0.0, F32))
+    b.put(y, at, kept)
+    return b.case((1, n * m, n * m, n * m, n * m), inputs={seed: torch.tensor([0x6A09E667F3BCC909])})
+
+
+@case
 def times_a_changing_float(dt, s):
     from jit.graph.sym_float import to_words
 

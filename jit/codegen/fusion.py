@@ -24,7 +24,7 @@ EXTERN = frozenset("input aten_call getitem".split())
 
 # Relative cost of one element; 1 where not named.
 COST = {op: 8 for op in "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf pow".split()}
-COST.update({op: 16 for op in "asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot".split()})
+COST.update({op: 16 for op in "asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot random_bits".split()})
 COST.update({op: 3 for op in "div sqrt rsqrt reciprocal floor_div trunc_div fmod remainder".split()})
 COST.update({op: 0 for op in "scalar full clone".split()} | {op: 2 for op in "cat gather index".split()})
 

@@ -42,14 +42,15 @@ BINARY = frozenset(
 TERNARY = frozenset(["where"])
 BOOL_RESULT = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split())
 WORDS = frozenset(["from_words"])  # the low and high 32 bits of a double, as integers -> the double
-POINTWISE = UNARY | BINARY | TERNARY | WORDS
+RANDOM = frozenset(["random_bits"])  # a seed and a counter, int64 -> random bits as int32 or int64; see ``graph.philox``
+POINTWISE = UNARY | BINARY | TERNARY | WORDS | RANDOM
 
 
 def arity(op: str) -> int:
     """How many arguments a pointwise operator takes. Raises KeyError for a name that is none."""
     if op in UNARY:
         return 1
-    if op in BINARY or op in WORDS:
+    if op in BINARY or op in WORDS or op in RANDOM:
         return 2
     if op in TERNARY:
         return 3

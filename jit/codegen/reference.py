@@ -32,10 +32,22 @@ def _minimum(a, b):
     return torch.logical_and(a, b) if a.dtype is torch.bool else torch.minimum(a, b)
 
 
+def _random_bits(seed, counter):
+    """Philox2x32-10 (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), key and counter as in ``graph.philox``."""
+    word = 0xFFFFFFFF
+    a, b, key = counter & word, (counter >> 32) + (seed >> 32) & word, seed & word
+    for _ in range(10):
+        product = a * 0xD256D193
+        a, b = (product >> 32 & word) ^ key ^ b, product & word
+        key = key + 0x9E3779B9 & word
+    return b << 32 | a
+
+
 _POINTWISE = {
     **{n: getattr(torch, n) for n in (loops.POINTWISE - {"cast"}) if hasattr(torch, n)},
     "cast": lambda a: a,
     "from_words": lambda low, high: ((high << 32) | (low & 0xFFFFFFFF)).view(torch.float64),
+    "random_bits": _random_bits,
     "relu": torch.relu,
     "maximum": _maximum,
     "minimum": _minimum,

@@ -94,6 +94,13 @@ for _name in (*UNARY, *BINARY, *TERNARY):
     _text = _TEXT.get(_name) or (lambda n, a: f"torch.{n.op}({', '.join(a)})")
     prim(_name, "pointwise", _text)(_bool_rule if _name in TO_BOOL else _pointwise_rule)
 
+
+@prim("random_bits", "pointwise", lambda n, a: f"_random_bits({', '.join(a)}, {n.dtype})")
+def _random_bits(types, attrs, dtype):
+    """``seed, counter``, int64 -> that many random bits as int32 or int64; see ``philox``."""
+    return _pointwise_rule(types, attrs, dtype or torch.int64)
+
+
 # views
 
 

@@ -113,6 +113,8 @@ def to_python(graph: Graph) -> str:
     imports = ["from jit.graph.autodiff.replay import run as _vjp"] if replays else []
     if any(n.op == "float_scalar" for n in graph.nodes):
         imports.append("from jit.graph.sym_float import from_words")
+    if any(n.op == "random_bits" for n in graph.nodes):
+        imports.append("from jit.graph.philox import random_bits as _random_bits")
     helpers = HELPERS + (CUSTOM_GRADIENT if any(n.op == "custom_gradient" for n in graph.nodes) else "")
     helpers += FUNCTION if any(n.op == "autograd_function" for n in graph.nodes) else ""
     lines = ["import torch", *imports, "", helpers, f"def graph({', '.join([*(n.name for n in graph.inputs), *unbound_symbols(graph)])}):"]

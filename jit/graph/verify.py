@@ -75,7 +75,7 @@ def _check_node(node, seen):
             operands = types[1:] if node.op == "where" else types
             if len({t.dtype for t in operands}) != 1:
                 raise InvalidGraph(f"mixed dtypes in {node}: {types}")
-            if node.op not in TO_BOOL and node.dtype != operands[0].dtype:
+            if node.op not in TO_BOOL and node.op != "random_bits" and node.dtype != operands[0].dtype:
                 raise InvalidGraph(f"the dtype of {node} is not that of its operands")
         if node.op == "where" and types[0].dtype != torch.bool:
             raise InvalidGraph(f"the condition of {node} is not bool")

@@ -86,6 +86,8 @@ def cast(a: str, source: torch.dtype, target: torch.dtype) -> str:
             return a
     if target is BOOL:
         return f"({a} != 0)"
+    if source is BOOL and target in (F32, F64):  # g++ 12 does not vectorise a conversion
+        return f"({a} ? {constant(1, target)} : {constant(0, target)})"
     if target is F16 or target is BF16:
         return _from_float(a if source is F32 else f"(float){a}", target)
     if source.is_floating_point and target in (U8, I8, I16, torch.uint16):
@@ -132,6 +134,20 @@ static inline int64_t bits(double x) { int64_t u; __builtin_memcpy(&u, &x, 8); r
 static inline double from_words(int64_t low, int64_t high) {
     const int64_t u = (int64_t)(((uint64_t)high << 32) | ((uint64_t)low & 0xffffffffu));
     double x; __builtin_memcpy(&x, &u, 8); return x;
+}
+"""),
+    # Philox2x32-10, see ``graph.philox``. In 64-bit lanes: g++ 12 takes wide products of 32-bit lanes apart and together again.
+    "random_bits": ((), """\
+static inline uint64_t random_bits(int64_t seed, int64_t counter) {
+    const uint64_t word = 0xffffffffu;
+    uint64_t a = (uint64_t)counter & word, b = (((uint64_t)counter >> 32) + ((uint64_t)seed >> 32)) & word, key = (uint64_t)seed & word;
+    for (int i = 0; i < 10; i++) {
+        const uint64_t p = a * 0xD256D193u;
+        a = (p >> 32) ^ key ^ b;
+        b = p & word;
+        key = (key + 0x9E3779B9u) & word;
+    }
+    return b << 32 | a;
 }
 """),
     "bf16": (("bits",), """\
@@ -310,6 +326,8 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
         return f"({a} ? {args[1]} : {args[2]})"
     if op == "from_words":
         return f"from_words({a}, {b})"
+    if op == "random_bits":
+        return f"({c_type(dtype)})random_bits({a}, {b})"
     if op in _COMPARE:
         return f"({a} {_COMPARE[op]} {b})"
     if op == "logical_not":
@@ -438,7 +456,7 @@ _INTEGER = {
 
 # What a prim costs in units of a float addition; the default is 1.
 COST = dict.fromkeys(_LIBM | {"sigmoid", "pow", "atan2", "hypot"}, 14) | {
-    "erfinv": 200, "lgamma": 100, "fmod": 40, "remainder": 40, "floor_div": 30, "div": 3, "sqrt": 3, "rsqrt": 5, "reciprocal": 3, "trunc_div": 4, "cast": 1,
+    "erfinv": 200, "lgamma": 100, "fmod": 40, "remainder": 40, "floor_div": 30, "div": 3, "sqrt": 3, "rsqrt": 5, "reciprocal": 3, "trunc_div": 4, "cast": 1, "random_bits": 30,
 }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def _smallest_access(kernel) -> int:
 
 
 _COST = dict.fromkeys("exp exp2 log sqrt rsqrt reciprocal div sigmoid sin cos".split(), 4)
-_COST.update(dict.fromkeys("tanh erf erfc erfinv pow lgamma tan asin acos atan sinh cosh asinh acosh atanh expm1 log1p fmod remainder floor_div".split(), 16))
+_COST.update(dict.fromkeys("tanh erf erfc erfinv pow lgamma random_bits tan asin acos atan sinh cosh asinh acosh atanh expm1 log1p fmod remainder floor_div".split(), 16))
 
 
 def arithmetic(kernel: loops.Kernel) -> int:

@@ -193,6 +193,34 @@ def _from_words(c, low, high):
     return f"((tl.full([], {high}, tl.int64) << 32) | (tl.full([], {low}, tl.int64) & 0xffffffff)).to(tl.float64, bitcast=True)"
 
 
+# random bits: Philox2x32-10, see ``graph.philox``
+
+helper("_random_bits", """
+@triton.jit
+def _random_bits(seed, counter, wide: tl.constexpr):
+    a = counter.to(tl.uint32)
+    b = (counter >> 32).to(tl.uint32) + (seed >> 32).to(tl.uint32)
+    key = seed.to(tl.uint32)
+    m = tl.full([], 0xD256D193, tl.uint32)
+    w = tl.full([], 0x9E3779B9, tl.uint32)
+    for _ in tl.static_range(10):
+        high = tl.umulhi(a, m)
+        low = a * m
+        a = high ^ key ^ b
+        b = low
+        key = key + w
+    if wide:
+        return ((b.to(tl.uint64) << 32) | a.to(tl.uint64)).to(tl.int64, bitcast=True)
+    else:
+        return a.to(tl.int32, bitcast=True)
+""")
+
+
+@op("random_bits")
+def _random_bits(c, seed, counter):
+    return f"{c.helper('_random_bits')}({seed}, {counter}, {c.dtype is torch.int64})"
+
+
 # rounding
 
 

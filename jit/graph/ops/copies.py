@@ -109,13 +109,6 @@ def to_copy(b, self, *, dtype=None, layout=None, device=None, pin_memory=None, n
     return to_type(b, self, dtype, device, True, memory_format)
 
 
-@op("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", alias=True)
-def dropout(b, self, p=0.5, train=True):
-    if p < 0 or p > 1:
-        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
-    return NotImplemented if train and p != 0 else self
-
-
 @op("copy_", raw=True)
 def copy_(t, self, src, non_blocking=False):
     if is_number(src):

@@ -1,12 +1,200 @@
-"""In-place random fills. They stay library calls that draw from PyTorch's generators in program order."""
+"""Random numbers: made in kernels from a seed that PyTorch's generator gives (see ``philox``), or all by PyTorch's operators, in program order.
+
+The operators are called where ``config.fallback_random`` asks for eager's very numbers, for a generator that the program gives, and for distributions
+that have no expansion here. A rule gives NotImplemented also where eager may raise for the values of a tensor.
+"""
 
 from __future__ import annotations
 
-from jit.graph import aten
+import math
+
+import torch
+
+from jit import config
+from jit.graph import aten, layout, philox
+from jit.graph.build import HALF, resolve_device
 from jit.graph.handles import TensorHandle
-from jit.graph.ir import TensorType
-from jit.graph.layout import preserved_strides
+from jit.graph.ir import Node, TensorType
+from jit.graph.ops.creation import _size
 from jit.graph.registry import extern, op
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Bits of a uniform number: those of the dtype's significand, so that 1 is never rounded to.
+_DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
+
+
+def in_kernels(device: torch.device, generator=None) -> bool:
+    """Whether a draw on ``device`` is made in kernels."""
+    return not config.fallback_random and generator is None and device.type in ("cpu", "cuda")
+
+
+def _known(*numbers) -> bool:
+    return all(type(v) in (int, float) for v in numbers)
+
+
+# distributions: Builder, shape, dtype, device -> Node, row-major
+
+
+def _fraction(b, words: Node, digits: int, dtype, shift: float = 0.0) -> Node:
+    """The lowest ``digits`` bits of ``words`` plus ``shift``, as a number below 1."""
+    whole = b.cast(b.bitwise_and(words, (1 << digits) - 1), dtype)
+    return b.mul(b.add(whole, shift) if shift else whole, 2.0**-digits)
+
+
+def uniform(b, shape, dtype, device) -> Node:
+    """Uniform in [0, 1)."""
+    return _fraction(b, philox.bits(b, shape, device, torch.int64 if dtype is torch.float64 else torch.int32), _DIGITS[dtype], dtype)
+
+
+def _open(b, shape, dtype, device) -> Node:
+    """Uniform in (0, 1), neither end included."""
+    wide = dtype is torch.float64
+    return _fraction(b, philox.bits(b, shape, device, torch.int64 if wide else torch.int32), 52 if wide else 23, dtype, 0.5)
+
+
+def normal(b, shape, dtype, device) -> Node:
+    """Mean 0, standard deviation 1, by the transformation of Box and Muller (1958), with a pair of uniform numbers for each."""
+    if dtype is torch.float64:
+        key = philox.seed(b, device)
+        first, second = (philox.bits(b, shape, device, torch.int64, key, k, 2) for k in (0, 1))
+        digits = 53
+    else:
+        first = philox.bits(b, shape, device, torch.int64)
+        second, digits = b.cast(b.shr(first, 32), torch.int32), 24
+        first, dtype = b.cast(first, torch.int32), torch.float32
+    radius = b.sqrt(b.mul(b.log(_fraction(b, first, digits, dtype, 1.0)), -2.0))
+    return b.mul(radius, b.cos(b.mul(_fraction(b, second, digits, dtype), 2 * math.pi)))
+
+
+def exponential(b, shape, dtype, device) -> Node:
+    """Rate 1; never 0, of which gumbel_softmax takes the logarithm."""
+    return b.neg(b.log(_open(b, shape, torch.float32 if dtype in HALF else dtype, device)))
+
+
+def integers(b, low: int, high: int, shape, dtype, device) -> Node:
+    """Uniform in low .. high-1."""
+    n = high - low
+    if n <= 1 << 31:  # the upper word of a product
+        words = b.bitwise_and(b.cast(philox.bits(b, shape, device), torch.int64), (1 << 32) - 1)
+        value = b.shr(b.mul(words, n), 32)
+    else:
+        value = b.remainder(b.bitwise_and(philox.bits(b, shape, device, torch.int64), (1 << 63) - 1), n)
+    return b.cast(b.add(value, low) if low else value, dtype)
+
+
+def keep(b, shape, device, p: float) -> Node:
+    """True with probability ``p``, a bool tensor."""
+    limit = min(round((1 - p) * 2.0**32), (1 << 32) - 1) - (1 << 31)
+    return b.full(shape, True, torch.bool, device) if p >= 1 else b.ge(philox.bits(b, shape, device), limit)
+
+
+# new tensors
+
+
+def _new_type(size, dtype, device, requires_grad, memory=None):
+    """The type of a tensor to be drawn in kernels; None where the operator is called."""
+    dtype, device = dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device())
+    return None if requires_grad or memory not in (None, torch.strided) else TensorType.contiguous(size, dtype, device)
+
+
+def _factory(name, distribution):
+    def expand(b, *size, generator=None, names=None, out=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+        t = _new_type(_size(size), dtype, device, requires_grad, layout)
+        if t is None or names is not None or t.dtype not in FLOATS or not in_kernels(t.device, generator):
+            return NotImplemented
+        return b.cast(distribution(b, t.shape, t.dtype, t.device), t.dtype)
+
+    def expand_like(b, self, *, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False, memory_format=None, generator=None):
+        t = _like_type(self, dtype, device, memory_format)
+        if requires_grad or layout not in (None, torch.strided) or t.dtype not in FLOATS or not in_kernels(t.device, generator):
+            return NotImplemented
+        return _as_type(b, distribution(b, t.shape, t.dtype, t.device), t)
+
+    op(name)(expand)
+    op(name + "_like")(expand_like)
+
+
+def _like_type(self: Node, dtype, device, memory_format) -> TensorType:
+    t = self.type.replace(dtype=dtype or self.dtype, strides=layout.format_strides(self.type, memory_format))
+    return t.replace(device=resolve_device(device, self.device))
+
+
+def _as_type(b, value: Node, t: TensorType) -> Node:
+    """``value`` in the dtype and with the strides of ``t``."""
+    value = b.cast(value, t.dtype)
+    value.type = t
+    return value
+
+
+_factory("rand", uniform)
+_factory("randn", normal)
+
+
+def _integer_bounds(dtype, low, high) -> bool:
+    """Whether integers in low .. high-1 can be drawn here as ``dtype``; eager raises for what the dtype cannot hold."""
+    if type(low) is not int or type(high) is not int or low >= high or high - low > 1 << 62 or dtype.is_complex or dtype is torch.bool:
+        return False
+    most = 2 ** _DIGITS[dtype] if dtype.is_floating_point else torch.iinfo(dtype).max
+    return -most <= low and high - 1 <= most and (dtype.is_floating_point or torch.iinfo(dtype).min <= low)
+
+
+@op("randint")
+def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+    given = [*bounds_and_size]
+    size = given.pop() if size is None and given else size
+    if not given and high is None or not isinstance(size, (tuple, list)):
+        return NotImplemented
+    low, high = (given + [high] if high is not None else given) if len(given) + (high is not None) == 2 else (low or 0, high if high is not None else given[0])
+    t = _new_type(_size((size,)), dtype or torch.int64, device, requires_grad, layout)
+    if t is None or not in_kernels(t.device, generator) or not _integer_bounds(t.dtype, low, high):
+        return NotImplemented
+    return integers(b, low, high, t.shape, t.dtype, t.device)
+
+
+@op("randint_like")
+def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False, memory_format=None,
+                 generator=None):
+    given = [*bounds, *(v for v in (low, high) if v is not None)]
+    if not 1 <= len(given) <= 2:
+        return NotImplemented
+    low, high = given if len(given) == 2 else (0, given[0])
+    t = _like_type(self, dtype, device, memory_format)
+    if requires_grad or layout not in (None, torch.strided) or not in_kernels(t.device, generator) or not _integer_bounds(t.dtype, low, high):
+        return NotImplemented
+    return _as_type(b, integers(b, low, high, t.shape, t.dtype, t.device), t)
+
+
+@op("bernoulli")
+def bernoulli(b, self, p=None, *, generator=None):
+    if not _known(p) or not 0 <= p <= 1 or self.dtype.is_complex or not in_kernels(self.device, generator):
+        return NotImplemented  # a tensor of probabilities is checked by eager
+    return _as_type(b, keep(b, self.shape, self.device, p), self.type.replace(strides=layout.preserved_strides(self.type)))
+
+
+@op("normal")
+def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+    if not _known(std) or std < 0 or isinstance(mean, Node) is (size is not None) or not isinstance(mean, Node) and not _known(mean):
+        return NotImplemented  # a tensor of deviations is checked by eager
+    if size is None:
+        t = mean.type.replace(strides=layout_of(mean))
+    else:
+        t = _new_type(_size((size,)), dtype, device, requires_grad, layout)
+    if t is None or t.dtype not in FLOATS or not in_kernels(t.device, generator):
+        return NotImplemented
+    return _as_type(b, _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std), t)
+
+
+def layout_of(x: Node) -> tuple:
+    return layout.preserved_strides(x.type)
+
+
+def _placed(b, z: Node, mean, std) -> Node:
+    """``z * std + mean``, in the dtype of z."""
+    z = b.mul(z, std)
+    return b.add(z, b.cast(mean, z.dtype) if isinstance(mean, Node) else mean)
+
+
+# fills in place
 
 # In-place method -> the functional aten op that fills a tensor like its first argument.
 FILLS = {
@@ -15,9 +203,32 @@ FILLS = {
 }  # fmt: skip
 
 
+def _uniform_fill(b, t, from_=0.0, to=1.0):
+    if not _known(from_, to) or not from_ <= to or not all(abs(v) <= torch.finfo(t.dtype).max for v in (from_, to, to - from_)):
+        return NotImplemented
+    return b.add(b.mul(uniform(b, t.shape, t.dtype, t.device), to - from_), from_)
+
+
+def _normal_fill(b, t, mean=0.0, std=1.0):
+    return _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std) if _known(mean, std) and std >= 0 else NotImplemented
+
+
+def _exponential_fill(b, t, lambd=1.0):
+    return b.div(exponential(b, t.shape, t.dtype, t.device), lambd) if _known(lambd) and lambd > 0 else NotImplemented
+
+
+IN_KERNELS = {"normal_": _normal_fill, "uniform_": _uniform_fill, "exponential_": _exponential_fill}
+
+
 def _fill(name, functional):
-    def run(t, self, *args, **kwargs):
-        value = aten.call(t.builder, functional, [self.node, *args], kwargs)
+    def run(t, self, *args, generator=None, **kwargs):
+        value, b = NotImplemented, t.builder
+        if name in IN_KERNELS and self.type.dtype in FLOATS and in_kernels(self.device, generator):
+            value = IN_KERNELS[name](b, self.type, *args, **{"from_" if k == "from" else k: v for k, v in kwargs.items()})
+        if value is NotImplemented:
+            value = aten.call(b, functional, [self.node, *args], {**kwargs, "generator": generator})
+        else:
+            value = b.cast(value, self.type.dtype)
         t.write(self, value)
         return self
 
@@ -30,8 +241,12 @@ for _name, _functional in FILLS.items():
 
 @op("bernoulli_", raw=True)
 def bernoulli_(t, self, p=0.5, *, generator=None):
-    probability = p.node if isinstance(p, TensorHandle) else float(p)
-    value = aten.call(t.builder, "bernoulli", [self.node, probability], {"generator": generator})
+    value = NotImplemented
+    if not isinstance(p, TensorHandle):
+        value = bernoulli(t.builder, self.node, p, generator=generator)
+    if value is NotImplemented:
+        probability = p.node if isinstance(p, TensorHandle) else float(p)
+        value = aten.call(t.builder, "bernoulli", [self.node, probability], {"generator": generator})
     t.write(self, value)
     return self
 
@@ -41,4 +256,4 @@ def _like_self(self, *args):
     """Random ops whose result is like their first argument, unless dtype, device or memory format are given."""
     if any(not isinstance(a, (int, float, TensorType)) and a is not None for a in args):
         return NotImplemented
-    return self.replace(strides=preserved_strides(self))
+    return self.replace(strides=layout.preserved_strides(self))

@@ -1,0 +1,68 @@
+"""Dropout. Its mask is a function of a seed (see ``philox``): a backward makes it again and saves eight bytes of it."""
+
+from __future__ import annotations
+
+from jit.graph import layout
+from jit.graph.ir import Node
+from jit.graph.ops.random import in_kernels, keep
+from jit.graph.registry import op
+
+
+def scaled_by_mask(b, x: Node, kept: Node, scale: float) -> Node:
+    """``x * (kept * scale)``: NaN stays NaN where it is dropped, as in eager."""
+    return b.mul(x, b.mul(b.cast(kept, x.type.dtype), scale))
+
+
+_ALPHA = 1.7580993408473766  # minus the value that selu tends to
+
+
+def alpha_dropped(b, x: Node, kept: Node, p: float) -> Node:
+    """Dropped elements become that value; scale and shift keep the mean and the variance. Source: aten/src/ATen/native/Dropout.cpp."""
+    scale = 1 / ((_ALPHA * _ALPHA * p + 1) * (1 - p)) ** 0.5
+    kept = b.cast(kept, x.type.dtype)
+    shift = b.add(b.mul(b.add(kept, -1), _ALPHA * scale), _ALPHA * scale * p)
+    return b.add(b.mul(x, b.mul(kept, scale)), shift)
+
+
+def no_elements(x: Node) -> bool:
+    return any(type(s) is int and s == 0 for s in x.type.shape)
+
+
+def channels(x: Node) -> tuple:
+    """The shape of a mask of whole channels of (N, C, ...)."""
+    return x.type.shape[:2] + (1,) * (x.type.rank - 2)
+
+
+def _dropout(name, features, alpha):
+    def expand(b, self, p=0.5, train=True):
+        if p < 0 or p > 1:
+            raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
+        if not train or p == 0:
+            return self
+        if p == 1 or type(p) is not float or no_elements(self) or self.dtype.is_complex or not in_kernels(self.device) or features and self.type.rank < 2:
+            return NotImplemented
+        mask = keep(b, channels(self) if features else self.shape, self.device, 1 - p)
+        result = alpha_dropped(b, self, mask, p) if alpha else scaled_by_mask(b, self, mask, 1 / (1 - p))
+        if not features and not alpha:
+            result.type = result.type.replace(strides=layout.preserved_strides(self.type))
+        return result
+
+    op(name, alias=True)(expand)
+
+
+_dropout("dropout", False, False)
+_dropout("feature_dropout", True, False)
+_dropout("alpha_dropout", False, True)
+_dropout("feature_alpha_dropout", True, True)
+
+
+@op("native_dropout")
+def native_dropout(b, input, p, train=None):
+    if train is False or type(p) is not float or not 0 < p < 1 or no_elements(input) or input.dtype.is_complex or not in_kernels(input.device):
+        return NotImplemented
+    mask = keep(b, input.shape, input.device, 1 - p)
+    result = scaled_by_mask(b, input, mask, 1 / (1 - p))
+    strides = layout.preserved_strides(input.type)
+    result.type = result.type.replace(strides=strides)
+    shown = b.clone(mask, strides)
+    return result, shown

@@ -1,0 +1,47 @@
+"""Random numbers as a function of a seed and a counter, so that kernels make them where they are read, and a backward makes the same ones again.
+
+A draw takes one seed, an int64 number, from PyTorch's generator of the device: a node with an effect, which runs in program order and whose value is
+what a backward saves. Element number i of the tensor drawn, in row-major order, is Philox2x32-10 of the counter i under the key seed: the key's word
+is the lower half of the seed, and its upper half is added to the counter's upper word.
+
+Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011. Half the multiplications of Philox4x32-10, which
+Triton and cuRAND have, and no word of the result is thrown away where 64 bits are asked for.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.graph.dims import product
+from jit.graph.ir import Node, TensorType
+
+MULTIPLIER, WEYL, ROUNDS = 0xD256D193, 0x9E3779B9, 10
+_WORD = (1 << 32) - 1
+_ALL = -(1 << 63), (1 << 63) - 1
+
+
+def random_bits(seed: torch.Tensor, counter: torch.Tensor, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """What the prim means, on eager tensors of int64 that broadcast: 64 bits as int64, or the lower 32 of them as int32."""
+    left, right = counter & _WORD, ((counter >> 32) + (seed >> 32)) & _WORD
+    for r in range(ROUNDS):
+        key = (seed + r * WEYL) & _WORD
+        wide = left * MULTIPLIER
+        left, right = ((wide >> 32) & _WORD) ^ key ^ right, wide & _WORD
+    return (left | (right << 32)).to(dtype)
+
+
+def seed(b, device: torch.device) -> Node:
+    """A seed of a draw, a 0-dim int64 tensor."""
+    t = TensorType.contiguous((1,), torch.int64, device)
+    return b.reshape(b.aten("aten::randint", "low", (*_ALL, (1,), torch.int64, None, device, None), t, impure=True), ())
+
+
+def is_seed(node: Node) -> bool:
+    """Whether a node takes one seed from a generator."""
+    return node.impure and node.attrs.get("target") == "aten::randint" and node.attrs["args"][:3] == (*_ALL, (1,))
+
+
+def bits(b, shape, device: torch.device, dtype=torch.int32, key=None, stream=0, streams=1) -> Node:
+    """Random bits of ``shape``. Of one seed ``key`` there may be several ``streams``, counted from 0, that are independent."""
+    counter = b.reshape(b.iota(product(shape), stream, streams, device=device), shape)
+    return b.emit("random_bits", (seed(b, device) if key is None else key, counter), {}, dtype)
