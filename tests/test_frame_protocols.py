@@ -34,6 +34,28 @@ def gen_send(x):
 
 
 @cases()
+def objects_that_name_another_class(x):
+    class Named:
+        pass
+
+    class ByProperty:
+        @property
+        def __class__(self):
+            return Named
+
+    class ByGetter:
+        def __getattribute__(self, name):
+            return Named if name == "__class__" else object.__getattribute__(self, name)
+
+    class Number:
+        __class__ = 5
+
+    a, b, c = ByProperty(), ByGetter(), Number()
+    return (x, isinstance(a, Named), isinstance(b, Named), isinstance(c, Named), isinstance(a, (int, ByProperty)), isinstance(b, int), type(a) is ByProperty,
+            a.__class__ is Named)
+
+
+@cases()
 def gen_throw_close(x):
     log = []
     def g():

@@ -593,3 +593,87 @@ def test_bad_calls_raise_as_in_eager():
                 fn(*args, **kwargs)
             texts.append(str(caught.value))
         assert texts[0] == texts[1]
+
+
+def test_attributes_that_a_c_class_looks_up_itself():
+    local = threading.local()
+
+    def of_thread(x):
+        return x * getattr(local, "k", 9), hasattr(local, "k")
+
+    def set_in_thread(x):
+        local.k = x + 1
+        return local.k * 2
+
+    class Held:
+        k = 3
+
+    held = Held()
+    proxy = weakref.proxy(held)
+
+    def of_proxy(x):
+        proxy.n = 5
+        return x * proxy.k + proxy.n, isinstance(proxy, Held)
+
+    def elsewhere(fn):
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(observe(fn, (ONES,))))
+        thread.start()
+        thread.join()
+        return seen
+
+    def calls(fn):
+        out = []
+        for k in (2, 3):
+            local.k = Held.k = k
+            out += [observe(fn, (ONES,)), elsewhere(fn)]
+        return out
+
+    for fn in (of_thread, set_in_thread, of_proxy):
+        same(calls(fn), calls(compiled(fn)))
+
+
+def test_what_a_weak_reference_leads_to_is_not_kept():
+    class Held:
+        k = 3
+
+    held = Held()
+    reference = weakref.ref(held)
+
+    def f(x):
+        target = reference()
+        return x if target is None else x * target.k
+
+    c = compiled(f)
+    gc.disable()
+    try:
+        assert torch.equal(c(ONES), ONES * 3) and torch.equal(c(ONES), ONES * 3)
+        del held
+        assert reference() is None and torch.equal(c(ONES), ONES)
+    finally:
+        gc.enable()
+
+
+def test_threads_add_to_one_list():
+    seen = []
+
+    def f(x):
+        seen.append(1)
+        if x.sum() > 100:
+            return x
+        seen.append(len(seen))
+        return x * 2
+
+    c, wrong = compiled(f), []
+
+    def work():
+        for _ in range(30):
+            if not torch.equal(c(ONES), ONES * 2):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong and len(seen) == 300

@@ -101,6 +101,7 @@ class Guards:
             if source not in index:  # nothing else reaches it
                 checks.append((locate(source), "is_not", NOWHERE))
                 texts.append(f"{source}: is there")
+        locate = located = None  # these refer to themselves, and so to the program's objects
         return accessors, checks, texts, index
 
 

@@ -223,9 +223,7 @@ class Session(Calls):
         """The same object through a second source: later calls must have them the same too."""
         if value.source is None:
             value.source = source
-        elif source.watched and value.source.watched:
-            self.guards.add(source, "is", obj)
-        elif isinstance(obj, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)):
+        elif isinstance(value.source, src.Const):
             self.guards.add(source, "is", obj)
         elif type(obj) is not tuple:
             self.guards.add(source, "same", value.source)

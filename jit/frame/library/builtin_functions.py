@@ -20,7 +20,7 @@ from ..values.floats import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator, IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
-from ..values.objects import BuiltinMethod, ObjectValue
+from ..values.objects import BuiltinMethod, ObjectValue, check_attributes
 from ..values.slices import RangeValue
 from ..values.tensor import TensorValue
 from ..values.text import TensorText
@@ -66,10 +66,19 @@ def is_instance(s, value, classes) -> bool:
             return True
         if getattr(value, "obj", None) is not None and type(target).__module__ == "typing":
             return isinstance(value.obj, target)
-        return False
+        if type(value) is not ObjectValue or not has_class_of_its_own(s, value, cls):
+            return False
+        apparent = value.getattr(s, "__class__").const(s)
+        return isinstance(apparent, type) and issubclass(apparent, target)
     if hasattr(target, "__args__"):
         return any(is_instance(s, value, s.wrap_class(c) if isinstance(c, type) else Constant(c)) for c in target.__args__)
     raise Raised(s.exception(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union")))
+
+
+def has_class_of_its_own(s, value, cls) -> bool:
+    """Whether an object may say that its ``__class__`` is another one than its type."""
+    check_attributes(cls)
+    return s.class_lookup(cls, "__class__")[1] is not object.__dict__["__class__"] or isinstance(s.class_lookup(cls, "__getattribute__")[1], types.FunctionType)
 
 
 @on_call(isinstance)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
+import weakref
 
 from ...errors import Unsupported
 from .. import source as src
@@ -10,8 +12,21 @@ from .base import Raised, Value, lookup, type_name
 from .constant import Constant
 
 DELETED = object()
+_GETATTRO = object.__basicsize__ + 16 * ctypes.sizeof(ctypes.c_void_p)  # where a type object keeps its C function for attributes: ``tp_getattro``
+_plain_classes: weakref.WeakSet = weakref.WeakSet()
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def check_attributes(cls):
+    """Raises Unsupported for objects whose attributes are looked up by a C function of their own, such as ``threading.local``."""
+    if cls in _plain_classes or issubclass(cls, types.GenericAlias):
+        return
+    getter = next(raw for raw in (c.__dict__.get("__getattribute__") for c in cls.__mro__) if type(raw) is types.WrapperDescriptorType)
+    generic, own = (ctypes.c_void_p.from_address(id(c) + _GETATTRO).value for c in (object, getter.__objclass__))
+    if generic != own:
+        raise Unsupported(f"attributes of a {cls.__module__}.{cls.__qualname__}, which it looks up in its own way", kind="attribute")
+    _plain_classes.add(cls)
 
 
 class ObjectValue(Value):
@@ -65,6 +80,7 @@ class ObjectValue(Value):
     def plain_getattr(self, s, name):
         """``object.__getattribute__``."""
         cls = self.pytype(s)
+        check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
         if found and is_data_descriptor(raw):
             return self.bind(s, raw, name, owner)
@@ -195,6 +211,7 @@ class ObjectValue(Value):
     def plain_setattr(self, s, name, value):
         """``object.__setattr__``."""
         cls = self.pytype(s)
+        check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
         if found and isinstance(raw, property):
             if raw.fset is None:
@@ -223,6 +240,7 @@ class ObjectValue(Value):
             self.plain_delattr(s, name)
 
     def plain_delattr(self, s, name):
+        check_attributes(self.cls)
         found, raw, owner = s.class_lookup(self.cls, name)
         if found and isinstance(raw, property):
             if raw.fdel is None:
