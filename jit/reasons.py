@@ -50,7 +50,7 @@ KINDS = {
     "overlapping-memory": Reason("A view whose elements share memory, or one at offsets that are not known.", "clone() it first, or use ordinary views"),
     "tensor-select": Reason("A view that a 0-dim tensor selected is a result, or is written to.", "select with an int, or clone() the selection"),
     "autocast": Reason("An operation under `torch.autocast`.", "cast explicitly, or leave autocast outside of the compiled function"),
-    "global-state": Reason("A change of PyTorch's global settings.", "set it outside the compiled function"),
+    "global-state": Reason("A change of PyTorch's global settings, or of a random state in a form that no graph has.", "set it outside the compiled function"),
     "numpy": Reason("A function or a value of NumPy.", "use torch, or " + _OUTSIDE),
     "kernel": Reason("No kernel can be made for a part of the graph.", "run this part in eager, with jit.disable"),
     # calls

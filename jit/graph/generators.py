@@ -68,6 +68,7 @@ def _record(tracer, name: str, args, type: TensorType) -> TensorHandle:
 
 def _seed(seed):
     """A seed as an operator takes it. Raises Unsupported for one that is no integer of 64 bits."""
+    seed = int(seed) if type(seed) is bool else seed
     if type(seed) is Dim or type(seed) is int and -(1 << 63) <= seed < 1 << 63:
         return seed
     raise Unsupported("a seed that is not an integer of 64 bits", "pass an int", kind="global-state")
@@ -81,11 +82,17 @@ def seed_generator(tracer, generator, seed):
     _record(tracer, "seed_generator", (generator, _seed(seed)), _NOTHING)
 
 
+def _state_type(generator) -> TensorType:
+    return TensorType.contiguous((_of(generator).get_state().numel(),), torch.uint8, _CPU)
+
+
 def state(tracer, generator) -> TensorHandle:
     """The state of a generator, a new uint8 tensor on the CPU."""
-    size = _of(generator).get_state().numel()
-    return _record(tracer, "generator_state", (generator,), TensorType.contiguous((size,), torch.uint8, _CPU))
+    return _record(tracer, "generator_state", (generator,), _state_type(generator))
 
 
 def set_state(tracer, generator, handle: TensorHandle):
+    """Raises Unsupported for a tensor that is not of the generator's kind of state."""
+    if handle.node.type != _state_type(generator):
+        raise Unsupported("a random state of another form than the generator's", "give it what get_state() has given", kind="global-state")
     _record(tracer, "set_generator_state", (generator, handle.node), _NOTHING)

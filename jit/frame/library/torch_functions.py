@@ -75,7 +75,7 @@ def compiler_control(s, args, kwargs):
     raise Unsupported("control of torch's own compiler inside a captured region", kind="forbidden-call")
 
 
-@on_function(torch.manual_seed, torch.set_default_dtype, torch.set_num_threads if hasattr(torch.set_num_threads, "__code__") else torch.manual_seed)
+@on_function(torch.set_default_dtype, *([torch.set_num_threads] if hasattr(torch.set_num_threads, "__code__") else []))
 def global_setting(s, args, kwargs):
     raise Unsupported("a change of torch's global settings", kind="global-state", hint="set it outside the compiled function")
 
@@ -253,4 +253,3 @@ def tensor_hash(s, tensor, args, kwargs):
 
 
 add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
-add_forbidden("random state is read or changed", "do it outside the compiled function", torch.get_rng_state, torch.set_rng_state)
