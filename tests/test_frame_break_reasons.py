@@ -241,7 +241,7 @@ def _(x):
 @breaks("global-state")
 def _(x):
     torch.manual_seed(2.0)  # here
-    return torch.rand(4) + x
+    return torch.randperm(4) + x
 
 
 @breaks("numpy")
