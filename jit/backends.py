@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import warnings
 from typing import Callable
 
 from . import config, logs
 from .errors import Unsupported
 from .runtime import native
+from .second import SecondDerivatives, without_autocast
 
 ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
 _graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
@@ -54,7 +54,7 @@ def _bound(fn, tensors):
     return call
 
 
-def _schedule(graph, unaligned=frozenset()):
+def schedule(graph, unaligned=frozenset()):
     """-> CompiledGraph of an optimised graph; logs it."""
     from .codegen import Options, compile_graph
     from .graph.passes.contractions import rewrite_contractions
@@ -80,44 +80,42 @@ def compile_native(graph, examples, gradient=None) -> Plan:
         return _compile_differentiable(graph, unaligned, gradient)
     with logs.timed("passes"):
         graph = optimize(separate_bias(graph))
-    compiled = _schedule(graph, unaligned)
+    compiled = schedule(graph, unaligned)
     return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
-
-
-def without_autocast(fn) -> Callable:
-    """``fn`` with autocast off: a captured graph has its casts in it."""
-    import torch
-
-    @functools.wraps(fn)
-    def call(*args):
-        with torch._C._DisableAutocast():
-            return fn(*args)
-
-    return call
 
 
 def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     """A forward and a backward plan, joined by an autograd node."""
+    from .graph.autodiff import differentiate
+    from .graph.passes.convolutions import separate_bias
+
+    with logs.timed("autodiff"):
+        traced, graph = graph, separate_bias(graph)
+        joint = differentiate(graph, gradient.wrt, gradient.tangents)
+    again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs if o.mutates is not None}, traced)
+    return compile_joint(joint, graph, unaligned, gradient, again)
+
+
+def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -> Plan:
+    """A forward and a backward plan for the ``joint`` graph of ``graph``; ``again`` is told what there is to be differentiated again."""
     import torch
 
     from .codegen.layout import channels_last
-    from .graph.autodiff import differentiate, partition
+    from .graph.autodiff import partition
     from .graph.autodiff.narrow import narrowed
-    from .graph.passes.convolutions import separate_bias
     from .graph.passes.gradients import without_gates
     from .graph.printing import symbol_origins
     from .runtime.plan import GradSpec, load_differentiable
 
     with logs.timed("autodiff"):
-        joint = differentiate(separate_bias(graph), gradient.wrt, gradient.tangents)
         joint.graph = channels_last(joint.graph)
         halves = partition(joint, (*gradient.changed, *gradient.fragile))
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
-    depends = _depends(halves)
+    depends, types = _depends(halves), tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     without_gates(halves.backward)
-    forward, backward = _schedule(halves.forward, unaligned), _schedule(halves.backward, saved_unaligned)
+    forward, backward = schedule(halves.forward, unaligned), schedule(halves.backward, saved_unaligned)
     origins = symbol_origins(halves.forward)
     n_outputs = sum(o.mutates is None for o in graph.outputs)
     strided, others = _views(forward.plan, n_outputs, gradient.views)
@@ -129,8 +127,7 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
         grads=halves.grads,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
         views=strided,
-        # A graph that draws random numbers would draw others when it is run again, and one that reads what it changes would read something else.
-        second=_eager_gradient(graph, gradient) if _can_run_again(graph, gradient, forward.int_symbols) else None,
+        second=again.of(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
         depends=depends,
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
@@ -181,17 +178,6 @@ def _with_library_views(call, graph, positions, int_symbols):
     return with_views
 
 
-def _can_run_again(graph, gradient, int_symbols) -> bool:
-    """Whether the graph gives the same results when it is run again on its inputs: it draws no random numbers, and reads nothing that is changed afterwards."""
-    if int_symbols or any(n.impure or n.attrs.get("second", "") is None for n in graph.nodes):
-        return False
-    reads = {graph.inputs[i] for i in (*gradient.changed, *(o.mutates for o in graph.outputs if o.mutates is not None))}
-    for node in graph.nodes:
-        if any(i in reads for i in node.inputs):
-            reads.add(node)
-    return not any(o.node in reads for o in graph.outputs if o.mutates is None)
-
-
 def _depends(halves) -> tuple:
     """``GradSpec.depends``: which tangents each gradient is computed from; all of them for one that is zero everywhere."""
     first = len(halves.saved)
@@ -218,7 +204,7 @@ def _narrow(backward, first: int, int_symbols, unaligned):
         try:
             with logs.timed("a backward for some results"):
                 graph = optimize(without_gates(narrowed(backward, [first + k for k, given in enumerate(present) if not given])))
-                compiled = _schedule(graph, unaligned)
+                compiled = schedule(graph, unaligned)
         except Exception as e:
             if config.strict or gated:
                 raise
@@ -230,33 +216,6 @@ def _narrow(backward, first: int, int_symbols, unaligned):
         return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
 
     return narrow
-
-
-def _eager_gradient(graph, gradient):
-    """Gradients that are differentiable themselves, for ``create_graph=True``: the graph op by op on eager tensors."""
-
-    @functools.cache
-    def forward():
-        from .graph.interpret import compile_python
-        from .graph.ir import Graph
-
-        kept = [o for o in graph.outputs if o.mutates is None]  # nothing is written again
-        return without_autocast(compile_python(Graph(graph.inputs, graph.nodes, kept, graph.env)))
-
-    def second(inputs, tangents):
-        import torch
-
-        with torch.enable_grad():
-            outputs = forward()(*inputs)
-            wanted = [(outputs[i], t) for i, t in zip(gradient.tangents, tangents) if t is not None and outputs[i].requires_grad]
-            if not wanted:
-                return (None,) * len(gradient.wrt)
-            sources = [inputs[i] for i in gradient.wrt]
-            needed = [x for x in sources if x.requires_grad]
-            found = iter(torch.autograd.grad([o for o, _ in wanted], needed, [t for _, t in wanted], create_graph=True, allow_unused=True))
-            return tuple(next(found) if x.requires_grad else None for x in sources)
-
-    return second
 
 
 def compile_eager(graph, examples, gradient=None) -> Plan:

@@ -58,7 +58,8 @@ def sin2(kernels):
     forward = Plan(1, 0, VECTOR, 2, (new(1), ("cpu", kernels("sin2"), (0, 1), (0,))), (1,))
     backward = Plan(2, 0, VECTOR, 3, (new(2), ("cpu", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
 
-    def second(inputs, tangents):
+    def second(inputs, saved, ints, tangents, wanted, changed, foreign):
+        assert saved == inputs and not ints and wanted == (True,) and not changed
         (x,), (t,) = inputs, tangents
         return (x.cos() * 2 * t,)
 
@@ -467,7 +468,7 @@ def test_errors_of_second_come_through(kernels):
     class Mine(Exception):
         pass
 
-    def second(inputs, tangents):
+    def second(*given):
         raise Mine("no")
 
     forward = Plan(1, 0, (), 2, (aten("neg", (s(0),), 1),), (1,))
@@ -477,16 +478,23 @@ def test_errors_of_second_come_through(kernels):
         torch.autograd.grad(f(x)[0].sum(), x, create_graph=True)
 
 
-def test_create_graph_checks_versions_of_what_only_it_needs():
-    forward = Plan(1, 0, (), 2, (aten("neg", (s(0),), 1),), (1,))
-    f = load_differentiable(forward, forward, GradSpec(1, (0,), (0,), (), (0,), second=lambda i, t: (-t[0],)))
-    h = leaf(3) * 1
-    (y,) = f(h)
+def test_create_graph_is_told_what_was_written():
+    seen = []
+
+    def second(inputs, saved, ints, tangents, wanted, changed, foreign):
+        seen.append((saved, ints, wanted, changed, foreign))
+        return None, -tangents[0]
+
+    forward = Plan(2, 1, (), 3, (aten("neg", (s(1),), 2),), (2,))
+    backward = Plan(1, 0, (), 2, (aten("neg", (s(0),), 1),), (1,))
+    f = load_differentiable(forward, backward, GradSpec(1, (0, 1), (0,), (), (None, 0), second=second))
+    h, k = leaf(3) * 1, leaf(3)
+    (y,) = f(h, k, 7)
+    torch.autograd.grad(y.sum(), k, create_graph=True)
     with torch.no_grad():
         h.add_(1)
-    y.sum().backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        y.sum().backward(create_graph=True)
+    torch.autograd.grad(y.sum(), (h, k), create_graph=True, allow_unused=True)
+    assert seen == [((), (7,), (False, True), (), False), ((), (7,), (True, True), (0,), False)]
 
 
 def test_batched_tangents(sin2):

@@ -56,7 +56,7 @@ class Restrider:
 
     def __init__(self, graph):
         self.graph, self.nodes, self.new = graph, [], {}
-        self.next_id = max(n.id for n in graph.nodes) + 1
+        self.next_id = graph.next_id
         self.copies = {}
 
     def add(self, op, inputs, attrs, type_, like) -> Node:
@@ -72,7 +72,8 @@ class Restrider:
             return node
         key = (node, strides)
         if key not in self.copies:
-            self.copies[key] = self.add("clone", (node,), {}, t.replace(strides=strides), node)
+            copy = self.copies[key] = self.add("clone", (node,), {}, t.replace(strides=strides), node)
+            self.graph.origins.setdefault(copy.id, node.id)
         return self.copies[key]
 
     def run(self) -> Graph:
@@ -82,10 +83,11 @@ class Restrider:
                 self.nodes.append(n)
                 self.new[n] = n
             else:
-                self.new[n] = self.rebuild(n, inputs)
+                made = self.new[n] = self.rebuild(n, inputs)
+                self.graph.origins.setdefault(made.id, n.id)
         outputs = [Output(self.in_format(self.new[o.node], o.node.type.strides) if o.mutates is None else self.new[o.node], o.mutates)
                    for o in self.graph.outputs]
-        return Graph(self.graph.inputs, self.nodes, outputs, self.graph.env)
+        return Graph(self.graph.inputs, self.nodes, outputs, self.graph.env, self.graph)
 
     def prefers(self, n) -> bool:
         """Whether a node wants strides of its own, or of its inputs."""

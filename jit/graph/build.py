@@ -268,14 +268,15 @@ class Builder:
     def alias(self, x: Node) -> Node:
         return self.emit("alias", (x,), {})
 
-    def with_gradient(self, y: Node, *partials) -> Node:
+    def with_gradient(self, y: Node, *partials, kinked: bool = False) -> Node:
         """``y`` with these ``partials``, each (x, function that gives dy/dx, elementwise, of a shape that x broadcasts to): what eager's formula
         gives where the derivative of the expansion differs from it, as at a kink; None instead of the function, for the last x only: eager leaves that
-        gradient undefined, which is not the same as zero. Where nothing is differentiated, ``y``."""
+        gradient undefined, which is not the same as zero. ``kinked``: the derivative of the partial is zero, and eager says so; None of it is undefined.
+        Where nothing is differentiated, ``y``."""
         if not self.recording:
             return y
         operands = [v for x, partial in partials if isinstance(x, Node) for v in ((x, self.cast(partial(), x.type.dtype)) if partial else (x,))]
-        return self.emit("custom_gradient", (y, *operands), {}, y.type.dtype)
+        return self.emit("custom_gradient", (y, *operands), {"kinked": True} if kinked else {}, y.type.dtype)
 
     def with_gradient_of(self, y: Node, x: Node) -> Node:
         """The value of ``y``, whose gradient is all ``x``'s: what a tensor is after it was written where nothing is recorded."""

@@ -173,11 +173,17 @@ class Output:
 
 
 class Graph:
-    """Inputs (nodes ``input``, attribute ``index`` counts them), all nodes in topological program order, outputs, size symbols."""
+    """Inputs (nodes ``input``, attribute ``index`` counts them), all nodes in topological program order, outputs, size symbols.
 
-    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None):
+    ``origins``: id of a node that a rewrite has made -> id of the one in whose place it stands, with the same values. ``next_id``: no node had that id
+    or a higher one, be it one that is gone. Both are handed on by a graph that this one is a rewrite of, ``like``.
+    """
+
+    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None, like: Graph | None = None):
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
         self.env = env if env is not None else ShapeEnv()
+        self.origins = {} if like is None else like.origins
+        self.next_id = max(0 if like is None else like.next_id, max((n.id for n in nodes), default=-1) + 1)
 
     def python(self) -> str:
         """The graph as a Python function ``graph(*inputs)`` on eager tensors; see ``printing``."""

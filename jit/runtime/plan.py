@@ -180,10 +180,11 @@ class GradSpec:
         views: results that are views: (output, "input" | "output", base, (sizes, strides, offset)), in registers of the forward; the offset counts from the
             base's first element. Torch's own operator makes them, so that autograd takes their gradient to the base.
         name: of the node, as ``grad_fn.name()`` gives it.
-        second: ``second(inputs, tangents) -> gradients``: a Python function that computes, from the forward's inputs and the tangents (None: none given) and by
-            PyTorch's own operators, a tuple with one gradient or None for each of ``wrt``. It runs for ``create_graph=True``, with grad mode on and
-            gradients that are differentiable again, and, with grad mode off, for tangents that kernels cannot read, such as those of
-            ``is_grads_batched=True``. Without it both raise NotImplementedError. It must not refer to the callable.
+        second: ``second(inputs, saved, ints, tangents, wanted, changed, foreign) -> gradients``: a Python function that computes, by operators that are
+            differentiable themselves, a tuple with one gradient or None for each of ``wrt``. It is given the forward's inputs, the values of ``saved``, the
+            forward's ints, the tangents (None: none given), which of the gradients are wanted (bools), the positions of inputs outside ``saved`` that were
+            written since the forward, and whether there are tangents that kernels cannot read. It runs for ``create_graph=True``, with grad mode on, and, with
+            grad mode off, for tangents such as those of ``is_grads_batched=True``. Without it both raise NotImplementedError. It must not refer to the callable.
         depends: per input of ``wrt``, positions in ``tangents`` that its gradient depends on: without any of them it is None, as in eager. None: all on all.
         narrow: ``narrow(present) -> loaded plan``: a backward for the case that only the tangents marked in the tuple of bools ``present`` are given, with the inputs
             and outputs of the other one; of the other tangents it may read the sizes alone. It is asked once for each case, perhaps on another thread; None says that

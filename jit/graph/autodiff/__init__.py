@@ -17,7 +17,8 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     vjps_sampling,
     vjps_views,
 )
+from jit.graph.autodiff.again import Differentiated, differentiated_again, gradients, settled
 from jit.graph.autodiff.partition import Halves, partition
 from jit.graph.autodiff.reverse import Joint, carrying_outputs, differentiate, tangent_type
 
-__all__ = ["Halves", "Joint", "carrying_outputs", "differentiate", "partition", "tangent_type"]
+__all__ = ["Differentiated", "Halves", "Joint", "carrying_outputs", "differentiate", "differentiated_again", "gradients", "partition", "settled", "tangent_type"]

@@ -33,6 +33,7 @@ class Halves:
         grads: for each differentiable input the position of its gradient among the backward's outputs, or None.
         depends: for each differentiable input the positions, in order of the tangents, of those that its gradient depends on.
         symbols: names of the size symbols that the backward needs and cannot read off its inputs.
+        kept: for each saved input of the backward the id of the joint graph's node, as ``differentiate`` made it, whose value it is.
     """
 
     forward: Graph
@@ -41,6 +42,7 @@ class Halves:
     grads: tuple
     symbols: tuple
     depends: tuple
+    kept: tuple
 
 
 def partition(joint: Joint, changed=()) -> Halves:
@@ -90,7 +92,14 @@ def partition(joint: Joint, changed=()) -> Halves:
     results = [Output(backward.new[o.node]) for o in gradients]
     second = Graph([backward.new[n] for n in entries], backward.nodes, results, graph.env)
     grads = tuple(None if p is None else p - joint.n_outputs for p in joint.grads)
-    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second, tuple(saved), grads, tuple(unbound_symbols(second)), joint.depends)
+    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second, tuple(saved), grads, tuple(unbound_symbols(second)), joint.depends,
+                  tuple(_first(graph.origins, n.id) for n in kept))
+
+
+def _first(origins: dict, id: int) -> int:
+    while id in origins:
+        id = origins[id]
+    return id
 
 
 def _on_demand(nodes, wanted, late) -> list:

@@ -39,6 +39,8 @@ def replay(b, node: Node, given, carries) -> list:
         Unsupported: the operator is random; a second run would draw other numbers.
     """
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
+    if target == TARGET:
+        raise Unsupported(f"the gradient of the gradient of {args[0]}", "compute it outside the compiled region", kind="gradient")
     if _draws(node, target, overload, args):
         raise Unsupported(f"the gradient of the random operator {target}", "compute it outside the compiled region", kind="gradient")
     return replay_call(b, target, overload, args, node.inputs, given, carries)
@@ -67,14 +69,16 @@ def _tensor(n: Node) -> Node:
 def run(op, args, kwargs, wanted, tangents) -> list:
     """Gradients of ``op(*args, **kwargs)`` with respect to the tensors at the flat positions ``wanted`` of its arguments' tensors.
 
-    ``tangents`` has one entry for each result, None where there is no gradient. An undefined gradient is zeros.
+    ``tangents`` has one entry for each result, None where there is no gradient. An undefined gradient is zeros. Where grad mode is on and something requires
+    grad the gradients are differentiable.
     """
     leaves: dict = {}
+    again = torch.is_grad_enabled()
 
     def fresh(v):
         if isinstance(v, torch.Tensor):
             if id(v) not in leaves:
-                leaves[id(v)] = v, v.detach().requires_grad_(any(v is w for w in wanted))
+                leaves[id(v)] = v, v.view_as(v) if again and v.requires_grad else v.detach().requires_grad_(any(v is w for w in wanted))
             return leaves[id(v)][1]
         if isinstance(v, (list, tuple)):
             return [fresh(e) for e in v]
@@ -87,5 +91,6 @@ def run(op, args, kwargs, wanted, tangents) -> list:
         sources = [leaves[id(w)][1] for w in wanted]
         if not pairs:
             return [torch.zeros_like(s) for s in sources]
-        found = torch.autograd.grad([r for r, _ in pairs], sources, [t for _, t in pairs], allow_unused=True)
+        again = again and any(v.requires_grad for v in (*(v for v, _ in leaves.values()), *(t for _, t in pairs)))
+        found = torch.autograd.grad([r for r, _ in pairs], sources, [t for _, t in pairs], allow_unused=True, create_graph=again)
     return [torch.zeros_like(s) if g is None else g for g, s in zip(found, sources)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jit.errors import Unsupported
 from jit.graph import layout
@@ -28,6 +28,7 @@ class Joint:
         wrt: the positions of the primals that gradients are taken with respect to, in order.
         grads: for each of ``wrt`` the position of its gradient among the joint graph's outputs; None where nothing that has a tangent depends on it.
         depends: for each of ``wrt`` the positions in ``tangents`` of the outputs that it reaches.
+        copies: node of the primal graph -> its copy.
     """
 
     graph: Graph
@@ -37,6 +38,7 @@ class Joint:
     wrt: tuple
     grads: tuple
     depends: tuple
+    copies: dict = field(default_factory=dict)
 
 
 def tangent_type(t: TensorType) -> TensorType:
@@ -52,7 +54,12 @@ def differentiate(graph: Graph, wrt, tangents) -> Joint:
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
-    return Reverse(graph, tuple(wrt), tuple(tangents)).run()
+    from jit.graph.passes.dce import eliminate_dead_nodes
+    from jit.graph.passes.gradients import without_gradients
+
+    joint = Reverse(graph, tuple(wrt), tuple(tangents)).run()
+    eliminate_dead_nodes(without_gradients(joint.graph))
+    return joint
 
 
 def carrying_outputs(graph: Graph, wrt) -> tuple:
@@ -122,11 +129,7 @@ class Reverse:
             g = self.gradient(node)
             outputs.append(Output(self.own_memory(b.zeros(node.type) if g is None else g, node, taken)))
         joint = Graph(inputs + tangent_inputs, b.nodes, outputs, self.graph.env)
-        from jit.graph.passes.dce import eliminate_dead_nodes
-        from jit.graph.passes.gradients import without_gradients
-
-        eliminate_dead_nodes(without_gradients(joint))
-        return Joint(joint, len(inputs), len(primal_outputs), self.tangents, self.wrt, tuple(grads), self.depends(inputs, primal_nodes, primal_outputs))
+        return Joint(joint, len(inputs), len(primal_outputs), self.tangents, self.wrt, tuple(grads), self.depends(inputs, primal_nodes, primal_outputs), new)
 
     def depends(self, inputs, primal_nodes, primal_outputs) -> tuple:
         """For each input of ``wrt``, which tangents its gradient depends on."""
@@ -160,8 +163,7 @@ class Reverse:
             if carries and n.op == "aten_call":
                 made = self.training_form(n, inputs)
             if made is None:
-                op = "alias" if n.op == "detach" else n.op  # the gradient is settled here; what remains is a view
-                made = b.node(op, inputs, n.attrs, n.type)
+                made = b.node(n.op, inputs, n.attrs, n.type)
                 if n.op == "getitem":
                     b.note_result(made)
                 if carries:

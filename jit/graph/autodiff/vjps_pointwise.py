@@ -19,14 +19,23 @@ def custom_gradient(b, n, g):
     """Operands are y, then pairs (x, dy/dx), then maybe an x with an undefined gradient."""
 
     def share(x, d):
-        if d.op == "cast" and d.inputs[0].type.dtype is torch.bool:
-            return b.sum_to(b.where(d.inputs[0], g, 0), x.type.shape)
-        return b.sum_to(b.mul(b.cast(g, d.type.dtype), d), x.type.shape)
+        if d.op == "scalar" and d.attrs["value"] == 0:
+            return None
+        mask = d.inputs[0] if d.op == "cast" and d.inputs[0].type.dtype is torch.bool else None
+        made = b.mul(b.cast(g, d.type.dtype), d) if mask is None else b.where(mask, g, 0)
+        if "kinked" in n.attrs:
+            made = kinked(b, made, g, d, n.inputs[3] if len(n.inputs) > 3 else x)
+        return b.sum_to(made, x.type.shape)
 
     entries = [None]
     for x, d in zip(n.inputs[1::2], n.inputs[2::2]):
         entries += [lambda x=x, d=d: share(x, d), None]
     return (*entries, UNDEFINED)[: len(n.inputs)]
+
+
+def kinked(b, y, g, d, x):
+    """``y``, which is g d, where d is constant but for steps at some x: its gradient with respect to x is zero, but defined, as in eager."""
+    return b.emit("custom_gradient", (y, g, b.cast(d, y.type.dtype), x, b.lift(0, x)), {"kinked": True}, y.type.dtype)
 
 
 @vjp("neg")
@@ -191,7 +200,8 @@ def sigmoid(b, n, g):
 
 @vjp("relu")
 def relu(b, n, g):
-    return (b.where(b.le(n, 0), 0, g),)
+    negative = b.le(n, 0)
+    return (kinked(b, b.where(negative, 0, g), g, b.logical_not(negative), n.inputs[0]),)
 
 
 # two operands

@@ -73,7 +73,8 @@ def mish(b, x):
 @pointwise("leaky_relu")
 @_in_float
 def leaky_relu(b, x, negative_slope=0.01):
-    return b.where(b.gt(x, 0.0), x, b.mul(x, negative_slope))
+    positive = b.gt(x, 0.0)
+    return b.with_gradient(b.where(positive, x, b.mul(x, negative_slope)), (x, lambda: b.where(positive, b.lift(1.0, x), negative_slope)), kinked=True)
 
 
 def _elu(b, x, alpha, scale, input_scale):
@@ -130,7 +131,7 @@ def relu6(b, x):
 
 def _between(b, x, low, high):
     """``x`` limited to [low, high], with no gradient at the limits."""
-    return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))))
+    return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))), kinked=True)
 
 
 @pointwise("hardtanh")
@@ -170,4 +171,5 @@ def logit(b, x, eps=None):
 def threshold(b, self, threshold, value):
     if self.dtype is torch.bool:
         raise RuntimeError("threshold of bool")
-    return b.where(b.le(self, threshold), value, self)
+    below = b.le(self, threshold)
+    return b.with_gradient(b.where(below, value, self), (self, lambda: b.logical_not(below)), kinked=True)

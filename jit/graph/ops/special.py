@@ -100,7 +100,7 @@ def softshrink(b, self, lambd=0.5):
     x = b.opmath(self)
     small = b.mul(x, 0.0)
     shrunk = b.where(b.gt(x, float(lambd)), b.sub(x, float(lambd)), b.where(b.lt(x, -float(lambd)), b.add(x, float(lambd)), small))
-    return b.cast(shrunk, self.dtype)
+    return b.cast(b.with_gradient(shrunk, (x, lambda: b.gt(b.abs(x), float(lambd))), kinked=True), self.dtype)
 
 
 @pointwise("hardshrink")
@@ -108,7 +108,7 @@ def hardshrink(b, self, lambd=0.5):
     if not self.dtype.is_floating_point:
         return NotImplemented
     inside = b.logical_and(b.ge(self, -float(lambd)), b.le(self, float(lambd)))
-    return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: b.gt(b.abs(self), float(lambd))))
+    return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: b.gt(b.abs(self), float(lambd))), kinked=True)
 
 
 @pointwise("sinc", "special_sinc")

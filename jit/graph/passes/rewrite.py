@@ -31,7 +31,7 @@ def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
     if not any(applies(n) for n in graph.nodes):
         return graph
     b = Builder(graph.env)
-    b.next_id = max(n.id for n in graph.nodes) + 1
+    b.next_id = graph.next_id
     new: dict[Node, Node] = {}
     for n in graph.nodes:
         inputs = tuple([new[i] for i in n.inputs])
@@ -42,7 +42,9 @@ def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
             if made is n:
                 b.nodes.append(n)
         new[n] = made
-    return Graph([new[i] for i in graph.inputs], b.nodes, [Output(new[o.node], o.mutates) for o in graph.outputs], graph.env)
+        if made is not n:
+            graph.origins.setdefault(made.id, n.id)
+    return Graph([new[i] for i in graph.inputs], b.nodes, [Output(new[o.node], o.mutates) for o in graph.outputs], graph.env, graph)
 
 
 class Rewriter:
@@ -53,7 +55,7 @@ class Rewriter:
         self.protected = protected_nodes(graph)
         self.nodes: list[Node] = []
         self.replaced: dict[Node, Node] = {}
-        self.next_id = max((n.id for n in graph.nodes), default=-1) + 1
+        self.first = self.next_id = max(graph.next_id, max((n.id for n in graph.nodes), default=-1) + 1)
 
     def node(self, op: str, inputs: tuple, attrs: dict, type, loc=None) -> Node:
         """A new node at the present place."""
@@ -72,10 +74,12 @@ class Rewriter:
                 new = rule(self, node)
                 if new is not None and new is not node:
                     replaced[node] = new
+                    if new.id >= self.first:
+                        self.graph.origins.setdefault(new.id, node.id)
                     continue
             elif observe is not None:
                 observe(node)
             self.nodes.append(node)
-        self.graph.nodes = self.nodes
+        self.graph.nodes, self.graph.next_id = self.nodes, self.next_id
         self.graph.outputs = [Output(replaced.get(o.node, o.node), o.mutates) for o in self.graph.outputs]
         return self.graph

@@ -63,20 +63,32 @@ struct Layout {
   // A tensor of this layout with no memory, for a plan that reads its sizes only.
   at::Tensor nothing() const { return new_tensor(new_storage(0, device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0); }
 
-  // The same values as this layout has them.
-  at::Tensor conform(at::Tensor&& t, const char* what) const {
+  // Whether a kernel may read a tensor as one of this layout; raises where it cannot be made one.
+  bool fits(const at::Tensor& t, const char* what) const {
     static const c10::DispatchKeySet lazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
     TORCH_CHECK(t.sizes() == sizes() && t.device() == device && !is_foreign(t), "jit: ", what, " is a ", t.toString(), " of sizes ", t.sizes(), " on ", t.device(), " where one of sizes ", sizes(),
                 " on ", device, " is needed");
-    if (t.layout() == at::kStrided && t.scalar_type() == dtype && !t.key_set().has_any(lazy)) {
-      bool fine = true;
-      for (size_t i = 0; i < sizes().size(); ++i) fine &= t.stride((int64_t)i) == strides()[i] || sizes()[i] == 1;
-      if (fine || t.numel() == 0) return std::move(t);
-    }
+    if (t.layout() != at::kStrided || t.scalar_type() != dtype || t.key_set().has_any(lazy)) return false;
+    bool fine = true;
+    for (size_t i = 0; i < sizes().size(); ++i) fine &= t.stride((int64_t)i) == strides()[i] || sizes()[i] == 1;
+    return fine || t.numel() == 0;
+  }
+
+  // The same values as this layout has them.
+  at::Tensor conform(at::Tensor&& t, const char* what) const {
+    if (fits(t, what)) return std::move(t);
     c10::impl::ExcludeDispatchKeyGuard below(below_autograd());
     if (t.layout() != at::kStrided) t = t.to_dense();
     at::Tensor copy = empty();
     copy.copy_(t);
+    return copy;
+  }
+
+  // The same by operators that autograd records.
+  at::Tensor conform_recorded(const at::Tensor& t, const char* what) const {
+    if (fits(t, what)) return t;
+    at::Tensor copy = at::empty_strided(sizes(), strides(), at::TensorOptions().dtype(dtype).device(device));
+    copy.copy_(t.layout() == at::kStrided ? t : t.to_dense());
     return copy;
   }
 };
@@ -109,6 +121,9 @@ class CompiledNode final : public Node {
   }
   void integer(int64_t v) { ints_.push_back(v); }
 
+  // Keeps an integer that the forward was called with, for ``second``.
+  void argument(int64_t v) { arguments_.push_back(v); }
+
   void will_release_variables() override { releasing_ = true; }
 
   void release_variables() override {
@@ -125,7 +140,7 @@ class CompiledNode final : public Node {
       foreign |= t.defined() && is_foreign(t);
     }
     if (!any) return variable_list(num_outputs());
-    if (c10::GradMode::is_enabled() || foreign) return replay(std::move(given));
+    if (c10::GradMode::is_enabled() || foreign) return replay(std::move(given), foreign);
     const GradProgram& p = *program_;
     variable_list gradients(num_outputs());
     c10::SmallVector<bool, 16> wanted(p.wrt.size());
@@ -186,24 +201,26 @@ class CompiledNode final : public Node {
   }
 
   // The gradients as results of differentiable operators, by the Python function that the program names.
-  variable_list replay(variable_list&& given) {
+  variable_list replay(variable_list&& given, bool foreign) {
     const GradProgram& p = *program_;
     TORCH_CHECK_NOT_IMPLEMENTED(p.second, "jit: the gradients of ", p.name, " cannot be differentiated again");
-    std::vector<at::Tensor> inputs;
+    std::vector<at::Tensor> saved, inputs;
+    c10::SmallVector<size_t, 4> changed;  // inputs that were written since
     {
       std::lock_guard<std::mutex> lock(mutex_);
       TORCH_CHECK(!forgotten_, torch::autograd::ERR_BACKWARD_TWICE);
+      for (auto& s : saved_) saved.push_back(s.unpack(getptr()));
+      for (auto& [i, layout] : hooked_) saved[i] = layout.conform(std::move(saved[i]), "what a saved tensor's hook gave back");
       for (size_t i = 0; i < p.found.size(); ++i) {
+        at::Tensor t;
         if (p.found[i] >= 0) {
-          inputs.push_back(saved_[p.found[i]].unpack(getptr()));
-          continue;
+          t = saved[p.found[i]];
+        } else {
+          const Kept& k = kept_[-1 - p.found[i]];
+          t = k.tensor;
+          if (!t.is_inference() && t.unsafeGetTensorImpl()->version_counter().current_version() != k.version) changed.push_back(i);
         }
-        const Kept& k = kept_[-1 - p.found[i]];
-        TORCH_CHECK(k.tensor.is_inference() || k.tensor.unsafeGetTensorImpl()->version_counter().current_version() == k.version,
-                    "one of the variables needed for gradient computation has been modified by an inplace operation: input ", i, " of ", p.name,
-                    " was written after the forward, and create_graph=True computes from it anew");
         int32_t w = p.wrt_of[i];
-        at::Tensor t = k.tensor;
         if (w >= 0 && !t.requires_grad() && next_edge(w).is_valid()) {
           t = t.tensor_data();
           torch::autograd::impl::set_gradient_edge(t, next_edge(w));
@@ -212,28 +229,35 @@ class CompiledNode final : public Node {
       }
       if (releasing_) forget();
     }
-    variable_list gradients;
     pybind11::gil_scoped_acquire gil;
     auto failed = [] {
       python_error e;
       e.persist();
       throw e;
     };
-    auto tuple_of = [&](const std::vector<at::Tensor>& tensors) {
-      Ref tuple = Ref::steal(PyTuple_New((Py_ssize_t)tensors.size()));
+    auto tuple_of = [&](size_t n, auto item) {
+      Ref tuple = Ref::steal(PyTuple_New((Py_ssize_t)n));
       if (!tuple) failed();
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        PyObject* o = THPVariable_Wrap(tensors[i]);  // None for an undefined one
+      for (size_t i = 0; i < n; ++i) {
+        PyObject* o = item(i);
         if (!o) failed();
         PyTuple_SET_ITEM(tuple.get(), (Py_ssize_t)i, o);
       }
       return tuple;
     };
-    Ref in = tuple_of(inputs), tangents = tuple_of(given);
-    PyObject* arguments[] = {in.get(), tangents.get()};
-    Ref out = Ref::steal(PyObject_Vectorcall(p.second, arguments, 2, nullptr));
+    auto tensors = [&](const std::vector<at::Tensor>& list) { return tuple_of(list.size(), [&](size_t i) { return THPVariable_Wrap(list[i]); }); };  // None for an undefined one
+    if (!foreign)
+      for (size_t i = 0; i < given.size(); ++i)
+        if (given[i].defined()) given[i] = tangents_[i].conform_recorded(given[i], "a gradient");
+    Ref in = tensors(inputs), kept = tensors(saved), tangents = tensors(given);
+    Ref ints = tuple_of(arguments_.size(), [&](size_t i) { return PyLong_FromLongLong(arguments_[i]); });
+    Ref wanted = tuple_of(p.wrt.size(), [&](size_t k) { return PyBool_FromLong(task_should_compute_output(k)); });
+    Ref stale = tuple_of(changed.size(), [&](size_t i) { return PyLong_FromSize_t(changed[i]); });
+    PyObject* arguments[] = {in.get(), kept.get(), ints.get(), tangents.get(), wanted.get(), stale.get(), foreign ? Py_True : Py_False};
+    Ref out = Ref::steal(PyObject_Vectorcall(p.second, arguments, 7, nullptr));
     if (!out) failed();
     TORCH_CHECK(PyTuple_Check(out.get()) && (size_t)PyTuple_GET_SIZE(out.get()) == p.wrt.size(), "jit: the second derivative of ", p.name, " has to be a tuple with ", p.wrt.size(), " gradients");
+    variable_list gradients;
     for (size_t k = 0; k < p.wrt.size(); ++k) {
       PyObject* o = PyTuple_GET_ITEM(out.get(), (Py_ssize_t)k);
       TORCH_CHECK(o == Py_None || THPVariable_Check(o), "jit: the second derivative of ", p.name, " gave a ", Py_TYPE(o)->tp_name, " as a gradient");
@@ -247,6 +271,7 @@ class CompiledNode final : public Node {
   c10::SmallVector<SavedVariable, 2> saved_;
   c10::SmallVector<Layout, 1> tangents_;
   c10::SmallVector<int64_t, 4> ints_;
+  c10::SmallVector<int64_t, 1> arguments_;
   std::vector<Kept> kept_;
   std::vector<std::pair<size_t, Layout>> hooked_;
   std::atomic<bool> releasing_ = false;
@@ -290,6 +315,8 @@ void save(CompiledNode& node, Call& call, const GradProgram& g, c10::ArrayRef<at
     }
   }
   for (int32_t i : g.kept) node.keep(call.input(i), g.wrt_of[i] >= 0);
+  if (g.second)
+    for (int32_t i = 0; i < call.program->n_ints; ++i) node.argument(call.ints[i]);
 }
 
 at::Tensor view_of(const at::Tensor& base, const GradProgram::View& v, const Run& run) {

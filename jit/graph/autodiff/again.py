@@ -1,0 +1,186 @@
+"""Gradients of gradients: the gradients of a graph as a graph of its own, which is differentiated like any other, and so on.
+
+That graph computes the gradients from the inputs and the tangents, the forward included, because the way of second derivatives leads through the forward. The values
+that the first forward has saved are inputs of it too, and no node reads them: a gradient flows through the operations that have made them. When it has been
+differentiated they are put in the place of the nodes whose values they are (``settled``), and what only led to them is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jit.errors import Unsupported
+from jit.graph.autodiff.reverse import Joint, Reverse, carrying_outputs
+from jit.graph.ir import Graph, Node, Output
+from jit.graph.passes.cse import node_key
+from jit.graph.passes.dce import eliminate_dead_nodes
+from jit.graph.passes.gradients import without_gradients
+from jit.graph.prims import VIEWS, strides_agree
+
+# Their gradient is taken for no gradient at all, which has no derivative.
+_FLAT = frozenset("sign ceil floor round trunc floor_div trunc_div".split())
+
+
+@dataclass
+class Differentiated:
+    """A graph whose gradients a plan computes, and what the plan's forward has saved for them.
+
+    Attributes:
+        graph: before it was differentiated; it is not changed any more.
+        wrt: the positions of the inputs that gradients are taken with respect to.
+        tangents: the positions of the outputs that have one.
+        given: node -> position of the input that has its value, as in ``Gradients``.
+        kept: for each saved value the id of the node of ``Reverse(graph, wrt, tangents).run().graph`` that it is the value of; None for an input itself.
+        types: the types of the saved values.
+        changed: the positions of inputs that are written when the forward has run.
+    """
+
+    graph: Graph
+    wrt: tuple
+    tangents: tuple
+    kept: tuple
+    types: tuple
+    given: dict = field(default_factory=dict)
+    changed: frozenset = frozenset()
+
+
+@dataclass
+class Gradients:
+    """The graph of gradients. Its inputs: those of the graph, the tangents that are given, the saved values.
+
+    Attributes:
+        graph: what it is; its outputs are the gradients.
+        grads: for each of the differentiated graph's ``wrt`` the position of its gradient among the outputs, or None.
+        wrt: the positions of the inputs through which the gradients can be differentiated, of those that were asked for.
+        tangents: the positions of the outputs that depend on them.
+        given: node -> position of the input that has its value.
+    """
+
+    graph: Graph
+    grads: tuple
+    wrt: tuple
+    tangents: tuple
+    given: dict
+
+
+def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
+    """The graph of the gradients of ``source``.
+
+    Args:
+        present: for each of its tangents whether it is given.
+        wanted: for each of its ``wrt`` whether the gradient is.
+        needs: for each input of the graph, then for each given tangent, whether the gradients are to be differentiable with respect to it.
+
+    Raises:
+        Unsupported: an operation on the way has no gradient here; kind "gradient".
+    """
+    if any(n.op == "autograd_function" for n in source.graph.nodes):
+        raise Unsupported("the gradient of the gradient of a torch.autograd.Function", kind="gradient")
+    carrying = {source.graph.inputs[i] for i in source.wrt}
+    for n in source.graph.nodes:
+        if n.op != "detach" and any(i in carrying for i in n.inputs):
+            carrying.add(n)
+            if n.op in _FLAT:
+                raise Unsupported(f"the gradient of the gradient of {n.op}: eager's is zero, and depends on what comes before", kind="gradient")
+    joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).run()
+    graph, first = joint.graph, joint.n_primals + sum(present)
+    # Values behind the primal graph have other ids when other tangents are given.
+    own = {n.id: n for n in graph.nodes} if all(present) else {n.id: n for n in joint.copies.values()}
+    given = {joint.copies[n]: at for n, at in source.given.items() if n in joint.copies}
+    inputs = list(graph.inputs)
+    for id, t in zip(source.kept, source.types):
+        inputs.append(Node(graph.next_id, "input", (), {"index": len(inputs)}, t))
+        graph.next_id += 1
+        if own.get(id) is not None:
+            given[own[id]] = len(inputs) - 1
+    found = {}
+    for k, (position, w) in enumerate(zip(joint.grads, wanted)):
+        if w and position is not None:
+            found[k] = graph.outputs[position].node
+    nodes = graph.inputs + inputs[first:] + [n for n in graph.nodes if n.op != "input"]
+    made = Graph(inputs, nodes, [Output(n) for n in found.values()], graph.env, graph)
+    numbers = {k: at for at, k in enumerate(found)}
+    wrt = tuple(i for i, n in enumerate(needs) if n)
+    return Gradients(made, tuple(numbers.get(k) for k in range(len(wanted))), wrt, carrying_outputs(made, wrt), given)
+
+
+def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> Joint:
+    """``differentiate`` for the graph of a ``Gradients``.
+
+    Raises:
+        Unsupported: an operation has no gradient here; or a value would have to be computed that can not be computed again.
+    """
+    joint = Reverse(graph, tuple(wrt), tuple(tangents)).run()
+    settled(joint.graph, {joint.copies[n]: at for n, at in given.items()}, changed)
+    return joint
+
+
+def settled(graph: Graph, given: dict, changed=frozenset()) -> Graph:
+    """Change ``graph``: read the inputs at the positions ``given[node]`` where the values of these nodes are read, and of others that compute the same."""
+    numbers = _numbers(graph)
+    places = {}
+    for n, at in given.items():
+        places.setdefault(numbers[n], at)
+    value, copies, late = {}, [], []
+    for n in graph.nodes:
+        at = places.get(numbers[n]) if not isinstance(n.type, tuple) else None
+        if at is None or n is graph.inputs[at]:
+            late.append(n)
+            continue
+        key = at, n.type.strides
+        source = graph.inputs[at]
+        if key not in value and not strides_agree(source.type, n.type):
+            source = Node(graph.next_id, "clone", (source,), {}, n.type)
+            graph.next_id += 1
+            copies.append(source)
+        value[n] = value.setdefault(key, source)
+        if n.op == "input":
+            late.append(n)
+    for n in late:
+        n.inputs = tuple([value.get(i, i) for i in n.inputs])
+    ends = []
+    for o in graph.outputs:
+        node = value.get(o.node, o.node)
+        base = node
+        while base.op in VIEWS and base.op != "input":
+            base = base.inputs[0]
+        if base.op == "input":  # a result is a tensor of its own
+            node = Node(graph.next_id, "clone", (node,), {}, o.node.type, o.node.loc)
+            graph.next_id += 1
+            late.append(node)
+        ends.append(Output(node, o.mutates))
+    graph.outputs = ends
+    graph.nodes = graph.inputs + copies + [n for n in late if n.op != "input"]
+    without_gradients(graph)
+    return _deterministic(graph, changed)
+
+
+def _deterministic(graph: Graph, changed) -> Graph:
+    """Without what draws random numbers, which nothing may read any more."""
+    live, kept = {o.node for o in graph.outputs}, []
+    for n in reversed(graph.nodes):
+        if n not in live and n.op != "input":
+            continue
+        if n.impure:
+            raise Unsupported("the gradient of the gradient needs random numbers that were not saved", kind="gradient")
+        if n in live and n.op == "input" and n.attrs["index"] in changed:
+            raise Unsupported("the gradient of the gradient needs an input as it was before it was changed in place", "clone() it first", kind="gradient")
+        live.update(n.inputs)
+        kept.append(n)
+    graph.nodes = kept[::-1]
+    return eliminate_dead_nodes(graph)
+
+
+def _numbers(graph: Graph) -> dict:
+    """Node -> a node that computes the same value from the same inputs."""
+    numbers, seen = {}, {}
+    for n in graph.nodes:
+        if n.op == "input" or n.impure:
+            numbers[n] = n
+            continue
+        same = numbers[n.inputs[0]] if n.op in ("detach", "alias", "custom_gradient") and n.inputs[0].type == n.type else None
+        if same is None:
+            plain = {k: v for k, v in n.attrs.items() if k not in ("grad", "one_hot")}
+            same = seen.setdefault(node_key(Node(n.id, n.op, tuple([numbers[i] for i in n.inputs]), plain, n.type)), n)
+        numbers[n] = same
+    return numbers

@@ -1,0 +1,210 @@
+"""Derivatives of compiled gradients, for ``create_graph=True``.
+
+When a backward is to be differentiable itself, the graph of the gradients is compiled like any other graph that is differentiated, when that is first asked for: with a
+forward, which reads what the first forward has saved, and a backward, which can be differentiated in its turn. Where an operation of the backward has no derivative
+here, the traced graph is run op by op on eager tensors, and PyTorch differentiates it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from typing import Callable
+
+from . import config, logs
+from .errors import Unsupported
+
+_graph_log = logs.channel("graph")
+
+
+def without_autocast(fn) -> Callable:
+    """``fn`` with autocast off: a captured graph has its casts in it."""
+    import torch
+
+    @functools.wraps(fn)
+    def call(*args):
+        with torch._C._DisableAutocast():
+            return fn(*args)
+
+    return call
+
+
+@dataclasses.dataclass(eq=False)
+class SecondDerivatives:
+    """What is known of a graph that is being compiled with its gradients.
+
+    Attributes:
+        graph: the graph, as it is before it is differentiated.
+        given: node of the graph -> position of the input that has its value, see ``graph.autodiff.again``.
+        changed: positions of inputs that the graph or the program writes.
+        traced: the graph to be run op by op.
+    """
+
+    graph: object
+    given: dict
+    changed: frozenset
+    traced: object
+
+    def of(self, halves, types, gradient, int_symbols, unaligned, saved_unaligned) -> Callable:
+        """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may be ``unaligned`` are those of inputs and of saved values."""
+        from .graph.autodiff import Differentiated
+
+        kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
+        source = Differentiated(self.graph, gradient.wrt, gradient.tangents, kept, types, self.given)
+        return _Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
+
+
+@dataclasses.dataclass(eq=False)
+class _Compiled:
+    """Gradients as a function of the inputs, the given tangents and the saved values, and what it relies on."""
+
+    call: Callable
+    grads: tuple      # for each of ``wrt`` the position of its gradient among the results
+    int_symbols: tuple
+    guards: tuple     # facts about sizes that the capture has not checked
+    reads: frozenset  # positions of the inputs that are read
+
+
+class _Second:
+    def __init__(self, source, traced, changed, int_symbols, unaligned, saved_unaligned):
+        self.source, self.traced, self.changed, self.int_symbols = source, traced, changed, int_symbols
+        self.unaligned, self.saved_unaligned = unaligned, saved_unaligned
+        self.compiled: dict = {}
+
+    def __call__(self, inputs, saved, ints, tangents, wanted, stale, foreign):
+        import torch
+
+        if not foreign and torch.is_grad_enabled():
+            present = tuple([t is not None for t in tangents])
+            given = [t for t in tangents if t is not None]
+            key = present, wanted, tuple([x.requires_grad for x in inputs]), tuple([t.requires_grad for t in given])
+            found = self.compiled.get(key, self)
+            if found is self:
+                found = self.compiled[key] = self.compile(*key)
+            if isinstance(found, _Compiled) and all(p.holds(self.sizes(inputs, ints, p)) for p in found.guards):
+                _check_unchanged(found.reads.intersection(stale))
+                results = found.call(*inputs, *given, *saved, *[ints[self.int_symbols.index(name)] for name in found.int_symbols])
+                return tuple([None if k is None else results[k] for k in found.grads])
+        why = self.cannot_run_again()
+        if why:
+            raise NotImplementedError(f"jit: these gradients cannot be differentiated again: {why}")
+        _check_unchanged(stale)
+        return self.by_steps(inputs, ints, tangents)
+
+    def compile(self, present, wanted, inputs_need, tangents_need):
+        """-> _Compiled, or why there is none."""
+        env = self.source.graph.env
+        start = env.checkpoint()
+        try:
+            with logs.timed("a backward that is differentiable"):
+                return self.gradients(present, wanted, inputs_need + tangents_need, start[0])
+        except Unsupported as e:
+            if _graph_log:
+                _graph_log(f"second derivatives op by op: {e.why}")
+            return e.why
+        except Exception as e:
+            if config.strict:
+                raise
+            warnings.warn(f"jit: second derivatives failed to compile ({type(e).__name__}: {e}); they are computed op by op", stacklevel=2)
+            return str(e)
+        finally:
+            env.rollback(start)  # the guards of the capture are made; these are checked at each call
+
+    def gradients(self, present, wanted, needs, first_guard) -> _Compiled:
+        from .backends import compile_joint, schedule
+        from .graph.autodiff import differentiated_again, gradients, settled
+        from .graph.passes import optimize
+        from .graph.recording import Gradient
+
+        found = gradients(self.source, present, wanted, needs)
+        graph = found.graph
+        n_inputs, n_given = len(needs) - sum(present), sum(present)
+        first_saved = n_inputs + n_given
+        unaligned = self.unaligned | set(range(n_inputs, first_saved)) | {first_saved + k for k in self.saved_unaligned}
+        if found.tangents:
+            again = SecondDerivatives(graph, found.given, self.changed, graph)
+            joint = differentiated_again(graph, found.wrt, found.tangents, found.given, self.changed)
+            reads = _reads(joint.graph, joint.graph.nodes)
+            plan = compile_joint(joint, graph, frozenset(unaligned), Gradient(found.wrt, found.tangents), again)
+            call, int_symbols = plan.native, plan.int_symbols
+        else:
+            graph = optimize(settled(graph, found.given, self.changed))
+            reads = _reads(graph, graph.nodes)
+            compiled = schedule(graph, frozenset(unaligned))
+            call, int_symbols = compiled.call, tuple(compiled.int_symbols)
+        if not set(int_symbols) <= set(self.int_symbols):
+            raise Unsupported("the gradient of the gradient needs sizes that were not saved", kind="gradient")
+        return _Compiled(call, found.grads, int_symbols, tuple(self.source.graph.env.guards[first_guard:]), reads)
+
+    def sizes(self, inputs, ints, predicate) -> dict:
+        """The values of the symbols of a predicate."""
+        from .graph.dims import free_symbols
+        from .graph.printing import symbol_origins
+
+        origins, values = symbol_origins(self.source.graph), {}
+        for name in free_symbols(predicate.expr):
+            if name in origins:
+                kind, i, d = origins[name]
+                values[name] = getattr(inputs[i], kind)(d)
+            else:
+                values[name] = ints[self.int_symbols.index(name)]
+        return values
+
+    # op by op
+
+    @functools.cached_property
+    def forward(self):
+        from .graph.interpret import compile_python
+        from .graph.ir import Graph
+        from .graph.printing import unbound_symbols
+
+        graph = self.traced
+        kept = [o for o in graph.outputs if o.mutates is None]  # nothing is written again
+        alone = Graph(graph.inputs, graph.nodes, kept, graph.env)
+        return without_autocast(compile_python(alone)), [self.int_symbols.index(name) for name in unbound_symbols(alone)]
+
+    def cannot_run_again(self) -> str:
+        """Why the graph would give other results when it is run again on its inputs; empty if it does not."""
+        graph = self.traced
+        reason = next((v for v in self.compiled.values() if isinstance(v, str)), "")
+        reason = f" ({reason})" if reason else ""
+        if any(n.impure for n in graph.nodes):
+            return f"the forward draws random numbers{reason}. hint: draw them outside, and pass them in"
+        if any(n.attrs.get("second", "") is None for n in graph.nodes):
+            return f"of a torch.autograd.Function only the backward is known{reason}. hint: keep its call outside the compiled function"
+        reads = {graph.inputs[i] for i in self.changed}
+        for node in graph.nodes:
+            if any(i in reads for i in node.inputs):
+                reads.add(node)
+        if any(o.node in reads for o in graph.outputs if o.mutates is None):
+            return f"the forward changes an input in place{reason}. hint: clone() it first"
+        return ""
+
+    def by_steps(self, inputs, ints, tangents):
+        """Differentiable gradients by running the graph op by op on eager tensors."""
+        import torch
+
+        forward, names = self.forward
+        source = self.source
+        with torch.enable_grad():
+            outputs = forward(*inputs, *[ints[k] for k in names])
+            pairs = [(outputs[i], t) for i, t in zip(source.tangents, tangents) if t is not None and outputs[i].requires_grad]
+            if not pairs:
+                return (None,) * len(source.wrt)
+            sources = [inputs[i] for i in source.wrt]
+            needed = [x for x in sources if x.requires_grad]
+            found = iter(torch.autograd.grad([o for o, _ in pairs], needed, [t for _, t in pairs], create_graph=True, allow_unused=True))
+            return tuple([next(found) if x.requires_grad else None for x in sources])
+
+
+def _reads(graph, nodes) -> frozenset:
+    """The positions of the inputs that ``graph`` reads."""
+    read = {i for n in nodes for i in n.inputs if i.op == "input"} | {o.node for o in graph.outputs}
+    return frozenset(n.attrs["index"] for n in graph.inputs if n in read)
+
+
+def _check_unchanged(positions):
+    if positions:
+        raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace operation: "
+                           f"input {min(positions)} of the compiled function was written after the forward, and create_graph=True computes from it anew")
