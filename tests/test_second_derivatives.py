@@ -199,10 +199,23 @@ def test_where_a_higher_order_has_no_rule():
     check(lambda x: F.interpolate(x.tanh(), scale_factor=2, mode="linear") ** 2, *leaves((1, 2, 4)), order=3)
 
 
-def test_dropout(compiled_only):
+@pytest.mark.parametrize("like_eager", [True, False])
+def test_dropout(like_eager, compiled_only):
     """Nothing is drawn again: the gradients' gradients have the forward's mask."""
-    check(lambda x, w: F.dropout((x @ w).tanh(), 0.5) * x, *leaves((8, 8), (8, 8)))
-    check(lambda x: (F.dropout(x, 0.3).exp() * torch.rand_like(x)).sum(1), *leaves((8, 8)), order=3)
+    with jit.config.patch(fallback_random=like_eager):
+        if like_eager:
+            check(lambda x, w: F.dropout((x @ w).tanh(), 0.5) * x, *leaves((8, 8), (8, 8)))
+            check(lambda x: (F.dropout(x, 0.3).exp() * torch.rand_like(x)).sum(1), *leaves((8, 8)), order=3)
+        compiled = jit.compile(lambda x: F.dropout(x, 0.5) ** 3, fullgraph=True)
+        x, = leaves((8, 8))
+        y = compiled(x)
+        mask = (y != 0).double()
+        assert 0 < mask.mean() < 1
+        for order in range(2):
+            (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            (g2,) = torch.autograd.grad(g.sum(), x, create_graph=True)
+            (g3,) = torch.autograd.grad(g2.sum(), x)
+            torch.testing.assert_close((g, g2, g3), (24 * mask * x**2, 48 * mask * x, 48 * mask))
 
 
 def test_one_plan_for_all_sizes(compiled_only):
@@ -229,7 +242,8 @@ def test_inputs_that_are_changed_in_place(compiled_only):
     def run(f):
         return derivatives(lambda x: f(x, torch.linspace(1, 2, 4, dtype=torch.float64)), leaves((3, 4)))
 
-    compare(run(jit.compile(fn, fullgraph=True)), run(fn))
+    with jit.config.patch(fallback_random=True):
+        compare(run(jit.compile(fn, fullgraph=True)), run(fn))
 
 
 def test_batch_norm_with_running_statistics(compiled_only):
