@@ -1,6 +1,7 @@
 """Guard programs: every accessor and check, passing and failing; what is watched, what re-arms it and what is walked again; explanations."""
 
 import collections
+import contextvars
 import contextlib
 import gc
 import math
@@ -797,3 +798,17 @@ def test_threads():
     changer.join()
     del Plain.counter
     assert not errors
+
+
+def test_what_is_asked_anew_on_each_call():
+    variable, none, answers = contextvars.ContextVar("variable", default=5), object(), [1]
+    p = program([(-1, "const", variable), (0, "context_value", none), (-1, "const", lambda: answers[0]), (2, "returned", None)], [(1, "is", none), (3, "eq", 1)])
+    assert p.check(()) and p.check(())
+    answers[0] = 2
+    assert not p.check(()) and "lambda" in p.explain(())
+    answers[0] = 1
+    token = variable.set(5)
+    assert not p.check(()) and "get()" in p.explain(())
+    variable.reset(token)
+    assert p.check(())
+    assert not program([(-1, "local", 0), (0, "context_value", none)], [(1, "is", none)]).check((3,))

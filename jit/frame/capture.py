@@ -23,7 +23,7 @@ from .break_code import BreakCode, Broken
 from .emit import Emitter
 from .executor import Frame, Returned
 from .guards import Sources
-from .library import attention_state, batching
+from .library import attention_state, batching, context_variables
 from .library.autocast_state import reduced
 from ..graph.backward import is_spent
 from .session import Session
@@ -216,7 +216,7 @@ class Capture:
         kept = [e for e in s.effects if e[0] is not torch._C._set_grad_enabled]
         if s.grad_mode != torch.is_grad_enabled():
             kept.append((torch._C._set_grad_enabled, [Constant(s.grad_mode)]))
-        return attention_state.reduced(s, batching.reduced(s, reduced(s, kept))) + [g.settle() for g in s.real_generators if g.moved]
+        return context_variables.reduced(s, attention_state.reduced(s, batching.reduced(s, reduced(s, kept)))) + [g.settle() for g in s.real_generators if g.moved]
 
     def finish_return(self, value) -> Captured:
         e = self.emitter()

@@ -7,6 +7,7 @@ Commands are recorded first, because what the graph has to return is known only 
 from __future__ import annotations
 
 import types
+from contextvars import ContextVar
 
 import torch
 
@@ -263,6 +264,12 @@ class Emitter:
         elif kind == "dict":
             self.load_source(source.base)
             self.load_attr("__dict__")
+        elif kind == "context_value":
+            self.call_with(lambda: self.load_source(source.base), ContextVar.get, payload)
+        elif kind == "returned":
+            self.push_null()
+            self.load_source(source.base)
+            self.cmd("call", 0, ())
         elif kind == "iterator_state":
             self.call_with(lambda: self.load_source(source.base), src.state_of)
         elif kind == "generator_state":
@@ -532,9 +539,13 @@ class Emitter:
         self.cmd("pop")
 
     def replay(self, effects):
-        """Do the logged changes, in order."""
+        """Do the logged changes, in order; what one gives that the program has is kept (``fn.gives``)."""
         for fn, args in effects:
-            self.call_const(fn, args)
+            gives = getattr(fn, "gives", None)
+            self.call_const(fn if gives is None else fn.fn, args)
+            if gives is not None:
+                self.remember(self.key(gives))
+                self.keep_alive(gives)
             self.cmd("pop")
 
     def write_back(self, changed, written, unnoted):

@@ -63,6 +63,8 @@ class Session(Calls):
         self.grad_switches = 0  # how often the program has set or asked for it
         self.autocast: dict = {}  # what the program has set of its state; see library.autocast_state
         self.attention: dict = {}  # likewise; see library.attention_state
+        self.tensor_attributes: dict = {}  # (a tensor's identity, name) -> what the program has hung on it, None for nothing any more
+        self.context: dict = {}  # ContextVar -> what the program has set it to, None for nothing; see library.context_variables
         self.maps, self.modes = (), ()  # the calls of torch.vmap, and the index modes, that the program is in; see values.batched
         self.frames: list = []
         self.steps = 0
@@ -138,7 +140,7 @@ class Session(Calls):
 
     def keep_apart(self, changed, other):
         """Guard that two real objects of one class stay two. Objects of a module tree are taken to: pairs of them are too many."""
-        if other is changed or not isinstance(other, ObjectValue) or other.cls is not changed.cls or other.source is None:
+        if other is changed or not isinstance(other, (ObjectValue, TensorValue)) or other.cls is not changed.cls or other.source is None:
             return
         if changed.source.watched and other.source.watched and changed.cls not in (list, set, collections.deque):
             return

@@ -207,6 +207,38 @@ class IteratorState(_Derived):
         return f"state({self.of})"
 
 
+class _Unset:
+    def __repr__(self):
+        return "nothing"
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextValue(_Derived):
+    """What the ContextVar ``of`` holds in the context of the call, whatever its default; ``UNSET`` where it was not set."""
+
+    UNSET = _Unset()
+    fresh = True
+
+    def step(self):
+        return ("context_value", self.UNSET)
+
+    def __str__(self):
+        return f"{self.of}.get()"
+
+
+@dataclasses.dataclass(frozen=True)
+class Returned(_Derived):
+    """``of()`` of a function that only answers a question about the state of the process."""
+
+    fresh = True
+
+    def step(self):
+        return ("returned", None)
+
+    def __str__(self):
+        return f"{self.of}()"
+
+
 @dataclasses.dataclass(frozen=True)
 class GeneratorState(_Derived):
     """``native().generator_state(of)``: code, globals, position, handled exception, variables and stack of a suspended generator."""

@@ -296,7 +296,7 @@ def _run_meta(o: Overload, values):
 
 
 # Operators without a meta kernel whose result sizes follow from the argument sizes: typed by a run on zeros.
-SHAPES_BY_RUN = frozenset("_grouped_mm combinations corrcoef cov geqrf histogram ctc_loss".split())
+SHAPES_BY_RUN = frozenset("combinations corrcoef cov geqrf histogram ctc_loss".split())
 
 
 def _run_zeros(o: Overload, values):

@@ -15,6 +15,8 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
     ("iterator_state",)     what an iterator of a builtin type reduces to, as one tuple
     ("generator_state",)    ``native().generator_state(object)``
     ("length",)             ``len(object)``
+    ("returned",)           what the function gives, called without arguments on every call
+    ("context_value", none) what a ContextVar holds, ``none`` where it was not set
     ("fresh_attr", name)  ("fresh_item", key)  ("fresh_cell",)   as without "fresh", for what is replaced all the time: read on every call, not watched
 
 An accessor that cannot be reached makes the check on it fail. Checks are ``(accessor index, kind, payload[, description])``::
@@ -168,6 +170,8 @@ def path(accessors, index: int) -> str:
         "iterator_state": f"state({base})",
         "generator_state": f"state({base})",
         "length": f"len({base})",
+        "returned": f"{base}()",
+        "context_value": f"{base}.get()",
     }
     return forms[{"fresh_attr": "dict_attr", "fresh_item": "item", "fresh_cell": "cell"}.get(kind, kind)]
 

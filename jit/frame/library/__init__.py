@@ -1,5 +1,5 @@
 """What the compiler knows of Python's own library, by table: builtins, container methods, the standard library, torch."""
 
 from . import (attention_state, autograd_functions, backward, batching, builtin_functions, class_statements, classes,  # noqa: F401
-               container_methods, interpreter, modules, numpy_functions, optimizers, polyfills, random_state, stdlib, text,
+               container_methods, context_variables, interpreter, modules, numpy_functions, optimizers, polyfills, random_state, stdlib, text,
                torch_functions, type_expressions, wrapping)

@@ -59,6 +59,18 @@ _always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_on
 _always(False, torch._C._is_tracing, torch.overrides.has_torch_function, torch._C._has_torch_function,
         torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
 _always(False, torch.compiler.is_exporting)
+
+
+@on_function(torch.cuda.is_current_stream_capturing)
+def is_current_stream_capturing(s, args, kwargs):
+    fn = torch.cuda.graphs._cuda_isCurrentStreamCapturing
+    try:
+        now = fn()
+    except RuntimeError as error:  # in a build of PyTorch without CUDA it is a class that cannot be made
+        raise Raised(s.exception(error)) from None
+    return s.wrap(now, src.Returned(src.Const(fn)))
+
+
 _always(None, torch._C._log_api_usage_once)
 _always(True, torch._C._is_torch_function_enabled if hasattr(torch._C, "_is_torch_function_enabled") else torch.compiler.is_compiling)
 _always(False, torch._C._are_functorch_transforms_active if hasattr(torch._C, "_are_functorch_transforms_active") else torch.compiler.is_exporting)

@@ -65,7 +65,9 @@ class TensorValue(Value):
         return s.traced(lambda: s.tracer.attribute(self.handle(s), name))
 
     def own_attr(self, s, name):
-        """What the program has hung on a real tensor under a name, or None."""
+        """What the program has hung on a tensor under a name, or None."""
+        if (self.identity(), name) in s.tensor_attributes:
+            return s.tensor_attributes[self.identity(), name]
         if self.obj is None:
             return None
         self.pytype(s)
@@ -81,7 +83,21 @@ class TensorValue(Value):
         if setter is not None:
             setter(s, self, value)
             return
-        raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
+        self.write_own(s, name, value)
+        s.effect(setattr, [self, Constant(name), value])
+
+    def delattr(self, s, name):
+        if self.own_attr(s, name) is None:
+            raise Unsupported(f"deleting attribute {name!r} of a tensor", kind="tensor-attribute")
+        self.write_own(s, name, None)
+        s.effect(delattr, [self, Constant(name)])
+
+    def write_own(self, s, name, value):
+        if self.cls not in (torch.Tensor, torch.nn.Parameter) or hasattr(self.cls, name):
+            raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
+        self.pytype(s)
+        s.touch(self)
+        s.set_entry(s.tensor_attributes, (self.identity(), name), value)
 
     def call_special(self, s, name, args):
         return self.getattr(s, name).call(s, args, {})

@@ -56,6 +56,19 @@ def baddbmm(x, a, c, beta=1, alpha=1):
     return bmm(a, c)
 
 
+@extern("_grouped_mm")
+def grouped_mm(a, c, offs=None, bias=None, out_dtype=None):
+    """Products of groups of rows, of columns or of matrices, whose ends are ``offs``; rows of the result begin at multiples of 16 bytes."""
+    if bias is not None or a.rank not in (2, 3) or c.rank not in (2, 3) or (offs is None) != (a.rank == c.rank == 3) or a.dtype is not c.dtype:
+        return NotImplemented
+    rows, columns = a.shape[-2], c.shape[-1]
+    groups = {(2, 3): (), (3, 2): (), (2, 2): offs and offs.shape, (3, 3): a.shape[:1]}[a.rank, c.rank]
+    dtype = out_dtype or a.dtype
+    unit = max(16 // dtype.itemsize, 1)
+    row = (columns + (unit - 1)) // unit * unit
+    return TensorType((*groups, rows, columns), (rows * row, row, 1)[-2 - len(groups):], dtype, a.device)
+
+
 @extern("mv")
 def mv(a, v):
     _agree(a.shape[1], v.shape[0], f"size mismatch, got input ({a.shape[0]}), mat ({a.shape[0]}x{a.shape[1]}), vec ({v.shape[0]})")

@@ -59,7 +59,7 @@ struct Parser {
       default: break;
     }
     local_rooted.push_back(root ? a.kind == A::Local : local_rooted[a.parent]);
-    unwatchable.push_back((!root && unwatchable[a.parent]) || a.kind == A::GetAttr || a.kind == A::Grad || a.kind == A::IteratorState || a.kind == A::GeneratorState || a.kind == A::Length ||
+    unwatchable.push_back((!root && unwatchable[a.parent]) || a.kind == A::GetAttr || a.kind == A::Grad || a.kind == A::IteratorState || a.kind == A::GeneratorState || a.kind == A::Length || a.kind == A::ContextValue || a.kind == A::Returned ||
                           kind.rfind("fresh_", 0) == 0);
     all.accessors.push_back(std::move(a));
   }

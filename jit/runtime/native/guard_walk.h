@@ -239,6 +239,12 @@ class Evaluator {
         Py_ssize_t n = PyObject_Size(o);
         return n < 0 ? nullptr : PyLong_FromSsize_t(n);
       }
+      case A::Returned: volatile_read(); return PyObject_CallNoArgs(o);
+      case A::ContextValue: {
+        volatile_read();
+        PyObject* v = nullptr;
+        return PyContextVar_CheckExact(o) && PyContextVar_Get(o, a.payload.get(), &v) == 0 ? v : nullptr;
+      }
       case A::Wrapped: {
         PyObject* f;
         return dispatcher_function(o, &f) ? Py_NewRef(f) : nullptr;
