@@ -166,10 +166,12 @@ class _Second:
 
     def cannot_run_again(self) -> str:
         """Why the graph would give other results when it is run again on its inputs; empty if it does not."""
+        from .graph.autodiff.replay import draws
+
         graph = self.traced
         reason = next((v for v in self.compiled.values() if isinstance(v, str)), "")
         reason = f" ({reason})" if reason else ""
-        if any(n.impure for n in graph.nodes):
+        if any(map(draws, graph.nodes)):
             return f"the forward draws random numbers{reason}. hint: draw them outside, and pass them in"
         if any(n.attrs.get("second", "") is None for n in graph.nodes):
             return f"of a torch.autograd.Function only the backward is known{reason}. hint: keep its call outside the compiled function"

@@ -11,6 +11,7 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     composites,
     dropout,
     vjps_contractions,
+    vjps_layers,
     vjps_library,
     vjps_pointwise,
     vjps_reductions,

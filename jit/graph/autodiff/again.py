@@ -85,7 +85,7 @@ def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
     joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).run()
     graph, first = joint.graph, joint.n_primals + sum(present)
     # Values behind the primal graph have other ids when other tangents are given.
-    own = {n.id: n for n in graph.nodes} if all(present) else {n.id: n for n in joint.copies.values()}
+    own = {n.id: n for n in graph.nodes} if all(present) else {n.id: n for n in joint.copies.values() if isinstance(n, Node)}
     given = {joint.copies[n]: at for n, at in source.given.items() if n in joint.copies}
     inputs = list(graph.inputs)
     for id, t in zip(source.kept, source.types):

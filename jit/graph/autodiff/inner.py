@@ -51,6 +51,9 @@ class _Inner(Reverse):
                 new[n] = results[n.inputs[0]][n.attrs["index"]]
                 continue
             inputs = tuple([new[i] for i in n.inputs])
+            if n.op == "getitem" and isinstance(inputs[0], tuple):  # of a training form
+                new[n] = inputs[0][n.attrs["index"]]
+                continue
             made = None
             if n in self.trained and n.op == "aten_call":
                 made = self.training_form(n, inputs)

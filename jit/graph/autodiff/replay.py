@@ -24,8 +24,11 @@ def _is_random(target: str, overload: str) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(getattr(getattr(torch.ops, namespace), name), overload or "default").tags
 
 
-def _draws(node: Node, target: str, overload: str, args) -> bool:
-    """Whether the operator takes random numbers. Recurrent layers do for their dropout only: arguments ``num_layers, dropout, train, bidirectional``."""
+def draws(node: Node) -> bool:
+    """Whether a node takes random numbers. Recurrent layers do for their dropout only: arguments ``num_layers, dropout, train, bidirectional``."""
+    if node.op != "aten_call" or node.attrs["target"] == TARGET:
+        return node.impure
+    target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
     if target.removeprefix("aten::") in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         at = 5 if overload == "input" else 6
         return bool(args[at] and args[at + 1])
@@ -41,7 +44,7 @@ def replay(b, node: Node, given, carries) -> list:
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
     if target == TARGET:
         raise Unsupported(f"the gradient of the gradient of {args[0]}", "compute it outside the compiled region", kind="gradient")
-    if _draws(node, target, overload, args):
+    if draws(node):
         raise Unsupported(f"the gradient of the random operator {target}", "compute it outside the compiled region", kind="gradient")
     return replay_call(b, target, overload, args, node.inputs, given, carries)
 

@@ -28,7 +28,7 @@ class Joint:
         wrt: the positions of the primals that gradients are taken with respect to, in order.
         grads: for each of ``wrt`` the position of its gradient among the joint graph's outputs; None where nothing that has a tangent depends on it.
         depends: for each of ``wrt`` the positions in ``tangents`` of the outputs that it reaches.
-        copies: node of the primal graph -> its copy.
+        copies: node of the primal graph -> its copy; a tuple of them where a training form stands for a node with several results.
     """
 
     graph: Graph
@@ -156,6 +156,9 @@ class Reverse:
         for n in self.graph.nodes:
             b.loc = n.loc
             inputs = tuple([new[i] for i in n.inputs])
+            if n.op == "getitem" and isinstance(inputs[0], tuple):  # of a training form
+                new[n] = inputs[0][n.attrs["index"]]
+                continue
             carries = n.op != "detach" and any(i in self.carries for i in inputs) and _may_carry(n)
             if n.op == "input":
                 carries = n.attrs["index"] in wanted and is_differentiable(n.type.dtype)
@@ -180,12 +183,17 @@ class Reverse:
         if made is NotImplemented:
             del b.nodes[first:]
             return None
-        if not same_ints(made.type.strides, n.type.strides):
-            made = b.clone(made, n.type.strides)
+        if isinstance(made, tuple):
+            made = tuple([self.laid_out(m, t) for m, t in zip(made, n.type)])
+        else:
+            made = self.laid_out(made, n.type)
         for m in b.nodes[first:]:
             if m.op != "detach" and any(i in self.carries for i in m.inputs) and _may_carry(m):
                 self.carries.add(m)
         return made
+
+    def laid_out(self, made: Node, t: TensorType) -> Node:
+        return made if same_ints(made.type.strides, t.strides) else self.b.clone(made, t.strides)
 
     # gradients
 

@@ -10,7 +10,7 @@ prims may have the node's shape; what was broadcast is summed away by the caller
 above (a tuple for a list of tensors); missing entries are zero. NotImplemented leaves the gradient to a replay of the operator.
 
 ``@training_form("dropout")`` registers ``fn(b, node, *args)`` that builds what stands for a library call when gradients flow through it, such
-as a form that also gives the mask. NotImplemented leaves the call as it is.
+as a form that also gives the mask; a tuple for a call with several results. NotImplemented leaves the call as it is.
 
 ``@composite_vjp("softmax")`` is for the result of a whole composite; see ``composites``.
 

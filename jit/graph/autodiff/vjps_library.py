@@ -7,6 +7,7 @@ import torch
 from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, aten_vjp, training_form
 from jit.graph.ir import Node, TensorType, same_ints
+from jit.graph.ops.externs import convolution as convolution_type
 from jit.graph.ops.externs import convolution_backward
 
 
@@ -56,6 +57,28 @@ def conv_transpose(b, out, g, x, w, bias=None, stride=1, padding=0, output_paddi
 @aten_vjp("convolution")
 def convolution(b, out, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
     return _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
+@aten_vjp("convolution_backward")
+def convolution_again(b, out, g, grad, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
+    """The gradient of a convolution's gradients: it is linear in images and in weights, so that each is a convolution or the gradient of one."""
+    toward_x, toward_w, toward_bias = g
+    how = (stride, padding, dilation, transposed, output_padding, groups)
+
+    def of_grad():
+        parts = [b.call("convolution", (u, v, None, *how), convolution_type(u.type, v.type, None, *how)) for u, v in ((toward_x, w), (x, toward_w)) if u is not None and v is not None]
+        if toward_bias is not None:
+            parts.append(b.expand(b.reshape(toward_bias, toward_bias.type.shape + (1,) * (grad.type.rank - 2)), grad.type.shape))
+        total = parts[0]
+        for p in parts[1:]:
+            total = b.add(total, p)
+        return total
+
+    def gradient(u, v, k):
+        rest = (None, *how, (k == 0, k == 1, False))
+        return b.call("convolution_backward", (grad, u, v, *rest), convolution_backward(grad.type, u.type, v.type, *rest))[k]
+
+    return of_grad, toward_w and (lambda: gradient(x, toward_w, 0)), toward_x and (lambda: gradient(toward_x, w, 1))
 
 
 # pooling and resizing
@@ -144,10 +167,19 @@ def _placed(b, x: Node, dim: int, index: Node, g: Node) -> Node:
     return b.call("scatter_add", (zeros, dim, index, g), zeros.type)
 
 
+def _shared(b, x: Node, value: Node, g: Node) -> Node:
+    """The gradient of one element's value, shared evenly by all that have it."""
+    hit = b.logical_or(b.eq(x, value), b.logical_and(b.isnan(x), b.isnan(value)))
+    count = b.reduce("sum", b.cast(hit, torch.int64), tuple(range(x.type.rank)), False)
+    return b.where(hit, b.div(g, b.cast(count, g.type.dtype)), 0)
+
+
 @aten_vjp("topk", "sort", "kthvalue", "median", "mode", "nanmedian", "cummax", "cummin")
 def selection(b, out, g, x, *args):
     """Each value's gradient goes to the position that it was taken from."""
     name, rank = out.attrs["target"].removeprefix("aten::"), x.type.rank
+    if name in ("median", "nanmedian") and not isinstance(out.type, tuple) and rank:
+        return (lambda: _shared(b, x, out, g),)
     if not isinstance(out.type, tuple) or g[0] is None or not rank:
         return NotImplemented
     if name in ("topk", "kthvalue"):
