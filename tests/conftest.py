@@ -47,6 +47,12 @@ def eager_numbers():
 
 
 @pytest.fixture
+def kernel_numbers(monkeypatch):
+    """Kernels draw small tensors too, on the CPU as on a GPU."""
+    monkeypatch.setattr("jit.graph.ops.random.FEWEST", 0)
+
+
+@pytest.fixture
 def python():
     """Run a script in a new interpreter that finds this checkout: ``python("import jit", JIT_LOGS="graph")`` gives the finished process."""
 

@@ -48,6 +48,7 @@ def writes(x):
     return y, x.sum(), x > 0, x.argmax(), x.to(torch.bfloat16) * 3
 
 
+@pytest.mark.usefixtures("kernel_numbers")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_what_is_right_passes(dtype):
     torch.manual_seed(0)

@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import jit
 from jit.graph import philox
 
+pytestmark = pytest.mark.usefixtures("kernel_numbers")
+
 N = 40000
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -252,6 +254,26 @@ def test_bad_arguments_raise_as_in_eager(fn):
     with pytest.raises(want.type) as got:
         jit.compile(fn)()
     assert str(got.value) == str(want.value)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_small_draws_are_those_of_eager(dynamic, monkeypatch):
+    """On the CPU, below a size that a guard tells from larger ones where it is symbolic: the numbers depend on seed and size alone."""
+    monkeypatch.undo()
+
+    def program(x):
+        return F.dropout(x, 0.5) * torch.rand_like(x), torch.randint(0, 9, x.shape)
+
+    def draws(fn, n):
+        torch.manual_seed(4)
+        return fn(torch.ones(n))
+
+    compiled, other = (jit.compile(program, fullgraph=True, dynamic=dynamic) for _ in range(2))
+    for n in (1000, 1500, 900, 1023, 1024, 3000):
+        got, want = draws(compiled, n), draws(program, n)
+        assert torch.equal(got[0], want[0]) == torch.equal(got[1], want[1]) == (n < 1024)
+    for n in (3000, 1024, 900):
+        assert all(map(torch.equal, draws(other, n), draws(compiled, n)))
 
 
 def test_an_empty_tensor_and_one_of_no_dimensions():

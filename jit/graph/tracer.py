@@ -222,8 +222,6 @@ class Tracer:
                     return self._call_out(name, args, kwargs, out)
             if "self" in kwargs:
                 args = (kwargs.pop("self"), *args)
-            if kwargs.get("requires_grad") is False and name not in OPS:
-                del kwargs["requires_grad"]
         if name.startswith("_foreach_"):
             made = foreach(self, name, args, kwargs)
             if made is not NotImplemented:
@@ -328,6 +326,8 @@ class Tracer:
 
     def _call_aten(self, name, args, kwargs, overload=None):
         handles: list = []
+        if kwargs.get("requires_grad") is False:  # of a Python function that makes a tensor
+            kwargs = {k: v for k, v in kwargs.items() if k != "requires_grad"}
         if not any(_has_handle(a) for a in args) and not any(_has_handle(v) for v in kwargs.values()) and not aten.overloads(name):
             raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
         args, kwargs = self._on_one_device(plain(args), False), plain(kwargs)

@@ -26,7 +26,7 @@ def dropped(b, x: Node, p: float) -> Node:
         return x
     if p == 1:
         return b.mul(x, 0.0)
-    if random.in_kernels(x.type.device):
+    if random.in_kernels(x.type.shape, x.type.device):
         return scaled_by_mask(b, x, random.keep(b, x.type.shape, x.type.device, 1 - p), 1 / (1 - p))
     if x.type.device.type == "cuda":
         t = x.type.replace(strides=layout.preserved_strides(x.type))

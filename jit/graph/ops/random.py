@@ -13,6 +13,7 @@ import torch
 from jit import config
 from jit.graph import aten, layout, philox
 from jit.graph.build import HALF, resolve_device
+from jit.graph.dims import product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType
 from jit.graph.ops.creation import _size
@@ -23,9 +24,15 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
-def in_kernels(device: torch.device, generator=None) -> bool:
-    """Whether a draw on ``device`` is made in kernels."""
-    return not config.fallback_random and generator is None and device.type in ("cpu", "cuda")
+# On the CPU a draw of fewer elements is left to the library: eager's numbers, for some microseconds and bytes more.
+FEWEST = 1024
+
+
+def in_kernels(shape, device: torch.device, generator=None) -> bool:
+    """Whether a draw is made in kernels."""
+    if config.fallback_random or generator is not None:
+        return False
+    return device.type == "cuda" or device.type == "cpu" and bool(product(shape) >= FEWEST)  # of a symbolic size a guard: size and seed alone say the numbers
 
 
 def _known(*numbers) -> bool:
@@ -100,13 +107,13 @@ def _new_type(size, dtype, device, requires_grad, memory=None):
 def _factory(name, distribution):
     def expand(b, *size, generator=None, names=None, out=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
         t = _new_type(_size(size), dtype, device, requires_grad, layout)
-        if t is None or names is not None or t.dtype not in FLOATS or not in_kernels(t.device, generator):
+        if t is None or names is not None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
             return NotImplemented
         return b.cast(distribution(b, t.shape, t.dtype, t.device), t.dtype)
 
     def expand_like(b, self, *, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False, memory_format=None, generator=None):
         t = _like_type(self, dtype, device, memory_format)
-        if requires_grad or layout not in (None, torch.strided) or t.dtype not in FLOATS or not in_kernels(t.device, generator):
+        if requires_grad or layout not in (None, torch.strided) or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
             return NotImplemented
         return _as_type(b, distribution(b, t.shape, t.dtype, t.device), t)
 
@@ -146,7 +153,7 @@ def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None,
         return NotImplemented
     low, high = (given + [high] if high is not None else given) if len(given) + (high is not None) == 2 else (low or 0, high if high is not None else given[0])
     t = _new_type(_size((size,)), dtype or torch.int64, device, requires_grad, layout)
-    if t is None or not in_kernels(t.device, generator) or not _integer_bounds(t.dtype, low, high):
+    if t is None or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high):
         return NotImplemented
     return integers(b, low, high, t.shape, t.dtype, t.device)
 
@@ -159,14 +166,14 @@ def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None,
         return NotImplemented
     low, high = given if len(given) == 2 else (0, given[0])
     t = _like_type(self, dtype, device, memory_format)
-    if requires_grad or layout not in (None, torch.strided) or not in_kernels(t.device, generator) or not _integer_bounds(t.dtype, low, high):
+    if requires_grad or layout not in (None, torch.strided) or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high):
         return NotImplemented
     return _as_type(b, integers(b, low, high, t.shape, t.dtype, t.device), t)
 
 
 @op("bernoulli")
 def bernoulli(b, self, p=None, *, generator=None):
-    if not _known(p) or not 0 <= p <= 1 or self.dtype.is_complex or not in_kernels(self.device, generator):
+    if not _known(p) or not 0 <= p <= 1 or self.dtype.is_complex or not in_kernels(self.shape, self.device, generator):
         return NotImplemented  # a tensor of probabilities is checked by eager
     return _as_type(b, keep(b, self.shape, self.device, p), self.type.replace(strides=layout.preserved_strides(self.type)))
 
@@ -179,7 +186,7 @@ def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None, layout
         t = mean.type.replace(strides=layout_of(mean))
     else:
         t = _new_type(_size((size,)), dtype, device, requires_grad, layout)
-    if t is None or t.dtype not in FLOATS or not in_kernels(t.device, generator):
+    if t is None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
         return NotImplemented
     return _as_type(b, _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std), t)
 
@@ -223,7 +230,7 @@ IN_KERNELS = {"normal_": _normal_fill, "uniform_": _uniform_fill, "exponential_"
 def _fill(name, functional):
     def run(t, self, *args, generator=None, **kwargs):
         value, b = NotImplemented, t.builder
-        if name in IN_KERNELS and self.type.dtype in FLOATS and in_kernels(self.device, generator):
+        if name in IN_KERNELS and self.type.dtype in FLOATS and in_kernels(self.shape, self.device, generator):
             value = IN_KERNELS[name](b, self.type, *args, **{"from_" if k == "from" else k: v for k, v in kwargs.items()})
         if value is NotImplemented:
             value = aten.call(b, functional, [self.node, *args], {**kwargs, "generator": generator})
