@@ -250,6 +250,8 @@ class Capture:
             graph = self.with_gradients(graph, gradient is not None)
         if s.assumption is not None:
             assumptions.check(graph)
+        if attention_state.is_read(graph):
+            s.guards.settings.add("attention")
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
         self.guard_aliases()

@@ -262,7 +262,7 @@ class Missed:
 
     def guard_program(self, captured):
         accessors, checks, texts, index = captured.guards.program()
-        state = native_guards.global_state_snapshot()
+        state = native_guards.narrowed_state(native_guards.global_state_snapshot(), captured.guards.settings)
         rows = []
         for (at, kind, payload), text in zip(checks, texts):
             if kind == "global_state":

@@ -26,6 +26,7 @@ class Guards:
         self._seen: set = set()
         self._facts: set = set()
         self._present: dict = {}
+        self.settings: set[str] = set()  # what of torch's state is read that few programs read: see ``jit.runtime.guards.narrowed_state``
         self.fresh: set[Source] = set()  # slots whose contents are replaced all the time
 
     @staticmethod

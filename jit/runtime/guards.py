@@ -29,7 +29,7 @@ An accessor that cannot be reached makes the check on it fail. Checks are ``(acc
     ("apart", (changed, others))    the accessors' tensors: none that is changed reaches into the memory of another one
     ("shares", (accessor, bytes))   the first elements of two views of one storage are so far apart
     ("room", (before, after))       a tensor's storage has so many bytes before the tensor's first element, and from there on
-    ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``
+    ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``, see ``narrowed_state``
     ("dims", (accessors, regs, conditions))
         accessor -1; regs as in a plan, where ("size", k, dim), ("stride", k, dim) and ("int", k) read accessors[k]; conditions are
         (reg, "==0" | "!=0" | ">=0" | ">0" | "<=0" | "<0")
@@ -129,14 +129,21 @@ def _line(accessors, check) -> str:
 
 
 def global_state_snapshot() -> tuple:
-    """The torch state of this thread that a capture depends on: grad and inference mode, autocast, default dtype, determinism, modes. Plain ints."""
+    """The torch state of this thread that a capture depends on: grad and inference mode, autocast, default dtype and device, determinism, modes,
+    the kernels that attention may choose among, anomaly mode. Plain ints."""
     from jit.runtime import native
 
     return native().global_state_snapshot()
 
 
+_UNREAD = -2
 _STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys", "grad mode", "CPU autocast dtype", "CUDA autocast dtype", "default dtype",
-                 "deterministic algorithms", "torch function modes", "torch function state")  # fmt: skip
+                 "deterministic algorithms", "torch function modes and default device", "torch function state", "attention kernels", "anomaly mode and cuDNN switches")  # fmt: skip
+
+
+def narrowed_state(snapshot: tuple, read) -> tuple:
+    """A snapshot that leaves open what ``read``, a set with any of "attention" and "switches", does not name: the last two fields."""
+    return (*snapshot[:-2], snapshot[-2] if "attention" in read else _UNREAD, snapshot[-1] if "switches" in read else _UNREAD)
 
 
 def path(accessors, index: int) -> str:
@@ -235,7 +242,7 @@ def explain(program, locals) -> str:
         from jit.runtime import native
 
         now = native().global_state_snapshot()
-        differ = [f"{name}: expected {want}, found {have}" for name, want, have in zip(_STATE_FIELDS, payload, now) if want != have]
+        differ = [f"{name}: expected {want}, found {have}" for name, want, have in zip(_STATE_FIELDS, payload, now) if want not in (have, _UNREAD)]
         return "; ".join(differ)
     if kind == "dims":
         names = ", ".join(path(program.accessors, a) for a in payload[0])

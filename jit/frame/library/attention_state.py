@@ -1,6 +1,6 @@
 """Which kernels ``scaled_dot_product_attention`` may choose among, as ``torch.nn.attention.sdpa_kernel`` sets it: its switches are followed while
 capturing, and replayed only if the region leaves them changed. Library calls see the real switches, so a choice made inside the region is
-part of the graph: the composed form alone, or a break."""
+part of the graph: the composed form alone, or a break. What they are at the start of the region is guarded where it matters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ def changed(s) -> bool:
     return any(now != GETTERS[name]() for name, now in s.attention.items())
 
 
+def is_read(graph) -> bool:
+    """Whether what a graph computes, its layouts and its gradient depend on the switches."""
+    return any("attention" in n.attrs["target"] for n in graph.nodes if n.op == "aten_call")
+
+
 def _setter(fn, name):
     @on_call(fn)
     def switch(s, args, kwargs):
+        s.guards.settings.add("attention")
         s.set_entry(s.attention, name, args[0].truth(s))
         s.effect(fn, args)
         on = {n for n in GETTERS if s.attention.get(n, GETTERS[n]())}
@@ -29,10 +35,17 @@ def _setter(fn, name):
         return Constant(None)
 
 
+def _getter(fn, name):
+    @on_call(fn)
+    def is_on(s, args, kwargs):
+        s.guards.settings.add("attention")
+        return Constant(s.attention.get(name, fn()))
+
+
 for _fn, _name in SETTERS.items():
     if _name in GETTERS:
         _setter(_fn, _name)
-        on_call(GETTERS[_name])(lambda s, args, kwargs, name=_name: Constant(s.attention.get(name, GETTERS[name]())))
+        _getter(GETTERS[_name], _name)
 
 
 def reduced(s, effects):

@@ -33,19 +33,25 @@ def is_grad_enabled(s, args, kwargs):
     return Constant(s.grad_mode)
 
 
-def _query(fn):
-    """A query of global torch state that the guard on global state covers."""
-    on_call(fn)(lambda s, args, kwargs: s.fold(fn, args, kwargs))
+def _query(fn, setting=None):
+    """A query of global torch state that the guard on global state covers, with ``setting`` among what it looks at."""
+    @on_call(fn)
+    def query(s, args, kwargs):
+        if setting is not None:
+            s.guards.settings.add(setting)
+        return s.fold(fn, args, kwargs)
 
 
-for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled", "is_anomaly_enabled",
-              "is_deterministic_algorithms_warn_only_enabled"):
+for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled"):
     if hasattr(torch, _name):
         _query(getattr(torch, _name))
 
-for _fn in (torch._C._get_deterministic_algorithms, torch._C._get_deterministic_algorithms_warn_only, torch._C._get_cudnn_enabled,
-            torch._C._get_cudnn_benchmark, torch._C._cuda_getDeviceCount if hasattr(torch._C, "_cuda_getDeviceCount") else torch._C._get_cudnn_enabled):
+for _fn in (torch._C._get_deterministic_algorithms, torch._C._get_deterministic_algorithms_warn_only):
     _query(_fn)
+if hasattr(torch._C, "_cuda_getDeviceCount"):
+    _query(torch._C._cuda_getDeviceCount)
+for _fn in (torch.is_anomaly_enabled, torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark):
+    _query(_fn, "switches")
 
 
 def _always(value, *fns):

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.autodiff.dropout import dropped
 from jit.graph.autodiff.rules import aten_vjp, training_form
@@ -20,10 +21,12 @@ MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch._fused_sdp_choice's numbers
 @training_form("scaled_dot_product_attention")
 def attention(b, node, q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)"""
-    carried = mask is not None and node.inputs[3].type.dtype.is_floating_point and mask in b.carries
+    carried = mask is not None and mask.type.dtype.is_floating_point and mask in b.carries
     if enable_gqa:
         k, v = _repeated(b, k, q), _repeated(b, v, q)
     choice = _choice(q, k, v, mask, dropout_p, is_causal, scale, carried)
+    if choice == MATH and not torch.backends.cuda.math_sdp_enabled():
+        raise Unsupported("attention by none of the kernels that are switched on", "leave SDPBackend.MATH on", kind="gradient")
     if choice == MATH:
         return _by_products(b, q, k, v, mask, dropout_p, is_causal, scale)
     return _FUSED[choice](b, q, k, v, mask, dropout_p, is_causal, scale)

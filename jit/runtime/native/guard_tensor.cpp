@@ -7,6 +7,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <climits>
@@ -192,12 +194,31 @@ struct GlobalState {
   // The thread's dispatch keys tell inference mode, autocast, dispatch modes and functorch transforms.
   uint64_t included = 0, excluded = 0;
   int64_t grad_mode = 0, cpu_autocast = -1, cuda_autocast = -1, default_dtype = 0, deterministic = 0, function_modes = 0, function_disabled = 0;
+  // What few captures depend on; negative: not this one.
+  int64_t attention = -2, switches = -2;
 
-  bool operator==(const GlobalState& o) const {
+  // Whether the others than the last two are the same.
+  bool agrees(const GlobalState& o) const {
     return included == o.included && excluded == o.excluded && grad_mode == o.grad_mode && cpu_autocast == o.cpu_autocast && cuda_autocast == o.cuda_autocast && default_dtype == o.default_dtype &&
            deterministic == o.deterministic && function_modes == o.function_modes && function_disabled == o.function_disabled;
   }
 };
+
+// Which torch function modes are on, and for which device those of a default device are: 0 for none.
+static int64_t mode_stack() {
+  uint64_t found = 0;
+  for (int64_t i = 0, n = at::impl::PythonTorchFunctionTLS::stack_len(); i < n; ++i) {
+    PyObject* mode = at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter());
+    found = found * 1000003 + reinterpret_cast<uintptr_t>(Py_TYPE(mode)) / sizeof(void*) + 1;
+    Ref device = Ref::steal(PyObject_GetAttrString(mode, "device"));
+    if (!device) PyErr_Clear();
+    if (device && THPDevice_Check(device.get())) {
+      auto d = reinterpret_cast<THPDevice*>(device.get())->device;
+      found = found * 1000003 + (uint64_t)d.type() * 1024 + (uint64_t)(d.index() + 2);
+    }
+  }
+  return (int64_t)(found >> 1);
+}
 
 static GlobalState current_state() {
   GlobalState s;
@@ -210,12 +231,27 @@ static GlobalState current_state() {
   s.default_dtype = (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype());
   auto& context = at::globalContext();
   s.deterministic = context.deterministicAlgorithms() | (context.deterministicAlgorithmsWarnOnly() << 1) | (context.deterministicFillUninitializedMemory() << 2);
-  s.function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
+  if (at::impl::PythonTorchFunctionTLS::stack_len()) s.function_modes = mode_stack();
   s.function_disabled = (int64_t)at::impl::PythonTorchFunctionTLS::get_disabled_state();
   return s;
 }
 
-bool global_state_matches(const GlobalState& state) { return current_state() == state; }
+static int64_t attention_kernels() {
+  auto& context = at::globalContext();
+  int64_t found = context.userEnabledFlashSDP() | (context.userEnabledMemEfficientSDP() << 1) | (context.userEnabledMathSDP() << 2) | (context.userEnabledCuDNNSDP() << 3) |
+                  (context.userEnabledOverrideableSDP() << 4) | (context.allowFP16BF16ReductionMathSDP() << 5);
+  for (at::SDPBackend backend : context.sDPPriorityOrder()) found = found << 4 | ((int64_t)backend & 15);
+  return found;
+}
+
+static int64_t switches() {
+  auto& context = at::globalContext();
+  return torch::autograd::AnomalyMode::is_enabled() | (context.userEnabledCuDNN() << 1) | (context.benchmarkCuDNN() << 2);
+}
+
+bool global_state_matches(const GlobalState& state) {
+  return current_state().agrees(state) && (state.attention < 0 || state.attention == attention_kernels()) && (state.switches < 0 || state.switches == switches());
+}
 
 std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {
   Items t(o, "a global state snapshot");
@@ -223,20 +259,22 @@ std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {
   s->included = PyLong_AsUnsignedLongLong(t[0]);
   s->excluded = PyLong_AsUnsignedLongLong(t[1]);
   if (PyErr_Occurred()) throw PythonError();
-  int64_t* fields[] = {&s->grad_mode, &s->cpu_autocast, &s->cuda_autocast, &s->default_dtype, &s->deterministic, &s->function_modes, &s->function_disabled};
-  for (Py_ssize_t i = 0; i < 7; ++i) *fields[i] = as_int(t[i + 2], "a global state snapshot");
+  Py_ssize_t next = 2;
+  for (int64_t* field : {&s->grad_mode, &s->cpu_autocast, &s->cuda_autocast, &s->default_dtype, &s->deterministic, &s->function_modes, &s->function_disabled, &s->attention, &s->switches})
+    *field = as_int(t[next++], "a global state snapshot");
   return s;
 }
 
 static PyObject* py_snapshot(PyObject*, PyObject*) {
   GlobalState s = current_state();
-  return Py_BuildValue("(KKLLLLLLL)", (unsigned long long)s.included, (unsigned long long)s.excluded, (long long)s.grad_mode, (long long)s.cpu_autocast, (long long)s.cuda_autocast,
-                       (long long)s.default_dtype, (long long)s.deterministic, (long long)s.function_modes, (long long)s.function_disabled);
+  return Py_BuildValue("(KKLLLLLLLLL)", (unsigned long long)s.included, (unsigned long long)s.excluded, (long long)s.grad_mode, (long long)s.cpu_autocast, (long long)s.cuda_autocast,
+                       (long long)s.default_dtype, (long long)s.deterministic, (long long)s.function_modes, (long long)s.function_disabled, (long long)attention_kernels(), (long long)switches());
 }
 
 static PyMethodDef methods[] = {
     {"global_state_snapshot", py_snapshot, METH_NOARGS,
-     "(included keys, excluded keys, grad mode, autocast dtype of cpu and cuda or -1, default dtype, deterministic flags, function modes, torch function state)"},
+     "(included keys, excluded keys, grad mode, autocast dtype of cpu and cuda or -1, default dtype, deterministic flags, function modes, torch function state,\n"
+     "attention switches, anomaly mode and cuDNN switches)"},
     {nullptr, nullptr, 0, nullptr},
 };
 
