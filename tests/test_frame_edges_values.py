@@ -242,6 +242,27 @@ def a_dtype_that_a_kernel_refuses_raises_where_it_is(n, x):
     return log, x + n
 
 
+@cases(torch.arange(6.0).view(2, 3), torch.arange(6.0).view(3, 2), fullgraph=False)
+def layouts_of_one_row(x, y):
+    row, column = x[::2], y.t()[:1]
+    return row.sort(), row.argsort(), row.msort(), [fn(column > 1) for fn in (torch.sin, torch.sigmoid, torch.exp)], torch.where(column > 1, column, row), (column > 1).clamp(0, 2)
+
+
+@cases(torch.arange(3.0), fullgraph=False)
+def what_is_refused_of_no_elements(x):
+    log = []
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        z = x.to(dtype)[3:]
+        for refused in (lambda: z.softmax(-1), lambda: z.median(0), lambda: z.topk(1), lambda: z.amax(0), lambda: z.argmax(), lambda: z.index_select(0, torch.tensor([0])),
+                        lambda: z.float().mean(), lambda: z[0], lambda: z.cumsum(0), lambda: z.dot(x[None])):
+            try:
+                refused()
+                log.append("fine")
+            except (RuntimeError, IndexError) as error:
+                log.append(str(error))
+    return log, x + 1
+
+
 def test_a_refusal_of_one_layout_says_nothing_of_others():
     zero = torch.tensor(0.0)
 

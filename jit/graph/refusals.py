@@ -24,40 +24,59 @@ _NUMEL = 1 << 14  # elements of an operand up to which a call is tried
 _found: dict = {}  # (op, what the operands are) -> None, or the error's (class, arguments)
 
 
+def worth_trying(v) -> bool:
+    """Whether an argument is a tensor, or holds one, that operations may refuse: of no floating dtype, or without elements."""
+    if isinstance(v, TensorHandle):
+        return not v.type.dtype.is_floating_point or _is_empty(v.type)
+    return isinstance(v, (list, tuple)) and any(map(worth_trying, v))
+
+
+def _is_empty(t) -> bool:
+    return any(type(n) is int and n == 0 for n in t.shape)
+
+
 def check(fn, binding: Binding, args, kwargs, zeros):
-    """Raise EagerRaises where ``fn`` takes no operands of these dtypes. ``zeros``: from arguments with handles to arguments with tensors of zeros."""
+    """Raise EagerRaises where ``fn`` takes no operands of these dtypes. ``zeros``: from arguments with handles to arguments with tensors of zeros.
+
+    Operands without elements have no values either: of those eager's own error is found, whatever it is about.
+    """
     plain = binding.name.removesuffix("_")
     if binding.python is not None or "::" in plain or not (plain in OPS or aten.overloads(plain)) or plain in OPS and OPS[plain].alias:
         return
-    small: list = []
-    key = (binding.name, _kind(args, small), tuple((k, _kind(v, small)) for k, v in kwargs.items()))
-    if not all(small):
+    types: list = []
+    key = (binding.name, _kind(args, types), tuple((k, _kind(v, types)) for k, v in kwargs.items()))
+    if any(t.device.type != "cpu" or hint(t.numel) > _NUMEL for t in types):
         return
-    if key not in _found:
-        _found[key] = _try(fn, zeros(list(args)), zeros(dict(kwargs)))
-    if _found[key] is not None:
-        cls, given = _found[key]
+    empty = any(map(_is_empty, types))
+    found = _found.get(key, key)
+    if empty or found is key:
+        found = _try(fn, zeros(list(args)), zeros(dict(kwargs)), empty)
+        if not empty:
+            _found[key] = found
+    if found is not None:
+        cls, given = found
         raise EagerRaises(cls(*given))
 
 
-def _kind(v, small):
-    """What decides about a refusal: dtypes and ranks of tensors, types of all else. ``small`` gets whether each tensor can be tried."""
+def _kind(v, types):
+    """What decides about a refusal: dtypes and ranks of tensors, small integers, which may be dimensions, and types of all else. ``types`` gets those of
+    the tensors."""
     if isinstance(v, TensorHandle):
-        t = v.type
-        small.append(t.device.type == "cpu" and hint(t.numel) <= _NUMEL)
-        return t.dtype, len(t.shape)
+        types.append(v.type)
+        return v.type.dtype, len(v.type.shape)
     if isinstance(v, (list, tuple)):
-        return tuple(_kind(e, small) for e in v)
-    return v if isinstance(v, (str, torch.dtype, bool)) else type(v)
+        return tuple(_kind(e, types) for e in v)
+    return v if isinstance(v, (str, torch.dtype, bool)) or type(v) is int and -8 < v < 8 else type(v)
 
 
-def _try(fn, args, kwargs):
+def _try(fn, args, kwargs, empty):
     state = torch.random.get_rng_state()
     try:
         with torch.no_grad():
             fn(*args, **kwargs)
-    except (RuntimeError, TypeError) as error:
-        return (type(error), error.args) if isinstance(error, NotImplementedError) or _SAYS.search(str(error)) else None
+    except (RuntimeError, TypeError, IndexError) as error:
+        refused = empty and not isinstance(error, TypeError) or isinstance(error, NotImplementedError) or _SAYS.search(str(error))
+        return (type(error), error.args) if refused else None
     except Exception:  # of the values
         return None
     finally:

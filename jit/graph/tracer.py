@@ -29,6 +29,7 @@ _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, tor
 
 
 _NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "addcmul", "addcdiv", "lerp"])
+_MASKED = frozenset(["where", "where_method", "masked_fill"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
 
@@ -170,19 +171,19 @@ class Tracer:
         kwargs = kwargs or {}
         mark = self.checkpoint() if known.worth_trying(args) or kwargs and known.worth_trying(kwargs.values()) else None
         try:
-            result = self._call(fn, args, kwargs, loc, mark is not None)
+            result = self._call(fn, args, kwargs, loc)
         except JitError as error:
             return known.again(self, fn, args, kwargs, error, mark)
         if self.fragile:
             kept.note(self, fn, args, kwargs)
         return result
 
-    def _call(self, fn, args, kwargs, loc, odd):
+    def _call(self, fn, args, kwargs, loc):
         binding = resolve(fn)
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
         self.builder.loc = loc
-        if odd:
+        if any(map(refusals.worth_trying, args)) or kwargs and any(map(refusals.worth_trying, kwargs.values())):
             refusals.check(fn, binding, args, kwargs, _zeros)
         mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
@@ -255,7 +256,7 @@ class Tracer:
         if not self.decompose and not entry.alias and len(self.builder.nodes) - first > 1:
             result = self._whole(name, args, kwargs, result, first) or result
         if entry.pointwise and result.op != "aten_call":
-            result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry.wraps)
+            result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry)
         return self.wrap(result, handles, entry.alias, start, name)
 
     def _entry(self, name: str, args, kwargs):
@@ -398,22 +399,22 @@ class Tracer:
             return NamedResult(getattr(torch.return_types, f"{name}_out", value.cls), value.fields, targets)
         return out
 
-    def _iterator_layout(self, node: Node, args, start: int, wraps: bool) -> Node:
+    def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
         """Give the result of an elementwise op the strides that TensorIterator computes from its operands.
 
-        On CPU, operands of another dtype than the common one are converted first, which makes them dense.
+        On CPU, operands of another dtype than the common one are converted first, which makes them dense; conditions and masks are not.
         """
         tensors = [a for a in args if isinstance(a, Node)]
         types = [a.type for a in tensors]
         if not types:
             return node
-        if wraps and any(is_number(a) for a in args[:3]):
+        if entry.wraps and any(is_number(a) for a in args[:3]):
             types.append(_WRAPPED)
         if types[0].device.type == "cpu" and any(not t.is_contiguous for t in types):
             common = result_dtype(*(a for a in args if isinstance(a, Node) or is_number(a)))
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype
-            types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool else t.replace(strides=layout.preserved_strides(t)) for t in types]
+            types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.name in _MASKED else t.replace(strides=layout.preserved_strides(t)) for t in types]
         strides = layout.iterator_strides(node.type.shape, types)
         if same_ints(strides, node.type.strides):
             return node

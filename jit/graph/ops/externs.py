@@ -71,12 +71,16 @@ def grouped_mm(a, c, offs=None, bias=None, out_dtype=None):
 
 @extern("mv")
 def mv(a, v):
+    if a.rank != 2 or v.rank != 1:
+        raise RuntimeError(f"vector + matrix @ vector expected, got 1, {a.rank}, {v.rank}")
     _agree(a.shape[1], v.shape[0], f"size mismatch, got input ({a.shape[0]}), mat ({a.shape[0]}x{a.shape[1]}), vec ({v.shape[0]})")
     return _contiguous(a.shape[:1], a)
 
 
 @extern("dot", "vdot")
 def dot(a, v):
+    if a.rank != 1 or v.rank != 1:
+        raise RuntimeError(f"1D tensors expected, but got {a.rank}D and {v.rank}D tensors")
     _agree(a.shape[0], v.shape[0], f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{v.shape[0]}] to have the same number of elements")
     return _contiguous((), a)
 
@@ -296,3 +300,22 @@ def adaptive_avg_pool2d(b, self, output_size):
     if self.type.rank == 4 and layout.memory_format(self.type) == "channels_last":
         node.type = node.type.replace(strides=layout.channels_last_strides(node.shape))
     return node
+
+
+def _sorted(results):
+    """The type rule of a sort: its ``results`` are laid out as the operand, without gaps."""
+
+    def rule(x, *options):
+        dim = next((v for v in options if type(v) is int), -1)
+        if x.dtype.is_complex or not -max(x.rank, 1) <= dim < max(x.rank, 1):
+            return NotImplemented
+        strides = layout.preserved_strides(x)
+        found = {"values": x.replace(strides=strides), "indices": x.replace(strides=strides, dtype=torch.int64)}
+        return tuple(found[r] for r in results) if len(results) > 1 else found[results[0]]
+
+    return rule
+
+
+extern("sort")(_sorted(("values", "indices")))
+extern("argsort")(_sorted(("indices",)))
+extern("msort")(_sorted(("values",)))
