@@ -95,6 +95,19 @@ def what_is_no_function_for_iterators(x, v, none, one):
     return x + 1, log
 
 
+@cases(VECTOR, [], {}, {1}, fullgraph=False)
+def numbers_of_arguments_of_methods(x, v, d, s):
+    log = []
+    for wrong in (lambda: v.count(), lambda: v.append(), lambda: v.pop(1, 2), lambda: v.clear(1), lambda: v.reverse(1), lambda: v.copy(1), lambda: v.count(1, 2), lambda: v.append(a=1),
+                  lambda: d.items(1), lambda: d.keys(3), lambda: d.copy(1), lambda: s.add(), lambda: s.clear(1), lambda: s.isdisjoint(), lambda: v.insert(1), lambda: v.index(),
+                  lambda: d.update(b=2), lambda: v.extend([3]), lambda: v.sort(key=str, reverse=True), lambda: v.index(3, 0, 9), lambda: d.get("b", 1), lambda: s.union()):
+        try:
+            log.append(wrong())
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log
+
+
 class Sized:
     def __len__(self):
         return 2
@@ -246,6 +259,27 @@ def a_dtype_that_a_kernel_refuses_raises_where_it_is(n, x):
 def layouts_of_one_row(x, y):
     row, column = x[::2], y.t()[:1]
     return row.sort(), row.argsort(), row.msort(), [fn(column > 1) for fn in (torch.sin, torch.sigmoid, torch.exp)], torch.where(column > 1, column, row), (column > 1).clamp(0, 2)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0), torch.tensor(True), torch.tensor(0.5), torch.tensor([7]), torch.tensor([1.5], dtype=torch.float64), 3, torch.tensor([1.0, 2.0])],
+                         ids=str)
+def test_what_may_be_put_at_an_index(value):
+    def make():
+        def f(y, v, m):
+            log = []
+            for put in (lambda y: y.__setitem__(y.sum() > 1, v), lambda y: y.__setitem__(m, v), lambda y: y.__setitem__((m,), v), lambda y: y.__setitem__([0, 1], v),
+                        lambda y: y.__setitem__(torch.tensor([2]), v), lambda y: y.__setitem__(slice(0, 2), v), lambda y: y.__setitem__(m.to(torch.uint8), v)):
+                z = y.clone()
+                try:
+                    put(z)
+                except (RuntimeError, IndexError) as error:
+                    log.append(str(error))
+                log.append(z)
+            return log
+
+        return f
+
+    sequence(make, [(torch.arange(3.0), value, torch.tensor([True, False, True]))])
 
 
 @cases(torch.arange(3.0), fullgraph=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from jit.errors import EagerRaises, Unsupported
+from jit.graph import refusals
 from jit.graph.binding import resolve
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
@@ -87,6 +88,8 @@ def again(tracer, fn, args, kwargs, error, mark):
     if mark is None or _elementwise(fn):
         raise error
     tracer.rollback(mark)
+    if isinstance(error, EagerRaises) and refusals.of_dtypes(error.error):
+        raise error
     numbers, named = as_numbers(b, tuple(args)), {k: as_numbers(b, v) for k, v in kwargs.items()}
     if has_number(args) and not has_number(numbers) or has_number(tuple(kwargs.values())) and not has_number(tuple(named.values())):
         try:

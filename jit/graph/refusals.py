@@ -18,7 +18,7 @@ from jit.graph.dims import hint
 from jit.graph.handles import TensorHandle
 from jit.graph.registry import OPS
 
-_SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)", re.IGNORECASE)
+_SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match", re.IGNORECASE)
 _NUMEL = 1 << 14  # elements of an operand up to which a call is tried
 
 _found: dict = {}  # (op, what the operands are) -> None, or the error's (class, arguments)
@@ -69,14 +69,18 @@ def _kind(v, types):
     return v if isinstance(v, (str, torch.dtype, bool)) or type(v) is int and -8 < v < 8 else type(v)
 
 
+def of_dtypes(error: Exception) -> bool:
+    """Whether an error of eager's is about dtypes, and so the same for all values."""
+    return isinstance(error, NotImplementedError) or _SAYS.search(str(error)) is not None
+
+
 def _try(fn, args, kwargs, empty):
     state = torch.random.get_rng_state()
     try:
         with torch.no_grad():
             fn(*args, **kwargs)
     except (RuntimeError, TypeError, IndexError) as error:
-        refused = empty and not isinstance(error, TypeError) or isinstance(error, NotImplementedError) or _SAYS.search(str(error))
-        return (type(error), error.args) if refused else None
+        return (type(error), error.args) if of_dtypes(error) or empty and not isinstance(error, TypeError) else None
     except Exception:  # of the values
         return None
     finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import functools
+import inspect
 import types
 
 import torch
@@ -29,6 +31,34 @@ def method(cls, *names):
     return register
 
 
+_ARITIES = {**dict.fromkeys(("items", "keys", "values", "popitem", "copy", "clear"), (0, 0)), **dict.fromkeys(("add", "discard", "remove", "isdisjoint", "issubset", "issuperset"), (1, 1))}
+
+
+@functools.cache
+def _arity(raw) -> tuple:
+    """The least and the most positional arguments of a C method that takes no others; (0, None) where it may, or does not say."""
+    known = _ARITIES.get(raw.__name__)
+    if known is not None and raw.__objclass__ in (dict, set, frozenset):
+        return known
+    try:
+        parameters = list(inspect.signature(raw).parameters.values())[1:]
+    except ValueError:
+        return 0, None
+    if any(p.kind is not p.POSITIONAL_ONLY for p in parameters):
+        return 0, None
+    return sum(p.default is p.empty for p in parameters), len(parameters)
+
+
+def _refuse_arguments(s, raw, given: int, kwargs):
+    """Raise the program's TypeError about the number of arguments: an empty object of the class says it."""
+    try:
+        raw(raw.__objclass__(), *[None] * given, **dict.fromkeys(kwargs))
+    except TypeError as error:
+        raise Raised(s.exception(error)) from None
+    except Exception:  # of the values
+        pass
+
+
 class ContainerValue(ObjectValue):
     """Shared by all containers: dispatch of C methods through ``METHODS``, effects on real ones."""
 
@@ -37,6 +67,9 @@ class ContainerValue(ObjectValue):
     def builtin_method(self, s, raw, args, kwargs):
         fn = METHODS.get((raw.__objclass__, raw.__name__))
         if fn is not None:
+            least, most = _arity(raw)
+            if kwargs and most is not None or len(args) < least or most is not None and len(args) > most:
+                _refuse_arguments(s, raw, len(args), kwargs)
             return s.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
         return super().builtin_method(s, raw, args, kwargs)
 

@@ -7,7 +7,7 @@ import weakref
 
 import torch
 
-from jit.errors import Unsupported
+from jit.errors import EagerRaises, Unsupported
 from jit.graph import known, layout
 from jit.graph.build import is_number
 from jit.graph.dims import Dim
@@ -169,6 +169,16 @@ def index(t, self, indices):
     return getitem(t, self, tuple(slice(None) if i is None else i for i in indices))
 
 
+def _check_put(self, value, indices):
+    """A tensor of another dtype is no value for ``index_put``; the single element that a mask is filled with may be one."""
+    if not isinstance(value, TensorHandle) or value.dtype is self.dtype:
+        return
+    fills = len(indices) == 1 and indices[0].dtype in (torch.bool, torch.uint8) and indices[0].ndim and all(type(n) is int and n == 1 for n in value.type.shape)
+    if not fills:
+        names = [torch.empty(0, dtype=x.dtype).type().split(".")[-1].removesuffix("Tensor") for x in (self, value)]
+        raise EagerRaises(RuntimeError(f"Index put requires the source and destination dtypes match, got {names[0]} for the destination and {names[1]} for the source."))
+
+
 @op("__setitem__", raw=True)
 def setitem(t, self, index, value):
     b = t.builder
@@ -176,6 +186,8 @@ def setitem(t, self, index, value):
     source = self.node
     handles = [self]
     if isinstance(index, TensorHandle) and index.dtype is torch.bool and (not isinstance(value, TensorHandle) or value.ndim == 0) and index.ndim <= self.ndim:
+        if index.ndim == 0:
+            _check_put(self, value, [index])
         mask = index.node
         if not same_ints(mask.shape, self.type.shape[: index.ndim]):
             raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the shape of the indexed tensor {list(self.type.shape)}")
@@ -195,6 +207,9 @@ def setitem(t, self, index, value):
     else:
         new = b.full((), value, self.dtype, self.device)
     if tensors:
+        if isinstance(value, TensorHandle) and value.ndim and any(v.dtype is torch.bool and not v.ndim for v in tensors.values()):
+            raise Unsupported("several values are put where a 0-dim mask says", "use torch.where", kind="data-dependent-shape")
+        _check_put(self, value, list(tensors.values()))
         values = b.cast(new, self.dtype)
         while values.type.rank and values.type.rank > 1 and same_ints(values.shape[:1], (1,)):
             values = b.drop_dim(values, 0)
