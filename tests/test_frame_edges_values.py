@@ -1,6 +1,8 @@
 """Edges of builtin values that random programs (``python -m tests.fuzz``) found: containers, numbers, text and errors are those of eager."""
 
 import collections
+import datetime
+import decimal
 import itertools
 import math
 
@@ -187,6 +189,54 @@ def values_that_are_replaced_after_a_break():
         return log, d
 
     return f
+
+
+@cases(VECTOR, [1, 2, 3])
+def functions_that_end_iterators(x, v):
+    left, log = iter([1, 5]), []
+    for made in (lambda: itertools.takewhile(lambda c: c < next(left) + 3, v), lambda: map(lambda c: next(left), v), lambda: filter(lambda c: next(left), v),
+                 lambda: itertools.starmap(lambda a, b: next(left), [(1, 2)]), lambda: (c for c in map(lambda c: next(left), v))):
+        log.append((list(made()), sum(1 for _ in made())))
+    try:
+        next(map(lambda c: next(left), v))
+    except StopIteration:
+        log.append("stopped")
+    return x + 1, log
+
+
+class Refusing:
+    __contains__ = None
+
+
+@cases(VECTOR, Sized(), Refusing(), abs, fullgraph=False)
+def what_nothing_is_in(x, *values):
+    log = []
+    for value in (*values, Sized, 5, None):
+        try:
+            log.append(1 in value)
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log
+
+
+@pytest.mark.parametrize("a, b", [(datetime.date(2020, 1, 1), datetime.date(2020, 1, 1)), (datetime.date(2020, 1, 1), datetime.timedelta(1)), (decimal.Decimal(1), 1),
+                                  ({1: 2}.items(), {1: 2}.items()), ({1: 2}.keys(), {1}), (bytearray(b"a"), b"a"), (memoryview(b"a"), b"a"), (decimal.Decimal(2), [1])],
+                         ids=lambda v: type(v).__name__)
+def test_comparisons_in_c(a, b):
+    def f(x, a, b):
+        log = []
+        for compare in (lambda: a == b, lambda: a != b, lambda: a < b, lambda: a >= b, lambda: b > a, lambda: a in [b], lambda: [b].index(a)):
+            try:
+                log.append(compare())
+            except (TypeError, ValueError) as error:
+                log.append(str(error))
+        return x + 1, log
+
+    jit.reset()
+    compiled = jit.compile(f, backend="eager")
+    for _ in range(2):
+        want, got = f(VECTOR, a, b), compiled(VECTOR, a, b)
+        assert torch.equal(want[0], got[0]) and want[1] == got[1]
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------------

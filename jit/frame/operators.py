@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import operator
+import types
 
 import numpy as np
 import torch
@@ -283,6 +285,19 @@ def _identical(s, a, b) -> bool:
     return same_object(s, a, b)
 
 
+_COMPARED_HERE = (list, tuple, dict, set, frozenset, collections.deque)
+
+
+def _compares_in_c(s, owner, name) -> bool:
+    """Whether the class of an object has a comparison of its own that is written in C, which no rule here stands for."""
+    if not isinstance(owner, ObjectValue) or isinstance(owner, (ClassValue, MethodValue, BuiltinMethod)):
+        return False
+    if isinstance(owner, ContainerValue) and owner.builtin in _COMPARED_HERE:
+        return False
+    found = getattr(owner.pytype(s), name, None)
+    return isinstance(found, types.WrapperDescriptorType) and found is not getattr(object, name)
+
+
 def _compare_special(s, symbol, a, b):
     fn, method, reflected = COMPARE[symbol]
     order = [(a, method, b), (b, reflected, a)]
@@ -297,6 +312,8 @@ def _compare_special(s, symbol, a, b):
             result = owner.call_special(s, "__eq__", [other])
             if not (isinstance(result, Constant) and result.value is NotImplemented):
                 return Constant(not result.truth(s))
+        elif _compares_in_c(s, owner, name):
+            raise Unsupported(f"comparison {symbol} of {a.describe()} and {b.describe()}, by code in C", kind="operator")
     if symbol in ("==", "!="):
         return Constant(_identical(s, a, b) == (symbol == "=="))
     raise Raised(s.exception(TypeError(

@@ -87,7 +87,12 @@ class Value:
         """``item in self``; the default walks the iterator, comparing by identity and then by equality."""
         from .. import operators
 
-        it = self.iter(s)
+        try:
+            it = self.iter(s)
+        except Raised as raised:
+            if s.is_exception(raised.value, TypeError):
+                raise Raised(s.exception(TypeError(f"argument of type '{type_name(self.pytype(s))}' is not iterable"))) from None
+            raise
         while (element := it.next(s)) is not None:
             if operators.same_or_equal(s, element, item):
                 return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import itertools
 
@@ -396,12 +397,28 @@ class EnumerateIterator(IteratorValue):
         e.call_const(enumerate, [self.it, _constant(self.count)])
 
 
+def ends_by_exception(step):
+    """``next`` of an iterator that calls functions of the program: one that raises StopIteration ends it, as far as anybody can tell."""
+
+    @functools.wraps(step)
+    def next(self, s):
+        try:
+            return step(self, s)
+        except Raised as raised:
+            if s.is_exception(raised.value, StopIteration):
+                return None
+            raise
+
+    return next
+
+
 class MapIterator(IteratorValue):
     py = map
 
     def __init__(self, fn, iterators):
         self.fn, self.iterators = fn, iterators
 
+    @ends_by_exception
     def next(self, s):
         args = []
         for it in self.iterators:
@@ -423,6 +440,7 @@ class FilterIterator(IteratorValue):
     def __init__(self, fn, it, mode="filter"):
         self.fn, self.it, self.mode, self.open = fn, it, mode, False
 
+    @ends_by_exception
     def next(self, s):
         while True:
             value = None if self.mode == "done" else self.it.next(s)
@@ -496,5 +514,6 @@ class FunctionIterator(IteratorValue):
     def __init__(self, step, py=type(iter([]))):
         self.step, self.py = step, py
 
+    @ends_by_exception
     def next(self, s):
         return self.step(s)

@@ -341,6 +341,8 @@ class ObjectValue(Value):
     def contains(self, s, item):
         if self.has_special(s, "__contains__"):
             return self.call_special(s, "__contains__", [item]).truth(s)
+        if hasattr(self.pytype(s), "__contains__"):
+            raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not a container")))
         return super().contains(s, item)
 
     def hash_key(self, s):
