@@ -4,10 +4,12 @@ Programs are registered by ``Cases``; what is compared, over several calls, is t
 exceptions (type and text). Unless it says ``fullgraph=False`` a program must be captured whole.
 """
 
+import collections
 import contextlib
 import copy
 import io
 import math
+import random
 import types
 
 import pytest
@@ -145,6 +147,27 @@ def sequence(make, calls, fullgraph=False):
         want, got = observe(eager, copy.deepcopy(step)), observe(compiled, copy.deepcopy(step))
         assert want[1] == got[1] and want[2] == got[2], f"step {i}: {want[1:3]} in eager, {got[1:3]} compiled"
         same((want[0], want[3]), (got[0], got[3]), f"step {i}")
+
+
+def changes_in_order(text, changes, steps=20):
+    """Runs ``f`` of a program text in eager and compiled, each in a module of its own, after each of ``changes`` (Python text, run in the module) in
+    order and then at random. ``X`` is the argument."""
+    jit.reset()
+    modules = [types.ModuleType("guarded") for _ in range(2)]
+    for module in modules:
+        module.__dict__.update(torch=torch, collections=collections, math=math)
+        exec(text, module.__dict__)
+    programs = modules[0].f, jit.compile(modules[1].f, backend="eager")
+    rnd = random.Random(0)
+    sequence = ["", *changes, *(rnd.choice(["", *changes]) for _ in range(steps))]
+    for step, change in enumerate(sequence):
+        for module in modules:
+            module.X = torch.ones(3)
+            exec(change, module.__dict__)
+        for _ in range(2):
+            want, got = (observe(fn, (module.X,)) for fn, module in zip(programs, modules))
+            assert want[1] == got[1], f"after {sequence[:step + 1]}: {want[1]} in eager, {got[1]} compiled"
+            same((want[0], want[3]), (got[0], got[3]), f"after {sequence[:step + 1]}")
 
 
 class Cases:

@@ -132,9 +132,9 @@ def _(x):
     return x.to("meta") + x  # here
 
 
-@breaks("functorch", call=lambda fn, x: torch.vmap(fn)(x))
+@breaks("functorch", call=lambda fn, x: torch.vmap(fn)(x), whole=True)  # here
 def _(x):
-    return x + 1  # here
+    return x + 1
 
 
 class Counting(TorchFunctionMode):

@@ -5,11 +5,10 @@ import collections
 import functools
 import math
 import random
-import types
 
 import pytest
 import torch
-from frame_harness import observe, same
+from frame_harness import changes_in_order, observe, same
 
 import jit
 
@@ -321,27 +320,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes(name):
-    text, changes = CHANGES[name]
-    jit.reset()
-    eager, other = program(text), program(text)
-    compiled = jit.compile(other.f, backend="eager")
-    rnd = random.Random(0)
-    sequence = ["", *changes, *(rnd.choice(["", *changes]) for _ in range(20))]
-    for step, change in enumerate(sequence):
-        for module in (eager, other):
-            module.X = torch.ones(3)
-            exec(change, module.__dict__)
-        for _ in range(2):
-            want, got = observe(eager.f, (eager.X,)), observe(compiled, (other.X,))
-            assert want[1] == got[1], f"after {sequence[:step + 1]}: {want[1]} in eager, {got[1]} compiled"
-            same((want[0], want[3]), (got[0], got[3]), f"after {sequence[:step + 1]}")
-
-
-def program(text):
-    module = types.ModuleType("guarded")
-    module.__dict__.update(torch=torch, collections=collections, math=math)
-    exec(text, module.__dict__)
-    return module
+    changes_in_order(*CHANGES[name])
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------------------

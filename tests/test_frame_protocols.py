@@ -56,6 +56,31 @@ def objects_that_name_another_class(x):
 
 
 @cases()
+def what_is_no_container(x):
+    class Plain:
+        pass
+
+    class Refusing:
+        __contains__ = None
+
+    class Failing:
+        def __iter__(self):
+            raise TypeError("own words")
+
+    class Other:
+        def __iter__(self):
+            raise ValueError("own words")
+
+    texts = []
+    for thing in (Plain(), Refusing(), Failing(), Other(), Plain, 5, None):
+        try:
+            texts.append(3 in thing)
+        except (TypeError, ValueError) as error:
+            texts.append((type(error).__name__, str(error)))
+    return x, texts
+
+
+@cases()
 def gen_throw_close(x):
     log = []
     def g():

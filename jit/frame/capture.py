@@ -74,6 +74,8 @@ def refuse_modes():
     if modes or torch._C._len_torch_dispatch_stack():
         name = type(modes[-1]).__name__ if modes else "a TorchDispatchMode"
         raise NeedsEager(f"{name} is active, which sees every operation", "compile without it", kind="torch-mode")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NeedsEager("a call inside a torch.func transform, which sees every operation", kind="functorch")
 
 
 class Capture:

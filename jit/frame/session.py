@@ -295,6 +295,10 @@ class Session(Calls):
                 self.guards.add(source, "class_lacks", name)
         return result
 
+    def is_data_descriptor(self, raw) -> bool:
+        """Whether what a class has under a name goes before the instance's own; what its type lacks is guarded."""
+        return any([self.class_lookup(type(raw), "__set__")[0], self.class_lookup(type(raw), "__delete__")[0]])
+
     def written_on_class(self, cls, name):
         """What the captured code has assigned to ``name`` on the class that a lookup on ``cls`` finds it on, or None."""
         for c in cls.__mro__:

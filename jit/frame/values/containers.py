@@ -423,8 +423,12 @@ class DictValue(ContainerValue):
         if self._entries is None:
             entries = {}
             for k in src.raw_elements(self.obj):
+                try:
+                    held = dict.__getitem__(self.obj, k)
+                except KeyError:
+                    raise Unsupported("a dict with a key whose hash has changed since", kind="opaque-container") from None
                 key = s.wrap_key(k)
-                entries[key.hash_key(s)] = (key, s.wrap(dict.__getitem__(self.obj, k), self.item_source(k)))
+                entries[key.hash_key(s)] = (key, s.wrap(held, self.item_source(k)))
             self._entries = entries
             if self.obj is not None and isinstance(self.obj, collections.defaultdict) and self.factory is None:
                 self.factory = s.wrap(self.obj.default_factory, src.GetAttr(self.source, "default_factory") if self.source is not None else None)

@@ -10,7 +10,7 @@ from ...errors import Unsupported
 from .. import source as src
 from .base import Raised, Value, lookup, type_name
 from .constant import Constant
-from .objects import DELETED, BuiltinMethod, ObjectValue, is_data_descriptor
+from .objects import DELETED, IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
 
 
 class CellValue(Value):
@@ -305,6 +305,9 @@ class MethodValue(Value):
         return f"method {self.fn.describe()}"
 
 
+_OF_CLASSES = ("__name__", "__qualname__", "__module__", "__doc__", "__mro__", "__bases__", "__base__", "__annotations__")
+
+
 class ClassValue(ObjectValue):
     """A class. Calling it makes an instance by ``__new__`` and ``__init__``, or through a table for classes written in C."""
 
@@ -333,8 +336,8 @@ class ClassValue(ObjectValue):
             return s.wrap_class(type(cls))
         if name == "__dict__":
             raise Unsupported(f"__dict__ of class {cls.__name__}", kind="attribute")
-        if name in ("__name__", "__qualname__", "__module__", "__doc__", "__mro__", "__bases__", "__base__"):
-            return s.from_python(getattr(cls, name))
+        if name in _OF_CLASSES:
+            return self.field(s, name)
         meta_found, meta_raw, meta_owner = s.class_lookup(type(cls), name)
         if meta_found and hasattr(type(meta_raw), "__set__"):
             if isinstance(meta_raw, property):
@@ -360,6 +363,24 @@ class ClassValue(ObjectValue):
             text = str(error)
         raise Raised(s.exception(AttributeError(text, name=name)))
 
+    def field(self, s, name):
+        """What CPython itself keeps of every class."""
+        cls = self.obj
+        value = getattr(cls, name)
+        if name == "__annotations__":
+            if type(value) is not dict or cls.__dict__.get(name) is not value:
+                raise Unsupported(f"the annotations of class {cls.__name__}", kind="attribute")
+            return s.wrap(value, src.DictAttr(src.Const(cls, cls.__qualname__), name))
+        if cls.__flags__ & IMMUTABLE_TYPE:
+            return s.from_python(value)
+        if name in ("__module__", "__doc__"):
+            s.class_lookup(cls, name)
+        elif type(value) is str:
+            return Constant(value, src.GetAttr(src.Const(cls, cls.__qualname__), name))
+        else:
+            s.guards.add(src.GetAttr(src.Const(cls, cls.__qualname__), name), "is", value)
+        return s.from_python(value)
+
     def class_bind(self, s, raw, name, owner):
         cls = self.obj
         if isinstance(raw, (classmethod, staticmethod)):
@@ -372,7 +393,7 @@ class ClassValue(ObjectValue):
             return BuiltinValue(raw)
         if isinstance(raw, (property, types.MemberDescriptorType, types.GetSetDescriptorType)):
             return s.opaque(raw, src.ClassAttr(src.Const(cls), name))
-        getter = lookup(type(raw), "__get__")[1]
+        getter = s.class_lookup(type(raw), "__get__")[1]
         if isinstance(getter, types.FunctionType):
             return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(cls, name), Constant(None), self], {})
         return s.wrap_class_attr(cls, name)
@@ -386,7 +407,7 @@ class ClassValue(ObjectValue):
             raise Unsupported(f"setting attribute {name!r} of class {cls.__name__}", kind="class-attribute")
         if name.startswith("__") or isinstance(value, (ObjectValue, BuiltinValue)) and not isinstance(value, ContainerValue):
             raise Unsupported(f"setting attribute {name!r} of class {cls.__name__} to a {type(value).__name__}", kind="class-attribute")
-        if is_data_descriptor(s.class_lookup(cls, name)[1]):
+        if s.is_data_descriptor(s.class_lookup(cls, name)[1]):
             raise Unsupported(f"replacing descriptor {name!r} of class {cls.__name__}", kind="class-attribute")
         s.set_entry(s.class_written, (cls, name), value)
         s.effect(type.__setattr__, [self, Constant(name), value])

@@ -82,7 +82,7 @@ class ObjectValue(Value):
         cls = self.pytype(s)
         check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
-        if found and is_data_descriptor(raw):
+        if found and s.is_data_descriptor(raw):
             return self.bind(s, raw, name, owner)
         value = self.instance_attr(s, name)
         if value is not None:
@@ -139,7 +139,7 @@ class ObjectValue(Value):
         special = s.tables.descriptors.get(type(raw))
         if special is not None:
             return special(s, self, raw, name)
-        getter = lookup(type(raw), "__get__")[1]
+        getter = s.class_lookup(type(raw), "__get__")[1]
         if isinstance(getter, types.FunctionType):
             descriptor = s.wrap_class_attr(cls, name)
             return s.wrap_class_attr(type(raw), "__get__").call(s, [descriptor, self, s.wrap_class(cls)], {})
@@ -221,7 +221,7 @@ class ObjectValue(Value):
         if found and isinstance(lookup(type(raw), "__set__")[1], types.FunctionType):
             s.wrap_class_attr(type(raw), "__set__").call(s, [s.wrap_class_attr(cls, name), self, value], {})
             return
-        if found and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+        if found and s.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             if not (issubclass(cls, BaseException) and name in ("__cause__", "__context__", "__traceback__", "__suppress_context__", "args")):
                 raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
         elif not (found and isinstance(raw, types.MemberDescriptorType)) and not self.has_own_dict():
@@ -250,7 +250,7 @@ class ObjectValue(Value):
         if found and isinstance(lookup(type(raw), "__delete__")[1], types.FunctionType):
             s.wrap_class_attr(type(raw), "__delete__").call(s, [s.wrap_class_attr(self.cls, name), self], {})
             return
-        if found and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+        if found and s.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
         if found and isinstance(raw, types.MemberDescriptorType):
             self.slot(s, raw, name)
@@ -341,7 +341,7 @@ class ObjectValue(Value):
     def contains(self, s, item):
         if self.has_special(s, "__contains__"):
             return self.call_special(s, "__contains__", [item]).truth(s)
-        if hasattr(self.pytype(s), "__contains__"):
+        if s.class_lookup(self.cls, "__contains__")[0]:
             raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not a container")))
         return super().contains(s, item)
 

@@ -216,7 +216,7 @@ def lower(s, value: Value):
             return plain.value
         if is_c_enum(plain):
             return int(plain)
-        if type(plain) is int and not -(1 << 63) <= plain < 1 << 63:
+        if type(plain) is int and not -(1 << 63) <= plain < 1 << 64:
             raise Unsupported("an integer of more than 64 bits as an argument of a torch function", kind="torch-argument")
         return plain.item() if isinstance(plain, np.generic) else plain
     obj = getattr(value, "obj", None)
