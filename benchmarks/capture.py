@@ -3,7 +3,7 @@
 Each model is built from its configuration alone, at a tiny size and with random weights, and run in eager, under
 jit.compile(backend="eager") and under jit.compile with the CPU kernels, twice each; all outputs are compared with eager's. Models that
 do not run in eager at the sizes tried are listed apart, and so are those whose result in eager changes when their weights are changed by a rounding.
-"as told" are models with another result where torch.compiler.is_compiling() is true, which are right where it is not. The kernels of earlier runs are taken from the cache unless JIT_CACHE_DIR says otherwise.
+Random numbers are drawn as eager draws them. "as told" are models with another result where torch.compiler.is_compiling() is true, which are right where it is not. The kernels of earlier runs are taken from the cache unless JIT_CACHE_DIR says otherwise.
 
     capture.py --transformers                all architectures of the installed transformers
     capture.py --timm                        one model of each family of the installed timm
@@ -148,6 +148,7 @@ def check(library, name, seconds, backends) -> dict:
     from jit import api
     from jit.frame import dispatch
 
+    jit.config.fallback_random = True  # some models draw numbers: eager's are compared with eager's
     row = {"library": library, "name": name}
     signal.signal(signal.SIGALRM, _on_alarm)
     try:

@@ -405,13 +405,6 @@ def test_without_gradients_the_masks_are_the_same():
     assert torch.equal(plain, compiled(x.requires_grad_()).detach())
 
 
-def test_a_second_derivative_is_refused():
-    compiled = jit.compile(lambda x: F.dropout(x, 0.5) * x, fullgraph=True)
-    x = torch.randn(30, requires_grad=True)
-    with pytest.raises(NotImplementedError, match="differentiated again"):
-        torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
-
-
 def test_gradients_inside_the_program():
     @jit.compile(fullgraph=True)
     def step(x, w):

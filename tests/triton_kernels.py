@@ -566,7 +566,8 @@ def random_numbers(dt, s):
     bits = b.compute("random_bits", key, b.index(at), dtype=torch.int32)
     b.put(narrow, at, bits)
     b.put(wide, at, b.compute("random_bits", key, b.index(at * 2 + (1 << 33)), dtype=I64))
-    kept = b.do("where", b.do("ge", bits, b.const(-858993459, torch.int32)), b.wide(x, at), b.const(0.0, F32))
+    value = b.wide(x, at)
+    kept = b.do("where", b.do("ge", bits, b.const(-858993459, torch.int32)), value, b.number(0.0, value))
     b.put(y, at, kept)
     return b.case((1, n * m, n * m, n * m, n * m), inputs={seed: torch.tensor([0x6A09E667F3BCC909])})
 
