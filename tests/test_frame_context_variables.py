@@ -160,3 +160,11 @@ def test_grouped_products(left, right, ends, dtype):
     assert torch.equal(got, want) and got.stride() == want.stride()
     for g, w in zip(torch.autograd.grad(got.sum(), (a, b)), torch.autograd.grad(want.sum(), (a, b))):
         assert torch.equal(g, w)
+
+
+def test_attributes_of_type_expressions():
+    def f(x):
+        union, alias = int | str, list[int]
+        return x + len(union.__args__) + len(alias.__args__), union.__args__, alias.__origin__
+
+    same(f(X), jit.compile(f, backend="eager", fullgraph=True)(X))

@@ -20,7 +20,7 @@ _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 def check_attributes(cls):
     """Raises Unsupported for objects whose attributes are looked up by a C function of their own, such as ``threading.local``."""
-    if cls in _plain_classes or issubclass(cls, types.GenericAlias):
+    if cls in _plain_classes or issubclass(cls, (types.GenericAlias, types.UnionType)):
         return
     getter = next(raw for raw in (c.__dict__.get("__getattribute__") for c in cls.__mro__) if type(raw) is types.WrapperDescriptorType)
     generic, own = (ctypes.c_void_p.from_address(id(c) + _GETATTRO).value for c in (object, getter.__objclass__))
