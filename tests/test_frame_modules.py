@@ -744,3 +744,36 @@ def test_module(name):
     jit.reset()
     with jit.config.patch(strict=True):
         same(run(PROGRAMS[name], lambda f: f), run(PROGRAMS[name], jit.compile), rtol=1e-3)
+
+
+def test_modules_that_are_moved_to_where_they_are():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm, self.width = torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), 5
+
+        def forward(self, x):
+            self.linear = self.linear.to(torch.float32)
+            self.norm.to("cpu", torch.float32)
+            y = self.norm(self.linear.float().to(x.dtype)(x)) + torch.IntTensor([self.width]) + torch.FloatTensor((1, 2.5, 3))
+            return y, torch.LongTensor([x.shape[0], 2])
+
+    model, x = Model().eval(), torch.randn(2, 3)
+    compiled = jit.compile(model, backend="eager", fullgraph=True)
+    weight = model.linear.weight
+    for _ in range(2):
+        same(model(x), compiled(x), rtol=1e-6)
+    assert model.linear.weight is weight
+
+
+def test_modules_that_are_moved():
+    def f(x):
+        return linear.to(torch.float64)(x.double()), torch.IntTensor([[1, 2], [3, 4]]), torch.FloatTensor(x.shape).shape
+
+    linear, x = torch.nn.Linear(3, 3), torch.randn(2, 3)
+    compiled = jit.compile(f, backend="eager")
+    want = f(x)
+    for _ in range(2):
+        linear.float()
+        same(want, compiled(x), rtol=1e-6)
+        assert linear.weight.dtype is torch.float64

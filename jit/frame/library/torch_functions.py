@@ -10,10 +10,10 @@ from ... import config
 from ...errors import Unsupported
 from .. import source as src
 from ..assumptions import assume
-from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method
+from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import TupleValue
+from ..values.containers import SequenceValue, TupleValue
 from ..values.items import item
 from ..values.tensor import GradNode, TensorValue
 from .builtin_functions import IdentityNumber
@@ -271,3 +271,42 @@ def tensor_hash(s, tensor, args, kwargs):
 
 
 add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
+
+
+# -- what Module.to asks and does, which is nothing where everything is as it is asked for --------------------------------------
+
+
+@on_call(torch._C._nn._parse_to)
+def parse_to(s, args, kwargs):
+    if any(isinstance(v, TensorValue) for v in (*args, *kwargs.values())):
+        raise Unsupported("Module.to another tensor", "give a device or a dtype", kind="torch-argument")
+    return s.fold(torch._C._nn._parse_to, args, kwargs)
+
+
+@on_call(torch._has_compatible_shallow_copy_type)
+def has_compatible_type(s, args, kwargs):
+    """Whether a tensor may take another one's data: of plain tensors, where they are on devices of one kind."""
+    a, b = (v.handle(s).device.type for v in args)
+    return Constant(a == b)
+
+
+@on_tensor_setter("data")
+def set_data(s, tensor, value):
+    if not isinstance(value, TensorValue) or value.identity() != tensor.identity():
+        raise Unsupported("setting attribute 'data' of a tensor", kind="tensor-attribute")
+
+
+def _legacy(cls, dtype, kinds):
+    """A class such as ``torch.IntTensor``, called with a sequence of numbers."""
+
+    @on_call(cls)
+    def make(s, args, kwargs):
+        if len(args) == 1 and not kwargs and isinstance(args[0], SequenceValue) and args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s)):
+            return s.torch_call(torch.tensor, list(args), {"dtype": Constant(dtype), "device": Constant(torch.device("cpu"))})
+        raise Unsupported(f"a new torch.{cls.__name__}", "use torch.tensor or torch.empty", kind="instantiate")
+
+
+for _cls, _dtype in ((torch.IntTensor, torch.int32), (torch.LongTensor, torch.int64), (torch.ShortTensor, torch.int16)):
+    _legacy(_cls, _dtype, (int,))
+for _cls, _dtype in ((torch.FloatTensor, torch.float32), (torch.DoubleTensor, torch.float64)):
+    _legacy(_cls, _dtype, (int, float))
