@@ -573,6 +573,24 @@ def random_numbers(dt, s):
 
 
 @case
+def dropout_in_a_row(dt, s):
+    """What is drawn is read in every pass over its row."""
+    n, m = 3, 90 * s
+    b = B()
+    i, j = _row(b, n, m)
+    seed, x, y, w = b.buffer(I64), b.buffer(dt), b.buffer(dt, "out"), b.buffer(dt, "out")
+    at = i * m + j
+    bits = b.compute("random_bits", b.load(seed, 0), b.index(at), dtype=torch.int32)
+    v = b.wide(x, at)
+    v = b.do("where", b.do("ge", bits, b.const(0, torch.int32)), b.do("mul", v, b.number(2.0, v)), b.number(0.0, v))
+    largest = b.reduce("max", v)
+    e = b.do("exp", b.do("sub", v, largest))
+    b.put(y, at, b.do("div", e, b.reduce("sum", e)))
+    b.put(w, at, v)
+    return b.case((1, n * m, n * m, n * m), inputs={seed: torch.tensor([-8765432109876543210 + 17])})
+
+
+@case
 def times_a_changing_float(dt, s):
     from jit.graph.sym_float import to_words
 
