@@ -405,6 +405,17 @@ def test_without_gradients_the_masks_are_the_same():
     assert torch.equal(plain, compiled(x.requires_grad_()).detach())
 
 
+def test_a_second_derivative_has_the_same_mask():
+    compiled = jit.compile(lambda x: F.dropout(x, 0.5) * x, fullgraph=True)
+    x = (torch.rand(300) + 0.5).requires_grad_()
+    y = compiled(x)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.manual_seed(99)
+    (h,) = torch.autograd.grad(g.sum(), x)
+    torch.testing.assert_close(g, 2 * y / x)
+    torch.testing.assert_close(h, (y != 0) * 4.0)
+
+
 def test_gradients_inside_the_program():
     @jit.compile(fullgraph=True)
     def step(x, w):
@@ -423,3 +434,39 @@ def test_kernels_are_exact_as_far_as_verify_can_tell():
 
     report = jit.verify(program)(torch.randn(30, 20, requires_grad=True))
     assert report.ok and report.checked > 10 and all("fallback_random" in u for u in report.unchecked), str(report)
+
+
+@pytest.mark.parametrize("randomness", ["different", "same"])
+def test_draws_inside_a_map(randomness):
+    """Functions that run inside PyTorch's own map run in eager: what an operator draws there is another number for each element."""
+    compiled = jit.compile(torch.vmap(lambda x: F.dropout(x, 0.5) * torch.rand(2000), randomness=randomness))
+    out = compiled(torch.ones(3, 2000))
+    assert torch.equal(out[0], out[1]) == (randomness == "same") and 0.4 < (out != 0).float().mean() < 0.6
+    inner = jit.compile(lambda: torch.rand(2000) * 2)
+    inner()
+    out = torch.vmap(lambda x: x * inner(), randomness=randomness)(torch.ones(3))
+    assert torch.equal(out[0], out[1]) == (randomness == "same")
+
+
+def test_a_mask_of_the_programs_own_function_is_made_again():
+    class Drop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            mask = (torch.rand_like(x) >= 0.3) / 0.7
+            ctx.save_for_backward(mask)
+            return x * mask
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    x = torch.ones(50, 60, requires_grad=True)
+    y, kept = saved(jit.compile(lambda x: Drop.apply(x), fullgraph=True), x)
+    assert sum(t.nbytes for t in kept) <= 32 and torch.equal(torch.autograd.grad(y.sum(), x)[0], y)
+
+
+def test_attention_saves_no_mask():
+    q, k, v = (torch.randn(2, 4, 64, 32, requires_grad=True) for _ in range(3))
+    y, kept = saved(jit.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.2), fullgraph=True), q, k, v)
+    assert sum(t.nbytes for t in kept if t.dtype is torch.bool) <= 2 * 4 * 64
+    y.sum().backward()

@@ -69,7 +69,10 @@ class Captured:
 
 
 def refuse_modes():
-    """Raise NeedsEager while a mode of the program's sees every operation: compiled code would go past it. The mode of a default device is known."""
+    """Raise NeedsEager while a mode or a transform of the program's sees every operation: compiled code would go past it, and what an operator makes,
+    such as a random number, may be another one for each element of a map. The mode of a default device is known."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NeedsEager("a transform of torch.func is active", "compile the function that calls it", kind="functorch")
     modes = [m for m in torch.overrides._get_current_function_mode_stack() if not isinstance(m, torch.utils._device.DeviceContext)]
     if modes or torch._C._len_torch_dispatch_stack():
         name = type(modes[-1]).__name__ if modes else "a TorchDispatchMode"
