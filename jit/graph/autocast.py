@@ -25,7 +25,7 @@ KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 LOWER = frozenset("""_convolution convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm addmv addr
 matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell
 rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention _scaled_dot_product_flash_attention _native_multi_head_attention mkldnn_rnn_layer
-_addmm_activation""".split())
+_addmm_activation cudnn_convolution cudnn_convolution_transpose""".split())
 # Run in the widest type among their operands.
 PROMOTE = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put index_copy tensordot scatter_add cat stack".split())
 PROMOTE_ON_CPU = frozenset("cat stack index_copy".split())
@@ -65,7 +65,13 @@ def _is_composed(name: str) -> bool:
     if name in OPS or name in PLAIN:
         return name in COMPOSED
     # Kernels that call these are intercepted in them too.
-    return _CONTRACTS.search(name) is not None or all(_has_kernel(o, "CompositeImplicitAutograd") for o in aten.overloads(name))
+    return _CONTRACTS.search(name) is not None or _is_implicit(name)
+
+
+@functools.cache
+def _is_implicit(name: str) -> bool:
+    """Whether PyTorch composes ``aten::name`` of other operators."""
+    return all(_has_kernel(o, "CompositeImplicitAutograd") for o in aten.overloads(name))
 
 
 def convert(t, name: str, args, kwargs):
@@ -78,8 +84,9 @@ def convert(t, name: str, args, kwargs):
     if low is None:
         return None
     name = SAME_AS.get(name, name)
-    if not _intercepted(name, device):
-        if _is_composed(name):
+    written = kwargs.get("out") is not None  # forms with ``out=`` are not intercepted; what they are composed of may be
+    if written or not _intercepted(name, device):
+        if _is_composed(name) or written and _is_implicit(name):
             raise Unsupported(f"{name} under autocast", "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
         return None
     if name in LOWER:
