@@ -3,6 +3,7 @@
 import collections
 import datetime
 import decimal
+import enum
 import itertools
 import math
 
@@ -202,6 +203,86 @@ def functions_that_end_iterators(x, v):
     except StopIteration:
         log.append("stopped")
     return x + 1, log
+
+
+GLOBAL = 1
+
+
+@cases(VECTOR, [], fullgraph=False)
+def two_ways_to_a_global(x, log):
+    global GLOBAL
+    GLOBAL = x
+    log.append(globals()["GLOBAL"] is x)
+    globals()["GLOBAL"] = 5
+    log.append(GLOBAL)
+    GLOBAL = 7
+    log.append(globals()["GLOBAL"])
+    globals()["GLOBAL"] = 1
+    return x + GLOBAL, log, globals().get("GLOBAL"), "GLOBAL" in globals()
+
+
+def test_a_size_that_comes_to_nothing():
+    def make():
+        def f(x, n):
+            try:
+                return torch.arange(n % 5).max(), x + 1
+            except RuntimeError as error:
+                return str(error)
+
+        return f
+
+    sequence(make, [(VECTOR, n) for n in (3, 4, 5, 7, 10)])
+
+
+class Settable:
+    def __setitem__(self, key, value):
+        pass
+
+
+class Times:
+    def __index__(self):
+        return 2
+
+    def __mul__(self, other):
+        return "mul"
+
+    __rmul__ = __mul__
+
+
+class Shade(enum.IntEnum):
+    DARK = 2
+
+
+@cases(VECTOR, Shade.DARK, range(3), {1, frozenset([2])}, fullgraph=False)
+def operations_on_what_does_not_know_them(x, shade, r, s):
+    log, left = [], iter("ab")
+    for wrong in (lambda: shade[0], lambda: shade["a"], lambda: list(reversed(shade)), lambda: r["a"], lambda: [1, 2][abs:], lambda: [1, 2][:1.5], lambda: s.discard({2}), lambda: len(s),
+                  lambda: s.discard(set()), lambda: s.remove({3}), lambda: {2} in s, lambda: s.update(a=1), lambda: sum(left), lambda: list(left), lambda: torch.maximum(x, shade),
+                  lambda: [] in s, lambda: {}.update(left), lambda: 2 in shade, lambda: [*shade], lambda: iter(None, 2), lambda: iter(2, 3), lambda: divmod(r, 2), lambda: x.clamp(0, x)):
+        try:
+            log.append(wrong())
+        except (TypeError, KeyError) as error:
+            log.append(str(error))
+    return x + shade, log
+
+
+@cases(VECTOR, Settable(), Times(), [1, 2, 3], fullgraph=False)
+def items_that_cannot_be_deleted_or_assigned(x, o, times, v):
+    log = [[1] * times, times * [1]]
+    v[1:] = (c for c in (5, 6))
+    for value in (None, (1, 2), "ab", 2, o, {1}, range(3), abs, Settable):
+        for key in ("a", 0):
+            try:
+                del value[key]
+            except (TypeError, AttributeError) as error:
+                log.append((type(error).__name__, str(error)))
+    for value in (torch.tensor(2.0), 5, iter([1, 2]), {3: 4}, "ab", None):
+        try:
+            v[::2] = value
+            v[1:] = value
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log, v
 
 
 class Refusing:

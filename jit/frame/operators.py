@@ -143,6 +143,8 @@ def _container(s, symbol, a, b, inplace):
             return _join_sizes(s, a, b)
         if symbol == "+" and isinstance(b, SequenceValue) and isinstance(a, ListValue) == isinstance(b, ListValue):
             return a.like(a.load(s) + b.load(s))
+        if symbol == "*" and isinstance(b, ObjectValue) and not isinstance(b, ClassValue) and (b.has_special(s, "__mul__") or b.has_special(s, "__rmul__")):
+            return None  # its methods come first
         if symbol == "*" and s.has_index(b):
             elements = a.load(s) * s.index(b)
             if isinstance(a, ListValue) and inplace:

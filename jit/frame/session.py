@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import dataclasses
+import enum
 import functools
 import os
 import types
@@ -606,5 +607,5 @@ _ABSENT = _Absent()
 
 
 def has_own_class(value) -> bool:
-    """Whether a container is of a class derived from the builtin one."""
-    return isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin
+    """Whether a container is of a class derived from the builtin one, or a number of an enumeration."""
+    return isinstance(value, Constant) and isinstance(value.value, enum.Enum) or isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin

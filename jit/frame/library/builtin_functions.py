@@ -202,6 +202,8 @@ def iter_(s, args, kwargs):
     if len(args) == 1:
         return args[0].iter(s)
     fn, sentinel = args
+    if not is_callable(s, fn):
+        return s.fold(iter, [Constant(None), Constant(None)], {})  # its TypeError has other words in each version of Python
 
     def step(s):
         value = fn.call(s, [], {})
@@ -274,7 +276,7 @@ def reversed_(s, args, kwargs):
         raise Unsupported("reversed() of a tensor", kind="iterate")
     if hasattr(value, "entries_view"):
         return SequenceIterator(value.items_list(s)[::-1])
-    if value.is_const() and hasattr(value.pytype(s), "__getitem__"):
+    if value.is_const() and lookup(value.pytype(s), "__getitem__")[0]:
         return SequenceIterator(value.items_list(s)[::-1])
     return s.fold(reversed, args, {})
 
@@ -358,7 +360,8 @@ on_call(min)(_extreme("<"))
 @on_call(sum)
 def sum_(s, args, kwargs):
     total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
-    for value in args[0].items_list(s):
+    it = args[0].iter(s)
+    while (value := it.next(s)) is not None:
         total = operators.binary(s, "+", total, value)
     return total
 
@@ -464,6 +467,8 @@ def divmod_(s, args, kwargs):
         return s.fold(divmod, args, {})
     if len(args) == 2 and any(isinstance(a, (ObjectValue, TensorValue)) for a in args):
         return operators.special(s, "divmod()", "divmod", *args)
+    if any(isinstance(a, RangeValue) for a in args):
+        return s.fold(divmod, args, {})
     return TupleValue([operators.binary(s, "//", *args), operators.binary(s, "%", *args)])
 
 

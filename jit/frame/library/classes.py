@@ -48,7 +48,8 @@ def fill_dict(s, target: DictValue, args, kwargs):
         if isinstance(source, DictValue) or isinstance(source, ObjectValue) and source.has_special(s, "keys"):
             pairs = mapping_items(s, source)
         else:
-            for item in source.items_list(s):
+            it = source.iter(s)
+            while (item := it.next(s)) is not None:
                 try:
                     pair = item.items_list(s)
                 except Raised as raised:

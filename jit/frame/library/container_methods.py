@@ -448,7 +448,7 @@ def set_add(v, s, a, k):
 def _set_remove(strict):
     def remove(v, s, a, k):
         entries = dict(v.load(s))
-        if entries.pop(a[0].hash_key(s), None) is None:
+        if entries.pop(v.wanted(s, a[0]), None) is None:
             if strict:
                 raise Raised(s.exception(KeyError, [a[0]]))
             return NONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..executor import op
 from ..library.builtin_functions import format_value
-from ..values.base import Raised, type_name
+from ..values.base import Raised, lookup, type_name
 from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, SetValue, TupleValue
 from ..values.slices import SliceValue
@@ -88,7 +88,7 @@ def list_extend(f, i):
     except Raised as raised:
         if f.s.is_exception(raised.value, TypeError):
             cls = value.pytype(f.s)
-            if not hasattr(cls, "__iter__") and not hasattr(cls, "__getitem__"):
+            if not lookup(cls, "__iter__")[0] and not lookup(cls, "__getitem__")[0]:
                 raise Raised(f.s.exception(TypeError(f"Value after * must be an iterable, not {type_name(cls)}"))) from None
         raise
     target.extend(f.s, values)

@@ -8,6 +8,7 @@ that is not captured. The defaults here are those of a value that supports nothi
 from __future__ import annotations
 
 import ctypes
+import types
 
 from ...errors import Unsupported
 
@@ -67,6 +68,12 @@ class Value:
         self.call_special(s, "__setitem__", [key, value])
 
     def delitem(self, s, key: Value):
+        cls = self.pytype(s)
+        if not lookup(cls, "__delitem__")[0]:
+            if type(lookup(cls, "__setitem__")[1]) is types.FunctionType:  # one slot serves both
+                raise Raised(s.exception(AttributeError("__delitem__")))
+            verb = "doesn't" if issubclass(cls, (tuple, str, bytes, range)) and s.has_index(key) else "does not"
+            raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object {verb} support item deletion")))
         self.call_special(s, "__delitem__", [key])
 
     def iter(self, s) -> Value:

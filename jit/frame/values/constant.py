@@ -11,7 +11,7 @@ import torch
 from ...errors import Unsupported
 from ...graph.dims import free_symbols, hint
 from ..source import Source
-from .base import Raised, Value, type_name
+from .base import Raised, Value, lookup, type_name
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device,
               torch.layout, torch.memory_format, types.CodeType, torch.finfo, torch.iinfo)
@@ -106,12 +106,12 @@ class Constant(Value):
     def call_special(self, s, name, args):
         from .objects import special_error
 
-        if not hasattr(type(self.value), name):
+        if not lookup(type(self.value), name)[0]:
             raise Raised(s.exception(TypeError(special_error(self.pytype(s), name))))
         return self.getattr(s, name).call(s, args, {})
 
     def getitem(self, s, key):
-        if not hasattr(type(self.value), "__getitem__") and not isinstance(self.value, type):
+        if not lookup(type(self.value), "__getitem__")[0] and not isinstance(self.value, type):
             return self.call_special(s, "__getitem__", [key])
         return PureMethod(self, "__getitem__").call(s, [key], {})
 
@@ -126,7 +126,7 @@ class Constant(Value):
         return SequenceIterator([s.from_python(v) for v in elements])
 
     def contains(self, s, item):
-        if isinstance(self.value, enum.Enum):
+        if isinstance(self.value, enum.Enum) and lookup(type(self.value), "__contains__")[0]:
             return bool(self.call_special(s, "__contains__", [item]).const(s))
         try:
             return item.const(s) in self.const(s)

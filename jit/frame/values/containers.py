@@ -68,7 +68,7 @@ class ContainerValue(ObjectValue):
         fn = METHODS.get((raw.__objclass__, raw.__name__))
         if fn is not None:
             least, most = _arity(raw)
-            if kwargs and most is not None or len(args) < least or most is not None and len(args) > most:
+            if kwargs and (most is not None or raw.__objclass__ in (set, frozenset)) or len(args) < least or most is not None and len(args) > most:
                 _refuse_arguments(s, raw, len(args), kwargs)
             return s.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
         return super().builtin_method(s, raw, args, kwargs)
@@ -261,12 +261,13 @@ class ListValue(SequenceValue):
         if isinstance(key, SliceValue):
             new = list(elements)
             try:
-                values = value.items_list(s)
+                it = value.iter(s)
             except Raised as raised:
-                if hasattr(value.pytype(s), "__iter__") or not s.is_exception(raised.value, TypeError):
+                if not s.is_exception(raised.value, TypeError):
                     raise
                 extended = not (isinstance(key.parts[2], Constant) and key.parts[2].const(s) in (None, 1))
                 raise Raised(s.exception(TypeError("must assign iterable to extended slice" if extended else "can only assign an iterable"))) from None
+            values = value.items_list(s) if isinstance(value, ContainerValue) else it.items_list(s)
             try:
                 new[key.as_slice(s)] = values
             except ValueError as error:
@@ -470,6 +471,8 @@ class DictValue(ContainerValue):
         self.settle(s)
         if self.reads_single_keys(key):
             self.pytype(s)
+            if s.globals_written and (id(self.obj), key) in s.globals_written:
+                return s.load_global(self.obj, key)
             if key in self.written:
                 return self.written[key][1]
             if dict.__contains__(self.obj, key):
@@ -511,6 +514,8 @@ class DictValue(ContainerValue):
             self.changed(s, dict.__setitem__, [key, value])
             return
         h = key.hash_key(s)
+        if s.globals_written and (id(self.obj), h) in s.globals_written:
+            s.set_entry(s.globals_written, (id(self.obj), h), value)
         if self.reads_single_keys(h):
             self.pytype(s)
             self.write(s, key, value)
@@ -749,8 +754,13 @@ class SetValue(ContainerValue):
         return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
 
     def plain_contains(self, s, item):
-        key = item.hash_key(s)
+        key = self.wanted(s, item)
         return self._entries is None and key in self.added or key in self.load(s)
+
+    @staticmethod
+    def wanted(s, item):
+        """What stands for a value that is looked for: for a set, a frozenset of its elements."""
+        return frozenset(item.load(s)) if isinstance(item, SetValue) else item.hash_key(s)
 
     def update(self, s, entries, fn, args):
         s.set_field(self, "_entries", entries)

@@ -27,7 +27,7 @@ class SliceValue(Value):
         for p in self.parts:
             if isinstance(p, Constant) and p.value is None:
                 known.append(p.const(s))
-            elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)):
+            elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)) and hasattr(p.pytype(s), "__index__"):
                 known.append(s.index(p))
             else:
                 p.pytype(s)
@@ -85,6 +85,8 @@ class RangeValue(Value):
     def getitem(self, s, key):
         if isinstance(key, SliceValue):
             return RangeValue(self.const(s)[key.as_slice(s)])
+        if not s.has_index(key):
+            raise Raised(s.exception(TypeError(f"range indices must be integers or slices, not {type_name(key.pytype(s))}")))
         try:
             return Constant(self.const(s)[s.index(key)])
         except IndexError as error:

@@ -433,6 +433,8 @@ def masked_fill(b, self, mask, value):
 def clamp(b, self, min=None, max=None):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    if min is not None and max is not None and isinstance(min, Node) != isinstance(max, Node):
+        raise ValueError("the limits of clamp are two tensors or two numbers")
     if self.dtype in HALF:
         min, max = plain(min), plain(max)
     x, lo, hi = b.promote(self, min, max)

@@ -207,8 +207,8 @@ def setitem(t, self, index, value):
     else:
         new = b.full((), value, self.dtype, self.device)
     if tensors:
-        if isinstance(value, TensorHandle) and value.ndim and any(v.dtype is torch.bool and not v.ndim for v in tensors.values()):
-            raise Unsupported("several values are put where a 0-dim mask says", "use torch.where", kind="data-dependent-shape")
+        if isinstance(value, TensorHandle) and value.ndim and any(v.dtype is torch.bool and (not v.ndim or value.dtype is not self.dtype) for v in tensors.values()):
+            raise Unsupported("values are put where a mask says, and may not fit", "use torch.where", kind="data-dependent-shape")
         _check_put(self, value, list(tensors.values()))
         values = b.cast(new, self.dtype)
         while values.type.rank and values.type.rank > 1 and same_ints(values.shape[:1], (1,)):

@@ -62,7 +62,7 @@ def prod(b, self, dim=None, keepdim=False, *, dtype=None):
 
 
 def _check_nonempty(x, dims, name):
-    if any(type(x.shape[d]) is int and x.shape[d] == 0 for d in dims):
+    if any(x.shape[d] == 0 for d in dims):
         raise IndexError(f"{name}(): Expected reduction dim to have non-zero size.")
 
 
@@ -98,7 +98,7 @@ def _max_min(name, prim, arg, elementwise):
 
             return OPS[elementwise].fn(b, self, other if other is not None else dim)
         if dim is None:
-            if any(type(s) is int and s == 0 for s in self.shape):
+            if any(s == 0 for s in self.shape):
                 raise RuntimeError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
             return b.marked(b.reduce(prim, self, None), "", nan_hits=True)
         if not is_number(dim):
@@ -126,7 +126,7 @@ _max_min("min", "amin", "argmin", "minimum")
 def _arg(prim):
     def expand(b, self, dim=None, keepdim=False):
         if dim is None:
-            if any(type(s) is int and s == 0 for s in self.shape):
+            if any(s == 0 for s in self.shape):
                 raise IndexError(f"{prim}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
             return b.reduce(prim, self, None, keepdim)
         d = normalize_dim(dim, self.type.rank)
@@ -270,7 +270,7 @@ def _norm_with_gradient(b, x: Node, ord, dims) -> Node:
 
 @op("linalg_vector_norm")
 def linalg_vector_norm(b, self, ord=2, dim=None, keepdim=False, *, dtype=None):
-    if not self.dtype.is_floating_point or any(type(s) is int and s == 0 for s in self.shape):
+    if not self.dtype.is_floating_point or any(s == 0 for s in self.shape):
         return NotImplemented
     return vector_norm(b, self, ord, _empty_means_all(b, self, dim), keepdim, dtype)
 
@@ -281,7 +281,7 @@ def norm(b, self, p="fro", dim=None, keepdim=False, dtype=None):
         return NotImplemented
     if not self.dtype.is_floating_point and dtype is None:
         raise RuntimeError(f"norm of {self.dtype}")
-    if any(type(s) is int and s == 0 for s in self.shape) or not self.dtype.is_floating_point:
+    if any(s == 0 for s in self.shape) or not self.dtype.is_floating_point:
         return aten.call(b, "linalg_vector_norm", (self, 2 if p in ("fro", None) else p, dim if dim is None or isinstance(dim, (tuple, list)) else (dim,), keepdim), {"dtype": dtype})
     return vector_norm(b, self, 2 if p in ("fro", None) else p, _empty_means_all(b, self, dim), keepdim, dtype)
 
