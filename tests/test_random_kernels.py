@@ -169,6 +169,22 @@ def test_masks_have_their_rate(p):
     assert abs(ones.double().mean().item() - p) < bound
 
 
+def test_certain_masks():
+    never, always = jit.compile(lambda x: (x.clone().bernoulli_(0.0), torch.bernoulli(x, 1)), fullgraph=True)(torch.empty(4 * N))
+    assert not never.any() and always.all()
+    x = torch.ones(50, requires_grad=True)
+    y, same = jit.compile(lambda x: (F.dropout(x, 1.0), F.dropout(x, 0)))(x)
+    assert not y.any() and torch.equal(same, x) and not torch.autograd.grad(y.sum(), x)[0].any()
+
+
+def test_given_memory_and_a_rate_that_changes():
+    compiled = jit.compile(lambda out, p: (torch.rand(30, 40, out=out), F.dropout(torch.ones(9000), p)), fullgraph=True)
+    for p in (0.2, 0.3, 0.4):
+        out = torch.empty(30, 40)
+        got, y = compiled(out, p)
+        assert got is out and not faults("rand", out.flatten()) and abs((y == 0).float().mean().item() - p) < 0.02
+
+
 def interpreted():
     """Runs in a process of its own, with TRITON_INTERPRET=1: the kernels that a GPU would get, on a sample of each distribution."""
     from jit.codegen import Options, compile_graph

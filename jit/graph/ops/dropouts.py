@@ -39,8 +39,8 @@ def _dropout(name, features, alpha):
             raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
         if not train or p == 0:
             return self
-        shape = channels(self) if features else self.shape
-        if p == 1 or type(p) is not float or no_elements(self) or self.dtype.is_complex or not in_kernels(shape, self.device) or features and self.type.rank < 2:
+        p, shape = float(p), channels(self) if features else self.shape
+        if p == 1 or no_elements(self) or self.dtype.is_complex or not in_kernels(shape, self.device) or features and self.type.rank < 2:
             return NotImplemented
         mask = keep(b, shape, self.device, 1 - p)
         result = alpha_dropped(b, self, mask, p) if alpha else scaled_by_mask(b, self, mask, 1 / (1 - p))
@@ -59,7 +59,8 @@ _dropout("feature_alpha_dropout", True, True)
 
 @op("native_dropout")
 def native_dropout(b, input, p, train=None):
-    if train is False or type(p) is not float or not 0 < p < 1 or no_elements(input) or input.dtype.is_complex or not in_kernels(input.shape, input.device):
+    p = float(p)
+    if train is False or not 0 < p < 1 or no_elements(input) or input.dtype.is_complex or not in_kernels(input.shape, input.device):
         return NotImplemented
     mask = keep(b, input.shape, input.device, 1 - p)
     result = scaled_by_mask(b, input, mask, 1 / (1 - p))

@@ -91,29 +91,31 @@ def integers(b, low: int, high: int, shape, dtype, device) -> Node:
 
 def keep(b, shape, device, p: float) -> Node:
     """True with probability ``p``, a bool tensor."""
+    if p in (0, 1):
+        return b.full(shape, p == 1, torch.bool, device)
     limit = min(round((1 - p) * 2.0**32), (1 << 32) - 1) - (1 << 31)
-    return b.full(shape, True, torch.bool, device) if p >= 1 else b.ge(philox.bits(b, shape, device), limit)
+    return b.ge(philox.bits(b, shape, device), limit)
 
 
 # new tensors
 
 
-def _new_type(size, dtype, device, requires_grad, memory=None):
-    """The type of a tensor to be drawn in kernels; None where the operator is called."""
+def _new_type(size, dtype, device, special, memory=None):
+    """The type of a tensor to be drawn in kernels; None where the operator is called. ``special``: it requires grad, or lies in pinned memory."""
     dtype, device = dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device())
-    return None if requires_grad or memory not in (None, torch.strided) else TensorType.contiguous(size, dtype, device)
+    return None if special or memory not in (None, torch.strided) else TensorType.contiguous(size, dtype, device)
 
 
 def _factory(name, distribution):
     def expand(b, *size, generator=None, names=None, out=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
-        t = _new_type(_size(size), dtype, device, requires_grad, layout)
+        t = _new_type(_size(size), dtype, device, requires_grad or pin_memory, layout)
         if t is None or names is not None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
             return NotImplemented
         return b.cast(distribution(b, t.shape, t.dtype, t.device), t.dtype)
 
     def expand_like(b, self, *, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False, memory_format=None, generator=None):
         t = _like_type(self, dtype, device, memory_format)
-        if requires_grad or layout not in (None, torch.strided) or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
+        if requires_grad or pin_memory or layout not in (None, torch.strided) or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
             return NotImplemented
         return _as_type(b, distribution(b, t.shape, t.dtype, t.device), t)
 
@@ -152,7 +154,7 @@ def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None,
     if not given and high is None or not isinstance(size, (tuple, list)):
         return NotImplemented
     low, high = (given + [high] if high is not None else given) if len(given) + (high is not None) == 2 else (low or 0, high if high is not None else given[0])
-    t = _new_type(_size((size,)), dtype or torch.int64, device, requires_grad, layout)
+    t = _new_type(_size((size,)), dtype or torch.int64, device, requires_grad or pin_memory, layout)
     if t is None or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high):
         return NotImplemented
     return integers(b, low, high, t.shape, t.dtype, t.device)
@@ -166,7 +168,7 @@ def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None,
         return NotImplemented
     low, high = given if len(given) == 2 else (0, given[0])
     t = _like_type(self, dtype, device, memory_format)
-    if requires_grad or layout not in (None, torch.strided) or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high):
+    if requires_grad or pin_memory or layout not in (None, torch.strided) or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high):
         return NotImplemented
     return _as_type(b, integers(b, low, high, t.shape, t.dtype, t.device), t)
 
@@ -185,7 +187,7 @@ def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None, layout
     if size is None:
         t = mean.type.replace(strides=layout_of(mean))
     else:
-        t = _new_type(_size((size,)), dtype, device, requires_grad, layout)
+        t = _new_type(_size((size,)), dtype, device, requires_grad or pin_memory, layout)
     if t is None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
         return NotImplemented
     return _as_type(b, _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std), t)
