@@ -1,9 +1,11 @@
 """Edges of builtin values that random programs (``python -m tests.fuzz``) found: containers, numbers, text and errors are those of eager."""
 
+import bisect
 import collections
 import datetime
 import decimal
 import enum
+import heapq
 import itertools
 import math
 
@@ -203,6 +205,28 @@ def functions_that_end_iterators(x, v):
     except StopIteration:
         log.append("stopped")
     return x + 1, log
+
+
+class Number:
+    def __radd__(self, other):
+        return ("radd", other)
+
+    def __iter__(self):
+        return iter("xy")
+
+
+@cases(VECTOR, Number(), [1], {3: 4}, {5}, torch.tensor(2.0), Pair(1, 2), fullgraph=False)
+def who_is_asked_first(x, number, v, d, s, y, p):
+    log, w = [v + number, (1,) + number], v
+    w += number
+    for wrong in (lambda: bisect.bisect(d, 1), lambda: bisect.bisect(x, 1), lambda: heapq.heappush(None, 1), lambda: s.pop(1, 2), lambda: torch.full((3,), x),
+                  lambda: [a for a, b in [y]], lambda: [a for a, *b in [y]], lambda: torch.cat([p, x]), lambda: torch.stack([x, p]), lambda: heapq.heappop([2, 1]),
+                  lambda: bisect.bisect((1, 2, 3), 2)):
+        try:
+            log.append(wrong())
+        except (TypeError, AttributeError) as error:
+            log.append(str(error))
+    return x + 1, log, w
 
 
 GLOBAL = 1

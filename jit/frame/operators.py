@@ -136,6 +136,10 @@ def _container(s, symbol, a, b, inplace):
     if symbol == "*" and isinstance(b, SequenceValue) and not isinstance(a, SequenceValue):
         a, b = b, a
     if isinstance(a, SequenceValue) and a.cls in (list, tuple) or isinstance(a, TupleValue) and not a.user_special(s, f"__{BINARY[symbol][2]}__"):
+        if symbol == "+" and isinstance(b, ObjectValue) and not isinstance(b, (ClassValue, ContainerValue)) and b.has_special(s, "__radd__"):
+            result = b.call_special(s, "__radd__", [a])  # a number's method comes before what sequences do
+            if not (isinstance(result, Constant) and result.value is NotImplemented):
+                return result
         if symbol == "+" and isinstance(a, ListValue) and inplace:
             a.extend_by(s, b)
             return a

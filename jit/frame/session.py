@@ -608,4 +608,6 @@ _ABSENT = _Absent()
 
 def has_own_class(value) -> bool:
     """Whether a container is of a class derived from the builtin one, or a number of an enumeration."""
+    if type(value) in (ListValue, TupleValue) and value.cls is value.builtin and value._elements is not None:
+        return any(map(has_own_class, value._elements))
     return isinstance(value, Constant) and isinstance(value.value, enum.Enum) or isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin

@@ -18,7 +18,7 @@ from ..calls import accepts
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, SetValue, TupleValue
+from ..values.containers import DictValue, ListValue, SequenceValue, SetValue, TupleValue
 from ..values.objects import ObjectValue
 
 
@@ -29,6 +29,8 @@ def stands_for(*c_functions):
         def call(s, args, kwargs):
             if not accepts(fn, args, kwargs):  # a C function refuses in words of its own
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
+            if c_functions[0].__module__ in ("_heapq", "_bisect") and not (args and isinstance(args[0], SequenceValue)):
+                raise Unsupported(f"{fn.__name__}() of what is no list", kind="argument-error")
             return s.inline(s.wrap_raw(fn), args, kwargs)
 
         on_call(*c_functions)(call)

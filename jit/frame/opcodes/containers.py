@@ -179,7 +179,8 @@ def unpack(s, source, n):
     try:
         it = source.iter(s)
     except Raised as raised:
-        if s.is_exception(raised.value, TypeError):
+        cls = source.pytype(s)
+        if s.is_exception(raised.value, TypeError) and not lookup(cls, "__iter__")[0] and not lookup(cls, "__getitem__")[0]:
             raise Raised(s.exception(TypeError(f"cannot unpack non-iterable {type_name(source.pytype(s))} object"))) from None
         raise
     values = []
@@ -200,7 +201,7 @@ def unpack_ex(f, i):
     try:
         values = source.items_list(f.s)
     except Raised as raised:
-        if hasattr(source.pytype(f.s), "__iter__") or hasattr(source.pytype(f.s), "__getitem__") or not f.s.is_exception(raised.value, TypeError):
+        if lookup(source.pytype(f.s), "__iter__")[0] or lookup(source.pytype(f.s), "__getitem__")[0] or not f.s.is_exception(raised.value, TypeError):
             raise
         raise Raised(f.s.exception(TypeError(f"cannot unpack non-iterable {type_name(source.pytype(f.s))} object"))) from None
     if len(values) < before + after:

@@ -38,6 +38,8 @@ _ARITIES = {**dict.fromkeys(("items", "keys", "values", "popitem", "copy", "clea
 def _arity(raw) -> tuple:
     """The least and the most positional arguments of a C method that takes no others; (0, None) where it may, or does not say."""
     known = _ARITIES.get(raw.__name__)
+    if raw is set.pop:
+        return 0, 0
     if known is not None and raw.__objclass__ in (dict, set, frozenset):
         return known
     try:

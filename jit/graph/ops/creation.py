@@ -74,6 +74,8 @@ def full(b, size, fill_value, *, dtype=None, layout=None, device=None, requires_
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     device = resolve_device(device, _default_device())
     if isinstance(fill_value, Node):
+        if fill_value.type.rank:
+            raise TypeError("full(): argument 'fill_value' must be a number")
         value = fill_value if dtype is None else b.cast(fill_value, dtype)
         return b.clone(b.expand(value, _size((size,))), rules.contiguous_strides(_size((size,))))
     return b.full(_size((size,)), fill_value, dtype or scalar_dtype(fill_value), device)
