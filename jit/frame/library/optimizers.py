@@ -6,9 +6,9 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.optim import optimizer
 
-from ...errors import Unsupported
 from ..tables import on_call, on_function
 from ..values.constant import Constant
+from ..values.containers import TupleValue
 from ..values.tensor import TensorValue
 
 
@@ -92,21 +92,80 @@ def _fused_sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum, l
         param.sub_(grad * lr)
 
 
-def _fused(formulas, **more):
+def _fused_adagrad(params, grads, state_sums, state_steps, *, lr, lr_decay, weight_decay, eps, maximize):
+    """The formulas of PyTorch's aten/src/ATen/native/cpu/FusedAdagradKernel.cpp."""
+    for i, param in enumerate(params):
+        grad = -grads[i] if maximize else grads[i]
+        if weight_decay != 0:
+            grad = grad + param * weight_decay
+        step = state_steps[i].item() if state_steps[i].is_cpu else state_steps[i].double()
+        rate = lr / (1 + (step - 1) * lr_decay)
+        state_sums[i].addcmul_(grad, grad)
+        param.sub_((rate * grad / (state_sums[i].sqrt() + eps)).to(param.dtype))
+
+
+def _under_a_scaler(formulas, changed, lists, grad_scale, found_inf, **options):
+    """A fused step that takes the scale out of the gradients, where there is one, and leaves everything as it is where ``found_inf`` says so.
+    ``changed``: which of ``lists``, besides the gradients, it writes."""
+    grads = lists[1] if grad_scale is None else [grad / grad_scale for grad in lists[1]]
+    lists = list(lists)
+    worked = [[None if t is None else t.clone() for t in tensors] if k in changed else tensors for k, tensors in enumerate(lists)]
+    worked[1] = grads
+    formulas(*worked, **options)
+    skipped = None if found_inf is None else found_inf.reshape(()) == 1
+    for k in (*changed, 1) if grad_scale is not None else changed:
+        for old, new in zip(lists[k], worked[k]):
+            if old is not None:
+                old.copy_(new if skipped is None else torch.where(skipped, old, new))
+
+
+def _fused(formulas, changed, **more):
     def call(s, args, kwargs):
-        for name in ("grad_scale", "found_inf"):
-            given = kwargs.pop(name, Constant(None))
-            if not (given.is_const() and given.const(s) is None):
-                raise Unsupported("a fused optimizer under a gradient scaler", kind="c-call")
-        s.inline(s.wrap_raw(formulas), args, {**kwargs, **{k: Constant(v) for k, v in more.items()}})
+        scaled = [kwargs.pop(name, Constant(None)) for name in ("grad_scale", "found_inf")]
+        options = {**kwargs, **{k: Constant(v) for k, v in more.items()}}
+        if all(given.is_const() and given.const(s) is None for given in scaled):
+            s.inline(s.wrap_raw(formulas), args, options)
+        else:
+            lists, written = TupleValue(list(args)), TupleValue([Constant(k) for k in changed])
+            s.inline(s.wrap_raw(_under_a_scaler), [s.wrap_raw(formulas), written, lists, *scaled], options)
         return Constant(None)
 
     return call
 
 
-on_call(torch._fused_adam_)(_fused(_fused_adam, decoupled=False))
-on_call(torch._fused_adamw_)(_fused(_fused_adam, decoupled=True))
-on_call(torch._fused_sgd_)(_fused(_fused_sgd))
+on_call(torch._fused_adam_)(_fused(_fused_adam, (0, 2, 3, 4), decoupled=False))
+on_call(torch._fused_adamw_)(_fused(_fused_adam, (0, 2, 3, 4), decoupled=True))
+on_call(torch._fused_sgd_)(_fused(_fused_sgd, (0, 2)))
+on_call(torch._fused_adagrad_)(_fused(_fused_adagrad, (0, 2)))
+
+
+def _check_and_unscale(grads, found_inf, inverse):
+    """What aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp does to each gradient."""
+    for grad in grads:
+        found_inf.copy_(torch.where(torch.isfinite(grad).all(), found_inf, 1.0))
+        grad.mul_(inverse.reshape(()))
+
+
+def _update_scale(scale, tracker, found_inf, growth, backoff, interval):
+    """The formulas of aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp."""
+    infinite = found_inf.reshape(scale.shape) != 0
+    grown = (scale.double() * growth).to(scale.dtype)
+    steps = tracker + 1
+    due = steps == interval
+    scale.copy_(torch.where(infinite, (scale.double() * backoff).to(scale.dtype), torch.where(due & torch.isfinite(grown), grown, scale)))
+    tracker.copy_(torch.where(infinite | due, 0, steps))
+
+
+@on_call(torch._amp_foreach_non_finite_check_and_unscale_)
+def check_and_unscale(s, args, kwargs):
+    s.inline(s.wrap_raw(_check_and_unscale), args, kwargs)
+    return Constant(None)
+
+
+@on_call(torch._amp_update_scale_)
+def update_scale(s, args, kwargs):
+    s.inline(s.wrap_raw(_update_scale), args, kwargs)
+    return args[0]
 
 
 @on_call(torch._C._group_tensors_by_device_and_dtype)
