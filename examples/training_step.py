@@ -3,7 +3,7 @@
 Run: python examples/training_step.py [--steps N] [--every N]
 The three start from the same weights and see the same batches, so their losses have to follow one curve. "kernels" are those that a compiler has generated
 and launches in one step, by its own count; "library" are the operators of PyTorch that run beside them, by PyTorch's profiler (for eager, all there are).
-On a GPU "device" counts everything that the profiler saw on it in one step. Under torch.compile the step is compiled but for backward(), which runs between its graphs.
+On a GPU "device" counts everything that the profiler saw on it in one step, where it may look. Under torch.compile the step is compiled but for backward(), which runs between its graphs.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def main():
         print(f"{number:>8}" + "".join(f"{r['losses'][number]:>16.4f}" for r in results.values()))
     print(f"{'first 2':>8}" + "".join(f"{r['first']:>14.2f} s" for r in results.values()))
     print(f"{'later':>8}" + "".join(f"{r['later']:>13.2f} ms" for r in results.values()))
-    for row in ("kernels", "library") + ("device",) * torch.cuda.is_available():
+    for row in ("kernels", "library") + ("device",) * any(r["device"] for r in results.values()):
         print(f"{row:>8}" + "".join(f"{r[row]:>16}" for r in results.values()))
     curves = [r["losses"] for r in results.values()]
     apart = max((abs(a - b) / max(abs(a), 0.1) for other in curves[1:] for a, b in zip(curves[0], other)), default=0.0)
