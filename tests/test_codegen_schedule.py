@@ -182,6 +182,16 @@ def test_updates_without_a_tensor_in_common_share_a_kernel():
     assert n_kernels(compile_reference(trace(fn, tensors))) == 2
 
 
+def test_updates_that_also_give_a_result_share_a_kernel():
+    def fn(b, p, q, g, h):
+        first, second = b.mul(g, 0.1), b.mul(h, 0.1)
+        return [Output(b.sub(p, first), 0), Output(b.sub(q, second), 1), Output(first), Output(second)]
+
+    tensors = [torch.randn(4, 5) for _ in range(4)]
+    check(fn, *tensors)
+    assert n_kernels(compile_reference(trace(fn, tensors))) == 1
+
+
 def test_transposed_write_into_input():
     check(lambda b, x: [Output(b.clone(b.permute(x, (1, 0)), (4, 1)), 0)], torch.randn(4, 4))
 

@@ -578,11 +578,13 @@ class _Fuser:
                 self._merge(g, other, mapping, related=False)
 
     def _updates(self):
-        """Join small kernels over one space that do nothing but give inputs new values: the updates of an optimizer, which have no tensor in common."""
+        """Join small kernels over one space that do nothing but make results and give inputs new values: the updates of an optimizer, which have no
+        tensor in common."""
         written: dict = {}
         for o in self.graph.outputs:
+            changed = written.setdefault(base_of(o.node), set())
             if o.mutates is not None:
-                written.setdefault(base_of(o.node), set()).add(self.graph.inputs[o.mutates])
+                changed.add(self.graph.inputs[o.mutates])
         read = set().union(*(g.reads for g in self.groups)) | {base_of(i) for g in self.groups if g.extern is not None for i in g.extern.inputs}
         alike: dict = {}
         for g in list(self.groups):
