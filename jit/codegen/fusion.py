@@ -585,7 +585,7 @@ class _Fuser:
             changed = written.setdefault(base_of(o.node), set())
             if o.mutates is not None:
                 changed.add(self.graph.inputs[o.mutates])
-        read = set().union(*(g.reads for g in self.groups)) | {base_of(i) for g in self.groups if g.extern is not None for i in g.extern.inputs}
+        read = set().union(*(g.reads - {m.node for m in g.members} for g in self.groups)) | {base_of(i) for g in self.groups if g.extern is not None for i in g.extern.inputs}
         alike: dict = {}
         for g in list(self.groups):
             if g.extern is not None or g.reduced or not all(m.node in written and m.node not in read and m.part is None for m in g.members):
