@@ -263,6 +263,28 @@ def test_a_new_generator_breaks_and_is_right():
     compiled = jit.compile(f)
     for _ in range(3):
         assert torch.equal(compiled(torch.ones(4)), f(torch.ones(4)))
+    before = jit.compile_count()
+    assert torch.equal(compiled(torch.ones(4)), f(torch.ones(4))) and jit.compile_count() == before
+
+
+def test_generators_that_come_and_go_break_and_are_right():
+    def f(x, g):
+        g.manual_seed(g.initial_seed() + 1) if x.shape[0] == 3 else None
+        return x * 2 + torch.rand(4, generator=g), F.dropout(x, 0.0)
+
+    for program in (f, lambda x, g: x * 2 + torch.rand(4, generator=g)):
+        compiled = jit.compile(program)
+        for seed in range(3):
+            x, generators = torch.ones(4), [torch.Generator().manual_seed(seed) for _ in range(2)]
+            agree(compiled(x, generators[0]), program(x, generators[1]))
+            agree(*(g.get_state() for g in generators))
+        before = jit.compile_count()
+        for seed in range(9):
+            agree(compiled(x, torch.Generator().manual_seed(seed)), program(x, torch.Generator().manual_seed(seed)))
+        assert jit.compile_count() == before
+    generator, kept = torch.Generator(), jit.compile(program, fullgraph=True)
+    for seed in (1, 2):
+        agree(kept(x, generator.manual_seed(seed)), program(x, generator.manual_seed(seed)))
 
 
 def broken_fork(x):

@@ -221,10 +221,18 @@ def lower(s, value: Value):
         return plain.item() if isinstance(plain, np.generic) else plain
     obj = getattr(value, "obj", None)
     if isinstance(obj, torch.Generator):
-        return value.pin(s)
+        return known_generator(s, value)
     if isinstance(value, FunctionValue) and (getattr(value.obj, "__module__", None) or "").startswith("torch."):
         return value.pin(s)
     raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
+
+
+def known_generator(s, value) -> torch.Generator:
+    """A random generator, which becomes a part of the graph. Raises Unsupported where it is another one at each call."""
+    source, seen = value.source, s.dynamic
+    if seen is not None and not seen.in_one_graph and source is not None and not source.watched and seen.is_replaced(source, value.obj):
+        raise Unsupported("a random generator that is another object at each call", "keep one generator, and seed it again", kind="torch-argument")
+    return value.pin(s)
 
 
 def lift(s, result) -> Value:
