@@ -256,8 +256,58 @@ def with_caught(x):
     return list(out)
 
 
+def many_facts(x, items, table, queue):
+    """Different facts change at different steps."""
+    shown = ()
+    for i, w in enumerate([x] * STEPS):
+        items[:] = items[-2:] + [i]
+        x = x + (1 if items else 2)
+        shown = shown + (f"{i}-{len(queue)}",)
+        if x.sum() > 1e12:
+            return x
+        x = x + max(len(items), len(table)) * w
+        if len(queue) > 3:
+            queue.popleft()
+        queue.append(x)
+    return x, shown
+
+
+def in_a_try(x, items, table):
+    caught = None
+    for i in range(STEPS):
+        try:
+            caught = [v for v in items if not isinstance(v, int)]
+            if x.sum() > 1e12:
+                return x
+            table[i] = x + 3
+            x = x + len(table)
+            if i % 3 == 0:
+                items.append(i)
+            table["missing"]
+        except KeyError as error:
+            caught = str(error), f"{i}-{len(items)}"
+    return x, caught
+
+
+def by_a_closure(x, items):
+    both, table = items, {}
+    for i in list(range(STEPS)):
+        (lambda: items.append(i))()
+        both.append(4)
+        if x.sum() > 1e12:
+            return x
+        table[len(table)] = 1
+        table.pop(0, None)
+        text = f"{i}-{len(items)}"
+        del items[:2]
+    return x, text, table
+
+
 @pytest.mark.parametrize("program, make", [
     (decode, lambda: ([], [])),
+    (many_facts, lambda: ([], {}, collections.deque())),
+    (in_a_try, lambda: ([], {})),
+    (by_a_closure, lambda: ([],)),
     (by_step, lambda: ({},)),
     (until_long, tuple),
     (comprehension, tuple),

@@ -227,6 +227,7 @@ class Missed:
             if len(dispatcher.entries) >= config.cache_limit:
                 return self.give_up(fn)
         capturing = native().set_capturing(True)
+        self.dynamic.captures = len(self.captures)
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)

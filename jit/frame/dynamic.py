@@ -6,7 +6,7 @@ import torch
 
 from .. import config
 from ..graph.dims import Sym
-from .source import Local, Source
+from .source import Length, Local, Source
 
 MAX_POSITIONS = 4
 _MARKED = "_jit_dynamic_dims"
@@ -30,6 +30,7 @@ class Dynamic:
         self.floats: dict[Source, object] = {}
         self.objects: dict[Source, int | None] = {}
         self.facts: dict[object, set] = {}
+        self.captures = 0  # so far
 
     def tensor_dims(self, source, tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
@@ -47,19 +48,23 @@ class Dynamic:
 
     def unrolls(self, source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
-        seen = self.positions.setdefault(source, set())
-        if position not in seen and len(seen) >= MAX_POSITIONS:
-            return False
-        seen.add(position)
-        return True
+        return self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
 
     def takes(self, key, fact) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call."""
-        seen = self.facts.setdefault(key, set())
-        if fact not in seen and not self.in_one_graph and len(seen) >= (MAX_POSITIONS if self.resumed else config.cache_limit - 2):
+        most = MAX_POSITIONS if self.resumed else config.cache_limit - 2
+        return self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
+
+    def admits(self, seen: set, fact, most: int) -> bool:
+        """Whether ``fact`` is one of the first ``most``. When few captures are left there may be one only, so that the last ones hold for whatever comes."""
+        if self.few_left and not self.in_one_graph and seen - {fact} or fact not in seen and len(seen) >= most:
             return False
         seen.add(fact)
         return True
+
+    @property
+    def few_left(self) -> bool:
+        return self.captures >= config.cache_limit - 3
 
     def integer(self, env, origins: dict, source, value: int):
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
@@ -79,6 +84,7 @@ class Dynamic:
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
         at_once = bool(self.mode) or self.resumed and isinstance(source, Local)  # a loop counter, but not the attributes of a module
+        at_once = at_once or self.few_left and isinstance(source, Length)
         return self.integers[source] is None or at_once and not source.watched
 
     def is_replaced(self, source, obj) -> bool:

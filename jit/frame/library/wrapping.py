@@ -15,7 +15,7 @@ from ..tables import new_value, wrapper
 from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
 from ..values.generators import CoroutineValue, GeneratorValue
-from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, ZipIterator
+from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, RealIteratorOver, ZipIterator
 from ..values.objects import ModuleObject
 from ..values.slices import RangeValue, SliceValue
 from ..values.tensor import TensorValue
@@ -109,26 +109,30 @@ def wrap_generator(s, obj, source):
 
 @wrapper(zip, map, filter, enumerate)
 def wrap_iterator_over_iterators(s, obj, source):
-    """These have no position of their own (but for the count of an enumerate): they advance what they iterate over."""
     if source is None:
         raise Unsupported(f"a real {type(obj).__name__} without a source", kind="opaque-container")
-    s.guards.add(source, "type_is", type(obj))
+    return RealIteratorOver(obj, source, take_apart)
+
+
+def take_apart(s, obj, source):
+    """A ``zip``, ``map``, ``filter`` or ``enumerate`` has no position of its own (but for the count of an enumerate): it advances what it iterates over."""
     state = src.state_of(obj)
     at = src.IteratorState(source)
     s.guards.add(at, "len", len(state))
+    if type(obj) is enumerate and s.dynamic is not None and not s.dynamic.unrolls(source, state[1]):
+        raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
     parts = [s.wrap(v, src.Item(at, i)) for i, v in enumerate(state)]
     if type(obj) is zip:
         strict = len(parts) > 0 and state[-1] is True
-        value = ZipIterator(parts[:-1] if strict else parts, strict)
-    elif type(obj) is map:
-        value = MapIterator(parts[0], parts[1:])
-    elif type(obj) is filter:
-        value = FilterIterator(None if state[0] is None else parts[0], parts[1])
-    else:
-        if not isinstance(parts[0], RealIterator):
-            raise Unsupported("an enumerate over this iterator", kind="opaque-container")
-        parts[0].steps = False
-        value = EnumerateIterator(parts[0], parts[1].const(s))
+        return ZipIterator(parts[:-1] if strict else parts, strict)
+    if type(obj) is map:
+        return MapIterator(parts[0], parts[1:])
+    if type(obj) is filter:
+        return FilterIterator(None if state[0] is None else parts[0], parts[1])
+    if not isinstance(parts[0], RealIterator):
+        raise Unsupported("an enumerate over this iterator", kind="opaque-container")
+    parts[0].steps = False
+    value = EnumerateIterator(parts[0], parts[1].const(s))
     value.obj, value.source = obj, source
     return value
 

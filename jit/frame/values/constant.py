@@ -47,6 +47,8 @@ class Constant(Value):
             by_value = isinstance(self.value, (bool, int, float, complex, str, bytes, np.generic)) and not isinstance(self.value, enum.Enum)
             if isinstance(self.value, (torch.device, torch.finfo, torch.iinfo)):
                 by_value = True
+            if type(self.value) is str and not self.source.watched:
+                s.specialize(self.source, self.value)
             s.guards.add(self.source, "eq" if by_value else "is", self.value)
         return self.value
 

@@ -173,7 +173,9 @@ class RealIterator(IteratorValue):
             for part in parts[1:]:
                 part.const(s)
             s.keep.append(state)
-            parts[0].length(s)
+            count = parts[0].length(s)
+            if parts[0].source is not None and not isinstance(count, int):
+                s.expect(parts[0].source, s.hint(count), type(state[0]))  # that it ends there is a fact
             self.sequence = parts[0]
             self.at = at
             self.backwards = isinstance(self.obj, type(reversed([])))
@@ -202,6 +204,25 @@ class RealIterator(IteratorValue):
         value = sequence.getitem(s, Constant(self.at))
         s.set_field(self, "at", self.at - 1 if self.backwards else self.at + 1)
         return value
+
+    def hash_key(self, s):
+        s.guards.add(self.source, "is", self.obj)
+        return self.obj
+
+
+class RealIteratorOver(IteratorValue):
+    """A real ``zip``, ``map``, ``filter`` or ``enumerate``. What it goes through is looked at when it is first advanced: ``take_apart(s, obj, source)`` gives
+    an iterator that does the same."""
+
+    def __init__(self, obj, source, take_apart):
+        self.obj, self.source, self.take_apart = obj, source, take_apart
+        self.py, self.inner = type(obj), None
+
+    def next(self, s):
+        if self.inner is None:
+            self.pytype(s)
+            s.set_field(self, "inner", self.take_apart(s, self.obj, self.source))
+        return self.inner.next(s)
 
     def hash_key(self, s):
         s.guards.add(self.source, "is", self.obj)
