@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 import torch
-from frame_harness import Cases, observe, same
+from frame_harness import Cases, observe, same, sequence
 
 import jit
 from jit.runtime import native
@@ -648,3 +648,31 @@ def test_reading_and_writing_states():
     third.close()
     del third
     assert sys.getrefcount(held) == count
+
+
+def test_a_generator_that_a_helper_lets_go_of_runs_on_before_its_caller():
+    def make():
+        left = []
+
+        def pairs(n):
+            try:
+                yield from range(n)
+            finally:
+                left.append(n)
+
+        def first(it):
+            for i in it:
+                jit.graph_break()
+                return i
+
+        def f(x, v):
+            first(pairs(3))
+            v.extend(left)
+            it = pairs(4)
+            first(it)
+            v.extend(left)
+            return x + 1
+
+        return f
+
+    sequence(make, [(torch.ones(2), []), (torch.ones(2), [])])

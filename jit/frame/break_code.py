@@ -13,6 +13,7 @@ from .executor import NULL
 from .opcodes.exceptions import Previous
 from .splice import BreakFrame, emit_break
 from .values.functions import BuiltinValue, ClassValue
+from .values.generators import GeneratorValue
 
 _FRAME_READERS = (locals, vars, dir, eval, exec)
 
@@ -103,8 +104,14 @@ class BreakCode:
                           handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if isinstance(v, Previous)})
 
     def together(self) -> bool:
-        """Whether one function may go on in all the frames."""
-        return self.go_on is None and not any(handles_exception(b.stack) for b in self.chain)
+        """Whether one function may go on in all the frames. A generator that only a callee holds runs on where that returns, and so must not be
+        held by the function for all."""
+        return self.go_on is None and not any(handles_exception(b.stack) for b in self.chain) and not any(
+            isinstance(v, GeneratorValue) and v.may_run_on() and not self.held_outside(k, v) for k, b in enumerate(self.chain) if k for v in b.stack)
+
+    def held_outside(self, k, value) -> bool:
+        """Whether a frame around the ``k``-th one holds a value too."""
+        return any(value is v for b in self.chain[:k] for v in (*b.frame.locals.values(), *b.stack))
 
     def go_on_there(self, asm, index, slots, handled):
         frame = self.chain[0].frame

@@ -209,6 +209,10 @@ class GeneratorValue(IteratorValue):
                 handler = instructions[handler[0]].handler
         return False
 
+    def may_run_on(self) -> bool:
+        """``left_inside_block``, or not known: a real one that is not read."""
+        return self.obj is not None and self.frame is None and self.state != "done" or self.left_inside_block()
+
     def passes_exit(self, index: int):
         """The instruction by which a GeneratorExit leaves the handler at ``index``: one that only has clauses for other exceptions, or None."""
         instructions, namespace = self.frame.instructions, self.frame.globals
