@@ -35,6 +35,45 @@ eager = {"backend": "eager"}
 for wrap, fn in ((lambda m: DDP(jit.compile(m)), step), (lambda m: jit.compile(DDP(m), **eager), step), (DDP, jit.compile(step, **eager))):
     for g, w in zip(run(wrap, fn), want):
         torch.testing.assert_close(g, w)
+class Forked(nn.Module):
+    # one of two branches is used, which one depends on the step
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.left, self.right = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+    def forward(self, x, left):
+        h = self.stem(x).tanh()
+        return self.left(h) if left else self.right(h)
+def forked(net, optimizer, x, k):
+    optimizer.zero_grad()
+    loss = net(x, k % 2 == 0).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+def accumulated(net, optimizer, x, k):
+    optimizer.zero_grad()
+    with net.no_sync():
+        net(x).square().mean().backward()
+        apart = [p.grad.clone() for p in net.parameters()]
+    net(x + 1).square().mean().backward()
+    optimizer.step()
+    return torch.cat([a.flatten() for a in apart])
+def again(net, optimizer, x, k):
+    return step(net, optimizer, x)
+def train(make, wrap, step):
+    net = wrap(make())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    results = [step(net, optimizer, torch.full((3, 4), rank + i / 3), i) for i in range(3)]
+    return [*results, *(p.detach() for p in net.parameters()), *(p.grad for p in net.parameters() if p.grad is not None)]
+for make, step_of, options in ((Forked, forked, {"find_unused_parameters": True}), (model, accumulated, {}), (model, again, {"static_graph": True}),
+                               (model, accumulated, {"gradient_as_bucket_view": True})):
+    ddp = lambda m: DDP(m, **options)
+    want = train(make, ddp, step_of)
+    for wrap, fn in ((lambda m: ddp(jit.compile(m)), step_of), (lambda m: jit.compile(ddp(m), **eager), step_of), (ddp, jit.compile(step_of, **eager))):
+        got = train(make, wrap, fn)
+        assert len(got) == len(want), options
+        for g, w in zip(got, want):
+            torch.testing.assert_close(g, w)
 alone = run(lambda m: m, step)
 assert not torch.equal(alone[-1], want[-1])
 for g, w in zip(run(lambda m: m, jit.compile(step, **eager)), alone):

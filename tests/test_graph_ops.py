@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from graph_harness import check, raises_as_eager, trace
 
+import jit
 from jit.errors import Unsupported
 
 torch.manual_seed(0)
@@ -628,3 +629,13 @@ def test_resized():
 def test_empty_permuted():
     """Strides as eager gives them; the values are undefined."""
     check(lambda: torch.empty_permuted((2, 3, 4), (2, 0, 1)).zero_())
+
+
+def test_losses_without_a_reduction():
+    """Their Python bindings leave the loss unreduced then; the functions of torch.nn.functional say which they want."""
+    x, y, k = torch.rand(4, 4), torch.ones(4, 4), torch.zeros(4, dtype=torch.int64)
+    nn = torch._C._nn
+    for fn, args in ((torch.hinge_embedding_loss, (x, y)), (torch.margin_ranking_loss, (x, x, y)), (torch.kl_div, (x, y)), (torch.binary_cross_entropy_with_logits, (x, y)),
+                     (nn.mse_loss, (x, y)), (nn.huber_loss, (x, y)), (nn.nll_loss_nd, (x, k)), (nn.cross_entropy_loss, (x, k)), (nn.binary_cross_entropy, (x, y))):
+        for options in ({}, {"reduction": 1}):
+            torch.testing.assert_close(jit.compile(lambda *a: fn(*a, **options), backend="eager")(*args), fn(*args, **options))

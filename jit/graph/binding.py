@@ -48,12 +48,14 @@ _REFLECTED = {
 
 class Binding(NamedTuple):
     """``name`` of the op; ``python`` when the callable is a Python function; ``overload`` for ``torch.ops`` objects;
-    ``reflected``: the op to use, with exchanged operands, when only the second operand is a tensor."""
+    ``reflected``: the op to use, with exchanged operands, when only the second operand is a tensor; ``unreduced``: the position of ``reduction``,
+    which PyTorch's Python bindings of losses take for 0 (none) where it is left out, whatever their schemas say."""
 
     name: str
     python: object = None
     overload: object = None
     reflected: str | None = None
+    unreduced: int | None = None
 
 
 def _operators() -> dict:
@@ -91,6 +93,16 @@ def _builtin_functions() -> dict:
                 if known is None or not _is_op(known.name) and _is_op(fn.__name__):
                     table[fn] = Binding(fn.__name__)
     return table
+
+
+def _reduction(name: str) -> int | None:
+    """The position of ``reduction`` among the arguments of ``aten::name``, if it has one."""
+    packet = getattr(torch.ops.aten, name, None)
+    for overload in packet.overloads() if packet is not None and name.rstrip("_nd2").endswith(("_loss", "kl_div", "entropy", "logits")) else ():
+        names = [a.name for a in getattr(packet, overload)._schema.arguments]
+        if "reduction" in names:
+            return names.index("reduction")
+    return None
 
 
 def _is_op(name: str) -> bool:
@@ -155,7 +167,8 @@ def _resolve(fn) -> Binding | None:
     if fn in registry.PYTHON:
         return Binding(getattr(fn, "__name__", "python"), python=registry.PYTHON[fn])
     if fn in _table:
-        return _table[fn]
+        found = _table[fn]
+        return found._replace(unreduced=_reduction(found.name)) if type(fn) is types.BuiltinFunctionType else found
     kind = type(fn).__name__
     if kind in ("OpOverload", "OpOverloadPacket"):
         schema = fn._schema if kind == "OpOverload" else getattr(fn, fn.overloads()[0])._schema

@@ -191,6 +191,8 @@ class Tracer:
                 return binding.python(self, *args, **kwargs)
             if binding.reflected is not None and not isinstance(args[0], TensorHandle):
                 return self.call_op(binding.reflected, (args[1], args[0]), kwargs)
+            if binding.unreduced is not None and len(args) <= binding.unreduced and "reduction" not in kwargs:
+                kwargs = {**kwargs, "reduction": 0}
             return self.call_op(binding.name, args, kwargs, binding.overload)
         except JitError as error:
             if mark is None or getattr(error, "kind", None) != "internal":
