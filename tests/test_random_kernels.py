@@ -116,6 +116,18 @@ def faults(name, sample):
     return found
 
 
+def test_the_cosine_of_a_turn():
+    from codegen_graphs import trace
+
+    from jit.graph.interpret import evaluate
+    from jit.graph.ops.random import _turned
+
+    for dtype, error in ((torch.float32, 3e-7), (torch.float64, 1e-15)):
+        u = torch.arange(0, 1, 2.0**-14, dtype=dtype)
+        (got,) = evaluate(trace(_turned, [u]), [u])
+        assert got.dtype is dtype and (got.double() - torch.cos(2 * math.pi * u.double())).abs().max() < error
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d)[6:])
 @pytest.mark.parametrize("name", DRAWS)
 def test_distributions(name, dtype):

@@ -59,6 +59,21 @@ def _open(b, shape, dtype, device) -> Node:
     return _fraction(b, philox.bits(b, shape, device, torch.int64 if wide else torch.int32), 52 if wide else 23, dtype, 0.5)
 
 
+# sin(pi w) / w in w * w on [0, 1/4], from Chebyshev's points: error of sin below 7e-9.
+_SINE = (3.141592640077203, -5.167710076668337, 2.5500773865292525, -0.5982904112854502, 0.07765591228015914)
+
+
+def _turned(b, u: Node) -> Node:
+    """The cosine of ``u`` turns, 0 <= u < 1. A library's would first bring any angle into range, at several times the cost."""
+    if u.type.dtype is torch.float64:
+        return b.cos(b.mul(u, 2 * math.pi))
+    w = b.add(b.abs(b.add(b.mul(u, 2.0), -1.0)), -0.5)
+    z, sine = b.mul(w, w), _SINE[-1]
+    for c in _SINE[-2::-1]:
+        sine = b.add(b.mul(z, sine), c)
+    return b.mul(w, sine)
+
+
 def normal(b, shape, dtype, device) -> Node:
     """Mean 0, standard deviation 1, by the transformation of Box and Muller (1958), with a pair of uniform numbers for each."""
     if dtype is torch.float64:
@@ -70,7 +85,7 @@ def normal(b, shape, dtype, device) -> Node:
         second, digits = b.cast(b.shr(first, 32), torch.int32), 24
         first, dtype = b.cast(first, torch.int32), torch.float32
     radius = b.sqrt(b.mul(b.log(_fraction(b, first, digits, dtype, 1.0)), -2.0))
-    return b.mul(radius, b.cos(b.mul(_fraction(b, second, digits, dtype), 2 * math.pi)))
+    return b.mul(radius, _turned(b, _fraction(b, second, digits, dtype)))
 
 
 def exponential(b, shape, dtype, device) -> Node:
