@@ -676,3 +676,59 @@ def test_a_generator_that_a_helper_lets_go_of_runs_on_before_its_caller():
         return f
 
     sequence(make, [(torch.ones(2), []), (torch.ones(2), [])])
+
+
+def test_a_loop_that_is_left_early_closes_its_generator():
+    def make():
+        left = []
+
+        def pairs(n):
+            try:
+                yield from range(n)
+            finally:
+                left.append(n)
+
+        def last(n, v):
+            for i in pairs(n):
+                jit.graph_break()
+                if i:
+                    break
+            v.extend(left)
+            return i
+
+        def f(x, v):
+            for _ in pairs(1):
+                jit.graph_break()
+                break
+            v.extend(left)
+            try:
+                for _ in pairs(2):
+                    jit.graph_break()
+                    raise ValueError
+            except ValueError:
+                v.extend(left)
+            return x + last(3, v)
+
+        return f
+
+    sequence(make, [(torch.ones(2), []), (torch.ones(2), [])])
+
+
+def test_a_loop_that_runs_to_its_end_is_resumed():
+    left = []
+
+    def pairs(n):
+        try:
+            yield from range(n)
+        finally:
+            left.append(n)
+
+    def f(x):
+        for i in pairs(3):
+            jit.graph_break()
+            x = x + i
+        return x
+
+    jit.reset()
+    assert torch.equal(jit.compile(f, backend="eager")(torch.ones(2)), torch.ones(2) + 3) and left == [3]
+    assert not any(b.whole_frame for b in jit.explain(f)(torch.ones(2)).break_reasons)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..errors import NeedsEager, Unsupported
 from .assemble import Assembler
-from .canonical import OPS
+from .canonical import JUMP, OPS, STOP
+from .decode import decode
 from .executor import NULL
 from .opcodes.exceptions import Previous
 from .splice import BreakFrame, emit_break
@@ -44,6 +46,30 @@ def reads_frame(frame, instr, stack) -> bool:
     return False
 
 
+def lets_go_of(frame, slot: int) -> bool:
+    """Whether some way on from where a frame is takes the iterator in a stack slot away before it has come to its end, and goes on in the frame: a
+    ``break``, or an exception that is handled."""
+    instructions, depth = frame.instructions, decode(frame.fn.code).stack_depth
+    seen, work = set(), [frame.pc]
+    while work:
+        i = work.pop()
+        if i in seen or (depth(i) or 0) <= slot:
+            continue
+        seen.add(i)
+        instr = instructions[i]
+        if instr.op == "POP_TOP" and depth(i) == slot + 1:
+            return True
+        if instr.handler is not None:
+            if instr.handler[1] <= slot:
+                return True
+            work.append(instr.handler[0])
+        if instr.target is not None:
+            work.append(instr.target)
+        if OPS[instr.op].flow not in (STOP, JUMP):
+            work.append(i + 1)
+    return False
+
+
 def handles_exception(stack) -> bool:
     return any(isinstance(v, Previous) for v in stack)
 
@@ -57,6 +83,7 @@ class BreakCode:
 
     def check(self):
         """Raises Unsupported where the chain cannot be resumed, before anything is compiled."""
+        self.check_generators()
         asm = Assembler("check", "", [])
         for frame in self.frames:
             for name in (*frame.locals.values(), *frame.handled.values()):
@@ -70,6 +97,15 @@ class BreakCode:
                                      push_chain=f.push_chain and (lambda asm, resumes: asm.load_const(None)),
                                      go_on=f.go_on and (lambda asm, index, slots, handled: asm.load_const(None))) for f in self.frames]
         emit_break(asm, quiet, tail_call=object)
+
+    def check_generators(self):
+        """A loop that is left early closes its generator at once, which a resume function cannot: its caller holds what it is given."""
+        for k, broken in enumerate(self.chain):
+            for slot, v in enumerate(broken.stack):
+                if isinstance(v, GeneratorValue) and v.obj is None and v.left_inside_block() and not any(v is w for w in broken.frame.locals.values()) and (
+                        not self.held_outside(k, v) and lets_go_of(broken.frame, slot)):
+                    raise (Unsupported if k else NeedsEager)("a loop that may be left early goes through a generator that is inside a try or with block",
+                                                             "make a list of it first", kind="iterator-escapes")
 
     def emit(self):
         from ..runtime import native

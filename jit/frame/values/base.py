@@ -15,6 +15,9 @@ from ...errors import Unsupported
 _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # where a type object keeps its name: after the head of a variable-size object
 
 
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a program has made, which has the slots of a sequence
+
+
 def type_name(cls) -> str:
     """The name of a type in CPython's own errors (``tp_name``): that of one implemented in C may come with its module."""
     return ctypes.c_char_p.from_address(id(cls) + _TP_NAME).value.decode()
@@ -72,7 +75,8 @@ class Value:
         if not lookup(cls, "__delitem__")[0]:
             if type(lookup(cls, "__setitem__")[1]) is types.FunctionType:  # one slot serves both
                 raise Raised(s.exception(AttributeError("__delitem__")))
-            verb = "doesn't" if issubclass(cls, (tuple, str, bytes, range)) and s.has_index(key) else "does not"
+            as_sequence = issubclass(cls, (tuple, str, bytes, range, set, frozenset)) or bool(cls.__flags__ & _HEAP_TYPE)
+            verb = "doesn't" if as_sequence and s.has_index(key) else "does not"
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object {verb} support item deletion")))
         self.call_special(s, "__delitem__", [key])
 
