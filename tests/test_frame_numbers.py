@@ -209,3 +209,24 @@ def test_sizes_that_become_empty():
     for n in (2, 3, 6, 0, 5):
         torch.testing.assert_close(compiled(x, n), f(x, n))
     assert len(compiled.entries) <= 3  # for a size of 1, which has a say in the order of strides, one of its own
+
+
+def test_symbolic_integers_beside_floats_and_below_zero():
+    """Comparisons with floats, and quotients of what may be negative, hold for all integers on the same side."""
+    limits = (1.7, 2.0, -0.5, math.inf, -math.inf, math.nan, 5.5, 1e300)
+
+    def f(x, n):
+        compared = [(n < v, n <= v, n > v, n >= v, n == v, n != v, v < n, v <= n, v > n, v >= n, v == n, v != n) for v in limits]
+        return x * n, compared, (n - 7) % 4 == 2, (n - 100) // 8 < -3
+
+    jit.reset()
+    compiled = jit.compile(f, backend="eager")
+    x = torch.ones(2)
+    with jit.config.patch(cache_limit=40):
+        for n in (3, 4, 5, 2, 6, 7, 9, 1, 0, -3, 30, 80):
+            got, want = compiled(x, n), f(x, n)
+            assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+        start = jit.compile_count()
+        for n in range(30, 34):
+            compiled(x, n)
+        assert jit.compile_count() - start <= 2

@@ -296,3 +296,23 @@ def test_gradients_that_stay_differentiable():
         return total.detach(), history, [f.detach() for f in found if f is not None]
 
     same(run(jit.compile(kept_for_later, backend="eager")), run(kept_for_later))
+
+
+@pytest.mark.parametrize("name", ["cosine", "one-cycle", "lambda", "exponential"])
+def test_schedules_inside_compile_few_times(name):
+    """The step and its schedule are one graph, with another one where the schedule takes another formula."""
+    jit.reset()
+
+    def step(net, optimizer, schedule):
+        loss = plain(net, optimizer)
+        schedule.step()
+        return loss
+
+    net = model()
+    optimizer = O.AdamW(net.parameters(), lr=0.02)
+    schedule = SCHEDULERS[name](optimizer)
+    compiled = jit.compile(step, backend="eager", fullgraph=True)
+    start = jit.compile_count()
+    for _ in range(8):
+        compiled(net, optimizer, schedule)
+    assert jit.compile_count() - start <= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 import operator
 import types
 
@@ -120,11 +121,15 @@ def _dims(s, symbol, a, b):
             return s.fold(BINARY[symbol][0], [Constant(1), Constant(0)], {})
         if symbol in ("//", "%") and isinstance(y, Dim) and y == 0:
             return s.fold(BINARY[symbol][0], [Constant(1), Constant(0)], {})
+        turns = 0  # added so that the dividend is not negative, which symbolic quotients want
+        if symbol in ("//", "%") and type(y) is int and y > 0 and isinstance(x, Dim) and (bounds(x)[0] or 0) < 0:
+            turns = -(bounds(x)[0] // y)
+            x = x + turns * y
         if symbol in ("//", "%") and any(bounds(v)[0] is None or bounds(v)[0] < 0 for v in (x, y)):
             return None
         if isinstance(x, bool) or isinstance(y, bool):
             x, y = (int(x) if isinstance(x, bool) else x), (int(y) if isinstance(y, bool) else y)
-        result = BINARY[symbol][0](x, y)
+        result = BINARY[symbol][0](x, y) - (turns if symbol == "//" else 0)
         for v in (a, b):
             if isinstance(v, Constant):
                 v.const(s)
@@ -254,7 +259,9 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         y = b.dim if isinstance(b, DimValue) else b.const(s) if b.is_const() else None
         if isinstance(x, (int, float, Dim)) and isinstance(y, (int, float, Dim)):
             if isinstance(x, float) or isinstance(y, float):
-                x, y = (s.tracer.env.specialize(v) if isinstance(v, Dim) else v for v in (x, y))
+                if isinstance(x, float):
+                    x, y, symbol = y, x, _MIRRORED[symbol]
+                return Constant(_compare_with_float(symbol, x, y))
             return Constant(bool(fn(x, y)))
         return Constant(symbol == "!=") if symbol in ("==", "!=") else s.fold(fn, [a, b], {})
     if symbol in ("==", "!="):
@@ -281,6 +288,15 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         return Constant(_identical(s, a, b) == (symbol == "=="))
     _refuse(s, fn, a, b)
     raise Unsupported(f"comparison {symbol} of {a.describe()} and {b.describe()}", kind="operator")
+
+
+def _compare_with_float(symbol, n: Dim, f: float) -> bool:
+    """``n < f`` and the like of a symbolic integer, by a condition on integers."""
+    if not math.isfinite(f):
+        return COMPARE[symbol][0](0, f)
+    if symbol in ("==", "!="):
+        return bool(COMPARE[symbol][0](n, int(f))) if f == int(f) else symbol == "!="
+    return bool(COMPARE[symbol][0](n, math.floor(f) if symbol in ("<=", ">") else math.ceil(f)))
 
 
 def _identical(s, a, b) -> bool:
