@@ -83,6 +83,12 @@ def test_every_intercepted_operator_has_a_policy():
         assert decision(name, torch.float32, torch.float32) == (want if name not in autocast.PROMOTE else (torch.float32,) * 2), name
 
 
+def test_operators_on_a_gpu_that_are_made_of_intercepted_ones():
+    for name in ("cross_entropy_loss", "nll_loss_nd", "pairwise_distance", "square", "rpow", "rdiv", "arccos", "arcsin", "special_softmax", "special_expm1"):
+        assert decision(name, torch.float16, torch.float16) == (torch.float32,) * 2, name
+    assert decision("arctan2", torch.float16, torch.float32) == (torch.float32,) * 2
+
+
 def test_operators_on_a_gpu_that_are_left_alone():
     for name in ("add", "mul", "div", "sub", "relu", "gelu", "sigmoid", "tanh", "max", "where", "clone", "transpose", "native_dropout", "embedding", "add_", "addmm_", "exp_", "lt", "cat", "stack"):
         assert decision(name, torch.float16, torch.float32) == (torch.float16, torch.float32), name

