@@ -102,6 +102,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
 
     from .codegen.layout import channels_last
     from .graph.autodiff import partition
+    from .graph.autodiff.freed import kept_by_eager, uses
     from .graph.autodiff.narrow import narrowed
     from .graph.passes.gradients import without_gates
     from .graph.printing import symbol_origins
@@ -114,6 +115,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
     depends, types = _depends(halves), tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
+    read = uses(halves.backward, len(halves.saved)) if several else None
     without_gates(halves.backward)
     forward, backward = schedule(halves.forward, unaligned), schedule(halves.backward, saved_unaligned)
     origins = symbol_origins(halves.forward)
@@ -129,6 +131,8 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
         views=strided,
         second=again.of(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
         depends=depends,
+        keeps=kept_by_eager(graph, gradient.wrt, gradient.tangents),
+        uses=read,
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)

@@ -189,6 +189,9 @@ class GradSpec:
         narrow: ``narrow(present) -> loaded plan``: a backward for the case that only the tangents marked in the tuple of bools ``present`` are given, with the inputs
             and outputs of the other one; of the other tangents it may read the sizes alone. It is asked once for each case, perhaps on another thread; None says that
             the backward for all tangents serves, with zeros, which is what is done without ``narrow``.
+        keeps: what a backward that does not retain the graph frees, as in eager: pairs (positions in ``tangents``, positions in ``wrt``), each for what lies on the way
+            from any of the former to any of the latter, and which a second backward must not come to. None: all, if anything is saved.
+        uses: per saved value the positions in ``tangents`` of those whose gradients read it: it is given up when none of these can be had any more. None: all.
     """
 
     n_outputs: int
@@ -202,6 +205,8 @@ class GradSpec:
     second: Callable | None = None
     depends: tuple | None = None
     narrow: Callable | None = None
+    keeps: tuple | None = None
+    uses: tuple | None = None
 
 
 def load_plan(plan: Plan):

@@ -126,9 +126,10 @@ class CompiledNode final : public Node {
 
   void will_release_variables() override { releasing_ = true; }
 
+  // What a backward has walked is given up when it reads the saved values; without one there is nothing to be walked again.
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    forget();
+    if (!walked_) forget();
   }
 
  protected:
@@ -144,12 +145,32 @@ class CompiledNode final : public Node {
     const GradProgram& p = *program_;
     variable_list gradients(num_outputs());
     c10::SmallVector<bool, 16> wanted(p.wrt.size());
+    c10::SmallVector<bool, 8> serves(given.size(), p.depends.empty());
+    bool some = false;
     for (size_t k = 0; k < p.wrt.size(); ++k) {
       // Undefined where eager has no path: a gradient is then None and not zero.
-      bool reached = p.grads[k] >= 0 && p.depends.empty();
+      bool reached = p.grads[k] >= 0 && p.depends.empty(), asked = task_should_compute_output(k);
       if (p.grads[k] >= 0 && !p.depends.empty())
-        for (int32_t t : p.depends[k]) reached |= given[t].defined();
-      wanted[k] = reached && task_should_compute_output(k);
+        for (int32_t t : p.depends[k]) {
+          reached |= given[t].defined();
+          serves[t] |= asked;
+        }
+      wanted[k] = reached && asked;
+      some |= wanted[k];
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      walked_ = true;
+      if (!some) {
+        releasing_ = false;
+        return gradients;
+      }
+      // What tangents that lead to nothing asked for would read may be gone.
+      for (size_t t = 0; t < given.size() && !gone_.empty(); ++t)
+        if (!serves[t] && given[t].defined()) {
+          given[t].reset();
+          all = false;
+        }
     }
     std::shared_ptr<const Program> narrowed;
     if (!all) {
@@ -160,7 +181,7 @@ class CompiledNode final : public Node {
     const Program& backward = narrowed ? *narrowed : *p.backward;
     {
       Run run(backward);
-      lend_saved(run);
+      lend_saved(run, given, narrowed != nullptr);
       for (size_t i = 0; i < tangents_.size(); ++i) {
         at::Tensor t = std::move(given[i]);
         run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient") : narrowed ? tangents_[i].nothing() : tangents_[i].zeros());
@@ -188,16 +209,89 @@ class CompiledNode final : public Node {
     forgotten_ = true;
   }
 
+  // What eager would walk from the given tangents to what is wanted, and whether it frees that.
+  struct Way {
+    c10::SmallVector<size_t, 8> classes;
+    bool frees;
+    bool all;  // nothing else is left to be walked
+  };
+
+  // Raises where eager would find something freed. With the lock held.
+  Way walk(const variable_list& given) {
+    const GradProgram& p = *program_;
+    Way way{{}, releasing_.exchange(false), !p.open};
+    walked_ = true;
+    freed_.resize(p.keeps.size());
+    for (size_t c = 0; c < p.keeps.size(); ++c) {
+      const auto& keeps = p.keeps[c];
+      bool from = false, to = false, edge = false;
+      for (size_t t = 0; t < given.size() && !from; ++t) from = keeps.tangents[t] && given[t].defined();
+      for (size_t k = 0; k < p.wrt.size() && !to; ++k)
+        if (keeps.wrt[k] && next_edge(k).is_valid()) edge = true, to = task_should_compute_output(k);
+      if (from && to) {
+        TORCH_CHECK(!freed_[c], torch::autograd::ERR_BACKWARD_TWICE);
+        way.classes.push_back(c);
+      } else if (edge && !freed_[c]) {
+        way.all = false;
+      }
+    }
+    TORCH_CHECK(!forgotten_ || (way.classes.empty() && saved_.empty()), torch::autograd::ERR_BACKWARD_TWICE);
+    return way;
+  }
+
+  void leave(const Way& way) {
+    if (!way.frees || way.classes.empty()) return;
+    for (size_t c : way.classes) freed_[c] = true;
+    if (way.all) all_freed_ = true;
+  }
+
+  // Whether all gradients that read a saved value can be had no more.
+  bool is_over(size_t i) const {
+    const GradProgram& p = *program_;
+    if (p.uses.empty() || !p.narrow) return false;
+    for (size_t t = 0; t < p.tangents.size(); ++t) {
+      if (!p.uses[i][t]) continue;
+      bool dead = false;
+      for (size_t c = 0; c < p.keeps.size() && !dead; ++c) {
+        if (!freed_[c] || !p.keeps[c].tangents[t]) continue;
+        dead = true;
+        for (size_t k = 0; k < p.wrt.size() && dead; ++k) dead = p.keeps[c].wrt[k] || !next_edge(k).is_valid() || !reaches(t, k);
+      }
+      if (!dead) return false;
+    }
+    return true;
+  }
+
+  // Whether the gradient of an input depends on a tangent.
+  bool reaches(size_t t, size_t k) const {
+    const GradProgram& p = *program_;
+    if (p.grads[k] < 0) return false;
+    return p.depends.empty() || std::find(p.depends[k].begin(), p.depends[k].end(), (int32_t)t) != p.depends[k].end();
+  }
+
   // Gives the saved values to a run, which lets go of each as soon as it can.
-  void lend_saved(Run& run) {
+  void lend_saved(Run& run, const variable_list& given, bool narrowed) {
     std::lock_guard<std::mutex> lock(mutex_);
+    Way way = walk(given);
+    TORCH_CHECK(gone_.empty() || narrowed, torch::autograd::ERR_BACKWARD_TWICE);
+    std::vector<at::Tensor> values(saved_.size());
     auto hooked = hooked_.begin();
     for (size_t i = 0; i < saved_.size(); ++i) {
-      at::Tensor t = saved_[i].unpack(getptr());
-      if (hooked != hooked_.end() && hooked->first == i) t = (hooked++)->second.conform(std::move(t), "what a saved tensor's hook gave back");
-      run.own_input((int)i, std::move(t));
+      bool own = hooked != hooked_.end() && hooked->first == i;
+      auto gone = std::find_if(gone_.begin(), gone_.end(), [i](auto& g) { return g.first == i; });
+      values[i] = gone == gone_.end() ? saved_[i].unpack(getptr()) : gone->second.nothing();
+      if (own && gone == gone_.end()) values[i] = hooked->second.conform(std::move(values[i]), "what a saved tensor's hook gave back");
+      if (own) ++hooked;
     }
-    if (releasing_) forget();
+    leave(way);
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      if (way.frees && !way.classes.empty() && !all_freed_ && is_over(i) && std::none_of(gone_.begin(), gone_.end(), [i](auto& g) { return g.first == i; })) {
+        gone_.emplace_back(i, Layout(values[i]));
+        saved_[i].reset_data();
+      }
+      run.own_input((int)i, std::move(values[i]));
+    }
+    if (all_freed_) forget();
   }
 
   // The gradients as results of differentiable operators, by the Python function that the program names.
@@ -208,7 +302,8 @@ class CompiledNode final : public Node {
     c10::SmallVector<size_t, 4> changed;  // inputs that were written since
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      TORCH_CHECK(!forgotten_, torch::autograd::ERR_BACKWARD_TWICE);
+      Way way = walk(given);
+      TORCH_CHECK(!forgotten_ && gone_.empty(), torch::autograd::ERR_BACKWARD_TWICE);
       for (auto& s : saved_) saved.push_back(s.unpack(getptr()));
       for (auto& [i, layout] : hooked_) saved[i] = layout.conform(std::move(saved[i]), "what a saved tensor's hook gave back");
       for (size_t i = 0; i < p.found.size(); ++i) {
@@ -227,7 +322,8 @@ class CompiledNode final : public Node {
         }
         inputs.push_back(std::move(t));
       }
-      if (releasing_) forget();
+      leave(way);
+      if (all_freed_) forget();
     }
     pybind11::gil_scoped_acquire gil;
     auto failed = [] {
@@ -275,7 +371,9 @@ class CompiledNode final : public Node {
   std::vector<Kept> kept_;
   std::vector<std::pair<size_t, Layout>> hooked_;
   std::atomic<bool> releasing_ = false;
-  bool forgotten_ = false;
+  bool forgotten_ = false, walked_ = false, all_freed_ = false;
+  std::vector<bool> freed_;                         // per class of `keeps`
+  std::vector<std::pair<size_t, Layout>> gone_;     // saved values that were given up before the others
 };
 
 // The node of a call whose steps have run; the outputs with a tangent get it for their history.

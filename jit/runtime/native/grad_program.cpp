@@ -95,6 +95,29 @@ struct SpecParser {
       for (auto& w : g.views) check(v.kind == GradProgram::kInput || v.base != w.output, "the base of a view is a view");
   }
 
+  std::vector<bool> mask(PyObject* o, size_t n, const char* what) {
+    std::vector<bool> bits(n);
+    for (int32_t i : indices(o, n, what)) bits[i] = true;
+    return bits;
+  }
+
+  void keeps(PyObject* classes, PyObject* uses) {
+    if (classes == Py_None) {  // all that is saved, if there is any
+      if (!g.saved.empty()) g.keeps.push_back({std::vector<bool>(g.tangents.size(), true), std::vector<bool>(g.wrt.size(), true)});
+    } else {
+      Items items(classes, "keeps");
+      for (Py_ssize_t i = 0; i < items.size; ++i) {
+        Items pair(items[i], "an entry of keeps");
+        g.keeps.push_back({mask(pair[0], g.tangents.size(), "the tangents of keeps"), mask(pair[1], g.wrt.size(), "the inputs of keeps")});
+      }
+    }
+    for (size_t t = 0; t < g.tangents.size(); ++t) g.open |= std::none_of(g.keeps.begin(), g.keeps.end(), [t](auto& k) { return k.tangents[t]; });
+    if (uses == Py_None) return;
+    Items items(uses, "uses");
+    check((size_t)items.size == g.saved.size(), "uses needs one entry for each of saved");
+    for (Py_ssize_t i = 0; i < items.size; ++i) g.uses.push_back(mask(items[i], g.tangents.size(), "uses"));
+  }
+
   void read(PyObject* spec) {
     auto get = [&](const char* name) { return Ref::steal(checked(PyObject_GetAttrString(spec, name))); };
     const Program &f = *g.forward, &b = *g.backward;
@@ -122,6 +145,7 @@ struct SpecParser {
       check((size_t)rows.size == g.wrt.size(), "depends needs one entry for each of wrt");
       for (Py_ssize_t i = 0; i < rows.size; ++i) g.depends.push_back(indices(rows[i], g.tangents.size(), "depends"));
     }
+    keeps(get("keeps").get(), get("uses").get());
     g.name = as_text(get("name").get(), "name");
     Ref second = get("second"), narrow = get("narrow");
     g.wrt_of.assign(f.n_inputs, -1);

@@ -15,6 +15,8 @@ struct GradProgram {
   enum Kind : uint8_t { kInput, kOutput, kExtra };
   struct Saved { Kind kind; int32_t index; };
   struct Int { int32_t input, dim; };  // input -1: the forward's int `dim`
+  // What eager's nodes keep and free together: they lie on the way from any of the tangents to any of the inputs of `wrt`.
+  struct Kept { std::vector<bool> tangents, wrt; };
   struct View { int32_t output; Kind kind; int32_t base; std::vector<int32_t> sizes, strides; int32_t offset; };
 
   std::shared_ptr<const Program> forward, backward;
@@ -24,6 +26,9 @@ struct GradProgram {
   std::vector<Int> ints;
   std::vector<View> views;
   std::vector<std::vector<int32_t>> depends;     // per wrt, the tangents that its gradient depends on; empty: all on all
+  std::vector<Kept> keeps;
+  bool open = false;                             // a tangent leads to nothing that is kept: it may be walked again and again
+  std::vector<std::vector<bool>> uses;           // per saved value, the tangents whose gradients read it; empty: all
   // Where the forward's inputs are found again: per input, a position in `saved`, or -1 - a position among those that are kept besides.
   std::vector<int32_t> found, kept;
   std::vector<int32_t> wrt_of;                   // per input, its position in `wrt` or -1

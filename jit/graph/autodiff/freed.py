@@ -1,0 +1,108 @@
+"""What eager's backward frees, and what a second backward then finds missing.
+
+In eager each operation's node keeps what its own gradient reads, and a backward without ``retain_graph`` frees what the nodes keep that it has walked: those between the results that it
+starts from and the tensors whose gradients it computes. A later one raises where it comes to such a node, and only there. ``kept_by_eager`` finds the nodes that keep something, and
+says of each which results lead to it and where it leads.
+"""
+
+from __future__ import annotations
+
+from jit.graph.autodiff.reverse import _may_carry
+from jit.graph.functions import parts
+from jit.graph.ir import Graph, Node
+from jit.graph.prims import VIEWS
+
+# Linear with constant factors.
+_FREE = VIEWS - {"detach"} | frozenset("input add sub neg sum clone cat flip cast cumsum constant_pad getitem gate sign ceil floor round trunc".split())
+_LIBRARY_FREE = ("aten::_fft", "aten::fft", "aten::im2col", "aten::col2im", "aten::as_strided", "aten::_to_copy", "aten::complex")
+_PRODUCTS = frozenset("mul div where gather index custom_gradient fmod remainder".split())
+
+
+def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
+    """((tangents, wrt), ..): one entry for all nodes that keep something and lie on the way from the same results to the same inputs; both as positions in the arguments.
+
+    A node is taken for one that keeps something when its gradient can not be computed without data. Multiplication by a number is not, though eager keeps some numbers.
+    """
+    ahead = {graph.inputs[i]: 1 << k for k, i in enumerate(wrt)}  # node -> inputs that it leads to
+    data = set(graph.inputs)
+    for n in graph.nodes:
+        if any(i in data for i in n.inputs) or n.impure:
+            data.add(n)
+        if n.op != "detach" and n not in ahead and _may_carry(n):
+            bits = 0
+            for i in _sources(n):
+                bits |= ahead.get(i, 0)
+            if bits:
+                ahead[n] = bits
+    behind: dict = {}  # node -> results that lead to it
+    for t, position in enumerate(tangents):
+        node = graph.outputs[position].node
+        behind[node] = behind.get(node, 0) | 1 << t
+    found = {}
+    for n in reversed(graph.nodes):
+        given = behind.get(n, 0)
+        if not given or n not in ahead:
+            continue
+        for i in _sources(n):
+            if i in ahead:
+                behind[i] = behind.get(i, 0) | given
+        if _keeps(n, ahead, data):
+            found[given, ahead[n]] = None
+    return tuple((_positions(a), _positions(b)) for a, b in found)
+
+
+def _sources(n: Node):
+    """What a node's gradient goes to."""
+    if n.op == "autograd_function":
+        _, arguments, _, gradients = parts(n)
+        return [x for x, g in zip(arguments, gradients) if g is not None]
+    return n.inputs[1::2] if n.op == "custom_gradient" else n.inputs
+
+
+def _keeps(n: Node, ahead: dict, data: set) -> bool:
+    if n.op in _FREE:
+        return False
+    if n.op in _PRODUCTS:
+        if n.op == "custom_gradient":
+            return any(d in data for d in n.inputs[2::2])
+        carrying = [i in ahead for i in n.inputs]
+        if n.op == "where":
+            return n.inputs[0] in data
+        if n.op in ("fmod", "remainder"):
+            return carrying[1]
+        if n.op in ("gather", "index"):
+            return any(i in data for i in n.inputs[1:])
+        return n.op == "div" and carrying[1] or any(c and other in data for c, other in zip(carrying, n.inputs[::-1]))
+    if n.op == "aten_call":
+        return not n.attrs["target"].startswith(_LIBRARY_FREE)
+    return any(i in ahead for i in n.inputs)
+
+
+def _positions(bits: int) -> tuple:
+    return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
+
+
+def uses(backward: Graph, n_saved: int) -> tuple:
+    """For each saved value, the first ``n_saved`` inputs of ``backward``, the tangents (the others) whose gradients read it."""
+    saved, tangents, found = {}, {}, [0] * n_saved
+    for n in backward.nodes:
+        if n.op == "input":
+            at = n.attrs["index"]
+            saved[n], tangents[n] = (1 << at, 0) if at < n_saved else (0, 1 << at - n_saved)
+            continue
+        given = own = 0
+        for i in n.inputs:
+            given |= tangents[i]
+            own |= saved[i]
+        tangents[n], saved[n] = given, 0 if given else own
+        if given:
+            read = 0
+            for i in n.inputs:
+                if not tangents[i]:
+                    read |= saved[i]
+            for k in _positions(read):
+                found[k] |= given
+    for o in backward.outputs:  # a gradient that is a saved value, whatever the tangents are
+        for k in _positions(saved[o.node]):
+            found[k] = (1 << len(backward.inputs) - n_saved) - 1
+    return tuple(_positions(bits) for bits in found)
