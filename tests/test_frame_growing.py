@@ -425,3 +425,24 @@ def test_a_replaced_object_is_freed():
     old = weakref.ref(model.state)
     fn(torch.randn(2, 3))
     assert old() is None
+
+
+class Counted:
+    calls, total = 0, torch.zeros(3)
+
+    def run(self, x):
+        type(self).calls += 1
+        Counted.total = Counted.total + x
+        return x * self.calls + self.total
+
+
+def test_state_of_a_class():
+    def calls(fn):
+        Counted.calls, Counted.total = 0, torch.zeros(3)
+        return [fn(torch.arange(3.0) + i) for i in range(STEPS)], Counted.calls, Counted.total
+
+    want = calls(Counted().run)
+    compiled = Counted()
+    fn, before = jit.compile(lambda x: compiled.run(x), backend="eager", fullgraph=True), jit.frame.dispatch.compile_count()
+    same(want, calls(fn))
+    assert jit.frame.dispatch.compile_count() - before <= 3

@@ -73,7 +73,7 @@ _REACHED = ("eq", "is", "is_not", "type_is", "tensor", "same", "distinct", "len"
 
 def loadable(source) -> bool:
     """True when ``load_source`` can push the object without a descriptor lookup."""
-    return all(not isinstance(step, (src.TypeAttr, src.ClassAttr)) for step in src.path(source))
+    return all(not isinstance(step, src.TypeAttr) for step in src.path(source))
 
 
 class Emitter:
@@ -286,7 +286,9 @@ class Emitter:
             self.load_attr("__closure__")
             self.load_const(payload)
             self.cmd("subscript")
-        elif kind in ("type_attr", "class_attr"):
+        elif kind == "class_attr":
+            self.call_with(lambda: self.load_source(source.base), src.class_entry, payload)
+        elif kind == "type_attr":
             raise Unsupported(f"rebuilding {source}", kind="rebuild")
         else:
             raise Unsupported(f"rebuilding {source}", kind="rebuild")

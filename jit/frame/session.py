@@ -291,7 +291,9 @@ class Session(Calls):
         if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.templates:
             source = src.Const(cls, cls.__qualname__)
             if result[0]:
-                self.guards.add(src.ClassAttr(source, name), "is", result[1])
+                at, raw = src.ClassAttr(source, name), result[1]
+                changes = (type(raw) in (int, float) or isinstance(raw, torch.Tensor)) and self.is_replaced(at, raw)
+                self.guards.add(at, "type_is" if changes else "is", type(raw) if changes else raw)
             else:
                 self.guards.add(source, "class_lacks", name)
         return result

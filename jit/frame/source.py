@@ -177,6 +177,7 @@ class ClassAttr(_Derived):
     """What a lookup of ``name`` along the MRO of the class ``of`` gives, unbound."""
 
     name: str
+    fresh: bool = dataclasses.field(default=False, compare=False)
 
     def step(self):
         return ("class_attr", self.name)
@@ -273,6 +274,11 @@ def entry_of(obj, name: str):
     return object.__getattribute__(obj, "__dict__")[name]
 
 
+def class_entry(cls, name: str):
+    """What the MRO of a class has under a name, whatever a lookup on the class makes of it."""
+    return next(c.__dict__[name] for c in cls.__mro__ if name in c.__dict__)
+
+
 def state_of(iterator) -> tuple:
     """The arguments and the position that ``iterator.__reduce__`` gives."""
     reduced = iterator.__reduce__()
@@ -353,7 +359,7 @@ class Length(_Derived):
         return f"len({self.of})"
 
 
-SLOTS = (DictAttr, GetAttr, Item, CellContents)  # where a program keeps what it replaces
+SLOTS = (DictAttr, GetAttr, Item, CellContents, ClassAttr)  # where a program keeps what it replaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,7 +379,7 @@ def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument, an attribute, an
     item, or what a cell holds."""
     while source is not None and source.base is not None:
-        if not isinstance(source, (DictAttr, Item, CellContents, ClosureCell, InstanceDict, GetAttr, GeneratorState)):
+        if not isinstance(source, (DictAttr, Item, CellContents, ClosureCell, InstanceDict, GetAttr, GeneratorState, ClassAttr)):
             return False
         source = source.base
     return isinstance(source, (Local, Const))
