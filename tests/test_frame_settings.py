@@ -120,7 +120,11 @@ def tf32(x):
 
 def test_switches_of_cuda_libraries():
     def attribute(owner, name, value):
-        return switched(lambda v: setattr(owner, name, v), lambda: getattr(owner, name), value)
+        def put(v):
+            with torch.backends.__allow_nonbracketed_mutation():  # torch.testing forbids it for the whole process
+                setattr(owner, name, v)
+
+        return switched(put, lambda: getattr(owner, name), value)
 
     contexts = [contextlib.nullcontext, attribute(torch.backends.cuda.matmul, "allow_tf32", True), attribute(torch.backends.cudnn, "allow_tf32", False),
                 attribute(torch.backends.cudnn, "enabled", False), attribute(torch.backends.cudnn, "benchmark", True)]
