@@ -452,6 +452,24 @@ def what_is_refused_of_no_elements(x):
     return log, x + 1
 
 
+@cases(VECTOR, fullgraph=False)
+def writes_to_expanded_tensors(x):
+    log = []
+    for write in (lambda y: y.zero_(), lambda y: y.fill_(3), lambda y: y.masked_fill_(y > 1, 0), lambda y: y.add_(1), lambda y: y.copy_(y * 2), lambda y: y.__setitem__(0, 1)):
+        y = x.clone().expand(2, -1)
+        try:
+            write(y)
+        except RuntimeError as error:
+            log.append(str(error))
+        log.append(y)
+    return log
+
+
+@cases(torch.tensor(True), torch.tensor(2.0), torch.tensor(3))
+def reductions_of_nothing_are_new_tensors(b, x, n):
+    return b, b.any(0), b.all(), x, x.prod(0), n, n.prod(), x.amax(0), x.sum(0)
+
+
 def test_a_refusal_of_one_layout_says_nothing_of_others():
     zero = torch.tensor(0.0)
 

@@ -264,7 +264,7 @@ def _one_by_one_text(function, dtype_argument):
         extra = f", dtype={n.dtype}" if dtype_argument else ""
         for d in reversed(n.attrs["dims"]):
             result = f"torch.{function}({result}, {d}, {n.attrs['keepdim']}{extra})"
-        return result if n.attrs["dims"] else f"{result}.to({n.dtype})"
+        return result if n.attrs["dims"] else f"{result}.to({n.dtype}, copy=True)"
 
     return text
 

@@ -29,7 +29,8 @@ def stands_for(*c_functions):
         def call(s, args, kwargs):
             if not accepts(fn, args, kwargs):  # a C function refuses in words of its own
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
-            if c_functions[0].__module__ in ("_heapq", "_bisect") and not (args and isinstance(args[0], SequenceValue)):
+            if c_functions[0].__module__ in ("_heapq", "_bisect") and not (
+                    args and isinstance(args[0], ListValue if c_functions[0].__module__ == "_heapq" else SequenceValue)):
                 raise Unsupported(f"{fn.__name__}() of what is no list", kind="argument-error")
             return s.inline(s.wrap_raw(fn), args, kwargs)
 
