@@ -229,6 +229,20 @@ def who_is_asked_first(x, number, v, d, s, y, p):
     return x + 1, log, w
 
 
+def test_small_integers_are_one_object():
+    def make():
+        def f(x, n, k):
+            one, big = 1, 1000
+            return x + 1, n is k, one is k, k is not one, n + 1 is k + 1, big is n, n is None
+
+        return f
+
+    sequence(make, [(VECTOR, 2, 1), (VECTOR, 3, 3), (VECTOR, 1, 5), (VECTOR, 7, 7), (VECTOR, 1000, 3)])
+    jit.reset()
+    f = make()
+    assert jit.compile(f, backend="eager", dynamic=True)(VECTOR, 2, 1)[1:] == f(VECTOR, 2, 1)[1:]
+
+
 GLOBAL = 1
 
 
