@@ -243,6 +243,19 @@ def test_small_integers_are_one_object():
     assert jit.compile(f, backend="eager", dynamic=True)(VECTOR, 2, 1)[1:] == f(VECTOR, 2, 1)[1:]
 
 
+@cases(VECTOR, torch.tensor(1), (1, 2), [3, 4], {}, fullgraph=False)
+def tensors_as_indices_of_what_cannot_change(x, one, t, v, d):
+    log = []
+    for value in ("ab", t, 5, None, v, d, Settable()):
+        for key in (x, one):
+            try:
+                value[key] = 7
+                del value[key]
+            except (TypeError, AttributeError) as error:
+                log.append((type(error).__name__, str(error)))
+    return x + 1, log, v, len(d)
+
+
 GLOBAL = 1
 
 

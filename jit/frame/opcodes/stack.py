@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ...errors import Unsupported
 from .. import operators
 from ..executor import NULL, op
+from ..values.base import lookup
 from ..values.constant import Constant
 from ..values.slices import SliceValue
+from ..values.tensor import TensorValue
 
 
 @op("NOP", "RESUME", "COPY_FREE_VARS", "END_FOR")
@@ -88,15 +91,23 @@ def binary_subscr(f, i):
     f.push(obj.getitem(f.s, key))
 
 
+def refuses_tensor(s, obj, key, method):
+    """A sequence that cannot be changed asks a tensor for its value as an index before it says so."""
+    if isinstance(key, TensorValue) and not lookup(obj.pytype(s), method)[0]:
+        raise Unsupported(f"a tensor as an index of {obj.describe()}", "index with an int", kind="data-dependent-value")
+
+
 @op("STORE_SUBSCR")
 def store_subscr(f, i):
     key, obj, value = f.pop(), f.pop(), f.pop()
+    refuses_tensor(f.s, obj, key, "__setitem__")
     obj.setitem(f.s, key, value)
 
 
 @op("DELETE_SUBSCR")
 def delete_subscr(f, i):
     key, obj = f.pop(), f.pop()
+    refuses_tensor(f.s, obj, key, "__delitem__")
     obj.delitem(f.s, key)
 
 
