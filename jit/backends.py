@@ -56,6 +56,8 @@ def _bound(fn, tensors):
 
 def schedule(graph, unaligned=frozenset()):
     """-> CompiledGraph of an optimised graph; logs it."""
+    import torch
+
     from .codegen import Options, compile_graph
     from .graph.passes.contractions import rewrite_contractions
 
@@ -63,7 +65,8 @@ def schedule(graph, unaligned=frozenset()):
         graph = rewrite_contractions(graph)
     if _graph_log:
         _graph_log(graph.python())
-    compiled = compile_graph(graph, Options(unaligned=unaligned))
+    with torch._C.DisableTorchFunction():  # the program's default device is none of the compiler's own tensors'
+        compiled = compile_graph(graph, Options(unaligned=unaligned))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")

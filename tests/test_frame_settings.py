@@ -154,7 +154,8 @@ def test_default_dtypes_of_results():
 @pytest.mark.parametrize("options", BACKENDS)
 def test_default_devices(options):
     contexts = [contextlib.nullcontext, lambda: torch.device("meta"), lambda: torch.device("cpu"), lambda: torch.device("meta"), lambda: torch.device("cpu", 0)]
-    sequence(made, contexts, torch.ones(3), **options)
+    with jit.config.patch(strict=True):
+        sequence(made, contexts, torch.ones(3), **options)
 
 
 def test_what_the_default_device_says_nothing_of():

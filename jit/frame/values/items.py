@@ -71,7 +71,7 @@ def _tree(node, inputs: list):
     if node.op == "input":
         return ("item", inputs.index(node.attrs["index"])) if dtype.is_floating_point else None
     if node.op == "scalar":
-        return ("const", torch.tensor(float(node.attrs["value"]), dtype=dtype).item())
+        return ("const", torch.tensor(float(node.attrs["value"]), dtype=dtype, device="cpu").item())
     parts = [_tree(i, inputs) for i in node.inputs]
     if None in parts:
         return None
@@ -94,7 +94,7 @@ def _text(node, found: dict, left: list) -> str | None:
         found[node.attrs["index"]] = True
         return f"x{node.attrs['index']}"
     if node.op == "scalar" and type(node.attrs["value"]) in (int, float, bool):
-        return f"torch.tensor({float(node.attrs['value'])!r}, dtype={t.dtype})" if t.dtype.is_floating_point else None
+        return f"torch.tensor({float(node.attrs['value'])!r}, dtype={t.dtype}, device='cpu')" if t.dtype.is_floating_point else None
     parts = [_text(i, found, left) for i in node.inputs]
     if any(p is None for p in parts):
         return None
