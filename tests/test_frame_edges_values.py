@@ -256,6 +256,23 @@ def tensors_as_indices_of_what_cannot_change(x, one, t, v, d):
     return x + 1, log, v, len(d)
 
 
+class OnlyRight:
+    def __radd__(self, other):
+        return "right"
+
+
+@cases(VECTOR, torch.tensor(2), torch.tensor([True, False]), OnlyRight(), OnlyRight(), fullgraph=False)
+def operands_and_values_of_wrong_kinds(x, n, b, o, p):
+    log = []
+    for y in (x, n, b):
+        for wrong in (lambda: y * None, lambda: None + y, lambda: y & None, lambda: y > None, lambda: y.__setitem__(..., "2"), lambda: y.__setitem__(0, None), lambda: o + p, lambda: 1 + p):
+            try:
+                log.append(wrong())
+            except (TypeError, IndexError, RuntimeError) as error:
+                log.append(str(error))
+    return x + 1, log
+
+
 GLOBAL = 1
 
 

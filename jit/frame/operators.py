@@ -203,6 +203,8 @@ def special(s, symbol, name, a, b, inplace=False):
     forward, backward = (a, f"__{name}__", b), (b, f"__r{name}__", a)
     if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and issubclass(b.cls, a.cls):
         tried += [backward, forward]
+    elif isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is b.cls and not isinstance(a, ContainerValue):
+        tried.append(forward)  # one of the same class is not asked as the right operand
     else:
         tried += [forward, backward]
     for owner, method, other in tried:

@@ -245,6 +245,8 @@ class Tracer:
         handles: list = []
         nodes = _to_nodes(_pack(entry, args), handles)
         named = {k: _to_node(v, handles) for k, v in kwargs.items()}
+        if entry.wraps and any(a is None for a in args[:2]):
+            raise TypeError(f"{name} of None")
         if entry.pointwise and not handles:
             return known.of_numbers(self, name, args, kwargs, overload)
         try:

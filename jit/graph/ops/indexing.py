@@ -181,6 +181,8 @@ def _check_put(self, value, indices):
 
 @op("__setitem__", raw=True)
 def setitem(t, self, index, value):
+    if not isinstance(value, TensorHandle) and not is_number(value) and not isinstance(value, (bool, complex, list, tuple)):
+        raise TypeError(f"can't assign a {type(value).__name__} to a tensor")
     b = t.builder
     start = b.next_id
     source = self.node
