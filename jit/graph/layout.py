@@ -134,6 +134,10 @@ def iterator_strides(shape, operands) -> tuple:
             break
     if canonical or rank == 0:
         return contiguous_strides(shape)
+    few = _with_few(shape)
+    parts = [_with_few(t.shape) for t in operands]
+    if few is not shape or any(p is not t.shape for p, t in zip(parts, operands)):
+        return iterator_strides(few, [t.replace(shape=p) for p, t in zip(parts, operands)])
     if all(same_ints(t.shape, shape) for t in operands):
         if all(t.is_contiguous for t in operands):
             return contiguous_strides(shape)
@@ -145,6 +149,13 @@ def iterator_strides(shape, operands) -> tuple:
     if rank == 1:
         return (1,)
     return strides_in_order(shape, iteration_order(shape, [broadcast_strides(t, shape) for t in operands]))
+
+
+def _with_few(shape):
+    """The shape with sizes that are symbols, but 0 or 1 in this call, as numbers: layouts make much of these. That they are, or are not, is a guard."""
+    if all(type(s) is int or s > 1 for s in shape):
+        return shape
+    return tuple(s if type(s) is int or s > 1 else 1 if s == 1 else 0 for s in shape)
 
 
 def broadcast_strides(t: TensorType, shape) -> tuple:

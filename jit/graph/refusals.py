@@ -1,4 +1,4 @@
-"""Operations that eager refuses because of a dtype, such as ``argmax`` of booleans.
+"""Operations that eager refuses because of a dtype, such as ``argmax`` of booleans, or of the type of an argument, such as a text for a number.
 
 Most of the types that PyTorch's kernels do not take are known to the kernels alone, so that no type rule and no run on meta tensors tells of them. In the
 program the call raises where it stands, whether or not anybody reads its result; in a graph a result that nobody reads is never
@@ -8,15 +8,17 @@ computed. So the first call of an operation with operands of such dtypes is trie
 from __future__ import annotations
 
 import re
+import warnings
 
 import torch
 
-from jit.errors import EagerRaises
+from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
 from jit.graph.binding import Binding
-from jit.graph.dims import hint
-from jit.graph.handles import TensorHandle
+from jit.graph.dims import Dim, hint
+from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.registry import OPS
+from jit.graph.sym_float import SymFloat
 
 _SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match", re.IGNORECASE)
 _NUMEL = 1 << 14  # elements of an operand up to which a call is tried
@@ -56,6 +58,72 @@ def check(fn, binding: Binding, args, kwargs, zeros):
     if found is not None:
         cls, given = found
         raise EagerRaises(cls(*given))
+
+
+# Arguments that say nothing new of whether a call is well formed; what else there is may be of a type that the function does not take.
+_USUAL = (TensorHandle, int, Dim, SymFloat, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, slice)
+_NESTED = (tuple, list, torch.Size, SymSize)
+
+
+def is_odd(v) -> bool:
+    return type(v) is bool or not isinstance(v, _USUAL)
+
+
+def _is_plain(v) -> bool:
+    """Whether ``zeros`` makes a real argument of it."""
+    if type(v) in _NESTED:
+        return all(map(_is_plain, v))
+    if type(v) is dict:
+        return all(map(_is_plain, v.values()))
+    return isinstance(v, (*_USUAL, float, complex, str, bytes, range, type, type(None), type(...)))
+
+
+def check_types(fn, args, kwargs, zeros):
+    """Raise EagerRaises, or Unsupported where eager's own words are not known, for arguments of types that ``fn`` does not take."""
+    if not _is_plain(list(args)) or not _is_plain(dict(kwargs)):
+        return
+    types: list = []
+    key = (fn, tuple(map(type, args)), _kind(args, types), tuple((k, type(v), _kind(v, types)) for k, v in kwargs.items()))
+    if not types:  # it makes a tensor, however large
+        return
+    exact = all(t.device.type == "cpu" and hint(t.numel) <= _NUMEL for t in types)
+    try:
+        found = _found.get((key, exact), key)
+    except TypeError:  # an unhashable argument
+        return
+    if found is key:
+        given = zeros(list(args)), zeros(dict(kwargs))
+        found = _type_error(fn, *map(_on_meta, given))
+        if found is not None and exact:
+            found = _type_error(fn, *given)
+        _found[key, exact] = found
+    if found is not None and exact:
+        raise EagerRaises(found[0](*found[1]))
+    if found is not None:
+        raise Unsupported("a torch function refuses its arguments", "check the call against the documentation", kind="argument-error")
+
+
+def _on_meta(v):
+    if isinstance(v, torch.Tensor):
+        return v.to("meta")
+    if isinstance(v, (list, tuple)):
+        return type(v)(map(_on_meta, v))
+    return {k: _on_meta(e) for k, e in v.items()} if isinstance(v, dict) else v
+
+
+def _type_error(fn, args, kwargs):
+    state = torch.random.get_rng_state()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fn(*args, **kwargs)
+    except TypeError as error:
+        return type(error), error.args
+    except Exception:  # of the values, or of what runs on no device
+        return None
+    finally:
+        torch.random.set_rng_state(state)
+    return None
 
 
 def _kind(v, types):

@@ -240,6 +240,8 @@ def size(s, tensor, args, kwargs):
     dim = args[0] if args else kwargs.get("dim")
     if dim is None or (isinstance(dim, Constant) and dim.value is None):
         return shape
+    if isinstance(dim, Constant) and type(dim.value) is not int:
+        raise Unsupported("size() along what is no integer", kind="argument-error")
     if s.has_index(dim):
         at, rank = s.index(dim), len(shape.load(s))
         if not -rank <= at < rank:

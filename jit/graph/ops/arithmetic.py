@@ -359,6 +359,9 @@ pointwise("bitwise_right_shift", "__rshift__", wraps=True)(_shift("right", "shr"
 
 def _logical(prim):
     def expand(b, self, other):
+        for position, (argument, v) in enumerate((("input", self), ("other", other)), 1):
+            if not isinstance(v, Node):
+                raise TypeError(f"{prim}(): argument {argument!r} (position {position}) must be Tensor, not {type(v).__name__}")
         return b.binary(prim, _truth(b, self), _truth(b, other))
 
     pointwise(prim)(expand)
