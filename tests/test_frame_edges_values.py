@@ -551,4 +551,45 @@ def a_format_that_a_tensor_does_not_know(x, y, n):
     return log, x + 1
 
 
+@cases(VECTOR, fullgraph=False)
+def counters_merge_by_their_own_methods(x):
+    counter = collections.Counter("aab")
+    counter |= {"a": 3, "b": 1, "z": 2}
+    counter &= collections.Counter("azz")
+    other = collections.defaultdict(list, {"q": 1})
+    other |= {"z": 2}
+    return x + 1, counter, other
+
+
+@cases(VECTOR, [3, 1, 2], [2, 2])
+def tees_of_a_list_that_grows(x, v, w):
+    seen = []
+    for values in (v, w):
+        first, second = itertools.tee(values)
+        for k in itertools.islice(itertools.chain([], second), 3):
+            values.append(len(set(values)))
+            seen.append(k)
+        seen.append(next(first))
+    return x + len(seen), seen, list(first), second
+
+
+@cases(VECTOR, [1, 2], fullgraph=False)
+def an_index_that_is_read_off_a_tensor(x, v):
+    try:
+        del v[int((x == x).sum().round())]
+    except IndexError as error:
+        return x + 1, str(error)
+    return x, None
+
+
+@cases(VECTOR, fullgraph=False)
+def an_iterator_over_a_list_after_a_break(x):
+    it = iter([sum(pair) for pair in itertools.combinations([1], 2)])
+    jit.graph_break()
+    try:
+        it.close()
+    except AttributeError as error:
+        return x + 1, str(error)
+
+
 test_programs = cases.test()

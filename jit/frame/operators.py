@@ -162,7 +162,7 @@ def _container(s, symbol, a, b, inplace):
                 return a
             return a.like(elements)
     if isinstance(a, DictValue) and isinstance(b, DictValue) and symbol == "|":
-        if inplace:
+        if inplace and not a.user_special(s, "__ior__"):
             a.call_method(s, "update", [b])
             return a
         if a.cls is not dict or b.cls is not dict:

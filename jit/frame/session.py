@@ -586,8 +586,12 @@ class Session(Calls):
             if isinstance(value, TensorValue) and value.known(self) is not None:
                 return True
             raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
-        return isinstance(value, DimValue) or (isinstance(value, Constant) and isinstance(value.value, int)) or (
-            isinstance(value, ObjectValue) and value.has_special(self, "__index__"))
+        if isinstance(value, (DimValue, ObjectValue, Constant)):
+            return isinstance(value, DimValue) or isinstance(getattr(value, "value", None), int) or (
+                isinstance(value, ObjectValue) and value.has_special(self, "__index__"))
+        if issubclass(value.pytype(self), int):
+            raise Unsupported("an index that is read off a tensor", "index with an int", kind="data-dependent-value")
+        return False
 
     def fold(self, fn, args, kwargs) -> Value:
         """Call a pure function for real on constant arguments."""

@@ -32,7 +32,7 @@ from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, ListValue, TupleValue
 from ..values.floats import FUNCTIONS, FloatValue, compute
 from ..values.functions import ClassValue, FunctionValue, MethodValue
-from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator
+from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator, TeeIterator
 from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
 from .builtin_functions import abs_
@@ -312,8 +312,12 @@ def groupby(s, args, kwargs):
 
 @on_call(itertools.tee)
 def tee(s, args, kwargs):
-    values = all_at_once(s, itertools.tee, args[0])
-    return TupleValue([SequenceIterator(values, py=type(itertools.tee(())[0])) for _ in range(s.index(args[1]) if len(args) > 1 else 2)])
+    count, it = s.index(args[1]) if len(args) > 1 else 2, args[0].iter(s)
+    if type(it) is SequenceIterator:
+        shared = [it, []]
+        return TupleValue([TeeIterator(shared) for _ in range(count)])
+    values = all_at_once(s, itertools.tee, it)
+    return TupleValue([SequenceIterator(values, py=type(itertools.tee(())[0])) for _ in range(count)])
 
 
 # -- functools ---------------------------------------------------------------------------------------------------------------

@@ -45,8 +45,11 @@ class IteratorValue(Value):
             self.rebuild(e)
 
     def rebuild(self, e):
-        """What is left of the iterator, as an iterator over a tuple."""
-        e.call_const(iter, [_tuple(self.rest(e.session))])
+        """What is left of the iterator, as an iterator over a list, if it is one over a list, or a tuple."""
+        from .containers import ListValue
+
+        rest = self.rest(e.session)
+        e.call_const(iter, [ListValue(rest) if self.py is IteratorValue.py else _tuple(rest)])
 
     def rest(self, s) -> list[Value]:
         raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region", kind="iterator-escapes")
@@ -115,6 +118,31 @@ class SequenceIterator(IteratorValue):
             super().rebuild(e)
         else:
             e.call_const(_iterator_at, [self.elements, _constant(self.at), _constant(self.step)])
+
+
+class TeeIterator(IteratorValue):
+    """One of the results of ``itertools.tee``. ``shared``: the iterator that they read, and what they have read of it so far."""
+
+    quiet = True
+    py = _TEE
+
+    def __init__(self, shared):
+        self.shared, self.at = shared, 0
+
+    def next(self, s):
+        source, seen = self.shared
+        if self.at == len(seen):
+            value = source.next(s)
+            if value is None:
+                return None
+            s.set_entry(self.shared, 1, [*seen, value])
+        value = self.shared[1][self.at]
+        s.set_field(self, "at", self.at + 1)
+        return value
+
+    def rebuild(self, e):
+        source, seen = self.shared
+        e.call_const(_tee_over, [_tuple([*seen[self.at:], *source.rest(e.session)])])
 
 
 def _tee_over(elements):
