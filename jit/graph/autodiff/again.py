@@ -80,6 +80,8 @@ def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
     for n in source.graph.nodes:
         if n.op != "detach" and any(i in carrying for i in n.inputs):
             carrying.add(n)
+            if n.op == "prod":
+                raise Unsupported("the gradient of the gradient of prod, whose gradient is by cases where an element is zero", kind="gradient")
             if n.op in _FLAT:
                 raise Unsupported(f"the gradient of the gradient of {n.op}: eager's is zero, and depends on what comes before", kind="gradient")
     joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).run()
