@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 
 import torch
@@ -143,23 +142,6 @@ def overloads(name: str) -> list[Overload]:
                     found.append(entry)
         _overloads[name] = found
     return found
-
-
-@functools.cache
-def takes_none(name: str, position: int) -> bool:
-    """Whether an overload of ``aten::name`` has an optional argument at this position."""
-    return any(len(o.arguments) > position and o.arguments[position].accepts(None) for o in overloads(name))
-
-
-# Functions of which PyTorch takes a number for their first tensor.
-NUMBERS_FOR_TENSORS = frozenset("add sub subtract mul multiply div divide true_divide floor_divide copy".split())
-
-
-@functools.cache
-def takes_number_first(name: str) -> bool:
-    """Whether ``torch.<name>`` takes a number as its first operand; also for names that are no operator of PyTorch's."""
-    found = overloads(name)
-    return not found or name in NUMBERS_FOR_TENSORS or any(o.arguments and o.arguments[0].kind == "number" and any(a.kind == "Tensor" for a in o.arguments) for o in found)
 
 
 def bind(name: str, args, kwargs, b, only=None):

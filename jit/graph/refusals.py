@@ -65,7 +65,12 @@ _USUAL = (TensorHandle, int, Dim, SymFloat, torch.dtype, torch.device, torch.lay
 _NESTED = (tuple, list, torch.Size, SymSize)
 
 
-def is_odd(v) -> bool:
+def has_odd_types(args, kwargs) -> bool:
+    """Whether an argument is of a type that the function may not take, or a number comes first, where most functions take a tensor."""
+    return any(map(_is_odd, args)) or bool(kwargs) and any(map(_is_odd, kwargs.values())) or bool(args) and isinstance(args[0], int)
+
+
+def _is_odd(v) -> bool:
     return type(v) is bool or not isinstance(v, _USUAL)
 
 
@@ -78,9 +83,9 @@ def _is_plain(v) -> bool:
     return isinstance(v, (*_USUAL, float, complex, str, bytes, range, type, type(None), type(...)))
 
 
-def check_types(fn, args, kwargs, zeros):
+def check_types(fn, binding: Binding, args, kwargs, zeros):
     """Raise EagerRaises, or Unsupported where eager's own words are not known, for arguments of types that ``fn`` does not take."""
-    if not _is_plain(list(args)) or not _is_plain(dict(kwargs)):
+    if binding.python is not None or not _is_plain(list(args)) or not _is_plain(dict(kwargs)):
         return
     types: list = []
     key = (fn, tuple(map(type, args)), _kind(args, types), tuple((k, type(v), _kind(v, types)) for k, v in kwargs.items()))
@@ -93,10 +98,10 @@ def check_types(fn, args, kwargs, zeros):
         return
     if found is key:
         given = zeros(list(args)), zeros(dict(kwargs))
-        found = _type_error(fn, *map(_on_meta, given))
-        if found is not None and exact:
-            found = _type_error(fn, *given)
-        _found[key, exact] = found
+        error = _error(fn, *map(_on_meta, given))
+        if isinstance(error, TypeError) and exact:
+            error = _error(fn, *given)
+        found = _found[key, exact] = (type(error), error.args) if isinstance(error, TypeError) else None
     if found is not None and exact:
         raise EagerRaises(found[0](*found[1]))
     if found is not None:
@@ -109,21 +114,6 @@ def _on_meta(v):
     if isinstance(v, (list, tuple)):
         return type(v)(map(_on_meta, v))
     return {k: _on_meta(e) for k, e in v.items()} if isinstance(v, dict) else v
-
-
-def _type_error(fn, args, kwargs):
-    state = torch.random.get_rng_state()
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fn(*args, **kwargs)
-    except TypeError as error:
-        return type(error), error.args
-    except Exception:  # of the values, or of what runs on no device
-        return None
-    finally:
-        torch.random.set_rng_state(state)
-    return None
 
 
 def _kind(v, types):
@@ -143,14 +133,21 @@ def of_dtypes(error: Exception) -> bool:
 
 
 def _try(fn, args, kwargs, empty):
+    error = _error(fn, args, kwargs)
+    if not isinstance(error, (RuntimeError, TypeError, IndexError)):  # none, or one of the values
+        return None
+    return (type(error), error.args) if of_dtypes(error) or empty and not isinstance(error, TypeError) else None
+
+
+def _error(fn, args, kwargs) -> Exception | None:
+    """What a call raises. It leaves no warning and no drawn number behind."""
     state = torch.random.get_rng_state()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             fn(*args, **kwargs)
-    except (RuntimeError, TypeError, IndexError) as error:
-        return (type(error), error.args) if of_dtypes(error) or empty and not isinstance(error, TypeError) else None
-    except Exception:  # of the values
-        return None
+    except Exception as error:
+        return error
     finally:
         torch.random.set_rng_state(state)
     return None

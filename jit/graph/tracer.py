@@ -185,8 +185,8 @@ class Tracer:
         self.builder.loc = loc
         if any(map(refusals.worth_trying, args)) or kwargs and any(map(refusals.worth_trying, kwargs.values())):
             refusals.check(fn, binding, args, kwargs, _zeros)
-        if any(map(refusals.is_odd, args)) or kwargs and any(map(refusals.is_odd, kwargs.values())):
-            refusals.check_types(fn, args, kwargs, _zeros)
+        if refusals.has_odd_types(args, kwargs):
+            refusals.check_types(fn, binding, args, kwargs, _zeros)
         mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:
@@ -241,18 +241,12 @@ class Tracer:
             args, kwargs = tuple(map(_settled, args)), {k: _settled(v) for k, v in kwargs.items()}
         if entry.raw:
             return entry.fn(self, *_pack(entry, args), **kwargs)
-        if entry.pointwise and args and is_number(args[0]) and not aten.takes_number_first(name):
-            raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(args[0]).__name__}")
-        if entry.pointwise and _misses_an_operand(name, args):
-            return self._call_aten(name, args, kwargs, overload)  # which refuses it
         if not entry.alias:
             args = self._on_one_device(args, entry.pointwise)
         start, first = self.builder.next_id, len(self.builder.nodes)
         handles: list = []
         nodes = _to_nodes(_pack(entry, args), handles)
         named = {k: _to_node(v, handles) for k, v in kwargs.items()}
-        if entry.wraps and any(a is None for a in args[:2]):
-            raise TypeError(f"{name} of None")
         if entry.pointwise and not handles:
             return known.of_numbers(self, name, args, kwargs, overload)
         try:
@@ -286,7 +280,7 @@ class Tracer:
             return (result.node, [a for a in args if isinstance(a, TensorHandle)]) if isinstance(result, TensorHandle) else (result, [])
         if entry is None or not entry.alias:
             args = self._on_one_device(args, entry is not None and entry.pointwise)
-        if entry is not None and not (entry.pointwise and _misses_an_operand(name, args)):
+        if entry is not None:
             nodes = _to_nodes(_pack(entry, args), handles)
             try:
                 result = entry.fn(self.builder, *nodes, **{k: _to_node(v, handles) for k, v in kwargs.items()})
@@ -656,11 +650,6 @@ def _zeros(v):
     if isinstance(v, slice):
         return slice(_zeros(v.start), _zeros(v.stop), _zeros(v.step))
     return v
-
-
-def _misses_an_operand(name: str, args) -> bool:
-    """Whether None stands where ``aten::name`` takes something."""
-    return any(a is None and not aten.takes_none(name, k) for k, a in enumerate(args))
 
 
 def _has_gradient(values) -> bool:
