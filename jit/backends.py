@@ -59,10 +59,11 @@ def schedule(graph, unaligned=frozenset()):
     import torch
 
     from .codegen import Options, compile_graph
+    from .graph.passes.checks import keep_checks
     from .graph.passes.contractions import rewrite_contractions
 
     with logs.timed("passes"):
-        graph = rewrite_contractions(graph)
+        graph = rewrite_contractions(keep_checks(graph))
     if _graph_log:
         _graph_log(graph.python())
     with torch._C.DisableTorchFunction():  # the program's default device is none of the compiler's own tensors'

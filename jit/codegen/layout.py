@@ -130,7 +130,7 @@ class Restrider:
             return tuple(map(fill, v)) if isinstance(v, (tuple, list)) else v
 
         values = list(fill(n.attrs["args"]))
-        rule = registry.EXTERNS.get(name)
+        rule = registry.library(name).rule
         types = NotImplemented if rule is None else rule(*[aten._as_type(v) for v in values])
         if types is NotImplemented:
             types, _ = aten._meta_types(o, values)

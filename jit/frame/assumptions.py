@@ -84,5 +84,5 @@ def truth_at(frame, instr, tensor):
 
 def check(graph):
     """Raises Reconsider for a graph that cannot be followed by an eager run of the same call."""
-    if any(o.mutates is not None for o in graph.outputs) or any(n.attrs.get("impure") for n in graph.nodes):
+    if any(o.mutates is not None for o in graph.outputs) or not all(n.repeatable for n in graph.nodes):
         raise Reconsider

@@ -264,7 +264,7 @@ class Capture:
             plan, inputs = self.settings.compile_graph(graph, s.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
-        repeatable = not recorded and not any(o.mutates is not None for o in graph.outputs) and not any(n.impure for n in graph.nodes)
+        repeatable = not recorded and not any(o.mutates is not None for o in graph.outputs) and all(n.repeatable for n in graph.nodes)
         target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
         if bytecode_log:
             import dis

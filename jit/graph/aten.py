@@ -207,7 +207,7 @@ def record(b, o: Overload, values):
             values[o.device_index] = resolve_device(given, torch.device("cpu") if o.base in NOT_BY_DEFAULT else torch.get_default_device())
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
-    rule = registry.EXTERNS.get(o.base)
+    rule = registry.library(o.base).rule
     types = NotImplemented
     if rule is not None:
         types = rule(*[_as_type(v) for v in values])

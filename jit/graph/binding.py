@@ -106,7 +106,7 @@ def _reduction(name: str) -> int | None:
 
 
 def _is_op(name: str) -> bool:
-    return name in registry.OPS or name in registry.EXTERNS or hasattr(torch.ops.aten, name)
+    return name in registry.OPS or name in registry.LIBRARY or hasattr(torch.ops.aten, name)
 
 
 def _methods() -> dict:

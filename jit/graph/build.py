@@ -344,8 +344,8 @@ class Builder:
 
     # library calls
 
-    def aten(self, target: str, overload: str, args: tuple, type, impure: bool = False):
-        """An ``aten_call``. ``args`` has Nodes in place; they become inputs. Several results come back as a tuple of Nodes."""
+    def aten(self, target: str, overload: str, args: tuple, type, impure: bool | str = False):
+        """An ``aten_call``. ``args`` has Nodes in place; they become inputs. Several results come back as a tuple of Nodes. ``impure``: see ``Node``."""
         inputs: list[Node] = []
 
         def template(v):
@@ -359,11 +359,15 @@ class Builder:
 
         attrs = {"target": target, "overload": overload, "args": template(tuple(args))}
         if impure:
-            attrs["impure"] = True
+            attrs["impure"] = impure
         node = self.node("aten_call", tuple(inputs), attrs, type)
         if not isinstance(type, tuple):
             return node
         return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t) for i, t in enumerate(type))
+
+    def check(self, condition: Node, message: str):
+        """Raise RuntimeError with ``message`` when the graph runs and ``condition``, a 0-dim boolean, is false; on a GPU as an assertion on the device."""
+        self.aten("aten::_functional_assert_async", "msg", (condition, message, condition), condition.type, impure="raises")
 
 
 def _unary_method(name):

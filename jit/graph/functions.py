@@ -78,7 +78,7 @@ class FunctionTrace:
             if name == "node" and isinstance(obj, Base) and old.id < self.first:
                 raise Unsupported("a backward that changes tensors in place", "clone() them first", kind="autograd")
         made = [n for n in b.nodes if n.id >= self.start]
-        if any(n.impure for n in made):
+        if not all(n.repeatable for n in made):
             raise Unsupported("a backward that draws random numbers", "draw them in the forward, and save them", kind="autograd")
         found = []
         for h, g in zip(self.arguments, gradients):

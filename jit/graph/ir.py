@@ -157,7 +157,13 @@ class Node:
 
     @property
     def impure(self) -> bool:
+        """Whether the operation is done for more than its result: random numbers, PyTorch's state, or an exception that it may raise (``"raises"``)."""
         return bool(self.attrs.get("impure"))
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be done twice: it is pure, or an exception is all that it is done for."""
+        return self.attrs.get("impure") in (None, False, "raises")
 
     def __repr__(self):
         attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())

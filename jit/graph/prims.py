@@ -307,7 +307,7 @@ def _cumsum(types, attrs, dtype):
 # indexing
 
 
-@prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})")
+@prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})", lambda n: ("aten::gather", "", (Ref(0), n.attrs["dim"], Ref(1), False)))
 def _gather(types, attrs, dtype):
     return TensorType.contiguous(types[1].shape, types[0].dtype, types[0].device)
 
@@ -317,7 +317,11 @@ def _index_text(n, a):
     return f"{a[0]}[{lead}{', '.join(a[1:])}{',' if len(a) == 2 else ''}]"
 
 
-@prim("index", "index", _index_text)
+def _index_library(n):
+    return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k) for k in range(1, len(n.inputs))))
+
+
+@prim("index", "index", _index_text, _index_library)
 def _index(types, attrs, dtype):
     """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape."""
     x, dims = types[0], attrs["dims"]

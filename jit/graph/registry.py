@@ -24,7 +24,9 @@ Raise ``Unsupported`` for what cannot be captured. For an error that eager raise
 operation's tensor arguments, however many prims were used.
 
 ``@extern("mm")`` gives the result type of an op that stays an ``aten_call``: ``fn(*args) -> TensorType`` gets TensorTypes in place of
-tensors; return NotImplemented to fall back to running on meta tensors.
+tensors; return NotImplemented to fall back to running on meta tensors. ``total=True`` says that the operator never raises once its
+operands' types are known to be right; of an operator without a type rule ``total("cummax")`` says it. All other library calls may
+raise for the data that they meet, and are made although nobody reads their result.
 
 A prim is an entry ``@prim(name, kind)`` on its type rule in ``prims.py``, with the text of its eager form.
 """
@@ -42,22 +44,25 @@ class Prim:
     kind: ``source`` (no inputs), ``pointwise``, ``view``, ``copy``, ``reduction``, ``scan``, ``index``, ``extern`` or ``other``.
     infer: ``(input types, attrs, dtype) -> TensorType``; ``dtype`` is the wanted result dtype or None. None for sources.
     text: ``(node, argument texts) -> str``: a Python expression over eager tensors.
+    library: of a prim that may raise for the data that it meets, ``node -> (target, overload, argument template)`` of the ``aten_call``
+        that raises the same; None for one that never raises.
     """
 
     name: str
     kind: str
     infer: Callable | None
     text: Callable
+    library: Callable | None = None
 
 
 PRIMS: dict[str, Prim] = {}
 
 
-def prim(name: str, kind: str, text: Callable):
+def prim(name: str, kind: str, text: Callable, library: Callable | None = None):
     """Register the decorated type rule as prim ``name``."""
 
     def register(infer):
-        PRIMS[name] = Prim(name, kind, infer, text)
+        PRIMS[name] = Prim(name, kind, infer, text, library)
         return infer
 
     return register
@@ -104,18 +109,50 @@ def pointwise(*names: str, wraps: bool = False):
     return register
 
 
-EXTERNS: dict[str, Callable] = {}
+@dataclass(frozen=True)
+class Library:
+    """An operator of PyTorch that stays a library call.
+
+    rule: its type rule, or None where the type comes from a run on meta tensors.
+    total: whether it never raises once the operands' types are right.
+    """
+
+    rule: Callable | None = None
+    total: bool = False
 
 
-def extern(*names: str):
+LIBRARY: dict[str, Library] = {}
+_UNKNOWN = Library()
+
+
+def library(name: str) -> Library:
+    """The record of the operator ``aten::name``, or the one of those that nothing is known of."""
+    return LIBRARY.get(name, _UNKNOWN)
+
+
+def extern(*names: str, total: bool = False):
     """Register the type rule of an op that stays a library call."""
 
     def register(fn):
         for name in names:
-            EXTERNS[name] = fn
+            LIBRARY[name] = Library(fn, total)
         return fn
 
     return register
+
+
+def total(*names: str):
+    """Register operators without a type rule that never raise once the operands' types are right."""
+    for name in names:
+        LIBRARY[name] = Library(None, True)
+
+
+def may_raise(node) -> bool:
+    """Whether an operation may raise for the data that it meets, and so has to be done although nobody reads its result."""
+    if node.op == "aten_call":
+        namespace, _, name = node.attrs["target"].partition("::")
+        return namespace != "jit" and not library(name if namespace == "aten" else node.attrs["target"]).total
+    return PRIMS[node.op].library is not None
 
 
 PYTHON: dict[Callable, Callable] = {}

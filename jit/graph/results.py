@@ -14,6 +14,7 @@ from jit.graph.backward import is_spent
 from jit.graph.dims import Dim
 from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay
 from jit.graph.ir import Graph, Node, Output, same_ints
+from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.prims import VIEWS
 from jit.graph.recording import Gradient
 
@@ -300,8 +301,8 @@ def finish(tracer, outputs, differentiated: bool = False) -> Graph:
             if root.op == "input" or root in owner:
                 node = b.clone(node, base.type.strides)
             results.append(Output(node, index))
+    mark_checked(b.nodes)
     graph = Graph([h.base.input for h in tracer.inputs], list(b.nodes), results, tracer.env)
-    from jit.graph.passes.dce import eliminate_dead_nodes
     from jit.graph.passes.gradients import without_gradients
 
     if not differentiated:

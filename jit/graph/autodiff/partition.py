@@ -13,6 +13,7 @@ from jit.graph.autodiff.mincut import INFINITE, Network
 from jit.graph.autodiff.reverse import Joint
 from jit.graph.dims import hint
 from jit.graph.ir import Graph, Loc, Node, Output
+from jit.graph.passes.dce import unmarked
 from jit.graph.prims import POINTWISE, VIEWS
 
 # What may be computed a second time.
@@ -70,9 +71,9 @@ def partition(joint: Joint, changed=()) -> Halves:
 
     forward = _Copy(graph)
     inputs = [forward.copy(n) for n in graph.inputs[: joint.n_primals]]
-    wanted = _ancestors([o.node for o in primal_outputs] + extras)
+    wanted = _ancestors([o.node for o in primal_outputs] + extras + [n for n in graph.nodes if n.impure and n not in division.late])
     for n in graph.nodes:
-        if n in wanted or n.impure and n not in division.late:
+        if n in wanted:
             forward.copy(n)
     outputs = [Output(forward.new[o.node], o.mutates) for o in primal_outputs]
     for n in extras:
@@ -81,7 +82,7 @@ def partition(joint: Joint, changed=()) -> Halves:
             made = forward.node("clone", (made,), {}, n.type)
         outputs.append(Output(made))
 
-    backward = _Copy(graph)
+    backward = _Copy(graph, again=True)
     entries = [*kept, *graph.inputs[joint.n_primals :]]
     for index, n in enumerate(entries):
         backward.new[n] = backward.node("input", (), {"index": index}, n.type)
@@ -126,9 +127,10 @@ def region_of(n: Node) -> int:
 
 
 class _Copy:
-    """Nodes of one half."""
+    """Nodes of one half. ``again``: what may raise has done so in the other half."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, again: bool = False):
+        self.again = again
         self.nodes: list = []
         self.new: dict = {}
         self.loc = None
@@ -141,7 +143,8 @@ class _Copy:
     def copy(self, n: Node) -> Node:
         found = self.new.get(n)
         if found is None:
-            found = self.new[n] = self.node(n.op, tuple([self.new[i] for i in n.inputs]), n.attrs, n.type, n.loc)
+            attrs = unmarked(n.attrs) if self.again else n.attrs
+            found = self.new[n] = self.node(n.op, tuple([self.new[i] for i in n.inputs]), attrs, n.type, n.loc)
         return found
 
 

@@ -310,7 +310,7 @@ def _like_self(self, *args):
     return self.replace(strides=layout.preserved_strides(self))
 
 
-@extern("slice_scatter", "select_scatter", "diagonal_scatter")
+@extern("slice_scatter", "select_scatter", "diagonal_scatter", total=True)
 def _laid_out_as_self(self, *args):
     return self.replace(strides=layout.preserved_strides(self)) if overlaps_itself(self) else self
 
@@ -329,6 +329,10 @@ def index_put_(t, self, indices, values, accumulate=False):
 def one_hot(b, self, num_classes=-1):
     if not is_number(num_classes) or num_classes == -1:
         raise Unsupported("one_hot without num_classes", "give num_classes", kind="data-dependent-shape")
+    if self.dtype is not torch.int64 or num_classes <= 0:
+        return NotImplemented
+    b.check(b.all(b.ge(self, 0)), "Class values must be non-negative.")
+    b.check(b.all(b.lt(self, num_classes)), "Class values must be smaller than num_classes.")
     classes = b.iota(num_classes, device=self.device)
     return b.cast(b.eq(b.unsqueeze(self, self.type.rank), classes), torch.int64)
 

@@ -224,7 +224,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
     return t.wrap(y, handles, False, 0)
 
 
-@extern("_native_batch_norm_legit_functional", "native_batch_norm")
+@extern("_native_batch_norm_legit_functional", "native_batch_norm", total=True)
 def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps):
     """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's statistics are empty."""
     if x.rank < 2 or x.dtype in HALF:

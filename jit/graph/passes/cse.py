@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jit.graph.dims import Dim
 from jit.graph.ir import Graph, Node
+from jit.graph.passes.dce import CHECKED
 from jit.graph.passes.rewrite import Rewriter
 
 
@@ -19,7 +20,7 @@ def _hashable(v):
 
 
 def node_key(node: Node):
-    return node.op, tuple([i.id for i in node.inputs]), tuple([(k, _hashable(v)) for k, v in node.attrs.items()]), node.type
+    return node.op, tuple([i.id for i in node.inputs]), tuple([(k, _hashable(v)) for k, v in node.attrs.items() if k != CHECKED]), node.type
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
