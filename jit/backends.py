@@ -124,7 +124,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
     forward, backward = schedule(halves.forward, unaligned), schedule(halves.backward, saved_unaligned)
     origins = symbol_origins(halves.forward)
     n_outputs = sum(o.mutates is None for o in graph.outputs)
-    strided, others = _views(forward.plan, n_outputs, gradient.views)
+    strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
     spec = GradSpec(
         n_outputs=n_outputs,
         wrt=gradient.wrt,
@@ -147,14 +147,18 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels], graph, halves.backward, len(forward.launches) + len(backward.launches))
 
 
-def _views(plan, n_outputs: int, differentiable) -> tuple:
+def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
     """``GradSpec.views`` of a forward plan, for its results at the positions ``differentiable``, which are views of inputs or of other results; and the
-    positions of those that the library makes, because they are of another dtype or strided freely."""
+    positions of those that the library makes: they are of another dtype, or strided freely, or views of memory in which elements share a place, such as an
+    expanded input. There the gradient depends on which view operator was used, and not on the strides alone."""
+    from .graph.handles import may_overlap_itself
+    from .graph.results import root_of
+
     made = {step[1]: step[2:] for step in plan.steps if step[0] == "view"}
     results = plan.outputs[:n_outputs]
     strided, others = [], []
     for k in differentiable:
-        if results[k] not in made:
+        if results[k] not in made or may_overlap_itself(root_of(graph.outputs[k].node).type):
             others.append(k)
             continue
         source, *layout = made[results[k]]

@@ -109,7 +109,7 @@ def reshape_index(source, target, index) -> tuple:
 
 
 def view_index(node, index) -> tuple:
-    """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``. Not for ``as_strided``, which has none."""
+    """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``; of ``as_strided`` where that one is dense."""
     op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
     if op in ("alias", "detach"):
         return index
@@ -135,6 +135,12 @@ def view_index(node, index) -> tuple:
             if out[k] is None:
                 out[k] = rest.pop(0)
         return tuple(out)
+    if op == "as_strided":
+        place = attrs["offset"] or 0
+        for i, s in zip(index, attrs["stride"]):
+            place = place + i * s
+        strides = node.inputs[0].type.strides
+        return tuple(0 if is_one(n) else place // s % n for n, s in zip(shape, strides))
     raise KeyError(op)
 
 

@@ -133,7 +133,7 @@ class Restrider:
         rule = registry.library(name).rule
         types = NotImplemented if rule is None else rule(*[aten._as_type(v) for v in values])
         if types is NotImplemented:
-            types, _ = aten._meta_types(o, values)
+            types = aten.trial(o, values)[0]
         if isinstance(types, list):
             types = tuple(types)
         return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None

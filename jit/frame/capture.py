@@ -244,6 +244,8 @@ class Capture:
             raise assumptions.Reconsider()
         unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
         e.write_back(recorded, [m for r in s.tracer.regions for m in r.written], unnoted)
+        for origin, offset in s.tracer.places:
+            s.guards.add(src.Returned(src.GetAttr(origin, "storage_offset")), "eq", offset)
         wanted, e.derived = results.derive(s.tracer, [t.handle(s) for t in e.outputs])
         e.outputs += [s.tensor_of(h) for h in wanted[len(e.outputs):]]
         gradient = s.tracer.gradient(wanted)

@@ -7,7 +7,7 @@ import re
 import torch
 
 from jit.errors import EagerRaises, JitError, Unsupported
-from jit.graph import registry
+from jit.graph import probe, registry
 from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
@@ -72,7 +72,7 @@ class Argument:
 class Overload:
     """An aten overload: its operator, arguments, and what its results are."""
 
-    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base", "plain")
+    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base", "plain", "_composite")
 
     def __init__(self, base: str, op):
         schema = op._schema
@@ -86,7 +86,16 @@ class Overload:
         symbolic = set(re.findall(r"SymInt(?:\[\d*\])?\?? (\w+)", str(schema)))
         # Arguments that are numbers of dimensions and the like: no sizes.
         self.plain = tuple(i for i, a in enumerate(self.arguments) if a.kind == "int" and not a.list and a.name not in symbolic)
+        self._composite = None
         self.device_index = next((i for i, a in enumerate(self.arguments) if a.kind == "Device"), None)
+
+    @property
+    def composite(self) -> bool:
+        """Whether it is made of other operators, so that its schema does not say all of what its results share with its arguments."""
+        if self._composite is None:
+            keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutograd)
+            self._composite = self.name.startswith("aten::") and any(map(self.op.has_kernel_for_dispatch_key, keys))
+        return self._composite
 
     def run(self, values):
         """Call it with values of all arguments in schema order."""
@@ -172,6 +181,11 @@ def bind(name: str, args, kwargs, b, only=None):
 
 def call(b, name: str, args, kwargs, only=None):
     """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes."""
+    return record(b, *functional(b, name, args, kwargs, only))
+
+
+def functional(b, name: str, args, kwargs, only=None):
+    """(overload, argument values) of a call of ``aten::name`` that makes tensors. Raises Unsupported for what has no such form."""
     found = bind(name, args, kwargs, b, only)
     if found is None:
         raise Unsupported(f"no form of {name} takes these arguments", "check the call against the documentation", kind="unknown-function")
@@ -184,7 +198,7 @@ def call(b, name: str, args, kwargs, only=None):
         raise Unsupported(f"{name} returns a view that has no rule here", kind="unknown-function")
     if not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
         raise Unsupported(f"{name} does not return tensors", kind="unknown-function")
-    return record(b, o, values)
+    return o, values
 
 
 def as_python(name: str, result):
@@ -198,13 +212,19 @@ def as_python(name: str, result):
     return result
 
 
+def shared(o: Overload, values) -> tuple | None:
+    """For each result of the overload, the ``probe.Shown`` that says which argument's memory it shows, or None; None alone where all results are new memory.
+
+    Operators with a type rule make new memory, and so do all that are kernels of their own and not made of others.
+    """
+    if registry.library(o.base).rule is not None or not o.composite or next(nodes_of(values), None) is None:
+        return None
+    return trial(o, _with_device(o, values))[2]
+
+
 def record(b, o: Overload, values):
     """An ``aten_call`` of overload ``o`` with all arguments given."""
-    if o.device_index is not None:
-        given = values[o.device_index]
-        if given is not None or next(_nodes(values), None) is None:
-            values = list(values)
-            values[o.device_index] = resolve_device(given, torch.device("cpu") if o.base in NOT_BY_DEFAULT else torch.get_default_device())
+    values = _with_device(o, values)
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
     rule = registry.library(o.base).rule
@@ -212,7 +232,7 @@ def record(b, o: Overload, values):
     if rule is not None:
         types = rule(*[_as_type(v) for v in values])
     if types is NotImplemented:
-        types, values = _meta_types(o, values)
+        types, values, _ = trial(o, values)
     is_list = o.returns == ["List[Tensor]"]
     if isinstance(types, list):
         types = tuple(types)
@@ -220,6 +240,16 @@ def record(b, o: Overload, values):
     if is_list:
         return list(result)
     return result
+
+
+def _with_device(o: Overload, values):
+    """The values with the device on which an operator makes its result, where it takes one."""
+    if o.device_index is not None:
+        given = values[o.device_index]
+        if given is not None or next(nodes_of(values), None) is None:
+            values = list(values)
+            values[o.device_index] = resolve_device(given, torch.device("cpu") if o.base in NOT_BY_DEFAULT else torch.get_default_device())
+    return values
 
 
 def _as_type(v):
@@ -233,18 +263,19 @@ def _as_type(v):
 _meta_cache: dict = {}
 
 
-def _meta_types(o: Overload, values):
-    """Result types by running the overload on meta tensors; symbolic sizes are specialised. Returns (types, values)."""
+def trial(o: Overload, values):
+    """What a run of the overload on meta tensors says; symbolic sizes are specialised. Returns (result types, values, shared), see ``shared``."""
     values = [_static(v) for v in values]
     devices: list = []
     key = (o.name, o.overload, _key(values, devices), torch.get_default_dtype())
     device = values[o.device_index] if o.device_index is not None and values[o.device_index] is not None else devices[0] if devices else torch.device("cpu")
     device = torch.device(device)
-    types = _meta_cache.get(key)
-    if types is None:
-        types = _meta_cache[key] = _run_meta(o, values)
+    found = _meta_cache.get(key)
+    if found is None:
+        found = _meta_cache[key] = _run_meta(o, values)
+    types, shown = found
     with_device = lambda t: None if t is None else t.replace(device=device)  # noqa: E731
-    return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values
+    return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values, shown
 
 
 def _static(v):
@@ -279,21 +310,57 @@ def _materialize(v, device):
 
 
 def _run_meta(o: Overload, values):
+    """(types of the results, ``shared``) by a run on meta tensors, or on zeros for those that have no meta kernel."""
     args = [_materialize(v, "meta") for v in values]
     if o.device_index is not None:
         args[o.device_index] = torch.device("meta")
     try:
         with torch.no_grad():
-            result = o.run(args)
+            result, shown = probe.run(lambda: o.run(args), list(tensors_of(args))) if o.composite else (o.run(args), None)
     except JitError:
         raise
     except Exception as error:
         if o.base not in SHAPES_BY_RUN:
             raise _diagnose(o, values, error) from error
-        result = _run_zeros(o, values)
+        result, shown = _run_zeros(o, values), None
     if isinstance(result, torch.Tensor):
-        return _type_of(result)
-    return tuple(None if r is None else _type_of(r) for r in result)
+        return _type_of(result), shown
+    return tuple(None if r is None else _type_of(r) for r in result), shown
+
+
+def records(b, name: str, args, kwargs, given, index: int) -> bool:
+    """Whether eager gives result ``index`` of ``aten::name`` a history where the nodes ``given`` among its arguments require grad. True for what is no
+    operator of PyTorch's, such as reflected arithmetic."""
+    found = bind(name, args, kwargs, b)
+    return found is None or has_history(*found, given, index)
+
+
+_histories: dict = {}
+
+
+def has_history(o: Overload, values, given, index: int) -> bool:
+    """As ``records``, of an overload. PyTorch is asked, on meta tensors."""
+    wanted = tuple([n in given for n in nodes_of(values)])
+    key = (o.name, o.overload, _key(values, []), wanted)
+    if key not in _histories:
+        _histories[key] = _run_recorded(o, values, wanted)
+    found = _histories[key]
+    return found is None or found[min(index, len(found) - 1)]
+
+
+def _run_recorded(o: Overload, values, wanted) -> tuple | None:
+    """Which results of a run on meta tensors require grad; None where it has no such run."""
+    args = [_materialize(v, "meta") for v in values]
+    if o.device_index is not None:
+        args[o.device_index] = torch.device("meta")
+    for t, wants in zip(tensors_of(args), wanted):
+        t.requires_grad_(wants)
+    try:
+        with torch.enable_grad():
+            result = o.run(args)
+    except Exception:  # there is no meta kernel
+        return None
+    return tuple([r is not None and r.requires_grad for r in ([result] if isinstance(result, torch.Tensor) else result)])
 
 
 # Operators without a meta kernel whose result sizes follow from the argument sizes: typed by a run on zeros.
@@ -301,7 +368,7 @@ SHAPES_BY_RUN = frozenset("combinations corrcoef cov geqrf histogram ctc_loss".s
 
 
 def _run_zeros(o: Overload, values):
-    if any(hint(n.type.numel) > _VERIFY_NUMEL for n in _nodes(values)):
+    if any(hint(n.type.numel) > _VERIFY_NUMEL for n in nodes_of(values)):
         raise Unsupported(f"{o.name} has no shape rule", kind="no-shape-rule")
     try:
         with torch.no_grad():
@@ -316,17 +383,27 @@ def _type_of(t: torch.Tensor) -> TensorType:
     return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, torch.device("cpu"))
 
 
-def _nodes(v):
+def tensors_of(v):
+    """The tensors in nested values, in order."""
+    if isinstance(v, torch.Tensor):
+        yield v
+    elif isinstance(v, (list, tuple)):
+        for e in v:
+            yield from tensors_of(e)
+
+
+def nodes_of(v):
+    """The Nodes in nested values, in order."""
     if isinstance(v, Node):
         yield v
     elif isinstance(v, (list, tuple)):
         for e in v:
-            yield from _nodes(e)
+            yield from nodes_of(e)
 
 
 def _diagnose(o: Overload, values, error):
     """EagerRaises when a real run on zeros raises too, else Unsupported."""
-    if all(hint(n.type.numel) <= _VERIFY_NUMEL for n in _nodes(values)):
+    if all(hint(n.type.numel) <= _VERIFY_NUMEL for n in nodes_of(values)):
         state = torch.random.get_rng_state()
         try:
             with torch.no_grad():

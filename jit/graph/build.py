@@ -283,6 +283,12 @@ class Builder:
         one = self.scalar(1, x.type.dtype, x.type.device)
         return self.node("custom_gradient", (y, x, one), {}, y.type)
 
+    def with_zero_gradients(self, y: Node, xs) -> Node:
+        """The value of ``y`` with its gradient, and zero for that of each of ``xs``, which its expansion did not need."""
+        own = (y, self.scalar(1, y.type.dtype, y.type.device))
+        zeros = [v for x in xs for v in (x, self.scalar(0, x.type.dtype, x.type.device))]
+        return self.node("custom_gradient", (y, *own, *zeros), {}, y.type)
+
     def detach(self, x: Node) -> Node:
         """``x``, through which no gradient flows."""
         return self.emit("detach", (x,), {})

@@ -15,6 +15,7 @@ import torch
 
 from jit.errors import Unsupported
 from jit.graph import layout
+from jit.graph.dims import hint
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.prims import VIEWS
 
@@ -214,7 +215,7 @@ def _scatter_reshape(b, step, parent, value):
 def _scatter_expand(b, step, parent, value):
     if not same_ints(step.type.shape, parent.type.shape):
         lead = step.type.rank - parent.type.rank
-        if any(not same_ints((s,), (1,)) for s in step.type.shape[:lead]) or not same_ints(step.type.shape[lead:], parent.type.shape):
+        if any(not s == 1 for s in step.type.shape[:lead]) or not all(p == q for p, q in zip(step.type.shape[lead:], parent.type.shape)):
             raise Unsupported("a write into an expanded tensor", "eager refuses it as well: clone() the tensor first", kind="overlapping-memory")
         return b.reshape(value, parent.type.shape)
     return value
@@ -256,11 +257,12 @@ def _scatter_diagonal(b, step, parent, value):
 
 
 def _scatter_as_strided(b, step, parent, value):
-    size, stride, offset = (step.attrs[k] for k in ("size", "stride", "offset"))
-    if parent.op != "input" or not _distinct_places(size, stride):
+    size, stride, t = step.attrs["size"], step.attrs["stride"], parent.type
+    if parent.op != "input" or not _distinct_places(size, stride) or not layout.is_dense(t.shape, t.strides):
         raise Unsupported("a write through as_strided into a changed tensor, or one whose elements overlap", "use ordinary views or index_put", kind="overlapping-memory")
-    t = parent.type
-    return b.aten("aten::as_strided_scatter", "", (parent, value, size, stride, offset), t)
+    if b.recording:  # PyTorch's formula for the gradient of this operator takes nothing out of the tensor's own
+        raise Unsupported("a write through as_strided where gradients are recorded", "use ordinary views or index_put", kind="overlapping-memory")
+    return b.aten("aten::as_strided_scatter", "", (parent, value, size, stride, step.attrs["offset"]), t)
 
 
 def _scatter_reinterpret(b, step, parent, value):
@@ -315,6 +317,11 @@ def overlaps_itself(t: TensorType) -> bool:
     return any(type(s) is int and s == 0 and not (type(n) is int and n == 1) for n, s in zip(t.shape, t.strides))
 
 
+def may_overlap_itself(t: TensorType) -> bool:
+    """Whether two elements of a tensor may share memory, at the sizes at hand."""
+    return not t.is_contiguous and not _distinct_places(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)))
+
+
 def offset_in_base(handle: TensorHandle):
     """The offset of a view's first element in its memory, in elements; None where the view has another dtype."""
     offset, strides = 0, handle.base.type.strides
@@ -325,7 +332,7 @@ def offset_in_base(handle: TensorHandle):
         elif step.op == "diagonal":
             offset = offset + (at["offset"] * strides[at["dim2"]] if at["offset"] >= 0 else -at["offset"] * strides[at["dim1"]])
         elif step.op == "as_strided":
-            offset = at["offset"] or 0
+            offset = at.get("place", at["offset"])
         elif step.op == "reinterpret":
             return None
         strides = step.type.strides

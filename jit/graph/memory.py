@@ -10,7 +10,7 @@ import torch
 
 from jit.errors import JitError, Unsupported
 from jit.graph.handles import Base, TensorHandle, view_path
-from jit.graph.ir import Node
+from jit.graph.ir import Node, contiguous_strides, same_ints
 
 
 class SharedMemory(JitError):
@@ -112,6 +112,18 @@ def flat_memory(tensor: torch.Tensor, back: int, count: int) -> torch.Tensor:
     return tensor.data.as_strided((count,), (1,), tensor.storage_offset() + back)
 
 
+def flat_view(b, node: Node) -> Node | None:
+    """All of the memory of a dense value as one dimension, in the order in which it lies there; None where the value is not dense. Plain sizes only."""
+    t = node.type
+    order = sorted(range(t.rank), key=lambda d: (-t.strides[d], t.shape[d] != 1))
+    if t.rank == 1 and t.strides == (1,):
+        return node
+    node = b.permute(node, order) if order != list(range(t.rank)) else node
+    if not same_ints(tuple(s for s, n in zip(node.type.strides, node.type.shape) if n != 1), tuple(s for s, n in zip(contiguous_strides(node.type.shape), node.type.shape) if n != 1)):
+        return None
+    return b.try_view(node, (t.numel,))
+
+
 def strided_view(b, flat: Node, sizes: tuple, strides: tuple, offset: int) -> Node | None:
     """The view of ``flat`` (of one dimension) with these sizes, strides and offset, made of slices, reshapes and a permutation; None where that is not possible."""
     order = sorted((d for d, n in enumerate(sizes) if n != 1), key=lambda d: -strides[d])
@@ -136,6 +148,8 @@ def strided_view(b, flat: Node, sizes: tuple, strides: tuple, offset: int) -> No
             return None
         offset, length, dim = offset - row * step, step, dim + 1
     if offset is not None:
+        if not 0 <= offset < length:
+            return None
         node = b.select(node, dim, offset)
     places = [order.index(d) for d in sorted(order)]
     node = b.permute(node, places) if places else node

@@ -184,7 +184,7 @@ def _reinterpret(types, attrs, dtype):
 @prim("custom_gradient", "copy", lambda n, a: f"_custom_gradient({', '.join(a)})")
 def _custom_gradient(types, attrs, dtype):
     """``y, x0, d0, x1, d1, ...``: the value of y, whose gradient with respect to each x is ``d``, summed where x was broadcast, and nothing else. A last x without ``d``
-    has a gradient that is undefined."""
+    has a gradient that is undefined. Where d is the number zero, x may be of any shape."""
     return types[0]
 
 

@@ -33,22 +33,31 @@ def result_is_differentiable(name: str, index: int) -> bool:
 
 
 class Recording:
-    """What autograd would record of one operation: whether it does (``enabled``), and the nodes that ``carry`` a gradient into it."""
+    """What autograd would record of one operation: whether it does (``enabled``), and the nodes that ``carry`` a gradient into it. ``given``: the nodes of all
+    its arguments. ``asked``: a function that says whether eager gives the result a history where these nodes, and no others, require grad."""
 
-    def __init__(self, enabled: bool, carry: set):
-        self.enabled, self.carry = enabled, carry
+    def __init__(self, enabled: bool, carry: set, given=(), asked=None):
+        self.enabled, self.carry, self.given, self.asked = enabled, carry, carry.union(given), asked
 
-    def reaches(self, node: Node) -> bool:
-        """Whether a gradient of ``node`` leads to one of the carrying nodes."""
-        oldest, seen, stack = min(n.id for n in self.carry), set(), [node]
+    def missing(self, reached: set) -> list:
+        """The other carrying nodes for whose sake eager gives the result a history too: their values were not needed."""
+        if not self.enabled or self.asked is None or len(reached) == len(self.carry):
+            return []
+        return sorted((n for n in self.carry - reached if self.asked({n})), key=lambda n: n.id)
+
+    def reached(self, node: Node) -> set:
+        """The carrying nodes to which a gradient of ``node`` leads."""
+        oldest, found, seen, stack = min(n.id for n in self.carry), set(), set(), [node]
         while stack:
             n = stack.pop()
             if n in self.carry:
-                return True
-            if n.id > oldest and n.op != "detach" and n not in seen:
+                found.add(n)
+                if len(found) == len(self.carry):
+                    break
+            elif n.id > oldest and n.op != "detach" and n not in seen and n not in self.given:
                 seen.add(n)
                 stack.extend(n.inputs)
-        return False
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import math
 import torch
 
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, kept, known, layout, memory, refusals, results
+from jit.graph import aten, autocast, kept, known, layout, memory, probe, refusals, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
@@ -21,7 +21,7 @@ from jit.graph.foreach import foreach
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, next_version, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.recording import Recording, result_is_differentiable
-from jit.graph.registry import OPS, Op
+from jit.graph.registry import OPS, Op, library
 from jit.graph.sym_float import SymFloat, plain
 
 RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
@@ -45,6 +45,7 @@ class Tracer:
         inner_leaf: whether the program made a tensor that requires grad, which is no input.
         op_count: the number of operations recorded by ``call``.
         regions: of inputs that share memory (memory.Region).
+        places: (origin of an input, its offset in its storage) of those inputs where the program relies on it.
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then gives
             eager's results bit for bit.
     """
@@ -64,6 +65,7 @@ class Tracer:
         self.op_count = 0
         self._undo: list = []
         self.regions: list[memory.Region] = []
+        self.places: tuple = ()
         self.fragile: tuple = ()  # bases of activations from outside that eager has not kept for the backward so far
 
     # state that can be rolled back
@@ -261,7 +263,14 @@ class Tracer:
             result = self._whole(name, args, kwargs, result, first) or result
         if entry.pointwise and result.op != "aten_call":
             result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry)
-        return self.wrap(result, handles, entry.alias, start, name)
+        asked = None if entry.alias or not self.builder.recording else lambda given, k: aten.records(self.builder, name, nodes, named, given, k)
+        made = self.wrap(result, handles, entry.alias, start, name, asked)
+        if not entry.alias and _gives_back(result, start):
+            # What may be a copy in eager, or the argument itself.
+            found = aten.bind(name, nodes, named, self.builder)
+            shown = None if found is None else self._shown(*found, handles, result)
+            return made if shown is None else _put(made, shown)
+        return made
 
     def _entry(self, name: str, args, kwargs):
         """The op's entry, or None where it is left to the library: arithmetic on complex numbers is."""
@@ -340,10 +349,28 @@ class Tracer:
         only = overload if overload is not None and hasattr(overload, "_schema") else None
         if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in only._schema.arguments):
             return self._call_inplace(name.rstrip("_"), args, kwargs)
-        result = aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, only)
-        if overload is None:
-            result = aten.as_python(name, result)
-        return self.wrap(result, handles, False, 0, name)
+        named = {k: _to_node(v, handles) for k, v in kwargs.items()}
+        o, values = aten.functional(self.builder, name, nodes, named, only)
+        shown = self._shown(o, values, handles)
+        if shown is None or None in shown:
+            result = aten.record(self.builder, o, values)
+            result = self.wrap(result if overload is not None else aten.as_python(name, result), handles, False, 0, name, lambda given, k: library(o.base).rule is not None or aten.has_history(o, values, given, k))
+            return result if shown is None else _put(result, shown)
+        result = shown[0] if o.returns == ["Tensor"] else shown
+        return result if overload is not None else aten.as_python(name, result)
+
+    def _shown(self, o: aten.Overload, values, handles, expansion=()) -> list | None:
+        """For each result of an operator, the handle where it is an argument or a view of one though the schema does not say so, else None; None alone where
+        all of it is new memory. ``expansion``: the nodes that an expansion made for the results."""
+        shown = aten.shared(o, values)
+        if shown is None:
+            return None
+        left, given = list(handles), []
+        for node in aten.nodes_of(values):
+            k = next((k for k, h in enumerate(left) if h.node is node), None)
+            given.append(None if k is None else left.pop(k))
+        own = list(aten.nodes_of(expansion)) or [None] * len(shown)
+        return [None if s is None else probe.show(self, given[s.argument], s, node) for s, node in zip(shown, own)]
 
     def _foreach_inplace(self, name, args, kwargs):
         """``_foreach_add_`` and its kin: every tensor of a list is changed."""
@@ -438,12 +465,17 @@ class Tracer:
     def _records_grad(self, handles) -> bool:
         return self.grad_enabled and any(h.requires_grad for h in handles)
 
-    def wrap(self, result, handles, alias: bool, start: int, name: str = ""):
-        """Handles for the nodes of a result, with the same Python structure. ``name``: of the op, which says whose results have no gradient."""
+    def wrap(self, result, handles, alias: bool, start: int, name: str = "", asked=None):
+        """Handles for the nodes of a result, with the same Python structure. ``name``: of the op, which says whose results have no gradient. ``asked``: see
+        ``Recording``, with the number of the result behind."""
         carries = {h.node for h in handles if h.requires_grad}
+        given = [h.node for h in handles] if carries else ()
 
         def wrapped(node, index=0):
-            grad = Recording(self.grad_enabled and result_is_differentiable(name, index), carries) if carries else None
+            grad = None
+            if carries:
+                ask = None if asked is None else lambda nodes: asked(nodes, index)
+                grad = Recording(self.grad_enabled and result_is_differentiable(name, index), carries, given, ask)
             return self._wrap_node(node, handles, alias, grad, start)
 
         if isinstance(result, Node):
@@ -475,7 +507,15 @@ class Tracer:
                 node = self.builder.clone(node)
         elif node.op in ("scalar", "float_scalar"):
             node = self.builder.clone(node)
-        if grad is None or node.type.dtype not in _DIFFERENTIABLE or not grad.reaches(node):
+        if grad is None or node.type.dtype not in _DIFFERENTIABLE:
+            return self.fresh(node)
+        if node.op in ("aten_call", "getitem") and node.id >= start and grad.enabled and grad.asked is not None and not grad.asked(grad.carry):
+            return self.fresh(self.builder.detach(node))
+        reached = grad.reached(node)
+        missing = grad.missing(reached)
+        if missing:
+            node = self.builder.with_zero_gradients(node, missing)
+        elif not reached:
             return self.fresh(node)
         if not grad.enabled:
             return self.fresh(self.builder.detach(node))
@@ -513,7 +553,7 @@ class Tracer:
             if value.type.dtype in _DIFFERENTIABLE:
                 value = b.detach(value)
         value = conform(b, value, target.type, strides=not target.chain)
-        if grad and target.requires_grad and not Recording(True, {target.node}).reaches(value):
+        if grad and target.requires_grad and not Recording(True, {target.node}).reached(value):
             # The gradient of what is overwritten is zero, and not undefined.
             value = conform(b, b.where(b.scalar(True, torch.bool, target.device), value, target.node), target.type, strides=not target.chain)
         if target.chain:
@@ -650,6 +690,21 @@ def _zeros(v):
     if isinstance(v, slice):
         return slice(_zeros(v.start), _zeros(v.stop), _zeros(v.step))
     return v
+
+
+def _gives_back(result, start: int) -> bool:
+    """Whether an expansion gave nodes that were there before ``start``, or views of them."""
+    if isinstance(result, Node):
+        return results.root_of(result).id < start
+    return isinstance(result, (tuple, list)) and any(_gives_back(r, start) for r in result)
+
+
+def _put(result, shown):
+    """The results of an operator with those handles in their place that are not None."""
+    if isinstance(result, TensorHandle):
+        return shown[0] or result
+    made = [s or r for r, s in zip(result, shown)]
+    return NamedResult(result.cls, result.fields, made) if isinstance(result, NamedResult) else type(result)(made)
 
 
 def _has_gradient(values) -> bool:

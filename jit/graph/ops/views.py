@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from jit.errors import Unsupported
-from jit.graph import layout
+from jit.errors import EagerRaises, Unsupported
+from jit.graph import layout, memory
 from jit.graph.build import is_number
-from jit.graph.dims import ceil_div, product
-from jit.graph.handles import TensorHandle, ViewStep, offset_in_base, view_path
+from jit.graph.dims import ceil_div, hint, product
+from jit.graph.handles import TensorHandle, ViewStep, offset_in_base, replay, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.registry import op
@@ -362,7 +362,7 @@ def unfold(t, self, dimension, size, step):
     count = (n - size) // step + 1
     if step < size or count * step > n:
         # Windows that overlap, or the last of which ends before its gap: no slice of the input.
-        return as_strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
+        return strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
     b = t.builder
     start = b.next_id
     node = b.slice(self.node, d, 0, count * step)
@@ -376,26 +376,119 @@ def unfold(t, self, dimension, size, step):
 
 @op("as_strided", raw=True)
 def as_strided(t, self, size, stride, storage_offset=None):
-    base = self.base
     if self.is_conj:
         raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="overlapping-memory")
     if any(isinstance(n, TensorHandle) for n in (*size, *stride, storage_offset)):
         raise Unsupported("as_strided with tensors as sizes", "use ints", kind="data-dependent-shape")
-    attrs = {"size": tuple(size), "stride": tuple(stride), "offset": storage_offset}
-    b = t.builder
-    if base.input is not None:
-        # A library call on the tensor itself, at run time: it knows its place in its storage, which may differ from call to call.
-        if base.node is not base.input:
-            raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="overlapping-memory")
-        node = b.emit("as_strided", (self.node,), attrs)
-        return t.view(self, (ViewStep(node),), node)
+    _check_strided(tuple(map(hint, size)), tuple(map(hint, stride)), None if storage_offset is None else hint(storage_offset))
+    return strided(t, self, tuple(size), tuple(stride), storage_offset)
+
+
+def strided(t, self, size, stride, storage_offset=None):
+    """The view of a tensor's memory with this layout; the offset counts from the start of the memory, and is the tensor's own where it is None.
+
+    Raises eager's error for one that reaches beyond the memory of a value that the program made. One beyond the elements of an input is a break: its storage may
+    be larger, and hold what other tensors show.
+    """
+    base, b = self.base, t.builder
     offset = offset_in_base(self) if storage_offset is None else storage_offset
+    if storage_offset is not None and base.input is not None:
+        offset = storage_offset - _start(t, base)
     if offset is None:
         raise Unsupported("as_strided on memory that is read as another dtype", "use ordinary views", kind="overlapping-memory")
-    node = b.emit("as_strided", (base.node,), {**attrs, "offset": offset})
-    handle = t.view(self, (), node)
-    handle.chain = (ViewStep(node), *handle.chain[len(self.chain):])
-    return handle
+    _check_inside(base, size, stride, offset)
+    path = _ordinary_path(b, base, size, stride, offset)
+    if path is None:
+        if base.node is not base.input and base.input is not None:
+            raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="overlapping-memory")
+        attrs = {"size": size, "stride": stride, "offset": offset if base.input is None else storage_offset}
+        if base.input is not None:
+            # A library call on the tensor itself, at run time: it knows its place in its storage.
+            node = b.emit("as_strided", (self.node,), {**attrs, "place": offset})
+            return t.view(self, (ViewStep(node),), node)
+        path = (ViewStep(b.emit("as_strided", (base.node,), attrs)),)
+    whole = t.view(self, (), replay(b, base.node, path))
+    whole.chain = (*path, *whole.chain[len(self.chain):])
+    return whole
+
+
+def _start(t, base):
+    """Where an input begins in its storage, which becomes a fact (``Tracer.places``)."""
+    origin = next((h.origin for h in t.inputs if h.base is base), None)
+    if origin is None or base.region is not None:
+        raise Unsupported("as_strided at a place in the storage of an input that shares it with others", "leave out the offset", kind="overlapping-memory")
+    fact = (origin, base.example.storage_offset())
+    if fact not in t.places:
+        t.set(t, "places", (*t.places, fact))
+    return fact[1]
+
+
+def _ordinary_path(b, base, size, stride, offset) -> tuple | None:
+    """Slices, reshapes and permutations of a dense base that show the same, if there are such: these can be written through, have gradients of their own,
+    and hold wherever the base's elements lie."""
+    if 0 in size or not all(type(n) is int for n in (*size, *stride, offset, *base.type.shape, *base.type.strides)):
+        return None
+    first = base.node if base.input is None else base.input
+    flat = memory.flat_view(b, first)
+    node = None if flat is None else memory.strided_view(b, flat, size, stride, offset)
+    return None if node is None else view_path(node if node is not first else b.alias(node), first)
+
+
+@op("as_strided_copy", raw=True)
+def as_strided_copy(t, self, size, stride, storage_offset=None):
+    return t.call_op("clone", (as_strided(t, self, size, stride, storage_offset),), {})
+
+
+@op("as_strided_scatter", raw=True)
+def as_strided_scatter(t, self, src, size, stride, storage_offset=None):
+    """A copy of ``self`` with ``src`` in the places of a strided view of that copy. PyTorch's formula for its gradient is left to PyTorch."""
+    size, stride, b = tuple(size), tuple(stride), t.builder
+    _check_strided(tuple(map(hint, size)), tuple(map(hint, stride)), hint(storage_offset or 0))
+    if self.chain or not layout.is_dense(self.type.shape, self.type.strides) or src.dtype is not self.dtype:
+        raise Unsupported("as_strided_scatter into a view, or of another dtype", "clone() it first", kind="overlapping-memory")
+    offset = storage_offset or 0
+    if storage_offset is not None and self.base.input is not None:
+        offset = storage_offset - _start(t, self.base)
+    _check_inside(self.base, size, stride, offset)
+    if not (len(src.shape) == len(size) and all(p == q for p, q in zip(src.shape, size))):
+        raise RuntimeError(f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, slice size = {list(size)}")
+    if t.grad_enabled and (self.requires_grad or src.requires_grad):
+        if self.base.input is None:
+            raise Unsupported("as_strided_scatter where gradients are recorded", "use slices or index_put", kind="overlapping-memory")
+        return t._call_aten("as_strided_scatter", (self, src, size, stride, storage_offset), {})
+    made = t.fresh(b.clone(self.node, self.type.strides))
+    t.write(strided(t, made, size, stride, offset), src.node, [src])
+    return made
+
+
+def _check_strided(size, stride, offset):
+    """Raise what eager does for a layout that no memory has, such as a negative stride."""
+    torch.empty(0, device="meta").as_strided(size, stride, offset)
+
+
+def _end(size, stride, offset):
+    """How many elements memory has to have for a view of this layout."""
+    if any(type(n) is int and n == 0 for n in size):
+        return 0
+    return offset + 1 + sum((n - 1) * s for n, s in zip(size, stride))
+
+
+def _out_of_bounds(size, stride, offset, dtype, end, have) -> EagerRaises:
+    size, stride, offset, end, have = (tuple(map(hint, v)) if type(v) is tuple else hint(v) for v in (size, stride, offset, end, have))
+    return EagerRaises(RuntimeError(
+        f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize {dtype.itemsize} requiring a storage size of "
+        f"{end * dtype.itemsize} are out of bounds for storage of size {have}"))
+
+
+def _check_inside(base, size, stride, offset):
+    """Raise eager's error for a view that reaches beyond the memory of a value that the program made, Unsupported for one beyond what is known of it."""
+    t = base.type
+    end, have = _end(size, stride, offset), _end(t.shape, t.strides, 0)
+    if end <= have and offset >= 0:
+        return
+    if base.input is not None or base.node.op in ("aten_call", "getitem", "autograd_function", "reinterpret"):
+        raise Unsupported("as_strided beyond the elements of a tensor from outside or of a library call", "use ordinary views", kind="overlapping-memory")
+    raise _out_of_bounds(size, stride, offset, t.dtype, end, have * t.dtype.itemsize)
 
 
 @op("as_strided_", "detach_", "rename_", "apply_", "map_", raw=True)

@@ -1,0 +1,209 @@
+"""Results that are arguments or views of them though no schema says so, ``as_strided`` and its bounds, and which results require grad: on the real backend."""
+
+import itertools
+
+import pytest
+import torch
+
+import jit
+from frame_harness import same
+from inplace_harness import check
+from sharing.programs import compare, compare_history, database, label, samples
+
+SILENT = ("atleast_1d", "atleast_3d", "einsum", "meshgrid.variadic_tensors", "cartesian_prod", "sum_to_size", "unsafe_split", "unsafe_chunk")
+COPIES = ("round", "block_diag", "hstack", "nn.functional.pad.constant", "positive", "combinations")
+
+
+@pytest.mark.parametrize("name", SILENT + COPIES)
+def test_operators_share_memory_as_in_eager(name):
+    info = next(info for info in database() if label(info) == name)
+    for args, kwargs in samples(info, 2)[-1:]:
+        assert compare(info.op, args, kwargs, native=name in SILENT[:3]) == []
+
+
+@pytest.mark.parametrize("name", ("zeros_like", "full_like", "__rpow__", "cat", "pow", "where", "lerp", "heaviside"))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.complex64), ids=str)
+def test_operators_have_a_history_as_in_eager(name, dtype):
+    info = next(info for info in database() if label(info) == name)
+    for args, kwargs in samples(info, 2, dtype):
+        assert compare_history(info.op, args, kwargs) == []
+
+
+def both_ways(view, make):
+    """A write through what ``view`` gives, seen in its argument, and the other way round; of an input and of a value made in the program."""
+
+    def through(x):
+        y = view(x)
+        y.mul_(3)
+        return x + 1, y
+
+    def under(x):
+        made = x * 2
+        y = view(made)
+        made.add_(1)
+        return y * 2, made, y
+
+    for f in (through, under):
+        compiled = jit.compile(f, fullgraph=True)
+        for m in make:
+            check(f, lambda m=m: ((m(),), ()), compiled)
+
+
+SQUARE = (lambda: torch.arange(9.0).view(3, 3), lambda: torch.arange(16.0).view(4, 4), lambda: torch.arange(25.0).view(5, 5).t(), lambda: torch.arange(72.0).view(6, 12)[:, ::2])
+
+
+@pytest.mark.parametrize("view", (
+    lambda y: torch.einsum("ii->i", y), lambda y: torch.einsum("ij->ji", y), lambda y: torch.einsum("ij", y), torch.atleast_1d, torch.atleast_2d, torch.atleast_3d,
+    lambda y: y.sum_to_size(y.shape), lambda y: torch.cartesian_prod(y[0]), lambda y: torch.meshgrid(y[0], indexing="ij")[0],
+    lambda y: torch.unsafe_split(y, 2)[0], lambda y: torch.unsafe_chunk(y, 2, 1)[1]),
+    ids=lambda f: None)  # fmt: skip
+def test_silent_views_at_several_shapes(view):
+    both_ways(view, SQUARE)
+
+
+def test_identity_and_copies():
+    def f(x):
+        one = torch.atleast_2d(x)
+        other = x.sum_to_size(x.shape)
+        part = torch.cartesian_prod(x[0])
+        copy = torch.einsum("ij,ij->ij", x, x)
+        return one is x, other is x, part, copy, one
+
+    compiled = jit.compile(f, fullgraph=True)
+    for make in SQUARE:
+        check(f, lambda make=make: ((make(),), ()), compiled)
+
+
+def test_gradients_of_silent_views():
+    def f(x):
+        y = x * 2
+        torch.einsum("ii->i", y).mul_(3)
+        return y, torch.einsum("ij->ji", y), torch.atleast_3d(x)
+
+    compiled = jit.compile(f)
+    for make in SQUARE:
+        check(f, lambda make=make: ((make().requires_grad_() * 1,), ()), compiled)
+
+
+# as_strided
+
+
+def outcomes(f, makes, repeat=1, **options):
+    """``f`` and its compiled form on each of the inputs, in turn: results, errors and the inputs afterwards."""
+    compiled = jit.compile(f, **options)
+    for k, make in itertools.product(range(repeat), makes):
+        found = []
+        for fn in (f, compiled):
+            x = make()
+            try:
+                found.append((fn(x), x))
+            except RuntimeError as error:
+                found.append((str(error), x))
+        same(found[0], found[1], f"call {k} on {tuple(x.shape)}")
+
+
+def numbers(*shape):
+    return lambda: torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape)
+
+
+BUFFER = torch.arange(40.0)
+
+
+@pytest.mark.parametrize("f", (
+    lambda x: (x + 1).as_strided((2, 3), (3, 1)) * 1,
+    lambda x: ((x + 1).as_strided((2, 3), (3, 1)), x * 2)[1],
+    lambda x: (x + 1)[1:].as_strided((2, 2), (2, 1)),
+    lambda x: (x + 1).as_strided((), (), 5),
+    lambda x: (x + 1).as_strided((2,), (1,), 1 << 40),
+    lambda x: (x + 1).as_strided((2, 2), (1 << 50, 1)),
+    lambda x: (x + 1).as_strided((2,), (-1,)),
+    lambda x: (x + 1).as_strided((2,), (1,), -1),
+    lambda x: (x + 1).as_strided((2, 2), (1,)),
+    lambda x: (x + 1).as_strided((0, 3), (3, 1), 100),
+    lambda x: (x + 1).as_strided((x.shape[0], 2), (1, 1)),
+    lambda x: (x + 1).as_strided((x.shape[0] - 1, 2), (1, 1)),
+    lambda x: torch.as_strided_copy(x * 2, (2, 2), (2, 1)),
+    lambda x: torch.as_strided_scatter(x * 2, torch.zeros(2, 2), (2, 2), (2, 1)),
+    lambda x: torch.cat([torch.ones(4).as_strided((3, 2), (1, 1)).sum(0), x]),
+), ids=lambda f: None)  # fmt: skip
+def test_as_strided_stays_inside_made_values(f):
+    outcomes(f, [numbers(6), numbers(2), numbers(4), numbers(5), numbers(7), numbers(3)])
+
+
+@pytest.mark.parametrize("f", (
+    lambda x: (lambda y: (y.as_strided((2, 3), (3, 1)).mul_(0), y))(x + 1),
+    lambda x: (lambda y: (y[1:].as_strided((2, 2), (2, 1)).mul_(2), y))(x * 3),
+    lambda x: (lambda y: (y.view(-1).as_strided((2,), (3,)).add_(1), y))(x + 1),
+), ids=lambda f: None)  # fmt: skip
+def test_writes_through_as_strided(f):
+    outcomes(f, [numbers(6), numbers(2), numbers(7), numbers(5), numbers(8)])
+
+
+@pytest.mark.parametrize("f", (
+    lambda x: x.as_strided((2, 2), (2, 1)),
+    lambda x: x.as_strided((2, 2), (2, 1), 3) * 2,
+    lambda x: (x.as_strided((2, 2), (2, 1), 3), x * 2)[1],
+    lambda x: (x.as_strided((2,), (1,), 1).mul_(2), x + 0),
+    lambda x: (x[1:].as_strided((2,), (2,)).mul_(2), x + 0),
+), ids=lambda f: None)  # fmt: skip
+def test_as_strided_of_inputs_knows_their_storage(f):
+    cut = [lambda a=a, b=b: BUFFER.clone()[a:b] for a, b in ((0, 7), (0, 4), (37, 40), (36, 40), (2, 6), (38, 40), (0, 7))]
+    outcomes(f, [numbers(7), numbers(4), numbers(3), *cut, numbers(2), numbers(7)], repeat=2)
+
+
+def test_as_strided_sees_eagers_layout():
+    def f(x):
+        last = (x * 2).contiguous(memory_format=torch.channels_last)
+        turned = x.transpose(2, 3).mul(3)
+        windows = (x + 1).as_strided((4, 5), (2, 1))
+        return last.as_strided((6,), (2,), 1) * 1, turned.as_strided((8,), (3,)) + 0, windows * 2, torch.cat([last, x])
+
+    outcomes(f, [numbers(2, 3, 4, 4), numbers(1, 3, 5, 5), lambda: numbers(2, 3, 4, 4)().to(memory_format=torch.channels_last)])
+
+
+def test_gradient_of_a_write_through_as_strided():
+    def f(x):
+        y = x.as_strided((2, 2), (2, 1))
+        y.mul_(2)
+        return y, x
+
+    check(f, lambda: ((torch.arange(4.0).requires_grad_() * 1,), ()), jit.compile(f))
+
+
+# gradients
+
+
+@pytest.mark.parametrize("view", (lambda x: x.t(), lambda x: x[0], lambda x: x[:, 1:], lambda x: x.movedim(0, 1), lambda x: (x.t(), x[1])), ids=lambda f: None)
+@pytest.mark.parametrize("leaf", (lambda: torch.ones(2, 1).expand(2, 3), lambda: torch.ones(()).expand(3, 3), lambda: torch.arange(4.0).as_strided((3, 2), (1, 1)),
+                                  lambda: torch.ones(2, 3)), ids=("row", "number", "windows", "plain"))  # fmt: skip
+def test_gradient_of_views_of_inputs_that_overlap(view, leaf):
+    compiled = jit.compile(view)
+    for _ in range(2):
+        found = []
+        for f in (view, compiled):
+            x = leaf().requires_grad_()
+            out = f(x)
+            out = out if isinstance(out, tuple) else (out,)
+            sum((o * torch.arange(1.0, 1 + o.numel()).view(o.shape)).sum() for o in out).backward()
+            found.append(([o.detach() for o in out], x.grad))
+        same(*found)
+
+
+@pytest.mark.parametrize("f", (
+    lambda x: 1**x,
+    lambda x: torch.cat([x[:0], torch.ones(2)]),
+    lambda x: (torch.zeros_like(x), x.new_ones(3), torch.full_like(x, 2)),
+    lambda x: torch.cat([x[:0], x.detach() * 2]),
+    lambda x: torch.where(torch.ones(3, dtype=torch.bool), torch.ones(3), x),
+    lambda x: torch.lerp(torch.ones(3, dtype=x.dtype), x, 0.0),
+    lambda x: x.repeat(0, 1),
+), ids=lambda f: None)  # fmt: skip
+@pytest.mark.parametrize("dtype", (torch.float32, torch.complex64), ids=str)
+def test_requires_grad_is_eagers(f, dtype):
+    def told(x):
+        y = f(x)
+        return y, [t.requires_grad for t in (y if isinstance(y, tuple) else (y,))]
+
+    compiled = jit.compile(told)
+    for size in (3, 3):
+        check(told, lambda size=size: ((torch.ones(size, dtype=dtype).mul(2).requires_grad_(),), ()), compiled)
