@@ -49,8 +49,6 @@ class Captured:
         check: of the guesses that the rewritten function relies on, or None.
         sees_tensors: whether a tensor or a module was among what the frame looked at.
         doubt: of a graph with an assumption, what is called when it fails (``assumptions.Doubt``).
-        predicates, strides: facts on symbolic sizes; ``origins`` says what each symbol stands for.
-        unbounded: symbols of integers that may be negative.
     """
 
     target: types.FunctionType | None
@@ -59,10 +57,6 @@ class Captured:
     plan: object = None
     breaks: list = dataclasses.field(default_factory=list)
     inputs: list = dataclasses.field(default_factory=list)
-    predicates: list = dataclasses.field(default_factory=list)
-    origins: dict = dataclasses.field(default_factory=dict)
-    strides: list = dataclasses.field(default_factory=list)
-    unbounded: frozenset = frozenset()
     sees_tensors: bool = False
     check: object = None
     doubt: object = None
@@ -158,8 +152,7 @@ class Capture:
     def eager(self, error) -> Captured:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
         self.breaks.append(breaks.record(error, self.where(), whole_frame=True))
-        return Captured(None, self.session.guards, breaks=self.breaks, predicates=list(self.session.tracer.env.guards),
-                        origins=self.session.symbol_origins(), unbounded=self.session.unbounded(), sees_tensors=self.sees_tensors())
+        return Captured(None, self.session.guards, breaks=self.breaks, sees_tensors=self.sees_tensors())
 
     def sees_tensors(self) -> bool:
         return any(isinstance(v, (TensorValue, ModuleObject)) for v in self.session.by_object.values())
@@ -273,7 +266,7 @@ class Capture:
 
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
-                        list(s.tracer.env.guards), s.symbol_origins(), unbounded=s.unbounded(), sees_tensors=self.sees_tensors(), check=check, doubt=self.doubt)
+                        sees_tensors=self.sees_tensors(), check=check, doubt=self.doubt)
 
     def with_gradients(self, graph, differentiated: bool):
         """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""

@@ -14,8 +14,7 @@ from typing import Callable
 import torch
 
 from .. import config, logs
-from ..errors import GuardError, Unsupported
-from ..graph.dim_trees import as_operations
+from ..errors import Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import native
 from ..runtime.numbers import unpack
@@ -262,7 +261,7 @@ class Missed:
         return self.settings.region() if left else None
 
     def guard_program(self, captured):
-        accessors, checks, texts, index = captured.guards.program()
+        accessors, checks, texts = captured.guards.program()
         state = native_guards.narrowed_state(native_guards.global_state_snapshot(), captured.guards.settings)
         rows = []
         for (at, kind, payload), text in zip(checks, texts):
@@ -270,10 +269,7 @@ class Missed:
                 rows.append((-1, kind, state))
             else:
                 rows.append((at, kind, payload, text))
-        if captured.predicates or captured.origins:
-            rows.append(size_conditions(captured, accessors, index))
-        program = native_guards.program(accessors, rows)
-        return program
+        return native_guards.program(accessors, rows)
 
     def explain_miss(self, dispatcher, values):
         why = []
@@ -313,47 +309,6 @@ def wrapped_function(dispatcher) -> types.FunctionType:
     """The plain function behind a dispatcher."""
     fn = dispatcher.__wrapped__
     return fn.__func__ if isinstance(fn, types.MethodType) else fn
-
-
-def size_conditions(captured, accessors, index):
-    """The predicates on symbolic sizes as one native check."""
-    locations: list[int] = []
-    regs: list[tuple] = []
-    symbols: dict[str, int] = {}
-
-    def locate(source):
-        at = index.get(source)
-        if at is None:
-            raise GuardError(f"no accessor for {source}")
-        if at not in locations:
-            locations.append(at)
-        return locations.index(at)
-
-    def reg(row):
-        regs.append(row)
-        return len(regs) - 1
-
-    def symbol(name):
-        if name not in symbols:
-            origin, what, *dim = captured.origins[name]
-            symbols[name] = reg((what, locate(origin), *dim) if what in ("size", "stride") else ("int", locate(origin)))
-        return symbols[name]
-
-    def build(tree):
-        if isinstance(tree, int):
-            return reg(("const", tree))
-        if isinstance(tree, str):
-            return symbol(tree)
-        name = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "max": "max", "min": "min"}[tree[0]]
-        return reg((name, build(tree[1]), build(tree[2])))
-
-    conditions = [(build(as_operations(p.expr)), p.kind) for p in captured.predicates]
-    for name, origin in captured.origins.items():  # sizes 0 and 1 were specialised
-        if origin[1].startswith("float") or name in captured.unbounded:
-            continue
-        least = 0 if origin[1] == "int" else 2
-        conditions.append((reg(("sub", symbol(name), reg(("const", least)))), ">=0"))
-    return (-1, "dims", (tuple(locations), tuple(regs), tuple(conditions)))
 
 
 def make_dispatcher(fn, settings: Settings, bound=None, resumed=False):

@@ -16,12 +16,14 @@ class Sources(tuple):
 
 
 class Guards:
-    """An append-only list of (source, kind, payload) without repeats, with checkpoints.
+    """All facts that one capture relies on: an append-only list of (source, kind, payload) without repeats, with checkpoints, and ``sizes``,
+    those about symbols (a ``SizeFacts``).
 
     Kinds are those of ``jit.runtime.guards``. Payloads that cannot be hashed are compared by identity.
     """
 
-    def __init__(self):
+    def __init__(self, sizes):
+        self.sizes = sizes
         self._rows: list[tuple] = []
         self._seen: set = set()
         self._facts: set = set()
@@ -71,7 +73,7 @@ class Guards:
         return [row[:3] for row in self._rows]
 
     def program(self):
-        """-> (accessors, checks, descriptions): accessors as (parent, kind, payload), checks as (accessor, kind, payload)."""
+        """-> (accessors, checks, descriptions), what the native guard program is made of: accessors as (parent, kind, payload), checks as (accessor, kind, payload)."""
         index: dict[Source, int] = {}
         accessors: list[tuple] = []
 
@@ -102,8 +104,12 @@ class Guards:
             if source not in index:  # nothing else reaches it
                 checks.append((locate(source), "is_not", NOWHERE))
                 texts.append(f"{source}: is there")
+        row = self.sizes.row(locate)
+        if row is not None:
+            checks.append(row)
+            texts.append("; ".join(self.sizes.texts()))
         locate = located = None  # these refer to themselves, and so to the program's objects
-        return accessors, checks, texts, index
+        return accessors, checks, texts
 
 
 def describe(kind: str, payload) -> str:

@@ -21,6 +21,7 @@ from . import source as src
 from . import tables
 from .calls import Calls
 from .guards import Guards, Sources
+from .size_facts import SizeFacts
 from .guesses import guess
 from .values import batched
 from .values.base import Raised, Value, lookup, type_name
@@ -44,8 +45,8 @@ class Session(Calls):
     def __init__(self, dynamic=None):
         self.tracer = Tracer()
         self.tracer.set_grad_enabled(torch.is_grad_enabled())
-        self.guards = Guards()
         self.integers: dict[str, tuple] = {}  # symbol of an integer argument -> (source, "int")
+        self.guards = Guards(SizeFacts(self.tracer.env, self.integers, dynamic))
         self.effects: list[tuple] = []
         self.undo: list[tuple] = []
         self.dynamic = dynamic
@@ -55,7 +56,6 @@ class Session(Calls):
         self.templates: dict[int, Value] = {}  # what stands for a value in a class made while capturing -> the value
         self.keep: list = []
         self.inputs: list[TensorValue] = []
-        self.stride_conditions: list[tuple] = []
         self.tensors: dict[int, TensorValue] = {}
         self.globals_written: dict[tuple, Value] = {}
         self.touched: dict[Value, bool] = {}  # real objects that the program has changed
@@ -90,10 +90,10 @@ class Session(Calls):
 
     def checkpoint(self):
         return (len(self.undo), len(self.effects), self.guards.checkpoint(), self.tracer.checkpoint(), len(self.inputs), len(self.frames),
-                len(self.current_exception), len(self.stride_conditions))
+                len(self.current_exception))
 
     def rollback(self, mark):
-        undo, effects, guards, tracer, inputs, frames, exceptions, strides = mark
+        undo, effects, guards, tracer, inputs, frames, exceptions = mark
         while len(self.undo) > undo:
             holder, key, old, is_entry = self.undo.pop()
             if not is_entry:
@@ -104,7 +104,6 @@ class Session(Calls):
                 holder[key] = old
         del self.effects[effects:]
         del self.inputs[inputs:]
-        del self.stride_conditions[strides:]
         del self.frames[frames:]
         del self.current_exception[exceptions:]
         # guards stay: a fact that was used before a break still decided where the break was
@@ -520,13 +519,8 @@ class Session(Calls):
         return Loc(*where, None if user is None else user.where(), self.region)
 
     def symbol_origins(self) -> dict:
-        """What each symbol stands for: a size of a graph input, or an integer argument."""
-        return {**self.tracer.env.origins, **self.integers}
-
-    def unbounded(self) -> frozenset:
-        """The symbols of integers that may be negative."""
-        negative = () if self.dynamic is None else self.dynamic.negative
-        return frozenset(name for name, (source, _) in self.integers.items() if source in negative)
+        """What each symbol stands for: see ``SizeFacts.origins``."""
+        return self.guards.sizes.origins()
 
     def operand(self, value):
         """An argument for the tracer, in which symbolic floats, also those in a list, stay so."""

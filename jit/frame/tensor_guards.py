@@ -36,8 +36,7 @@ def check_supported(tensor: torch.Tensor):
 
 
 def guard_tensor(s, value, type_):
-    """Guard the metadata of a real tensor as its graph type has it: sizes and strides that are symbolic stay free, and a stride
-    that is an expression over sizes becomes a condition (``s.stride_conditions``)."""
+    """Guard the metadata of a real tensor as its graph type has it. Sizes and strides that are symbolic are left to ``s.guards.sizes``."""
     tensor, source = value.obj, value.source
     if source is None:
         return
@@ -51,6 +50,4 @@ def guard_tensor(s, value, type_):
     if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT == 0:
         spec = dataclasses.replace(spec, align=ALIGNMENT)
     s.guards.add(source, "tensor", spec)
-    for dim, stride in enumerate(type_.strides):
-        if type(stride) is not int:
-            s.stride_conditions.append((source, dim, stride))
+    s.guards.sizes.check_bound(source, type_)

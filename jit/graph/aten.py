@@ -14,6 +14,7 @@ from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType
 
 NOT_BY_DEFAULT = frozenset(("normal",))  # makes its result on the CPU whatever the default device is
+_PROBED_NUMEL = 1 << 12  # largest input of a call that is made to learn its results' strides
 _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whether eager raises too
 
 
@@ -324,8 +325,8 @@ def _run_meta(o: Overload, values):
             raise _diagnose(o, values, error) from error
         result, shown = _run_zeros(o, values), None
     if isinstance(result, torch.Tensor):
-        return _type_of(result), shown
-    return tuple(None if r is None else _type_of(r) for r in result), shown
+        return _as_run(o, values, _type_of(result)), shown
+    return _as_run(o, values, tuple(None if r is None else _type_of(r) for r in result)), shown
 
 
 def records(b, name: str, args, kwargs, given, index: int) -> bool:
@@ -361,6 +362,25 @@ def _run_recorded(o: Overload, values, wanted) -> tuple | None:
     except Exception:  # there is no meta kernel
         return None
     return tuple([r is not None and r.requires_grad for r in ([result] if isinstance(result, torch.Tensor) else result)])
+
+
+def _as_run(o: Overload, values, types):
+    """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms and decompositions. Only small calls
+    of PyTorch's own operators are made for it, on zeros."""
+    nodes = list(nodes_of(values))
+    if o.random or not o.name.startswith("aten::") or not nodes:
+        return types
+    if any(n.type.device.type != "cpu" or hint(n.type.numel) > _PROBED_NUMEL for n in nodes):
+        return types
+    try:
+        with torch.no_grad():
+            real = o.run([_materialize(v, "cpu") for v in values])
+    except Exception:  # of zeros, such as of a matrix that is not invertible
+        return types
+    shown = (real,) if isinstance(types, TensorType) else tuple(real)
+    said = (types,) if isinstance(types, TensorType) else types
+    made = tuple(a if a is None or tuple(r.shape) != a.shape else a.replace(strides=r.stride()) for a, r in zip(said, shown))
+    return made[0] if isinstance(types, TensorType) else made
 
 
 # Operators without a meta kernel whose result sizes follow from the argument sizes: typed by a run on zeros.

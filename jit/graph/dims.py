@@ -588,6 +588,15 @@ def structurally_equal(a: IntExpr, b: IntExpr) -> bool:
     return a == b
 
 
+def equal(a: IntExpr, b: IntExpr) -> bool:
+    """Whether two sizes are equal. Where neither structure nor bounds say, it is the answer at the sizes at hand, recorded; without a ShapeEnv, no."""
+    if structurally_equal(a, b):
+        return True
+    if type(a) is not Dim and type(b) is not Dim:
+        return False
+    return env_of(a - b) is not None and a == b
+
+
 def free_symbols(e: IntExpr) -> frozenset:
     """The names of all symbols in ``e``."""
     if not isinstance(e, Dim):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from jit.graph.dims import Dim, IntExpr, ShapeEnv, product, structurally_equal
+from jit.graph.dims import Dim, IntExpr, ShapeEnv, equal, product, structurally_equal
 
 
 def same_ints(a, b) -> bool:
@@ -98,13 +98,13 @@ class TensorType:
 
 
 def _is_contiguous(shape, strides) -> bool:
-    if any(type(s) is int and s == 0 for s in shape):
+    if any(equal(s, 0) for s in shape):
         return True
     expected: IntExpr = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
-        if type(size) is int and size == 1:
+        if equal(size, 1):
             continue
-        if not structurally_equal(stride, expected):
+        if not equal(stride, expected):
             return False
         expected = expected * size
     return True

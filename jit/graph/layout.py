@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from jit.graph.dims import Dim, IntExpr, product, specialize, structurally_equal
+from jit.graph.dims import Dim, IntExpr, equal, product, specialize, structurally_equal
 from jit.graph.ir import TensorType, contiguous_strides, same_ints
 
 
@@ -58,9 +58,9 @@ def is_channels_last(shape, strides) -> bool:
         return False
     expected: IntExpr = 1
     for d in channels_last_order(len(shape)):
-        if type(shape[d]) is int and shape[d] == 1:
+        if equal(shape[d], 1):
             continue
-        if not structurally_equal(strides[d], expected):
+        if not equal(strides[d], expected):
             return False
         expected = expected * shape[d]
     return True
@@ -81,17 +81,17 @@ def channels_last_strides(shape):
 
 def is_dense(shape, strides) -> bool:
     """``is_non_overlapping_and_dense``: the elements fill one block of memory exactly, in some order of dimensions."""
-    dims = [d for d in range(len(shape)) if not (type(shape[d]) is int and shape[d] == 1)]
+    dims = [d for d in range(len(shape)) if not equal(shape[d], 1)]
     if not dims:
         return True
-    if any(type(shape[d]) is int and shape[d] == 0 for d in dims):
+    if any(equal(shape[d], 0) for d in dims):
         return True
     remaining, expected = dims, 1
     while remaining:
-        for d in remaining:
-            if structurally_equal(strides[d], expected):
-                break
-        else:
+        d = next((d for d in remaining if structurally_equal(strides[d], expected)), None)
+        if d is None:
+            d = next((d for d in remaining if equal(strides[d], expected)), None)
+        if d is None:
             return False
         expected = expected * shape[d]
         remaining = [k for k in remaining if k != d]
@@ -163,7 +163,7 @@ def broadcast_strides(t: TensorType, shape) -> tuple:
     lead = len(shape) - t.rank
     out = [0] * lead
     for d in range(t.rank):
-        repeated = not structurally_equal(t.shape[d], shape[lead + d]) and _equal(t.shape[d], 1) and not _is_one(shape[lead + d])
+        repeated = not structurally_equal(t.shape[d], shape[lead + d]) and equal(t.shape[d], 1) and not _is_one(shape[lead + d])
         out.append(0 if repeated else t.strides[d])
     return tuple(out)
 
@@ -172,8 +172,8 @@ def _is_zero(v) -> bool:
     return type(v) is int and v == 0
 
 
-def _compared(s0, s1) -> int:
-    """-1, 0 or 1. Symbolic strides may be equal at the sizes at hand, where a size is 1."""
+def compared(s0, s1) -> int:
+    """-1, 0 or 1, recorded. Symbolic strides may be equal at the sizes at hand, where a size is 1."""
     if structurally_equal(s0, s1):
         return 0
     return -1 if s0 < s1 else 0 if s0 == s1 else 1
@@ -187,7 +187,7 @@ def iteration_order(shape, all_strides) -> list[int]:
             s0, s1 = strides[d0], strides[d1]
             if _is_zero(s0) or _is_zero(s1):
                 continue
-            c = _compared(s0, s1)
+            c = compared(s0, s1)
             if c:
                 return c
             if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1]:
@@ -234,7 +234,7 @@ def _infer_dense_strides(shape, strides) -> tuple:
         s0, s1 = strides[d0], strides[d1]
         if _is_zero(s0) or _is_zero(s1):
             return 0
-        c = _compared(s0, s1)
+        c = compared(s0, s1)
         if c:
             return c
         return 1 if not structurally_equal(shape[d0], shape[d1]) and shape[d0] > shape[d1] else 0
@@ -330,12 +330,12 @@ def view_strides(shape, strides, new_shape) -> tuple | None:
     base, old_numel, new_numel = strides[-1], 1, 1
     for d in range(len(shape) - 1, -1, -1):
         old_numel = old_numel * shape[d]
-        if d == 0 or (not _is_one(shape[d - 1]) and not _equal(strides[d - 1], old_numel * base)):
-            while v >= 0 and (_is_one(new_shape[v]) or (not structurally_equal(new_numel, old_numel) and new_numel < old_numel) or _equal(new_shape[v], 1)):
+        if d == 0 or (not _is_one(shape[d - 1]) and not equal(strides[d - 1], old_numel * base)):
+            while v >= 0 and (_is_one(new_shape[v]) or (not structurally_equal(new_numel, old_numel) and new_numel < old_numel) or equal(new_shape[v], 1)):
                 out[v] = new_numel * base
                 new_numel = new_numel * new_shape[v]
                 v -= 1
-            if not _equal(new_numel, old_numel):
+            if not equal(new_numel, old_numel):
                 return None
             if d > 0:
                 base, old_numel, new_numel = strides[d - 1], 1, 1
@@ -344,10 +344,6 @@ def view_strides(shape, strides, new_shape) -> tuple | None:
 
 def _is_one(v) -> bool:
     return type(v) is int and v == 1
-
-
-def _equal(a, b) -> bool:
-    return structurally_equal(a, b) or (type(a) is Dim or type(b) is Dim) and a == b
 
 
 _COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}

@@ -45,6 +45,18 @@ class ShapeEnv:
         self.origins[name] = origin
         return Sym(name, hint, lo=2, env=self, multiple=multiple)
 
+    def bind(self, e: IntExpr, origin):
+        """Record that what ``origin`` reads is ``e``: of a stride that is an expression over other symbols."""
+        if not isinstance(e, Dim) or self.is_bound(origin):
+            return
+        name = f"{self.prefix}{len(self.origins)}"
+        self.origins[name] = origin
+        self._record(Predicate("==0", Sym(name, hint(e), env=self) - e))
+
+    def is_bound(self, origin) -> bool:
+        """Whether a symbol stands for what ``origin`` reads."""
+        return origin in self.origins.values()
+
     def decide(self, kind: str, e: Dim) -> bool:
         """The truth of ``e == 0`` or ``e >= 0`` at the hints, recorded as a guard."""
         value = hint(e)

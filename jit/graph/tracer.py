@@ -16,7 +16,7 @@ from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import aten, autocast, kept, known, layout, memory, probe, refusals, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
-from jit.graph.dims import Dim, ShapeEnv, bounds, hint, specialize
+from jit.graph.dims import Dim, ShapeEnv, bounds, equal, hint, specialize
 from jit.graph.foreach import foreach
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, next_version, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, TensorType, same_ints
@@ -761,7 +761,8 @@ def _pack(entry: Op, args):
 
 
 def _symbolic_strides(example, shape, env, origin):
-    """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its size."""
+    """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its size. What they are is recorded
+    in ``env``, and so is that a stride of its own continues none."""
     sizes, raw = tuple(example.shape), example.stride()
     strides: list = [None] * len(sizes)
     known: dict[int, object] = {1: 1, 0: 0}
@@ -769,9 +770,14 @@ def _symbolic_strides(example, shape, env, origin):
     for d in order:
         if raw[d] in known:
             strides[d] = known[raw[d]]
-        else:
-            strides[d] = env.symbol(raw[d], (origin, "stride", d)) if _depends(raw, sizes, shape, d) else raw[d]
+            env.bind(strides[d], (origin, "stride", d))
+        elif _depends(raw, sizes, shape, d):
+            strides[d] = env.symbol(raw[d], (origin, "stride", d))
+            for continued in known.values():
+                equal(strides[d], continued)  # is recorded: no
             known[raw[d]] = strides[d]
+        else:
+            strides[d] = known[raw[d]] = raw[d]
         if sizes[d] > 1:
             known.setdefault(raw[d] * sizes[d], strides[d] * shape[d])
     return tuple(strides)

@@ -11,7 +11,7 @@ from jit.graph import layout
 from jit.graph.autodiff.dropout import dropped
 from jit.graph.autodiff.rules import aten_vjp, training_form
 from jit.graph.build import HALF
-from jit.graph.dims import hint
+from jit.graph.dims import hint, specialize
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.ops.externs import sdpa_is_fused
 
@@ -52,7 +52,7 @@ def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
         choice = int(torch._fused_sdp_choice(*tensors, bias, dropout_p, is_causal, scale=scale))
     if choice not in _FUSED:
         return MATH
-    if choice == EFFICIENT and mask is not None and (mask_carries or hint(mask.type.shape[-1]) % 8):
+    if choice == EFFICIENT and mask is not None and (mask_carries or not mask.type.shape[-1] % 8 == 0):
         return MATH
     return choice
 
@@ -74,7 +74,7 @@ def _repeated(b, x: Node, q: Node) -> Node:
 def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     from jit.graph.ops.externs import matmul
 
-    factor = math.sqrt(1.0 / math.sqrt(hint(q.type.shape[-1])) if scale is None else abs(scale))
+    factor = math.sqrt(1.0 / math.sqrt(specialize(q.type.shape[-1])) if scale is None else abs(scale))
     left = b.mul(q, factor if scale is None or scale >= 0 else -factor)
     scores = matmul(b, left, b.t(b.mul(k, factor)))
     if is_causal:
@@ -142,10 +142,10 @@ def _state(q, *shape) -> TensorType:
 
 def _flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     """Heads whose width is no multiple of 8 are padded, as ``scaled_dot_product_attention`` does it."""
-    width = q.type.shape[-1]
+    width = specialize(q.type.shape[-1])
     if scale is None:
-        scale = 1.0 / math.sqrt(hint(width))
-    extra = -hint(width) % 8
+        scale = 1.0 / math.sqrt(width)
+    extra = -width % 8
     if extra:
         q, k, v = (b.pad(x, [(0, 0)] * 3 + [(0, extra)]) for x in (q, k, v))
     state = TensorType.contiguous((2,), torch.uint64, q.type.device), TensorType.contiguous((), torch.uint64, q.type.device)

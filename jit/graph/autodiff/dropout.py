@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from jit.graph import layout
 from jit.graph.autodiff.rules import aten_vjp, training_form
-from jit.graph.dims import hint
 from jit.graph.ir import Node, TensorType
 from jit.graph.ops import random
 from jit.graph.ops.dropouts import alpha_dropped, channels, no_elements, scaled_by_mask
@@ -32,7 +33,7 @@ def dropped(b, x: Node, p: float) -> Node:
         t = x.type.replace(strides=layout.preserved_strides(x.type))
         return b.call("native_dropout", (x, p, True), (t, t.replace(dtype=torch.bool)), impure=True)[0]
     strides = layout.preserved_strides(x.type)
-    order = sorted(range(x.type.rank), key=lambda d: -hint(strides[d]))
+    order = sorted(range(x.type.rank), key=functools.cmp_to_key(lambda a, b: layout.compared(strides[b], strides[a])))
     keep = drawn(b, x, tuple(x.type.shape[d] for d in order), 1 - p)
     back = [0] * len(order)
     for place, d in enumerate(order):

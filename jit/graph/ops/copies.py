@@ -24,7 +24,8 @@ def to_type(b, self, dtype=None, device=None, copy=False, memory_format=None):
         same_layout = True
     else:
         strides = layout.format_strides(self.type, memory_format)
-        same_layout = is_format(self.type, memory_format)
+        suggested = layout.memory_format(self.type)  # what ``to`` compares with: a transposed matrix counts as contiguous
+        same_layout = (suggested == "contiguous") is (memory_format is torch.contiguous_format)
     if device == self.device and dtype is self.dtype and same_layout and not copy:
         return self
     if device != self.device:

@@ -305,7 +305,12 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
     return node
 
 
-@extern("index_put", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "masked_scatter")
+@extern("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce", "masked_scatter")
+def _row_major(self, *args):
+    return TensorType.contiguous(self.shape, self.dtype, self.device)
+
+
+@extern("index_put", "index_fill", "put")
 def _like_self(self, *args):
     return self.replace(strides=layout.preserved_strides(self))
 

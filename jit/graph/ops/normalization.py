@@ -256,6 +256,8 @@ _with_statistics("_batch_norm_with_update", "_batch_norm_with_update_functional"
 
 @op("instance_norm", raw=True)
 def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None, use_input_stats=True, momentum=0.1, eps=1e-5, cudnn_enabled=True):
+    if running_mean is not None and running_var is not None and self.ndim >= 2:
+        return _instance_norm_with_statistics(t, self, (weight, bias, running_mean, running_var), use_input_stats, momentum, eps, cudnn_enabled)
     if running_mean is not None or not use_input_stats or self.ndim < 3:
         return t._call_aten("instance_norm", (self, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled), {})
     if not self.dtype.is_floating_point:
@@ -269,6 +271,18 @@ def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_va
     if bias is not None:
         y = b.add(y, _channelwise(b, bias.node, self.ndim))
     return t.wrap(with_strides(b, b.cast(y, x.dtype), contiguous_strides(x.shape)), handles, False, 0)
+
+
+def _instance_norm_with_statistics(t, self, channels, use_input_stats, momentum, eps, cudnn_enabled):
+    """As batch norm of (1, N * C, ...) with each of ``channels`` (weight, bias, running mean and variance) repeated N times: the library's operator changes the
+    running ones without saying so. What they become is the mean over the batch."""
+    call, n, c = t.call_op, *self.shape[:2]
+    weight, bias, mean, var = (None if v is None else call("repeat", (v, (n,)), {}) for v in channels)
+    flat = call("reshape", (self, (1, n * c, *self.shape[2:])), {})
+    result = call("batch_norm", (flat, weight, bias, mean, var, use_input_stats, momentum, eps, cudnn_enabled), {})
+    for running, repeated in zip(channels[2:], (mean, var)):
+        call("copy_", (running, call("mean", (call("reshape", (repeated, (n, c)), {}), 0), {})), {})
+    return call("reshape", (result, self.shape), {})
 
 
 @op("normalize")

@@ -192,7 +192,7 @@ def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None,
 def bernoulli(b, self, p=None, *, generator=None):
     if not _known(p) or not 0 <= p <= 1 or self.dtype.is_complex or not in_kernels(self.shape, self.device, generator):
         return NotImplemented  # a tensor of probabilities is checked by eager
-    return _as_type(b, keep(b, self.shape, self.device, p), self.type.replace(strides=layout.preserved_strides(self.type)))
+    return _as_type(b, keep(b, self.shape, self.device, p), TensorType.contiguous(self.shape, self.dtype, self.device))
 
 
 @op("normal")
@@ -200,16 +200,12 @@ def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None, layout
     if not _known(std) or std < 0 or isinstance(mean, Node) is (size is not None) or not isinstance(mean, Node) and not _known(mean):
         return NotImplemented  # a tensor of deviations is checked by eager
     if size is None:
-        t = mean.type.replace(strides=layout_of(mean))
+        t = TensorType.contiguous(mean.shape, mean.dtype, mean.device)
     else:
         t = _new_type(_size((size,)), dtype, device or "cpu", requires_grad or pin_memory, layout)  # the default device says nothing here
     if t is None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
         return NotImplemented
     return _as_type(b, _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std), t)
-
-
-def layout_of(x: Node) -> tuple:
-    return layout.preserved_strides(x.type)
 
 
 def _placed(b, z: Node, mean, std) -> Node:
@@ -275,7 +271,12 @@ def bernoulli_(t, self, p=0.5, *, generator=None):
     return self
 
 
-@extern(*FILLS.values(), "bernoulli", "rand_like", "randn_like", "randint_like", "dropout")
+@extern("bernoulli")
+def _row_major(self, *args):
+    return TensorType.contiguous(self.shape, self.dtype, self.device)
+
+
+@extern(*FILLS.values(), "rand_like", "randn_like", "randint_like", "dropout")
 def _like_self(self, *args):
     """Random ops whose result is like their first argument, unless dtype, device or memory format are given."""
     if any(not isinstance(a, (int, float, TensorType)) and a is not None for a in args):

@@ -1,0 +1,89 @@
+"""Facts about symbolic sizes, strides, integers and floats of one capture, as one native check.
+
+Every symbol has an origin, where a call reads its value; every predicate that the capture relied on is compiled here, and a symbol
+without an origin is an error: what cannot be checked cannot be relied on.
+"""
+
+from __future__ import annotations
+
+from ..errors import GuardError
+from ..graph.dim_trees import as_operations
+from ..graph.dims import Dim
+
+_REGISTERS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "max": "max", "min": "min"}
+
+
+class SizeFacts:
+    """``env``: the ShapeEnv of the capture's tracer. ``integers``: symbol of an integer from outside -> (source, "int").
+    ``dynamic``: which of these may be negative, or None."""
+
+    def __init__(self, env, integers: dict, dynamic):
+        self.env, self.integers, self.dynamic = env, integers, dynamic
+
+    def origins(self) -> dict:
+        """Symbol -> what it stands for: (source, "size" | "stride", dim), (source, "int") or (value, "float_low" | "float_high")."""
+        return {**self.env.origins, **self.integers}
+
+    def check_bound(self, source, type_):
+        """Raise GuardError when a symbolic size or stride of an input is not tied to what the input has."""
+        for what, values in (("size", type_.shape), ("stride", type_.strides)):
+            for dim, value in enumerate(values):
+                if type(value) is Dim and not self.env.is_bound((source, what, dim)):
+                    raise GuardError(f"the {what} {value} of dim {dim} of {source} is recorded nowhere")
+
+    def least(self, name: str, what: str):
+        """The least value of a symbol, None for any: sizes and strides of 0 and 1 are constants, not symbols."""
+        if what.startswith("float"):
+            return None
+        if what != "int":
+            return 2
+        negative = () if self.dynamic is None else self.dynamic.negative
+        return None if name in self.integers and self.integers[name][0] in negative else 0
+
+    def texts(self) -> list[str]:
+        """The conditions in words."""
+        symbols = {name: str(origin[0]) if origin[1] == "int" else f"{origin[0]}.{origin[1]}({origin[2]})"
+                   for name, origin in self.origins().items() if not origin[1].startswith("float")}
+        lines = [f"{name} = {text}" for name, text in symbols.items()]
+        return lines + [str(p) for p in self.env.guards]
+
+    def row(self, locate):
+        """The native check ("dims", ...), or None where nothing is symbolic. ``locate``: the index of a source's accessor."""
+        origins = self.origins()
+        if not self.env.guards and not origins:
+            return None
+        locations: list[int] = []
+        regs: list[tuple] = []
+        symbols: dict[str, int] = {}
+
+        def reg(row):
+            regs.append(row)
+            return len(regs) - 1
+
+        def located(source):
+            at = locate(source)
+            if at not in locations:
+                locations.append(at)
+            return locations.index(at)
+
+        def symbol(name):
+            if name not in symbols:
+                if name not in origins:
+                    raise GuardError(f"a condition on {name}, which no call can read")
+                origin, what, *dim = origins[name]
+                symbols[name] = reg((what, located(origin), *dim) if what in ("size", "stride") else ("int", located(origin)))
+            return symbols[name]
+
+        def build(tree):
+            if isinstance(tree, int):
+                return reg(("const", tree))
+            if isinstance(tree, str):
+                return symbol(tree)
+            return reg((_REGISTERS[tree[0]], build(tree[1]), build(tree[2])))
+
+        conditions = [(build(as_operations(p.expr)), p.kind) for p in self.env.guards]
+        for name, origin in origins.items():
+            least = self.least(name, origin[1])
+            if least is not None:
+                conditions.append((reg(("sub", symbol(name), reg(("const", least)))), ">=0"))
+        return -1, "dims", (tuple(locations), tuple(regs), tuple(conditions))

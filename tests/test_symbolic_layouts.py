@@ -1,0 +1,169 @@
+"""Inputs of other layouts after sizes have become symbols, on the default backend: values, strides, gradients, what lies beside a written view."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jit
+from jit.errors import GuardError
+from jit.graph.dims import Sym
+from jit.graph.ir import TensorType
+from jit.graph.shape_env import ShapeEnv
+
+from sweeps.database import difference, operators
+from sweeps.layouts import check
+
+rn = torch.randn
+
+
+def wide(*shape):
+    return rn(*shape[:-1], shape[-1] + 13)[..., 5 : 5 + shape[-1]]
+
+
+def rows(*shape):
+    return rn(shape[0] + 9, *shape[1:])[4 : 4 + shape[0]]
+
+
+def stepped(*shape):
+    return rn(*shape[:-1], 3 * shape[-1])[..., ::3]
+
+
+def turned(*shape):
+    return rn(*reversed(shape)).permute(*reversed(range(len(shape))))
+
+
+def repeated(*shape):
+    return rn(1, *shape[1:]).expand(shape)
+
+
+def column(*shape):
+    return rn(*shape[:-1], 1).expand(shape)
+
+
+LAYOUTS = (wide, rows, stepped, turned, repeated, column)
+PROGRAMS = {
+    "pointwise": lambda x: x * 2 + 1,
+    "row": lambda x: torch.softmax(x, -1) + x.sum(-1, keepdim=True),
+    "column": lambda x: x.sum(0) + x.amax(0),
+    "contiguous": lambda x: (x.contiguous() + 1, x.is_contiguous(), x.contiguous() is x, x.stride()),
+    "flat": lambda x: x.reshape(-1) * 2,
+    "dense copies": lambda x: (x.clone(), torch.empty_like(x).fill_(2), x.double()),
+    "rows read": lambda x: x[1:] - x[:-1],
+    "product": lambda x: torch.relu(x @ x.t()),
+    "norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "joined": lambda x: torch.cat([x, x * 2], 1),
+    "view": lambda x: x.t()[1:],
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_function_over_sizes_and_layouts(name, dynamic):
+    program = PROGRAMS[name]
+    jit.reset()
+    compiled = jit.compile(program, dynamic=dynamic, fullgraph=True)
+    shapes = [(4, 5), (4, 7), (6, 7), (3, 9)]
+    inputs = [rn(*s) for s in shapes] + [make(*s) for s in ((4, 6), (5, 8), (5, 5)) for make in LAYOUTS] + [rn(7, 7), rn(2, 3)]
+    with jit.config.patch(cache_limit=64):
+        for x in inputs:
+            want, got = program(x), compiled(x)
+            assert not difference(want, got), (x.shape, x.stride(), difference(want, got))
+
+
+def test_gradients_of_views_after_the_sizes_have_become_symbols():
+    def program(x, w):
+        return (torch.tanh(x * w) @ w.unsqueeze(1)).sum()
+
+    compiled = jit.compile(program, fullgraph=True)
+    with jit.config.patch(cache_limit=64):
+        for n, view in ((3, None), (5, None), (6, None), *((n, v) for n in (4, 7) for v in (
+                lambda b: b[:, 2:10], lambda b: b[1:, ::2][:, :8], lambda b: b.t()[:8, :8].t(), lambda b: b[:1, :8].expand(5, 8)))):
+            gradients = []
+            base, weight = rn(n + 12, 20), rn(8)
+            for fn in (program, compiled):
+                b, w = base.clone().requires_grad_(), weight.clone().requires_grad_()
+                fn(b[:n, :8] if view is None else view(b), w).backward()
+                gradients.append((b.grad, w.grad))
+            assert not difference(*gradients), difference(*gradients)
+
+
+@pytest.mark.parametrize("write", [lambda x: x.mul_(0), lambda x: x.add_(x.sum()), lambda x: x[1:].copy_(x[:-1].clone()), lambda x: x.t().sub_(1)])
+def test_writes_stay_within_the_view(write):
+    def program(x):
+        write(x)
+        return x.sum()
+
+    jit.reset()
+    compiled = jit.compile(program)
+    with jit.config.patch(cache_limit=64):
+        for cut in (lambda b: b, lambda b: b[:, :9], lambda b: b[:7], lambda b: b[:, 2:8], lambda b: b[1:5, ::2], lambda b: b.t()[3:, :4], lambda b: b):
+            runs = []
+            for fn in (program, compiled):
+                buffer = torch.arange(110.0).view(10, 11)
+                runs.append((fn(cut(buffer)), buffer))
+            assert not difference(*runs), difference(*runs)
+
+
+def test_indices_in_a_slice():
+    table = rn(9, 4)
+    jit.reset()
+    compiled = jit.compile(lambda i, w: F.embedding(i, w) * w[i], fullgraph=True)
+    with jit.config.patch(cache_limit=64):
+        for make in (lambda n: torch.randint(0, 9, (2, n)), lambda n: torch.randint(0, 9, (2, n + 6))[:, :n], lambda n: torch.randint(0, 9, (n, 2)).t(),
+                     lambda n: torch.randint(0, 9, (2, 1)).expand(2, n)):
+            for n, w in ((3, table), (5, table), (6, rn(4, 9).t()), (8, rn(18, 8)[::2, ::2])):
+                i = make(n)
+                assert torch.equal(compiled(i, w), F.embedding(i, w) * w[i])
+
+
+def test_equal_strides_are_no_accident():
+    """A stride that no other dimension continues must not be taken for one that does, nor the other way round."""
+    def program(x):
+        return x.is_contiguous(), x.contiguous() is x, x.view(-1) if x.is_contiguous() else x.reshape(-1)
+
+    for order in ((0, 1), (1, 0)):
+        jit.reset()
+        compiled = jit.compile(program, dynamic=True, fullgraph=True)
+        inputs = [rn(4, 20)[:, :7], rn(4, 7)]
+        for k in (*order, *order):
+            assert not difference(program(inputs[k]), compiled(inputs[k]))
+
+
+def test_a_slice_of_symbolic_length_that_is_the_whole():
+    def program(x, n):
+        y = x[:, :n]
+        return y.is_contiguous(), y.contiguous() * 2, y.clone().stride()
+
+    jit.reset()
+    compiled = jit.compile(program, dynamic=True, fullgraph=True)
+    for columns, n in ((8, 5), (9, 4), (6, 6), (7, 7), (7, 5)):
+        x = rn(4, columns)
+        assert not difference(program(x, n), compiled(x, n)), (columns, n)
+
+
+def test_a_symbolic_size_or_stride_without_a_condition_is_an_error():
+    from jit.frame.size_facts import SizeFacts
+
+    env = ShapeEnv()
+    facts = SizeFacts(env, {}, None)
+    n = env.symbol(5, ("x", "size", 0))
+    types = [TensorType((n, 4), (4, 1), torch.float32, torch.device("cpu")), TensorType((4, n), (n, 1), torch.float32, torch.device("cpu"))]
+    facts.check_bound("x", types[0])
+    with pytest.raises(GuardError, match="stride s0 of dim 0 of x"):
+        facts.check_bound("x", types[1].replace(shape=(4, 5)))
+    env.bind(n, ("x", "stride", 0))
+    facts.check_bound("x", types[1].replace(shape=(4, 5)))
+    env._record(next(iter(env.guards)).__class__("==0", Sym("unknown", 3, env=env) - n))
+    with pytest.raises(GuardError, match="unknown"):
+        facts.row(lambda source: 0)
+
+
+SAMPLED = ("mul", "addcmul", "clamp", "cumsum", "softmax", "nn.functional.layer_norm", "nn.functional.group_norm", "cat", "index_select", "gather", "take_along_dim",
+           "nn.functional.embedding", "masked_fill", "where", "matmul", "nn.functional.linear", "std", "amax", "flip", "roll", "tril", "pad", "sort", "view_as", "reshape",
+           "as_strided_copy", "nn.functional.cross_entropy", "index_put", "scatter_add", "diagonal", "unfold")
+
+
+@pytest.mark.parametrize("name", [n for n in SAMPLED if n in operators()])
+def test_samples_of_operators_in_other_layouts(name):
+    with jit.config.patch(cache_limit=64):
+        assert check(operators()[name], 2, 0) == []
