@@ -8,7 +8,19 @@ import sys
 def _doctor(arguments):
     from jit.runtime import doctor
 
+    doctor.check("compiled loops")(_compiled_loops)
     return doctor.main(arguments)
+
+
+def _compiled_loops():
+    from jit.codegen.cpp import compiler_check  # imports torch, which the checks before this one are about
+    from jit.errors import CompileError
+    from jit.runtime import doctor
+
+    try:
+        return compiler_check.report()
+    except CompileError as e:
+        raise doctor.Problem(str(e), "point CXX at another g++, 11 or newer") from None
 
 
 COMMANDS = {

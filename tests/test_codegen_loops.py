@@ -75,12 +75,26 @@ def test_masked_and_indirect_loads_and_checks():
     index, x, y, flag = b.buffer(torch.int64, "in"), b.buffer(torch.float32, "in"), b.buffer(torch.float32, "out"), b.buffer(torch.int32, "error")
     at = b.load(index, i)
     ok = b.compute("lt", at, b.const(3, torch.int64), dtype=torch.bool)
-    b.check(ok, flag, 7)
-    b.store(y, i, b.load(x, b.symbol(at), ok, -1.0))
+    b.store(y, i, b.load(x, b.position(at, 3, flag, 7), ok, -1.0))
     k = loops.verify(b.finish("k"))
     out, error = torch.zeros(4), torch.zeros(1, dtype=torch.int32)
     reference.evaluate(k, {index: torch.tensor([2, 0, 5, 1]), x: torch.tensor([10.0, 20, 30]), y: out, flag: error}, {})
     assert out.tolist() == [30, 10, -1, 20] and error.item() == 7
+
+
+@pytest.mark.parametrize("mistake", ["plain index", "no check", "other check", "may be empty"])
+def test_addresses_that_data_decide_are_bounded_and_checked(mistake):
+    b, n = loops.KernelBuilder("cpu"), dims.Sym("n", lo=0)
+    i = b.axis(4)
+    index, x, y, flag = b.buffer(torch.int64, "in"), b.buffer(torch.float32, "in"), b.buffer(torch.float32, "out"), b.buffer(torch.int32, "error")
+    at = b.load(index, i)
+    good = b.position(at, n if mistake == "may be empty" else 3, flag, 7)
+    b.store(y, i, b.load(x, dims.Sym(at, lo=0, hi=2) if mistake == "plain index" else good))
+    if mistake in ("no check", "other check"):
+        k = next(k for k, s in enumerate(b.body) if isinstance(s, loops.Check))
+        b.body[k : k + 1] = [] if mistake == "no check" else [loops.Check(at, 5, flag, 7)]
+    with pytest.raises(loops.VerifyError, match="bounded|checked|mask"):
+        loops.verify_addresses(b.finish("k"))
 
 
 @pytest.mark.parametrize("mistake", ["undefined", "half", "dtype", "element store", "role", "twice"])

@@ -206,17 +206,17 @@ def test_indirect_load_with_a_check():
     i, j = b.axis(6), b.axis(10)
     table, rows, out, error = b.buffer(F32), b.buffer(torch.int64), b.buffer(F32, "out"), b.buffer(torch.int32, "error")
     row = b.load(rows, i)
-    inside = b.compute("logical_and", b.compute("ge", row, b.const(0, torch.int64), dtype=torch.bool), b.compute("lt", row, b.const(20, torch.int64), dtype=torch.bool), dtype=torch.bool)
-    b.check(inside, error, 7)
-    b.store(out, i * 10 + j, b.load(table, b.symbol(row) * 10 + j, mask=inside, other=-1.0))
+    b.store(out, i * 10 + j, b.load(table, b.position(row, 20, error, 7) * 10 + j))
     kernel = b.finish("embedding")
     weights, result, code = torch.randn(20, 10), torch.zeros(6, 10), torch.zeros(1, dtype=torch.int32)
     index = torch.tensor([3, 19, 0, 3, 7, 1])
     run(kernel, [weights, index, result, code])
     assert torch.equal(result, weights[index]) and code.item() == 0
-    index[2] = 20
-    run(kernel, [weights, index, result, code])
-    assert code.item() == 7 and (result[2] == -1).all()
+    for bad in (20, -1, 10**12, -(10**12), 2**63 - 1, -(2**63)):
+        index[2] = bad
+        code.zero_()
+        run(kernel, [weights, index, result, code])
+        assert code.item() == 7 and torch.equal(result, weights[torch.tensor([3, 19, 0, 3, 7, 1])])
 
 
 def test_masked_stores_and_loads():

@@ -178,9 +178,7 @@ def embedding(dt, s):
     i, j = b.axis(n), b.axis(d)
     w, index, y, err = b.buffer(dt), b.buffer(I64), b.buffer(dt, "out"), b.buffer(torch.int32, "error")
     at = b.load(index, i)
-    ok = b.do("logical_and", b.do("ge", at, b.const(0, I64)), b.do("lt", at, b.const(v, I64)))
-    b.check(ok, err, 7)
-    b.put(y, i * d + j, b.wide(w, b.symbol(at) * d + j, mask=ok))
+    b.put(y, i * d + j, b.wide(w, b.position(at, v, err, 7) * d + j))
     values = torch.arange(n) * 7 % v
     values[n // 2] = v + 3
     return b.case((v * d, n, n * d, 1), inputs={index: values})

@@ -11,7 +11,8 @@ value into a row-level one, which later element-level statements may use again: 
 again. Whether a row is kept on chip or read again per pass is the emitter's choice.
 
 Indices are in elements of the buffer's dtype, from the pointer that is passed, over the axis names, the size symbols and the names of
-earlier integer values (an indirect load). Half types never appear in arithmetic: after a load they are cast to float32, and cast back
+bounded values (an indirect load). A value that data decide becomes part of an address through ``Bounded`` alone, which brings it into its
+range first, and a ``Check`` reports it; ``verify_addresses`` holds this for every kernel that is built. Half types never appear in arithmetic: after a load they are cast to float32, and cast back
 before a store. All names are C identifiers, and axis, size, value and buffer names are disjoint.
 """
 
@@ -157,17 +158,29 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Check:
-    """Where ``cond`` (a bool value) is false, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error buffer, or, for a
-    negative code on a GPU, stop the kernel. Loads that depend on a checked index are masked by ``cond``, so that nothing out of range is read."""
+class Bounded:
+    """``dst = value`` where ``0 <= value < extent``, and 0 elsewhere; both int64. The only values that an index expression may name."""
 
-    cond: str
+    dst: str
+    value: str
+    extent: "dims.IntExpr"
+
+    dtype = torch.int64
+
+
+@dataclass(frozen=True)
+class Check:
+    """Where not ``0 <= value < extent``, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error buffer, or, for a
+    negative code on a GPU, stop the kernel."""
+
+    value: str
+    extent: "dims.IntExpr"
     buffer: str
     code: int
     mask: Optional[str] = None
 
 
-Stmt = Union[Load, Const, IndexValue, Compute, Reduce, Scan, Store, Check]
+Stmt = Union[Load, Const, IndexValue, Compute, Reduce, Scan, Bounded, Store, Check]
 
 
 def index_key(e):
@@ -185,18 +198,26 @@ def reads(stmt) -> tuple:
         return () if stmt.mask is None else (stmt.mask,)
     if isinstance(stmt, Store):
         return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
+    if isinstance(stmt, Bounded):
+        return (stmt.value,)
     if isinstance(stmt, Check):
-        return (stmt.cond,) if stmt.mask is None else (stmt.cond, stmt.mask)
+        return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
     return ()
 
 
 def index_symbols(stmt) -> frozenset:
     """The names in a statement's index expression: axes, sizes and integer values."""
+    e = expression_of(stmt)
+    return frozenset() if e is None else frozenset(dims.free_symbols(e))
+
+
+def expression_of(stmt):
+    """The expression over axes and sizes in a statement: an index, or the extent of a bounded value; None where there is none."""
     if isinstance(stmt, (Load, Store)):
-        return frozenset(dims.free_symbols(stmt.index))
-    if isinstance(stmt, IndexValue):
-        return frozenset(dims.free_symbols(stmt.expr))
-    return frozenset()
+        return stmt.index
+    if isinstance(stmt, (Bounded, Check)):
+        return stmt.extent
+    return stmt.expr if isinstance(stmt, IndexValue) else None
 
 
 @dataclass(frozen=True)
@@ -269,7 +290,7 @@ def _size_facts(kernel: Kernel) -> dict:
     """Size symbol -> (known divisor, bounds), as they stand in the kernel's expressions."""
     found, wanted = {}, set(kernel.sizes)
     stack = [a.extent for a in kernel.axes + kernel.raxes]
-    stack += [s.expr if isinstance(s, IndexValue) else s.index for s in kernel.body if isinstance(s, (Load, Store, IndexValue))]
+    stack += [e for e in map(expression_of, kernel.body) if e is not None]
     while stack:
         e = stack.pop()
         if type(e) is int:
@@ -314,10 +335,12 @@ def _text(kernel: Kernel, title: str, names: dict) -> str:
             line = f"{n(s.dst)} = reduce_{s.op}({n(s.arg)}): {d(s.dtype)}"
         elif isinstance(s, Scan):
             line = f"{n(s.dst)} = scan_{s.op}({n(s.arg)}): {d(s.dtype)}"
+        elif isinstance(s, Bounded):
+            line = f"{n(s.dst)} = {n(s.value)} within {e(s.extent)}"
         elif isinstance(s, Store):
             line = f"{n(s.buffer)}[{e(s.index)}] = {n(s.value)}{where(s.mask)}"
         else:
-            line = f"check {n(s.cond)} else {n(s.buffer)}[0] = {s.code}{where(s.mask)}"
+            line = f"check {n(s.value)} within {e(s.extent)} else {n(s.buffer)}[0] = {s.code}{where(s.mask)}"
         lines.append("    " + line)
     return "\n".join(lines)
 
@@ -362,7 +385,7 @@ def verify(kernel: Kernel) -> Kernel:
                 static = {a.name for a in kernel.raxes if a.extent != 1} if all(type(a.extent) is int for a in kernel.raxes) else set()
                 need(static <= index_symbols(s), "an element-level store is indexed by every reduction axis")
         elif isinstance(s, Check):
-            need(dtype[s.cond] is torch.bool and s.code != 0, "a check has a bool and a code")
+            need(dtype[s.value] is torch.int64 and s.code != 0, "a check has an int64 value and a code")
         else:
             need(s.dst not in taken, f"{s.dst} is assigned once")
             taken.add(s.dst)
@@ -383,6 +406,8 @@ def verify(kernel: Kernel) -> Kernel:
                 need(dtype[s.args[0]] is dtype[s.args[1]], f"the arguments of {s.op} have one dtype")
         if isinstance(s, IndexValue):
             need(s.dst in integers, "an index value is an integer")
+        if isinstance(s, Bounded):
+            need(dtype[s.value] is torch.int64, "a bounded value is an int64")
         if isinstance(s, Reduce):
             need(kernel.raxes and s.op in REDUCE_OPS, f"{s.op} is a reduction, in a kernel with reduction axes")
             need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype, f"the dtype of {s.op}")
@@ -391,6 +416,29 @@ def verify(kernel: Kernel) -> Kernel:
         if isinstance(s, Scan):
             need(len(raxes) == 1 and s.op in SCAN_OPS, "a scan runs along the only reduction axis")
             need(dtype[s.arg] is s.dtype and s.dtype not in HALF, "a scan keeps its dtype, no half type")
+    return verify_addresses(kernel)
+
+
+def verify_addresses(kernel: Kernel) -> Kernel:
+    """Check that no address depends on data but through a bounded value that is also checked, and that nothing is read where there may be nothing to
+    read; return the kernel. This is run on every kernel that is lowered. Raises VerifyError."""
+    plain = {a.name for a in kernel.axes + kernel.raxes} | set(kernel.sizes)
+    bounded, checked = {}, set()
+    for s in kernel.body:
+        if isinstance(s, Bounded):
+            bounded[s.dst] = s
+        elif isinstance(s, Check):
+            checked.add((s.value, index_key(s.extent)))
+        elif isinstance(s, (Load, Store)):
+            for name in index_symbols(s) - plain:
+                found = bounded.get(name)
+                if found is None:
+                    raise VerifyError(f"{name} is in an index and not bounded\n{kernel.text()}")
+                if s.mask is None and not dims.nonnegative(found.extent - 1):
+                    raise VerifyError(f"an access at {name}, which is within {found.extent}, needs a mask: that may be nothing\n{kernel.text()}")
+    for s in bounded.values():
+        if (s.value, index_key(s.extent)) not in checked:
+            raise VerifyError(f"{s.dst} is bounded, and {s.value} is not checked\n{kernel.text()}")
     return kernel
 
 
@@ -406,7 +454,7 @@ class KernelBuilder:
     def __init__(self, device: str = "cpu"):
         self.device = device
         self.axes, self.raxes, self.buffers, self.body = [], [], [], []
-        self._values = {}
+        self._values, self._checks = {}, set()
         self.dtype = {}
         self._buffer_dtype = {}
 
@@ -457,12 +505,15 @@ class KernelBuilder:
     def store(self, buffer: str, index, value: str, mask=None):
         self.body.append(Store(buffer, index, value, mask))
 
-    def check(self, cond: str, buffer: str, code: int, mask=None):
-        self.body.append(Check(cond, buffer, code, mask))
-
-    def symbol(self, value: str, extent=None):
-        """An integer value as a term of an index expression; ``extent`` says that it lies in 0 .. extent-1."""
-        return dims.Sym(value, lo=None) if extent is None else dims.Sym(value, lo=0, hi=extent - 1)
+    def position(self, value: str, extent, error: str, code: int, mask=None):
+        """An int64 value as a term of an index expression. Where it is not in 0 .. extent-1 the term is 0, and, where ``mask`` holds, the error buffer
+        ``error`` gets ``code``. Accesses at the term need a mask where ``extent`` may be 0."""
+        check = (value, index_key(extent), error, code, mask)
+        if check not in self._checks:
+            self._checks.add(check)
+            self.body.append(Check(value, extent, error, code, mask))
+        name = self._value(lambda n: Bounded(n, value, extent), ("bounded", value, index_key(extent)), torch.int64)
+        return dims.Sym(name, lo=0, hi=dims.Max(extent, 1) - 1)
 
     def finish(self, name: str) -> Kernel:
         """The kernel, with its size symbols collected in order of first use."""

@@ -230,7 +230,7 @@ class Emitter:
         self.store(place, index, value, self.tail if element else None)
 
     def finish(self, name):
-        return collapse(drop_dead(self.b).finish(name))
+        return loops.verify_addresses(collapse(drop_dead(self.b).finish(name)))
 
 
 def parallel_order(group):
@@ -399,23 +399,30 @@ def _cat(e, node, index, mask):
     return result
 
 
-def _position(e, index_node, index, mask, size, wrap):
-    """An index tensor's entry as a term of an index expression, wrapped from the end where negative."""
+ERROR = "error flag"  # the storage key of the int32 that a failed check sets
+
+
+def _position(e, index_node, index, mask, size, wrap, code):
+    """An index tensor's entry as a term of an index expression: wrapped from the end where negative, 0 where out of range, which is an error where
+    ``mask`` holds: the flag becomes ``code``, 1 for IndexError, 2 for RuntimeError; a GPU kernel stops there, as eager's do."""
     i = e.b.cast(e.value(index_node, index, mask), torch.int64)
     if wrap:
         limit = e.b.index(size) if isinstance(size, dims.Dim) else e.constant(size, torch.int64)
         negative = e.compute("lt", i, e.constant(0, torch.int64), dtype=torch.bool)
         i = e.compute("where", negative, e.compute("add", i, limit, dtype=torch.int64), i, dtype=torch.int64)
-    return i
+    name = e._buffers.get(ERROR)
+    if name is None:
+        name = e._buffers[ERROR] = e.b.buffer(torch.int32, "error")
+        e.arguments.append(ERROR)
+    return e.b.position(i, size, name, code if e.group.device.type == "cpu" else -1, mask)
 
 
 @lowers("gather")
 def _gather(e, node, index, mask):
     x, d = node.inputs[0], node.attrs["dim"]
     size = x.type.shape[d]
-    i = _position(e, node.inputs[1], index, mask, size, wrap=False)
-    ok = e.check_index(i, size, mask, 2)
-    return e.value(x, index[:d] + (e.b.symbol(i, size),) + index[d + 1 :], e.both(mask, ok))
+    i = _position(e, node.inputs[1], index, mask, size, wrap=False, code=2)
+    return e.value(x, index[:d] + (i,) + index[d + 1 :], e.both(mask, e.less(0, size)))
 
 
 @lowers("index")
@@ -426,32 +433,10 @@ def _index(e, node, index, mask):
     terms = []
     for d, tensor in zip(where, node.inputs[1:]):
         size = x.type.shape[d]
-        i = _position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner), mask, size, wrap=True)
-        ok = e.check_index(i, size, mask, 1)
-        mask = e.both(mask, ok)
-        terms.append(e.b.symbol(i, size))
+        terms.append(_position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner), mask, size, wrap=True, code=1))
+    for d in where:
+        mask = e.both(mask, e.less(0, x.type.shape[d]))
     return e.value(x, index[:first] + tuple(terms) + index[first + rank :], mask)
-
-
-ERROR = "error flag"  # the storage key of the int32 that a failed check sets
-
-
-def _check_index(e, value, size, mask, code):
-    """The mask of the positions that are in range; any other sets the error flag to ``code``: 1 for IndexError, 2 for RuntimeError. A GPU
-    kernel stops there, as eager's do."""
-    code = code if e.group.device.type == "cpu" else -1
-    limit = e.b.index(size) if isinstance(size, dims.Dim) else e.constant(size, torch.int64)
-    low = e.compute("ge", value, e.constant(0, torch.int64), dtype=torch.bool)
-    ok = e.compute("logical_and", low, e.compute("lt", value, limit, dtype=torch.bool), dtype=torch.bool)
-    name = e._buffers.get(ERROR)
-    if name is None:
-        name = e._buffers[ERROR] = e.b.buffer(torch.int32, "error")
-        e.arguments.append(ERROR)
-    e.b.check(ok, name, code, mask)
-    return ok
-
-
-Emitter.check_index = _check_index
 
 
 # reductions
@@ -665,7 +650,7 @@ def drop_dead(builder):
 def collapse(kernel: loops.Kernel) -> loops.Kernel:
     """Join neighbouring axes that every index walks as one, so that loops are long and indices simple."""
     axes, raxes = list(kernel.axes), list(kernel.raxes)
-    exprs = [s.expr if isinstance(s, loops.IndexValue) else s.index for s in kernel.body if isinstance(s, (loops.Load, loops.Store, loops.IndexValue))]
+    exprs = [e for e in map(loops.expression_of, kernel.body) if e is not None]
     replaced = {}
 
     def join(group):

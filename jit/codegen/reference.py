@@ -128,6 +128,9 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
         if bad.expand(torch.broadcast_shapes(bad.shape, extents)).any() and 0 not in extents:
             raise IndexError(f"{buffer}[{int(index.min())} .. {int(index.max())}] of {buffers[buffer].numel()}\n{kernel.text()}")
 
+    def within(s):
+        return (values[s.value] >= 0) & (values[s.value] < index_of(s.extent))
+
     for s in kernel.body:
         if isinstance(s, loops.Load):
             index, mask, storage = index_of(s.index), values.get(s.mask), buffers[s.buffer]
@@ -147,8 +150,10 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
         elif isinstance(s, loops.Scan):
             value = values[s.arg]
             values[s.dst] = value.expand(list(value.shape[:-1]) + [extents[-1]]).cumsum(-1, dtype=s.dtype)
+        elif isinstance(s, loops.Bounded):
+            values[s.dst] = torch.where(within(s), values[s.value], 0)
         elif isinstance(s, loops.Check):
-            bad = ~values[s.cond]
+            bad = ~within(s)
             if s.mask is not None:
                 bad = bad & values[s.mask]
             if bad.any():

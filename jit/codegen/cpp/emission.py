@@ -13,7 +13,7 @@ import math
 import torch
 
 from jit.codegen import loops
-from jit.codegen.cpp import ops, prefetch
+from jit.codegen.cpp import compiler_check, ops, prefetch
 from jit.codegen.cpp.layout import COST, STREAM_BYTES, Layout, analyse, hint, tail
 from jit.codegen.cpp.reduction import FLUSH, Reduction
 from jit.codegen.cpp.support import TILE
@@ -34,6 +34,7 @@ class KernelText:
         self.name, self.threads = name, threads
         self.lines, self.indent = [], 0
         self.ahead = []  # (pointer, bytes per element) of the loads to prefetch in the present loop
+        self.limits, self.nowhere = {}, "0"  # extent of a bounded value -> its text; the text of what stands for values outside
         self.divisor = {}  # statement number of a division -> name of its prepared divisor
         self.states = {}  # statement number of a Reduce -> its state
         self.piece = 0  # the length of the part of a row's tail that is being written
@@ -168,6 +169,27 @@ class KernelText:
             const = "const " if b.role == "in" else ""
             self.put(f"{const}{kind}* const b{i} = ({const}{kind}*)ptrs[{i}];")
         self._sizes()
+        self._limits()
+
+    def _limits(self):
+        """The extents of bounded values, and the 0 in the place of what lies outside. Where the compiler must not see that an index is made from a
+        comparison they are hidden from it: else it would find that the bounds always hold, and take them out."""
+        bounds = [s for s in self.kernel.body if isinstance(s, (loops.Bounded, loops.Check))]
+        hidden = bool(bounds) and "bool_offset" in compiler_check.quirks()
+        for s in bounds:
+            key, text = loops.index_key(s.extent), self.expr(s.extent)
+            if key in self.limits:
+                continue
+            self.limits[key] = f"limit{len(self.limits)}" if hidden else f"(int64_t)({text})"
+            if hidden:
+                self.put(f"const int64_t {self.limits[key]} = hidden({text});")
+        if hidden:
+            self.nowhere = "nowhere"
+            self.put("const int64_t nowhere = hidden(0);")
+
+    def _within(self, s) -> str:
+        """Whether the value of a ``Bounded`` or a ``Check`` lies inside its bounds."""
+        return f"((uint64_t){self.value[s.value]} < (uint64_t){self.limits[loops.index_key(s.extent)]})"
 
     def _units(self) -> str:
         factors = [f"(({self.expr(a.extent)} + {TILE - 1}) / {TILE})" if a is self.tile else f"({self.expr(a.extent)})" for a in self.layout.rows]
@@ -348,7 +370,7 @@ class KernelText:
                 self.put(f"{guard}{self.pointer(s)}[{self.expr(s.index)}] = {self._memory(s.value)};")
             elif isinstance(s, loops.Check):
                 mask = f"{self.value[s.mask]} && " if s.mask else ""
-                self.put(f"if ({mask}!{self.value[s.cond]}) {self.names[s.buffer]}[0] = {s.code};")
+                self.put(f"if ({mask}!{self._within(s)}) {self.names[s.buffer]}[0] = {s.code};")
             else:
                 self._define(i)
         if vector:
@@ -374,6 +396,8 @@ class KernelText:
             text = self._load(s, index or f"{self.pointer(s)}[{self.expr(s.index)}]")
         elif isinstance(s, loops.IndexValue):
             text = f"({ops.c_type(s.dtype)})({index or self.expr(s.expr)})"
+        elif isinstance(s, loops.Bounded):
+            text = f"{self._within(s)} ? {self.value[s.value]} : {self.nowhere}"
         else:
             kinds = [self.dtypes[a] for a in s.args]
             constants = [self.kernel.body[self.layout.definition[a]].value if isinstance(self.kernel.body[self.layout.definition[a]], loops.Const) else None for a in s.args]
@@ -596,7 +620,7 @@ class KernelText:
         for p in range(len(scans) + 1):
             here = [i for i in statements if phase[i] == p and i not in scans]
             scan = scans[p] if p < len(scans) else None
-            fused = scan is not None and body[scan].arg not in lay.kept and all(isinstance(body[i], (loops.Load, loops.Compute, loops.IndexValue)) for i in here)
+            fused = scan is not None and body[scan].arg not in lay.kept and all(isinstance(body[i], (loops.Load, loops.Compute, loops.IndexValue, loops.Bounded)) for i in here)
             passed = None  # the scan's argument, where only the scan reads it
             if fused and not any(phase[i] > p and i != scan and body[scan].arg in (*loops.reads(body[i]), *loops.index_symbols(body[i])) for i in statements):
                 passed = body[scan].arg
@@ -725,7 +749,7 @@ class KernelText:
             self.put(f"if ({self.value[s.mask]}) {text}" if s.mask else text)
         elif isinstance(s, loops.Check):
             mask = f"{self.value[s.mask]} & " if s.mask else ""
-            self.put(f"bad{i} |= {mask}!{self.value[s.cond]};")
+            self.put(f"bad{i} |= {mask}!{self._within(s)};")
         elif isinstance(s, loops.Reduce):
             self.states[i].add(lane if not lay.column else "j")
         elif isinstance(s, loops.Scan):

@@ -15,6 +15,8 @@ extern "C" int omp_get_max_threads(void);
 #else
 #define FMA(a, b, c) ((a) * (b) + (c))
 #endif
+/* A value of which the compiler knows nothing. */
+static inline int64_t hidden(int64_t x) { asm("" : "+r"(x)); return x; }
 #define PART static __attribute__((noinline)) void
 """
 

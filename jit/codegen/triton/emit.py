@@ -416,12 +416,17 @@ class _Emitter:
     def check(self, s):
         along = self._statement_ranges(s, self.varies)
         mask = self.mask(along, s.mask)
-        bad = f"({self.names[s.cond]} == 0)" + (f" & {mask}" if mask else "")
+        value, extent = self.names[s.value], self.text(s.extent)
+        bad = f"(({value} < 0) | ({value} >= {extent}))" + (f" & {mask}" if mask else "")
         if s.code < 0 and not self.interpret:  # as a failed device-side assertion of eager's kernels does
             trap = "{ .reg .pred bad; setp.ne.s32 bad, $1, 0; @bad trap; mov.u32 $0, $1; }"
             self.line(f'tl.inline_asm_elementwise("{trap}", "=r,r", [({bad}).to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1)')
             return
-        self.line(f"tl.store({self.names[s.buffer]} + ({self.names[s.cond]}).to(tl.int32) * 0, {s.code}, mask={bad})")
+        self.line(f"tl.store({self.names[s.buffer]} + {value}.to(tl.int32) * 0, {s.code}, mask={bad})")
+
+    def bounded(self, s):
+        value, extent = self.names[s.value], self.text(s.extent)
+        self.assign(s.dst, f"tl.where(({value} >= 0) & ({value} < {extent}), {value}, 0)")
 
     # reductions
 
@@ -498,7 +503,8 @@ class _Emitter:
 
 _STATEMENTS = {
     loops.Load: _Emitter.load, loops.Const: _Emitter.const, loops.IndexValue: _Emitter.index_value, loops.Compute: _Emitter.compute,
-    loops.Reduce: _Emitter.reduce, loops.Scan: _Emitter.scan, loops.Store: _Emitter.store, loops.Check: _Emitter.check,
+    loops.Reduce: _Emitter.reduce, loops.Scan: _Emitter.scan, loops.Store: _Emitter.store, loops.Bounded: _Emitter.bounded,
+    loops.Check: _Emitter.check,
 }
 
 
