@@ -459,13 +459,13 @@ def cross_entropy(dt, s):
     n, m = 5, 80 * s
     b = B()
     i, j = _row(b, n, m)
-    x, t, y = b.buffer(dt), b.buffer(I64), b.buffer(F32, "out")
+    x, t, y, err = b.buffer(dt), b.buffer(I64), b.buffer(F32, "out"), b.buffer(torch.int32, "error")
     v = b.wide(x, i * m + j)
     top = b.reduce("max", v)
     total = b.reduce("sum", b.do("exp", b.do("sub", v, top)))
-    picked = b.wide(x, i * m + b.symbol(b.load(t, i)))
+    picked = b.wide(x, i * m + b.position(b.load(t, i), m, err, 7))
     b.put(y, i, b.do("sub", b.do("add", b.do("log", total), top), picked))
-    return b.case((n * m, n, n), inputs={t: torch.arange(n) * 13 % m})
+    return b.case((n * m, n, n, 1), inputs={t: torch.arange(n) * 13 % m})
 
 
 @case
