@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from typing import Callable
 
-from . import config, logs
+from . import failures, logs
 from .errors import Unsupported
 from .runtime import native
-from .second import SecondDerivatives, without_autocast
+from .second import SecondDerivatives, place_of, without_autocast
 
 ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
 _graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
@@ -217,10 +216,14 @@ def _narrow(backward, first: int, int_symbols, unaligned):
             with logs.timed("a backward for some results"):
                 graph = optimize(without_gates(narrowed(backward, [first + k for k, given in enumerate(present) if not given])))
                 compiled = schedule(graph, unaligned)
-        except Exception as e:
-            if config.strict or gated:
+        except Unsupported:
+            if gated:
                 raise
-            warnings.warn(f"jit: the backward for some of the results failed to compile ({type(e).__name__}: {e}); the one for all is used, with zeros", stacklevel=2)
+            return None
+        except Exception as e:
+            if gated:
+                raise
+            failures.report(e, place_of(backward), "the backward for all results is used, with zeros")
             return None
         # One that needs fewer sizes would be called with too many: the whole backward serves.
         if gated and tuple(compiled.int_symbols) != tuple(int_symbols):

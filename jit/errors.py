@@ -22,6 +22,8 @@ class Unsupported(JitError):
     def __init__(self, why: str, hint: str = "", where: tuple | None = None, *, kind: str):
         super().__init__(why)
         self.why, self.hint, self.where, self.kind = why, hint or KINDS[kind].hint, where, kind
+        self.told = False  # of kind "internal": whether the user has been told of it; ``cause`` is what a rule of ours has raised
+        self.cause: BaseException | None = None
         self.frames: list = []  # the frames that were being executed, the outermost first, as far as each can be resumed
 
     def __str__(self):

@@ -43,6 +43,8 @@ KINDS = {
     # operations of PyTorch
     "unknown-function": Reason("A function of PyTorch that is not known, or is not known with these arguments.", "check the call against the documentation, or " + _OUTSIDE),
     "torch-argument": Reason("A function of PyTorch is given an object that is no tensor, number or container of these.", "give it plain values, or " + _OUTSIDE),
+    "foreign-operator": Reason("An operator that is not PyTorch's own is called, which may do more than its schema says.",
+                               "nothing needs to be done: it is called as in eager"),
     "no-shape-rule": Reason("The shape of an operator's result is not known before it runs.", _OUTSIDE),
     "mutating-op": Reason("An operation changes a tensor in a way that the graph cannot express.", "use the form that returns a new tensor"),
     "out-argument": Reason("An `out=` that does not fit or is not supported for this operation.", "use the result instead of out=, or give out= the result's shape"),

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from typing import Callable
 
-from . import config, logs
+from . import failures, logs
 from .errors import Unsupported
 
 _graph_log = logs.channel("graph")
@@ -104,9 +103,7 @@ class _Second:
                 _graph_log(f"second derivatives op by op: {e.why}")
             return e.why
         except Exception as e:
-            if config.strict:
-                raise
-            warnings.warn(f"jit: second derivatives failed to compile ({type(e).__name__}: {e}); they are computed op by op", stacklevel=2)
+            failures.report(e, place_of(self.source.graph), "second derivatives are computed op by op")
             return str(e)
         finally:
             env.rollback(start)  # the guards of the capture are made; these are checked at each call
@@ -204,6 +201,12 @@ def _reads(graph, nodes) -> frozenset:
     """The positions of the inputs that ``graph`` reads."""
     read = {i for n in nodes for i in n.inputs if i.op == "input"} | {o.node for o in graph.outputs}
     return frozenset(n.attrs["index"] for n in graph.inputs if n in read)
+
+
+def place_of(graph) -> tuple | None:
+    """Where in the program a graph's first operation is: (file, line, function)."""
+    loc = next((n.loc for n in graph.nodes if n.loc is not None), None)
+    return loc and (loc.user or loc[:3])
 
 
 def _check_unchanged(positions):

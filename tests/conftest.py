@@ -23,6 +23,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
+def pytest_configure(config):
+    # A failure of the compiler is never passed over, even where the results are right.
+    config.addinivalue_line("filterwarnings", "error::jit.failures.InternalFailure")
+
+
 @pytest.fixture(autouse=True)
 def torch_state():
     """Each test starts from seed 0 and leaves torch's global state as it found it."""

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 import jit
 from jit.backends import BACKENDS
 from jit.codegen import lower
+from jit.failures import InternalFailure
 from jit.frame import decode, dispatch
 from jit.graph import registry
 from jit.reasons import KINDS
@@ -197,6 +198,16 @@ def _(x):
     return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255) + 1  # here
 
 
+FOREIGN = torch.library.Library("jit_break_reasons", "FRAGMENT")
+FOREIGN.define("twice(Tensor x) -> Tensor")
+FOREIGN.impl("twice", lambda x: x * 2, "CPU")
+
+
+@breaks("foreign-operator")
+def _(x):
+    return torch.ops.jit_break_reasons.twice(x + 1) + 1  # here
+
+
 @breaks("mutating-op")
 def _(x):
     x.unsqueeze_(0)  # here
@@ -265,7 +276,13 @@ def faulty(*args, **kwargs):
     raise AttributeError("a fault in a rule")
 
 
-@breaks("internal", call=lambda fn, x: with_rule(registry.OPS, "frac", dataclasses.replace(registry.OPS["frac"], fn=faulty), fn, x))
+def with_faulty_rule(fn, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InternalFailure)
+        return with_rule(registry.OPS, "frac", dataclasses.replace(registry.OPS["frac"], fn=faulty), fn, x)
+
+
+@breaks("internal", call=with_faulty_rule)
 def _(x):
     return torch.frac(x) + 1  # here
 

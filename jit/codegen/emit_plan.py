@@ -159,16 +159,18 @@ class _PlanWriter:
         else:
             outs = [self.p.storages[node].slot]
         expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides)) for t, o in zip(types, outs)]
+        if not node.attrs["target"].startswith(("aten::", "jit::")):  # the dtype has been said by a kernel that is none of PyTorch's
+            expect = [None if e is None else (*e, t.dtype) for t, e in zip(types, expect)]
         return tuple(o if o is not None or t is None else self.p.new_slot() for o, t in zip(outs, types)), tuple(expect)
 
     def arguments(self, target, overload, given, node) -> tuple:
         """Argument records of an operator, one for each argument of its schema."""
-        from .planner import schema_of
+        from .planner import arguments_of
 
         given = list(given)
         named = given.pop() if given and isinstance(given[-1], dict) else {}
         args = []
-        for k, a in enumerate(schema_of(target, overload).arguments):
+        for k, a in enumerate(arguments_of(target, overload)):
             if a.name in named:
                 args.append(self.argument(named[a.name], node))
             elif k < len(given):

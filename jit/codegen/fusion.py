@@ -628,7 +628,8 @@ class _Fuser:
                 self.groups.append(g)
             elif n not in self.inlined or n in self.wanted:
                 if n.op == "cat":
-                    self.roots[n] = [Root(n, position, k) for k, i in enumerate(n.inputs) if not (len(i.type.shape) == 1 and _is_zero(i.type.shape[0]))]
+                    parts = [k for k, i in enumerate(n.inputs) if not (len(i.type.shape) == 1 and _is_zero(i.type.shape[0]))]
+                    self.roots[n] = [Root(n, position, k) for k in parts or (0,)]
                 else:
                     self.roots[n] = [Root(n, position)]
                 for r in self.roots[n]:

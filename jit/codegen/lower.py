@@ -196,6 +196,9 @@ class Emitter:
                 if place is not None:
                     view = Place(place.storage, node.type.strides, place.offset + indexing.offset_in_base(node), place.dtype)
                     return self.load(view, index, mask, node.type.shape)
+            if node.op == "as_strided" and base.op in fusion.SOURCES:  # of values that are told by their place in memory, if they are not all the same
+                place = indexing.offset_in_base(node) + linear(index, node.type.strides)
+                return self.value(base, (place,) if base.op == "iota" else (0,) * len(base.type.shape), mask)
             return self.value(node.inputs[0], indexing.view_index(node, index), mask)
         if node not in self.members and node.op not in fusion.SOURCES:  # constants are made anew: a schedule does not see reads of them
             place = self.places(node)
@@ -396,7 +399,7 @@ def _cat(e, node, index, mask):
             result = value
         else:
             result = e.compute("where", e.less(index[d], stop), value, result, dtype=dtype)
-    return result
+    return e.constant(0, dtype) if result is None else result  # of nothing but empty tensors it is never read
 
 
 ERROR = "error flag"  # the storage key of the int32 that a failed check sets

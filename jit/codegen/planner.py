@@ -9,7 +9,7 @@ from typing import Callable, Optional
 import torch
 
 from .. import logs
-from ..graph.ir import TensorType, same_ints
+from ..graph.ir import TensorType, operator, same_ints
 from . import fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
 from .emit_plan import REPLAY, emit, out_form
@@ -392,12 +392,14 @@ def _unaliased(node):
     return node
 
 
-@functools.lru_cache(maxsize=None)
-def schema_of(target: str, overload: str):
-    """The operator schema of ``aten::name`` and its overload."""
-    namespace, name = target.split("::")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    return getattr(packet, overload or "default")._schema
+@functools.lru_cache(4096)
+def _arguments(op) -> tuple:
+    return tuple(op._schema.arguments)
+
+
+def arguments_of(target: str, overload: str) -> tuple:
+    """The arguments in the schema of an operator."""
+    return _arguments(operator(target, overload))
 
 
 # Composite operators of the library that are known to give new memory. Others may return an argument without saying so in their schema.
@@ -405,13 +407,14 @@ _FRESH = frozenset("""linear matmul scaled_dot_product_attention conv1d conv2d c
 max_pool2d max_pool3d adaptive_avg_pool1d cross_entropy_loss layer_norm batch_norm group_norm instance_norm embedding einsum _convolution""".split())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.lru_cache(4096)
 def _operator_returns_alias(target: str, overload: str) -> bool:
-    schema = schema_of(target, overload)
-    if any(r.alias_info is not None for r in schema.returns):
-        return True
     if target.removeprefix("aten::") in _FRESH:
         return False
+    if not target.startswith(("aten::", "prims::")):
+        return True  # whatever its schema says
+    if any(r.alias_info is not None for r in operator(target, overload)._schema.returns):
+        return True
     name = f"{target}.{overload}" if overload else target
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
-from .. import logs
+from .. import failures, logs
 from ..errors import Unsupported
 
 log = logs.channel("graph_breaks")
@@ -34,8 +34,10 @@ class BreakReason:
 
 
 def record(error: Unsupported, where, whole_frame=False) -> BreakReason:
-    """Make and log the record of an Unsupported step at (file, line, function)."""
+    """Make and log the record of an Unsupported step at (file, line, function); tell of one that a failure of ours has made so."""
     file, line, function = error.where or where or ("?", 0, "?")
+    if error.kind == "internal" and not error.told:
+        failures.report(error, (file, line, function), "this step runs in eager")
     reason = BreakReason(error.kind, error.why, error.hint, file, line, function, whole_frame)
     log(reason)
     return reason

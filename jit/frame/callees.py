@@ -14,7 +14,7 @@ import weakref
 
 import torch
 
-from .. import config, logs
+from .. import config, failures, logs
 from ..runtime import native
 from . import tables
 from .dispatch import Missed, Settings, function_of_cells, track
@@ -69,7 +69,8 @@ class Callees:
         try:
             return self.dispatcher_of(fn, first)
         except Exception as error:  # the program must not see it
-            log(f"{fn!r} is left alone: {type(error).__name__}: {error}")
+            code = fn.__code__
+            failures.report(error, (code.co_filename, code.co_firstlineno, code.co_qualname), "it is left alone")
             return None
 
     def dispatcher_of(self, fn, first):

@@ -14,7 +14,7 @@ import weakref
 
 import torch
 
-from .. import logs
+from .. import failures, logs
 from ..errors import EagerRaises, NeedsEager, Unsupported
 from ..graph import memory, results
 from . import assumptions, breaks, guesses, library  # noqa: F401
@@ -26,6 +26,7 @@ from .guards import Sources
 from .library import attention_state, batching, context_variables
 from .library.autocast_state import reduced
 from ..graph.backward import is_spent
+from ..graph.foreign import is_foreign
 from .session import Session
 from .values.base import Raised
 from .values.constant import Constant
@@ -49,6 +50,7 @@ class Captured:
         check: of the guesses that the rewritten function relies on, or None.
         sees_tensors: whether a tensor or a module was among what the frame looked at.
         doubt: of a graph with an assumption, what is called when it fails (``assumptions.Doubt``).
+        failed: whether a rule of ours has failed.
     """
 
     target: types.FunctionType | None
@@ -60,6 +62,7 @@ class Captured:
     sees_tensors: bool = False
     check: object = None
     doubt: object = None
+    failed: bool = False
 
 
 def refuse_modes():
@@ -88,6 +91,7 @@ class Capture:
         self.fn, self.settings, self.values, self.bound = fn, settings, values, bound
         self.session = Session(dynamic)
         self.session.unsteady = None if settings.fullgraph else settings.unsteady
+        self.session.unbroken = settings.fullgraph
         self.code = getattr(fn, "_jit_resumed", None) or fn.__code__
         self.arguments = len(values)
         self.frame = None
@@ -140,6 +144,13 @@ class Capture:
             if not settings.fullgraph:
                 let_go(error)
             return self.eager(error)
+        except (EagerRaises, assumptions.Reconsider, memory.SharedMemory):
+            raise
+        except Exception as error:
+            if settings.fullgraph:
+                raise
+            failures.report(error, self.where(), "it runs in eager for arguments like these")
+            return self.failed(error)
         finally:
             s.close()
             for broken in chain:
@@ -153,6 +164,20 @@ class Capture:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
         self.breaks.append(breaks.record(error, self.where(), whole_frame=True))
         return Captured(None, self.session.guards, breaks=self.breaks, sees_tensors=self.sees_tensors())
+
+    def failed(self, error) -> Captured:
+        """As ``eager`` where a rule of ours has failed: for the facts so far, with all sizes as they are, so that other arguments are tried again."""
+        env = self.session.tracer.env
+        for name in list(self.session.symbol_origins()):
+            if name in env.symbols:
+                env.specialize(env.symbols[name])
+        text = f"the compiler failed: {type(error).__name__}: {error}"
+        let_go(error)
+        unsupported = Unsupported(text, kind="internal")
+        unsupported.told = True
+        captured = self.eager(unsupported)
+        captured.failed = True
+        return captured
 
     def sees_tensors(self) -> bool:
         return any(isinstance(v, (TensorValue, ModuleObject)) for v in self.session.by_object.values())
@@ -260,7 +285,8 @@ class Capture:
             if not graph.outputs:
                 e.outputs = []
         repeatable = not recorded and not any(o.mutates is not None for o in graph.outputs) and all(n.repeatable for n in graph.nodes)
-        target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
+        once = any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)  # what they have done is not done again
+        target = e.finish(plan, inputs, self.code.co_name, None if once else eager_target(self.fn), repeatable)
         if bytecode_log:
             import dis
 

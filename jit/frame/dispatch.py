@@ -13,7 +13,7 @@ from typing import Callable
 
 import torch
 
-from .. import config, logs
+from .. import config, failures, logs
 from ..errors import Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import native
@@ -26,6 +26,7 @@ recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
 _counts = {"graphs": 0}
+_MOST_FAILURES = 4  # of our rules in one function, until it runs in eager for good
 _EAGER_RAISES = ("raises", "gradient", "lazy-module")  # frames that run in eager for what they do, not for what they call
 
 
@@ -205,6 +206,7 @@ class Missed:
         self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
         self.captures: list[Captured] = []
         self.given_up = False
+        self.failures = 0
         self.assuming = True
         self.reasons: list[str] = []
 
@@ -247,6 +249,8 @@ class Missed:
             captured.doubt.watch(self, dispatcher, entry)
         logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
         self.captures.append(captured)
+        if captured.failed:
+            self.count_failure()
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
         return entry
@@ -295,14 +299,18 @@ class Missed:
         return None
 
     def failed(self, fn, error):
-        """An internal failure: one warning and eager from now on, or the error itself with ``fullgraph`` or ``config.strict``."""
-        if self.settings.fullgraph or config.strict:
+        """A failure for which there is no entry: one warning, and this call runs in eager, or the error itself with ``fullgraph`` or ``config.strict``."""
+        if self.settings.fullgraph:
             raise error
-        self.given_up = True
         code = user_code(fn)
-        warnings.warn(f"jit: compiling {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) failed with "
-                      f"{type(error).__name__}: {error}; it runs in eager. JIT_STRICT=1 raises instead.", stacklevel=3)
+        failures.report(error, (code.co_filename, code.co_firstlineno, code.co_qualname), "it runs in eager")
+        self.count_failure()
         return None
+
+    def count_failure(self):
+        """What fails for whatever arguments is not tried for ever."""
+        self.failures += 1
+        self.given_up = self.given_up or self.failures >= _MOST_FAILURES
 
 
 def wrapped_function(dispatcher) -> types.FunctionType:
@@ -339,10 +347,11 @@ def reset():
         missed = dispatcher.on_miss
         if isinstance(missed, Missed):
             missed.captures.clear()
-            missed.given_up, missed.assuming = False, True
+            missed.given_up, missed.failures, missed.assuming = False, 0, True
             missed.dynamic = Dynamic(missed.settings.dynamic, missed.dynamic.resumed, missed.settings.fullgraph)
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()
             for region in missed.settings.regions:
                 region.forget()
+    failures.forget()
     native().release_pool()

@@ -76,6 +76,8 @@ class Session(Calls):
         self.inner_gradients = True  # whether backward() inside is captured
         self.guesses, self.unsteady = (), None  # see guesses.py: (node, value, place); places where no value is guessed, None: nowhere
         self.tracer.builder.guess = functools.partial(guess, self)
+        self.unbroken = False  # whether a break is an error
+        self.tracer.steps_aside = self.why_aside
         self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
 
     def close(self):
@@ -128,6 +130,14 @@ class Session(Calls):
     def effect(self, fn, args):
         """Log that the program called the C function ``fn`` on values, to be done for real after the graph has run."""
         self.effects.append((fn, list(args)))
+
+    def why_aside(self, is_python: bool) -> str | None:
+        """Why an operator that is not PyTorch's own is called between two graphs and not in one, if it is: see ``graph.foreign``."""
+        if is_python and not self.unbroken:
+            return "has a kernel in Python"
+        if any(fn is not torch._C._set_grad_enabled for fn, _ in self.effects):
+            return "is called after a change that is made behind the graph"
+        return "is called inside a map" if self.maps or self.modes else None
 
     def touch(self, value):
         """A real object is about to change: what is read or changed besides must be other objects on later calls too."""

@@ -12,6 +12,7 @@ from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType
+from jit.recent import Recent
 
 NOT_BY_DEFAULT = frozenset(("normal",))  # makes its result on the CPU whatever the default device is
 _PROBED_NUMEL = 1 << 12  # largest input of a call that is made to learn its results' strides
@@ -261,7 +262,7 @@ def _as_type(v):
     return v
 
 
-_meta_cache: dict = {}
+_meta_cache = Recent(4096)
 
 
 def trial(o: Overload, values):
@@ -277,6 +278,25 @@ def trial(o: Overload, values):
     types, shown = found
     with_device = lambda t: None if t is None else t.replace(device=device)  # noqa: E731
     return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values, shown
+
+
+def types_by_run(o: Overload, values):
+    """As ``_meta_types`` for an operator that has a kernel for meta tensors and must not be run on others; nothing is remembered. Raises EagerRaises with what
+    that kernel raises."""
+    values = [_static(v) for v in values]
+    devices: list = []
+    _key(values, devices)
+    device = devices[0] if devices else torch.device("cpu")
+    try:
+        with torch.no_grad():
+            result = o.run([_materialize(v, "meta") for v in values])
+    except Exception as error:  # of the user's own kernel
+        raise EagerRaises(error) from None
+    results = [result] if isinstance(result, torch.Tensor) else list(result)
+    if not all(isinstance(r, torch.Tensor) for r in results):
+        raise EagerRaises(TypeError("it returns what is no tensor"))
+    types = tuple(_type_of(r).replace(device=device) for r in results)
+    return (types if o.returns != ["Tensor"] else types[0]), values
 
 
 def _static(v):

@@ -102,7 +102,7 @@ def run_python(fn, rebound: bool = True):
                 return traced(tracer, *map(without_dims, args), **{k: without_dims(v) for k, v in kwargs.items()})
             if isinstance(error, ValueError):
                 raise
-            raise Unsupported(f"{fn.__name__}: {error}", kind="internal") from error
+            raise Unsupported(f"{fn.__name__}: {error}", kind="unknown-function") from error
         finally:
             _tracers.pop()
         return unwrap(result) if not isinstance(result, torch.Size) else result

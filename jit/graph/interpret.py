@@ -11,6 +11,7 @@ from jit.graph.prims import literal
 from jit.graph.printing import to_python, unbound_symbols
 
 _counter = 0
+_MOST_TEXTS = 1000  # of which a traceback shows the lines
 
 
 def compile_python(graph: Graph):
@@ -20,6 +21,7 @@ def compile_python(graph: Graph):
     text = to_python(graph)
     file = f"<jit graph {_counter}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    linecache.cache.pop(f"<jit graph {_counter - _MOST_TEXTS}>", None)
     namespace = {literal(v): v for node in graph.nodes for v in _generators(node.attrs.get("args"))}
     exec(compile(text, file, "exec"), namespace)
     return namespace["graph"]

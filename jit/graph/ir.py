@@ -209,3 +209,9 @@ class Graph:
         lines = [repr(n) for n in self.nodes]
         lines += [f"{'return' if o.mutates is None else f'x{self.inputs[o.mutates].id} <-'} {o.node.name}" for o in self.outputs]
         return "\n".join(lines)
+
+
+def operator(target: str, overload: str):
+    """The operator of that name. One of a library may be defined anew, so nothing is to be remembered under its name."""
+    namespace, name = target.split("::")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")

@@ -47,11 +47,12 @@ def _kept_by_eager(fn, args, kwargs):
         kept.add(t.untyped_storage()._cdata)
         return t
 
+    blank, named = _blank(list(args), made), _blank(dict(kwargs), made)
     state = torch.random.get_rng_state()
     try:
         with torch.enable_grad(), torch._C._DisableAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            result = fn(*_blank(list(args), made), **_blank(dict(kwargs), made))
-    except Exception:
+            result = fn(*blank, **named)
+    except Exception:  # of PyTorch's: it may not take tensors without data
         return None
     finally:
         torch.random.set_rng_state(state)

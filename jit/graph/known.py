@@ -12,7 +12,7 @@ from jit.graph import refusals
 from jit.graph.binding import resolve
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
-from jit.graph.interpret import evaluate
+from jit.graph.interpret import compile_python
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.registry import OPS
 
@@ -26,8 +26,18 @@ def value(builder, node: Node) -> torch.Tensor | None:
         nodes = cone(node)
         if nodes and any(n.op == "input" for n in nodes):
             return builder.guess(node) if builder.guess is not None else None
-        builder.known[node] = evaluate(Graph([], nodes, [Output(node)], builder.env), ())[0] if nodes else None
+        builder.known[node] = _evaluated(builder, node, nodes) if nodes else None
     return builder.known[node]
+
+
+def _evaluated(builder, node: Node, nodes) -> torch.Tensor:
+    """What ``node`` holds. Raises Unsupported where an operation that it is computed from raises for these values, as it will when the program runs it."""
+    compute = compile_python(Graph([], nodes, [Output(node)], builder.env))
+    try:
+        with torch.no_grad():
+            return compute()[0]
+    except Exception as error:  # of eager's own operators: whatever they raise for these values
+        raise Unsupported(f"a value that cannot be computed while tracing: {type(error).__name__}: {error}", kind="data-dependent-value") from None
 
 
 def cone(node: Node) -> list | None:

@@ -8,7 +8,7 @@ import torch
 
 from jit.graph import layout
 from jit.graph.dims import Dim, render, structurally_equal
-from jit.graph.ir import Ref, TensorType, contiguous_strides, same_ints
+from jit.graph.ir import Ref, TensorType, contiguous_strides, same_ints, operator
 from jit.graph.registry import PRIMS, prim
 
 # text helpers
@@ -347,18 +347,16 @@ def template_text(template, a) -> str:
     return literal(template)
 
 
-@functools.lru_cache(None)
-def keyword_names(target: str, overload: str) -> tuple:
-    """For each argument of an aten overload in schema order: its name when it is keyword-only, else None."""
-    namespace, name = target.split("::")
-    op = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+@functools.lru_cache(4096)
+def keyword_names(op) -> tuple:
+    """For each argument of an operator in schema order: its name when it is keyword-only, else None."""
     return tuple(a.name if a.kwarg_only else None for a in op._schema.arguments)
 
 
 def _operator_text(target, overload, args, a):
     """(operator, positional argument texts, keyword argument texts)."""
     positional, keyword = [], []
-    for name, t in zip(keyword_names(target, overload), args):
+    for name, t in zip(keyword_names(operator(target, overload)), args):
         text = template_text(t, a)
         if name is None:
             positional.append(text)

@@ -29,12 +29,14 @@ class ShapeEnv:
     Attributes:
         guards: list of Predicate, in the order in which they were needed, without repetitions.
         origins: symbol name -> the origin given to ``symbol``; opaque here.
+        symbols: symbol name -> the symbol that ``symbol`` gave.
     """
 
     def __init__(self, prefix: str = "s"):
         self.prefix = prefix
         self.guards: list[Predicate] = []
         self.origins: dict[str, object] = {}
+        self.symbols: dict[str, Dim] = {}
         self._seen: dict[Predicate, None] = {}
 
     def symbol(self, hint: int, origin, multiple: int = 1) -> IntExpr:
@@ -43,7 +45,8 @@ class ShapeEnv:
             return hint
         name = f"{self.prefix}{len(self.origins)}"
         self.origins[name] = origin
-        return Sym(name, hint, lo=2, env=self, multiple=multiple)
+        made = self.symbols[name] = Sym(name, hint, lo=2, env=self, multiple=multiple)
+        return made
 
     def bind(self, e: IntExpr, origin):
         """Record that what ``origin`` reads is ``e``: of a stride that is an expression over other symbols."""
@@ -99,3 +102,4 @@ class ShapeEnv:
         del self.guards[n_guards:]
         for name in list(self.origins)[n_origins:]:
             del self.origins[name]
+            self.symbols.pop(name, None)

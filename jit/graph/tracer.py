@@ -12,8 +12,9 @@ import math
 
 import torch
 
+from jit import failures
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, kept, known, layout, memory, probe, refusals, results
+from jit.graph import aten, autocast, foreign, kept, known, layout, memory, probe, refusals, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, equal, hint, specialize
@@ -66,6 +67,8 @@ class Tracer:
         self._undo: list = []
         self.regions: list[memory.Region] = []
         self.places: tuple = ()
+        self.depth = 0  # of calls inside calls
+        self.steps_aside = None  # from whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see foreign.py
         self.fragile: tuple = ()  # bases of activations from outside that eager has not kept for the backward so far
 
     # state that can be rolled back
@@ -171,11 +174,23 @@ class Tracer:
         Raises EagerRaises for what eager refuses too, Unsupported for what cannot be captured.
         """
         kwargs = kwargs or {}
+        binding = resolve(fn)
+        if binding is not None and binding.overload is not None and foreign.is_foreign(binding.name):
+            self.builder.loc = loc
+            return foreign.call(self, binding.name, binding.overload, args, kwargs)
         mark = self.checkpoint() if known.worth_trying(args) or kwargs and known.worth_trying(kwargs.values()) else None
+        self.depth += 1
         try:
-            result = self._call(fn, args, kwargs, loc)
-        except JitError as error:
-            return known.again(self, fn, args, kwargs, error, mark)
+            try:
+                result = self._call(fn, args, kwargs, loc)
+            except JitError as error:
+                return known.again(self, fn, args, kwargs, error, mark)
+        except Unsupported as error:
+            if self.depth == 1:
+                tell(error, fn, loc)
+            raise
+        finally:
+            self.depth -= 1
         if self.fragile:
             kept.note(self, fn, args, kwargs)
         return result
@@ -194,6 +209,8 @@ class Tracer:
             if binding.python is not None:
                 return binding.python(self, *args, **kwargs)
             if binding.reflected is not None and not isinstance(args[0], TensorHandle):
+                if binding.name == "remainder" and isinstance(args[0], (str, bytes)):
+                    raise Unsupported("a text is formatted with a tensor", kind="format")
                 return self.call_op(binding.reflected, (args[1], args[0]), kwargs)
             if binding.unreduced is not None and len(args) <= binding.unreduced and "reduction" not in kwargs:
                 kwargs = {**kwargs, "reduction": 0}
@@ -608,7 +625,10 @@ class Tracer:
         except JitError:
             raise
         except Exception as error:
-            raise confirmed(error, getattr, (handle, name), {}) from error
+            failure = confirmed(error, getattr, (handle, name), {})
+            if isinstance(failure, Unsupported):
+                tell(failure, getattr, self.builder.loc)
+            raise failure from error
 
     # the end
 
@@ -641,7 +661,8 @@ _CONFIRM_NUMEL = 1 << 20  # larger tensors are stood for by meta tensors
 
 
 def confirmed(error: BaseException, fn, args, kwargs) -> JitError:
-    """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported."""
+    """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported: a rule of
+    ours has failed."""
     state = torch.random.get_rng_state()
     try:
         with torch.no_grad():
@@ -651,7 +672,16 @@ def confirmed(error: BaseException, fn, args, kwargs) -> JitError:
         return EagerRaises(real.with_traceback(None))
     finally:
         torch.random.set_rng_state(state)
-    return Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}", kind="internal")
+    failure = Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}", kind="internal")
+    failure.cause = error
+    return failure
+
+
+def tell(error: Unsupported, fn, loc):
+    """Where a rule of ours has failed, and there is no other way to trace ``fn``, called at ``loc``, the user is told."""
+    if error.cause is not None and not error.told:
+        cause, error.cause, error.told = error.cause, None, True
+        failures.report(cause, loc and (loc.user or loc[:3]), f"{getattr(fn, '__name__', fn)} is called in eager")
 
 
 def keep_sizes(v):

@@ -16,6 +16,7 @@ import torch
 
 import jit
 from jit import backends
+from jit.failures import InternalFailure
 from jit.frame import dispatch
 
 from frame_harness import same
@@ -121,7 +122,7 @@ def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outco
                 return Outcome("invalid", "cannot be compared")
         if want[1] and "recursion" in want[1][1]:
             return Outcome("invalid", "endless recursion")
-        failed = [str(w.message) for w in told if str(w.message).startswith("jit: compiling")]
+        failed = [str(w.message) for w in told if issubclass(w.category, InternalFailure)]
         if failed:
             why = f"internal: {failed[0]}"
         if why and not why.startswith(("internal", "timeout")) and unsteady(text, i, backend):

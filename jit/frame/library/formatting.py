@@ -62,10 +62,11 @@ def percent(s, text: str, value):
 def run(s, fn):
     """The text that ``fn`` makes; TypeErrors about stand-ins are not the program's."""
     try:
-        return s.from_python(fn())
+        text = fn()
     except (Raised, Unsupported):
         raise
     except Exception as error:
         if "Shown" in str(error):
             raise Unsupported("formatting a value that is not a constant", kind="format") from None
         raise Raised(s.exception(error)) from None
+    return s.from_python(text)

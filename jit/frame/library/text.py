@@ -25,9 +25,10 @@ def _run(s, fn, args, kwargs):
         elif callable(value):
             raise Unsupported("a regular expression with a function as its replacement", kind="c-call")
     try:
-        return _result(s, fn(*real[:len(args)], **dict(zip(kwargs, real[len(args):]))))
+        found = fn(*real[:len(args)], **dict(zip(kwargs, real[len(args):])))
     except Exception as error:
         raise Raised(s.exception(error)) from None
+    return _result(s, found)
 
 
 for _fn in (re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn):

@@ -195,9 +195,10 @@ def plain_reader(name):
                 return number
             return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)  # None: as a call of torch, which may be made later
         try:
-            return s.from_python(getattr(found, name)())
+            read = getattr(found, name)()
         except Exception as error:
             raise Raised(s.exception(error)) from None
+        return s.from_python(read)
 
     return handler
 

@@ -154,10 +154,11 @@ def _tried(s, fn, args, kwargs, fill):
         made.add((t := fill(*size, **options)).untyped_storage()._cdata)
         return t
 
+    samples, named = [_sample(s, a, filled) for a in args], {k: _sample(s, v, filled) for k, v in kwargs.items()}
     try:
         with torch.no_grad():
-            example = fn(*[_sample(s, a, filled) for a in args], **{k: _sample(s, v, filled) for k, v in kwargs.items()})
-    except Exception:
+            example = fn(*samples, **named)
+    except Exception:  # of PyTorch's, for these values
         return None
     parts = example if isinstance(example, tuple) else (example,)
     return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided and v.untyped_storage()._cdata in made for v in parts)

@@ -104,7 +104,7 @@ class FloatValue(Value):
         def checked(*numbers):
             try:
                 result = compute(*numbers)
-            except Exception:
+            except (ArithmeticError, TypeError, ValueError):  # Python's, for these numbers
                 return None
             return result if type(result) is float else None
 
@@ -150,6 +150,6 @@ def compute(s, fn, args) -> Value | None:
             value = fn(*numbers)
         else:
             value = eval(f"a {fn} b" if len(numbers) == 2 else f"{fn}a", dict(zip("ab", numbers)))
-    except Exception:
+    except (ArithmeticError, TypeError, ValueError):  # Python's, for these numbers
         return None
     return FloatValue(value, None, fn, args) if type(value) is float else None

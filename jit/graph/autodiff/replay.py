@@ -7,21 +7,13 @@ result of the original whether its gradient is given. The result is a tuple, one
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.ir import Node, Ref
+from jit.graph.ir import Node, Ref, operator
 
 TARGET = "jit::vjp"
-
-
-@functools.lru_cache(None)
-def _is_random(target: str, overload: str) -> bool:
-    namespace, name = target.split("::")
-    return torch.Tag.nondeterministic_seeded in getattr(getattr(getattr(torch.ops, namespace), name), overload or "default").tags
 
 
 def draws(node: Node) -> bool:
@@ -32,7 +24,7 @@ def draws(node: Node) -> bool:
     if target.removeprefix("aten::") in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         at = 5 if overload == "input" else 6
         return bool(args[at] and args[at + 1])
-    return node.impure or _is_random(target, overload)
+    return node.impure or torch.Tag.nondeterministic_seeded in operator(target, overload).tags
 
 
 def replay(b, node: Node, given, carries) -> list:

@@ -26,6 +26,8 @@ def _size(size) -> tuple:
     if len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = size[0]
     for s in size:
+        if isinstance(s, Node):
+            raise Unsupported("a size is read off a tensor", kind="data-dependent-value")
         if not is_number(s) or isinstance(s, float):
             raise TypeError(f"size has to be made of ints, not {type(s).__name__}")
     return tuple(size)

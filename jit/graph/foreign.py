@@ -1,0 +1,94 @@
+"""Operators that PyTorch does not bring along: of ``torch.library``, ``torch.library.custom_op``, ``triton_op``, or an extension's C++.
+
+A schema says nothing of what a kernel does besides: it may log, count, or send. So such a kernel runs where the program calls it, as often and in that order, and
+never while tracing, to find out a type or an error. ``TRIED`` is the one list of what may be run while tracing; all others go through ``call``.
+
+A call becomes a step of the graph, which is never merged, dropped or run twice, where a fake kernel gives the type of its result and no gradient goes through it. All else is
+a break: the rewritten function calls the operator itself, so that PyTorch records it for autograd. A kernel in Python can see and change what the program's Python code
+reads, which a graph with steps before and after it does not keep up with; so it is a step only where no break is allowed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jit.errors import EagerRaises, Unsupported
+from jit.graph import aten
+from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.sym_float import plain
+
+TRIED = frozenset(("aten", "prims", "jit"))  # namespaces of operators that only compute; ``jit`` is our own
+
+
+def is_foreign(name: str) -> bool:
+    """Whether an operator, by a name such as ``torchvision::nms``, is none that may be tried out; names without a namespace are ``aten``'s."""
+    namespace, found, _ = name.partition("::")
+    return bool(found) and namespace not in TRIED
+
+
+def is_python(name: str) -> bool:
+    """Whether an operator has a kernel that is written in Python, other than one for meta tensors."""
+    registered = getattr(torch.library, "_impls", None)
+    if registered is None:
+        return True  # not known to this torch
+    start = name.replace("::", "/")
+    return any(key.startswith((start + "/", start + ".")) and not key.endswith("/Meta") for key in registered)
+
+
+def call(tracer, name: str, overload, args, kwargs):
+    """Record a call of the operator ``name`` of which ``overload`` is what the program calls, an overload or all of them.
+
+    Raises Unsupported where it cannot be a step of the graph.
+    """
+    short = name.replace("::", ".")
+
+    def refuse(why):
+        return Unsupported(f"torch.ops.{short}, an operator that is not PyTorch's own, {why}", kind="foreign-operator")
+
+    if tracer.steps_aside is not None:
+        why = tracer.steps_aside(is_python(name))
+        if why:
+            raise refuse(why)
+    if tracer.autocast:
+        raise refuse("is called under autocast")
+    if any(handle.base.mutated for handle in tracer.inputs):
+        raise refuse("is called after a tensor from outside was changed")
+    handles: list = []
+    nodes = [_node(v, handles) for v in plain(list(args))]
+    named = {k: _node(v, handles) for k, v in plain(dict(kwargs)).items()}
+    if tracer.grad_enabled and any(h.requires_grad for h in handles):
+        raise refuse("is called where gradients are recorded")
+    o = _bound(name, overload, nodes, named)
+    if o is None:
+        raise refuse("does not take these arguments as they are")
+    o, values = o
+    if o.mutates or o.views or not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
+        raise refuse("changes or returns what is no new tensor")
+    if o.data_dependent or not torch._C._dispatch_has_kernel_for_dispatch_key(o.op.name(), "Meta"):
+        raise refuse("has no fake kernel that says the type of its result")
+    try:
+        types, values = aten.types_by_run(o, values)
+    except EagerRaises as raised:  # the operator itself may not raise
+        raise refuse(f"has a fake kernel that raises {raised}") from None
+    result = tracer.builder.aten(o.name, o.overload, tuple(values), types, impure=True)
+    return tracer.wrap(list(result) if o.returns == ["List[Tensor]"] else result, handles, False, 0, name)
+
+
+def _bound(name, overload, nodes, named):
+    """The overload that takes these arguments, with its values; None where there is none. Nothing is converted."""
+    overloads = [overload] if hasattr(overload, "_schema") else [getattr(overload, o) for o in overload.overloads()]
+    for op in overloads:
+        o = aten.Overload(name, op)
+        values = None if any(a.is_out for a in op._schema.arguments) else o.bind(nodes, named)
+        if values is not None:
+            return o, values
+    return None
+
+
+def _node(v, handles: list):
+    if isinstance(v, TensorHandle):
+        handles.append(v)
+        return v.node
+    if type(v) in (list, tuple, SymSize):
+        return tuple([_node(e, handles) for e in v])
+    return v
