@@ -124,6 +124,9 @@ PROGRAMS = {
     "index_select": (lambda x, i: x.index_select(0, i) + 1, lambda n: (rows(n, 4),)),
     "gather": (lambda x, i: x.gather(0, i.view(-1, 1).expand(-1, 4)) + 1, lambda n: (rows(n, 4),)),
     "gather_along_rows": (lambda x, i: x.gather(1, i.view(1, -1).expand(3, -1)) + 1, lambda n: (rows(3, n),)),
+    "index_select_of_columns": (lambda x, i: x.index_select(1, i) + 1, lambda n: (rows(3, n),)),
+    "embedding_of_a_matrix": (lambda w, i: F.embedding(i.view(1, -1), w) + 1, lambda n: (rows(n, 4),)),
+    "class_numbers": (lambda x, i: F.one_hot(i, x.shape[0]) * 2, lambda n: (torch.randn(n),)),
     "take": (lambda x, i: x.take(i) + 1, lambda n: (torch.randn(n),)),
     "take_along_dim": (lambda x, i: x.take_along_dim(i.view(-1, 1), 0) + 1, lambda n: (rows(n, 4),)),
     "cross_entropy": (lambda x, i: F.cross_entropy(x[: i.shape[0]], i), lambda n: (rows(5, n),)),
@@ -149,7 +152,7 @@ def out_of_range():
     for name, (f, make) in PROGRAMS.items():
         print("at", name, flush=True)
         calls = [(*make(n), _at(n - 1, 1)) for n in (4, 6)]
-        calls += [(*make(n), _at(bad, 1)) for n in (6, 9) for bad in (n, -n - 1)]
+        calls += [(*make(n), _at(bad, 1)) for n in (6, 9) for bad in (n, -1, -n - 1)]
         calls += [(*make(9), _at(bad)) for bad in HUGE] + [(*make(5), _at(4))]
         _compare(name, f, calls)
     for name, f, shape in EMPTY:

@@ -436,7 +436,7 @@ def _index(e, node, index, mask):
     terms = []
     for d, tensor in zip(where, node.inputs[1:]):
         size = x.type.shape[d]
-        terms.append(_position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner), mask, size, wrap=True, code=1))
+        terms.append(_position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner), mask, size, wrap=node.attrs.get("wrap", True), code=1))
     for d in where:
         mask = e.both(mask, e.less(0, x.type.shape[d]))
     return e.value(x, index[:first] + tuple(terms) + index[first + rank :], mask)

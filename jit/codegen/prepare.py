@@ -102,6 +102,9 @@ def _gather(n):
 
 @_library("index")
 def _index(n):
+    if not n.attrs.get("wrap", True):
+        one = len(n.inputs[1].type.shape) == 1
+        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0], Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
     return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k) for k in range(1, len(n.inputs))))
 
 

@@ -345,8 +345,9 @@ class Builder:
     def gather(self, x: Node, dim: int, index: Node) -> Node:
         return self.emit("gather", (x, index), {"dim": dim})
 
-    def index(self, x: Node, dims, indices) -> Node:
-        return self.emit("index", (x, *indices), {"dims": tuple(dims)})
+    def index(self, x: Node, dims, indices, wrap: bool = True) -> Node:
+        """``x`` read at index tensors of one shape on neighbouring ``dims``. Without ``wrap`` (one index only) a negative index is out of range."""
+        return self.emit("index", (x, *indices), {"dims": tuple(dims)} if wrap else {"dims": tuple(dims), "wrap": False})
 
     # library calls
 

@@ -313,17 +313,23 @@ def _gather(types, attrs, dtype):
 
 
 def _index_text(n, a):
+    if not n.attrs.get("wrap", True):
+        return f"torch.index_select({a[0]}, {n.attrs['dims'][0]}, {a[1]})" if n.inputs[1].type.rank == 1 else f"torch.embedding({a[0]}, {a[1]})"
     lead = ":, " * n.attrs["dims"][0]
     return f"{a[0]}[{lead}{', '.join(a[1:])}{',' if len(a) == 2 else ''}]"
 
 
 def _index_library(n):
+    if not n.attrs.get("wrap", True):
+        one = n.inputs[1].type.rank == 1
+        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0], Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
     return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k) for k in range(1, len(n.inputs))))
 
 
 @prim("index", "index", _index_text, _index_library)
 def _index(types, attrs, dtype):
-    """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape."""
+    """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape. With ``wrap`` false, negative indices are out of
+    range: ``index_select``, or ``embedding`` where the index is not a vector."""
     x, dims = types[0], attrs["dims"]
     index = types[1].shape
     before, after = dims[0], x.rank - dims[-1] - 1

@@ -282,7 +282,7 @@ def index_select(b, self, dim, index):
     d = normalize_dim(dim, self.type.rank)
     if self.type.rank == 0 or index.type.rank == 0:
         return NotImplemented
-    node = b.index(self, (d,), [b.cast(index, torch.int64)])
+    node = b.index(self, (d,), [b.cast(index, torch.int64)], wrap=False)
     node.type = node.type.replace(strides=layout.contiguous_strides(node.shape))
     return node
 
@@ -296,7 +296,7 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
     if b.recording and (sparse or scale_grad_by_freq):
         return NotImplemented
     positions = b.cast(indices, torch.int64)
-    node = b.index(weight, (0,), [positions])
+    node = b.index(weight, (0,), [positions], wrap=False)
     node.type = node.type.replace(strides=layout.contiguous_strides(node.shape))
     b.marked(node, "embedding")
     if b.recording and padding_idx >= 0:
