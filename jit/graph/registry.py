@@ -152,7 +152,8 @@ def may_raise(node) -> bool:
     if node.op == "aten_call":
         namespace, _, name = node.attrs["target"].partition("::")
         return namespace != "jit" and not library(name if namespace == "aten" else node.attrs["target"]).total
-    return PRIMS[node.op].library is not None
+    prim = PRIMS.get(node.op)  # none of what only stands in a graph until it is complete, such as ``gradient``
+    return prim is not None and prim.library is not None
 
 
 PYTHON: dict[Callable, Callable] = {}
