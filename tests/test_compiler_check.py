@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jit.codegen import loops, toolchain
-from jit.codegen.cpp import compiler_check, emit
+from jit.codegen.cpp import compile_cpp, compiler_check, emit
 from jit.errors import CompileError
 
 
@@ -66,16 +66,22 @@ def test_what_has_no_other_form_is_an_error(findings):
     findings({}, ["lt of float32", "mul of int64"])
     with pytest.raises(CompileError, match="wrong code .* lt of float32, mul of int64.*CXX"):
         compiler_check.quirks()
+    b = loops.KernelBuilder()
+    i, x, y = b.axis(123), b.buffer(torch.float32), b.buffer(torch.float32, "out")
+    b.store(y, i, b.compute("mul", b.load(x, i), b.const(0.4321, torch.float32), dtype=torch.float32))
+    with pytest.raises(CompileError, match="wrong code"):  # for every kernel, not only those with the loops in question
+        compile_cpp([b.finish("k")])
 
 
 def test_the_result_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr("jit.config.cache_dir", str(tmp_path))
+    monkeypatch.setattr(compiler_check, "_folder", lambda: str(tmp_path))
     runs = []
     monkeypatch.setattr(compiler_check, "failures", lambda compiler, flags: runs.append(compiler) or [len(compiler_check.probes()) - 3])
     for _ in range(2):
         compiler_check._findings.cache_clear()
         found = json.loads(json.dumps(compiler_check._findings()))
     compiler_check._findings.cache_clear()
+    assert len(list(tmp_path.iterdir())) == 1
     assert len(runs) == 1 and sum(map(len, found[0].values())) + len(found[1]) == 1
 
 
@@ -83,7 +89,7 @@ def test_a_check_that_cannot_run_uses_every_form(monkeypatch, tmp_path):
     def refuse(compiler, flags):
         raise PermissionError("not here")
 
-    monkeypatch.setattr("jit.config.cache_dir", str(tmp_path))
+    monkeypatch.setattr(compiler_check, "_folder", lambda: str(tmp_path))
     monkeypatch.setattr(compiler_check, "failures", refuse)
     compiler_check._findings.cache_clear()
     assert compiler_check.quirks() == compiler_check.QUIRKS.keys()

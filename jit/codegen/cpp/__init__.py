@@ -12,7 +12,7 @@ import torch
 
 from jit import config, logs
 from jit.codegen import loops, toolchain
-from jit.codegen.cpp import ops
+from jit.codegen.cpp import compiler_check, ops
 from jit.codegen.cpp.emission import KernelText
 from jit.codegen.cpp.support import RUNTIME, SCRATCH, STREAM, TRANSPOSE
 
@@ -63,6 +63,7 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
     with _lock:
         missing = {name: text for name, text in named.values() if name not in _addresses}
         if missing:
+            compiler_check.quirks()  # raises where the compiler cannot be used
             count = min(-(-len(missing) // KERNELS_PER_UNIT), config.compile_threads)
             groups = _balanced(list(missing.items()), count)
             sources = [unit([text for _, text in group]) for group in groups]

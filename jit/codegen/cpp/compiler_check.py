@@ -2,12 +2,13 @@
 
 Compilers have bugs where vectorised code meets comparisons, conversions and gathers: g++ 12 takes ``table[(int64_t)(a != b)]`` for ``table[-1]``. A probe
 is one such loop. What fails and has another form that works becomes a *quirk*, a name that the emitter asks for (``quirks``); any other failure
-means that the compiler cannot be used, a CompileError that says so. The probes are run once for a compiler, its flags and the processor; the result is
-kept in the kernel cache.
+means that the compiler cannot be used, a CompileError that says so. The probes are run once for a compiler, its flags and the processor, before the first
+kernel is built; the result lies beside the native runtime.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -23,6 +24,7 @@ from jit import logs
 from jit.codegen import cache, reference, toolchain
 from jit.codegen.cpp import ops, support
 from jit.errors import CompileError
+from jit.runtime import native
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 BOOL, U8, I8, I16, I32, I64 = torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
@@ -232,16 +234,23 @@ def failures(compiler: str, flags) -> list:
     return wrong
 
 
+def _folder() -> str:
+    """Where the native runtime lies, which serves every kernel cache."""
+    return os.path.dirname(native().__file__)
+
+
 @functools.lru_cache(maxsize=None)
 def _findings() -> tuple:
-    """(what failed and has another form, by quirk; what failed otherwise), of the compiler in use: from the cache, or from a run now."""
+    """(what failed and has another form, by quirk; what failed otherwise), of the compiler in use: from its file, or from a run now."""
     h = hashlib.sha256()
     for file in (__file__, ops.__file__, support.__file__):
         with open(file, "rb") as f:
             h.update(f.read())
-    key = cache.key("compiler check", h.hexdigest(), toolchain.fingerprint())
-    known = cache.get(key)
-    if known is None:
+    path = os.path.join(_folder(), f"check-{cache.key(h.hexdigest(), toolchain.fingerprint())[:32]}.json")
+    try:
+        with open(path) as f:
+            return tuple(json.load(f))
+    except (OSError, ValueError):
         with logs.timed("check of the C++ compiler"):
             try:
                 wrong = [probes()[k] for k in failures(toolchain.compiler(), toolchain.FLAGS)]
@@ -249,9 +258,12 @@ def _findings() -> tuple:
                 _log(f"the C++ compiler could not be checked ({error}); every form that is known to help is used")
                 return ({name: [] for name in QUIRKS}, [])
         quirks_found = {q: [p.what for p in wrong if p.quirk == q] for q in {p.quirk for p in wrong} - {None}}
-        known = json.dumps([quirks_found, [p.what for p in wrong if p.quirk is None]]).encode()
-        cache.put(key, known)
-    return tuple(json.loads(known))
+        found = (quirks_found, [p.what for p in wrong if p.quirk is None])
+        with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=_folder(), prefix="check-") as made:
+            with open(os.path.join(made, "result"), "w") as f:
+                json.dump(found, f)
+            os.replace(os.path.join(made, "result"), path)
+        return found
 
 
 def quirks() -> frozenset:
