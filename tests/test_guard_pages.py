@@ -63,6 +63,12 @@ def _index(size, *shape):
     return torch.randint(0, size, shape)
 
 
+def _gradient(f, *inputs):
+    """The gradients of ``f(*inputs).sum()``; the kernels of the backward read the inputs too."""
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    return torch.autograd.grad(f(*inputs).sum(), inputs)
+
+
 SIZES = (1, 3, 17, 64, 67, 200, 1030)
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -107,6 +113,13 @@ PROGRAMS = {
     "columns_at": (lambda x, i: x[:, i] * 2, lambda n: (_matrix(9, n), _index(n, 40))),
     "of_a_comparison": (lambda x, t: t[(x > 0).long()] * 2, lambda n: (_matrix(n), _matrix(2))),
     "cross_entropy": (lambda x, y: F.cross_entropy(x, y, reduction="none"), lambda n: (_matrix(9, n), _index(n, 9))),
+    **{f"gradient_of_{name}": (f, make) for name, f, make in (
+        ("softmax", lambda x: _gradient(lambda x: x.softmax(1).square(), x), lambda n: (_matrix(9, n),)),
+        ("layer_norm", lambda x, w: _gradient(lambda x, w: F.layer_norm(x, w.shape, w).square(), x, w), lambda n: (_matrix(9, n), _matrix(n))),
+        ("bias", lambda x, b: _gradient(lambda x, b: F.gelu(x + b), x, b), lambda n: (_matrix(9, n), _matrix(n))),
+        ("rows", lambda w, i: _gradient(lambda w: w[i].tanh(), w), lambda n: (_matrix(12, n), _index(12, 30))),
+        ("cross_entropy", lambda x, y: _gradient(lambda x: F.cross_entropy(x, y), x), lambda n: (_matrix(9, n), _index(n, 9))),
+    )},
     "masked_pad_of_rows": (lambda x, i: torch.cat([x[i], x], 0) + 1, lambda n: (_matrix(4, n), _index(4, 5))),
 }
 
