@@ -83,8 +83,12 @@ def compile_native(graph, examples, gradient=None) -> Plan:
         return _compile_differentiable(graph, unaligned, gradient)
     with logs.timed("passes"):
         graph = optimize(separate_bias(graph))
+    makers = _view_makers(graph, _read_by_library(graph))
     compiled = schedule(graph, unaligned)
-    return Plan(compiled.call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
+    call, makers = compiled.call, [m for m in makers if set(m[3]) <= set(compiled.int_symbols)]
+    if makers:
+        call = _with_library_views(call, makers, len(graph.inputs), compiled.int_symbols, any(t.requires_grad for t in examples))
+    return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
 
 
 def _compile_differentiable(graph, unaligned, gradient) -> Plan:
@@ -140,7 +144,10 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
     if others:
-        call = _with_library_views(call, graph, others, forward.int_symbols)
+        makers = _view_makers(graph, others)
+        if any(not set(symbols) <= set(forward.int_symbols) for *_, symbols in makers):
+            raise Unsupported("a view whose sizes are known to the program only is a result, and needs a gradient", "return a copy", kind="gradient")
+        call = _with_library_views(call, makers, len(graph.inputs), forward.int_symbols)
     if not torch.is_grad_enabled():  # the program switches it on by itself
         call = torch.enable_grad()(call)
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels], graph, halves.backward, len(forward.launches) + len(backward.launches))
@@ -166,17 +173,37 @@ def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
     return tuple(strided), tuple(others)
 
 
-def _with_library_views(call, graph, positions, int_symbols):
-    """``call`` with the results at ``positions`` made anew by PyTorch's own view operators, so that autograd knows them as views of their bases."""
+def _read_by_library(graph) -> list:
+    """The positions of results that are views of inputs or of other results as another dtype, or strided freely over an input. A library call of the plan
+    makes these, and such a tensor would not share its version counter with what it shows."""
+    from .graph.prims import VIEWS
+    from .graph.results import root_of
+
+    returned = [o.node for o in graph.outputs if o.mutates is None]
+    found = []
+    for k, node in enumerate(returned):
+        root, ops = root_of(node), set()
+        while node.op in VIEWS:
+            ops.add(node.op)
+            node = node.inputs[0]
+        if "reinterpret" in ops and (root.op == "input" or root in returned) or "as_strided" in ops and root.op == "input":
+            found.append(k)
+    return found
+
+
+def _view_makers(graph, positions) -> list:
+    """(position, base, function, names of the symbols that it takes) for results that are views; see ``view_function``."""
     from .graph.interpret import view_function
 
-    makers = []
-    for k in positions:
-        base, function, symbols = view_function(graph, k)
-        if not set(symbols) <= set(int_symbols):
-            raise Unsupported("a view whose sizes are known to the program only is a result, and needs a gradient", "return a copy", kind="gradient")
-        makers.append((k, base, function, [int_symbols.index(name) for name in symbols]))
-    n_inputs = len(graph.inputs)
+    return [(k, *view_function(graph, k)) for k in positions]
+
+
+def _with_library_views(call, makers, n_inputs, int_symbols, hidden: bool = False):
+    """``call`` with some results made anew by PyTorch's own view operators, so that autograd knows them as views of their bases. ``hidden``: nothing of that
+    is recorded."""
+    import torch
+
+    makers = [(k, base, torch.no_grad()(function) if hidden else function, [int_symbols.index(name) for name in symbols]) for k, base, function, symbols in makers]
 
     def with_views(*args):
         results = list(call(*args))

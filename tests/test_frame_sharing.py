@@ -9,6 +9,7 @@ import jit
 from frame_harness import same
 from inplace_harness import check
 from sharing.programs import compare, compare_history, database, label, samples
+from sharing.traced import differences
 
 SILENT = ("atleast_1d", "atleast_3d", "einsum", "meshgrid.variadic_tensors", "cartesian_prod", "sum_to_size", "unsafe_split", "unsafe_chunk")
 COPIES = ("round", "block_diag", "hstack", "nn.functional.pad.constant", "positive", "combinations")
@@ -21,12 +22,23 @@ def test_operators_share_memory_as_in_eager(name):
         assert compare(info.op, args, kwargs, native=name in SILENT[:3]) == []
 
 
-@pytest.mark.parametrize("name", ("zeros_like", "full_like", "__rpow__", "cat", "pow", "where", "lerp", "heaviside"))
+@pytest.mark.parametrize("name", ("zeros_like", "__rpow__", "cat"))
 @pytest.mark.parametrize("dtype", (torch.float32, torch.complex64), ids=str)
 def test_operators_have_a_history_as_in_eager(name, dtype):
     info = next(info for info in database() if label(info) == name)
     for args, kwargs in samples(info, 2, dtype):
         assert compare_history(info.op, args, kwargs) == []
+
+
+TRACED = [*SILENT, *COPIES] + """full_like pow where lerp heaviside nn.functional.hinge_embedding_loss nn.functional.cosine_embedding_loss linspace.tensor_overload
+sum_to_size expand_as dsplit unfold nn.functional.dropout nn.functional.feature_alpha_dropout.without_train real float narrow_copy tile""".split()
+
+
+@pytest.mark.parametrize("name", sorted(set(TRACED)))
+def test_the_tracer_knows_memory_and_history(name):
+    for info in [info for info in database() if label(info) == name]:
+        for args, kwargs in samples(info, 4):
+            assert differences(info.op, args, kwargs) == []
 
 
 def both_ways(view, make):
@@ -72,6 +84,25 @@ def test_identity_and_copies():
     compiled = jit.compile(f, fullgraph=True)
     for make in SQUARE:
         check(f, lambda make=make: ((make(),), ()), compiled)
+
+
+@pytest.mark.parametrize("view", (
+    lambda x: torch.view_as_complex(x.view(-1, 2)), lambda x: torch.view_as_complex(x.view(-1, 2)).imag,
+    lambda x: x.as_strided((3, 2), (1, 1)), lambda x: x.unfold(0, 3, 2), lambda x: x.view(-1, 2).unfold(0, 2, 1)), ids=lambda f: None)  # fmt: skip
+@pytest.mark.parametrize("grad", (False, True), ids=("data", "grad"))
+def test_views_that_the_library_makes_share_the_version_counter(view, grad):
+    def f(x):
+        y = x * 2
+        return view(x), y, view(y)
+
+    def hidden(x):
+        with torch.no_grad():
+            return f(x)
+
+    for fn in (f, hidden):
+        compiled = jit.compile(fn)
+        for size in (8, 8, 12, 16):
+            check(fn, lambda size=size: ((torch.arange(float(size)).requires_grad_(grad),), ()), compiled, calls=1)
 
 
 def test_gradients_of_silent_views():

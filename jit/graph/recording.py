@@ -7,7 +7,7 @@ import dataclasses
 from jit.graph.ir import Node
 
 # Operations whose results have no gradient although they take tensors that do, or which of several results have one (PyTorch: output_differentiability).
-NOT_DIFFERENTIABLE = frozenset(("rand_like", "randn_like", "randint_like", "multinomial", "histc"))
+NOT_DIFFERENTIABLE = frozenset("rand_like randn_like randint_like multinomial histc linspace logspace".split())
 DIFFERENTIABLE_RESULTS = {
     "linalg_lu": (False, True, True),
     "lu_unpack": (False, True, True),
@@ -32,6 +32,11 @@ def result_is_differentiable(name: str, index: int) -> bool:
     return known is None or index >= len(known) or known[index]
 
 
+def _has_gradient(t) -> bool:
+    """Whether values of a type, such as no comparison's, have gradients."""
+    return type(t) is tuple or t.dtype.is_floating_point or t.dtype.is_complex
+
+
 class Recording:
     """What autograd would record of one operation: whether it does (``enabled``), and the nodes that ``carry`` a gradient into it. ``given``: the nodes of all
     its arguments. ``asked``: a function that says whether eager gives the result a history where these nodes, and no others, require grad."""
@@ -54,7 +59,7 @@ class Recording:
                 found.add(n)
                 if len(found) == len(self.carry):
                     break
-            elif n.id > oldest and n.op != "detach" and n not in seen and n not in self.given:
+            elif n.id > oldest and n.op != "detach" and n not in seen and n not in self.given and _has_gradient(n.type):
                 seen.add(n)
                 stack.extend(n.inputs)
         return found

@@ -260,7 +260,8 @@ def _shown_input(tracer, handle: TensorHandle) -> Node:
 
 
 def _own_memory(tracer, outputs):
-    """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their gradients to it."""
+    """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their gradients to it, and they share its
+    version counter."""
     shown = {h.base for h in outputs if h.chain}
     for h in outputs:
         base = h.base
@@ -276,8 +277,7 @@ def finish(tracer, outputs, differentiated: bool = False) -> Graph:
     """
     b = tracer.builder
     b.loc = None
-    if differentiated:
-        _own_memory(tracer, outputs)
+    _own_memory(tracer, outputs)
     results: list[Output] = []
     owner: dict[Node, Base] = {}
     for h in outputs:

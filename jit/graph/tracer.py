@@ -579,7 +579,7 @@ class Tracer:
                 parents.append(replay(b, parents[-1], (step,)))
             for step, parent in zip(reversed(target.chain), reversed(parents[:-1])):
                 value = scatter(b, step, parent, value)
-            value = conform(b, value, base.type)
+            value = _unwound(conform(b, value, base.type))
         elif value.op in ("input", "scalar", "float_scalar") or overlaps_itself(value.type):
             value = b.clone(value, base.type.strides)
         if base.carries and not grad:
@@ -720,6 +720,14 @@ def _zeros(v):
     if isinstance(v, slice):
         return slice(_zeros(v.start), _zeros(v.stop), _zeros(v.step))
     return v
+
+
+def _unwound(node: Node) -> Node:
+    """The value under reshapes that lead back to its own type: what holds it is then not a view of something else."""
+    root = node
+    while root.op in ("reshape", "alias"):
+        root = root.inputs[0]
+    return root if root.type == node.type else node
 
 
 def _gives_back(result, start: int) -> bool:

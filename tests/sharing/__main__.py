@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-CHUNK = 4  # operators to a process
+CHUNK = 24  # operators to a process
 
 
 def parser():
@@ -20,6 +20,7 @@ def parser():
     p.add_argument("--only", help="regular expression over operator names")
     p.add_argument("--samples", type=int, default=4, help="samples of each operator (4)")
     p.add_argument("--dtype", help="a dtype's name, for operators that take it; otherwise float32, or what they take")
+    p.add_argument("--traced", action="store_true", help="ask the tracer alone, which takes minutes and not hours")
     p.add_argument("--native", action="store_true", help="real kernels for all programs, not only where memory is shared")
     p.add_argument("--no-history", action="store_true", help="leave out requires_grad of the results")
     p.add_argument("--jobs", type=int, default=1, help="processes (1)")
@@ -33,6 +34,7 @@ def work(args):
     import torch
 
     from tests.sharing.programs import compare, compare_history, database, label, samples
+    from tests.sharing.traced import differences
 
     dtype = getattr(torch, args.dtype) if args.dtype else None
     infos = database()
@@ -45,8 +47,8 @@ def work(args):
             given, found = [], [f"no samples: {error}"]
         for k, (values, named) in enumerate(given):
             op = info.op
-            lines = compare(op, values, named, args.native)
-            if not args.no_history:
+            lines = differences(op, values, named) if args.traced else compare(op, values, named, args.native)
+            if not args.no_history and not args.traced:
                 lines += compare_history(op, values, named)
             found += [f"sample {k}: {line}" for line in lines]
             done += 1
