@@ -6,7 +6,7 @@ import torch
 
 from ..graph import dims
 from ..graph.ir import Ref
-from . import indexing, memory
+from . import failing, indexing, memory
 from .indexing import VIEWS, base_of
 from .lower import ERROR
 
@@ -31,6 +31,7 @@ class _PlanWriter:
         self.steps, self.begun, self.view_slots = [], set(), {}
         self.arena_slot, self.arenas, self.gpu_kernels = {}, {}, {}
         self.pinned = set(range(planner.n_inputs))
+        self.commit = None  # the number of the first step that writes an input
 
     # memory
 
@@ -136,10 +137,10 @@ class _PlanWriter:
         form = out_form(node)
         if form:
             slot = self.begin(self.p.storages[node])
-            self.steps.append(("aten", target, form, (*args, ("slot", slot)), (self.p.new_slot(),), (None,)))
+            self.steps.append(("aten", target, form, (*args, ("slot", slot)), (self.p.new_slot(),), (None,), failing.manners(node)))
             return
         outs, expect = self.results(node)
-        self.steps.append(("aten", target, overload, args, outs, expect))
+        self.steps.append(("aten", target, overload, args, outs, expect, failing.manners(node)))
 
     def replay(self, node):
         """The gradient of a library call by PyTorch's autograd; see ``graph.autodiff.replay``."""
@@ -148,7 +149,7 @@ class _PlanWriter:
         given = iter(given)
         tangents = tuple(self.tensor(node.inputs[next(given).index]) if p else None for p in present)
         outs, expect = self.results(node)
-        self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted), tangents, outs, expect))
+        self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted), tangents, outs, expect, ("draws",) if node.impure else ()))
 
     def results(self, node):
         """(slots of the results, their sizes and strides)."""
@@ -208,6 +209,8 @@ class _PlanWriter:
         self.lay_out_arenas()
         for step in p.steps:
             if step[0] == "kernel":
+                if self.commit is None and step[4] in p.committing:
+                    self.commit = len(self.steps)
                 self.kernel(*step[1:4])
             elif step[0] == "extern":
                 self.extern(step[1])
@@ -217,13 +220,23 @@ class _PlanWriter:
         for o in p.graph.outputs:
             if o.mutates is not None and o not in p.direct:
                 copies.append(("copy", o.mutates, self.tensor(o.node)))
-        self.steps += copies
         outputs = self.results_of_graph()
+        self.write_last(copies)
         self.free(set(outputs))
         from ..runtime.plan import Plan
 
         return Plan(n_inputs=p.n_inputs, n_ints=len(self.regs.int_symbols), regs=tuple(self.regs.program), n_slots=p.n_slots,
-                    steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)))
+                    steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)), commit=self.commit)
+
+    def write_last(self, copies):
+        """Part the steps: what makes memory and names its parts belongs before the commit, which is the kernels that write inputs, those that follow them, and
+        ``copies``."""
+        if self.commit is None:
+            self.commit = len(self.steps)
+        writing = self.steps[self.commit:]
+        self.steps[self.commit:] = [step for step in writing if step[0] not in ("cpu", "gpu")]
+        self.commit = len(self.steps)
+        self.steps += [step for step in writing if step[0] in ("cpu", "gpu")] + copies
 
     def free(self, outputs):
         """Release tensors behind their last use; parts of an arena hold nothing of their own."""
@@ -240,9 +253,14 @@ class _PlanWriter:
         for s, k in last.items():
             if s not in outputs and s not in self.pinned and s not in temps:
                 dying.setdefault(k, []).append(s)
+        commit = self.commit
         for k, step in enumerate(self.steps):
+            if k == commit:
+                self.commit = len(out)
             out.append(step)
             out += [("free", s) for s in dying.get(k, ())]
+        if commit == len(self.steps):
+            self.commit = len(out)
         self.steps = out
 
 

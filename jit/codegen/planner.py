@@ -10,7 +10,7 @@ import torch
 
 from .. import logs
 from ..graph.ir import TensorType, operator, same_ints
-from . import fusion, indexing, lower, memory
+from . import failing, fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
 from .emit_plan import REPLAY, emit, out_form
 from .layout import channels_last
@@ -117,6 +117,9 @@ class Planner:
     def schedule(self):
         g = self.graph
         self.plan_groups = fusion.fuse(g, self.options.fuse)
+        written = [_unaliased(o.node) for o in g.outputs if o.mutates is not None]
+        if written:
+            self.plan_groups.order = failing.writes_last(self.plan_groups.order, self.plan_groups.roots, written, self.plan_groups.stored)
         for i, n in enumerate(g.inputs):
             self.storages[n] = Storage("input", i, n.type, dtype=n.type.dtype)
         self._times()
@@ -232,14 +235,14 @@ class Planner:
         return True
 
     def _write_into_inputs(self):
-        """Let the kernel that makes an input's new value write it there, where nothing reads the old value any more."""
-        self.direct = set()
+        """Let the kernel that makes an input's new value write it there, where nothing reads the old value any more and no later step may raise."""
+        self.direct, self.committing = set(), set()
         plain = {base_of(o.node) for o in self.graph.outputs if o.mutates is None}
         readers = {}
         for n, times in self.uses.items():
             if n.op == "input":
                 readers[n] = times
-        checked = max((t for t, group in enumerate(self.plan_groups.order) if self._checks_indices(group)), default=-1)
+        last = max((t for t, group in enumerate(self.plan_groups.order) if failing.may_raise(group, self.storages)), default=-1)
         aliased = {base_of(i) for n in self.graph.nodes if n.op == "aten_call" and returns_alias(n) for i in n.inputs}
         for o in self.graph.outputs:
             if o.mutates is None:
@@ -251,8 +254,8 @@ class Planner:
             if sum(_unaliased(p.node) is n for p in self.graph.outputs) != 1 or n in aliased or self.storages[n].kind != "temp":
                 continue
             root, t = roots[0], self.home[n]
-            if t <= checked:
-                continue  # an index out of range must be reported before any input has changed
+            if t <= last:
+                continue  # what raises must do so before any input has changed
             if not same_ints(n.type.strides, target.type.strides) and self.uses[n] != [len(self.plan_groups.order)]:
                 continue
             row_only = not any(p in root.group.reduced for p in root.out_place())
@@ -268,19 +271,7 @@ class Planner:
                     continue
             self.storages[n] = self.storages[target]
             self.direct.add(o)
-
-    def _checks_indices(self, group) -> bool:
-        """Whether the kernel of the group reads at positions that tensors say."""
-        seen, stack = set(), [] if group.extern is not None else [m.node for m in group.members]
-        inner = set(stack)
-        while stack:
-            n = stack.pop()
-            if n.op in ("gather", "index"):
-                return True
-            if n not in seen and (n in inner or n not in self.storages):
-                seen.add(n)
-                stack.extend(n.inputs)
-        return False
+            self.committing.add(t)
 
     def _in_step_of(self, group, source, root, strides) -> bool:
         place = {p: s for p, s in zip(root.out_place(), strides) if p != FIXED}

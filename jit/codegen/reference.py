@@ -216,7 +216,7 @@ def run_plan(compiled, *arguments) -> tuple:
                 buffers = {b.name: _flat(slots[s]) for b, s in zip(kernel.buffers, step[2])}
                 evaluate(kernel, buffers, {n: regs[r] for n, r in zip(kernel.sizes, step[3])})
             elif kind == "aten":
-                _, target, overload, args, outs, expect = step
+                _, target, overload, args, outs, expect, *_ = step
                 packet = getattr(torch.ops.aten, target.split("::")[1])
                 fn = getattr(packet, overload or "default")
                 values, names = [argument(a) for a in args], [a.name for a in fn._schema.arguments]

@@ -275,6 +275,10 @@ class Capture:
             graph = self.with_gradients(graph, gradient is not None)
         if s.assumption is not None:
             assumptions.check(graph)
+        repeatable = not recorded and not any(o.mutates is not None for o in graph.outputs) and all(n.repeatable for n in graph.nodes)
+        repeatable &= not any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)  # what they have done is not done again
+        if e.uncertain and not repeatable and not self.settings.fullgraph:
+            raise assumptions.Reconsider("uncertain")  # what raises behind the graph comes too late: the program has to be interrupted there
         if attention_state.is_read(graph):
             s.guards.settings.add("attention")
         plan, inputs = None, []
@@ -284,9 +288,7 @@ class Capture:
             plan, inputs = self.settings.compile_graph(graph, s.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
-        repeatable = not recorded and not any(o.mutates is not None for o in graph.outputs) and all(n.repeatable for n in graph.nodes)
-        once = any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)  # what they have done is not done again
-        target = e.finish(plan, inputs, self.code.co_name, None if once else eager_target(self.fn), repeatable)
+        target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
         if bytecode_log:
             import dis
 

@@ -105,6 +105,7 @@ class Emitter:
         self.written: list[tuple] = []
         self.derived: list = []  # how some of the outputs are made from others; see graph/results.py
         self.doubt = None
+        self.uncertain = False  # whether a call that is made after the graph may raise
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -635,8 +636,9 @@ class Emitter:
     def finish(self, plan, plan_inputs, name: str, eager=None, repeatable=True):
         """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors
         of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say) ``eager`` is called
-        with the arguments: nothing has been done yet, and what the program does before and about the exception is its own business. The same holds for calls
-        that are made after the graph, if running it twice is as running it once (``repeatable``)."""
+        with the arguments: nothing has been changed yet, and what the program does before and about the exception is its own business. Only where the plan had
+        begun to write when it failed, the exception is passed on. The same holds for calls that are made after the graph, if running it twice is as running it
+        once (``repeatable``)."""
         asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
         body, self.commands = self.commands, []
         asm_globals = self.code_globals or {}
@@ -685,9 +687,12 @@ class Emitter:
         asm.load_const(Exception)
         asm.emit("CHECK_EXC_MATCH")
         asm.pop_jump_if_false(other)
-        asm.pop()
+        asm.load_const(native().failed)
+        asm.swap(2)
+        asm.call_on_stack(1)
+        asm.store_fast(".again")
         with asm.calling():
-            asm.load_const(native().TailCall)
+            asm.load_fast(".again")
             asm.load_const(eager)
             for argument in self.argnames:
                 asm.load_fast(argument)

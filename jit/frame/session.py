@@ -78,6 +78,7 @@ class Session(Calls):
         self.tracer.builder.guess = functools.partial(guess, self)
         self.unbroken = False  # whether a break is an error
         self.tracer.steps_aside = self.why_aside
+        self.uncertain = True  # whether calls that may raise can be deferred until the graph has run
         self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
 
     def close(self):

@@ -18,12 +18,13 @@ Wherever a step below takes sizes, strides, an offset, a grid or ints it takes r
         calls ``void f(void** pointers, const int64_t* ints)`` with the data pointers of the slots.
     ("gpu", GpuKernel, slots, ints, (grid_x, grid_y, grid_z))
         launches on torch's current stream of the plan's CUDA device.
-    ("aten", "aten::addmm", overload, args, out_slots, expect)
+    ("aten", "aten::addmm", overload, args, out_slots, expect[, manners])
         a boxed call below autograd and autocast. ``args`` follow the operator's schema, one for each argument, keyword-only ones included:
         ("slot", i) | ("reg", r) | ("regs", (r, ..)) | ("slots", (i | None, ..)) | ("const", object) | ("list", (args..)).
         ``out_slots`` takes the results in order (None: not wanted); for an operator that returns one list of tensors, the list's elements.
         ``expect`` is None or, per result, None or (sizes, strides): other sizes raise RuntimeError, other strides are copied into the expected ones.
-    ("vjp", "aten::convolution", overload, args, wanted_slots, tangent_slots, out_slots, expect)
+        ``manners`` are words: "draws" of an operator that moves random generators on, "once" of one that may do more than its schema says.
+    ("vjp", "aten::convolution", overload, args, wanted_slots, tangent_slots, out_slots, expect[, manners])
         the gradient of one operator, replayed under PyTorch's own autograd: one result for each of ``wanted_slots``, zeros where there is none.
         ``tangent_slots`` has, per tensor that the operator returns, the slot of its tangent or None. In ``args``, ("wanted", k) is the tensor in
         ``wanted_slots[k]``; a ("slot", i) that names a wanted slot is taken for the first such tensor too.
@@ -37,6 +38,10 @@ Wherever a step below takes sizes, strides, an offset, a grid or ints it takes r
         a CPU int32 that is 0, to which a kernel writes when it meets an index out of range. One at a time.
     ("check", slot, message)
         raises when the flag is not 0: RuntimeError for 2, else IndexError.
+
+``commit`` is the number of the first step that writes what was there before the call (None: no step does, or the caller does not mind): from it on there are
+only kernels, copies and frees, which do not raise. A call that raises has changed nothing: generators are put back, and what cannot be put back, the calls of
+"once" operators, is told to the function that runs the call again (``happened``). Results are made before the commit, and a signal that is pending is handled there.
 
 ``outputs`` are slots. An input gives the very object that was passed; a view (made by "view") of an input is made by torch's own operator, so that it is a view to autograd
 and shares the version counter. ``mutates`` lists the inputs that kernels or in-place operators write, whose version counters are bumped after the run.
@@ -90,6 +95,7 @@ class Plan:
     steps: tuple
     outputs: tuple
     mutates: tuple = ()
+    commit: int | None = None
 
     def text(self) -> str:
         """One line per step, registers written as expressions."""
@@ -128,7 +134,9 @@ class Plan:
             return ", ".join(f"%{i}" for i in items)
 
         lines = [f"inputs: {slots(range(self.n_inputs))}" + "".join(f", int{i}" for i in range(self.n_ints))]
-        for step in self.steps:
+        for k, step in enumerate(self.steps):
+            if k == self.commit:
+                lines.append("commit:")
             kind = step[0]
             if kind == "alloc":
                 _, slot, dtype, device, sizes, strides = step

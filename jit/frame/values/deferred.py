@@ -24,6 +24,7 @@ from .tensor import TensorValue
 # Callables whose result depends on the data, by the name of what they do.
 NAMES = frozenset("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount equal is_nonzero allclose one_hot
 linalg_lstsq __getitem__ repeat_interleave where to_sparse narrow tensor_split""".split())
+MAY_RAISE = frozenset("bincount one_hot linalg_lstsq repeat_interleave narrow tensor_split".split())
 KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rule"))
 _PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive, torch.Tensor.unique, torch.Tensor.unique_consecutive)}
 _CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
@@ -33,10 +34,10 @@ KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.inser
 
 class Deferred(Value):
     """``fn(*args, **kwargs)``, called when the value is loaded. ``example`` is what it gives for other tensors: only its type and, for a tuple, its length
-    tell something. ``error`` is what needing the value now raises."""
+    tell something. ``error`` is what needing the value now raises; ``may_raise``: whether the call may for other values than those that it was tried with."""
 
-    def __init__(self, s, fn, args, kwargs, example, error: Unsupported, view: bool):
-        self.fn, self.args, self.kwargs, self.example, self.error, self.view = fn, args, kwargs, example, error, view
+    def __init__(self, s, fn, args, kwargs, example, error: Unsupported, view: bool, may_raise: bool = False):
+        self.fn, self.args, self.kwargs, self.example, self.error, self.view, self.may_raise = fn, args, kwargs, example, error, view, may_raise
         self.cls = type(example)
         self.state = {id(t): (h.node, h.base.version, h.requires_grad) for t in tensors_in(s, [args, kwargs]) if (h := t.handle(s))}
 
@@ -76,6 +77,7 @@ class Deferred(Value):
         return SequenceIterator([self.part(s, operator.getitem, k) for k in range(self.length(s))])
 
     def emit(self, e):
+        e.uncertain |= self.may_raise
         e.load_after_graph(self, self.fn, [self.then(e.session, a) for a in self.args], {k: self.then(e.session, a) for k, a in self.kwargs.items()})
 
     def then(self, s, v):
@@ -185,6 +187,13 @@ def name_of(fn):
     return binding.name if binding is not None and binding.python is None and binding.name in NAMES else None
 
 
+def may_raise(fn, name: str, handles) -> bool:
+    """Whether a call that may be deferred refuses some values of its tensors."""
+    if name == "__getitem__":
+        return any(h.dtype not in (torch.bool, torch.uint8) for h in handles[1:])
+    return name in MAY_RAISE or fn is int and handles[0].dtype.is_floating_point
+
+
 def defer(s, fn, args, kwargs, error: Unsupported) -> Deferred:
     """The result of ``fn`` as a deferred value. Raises ``error`` where the call cannot be made later, or may raise."""
     name = name_of(fn) if error.kind in KINDS else None
@@ -203,6 +212,9 @@ def defer(s, fn, args, kwargs, error: Unsupported) -> Deferred:
     if tried is None:
         raise error
     example, view = tried
+    refuses = may_raise(fn, name, handles)
+    if refuses and not s.uncertain:
+        raise error
     if len(handles) > 1:
         keep_sizes(handles)  # that they go together has been tried for these
-    return Deferred(s, fn, list(args), dict(kwargs), example, error, view)
+    return Deferred(s, fn, list(args), dict(kwargs), example, error, view, refuses)

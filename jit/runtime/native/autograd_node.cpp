@@ -187,9 +187,10 @@ class CompiledNode final : public Node {
         run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient") : narrowed ? tangents_[i].nothing() : tangents_[i].zeros());
       }
       run.evaluate_regs(ints_.data());
-      execute(backward, run, /*gil_held=*/false);
-      for (size_t k = 0; k < p.wrt.size(); ++k)
-        if (wanted[k]) gradients[k] = run.plain_result(backward.outputs[p.grads[k]]);
+      execute(backward, run, /*gil_held=*/false, [&] {
+        for (size_t k = 0; k < p.wrt.size(); ++k)
+          if (wanted[k]) gradients[k] = run.plain_result(backward.outputs[p.grads[k]]);
+      });
     }
     // What is returned may be written to by its new owner, as a leaf's gradient is: its memory has to be nobody else's.
     for (auto& g : gradients) {
@@ -440,14 +441,14 @@ PyObject* py_differentiable(PyObject*, PyObject* args) {
 }
 
 PyMethodDef methods[] = {
-    {"differentiable", py_differentiable, METH_VARARGS,
+    {"differentiable", Entry<py_differentiable>::call, METH_VARARGS,
      "differentiable(forward plan, backward plan, GradSpec) -> a plan that returns the forward's first n_outputs results, with a history where autograd records."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 }  // namespace
 
-PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+static PyObject* run_differentiable(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
   try {
     auto* self = reinterpret_cast<PlanObject*>(object);
@@ -455,29 +456,45 @@ PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t na
     const GradProgram& g = *gradient;
     Call call(self);
     if (!call.take(args, nargsf, names)) return nullptr;
-    execute(*call.program, call.run, /*gil_held=*/true);
-    bool recorded = false;
-    if (c10::GradMode::is_enabled() && !g.tangents.empty())
-      for (int32_t i : g.wrt) recorded |= call.input(i).requires_grad();
     const auto& slots = call.program->outputs;
     c10::SmallVector<at::Tensor, 8> outputs(g.n_outputs);
-    for (int32_t i = 0; i < g.n_outputs; ++i)
-      if (slots[i] >= call.program->n_inputs) outputs[i] = call.run.result(slots[i]);
     decltype(record(call, gradient, outputs)) node;
-    if (recorded) node = record(call, gradient, outputs);
-    for (const auto& v : g.views) {
-      const at::Tensor& base = v.kind == GradProgram::kOutput && outputs[v.base].defined() ? outputs[v.base] : call.input(v.kind == GradProgram::kInput ? v.base : slots[v.base]);
-      outputs[v.output] = view_of(base, v, call.run);
+    Ref result;
+    execute(*call.program, call.run, /*gil_held=*/true, [&] {
+      bool recorded = false;
+      if (c10::GradMode::is_enabled() && !g.tangents.empty())
+        for (int32_t i : g.wrt) recorded |= call.input(i).requires_grad();
+      for (int32_t i = 0; i < g.n_outputs; ++i)
+        if (slots[i] >= call.program->n_inputs) outputs[i] = call.run.result(slots[i]);
+      if (recorded) node = record(call, gradient, outputs);
+      for (const auto& v : g.views) {
+        const at::Tensor& base = v.kind == GradProgram::kOutput && outputs[v.base].defined() ? outputs[v.base] : call.input(v.kind == GradProgram::kInput ? v.base : slots[v.base]);
+        outputs[v.output] = view_of(base, v, call.run);
+      }
+      result = Ref::steal(checked(PyTuple_New(g.n_outputs)));
+      for (int32_t i = 0; i < g.n_outputs; ++i)
+        PyTuple_SET_ITEM(result.get(), i, checked(outputs[i].defined() || slots[i] >= call.program->n_inputs ? THPVariable_Wrap(outputs[i]) : Py_NewRef(call.inputs[slots[i]])));
+    });
+    // Values and versions are saved as they are after the run. Hooks that the program has set for saved tensors see them, and may raise.
+    if (node) {
+      try {
+        save(*node, call, g, outputs);
+      } catch (...) {
+        call.run.failed(/*committing=*/call.program->commits());
+        throw;
+      }
     }
-    if (node) save(*node, call, g, outputs);
-    Ref result = Ref::steal(checked(PyTuple_New(g.n_outputs)));
-    for (int32_t i = 0; i < g.n_outputs; ++i)
-      PyTuple_SET_ITEM(result.get(), i, checked(outputs[i].defined() || slots[i] >= call.program->n_inputs ? THPVariable_Wrap(outputs[i]) : Py_NewRef(call.inputs[slots[i]])));
     return result.release();
   } catch (const PythonError&) {
     return nullptr;
   }
   END_HANDLE_TH_ERRORS
+}
+
+PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+  PyObject* result = run_differentiable(object, args, nargsf, names);
+  if (!result) tie_failure();
+  return result;
 }
 
 bool init_autograd(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }

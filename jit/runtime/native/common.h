@@ -58,6 +58,23 @@ inline std::string as_text(PyObject* o, const char* what) {
   return std::string(s, n);
 }
 
+// Turns the C++ exception that is being handled into a Python error; gives null.
+PyObject* set_python_error() noexcept;
+
+// A function as CPython may call it: what it throws becomes a Python error, since no C++ exception may cross CPython's frames. `Entry<function>::call`.
+template <auto function>
+struct Entry;
+template <typename... Args, PyObject* (*function)(Args...)>
+struct Entry<function> {
+  static PyObject* call(Args... args) noexcept {
+    try {
+      return function(args...);
+    } catch (...) {
+      return set_python_error();
+    }
+  }
+};
+
 // A tuple or list seen as an array of borrowed references.
 struct Items {
   PyObject** data;
@@ -79,6 +96,7 @@ bool init_plan(PyObject* module);
 bool init_autograd(PyObject* module);
 bool init_guards(PyObject* module);
 bool init_dispatcher(PyObject* module);
+bool init_undo(PyObject* module);  // after the dispatcher
 bool init_frame_hook(PyObject* module);
 bool init_generator_state(PyObject* module);
 bool init_numbers(PyObject* module);

@@ -180,20 +180,47 @@ void* current_stream(int device) {
   return handles[key] = handle;
 }
 
-void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints, const int64_t* grid) {
-  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
-  TORCH_CHECK(grid[0] > 0 && grid[0] <= 0x7fffffff && grid[1] > 0 && grid[1] <= 65535 && grid[2] > 0 && grid[2] <= 65535, "kernel ", kernel.name, ": grid (", grid[0], ", ", grid[1], ", ", grid[2],
-              ") is beyond the launch limits");
+constexpr size_t kMaxArguments = 256;
+
+void make_context_current(int device, const std::string& what) {
   Driver& d = driver();
   TORCH_CHECK(d.problem.empty(), d.problem);
   TORCH_CHECK(device >= 0 && device < kMaxDevices, "CUDA device index ", device, " is out of range");
   CUcontext context = nullptr;
-  check(d.ctx_get_current(&context), "cuCtxGetCurrent", kernel.name);
-  if (!context) check(d.ctx_set_current(primary_context(device)), "cuCtxSetCurrent", kernel.name);
+  check(d.ctx_get_current(&context), "cuCtxGetCurrent", what);
+  if (!context) check(d.ctx_set_current(primary_context(device)), "cuCtxSetCurrent", what);
+}
 
-  constexpr size_t kMaxArguments = 256;
+void check_grid(const GpuKernel& kernel, const int64_t* grid) {
+  TORCH_CHECK(grid[0] > 0 && grid[0] <= 0x7fffffff && grid[1] > 0 && grid[1] <= 65535 && grid[2] > 0 && grid[2] <= 65535, "kernel ", kernel.name, ": grid (", grid[0], ", ", grid[1], ", ", grid[2],
+              ") is beyond the launch limits");
+}
+
+size_t count_arguments(const GpuKernel& kernel, size_t n_pointers) {
   size_t n = n_pointers + kernel.ints.size() + kernel.scratch;
   TORCH_CHECK(n <= kMaxArguments, "kernel ", kernel.name, " has ", n, " arguments; at most ", kMaxArguments, " are launched");
+  return n;
+}
+
+void check_narrow(const GpuKernel& kernel, int64_t v) {
+  TORCH_CHECK(v >= INT32_MIN && v <= INT32_MAX, "kernel ", kernel.name, ": integer argument ", v, " does not fit into 32 bits");
+}
+
+void check_launch(GpuKernel& kernel, int device, size_t n_pointers, const int64_t* ints, const int64_t* grid) {
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
+  check_grid(kernel, grid);
+  count_arguments(kernel, n_pointers);
+  for (auto& spec : kernel.ints)
+    if (!spec.wide) check_narrow(kernel, ints[spec.index]);
+  make_context_current(device, kernel.name);
+  kernel.function(device);
+}
+
+void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints, const int64_t* grid) {
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
+  check_grid(kernel, grid);
+  make_context_current(device, kernel.name);
+  count_arguments(kernel, n_pointers);
   void* arguments[kMaxArguments];
   int64_t values[kMaxArguments];
   size_t at = 0;
@@ -203,7 +230,7 @@ void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, 
     if (spec.wide) {
       values[at] = v;
     } else {
-      TORCH_CHECK(v >= INT32_MIN && v <= INT32_MAX, "kernel ", kernel.name, ": integer argument ", v, " does not fit into 32 bits");
+      check_narrow(kernel, v);
       int32_t narrow = (int32_t)v;
       std::memcpy(&values[at], &narrow, sizeof(narrow));
     }
@@ -214,7 +241,7 @@ void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, 
     values[at] = 0;
     arguments[at] = &values[at];
   }
-  check(d.launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2], kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr), "cuLaunchKernel", kernel.name);
+  check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2], kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr), "cuLaunchKernel", kernel.name);
 }
 
 }  // namespace jit

@@ -414,7 +414,7 @@ PyObject* dispatcher_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   auto* d = reinterpret_cast<DispatcherObject*>(type->tp_alloc(type, 0));
   if (!d) return nullptr;
   Ref keep = Ref::steal((PyObject*)d);
-  d->vectorcall = dispatcher_call;
+  d->vectorcall = Entry<dispatcher_call>::call;
   d->fn = Py_NewRef(fn);
   d->on_miss = Py_NewRef(on_miss);
   if (bound_self != Py_None) d->bound_self = Py_NewRef(bound_self);
@@ -633,11 +633,11 @@ PyObject* bind_method(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyOb
 }
 
 PyMethodDef dispatcher_methods[] = {
-    {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS, "add_entry(guards, target, plan=None, region=None) -> entry. It is tried first until another one matches."},
-    {"remove_entry", remove_entry, METH_O, "remove_entry(entry)"},
-    {"clear", clear_entries, METH_NOARGS, "Forget all entries."},
-    {"bind", (PyCFunction)(void (*)(void))bind_method, METH_FASTCALL | METH_KEYWORDS, "bind(*args, **kwargs) -> tuple of locals, or None when the arguments do not fit."},
-    {"__reduce__", dispatcher_reduce, METH_NOARGS, nullptr},
+    {"add_entry", (PyCFunction)(void (*)(void))Entry<add_entry>::call, METH_VARARGS | METH_KEYWORDS, "add_entry(guards, target, plan=None, region=None) -> entry. It is tried first until another one matches."},
+    {"remove_entry", Entry<remove_entry>::call, METH_O, "remove_entry(entry)"},
+    {"clear", Entry<clear_entries>::call, METH_NOARGS, "Forget all entries."},
+    {"bind", (PyCFunction)(void (*)(void))Entry<bind_method>::call, METH_FASTCALL | METH_KEYWORDS, "bind(*args, **kwargs) -> tuple of locals, or None when the arguments do not fit."},
+    {"__reduce__", Entry<dispatcher_reduce>::call, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -652,8 +652,8 @@ PyObject* py_set_capturing(PyObject*, PyObject* value) {
 PyObject* py_capturing(PyObject*, PyObject*) { return PyBool_FromLong(capturing); }
 
 PyMethodDef methods[] = {
-    {"set_capturing", py_set_capturing, METH_O, "set_capturing(bool) -> the state before: while set, dispatchers called on this thread run their original."},
-    {"is_capturing", py_capturing, METH_NOARGS, "Whether this thread is capturing."},
+    {"set_capturing", Entry<py_set_capturing>::call, METH_O, "set_capturing(bool) -> the state before: while set, dispatchers called on this thread run their original."},
+    {"is_capturing", Entry<py_capturing>::call, METH_NOARGS, "Whether this thread is capturing."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -692,7 +692,7 @@ bool init_dispatcher(PyObject* module) {
   TailCallType.tp_basicsize = sizeof(TailCallObject);
   TailCallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
   TailCallType.tp_dealloc = tail_call_dealloc;
-  TailCallType.tp_vectorcall = tail_call_vectorcall;
+  TailCallType.tp_vectorcall = Entry<tail_call_vectorcall>::call;
 
   DispatcherType.tp_name = "jit.runtime.native.Dispatcher";
   DispatcherType.tp_basicsize = sizeof(DispatcherObject);

@@ -205,8 +205,17 @@ PyObject* evaluate(PyThreadState* ts, _PyInterpreterFrame* frame, int throwflag)
     passed_once = nullptr;
     return _PyEval_EvalFrameDefault(ts, frame, throwflag);
   }
-  PyObject* result;
-  if ((!mark && !plain_function(frame->f_code)) || !serve(cast(current), frame, &result)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+  PyObject* result = nullptr;
+  bool served = false;
+  if (mark || plain_function(frame->f_code)) {
+    try {
+      served = serve(cast(current), frame, &result);
+    } catch (...) {
+      result = set_python_error();
+      served = true;
+    }
+  }
+  if (!served) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
   leave(ts, frame);
   return result;
 }
@@ -365,9 +374,9 @@ PyObject* region_disown(PyObject* o, PyObject* args) {
 PyObject* region_served(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(cast(o)->served); }
 
 PyMethodDef region_methods[] = {
-    {"forget", region_forget, METH_NOARGS, "Forget all dispatchers."},
-    {"leave_alone", region_leave_alone, METH_O, "leave_alone(code): its frames are evaluated as they are from now on."},
-    {"disown", region_disown, METH_VARARGS, "disown(code, address): the first argument at this address is gone, and its dispatcher with it."},
+    {"forget", Entry<region_forget>::call, METH_NOARGS, "Forget all dispatchers."},
+    {"leave_alone", Entry<region_leave_alone>::call, METH_O, "leave_alone(code): its frames are evaluated as they are from now on."},
+    {"disown", Entry<region_disown>::call, METH_VARARGS, "disown(code, address): the first argument at this address is gone, and its dispatcher with it."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -394,7 +403,7 @@ PyObject* unhooked_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O:Unhooked", &fn)) return nullptr;
   PyObject* o = type->tp_alloc(type, 0);
   if (!o) return nullptr;
-  reinterpret_cast<UnhookedObject*>(o)->vectorcall = unhooked_call;
+  reinterpret_cast<UnhookedObject*>(o)->vectorcall = Entry<unhooked_call>::call;
   reinterpret_cast<UnhookedObject*>(o)->fn = Py_NewRef(fn);
   return o;
 }
@@ -449,10 +458,10 @@ PyObject* py_enable(PyObject*, PyObject* value) {
 }
 
 PyMethodDef methods[] = {
-    {"skip_code", py_skip_code, METH_O, "skip_code(code): its frames are never offered to a region."},
-    {"quiet_code", py_quiet_code, METH_O, "quiet_code(code): its frames run with the hook off, and so does all that they call."},
-    {"frame_hook_status", py_status, METH_NOARGS, "'ready', 'armed' (by this thread), 'off', 'taken' (another tool has the evaluator) or 'not built'."},
-    {"enable_frame_hook", py_enable, METH_O, "enable_frame_hook(bool)"},
+    {"skip_code", Entry<py_skip_code>::call, METH_O, "skip_code(code): its frames are never offered to a region."},
+    {"quiet_code", Entry<py_quiet_code>::call, METH_O, "quiet_code(code): its frames run with the hook off, and so does all that they call."},
+    {"frame_hook_status", Entry<py_status>::call, METH_NOARGS, "'ready', 'armed' (by this thread), 'off', 'taken' (another tool has the evaluator) or 'not built'."},
+    {"enable_frame_hook", Entry<py_enable>::call, METH_O, "enable_frame_hook(bool)"},
     {nullptr, nullptr, 0, nullptr},
 };
 

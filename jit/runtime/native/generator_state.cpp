@@ -148,15 +148,15 @@ PyObject* py_go_on(PyObject*, PyObject*) { return not_built(); }
 PyObject* py_state(PyObject*, PyObject* o) { return read(o); }
 
 PyMethodDef methods[] = {
-    {"generator_state", py_state, METH_O,
+    {"generator_state", Entry<py_state>::call, METH_O,
      "generator_state(generator or coroutine) -> (code, globals, byte offset of the last instruction, exception being handled or None, *slots), or None\n"
      "when it has finished. The slots are the variables in the interpreter's order (cells as cells), then the stack; EMPTY_SLOT where there is nothing.\n"
      "Raises ValueError while it runs, NotImplementedError where this CPython's frames are not known."},
-    {"set_generator_state", py_set_state, METH_VARARGS,
+    {"set_generator_state", Entry<py_set_state>::call, METH_VARARGS,
      "set_generator_state(generator or coroutine, byte offset, exception being handled or None, slots, started): puts it where a generator of its code\n"
      "stands with the instruction at the offset done, the next one to come: a yield, or any other for one that is meant for go_on; or, not started, before\n"
      "the first instruction of its body (the offset of RETURN_GENERATOR)."},
-    {"go_on", py_go_on, METH_O,
+    {"go_on", Entry<py_go_on>::call, METH_O,
      "go_on(generator or coroutine): runs one that stands between any two instructions to its next yield, without a value sent. Raises StopIteration\n"
      "with the result when it returns."},
     {nullptr, nullptr, 0, nullptr},

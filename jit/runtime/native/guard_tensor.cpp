@@ -272,7 +272,7 @@ static PyObject* py_snapshot(PyObject*, PyObject*) {
 }
 
 static PyMethodDef methods[] = {
-    {"global_state_snapshot", py_snapshot, METH_NOARGS,
+    {"global_state_snapshot", Entry<py_snapshot>::call, METH_NOARGS,
      "(included keys, excluded keys, grad mode, autocast dtype of cpu and cuda or -1, default dtype, deterministic flags, function modes, torch function state,\n"
      "attention switches, anomaly mode and cuDNN switches)"},
     {nullptr, nullptr, 0, nullptr},

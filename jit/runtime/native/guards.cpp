@@ -43,7 +43,7 @@ PyObject* without_weak_roots(PyObject* records, const Section& all) {
   return out.release();
 }
 
-PyMethodDef root_died_method = {"root_died", root_died, METH_O, nullptr};
+PyMethodDef root_died_method = {"root_died", Entry<root_died>::call, METH_O, nullptr};
 
 PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"accessors", "checks", "binds", nullptr};
@@ -186,11 +186,11 @@ PyObject* program_set_plan(PyObject* o, PyObject* plan) {
 }
 
 PyMethodDef program_methods[] = {
-    {"check", program_check, METH_O, "check(locals) -> bool: whether the program accepts a tuple of locals."},
-    {"failure", program_failure, METH_O, "failure(locals) -> None or (index of the first failing check, whether its object was reached, the object)."},
-    {"explain", program_explain, METH_O, "explain(locals) -> str: which accessor and check fails, what was expected and what was found; '' when none does."},
-    {"value", program_value, METH_VARARGS, "value(locals, accessor index) -> object."},
-    {"set_plan", program_set_plan, METH_O, "set_plan(plan): the plan whose bound inputs follow `binds`."},
+    {"check", Entry<program_check>::call, METH_O, "check(locals) -> bool: whether the program accepts a tuple of locals."},
+    {"failure", Entry<program_failure>::call, METH_O, "failure(locals) -> None or (index of the first failing check, whether its object was reached, the object)."},
+    {"explain", Entry<program_explain>::call, METH_O, "explain(locals) -> str: which accessor and check fails, what was expected and what was found; '' when none does."},
+    {"value", Entry<program_value>::call, METH_VARARGS, "value(locals, accessor index) -> object."},
+    {"set_plan", Entry<program_set_plan>::call, METH_O, "set_plan(plan): the plan whose bound inputs follow `binds`."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -208,7 +208,15 @@ bool guards_dead(PyObject* program) { return cast(program)->program->cleared; }
 
 bool guards_is_program(PyObject* object) { return PyObject_TypeCheck(object, &ProgramType); }
 
-bool guards_check(PyObject* program, PyObject* const* locals, Py_ssize_t n_locals) { return cast(program)->program->check(locals, n_locals); }
+bool guards_check(PyObject* program, PyObject* const* locals, Py_ssize_t n_locals) {
+  try {
+    return cast(program)->program->check(locals, n_locals);
+  } catch (...) {  // a fact that cannot be read does not hold
+    set_python_error();
+    PyErr_Clear();
+    return false;
+  }
+}
 
 bool guards_set_plan(PyObject* program, PyObject* plan) {
   Program* p = cast(program)->program;

@@ -260,7 +260,7 @@ PyObject* py_load_numbers(PyObject*, PyObject* args) {
     }
     auto* self = PyObject_New(Numbers, &NumbersType);
     if (!self) return nullptr;
-    self->vectorcall = numbers_call;
+    self->vectorcall = Entry<numbers_call>::call;
     self->n_arguments = n_arguments;
     new (&self->rows) std::vector<Row>(std::move(parsed));
     new (&self->results) std::vector<Result>(std::move(wanted));
@@ -278,7 +278,7 @@ void numbers_dealloc(PyObject* object) {
 }
 
 PyMethodDef methods[] = {
-    {"load_numbers", py_load_numbers, METH_VARARGS, "load_numbers(n_arguments, rows, results) -> callable: the results as the bytes of int64 values, or None."},
+    {"load_numbers", Entry<py_load_numbers>::call, METH_VARARGS, "load_numbers(n_arguments, rows, results) -> callable: the results as the bytes of int64 values, or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -14,20 +14,28 @@ namespace {
 
 extern PyTypeObject PlanType;
 
-PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+PyObject* run_plan(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
   try {
     Call call(reinterpret_cast<PlanObject*>(object));
     if (!call.take(args, nargsf, names)) return nullptr;
     const Program& p = *call.program;
-    execute(p, call.run, /*gil_held=*/true);
-    Ref result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
-    for (size_t i = 0; i < p.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
+    Ref result;
+    execute(p, call.run, /*gil_held=*/true, [&] {
+      result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
+      for (size_t i = 0; i < p.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
+    });
     return result.release();
   } catch (const PythonError&) {
     return nullptr;
   }
   END_HANDLE_TH_ERRORS
+}
+
+PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+  PyObject* result = run_plan(object, args, nargsf, names);
+  if (!result) tie_failure();
+  return result;
 }
 
 // ---- the Python type --------------------------------------------------------------------------------------------------------
@@ -156,7 +164,7 @@ PyObject* plan_get_bound(PyObject* o, void*) {
 }
 
 PyMethodDef plan_methods[] = {
-    {"rebind", plan_rebind_method, METH_O, "rebind({input index: tensor}): replace bound inputs. Only inputs that are bound already."},
+    {"rebind", Entry<plan_rebind_method>::call, METH_O, "rebind({input index: tensor}): replace bound inputs. Only inputs that are bound already."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -169,8 +177,8 @@ PyGetSetDef plan_getset[] = {
 PyTypeObject PlanType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyMethodDef methods[] = {
-    {"load_plan", py_load_plan, METH_O, "load_plan(Plan) -> callable. ValueError or TypeError says what is wrong with the data."},
-    {"bind", py_bind, METH_VARARGS, "bind(plan, {input index: tensor}) -> a plan with those inputs given; it takes the others in order."},
+    {"load_plan", Entry<py_load_plan>::call, METH_O, "load_plan(Plan) -> callable. ValueError or TypeError says what is wrong with the data."},
+    {"bind", Entry<py_bind>::call, METH_VARARGS, "bind(plan, {input index: tensor}) -> a plan with those inputs given; it takes the others in order."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -6,6 +6,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "common.h"
@@ -31,9 +32,11 @@ PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_
 // Calls a plan that has a gradient.
 PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names);
 
-// Runs all steps on the program's device and torch's current stream there. Throws what the steps throw.
+// Runs all steps on the program's device and torch's current stream there; `results` is called when what may raise is done but for itself, and before anything
+// is written that was there before the run. Throws what the steps, `results` and a pending signal throw; then nothing has been changed.
 // With the GIL held, `gil_held`, it is given up while the steps run, when they are likely to take long.
-inline void execute(const Program& p, Run& run, bool gil_held) {
+template <typename Results>
+void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
   // Bytes of input and constant-size output above which the GIL is given up (doing so costs about 0.1 us).
   constexpr int64_t kReleaseGilBytes = 64 << 10;
   struct NoGil {
@@ -55,19 +58,54 @@ inline void execute(const Program& p, Run& run, bool gil_held) {
     TORCH_CHECK(device >= 0 || !p.has_gpu, "a plan launches GPU kernels but nothing that it uses is on a GPU");
     if (p.has_gpu) stream = current_stream(device);
   }
-  {
+  const bool long_running = gil_held && (p.has_aten || p.has_gpu || run.input_bytes() >= kReleaseGilBytes);
+  auto phase = [&](auto&& steps) {
     NoGil gil;
-    if (gil_held && (p.has_aten || p.has_gpu || run.input_bytes() >= kReleaseGilBytes)) gil.state = PyEval_SaveThread();
-    if (p.has_gpu) run.realign();
+    if (long_running) gil.state = PyEval_SaveThread();
     if (p.has_aten) {
       c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
-      run.run(device, stream);
+      steps();
     } else {
-      run.run(device, stream);
+      steps();
     }
-    if (p.has_gpu) run.restore();
+  };
+  bool committing = false;
+  try {
+    auto compute = [&] {
+      phase([&] {
+        if (p.has_gpu) run.realign();
+        run.compute(device, stream);
+        if (p.commits()) run.check_commit(device);
+      });
+    };
+    if (gil_held && p.commits()) {
+      torch::PyWarningHandler warnings;  // one may be an error, and is shown before anything is written
+      try {
+        compute();
+      } catch (...) {
+        warnings.set_in_exception();
+        throw;
+      }
+    } else {
+      compute();
+    }
+    results();
+    if (p.commits()) {
+      // A signal that came meanwhile: its handler may raise, now or not before the program's next step.
+      if (gil_held && PyErr_CheckSignals() != 0) throw PythonError();
+      committing = true;
+      if (p.commit < p.steps.size() || run.has_realigned()) phase([&] {
+        run.commit(device, stream);
+        run.restore();
+      });
+      run.bump_versions();
+    } else if (run.has_realigned()) {
+      run.restore();
+    }
+  } catch (...) {
+    run.failed(committing);
+    throw;
   }
-  run.bump_versions();
 }
 
 // One call: the arguments and the bound inputs, laid into a run.

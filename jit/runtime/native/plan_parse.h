@@ -108,6 +108,7 @@ struct Parser {
       if (!s.aten->returns_list && (size_t)outs.size > returns.size())
         raise(PyExc_ValueError, s.aten->name + " has " + std::to_string(returns.size()) + " results, the plan wants " + std::to_string(outs.size));
       results(*s.aten, outs, t.size > 5 ? t[5] : Py_None);
+      if (t.size > 6) manners(*s.aten, t[6]);
       p.has_aten = true;
     } else if (kind == "vjp") {
       s.op = Step::kVjp;
@@ -119,6 +120,7 @@ struct Parser {
       Items outs(t[6], "the result slots of a vjp");
       if ((size_t)outs.size != s.aten->wanted.size()) raise(PyExc_ValueError, "a vjp gives one result for each wanted slot");
       results(*s.aten, outs, t.size > 7 ? t[7] : Py_None);
+      if (t.size > 8) manners(*s.aten, t[8]);
       p.has_aten = true;
     } else if (kind == "view") {
       s.op = Step::kView;
@@ -207,6 +209,27 @@ struct Parser {
     }
   }
 
+  void manners(AtenStep& a, PyObject* object) {
+    Items words(object, "an operator's manners");
+    for (Py_ssize_t i = 0; i < words.size; ++i) {
+      std::string word = as_text(words[i], "a manner of an operator");
+      if (word == "draws") a.draws = true;
+      else if (word == "once") a.once = true;
+      else raise(PyExc_ValueError, "unknown manner of an operator '" + word + "'");
+    }
+  }
+
+  // What writes to the caller's tensors comes last, where nothing raises any more.
+  void find_commit(PyObject* object) {
+    p.commit = object == Py_None ? p.steps.size() : (size_t)as_int(object, "commit");
+    if (p.commit > p.steps.size()) raise(PyExc_ValueError, "commit is beyond the steps");
+    for (size_t i = p.commit; i < p.steps.size(); ++i) {
+      Step::Op op = p.steps[i].op;
+      if (op != Step::kCpu && op != Step::kGpu && op != Step::kCopy && op != Step::kFree)
+        raise(PyExc_ValueError, "step " + std::to_string(i) + " comes after the commit and may raise");
+    }
+  }
+
   // Fills in ``deaths``.
   void find_deaths() {
     std::vector<int32_t> last(p.n_inputs, 0), reads;
@@ -252,6 +275,7 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
   Ref steps = get("steps");
   Items list(steps.get(), "steps");
   for (Py_ssize_t i = 0; i < list.size; ++i) p.steps.push_back(parser.step(list[i]));
+  parser.find_commit(get("commit").get());
   p.outputs = parser.slots(get("outputs").get(), "outputs");
   Ref mutates = get("mutates");
   Items changed(mutates.get(), "mutates");

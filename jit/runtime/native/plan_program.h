@@ -31,6 +31,8 @@ struct AtenStep {
   struct Expect { bool given = false; std::vector<int32_t> sizes, strides; };
   std::vector<Expect> expect;
   bool returns_list = false;
+  bool draws = false;  // it moves random generators on
+  bool once = false;   // it may do more than its schema says: it is not called again for a run that fails
   // Of a vjp step: the slots whose gradient is asked, and per result of the operator the slot of its tangent (-1: none).
   std::vector<int32_t> wanted, tangents;
 };
@@ -53,6 +55,7 @@ struct Program {
   std::vector<int64_t> reg_values;      // constants filled in
   std::vector<int32_t> computed;        // registers that are evaluated on each run
   std::vector<Step> steps;
+  size_t commit = 0;                    // steps from here on write what was there before the call, and do not raise
   std::vector<int32_t> outputs, mutates;
   std::vector<int32_t> view_root;       // per slot: the input that the slot is a view of, or -1
   std::vector<int32_t> view_owner;      // per slot: the output that it is a view of, or -1; while parsing, the slot whose memory it is
@@ -61,6 +64,9 @@ struct Program {
   int32_t cuda_index = -1;              // from the first CUDA device that the steps name
   int64_t const_bytes = 0;
   size_t max_pointers = 0, max_ints = 0;
+
+  // Whether a run changes anything that was there before.
+  bool commits() const { return commit < steps.size() || !mutates.empty(); }
 };
 
 }  // namespace jit

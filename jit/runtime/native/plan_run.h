@@ -1,12 +1,15 @@
 // One run of a plan: slots, registers and the interpreter of the steps.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 
 #include <algorithm>
 
 #include "plan_memory.h"
 #include "plan_program.h"
+#include "undo.h"
 #include "vjp.h"
 
 namespace jit {
@@ -94,12 +97,50 @@ class Run {
     return -1;
   }
 
-  void run(int device, void* stream) {
+  // The steps that may raise. They write nothing that was there before.
+  void compute(int device, void* stream) {
+    steps(0, p_.commit, device, stream);
+    faults.reach("the end of a plan");
+  }
+
+  // Raises what the steps of the commit could raise.
+  void check_commit(int device) {
+    int64_t ints[kMaxInts];
+    for (size_t k = p_.commit; k < p_.steps.size(); ++k) {
+      const Step& s = p_.steps[k];
+      if (s.op == Step::kGpu) {
+        for (size_t i = 0; i < s.ints.size(); ++i) ints[i] = regs_[s.ints[i]];
+        int64_t grid[3] = {regs_[s.grid[0]], regs_[s.grid[1]], regs_[s.grid[2]]};
+        check_launch(*s.kernel, device, s.slots.size(), ints, grid);
+      } else if (s.op == Step::kCopy) {
+        Slot &d = slots_[s.dst], &src = slots_[s.src];
+        pointer(d);
+        if (block_bytes(d, src) < 0) {
+          at::assert_no_internal_overlap(tensor(d));
+          tensor(src);
+        }
+      }
+    }
+  }
+
+  // The steps that write what was there before.
+  void commit(int device, void* stream) { steps(p_.commit, p_.steps.size(), device, stream); }
+
+  // Puts back what the run has changed beside tensors, and tells what cannot be put back.
+  void failed(bool committing) noexcept {
+    if (!committing) generators_.restore();
+    note_failure(committing, std::move(happened_));
+  }
+
+ private:
+  void steps(size_t from, size_t to, int device, void* stream) {
     void* pointers[kMaxPointers];
     int64_t ints[kMaxInts];
-    auto death = p_.deaths.begin(), last_death = owns_inputs_ ? p_.deaths.end() : death;
-    int32_t index = 0;
-    for (const Step& s : p_.steps) {
+    const auto last_death = owns_inputs_ ? p_.deaths.end() : p_.deaths.begin();
+    auto death = owns_inputs_ ? std::lower_bound(p_.deaths.begin(), p_.deaths.end(), std::make_pair((int32_t)from, (int32_t)-1)) : p_.deaths.begin();
+    for (size_t index = from; index < to; ++index) {
+      const Step& s = p_.steps[index];
+      if (index < p_.commit) faults.reach("a step of a plan");
       switch (s.op) {
         case Step::kCpu: {
           for (size_t i = 0; i < s.slots.size(); ++i) pointers[i] = pointer(slots_[s.slots[i]]);
@@ -139,7 +180,7 @@ class Run {
           break;
         }
         case Step::kView: view(s); break;
-        case Step::kCopy: tensor(slots_[s.dst]).copy_(tensor(slots_[s.src])); break;
+        case Step::kCopy: index = copy(index, to); break;
         case Step::kFlag: {
           Slot& d = slots_[s.dst];
           d.clear();
@@ -155,14 +196,60 @@ class Run {
         case Step::kFree:
           if (s.dst >= p_.n_inputs) slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
-        case Step::kAten: aten(*s.aten); break;
-        case Step::kVjp: vjp(*s.aten); break;
+        case Step::kAten: aten(*s.aten, device); break;
+        case Step::kVjp: vjp(*s.aten, device); break;
       }
-      for (; death != last_death && death->first == index; ++death)
+      for (; death != last_death && death->first <= (int32_t)index; ++death)
         if (!slots_[death->second].borrowed) slots_[death->second].clear();
-      ++index;
     }
   }
+
+  // The bytes to be copied where two slots are laid out alike without gaps, on the CPU; -1 where they are not, or where there are so many that threads share them.
+  int64_t block_bytes(Slot& d, Slot& s) {
+    constexpr int64_t kShared = 256 << 10;
+    const Tensor& to = tensor(d);
+    if (!to.is_cpu() || !to.is_contiguous() || to.is_conj() || to.is_neg()) return -1;
+    int64_t bytes = to.numel() * (int64_t)to.itemsize();
+    if (bytes > kShared) return -1;
+    if (s.desc) {
+      if (s.meta != to.dtype() || s.device != to.device() || s.desc->sizes.size() != (size_t)to.dim()) return -1;
+      for (size_t i = 0; i < s.desc->sizes.size(); ++i)
+        if (regs_[s.desc->sizes[i]] != to.size(i) || (regs_[s.desc->strides[i]] != to.stride(i) && to.size(i) != 1)) return -1;
+      return bytes;
+    }
+    const Tensor& from = tensor(s);
+    return from.is_cpu() && from.dtype() == to.dtype() && from.sizes() == to.sizes() && from.is_contiguous() && !from.is_conj() && !from.is_neg() ? bytes : -1;
+  }
+
+  // Copies of one kind that follow each other on a GPU are made together. Returns the last step that is done.
+  size_t copy(size_t index, size_t to) {
+    const Step& s = p_.steps[index];
+    Slot &d = slots_[s.dst], &src = slots_[s.src];
+    int64_t bytes = block_bytes(d, src);
+    if (bytes >= 0) {
+      if (bytes) std::memmove(pointer(d), pointer(src), (size_t)bytes);
+      return index;
+    }
+    const Tensor& target = tensor(d);
+    size_t last = index;
+    if (target.is_cuda()) {
+      auto alike = [&](const Step& c) { return c.op == Step::kCopy && tensor(slots_[c.dst]).is_cuda() && tensor(slots_[c.dst]).dtype() == target.dtype(); };
+      while (last + 1 < to && alike(p_.steps[last + 1])) ++last;
+    }
+    if (last == index) {
+      target.copy_(tensor(src));
+      return index;
+    }
+    std::vector<Tensor> targets, sources;
+    for (size_t k = index; k <= last; ++k) {
+      targets.push_back(tensor(slots_[p_.steps[k].dst]));
+      sources.push_back(tensor(slots_[p_.steps[k].src]));
+    }
+    at::_foreach_copy_(targets, sources);
+    return last;
+  }
+
+ public:
 
   // GPU kernels assume that pointers are multiples of 16. An input that is not lies in aligned memory of ours while the plan runs.
   void realign() {
@@ -176,6 +263,8 @@ class Run {
       slots_[i].tensor = std::move(copy);
     }
   }
+
+  bool has_realigned() const { return !realigned_.empty(); }
 
   // Puts the inputs back that ``realign`` replaced, with what the plan has written to them.
   void restore() {
@@ -225,7 +314,12 @@ class Run {
  private:
   static constexpr int kInline = 24, kInlineRegs = 64;
 
-  const Tensor& root_tensor(int32_t i) { return slots_[i].tensor; }
+  // An input as the caller has it.
+  const Tensor& root_tensor(int32_t i) {
+    for (auto& [k, original] : realigned_)
+      if (k == i) return original;
+    return slots_[i].tensor;
+  }
 
   static c10::Device on(c10::Device d, int device) { return d.is_cuda() && !d.has_index() && device >= 0 ? c10::Device(c10::kCUDA, (c10::DeviceIndex)device) : d; }
 
@@ -316,12 +410,24 @@ class Run {
     int64_t reg(int32_t i) override { return run.regs_[i]; }
   };
 
-  void aten(const AtenStep& a) {
+  void aten(const AtenStep& a, int device) {
     torch::jit::Stack stack;
     stack.reserve(std::max(a.args.size(), a.outs.size()));
     Source source(*this);
     for (const AtenArg& arg : a.args) stack.push_back(arg.value(source));
-    a.op->callBoxed(stack);
+    if (a.draws) generators_.note(device, stack);
+    if (a.once) {
+      happened_.push_back({*a.op, {}, true});
+      a.op->callBoxed(stack);
+      for (const auto& v : stack) {
+        if (v.isTensor()) happened_.back().results.push_back(v.toTensor());
+        if (v.isTensorList())
+          for (const Tensor& t : v.toTensorVector()) happened_.back().results.push_back(t);
+      }
+      happened_.back().raised = false;
+    } else {
+      a.op->callBoxed(stack);
+    }
     auto take = [&](size_t i, Tensor t) {
       if (i >= a.outs.size() || a.outs[i] < 0) return;
       if (i < a.expect.size() && a.expect[i].given) t = with_layout(std::move(t), a.expect[i], a);
@@ -342,7 +448,7 @@ class Run {
     }
   }
 
-  void vjp(const AtenStep& a) {
+  void vjp(const AtenStep& a, int device) {
     Source source(*this);
     std::vector<Tensor> leaves, tangents;
     for (int32_t s : a.wanted) leaves.push_back(fresh_leaf(source.held(s)));
@@ -351,6 +457,7 @@ class Run {
     source.leaves = &leaves;
     torch::jit::Stack stack;
     for (const AtenArg& arg : a.args) stack.push_back(arg.value(source));
+    if (a.draws) generators_.note(device, stack);
     std::vector<Tensor> gradients = operator_gradients(*a.op, std::move(stack), leaves, tangents);
     for (size_t i = 0; i < a.outs.size(); ++i) {
       if (a.outs[i] < 0) continue;
@@ -388,6 +495,8 @@ class Run {
   std::unique_ptr<int64_t[]> heap_regs_;
   int64_t* regs_;
   std::vector<std::pair<int32_t, Tensor>> realigned_;
+  GeneratorStates generators_;
+  std::vector<Happened> happened_;
   bool owns_inputs_ = false;
   int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };

@@ -189,9 +189,9 @@ PyObject* py_pool_stats(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"release_pool", py_release_pool, METH_NOARGS, "Give the CPU memory that the pool keeps back to the system."},
-    {"set_pool_limit", py_set_pool_limit, METH_O, "set_pool_limit(bytes): most bytes that the pool may keep."},
-    {"pool_stats", py_pool_stats, METH_NOARGS, "Counters of the CPU pool: cached_bytes, cached_blocks, limit, hits, misses."},
+    {"release_pool", Entry<py_release_pool>::call, METH_NOARGS, "Give the CPU memory that the pool keeps back to the system."},
+    {"set_pool_limit", Entry<py_set_pool_limit>::call, METH_O, "set_pool_limit(bytes): most bytes that the pool may keep."},
+    {"pool_stats", Entry<py_pool_stats>::call, METH_NOARGS, "Counters of the CPU pool: cached_bytes, cached_blocks, limit, hits, misses."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,0 +1,44 @@
+"""The eager run of a call whose plan has failed behind an operator that cannot be undone: what has happened does not again.
+
+An operator of the program's own may print, count or send, and its results may be others at the next call. The calls that
+the plan has made of such operators are taken for those that the program makes when it is run again, as long as they are the
+same operators: they give what the plan's gave, or raise what it raised.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class _Happened(TorchDispatchMode):
+    """Answers calls of operators from ``records``: (name, overload, results, error or None), in order."""
+
+    def __init__(self, records):
+        super().__init__()
+        self.records = records
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = (func._schema.name, func._schema.overload_name)
+        for k, (*made, results, error) in enumerate(self.records):
+            if tuple(made) != name:
+                continue
+            del self.records[k]
+            if error is not None:
+                raise error.with_traceback(None)
+            returns = func._schema.returns
+            if len(returns) == 1:
+                return list(results) if str(returns[0].type) == "List[Tensor]" else results[0]
+            return results or None
+        return func(*args, **(kwargs or {}))
+
+
+def _run(records, original, *args):
+    with _Happened(records):
+        return original(*args)
+
+
+def again(call, records):
+    """``call`` for a function that is run where ``records`` have happened."""
+    return functools.partial(call, _run, records) if records else call
