@@ -1,12 +1,13 @@
-"""Calls that fail halfway leave what eager leaves: a plan changes nothing before its last step that may raise, and the call
-is then run again in eager.
+"""Calls that fail halfway leave what eager leaves: a plan changes nothing before its last step that may raise,
+and the call is then run again in eager.
 
-Failures are natural (a library call refuses a matrix, an index is out of range) or injected at each point where a plan may
-fail: at every step, behind the last one, as lack of memory or as a pressed Ctrl-C.
+Failures are natural (a library call refuses a matrix, an index is out of range) or injected at each point where a
+plan may fail: at every step, behind the last one, as lack of memory or as a pressed Ctrl-C.
 """
 
 import copy
 import random
+import signal
 import traceback
 import warnings
 
@@ -29,13 +30,14 @@ def seen(v, memo=None):
         memo[id(v)] = len(memo)
     if isinstance(v, torch.Tensor):
         grad = seen(v.grad, memo) if v.is_leaf and v.grad is not None else None
-        return "tensor", str(v.dtype), tuple(v.shape), v.stride(), v.requires_grad, v.detach().clone().reshape(-1).tolist(), grad
+        values = v.detach().clone().reshape(-1).tolist()
+        return "tensor", str(v.dtype), tuple(v.shape), v.stride(), v.requires_grad, values, grad
     if isinstance(v, (list, tuple)):
         return type(v).__name__, [seen(e, memo) for e in v]
     if isinstance(v, dict):
         return "dict", [(k, seen(e, memo)) for k, e in v.items()]
     if isinstance(v, nn.Module):
-        return type(v).__name__, seen(list(v.named_parameters()), memo), seen(list(v.named_buffers()), memo), v.training
+        return type(v).__name__, seen(list(v.named_parameters()), memo), seen(list(v.named_buffers()), memo)
     if isinstance(v, torch.optim.Optimizer):
         return "optimizer", [seen(s, memo) for s in v.state.values()]
     if isinstance(v, Thing):
@@ -275,7 +277,7 @@ def no_faults():
 
 
 ON_GPU = torch.get_default_device().type == "cuda"
-KEPT = ("batch_norm", "sgd_step", "adam_step", "accumulated_gradients")  # programs whose arguments are known by identity
+KEPT = ("batch_norm", "sgd_step", "adam_step", "accumulated_gradients")  # their arguments are known by identity
 
 
 def _warm(name):
@@ -491,6 +493,31 @@ def test_a_failing_backward_leaves_no_gradients_behind():
     out.backward()
     expected = torch.autograd.grad(f(w, x), w)[0]
     torch.testing.assert_close(w.grad, expected)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("point", [1, 2])
+def test_an_exception_of_a_signal_handler_is_passed_on(writes, point):
+    def f(b, a, log):
+        if writes:
+            b.add_(1)
+        log.append(1)
+        return torch.linalg.inv(a) + b
+
+    def handler(number, frame):
+        raise TimeoutError("late")
+
+    c = jit.compile(f)
+    c(torch.zeros(3), torch.eye(3), [])
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        b, log = torch.zeros(3), []
+        native().fail_at(point, True)
+        got = outcome(c, (b, torch.eye(3), log))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert native().fail_at(-1) == -1
+    assert got[:3] == ("raised", TimeoutError, "late") and b.tolist() == [0] * 3 and log == []
 
 
 def test_a_pack_hook_that_raises_behind_the_writes():

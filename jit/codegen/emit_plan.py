@@ -149,7 +149,7 @@ class _PlanWriter:
         given = iter(given)
         tangents = tuple(self.tensor(node.inputs[next(given).index]) if p else None for p in present)
         outs, expect = self.results(node)
-        self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted), tangents, outs, expect, ("draws",) if node.impure else ()))
+        self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted), tangents, outs, expect, () if node.repeatable else ("draws",)))
 
     def results(self, node):
         """(slots of the results, their sizes and strides)."""

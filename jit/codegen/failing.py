@@ -1,8 +1,8 @@
-"""Which steps of a plan may raise, and an order in which kernels may give inputs their new values where they lie.
+"""Which steps of a plan may fail, and an order in which kernels may give inputs their new values where they lie.
 
-A plan that raises has changed nothing, so that the call can be run again in eager. What may raise is told by one property
-of a step, ``may_raise``: every library call, which refuses values that it cannot compute with and needs memory of its own,
-but for those named here; and a kernel that checks indices. A kernel writes an input directly where no such step comes after
+A plan that raises has changed nothing, so that the call can be run again in eager. What may fail is told by one
+property of a step, ``may_fail``: every library call, which may refuse values that it cannot compute with and needs
+memory of its own, and a kernel that checks indices. A kernel writes an input directly where no such step comes after
 it. Any other new value is copied into its input at the end, by the plan's commit.
 """
 
@@ -10,20 +10,10 @@ from __future__ import annotations
 
 from .indexing import base_of
 
-# Library calls that look at sizes and strides alone, which are known when the plan is made.
-NEVER_RAISE = frozenset("""aten::alias aten::as_strided aten::detach aten::expand aten::permute aten::select.int
-aten::slice.Tensor aten::squeeze.dim aten::t aten::transpose.int aten::unsqueeze aten::view aten::view_as_real""".split())
 
-
-def may_raise(group, storages) -> bool:
-    """Whether the step of a group may raise. ``storages``: what is kept in memory, which another group's step computes."""
-    if group.extern is None:
-        return checks_indices(group, storages)
-    node = group.extern
-    if node.op != "aten_call":
-        return False
-    name = ".".join(filter(None, (node.attrs["target"], node.attrs["overload"])))
-    return name not in NEVER_RAISE
+def may_fail(group, storages) -> bool:
+    """Whether the step of a group may fail. ``storages``: what is kept in memory, and so not computed here."""
+    return checks_indices(group, storages) if group.extern is None else group.extern.op == "aten_call"
 
 
 def checks_indices(group, storages) -> bool:
@@ -43,20 +33,20 @@ def checks_indices(group, storages) -> bool:
 def manners(node) -> tuple:
     """What a run that fails has to know of a library call; see ``Plan``."""
     namespace = node.attrs["target"].partition("::")[0]
-    return (("draws",) if node.impure else ()) + (("once",) if namespace not in ("aten", "prims", "jit") else ())
+    return (() if node.repeatable else ("draws",)) + (("once",) if namespace not in ("aten", "prims", "jit") else ())
 
 
 def writes_last(order, roots, written, stored) -> list:
-    """``order`` with groups that make ``written`` values, and what reads these, moved behind the last step that may raise,
-    where no such step needs them."""
+    """``order`` with groups that make ``written`` values, and what reads these, moved behind the last step that may
+    fail, where no such step needs them."""
     makers = {id(r.group) for n in written for r in roots.get(n, ())}
-    last = max((k for k, g in enumerate(order) if may_raise(g, stored)), default=-1)
+    last = max((k for k, g in enumerate(order) if may_fail(g, stored)), default=-1)
     if not any(id(g) in makers for g in order[:last]):
         return order
     extern = {g.extern: g for g in order if g.extern is not None}
-    needed, moved = set(), set()  # of groups that may raise or are read by one; of those that go last
+    needed, moved = set(), set()  # of groups that may fail or are read by one; of those that go last
     for g in reversed(order):
-        if id(g) in needed or may_raise(g, stored):
+        if id(g) in needed or may_fail(g, stored):
             needed.add(id(g))
             needed.update(id(h) for h in _read(g, roots, extern))
     for g in order:
@@ -69,7 +59,10 @@ def writes_last(order, roots, written, stored) -> list:
 
 def _read(group, roots, extern):
     """The groups whose results a group reads."""
-    nodes = {node for m in group.members for node in m.reads} if group.extern is None else {base_of(i) for i in group.extern.inputs}
+    if group.extern is None:
+        nodes = {node for m in group.members for node in m.reads}
+    else:
+        nodes = {base_of(i) for i in group.extern.inputs}
     for node in nodes:
         maker = extern.get(node.inputs[0] if node.op == "getitem" else node)
         if maker is not None:

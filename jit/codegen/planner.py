@@ -242,7 +242,7 @@ class Planner:
         for n, times in self.uses.items():
             if n.op == "input":
                 readers[n] = times
-        last = max((t for t, group in enumerate(self.plan_groups.order) if failing.may_raise(group, self.storages)), default=-1)
+        last = max((t for t, group in enumerate(self.plan_groups.order) if failing.may_fail(group, self.storages)), default=-1)
         aliased = {base_of(i) for n in self.graph.nodes if n.op == "aten_call" and returns_alias(n) for i in n.inputs}
         for o in self.graph.outputs:
             if o.mutates is None:

@@ -689,7 +689,8 @@ class Emitter:
         asm.pop_jump_if_false(other)
         asm.load_const(native().failed)
         asm.swap(2)
-        asm.call_on_stack(1)
+        asm.load_const(repeatable)
+        asm.call_on_stack(2)
         asm.store_fast(".again")
         with asm.calling():
             asm.load_fast(".again")

@@ -1,13 +1,14 @@
-"""The eager run of a call whose plan has failed behind an operator that cannot be undone: what has happened does not again.
+"""The eager run of a call whose plan has failed behind an operator that cannot be undone: it does not happen again.
 
-An operator of the program's own may print, count or send, and its results may be others at the next call. The calls that
-the plan has made of such operators are taken for those that the program makes when it is run again, as long as they are the
-same operators: they give what the plan's gave, or raise what it raised.
+An operator of the program's own may print, count or send, and its results may be others at the next call. The
+calls that the plan has made of such operators are taken for those that the program makes when it is run again, as
+long as they are the same operators: they give what the plan's gave, or raise what it raised.
 """
 
 from __future__ import annotations
 
 import functools
+import signal
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -32,6 +33,23 @@ class _Happened(TorchDispatchMode):
                 return list(results) if str(returns[0].type) == "List[Tensor]" else results[0]
             return results or None
         return func(*args, **(kwargs or {}))
+
+
+def _code_of(handler):
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    handler = getattr(handler, "__func__", handler)
+    return getattr(handler, "__code__", None) or getattr(getattr(type(handler), "__call__", None), "__code__", None)
+
+
+def is_foreign(error, repeatable: bool) -> bool:
+    """Whether an error that reached a rewritten function's handler, and which no native plan has raised, comes from elsewhere:
+    from a signal's handler, or, where only a plan can have raised it (not ``repeatable``), from another thread."""
+    called = error.__traceback__ and error.__traceback__.tb_next
+    if called is None:
+        return not repeatable
+    code = called.tb_frame.f_code
+    return any(_code_of(signal.getsignal(number)) is code for number in signal.valid_signals())
 
 
 def _run(records, original, *args):

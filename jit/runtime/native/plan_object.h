@@ -92,7 +92,10 @@ void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
     results();
     if (p.commits()) {
       // A signal that came meanwhile: its handler may raise, now or not before the program's next step.
-      if (gil_held && PyErr_CheckSignals() != 0) throw PythonError();
+      if (gil_held && PyErr_CheckSignals() != 0) {
+        note_signal();
+        throw PythonError();
+      }
       committing = true;
       if (p.commit < p.steps.size() || run.has_realigned()) phase([&] {
         run.commit(device, stream);

@@ -125,18 +125,33 @@ void forget() {
   Py_XDECREF(old->error);
 }
 
+thread_local bool signalled = false;
+thread_local PyObject* tied = nullptr;  // the error of the last run that has failed, for comparing: it may be gone
+
 PyObject* tail_call = nullptr;  // the type TailCall
 
-// failed(error) -> what the rewritten function calls as TailCall(original, *arguments) when its plan has raised `error`.
-PyObject* py_failed(PyObject*, PyObject* error) {
+PyObject* raise_again(PyObject* error) {
+  PyErr_Restore(Py_NewRef((PyObject*)Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
+  return nullptr;
+}
+
+// failed(error, repeatable) -> what the rewritten function calls as TailCall(original, *arguments) when its plan, or if it is `repeatable` what follows the plan, has
+// raised `error`. What others have raised meanwhile, signal handlers above all, is raised again.
+PyObject* py_failed(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2) raise(PyExc_TypeError, "failed(error, repeatable)");
+  PyObject* error = args[0];
+  bool of_run = tied == error;
+  tied = nullptr;
+  if (!of_run) {
+    Ref module = Ref::steal(checked(PyImport_ImportModule("jit.runtime.happened")));
+    Ref foreign = Ref::steal(checked(PyObject_CallMethod(module.get(), "is_foreign", "OO", error, args[1])));
+    return foreign.get() == Py_True ? raise_again(error) : Py_NewRef(tail_call);
+  }
   if (!failure || failure->error != error) return Py_NewRef(tail_call);
   bool final = failure->final;
   std::vector<Happened> happened = std::move(failure->happened);
   forget();
-  if (final) {
-    PyErr_Restore(Py_NewRef((PyObject*)Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
-    return nullptr;
-  }
+  if (final) return raise_again(error);
   Ref records = Ref::steal(PyList_New(0));
   for (const Happened& h : happened) {
     if (!records) return nullptr;
@@ -165,7 +180,7 @@ PyObject* py_fail_at(PyObject*, PyObject* args) {
 }
 
 PyMethodDef methods[] = {
-    {"failed", Entry<py_failed>::call, METH_O, "failed(error) -> what is called with the original function and its arguments when a plan has raised; raises the error where the plan has changed something."},
+    {"failed", (PyCFunction)(void (*)(void))Entry<py_failed>::call, METH_FASTCALL, "failed(error, repeatable) -> what is called with the original function and its arguments when a plan has raised; raises the error where the plan has changed something."},
     {"fail_at", Entry<py_fail_at>::call, METH_VARARGS, "fail_at(points, interrupt=False): for tests. One of the next points where a run may fail does, or is interrupted; -1: none. Returns how many were left."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -185,13 +200,17 @@ void note_failure(bool final, std::vector<Happened>&& happened) noexcept {
   }
 }
 
+void note_signal() noexcept { signalled = true; }
+
 void tie_failure() {
-  if (!failure || failure->error) return;
+  tied = nullptr;
+  if (std::exchange(signalled, false)) return;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   if (value && traceback) PyException_SetTraceback(value, traceback);
-  failure->error = Py_XNewRef(value);
+  tied = value;
+  if (failure && !failure->error) failure->error = Py_XNewRef(value);
   PyErr_Restore(type, value, traceback);
 }
 

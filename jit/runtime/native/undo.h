@@ -40,7 +40,10 @@ struct Happened {
 // Notes of the run that is failing on this thread: `final` when it has begun to write what was there before.
 void note_failure(bool final, std::vector<Happened>&& happened) noexcept;
 
-// Ties the notes to the Python error that is set, which is what the run's caller sees.
+// Says that the Python error which is about to end a run comes from a signal, and not from the run.
+void note_signal() noexcept;
+
+// Notes that the Python error that is set is how a run has failed, and what there is to be told of that run. An error of a signal's is not.
 void tie_failure();
 
 // Injected failures, for tests: points where a run may fail are counted down.
