@@ -236,13 +236,14 @@ def test_what_is_no_step_is_refused_without_a_call(program):
     assert SEEN == []
 
 
-def test_a_fake_kernel_that_lies_is_an_error_where_it_was_asked():
+def test_what_a_fake_kernel_says_wrongly_is_noticed():
     SEEN.clear()
     compiled = jit.compile(lambda x: liar(x) + 1, fullgraph=True)
     for n in 1, 2:
-        with pytest.raises(RuntimeError, match="liar returned sizes"):
-            compiled(torch.ones(2))
-        assert len(SEEN) == n
+        result = compiled(torch.ones(2))
+        assert len(SEEN) == n  # the call has gone on in eager, with what the operator gave
+        torch.testing.assert_close(result, liar(torch.ones(2)) + 1)
+        SEEN.pop()
 
 
 def test_an_operator_that_is_defined_again():
