@@ -151,6 +151,11 @@ class Calls:
             handler = None
         if handler is not None:
             return self.by_table(fn, lambda: handler(self, args, kwargs), args, kwargs)
+        owner = getattr(fn, "__self__", None)
+        if isinstance(owner, type):
+            handler = tables.calls.get(class_method(owner, fn.__name__))
+            if handler is not None:
+                return self.by_table(fn, lambda: handler(self, [self.wrap_class(owner), *args], kwargs), args, kwargs)
         try:
             forbidden = tables.forbidden.get(fn)
         except TypeError:
@@ -267,6 +272,12 @@ def makes_group(cls, args) -> bool:
         return False
     parts = args[1]._elements if isinstance(args[1], (ListValue, TupleValue)) else None
     return bool(parts) and all(isinstance(v, ObjectValue) and issubclass(v.cls, Exception) for v in parts)
+
+
+def class_method(cls: type, name: str):
+    """The descriptor of a class method that is implemented in C, or None."""
+    raw = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
+    return raw if isinstance(raw, types.ClassMethodDescriptorType) else None
 
 
 def accepts(fn, args, kwargs) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 wrappers: dict = {}           # type -> fn(s, obj, source) -> Value: how a real object of that type is represented
 new_values: dict = {}         # type -> fn(s, obj) -> Value: a plain result made while capturing
-calls: dict = {}              # C callable or class -> fn(s, args, kwargs) -> Value
+calls: dict = {}              # C callable or class -> fn(s, args, kwargs) -> Value; a class method's descriptor: with the class as first argument
 functions: dict = {}          # Python function -> fn(s, args, kwargs) -> Value, instead of inlining it
 methods: dict = {}            # (class, name) of a C method of an object -> fn(s, value, args, kwargs) -> Value
 pure: set = set()             # C callables without effects: called for real on constants

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import types
 
 import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ...errors import Unsupported
 from ...graph.functions import FunctionTrace
-from ..tables import on_function
+from ..tables import on_call, on_function
 from ..values.base import Raised, Value
 from ..values.constant import Constant
 from ..values.containers import ListValue, TupleValue
@@ -17,7 +18,8 @@ from ..values.functions import CellValue
 from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
 
-APPLY = torch.autograd.Function.apply.__func__
+APPLY = vars(torch.autograd.Function)["apply"]
+APPLY = getattr(APPLY, "__func__", APPLY)
 _ONCE = once_differentiable(lambda ctx: None).__code__
 
 
@@ -46,7 +48,7 @@ def _break(why) -> Unsupported:
     return Unsupported(f"an autograd.Function {why}", kind="autograd")
 
 
-@on_function(APPLY)
+@(on_function if isinstance(APPLY, types.FunctionType) else on_call)(APPLY)
 def apply(s, args, kwargs):
     cls, *given = args
     known = cls.const(s)
