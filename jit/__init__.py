@@ -1,7 +1,11 @@
 """jit: a bytecode-level just-in-time compiler for PyTorch."""
 
-from . import config
-from .api import (Explanation, compile, compile_count, disable, explain, graph_break, is_compiling, mark_dynamic, reset, verify)
+from . import config, versions
+
+if versions.refusal() is None:
+    from .api import (Explanation, compile, compile_count, disable, explain, graph_break, is_compiling, mark_dynamic, reset, verify)
+else:
+    from .uncompiled import (Explanation, compile, compile_count, disable, explain, graph_break, is_compiling, mark_dynamic, reset, verify)
 from .errors import CompileError, JitError, Unsupported
 
 __version__ = "0.1.0"

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import copy
 import asyncio
-import dataclasses
 import functools
 import itertools
 import types
-import warnings
 from typing import Callable
 
 import torch
 
-from . import backends, config
+from . import arguments, backends, config
+from .explanation import Explanation
 from .frame import dispatch, steps
-from .frame.breaks import BreakReason
 from .frame.dynamic import mark_dynamic  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
 from .runtime import unhooked
-
-# What each mode of torch.compile asks for beyond what is always done; None: nothing.
-MODES = {
-    None: None,
-    "default": None,
-    "reduce-overhead": "calls run without Python in any mode, and CUDA graphs are not recorded",
-    "max-autotune": "block sizes come from heuristics and are not searched for, and CUDA graphs are not recorded",
-    "max-autotune-no-cudagraphs": "block sizes come from heuristics and are not searched for",
-}
-_told: set = set()  # modes that the user was told of
 
 
 def _backend(backend) -> Callable:
@@ -61,16 +49,8 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
     Raises:
         TypeError, ValueError: for arguments that are not allowed, at once.
     """
-    for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)), ("dynamic", dynamic, (bool, type(None))),
-                                 ("options", options, (dict, type(None)))):
-        if not isinstance(value, allowed):
-            raise TypeError(f"{name}={value!r}: expected {' or '.join(t.__name__ for t in allowed)}")
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
-    if MODES[mode] is not None and mode not in _told:
-        _told.add(mode)
-        warnings.warn(f"jit: mode={mode!r} compiles as the default mode does: {MODES[mode]}", stacklevel=2)
-    _check_options(options)
+    arguments.check(fullgraph, dynamic, mode, options, disable)
+    arguments.tell_of_mode(mode, 2)
     chosen = _backend(backend)
     if model is None:
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
@@ -78,15 +58,6 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
         return model
     settings = dispatch.Settings(chosen, fullgraph, dynamic, options=dict(options or {}), mode=mode)
     return _compile(model, settings)
-
-
-def _check_options(options):
-    for name, value in (options or {}).items():
-        option = config.OPTIONS.get(name)
-        if option is None:
-            raise ValueError(f"options: no option {name!r}; the options are: {', '.join(config.OPTIONS)}")
-        if type(value) is not option.type:
-            raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
 
 
 def _compile(model, settings):
@@ -103,7 +74,7 @@ def _compile(model, settings):
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(_compile(fn.__func__, settings))
     if isinstance(fn, type):
-        raise TypeError(f"jit.compile takes a function or a module, not the class {fn.__qualname__}; compile an instance, or its method")
+        arguments.refuse(fn)
     if callable(fn):
         def call(*args, **kwargs):
             return fn(*args, **kwargs)
@@ -114,7 +85,7 @@ def _compile(model, settings):
         except AttributeError:
             pass
         return dispatch.make_dispatcher(call, settings)
-    raise TypeError(f"jit.compile takes a function or a module, not {type(fn).__name__}")
+    arguments.refuse(fn)
 
 
 def disable(fn=None):
@@ -142,39 +113,6 @@ def reset():
 def compile_count() -> int:
     """Graphs compiled so far in this process."""
     return dispatch.compile_count()
-
-
-@dataclasses.dataclass(frozen=True)
-class Explanation:
-    """What a call compiled to.
-
-    Attributes:
-        graph_count: captured graphs with at least one operation.
-        graph_break_count: places where capture stopped and a rest was left.
-        op_count: operations in all graphs.
-        break_reasons: the records, in order.
-        guards: the facts that the compiled code relies on, in words.
-        kernels: source text of each generated kernel.
-        launch_count: how many kernels one run of all graphs launches, with their backward; library calls are not among them.
-        graphs: the graphs as runnable Python.
-    """
-
-    graph_count: int
-    graph_break_count: int
-    op_count: int
-    break_reasons: list[BreakReason]
-    guards: list[str]
-    kernels: list[str]
-    graphs: list[str]
-    launch_count: int = 0
-
-    def __str__(self):
-        lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, {len(self.kernels)} kernels, "
-                 f"{len(self.guards)} guards"]
-        lines += [str(r) for r in self.break_reasons]
-        for i, text in enumerate(self.graphs):
-            lines += [f"--- graph {i}", text]
-        return "\n".join(lines)
 
 
 def verify(model, *, gradients: bool = True, **options):

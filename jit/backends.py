@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Callable
 
-from . import failures, logs
+from . import failures, logs, torch_private
 from .errors import Unsupported
 from .runtime import native
 from .second import SecondDerivatives, place_of, without_autocast
@@ -65,7 +65,7 @@ def schedule(graph, unaligned=frozenset()):
         graph = rewrite_contractions(keep_checks(graph))
     if _graph_log:
         _graph_log(graph.python())
-    with torch._C.DisableTorchFunction():  # the program's default device is none of the compiler's own tensors'
+    with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
         compiled = compile_graph(graph, Options(unaligned=unaligned))
     if _kernels_log:
         for name, text in compiled.kernels:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from typing import Callable
 
-from . import failures, logs
+from . import failures, logs, torch_private
 from .errors import Unsupported
 
 _graph_log = logs.channel("graph")
@@ -23,7 +23,7 @@ def without_autocast(fn) -> Callable:
 
     @functools.wraps(fn)
     def call(*args):
-        with torch._C._DisableAutocast():
+        with torch_private.WithoutAutocast():
             return fn(*args)
 
     return call

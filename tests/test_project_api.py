@@ -190,7 +190,7 @@ print("forked")
 
 
 def test_a_mode_that_asks_for_more_says_once_what_it_does_not_get():
-    jit.api._told.clear()
+    jit.arguments._told.clear()
     with pytest.warns(UserWarning, match="max-autotune.*not searched"):
         compiled = jit.compile(double, mode="max-autotune")
     with warnings.catch_warnings():

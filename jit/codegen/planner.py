@@ -8,7 +8,7 @@ from typing import Callable, Optional
 
 import torch
 
-from .. import logs
+from .. import logs, torch_private
 from ..graph.ir import TensorType, operator, same_ints
 from . import failing, fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
@@ -385,7 +385,7 @@ def _unaliased(node):
 
 @functools.lru_cache(4096)
 def _arguments(op) -> tuple:
-    return tuple(op._schema.arguments)
+    return tuple(torch_private.schema(op).arguments)
 
 
 def arguments_of(target: str, overload: str) -> tuple:
@@ -404,10 +404,10 @@ def _operator_returns_alias(target: str, overload: str) -> bool:
         return False
     if not target.startswith(("aten::", "prims::")):
         return True  # whatever its schema says
-    if any(r.alias_info is not None for r in operator(target, overload)._schema.returns):
+    if any(r.alias_info is not None for r in torch_private.schema(operator(target, overload)).returns):
         return True
     name = f"{target}.{overload}" if overload else target
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    return torch_private.has_kernel_for_key(name, "CompositeImplicitAutograd")
 
 
 def returns_alias(node) -> bool:

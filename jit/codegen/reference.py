@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from .. import torch_private
 from ..graph import dims
 from . import loops
 
@@ -219,8 +220,8 @@ def run_plan(compiled, *arguments) -> tuple:
                 _, target, overload, args, outs, expect, *_ = step
                 packet = getattr(torch.ops.aten, target.split("::")[1])
                 fn = getattr(packet, overload or "default")
-                values, names = [argument(a) for a in args], [a.name for a in fn._schema.arguments]
-                n = sum(not a.kwarg_only for a in fn._schema.arguments)
+                values, names = [argument(a) for a in args], [a.name for a in torch_private.schema(fn).arguments]
+                n = sum(not a.kwarg_only for a in torch_private.schema(fn).arguments)
                 result = fn(*values[:n], **dict(zip(names[n:], values[n:])))
                 for slot, value, e in zip(outs, result if isinstance(result, (tuple, list)) else (result,), expect):
                     if e is not None:

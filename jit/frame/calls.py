@@ -8,6 +8,7 @@ import types
 
 import torch
 
+from .. import torch_private
 from ..errors import Unsupported
 from ..runtime import native
 from . import tables
@@ -19,9 +20,6 @@ from .values.functions import ClassValue, FunctionValue
 from .values.objects import ModuleObject, ObjectValue, has_plain_layout
 
 MAX_DEPTH = 120
-TRANSFORMS = frozenset(("torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.vmap"))
-TORCH_COMPILED = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
-TORCH_HIDDEN = "DisableContext.__call__.<locals>._fn"
 
 
 class Calls:
@@ -44,13 +42,13 @@ class Calls:
         if real is not None:
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
-            if fn.code.co_qualname == TORCH_COMPILED:
+            if fn.code.co_qualname == torch_private.TORCH_COMPILED:
                 native().quiet_code(fn.code)  # it puts a frame hook of its own in place
                 raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="disabled")
-            if fn.code.co_qualname == TORCH_HIDDEN and (real.__module__ or "").startswith("torch."):
+            if fn.code.co_qualname == torch_private.TORCH_HIDDEN and (real.__module__ or "").startswith("torch."):
                 # What torch.compile, once used, hides of PyTorch from itself.
                 return dict(zip(fn.code.co_freevars, fn.cells(self)))["fn"].get(self).call(self, args, kwargs)
-            if fn.globals.get("__name__") in TRANSFORMS:
+            if fn.globals.get("__name__") in torch_private.TRANSFORMS:
                 raise Unsupported(f"{real.__qualname__}, a transform of torch.func", "it runs in eager; compile the function that it transforms, or write the gradient with torch.autograd",
                                   kind="functorch")
             if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
@@ -195,7 +193,7 @@ class Calls:
         from .values.tensor import TensorValue
 
         owner = args[0]
-        if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch._C.TensorBase) and self.tracer.supports(raw)):
+        if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch_private.TensorBase) and self.tracer.supports(raw)):
             return self.torch_call(raw, args, kwargs)
         if isinstance(owner, ObjectValue):
             return owner.builtin_method(self, raw, args[1:], kwargs)

@@ -14,7 +14,7 @@ import weakref
 
 import torch
 
-from .. import failures, logs
+from .. import failures, logs, torch_private
 from ..errors import EagerRaises, NeedsEager, Unsupported
 from ..graph import memory, results
 from . import assumptions, breaks, guesses, library  # noqa: F401
@@ -68,13 +68,13 @@ class Captured:
 def refuse_modes():
     """Raise NeedsEager while a mode or a transform of the program's sees every operation: compiled code would go past it, and what an operator makes,
     such as a random number, may be another one for each element of a map. The mode of a default device is known."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch_private.peek_transform() is not None:
         raise NeedsEager("a transform of torch.func is active", "compile the function that calls it", kind="functorch")
-    modes = [m for m in torch.overrides._get_current_function_mode_stack() if not isinstance(m, torch.utils._device.DeviceContext)]
-    if modes or torch._C._len_torch_dispatch_stack():
+    modes = [m for m in torch_private.function_modes() if not isinstance(m, torch_private.DefaultDevice)]
+    if modes or torch_private.dispatch_modes():
         name = type(modes[-1]).__name__ if modes else "a TorchDispatchMode"
         raise NeedsEager(f"{name} is active, which sees every operation", "compile without it", kind="torch-mode")
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch_private.peek_transform() is not None:
         raise NeedsEager("a call inside a torch.func transform, which sees every operation", kind="functorch")
 
 
@@ -236,9 +236,9 @@ class Capture:
         """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first, and likewise of autocast; then
         the real generators are put where they have come to."""
         s = self.session
-        kept = [e for e in s.effects if e[0] is not torch._C._set_grad_enabled]
+        kept = [e for e in s.effects if e[0] is not torch_private.set_grad_enabled]
         if s.grad_mode != torch.is_grad_enabled():
-            kept.append((torch._C._set_grad_enabled, [Constant(s.grad_mode)]))
+            kept.append((torch_private.set_grad_enabled, [Constant(s.grad_mode)]))
         return context_variables.reduced(s, attention_state.reduced(s, batching.reduced(s, reduced(s, kept)))) + [g.settle() for g in s.real_generators if g.moved]
 
     def finish_return(self, value) -> Captured:

@@ -13,7 +13,7 @@ from typing import Callable
 
 import torch
 
-from .. import config, failures, logs
+from .. import config, failures, logs, torch_private
 from ..errors import Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import native
@@ -140,7 +140,7 @@ def torch_skip():
     """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames; None where this torch has none that is known.
     Without it that compiler looks at code of ours when both are at work, which costs it time and nothing else."""
     try:
-        hook = torch._C._dynamo.eval_frame
+        hook = torch_private.frame_actions
         strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
         hook.set_code_exec_strategy(torch_skip.__code__, strategy)
     except (AttributeError, TypeError):

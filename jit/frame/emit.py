@@ -11,6 +11,7 @@ from contextvars import ContextVar
 
 import torch
 
+from .. import torch_private
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.memory import flat_memory
@@ -57,7 +58,7 @@ def shown(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, recor
 def put_back_version(tensor: torch.Tensor):
     """Take back what the graph has added to a version counter."""
     if not tensor.is_inference():
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (tensor._version - 1,))
+        torch_private.set_version_counter((tensor,), (torch_private.version_of(tensor) - 1,))
 
 
 class CyclicValue(Unsupported):

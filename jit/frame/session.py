@@ -12,6 +12,7 @@ import types
 
 import torch
 
+from .. import torch_private
 from ..errors import EagerRaises, Unsupported
 from ..graph.dims import Sym, free_symbols, hint
 from ..graph.ir import Loc
@@ -517,7 +518,7 @@ class Session(Calls):
         if enabled != self.grad_mode:
             self.set_field(self, "grad_mode", enabled)
             self.tracer.set_grad_enabled(enabled)
-            self.effect(torch._C._set_grad_enabled, [Constant(enabled)])
+            self.effect(torch_private.set_grad_enabled, [Constant(enabled)])
 
     def location(self):
         """The Loc of the instruction being executed, or None."""

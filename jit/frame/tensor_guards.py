@@ -7,6 +7,7 @@ import dataclasses
 import torch
 from torch.autograd import forward_ad
 
+from .. import torch_private
 from ..errors import NeedsEager, Unsupported
 from ..runtime.guards import TensorSpec
 
@@ -29,9 +30,9 @@ def check_supported(tensor: torch.Tensor):
         tensor.is_leaf  # noqa: B018
     except RuntimeError as error:  # of a view that was made under no_grad() and written to since, say
         raise Unsupported(f"a view whose history PyTorch does not tell: {str(error).partition('.')[0]}", kind="gradient") from None
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if torch_private.is_transformed(tensor):
         raise Unsupported("a tensor inside a torch.func transform", kind="functorch")
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+    if torch_private.in_forward_mode() and forward_ad.unpack_dual(tensor).tangent is not None:
         raise Unsupported("a dual tensor of forward-mode differentiation", kind="functorch")
 
 

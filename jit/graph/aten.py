@@ -6,6 +6,7 @@ import re
 
 import torch
 
+from jit import torch_private
 from jit.errors import EagerRaises, JitError, Unsupported
 from jit.graph import probe, registry
 from jit.graph.build import is_number, resolve_device, scalar_dtype
@@ -77,7 +78,7 @@ class Overload:
     __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base", "plain", "_composite")
 
     def __init__(self, base: str, op):
-        schema = op._schema
+        schema = torch_private.schema(op)
         self.op, self.name, self.overload, self.base = op, schema.name, schema.overload_name, base
         self.arguments = [Argument(a) for a in schema.arguments]
         self.returns = [str(r.type) for r in schema.returns]
@@ -146,7 +147,7 @@ def overloads(name: str) -> list[Overload]:
         if packet is not None:
             for o in packet.overloads():
                 op = getattr(packet, o)
-                if any(a.is_out for a in op._schema.arguments):
+                if any(a.is_out for a in torch_private.schema(op).arguments):
                     continue
                 entry = Overload(name, op)
                 if not any(a.kind.startswith("Dimname") or a.kind in ("Dict", "t") for a in entry.arguments):
@@ -157,7 +158,7 @@ def overloads(name: str) -> list[Overload]:
 
 def bind(name: str, args, kwargs, b, only=None):
     """The first overload that fits, with its argument values. Numbers given for tensors become 0-dim tensors as a last resort."""
-    candidates = [Overload(name, only)] if only is not None and hasattr(only, "_schema") else overloads(name)
+    candidates = [Overload(name, only)] if only is not None and isinstance(only, torch_private.OpOverload) else overloads(name)
     for o in candidates:
         values = o.bind(args, kwargs)
         if values is not None:

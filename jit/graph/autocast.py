@@ -14,6 +14,7 @@ import re
 
 import torch
 
+from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph import aten
 from jit.graph.handles import TensorHandle
@@ -59,7 +60,7 @@ def _intercepted(name: str, device: str) -> bool:
 
 def _has_kernel(o, key: str) -> bool:
     try:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(f"{o.name}.{o.overload}" if o.overload else o.name, key)
+        return torch_private.has_kernel_for_key(f"{o.name}.{o.overload}" if o.overload else o.name, key)
     except RuntimeError:  # overloads of TorchScript are not in the dispatcher
         return False
 

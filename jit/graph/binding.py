@@ -13,10 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from jit import torch_private
 from jit.graph import registry
-
-# Modules whose Python functions only compute on their tensor arguments: their source is run on proxies, see functional.py.
-PYTHON_MODULES = frozenset(("torch.functional", "torch.nn.functional", "torch._tensor", "torch.special"))
 
 DUNDERS = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add_", "__sub__": "sub", "__isub__": "sub_", "__rsub__": "rsub",
@@ -83,8 +81,7 @@ def _operators() -> dict:
 
 def _builtin_functions() -> dict:
     table = {}
-    spaces = [torch._C._VariableFunctions, torch._C._nn, torch._C._fft, torch._C._linalg, torch._C._special]
-    for space in spaces:
+    for space in torch_private.NAMESPACES:
         for name in dir(space):
             fn = getattr(space, name)
             if not name.startswith("__") and type(fn) is types.BuiltinFunctionType:
@@ -99,7 +96,7 @@ def _reduction(name: str) -> int | None:
     """The position of ``reduction`` among the arguments of ``aten::name``, if it has one."""
     packet = getattr(torch.ops.aten, name, None)
     for overload in packet.overloads() if packet is not None and name.rstrip("_nd2").endswith(("_loss", "kl_div", "entropy", "logits")) else ():
-        names = [a.name for a in getattr(packet, overload)._schema.arguments]
+        names = [a.name for a in torch_private.schema(getattr(packet, overload)).arguments]
         if "reduction" in names:
             return names.index("reduction")
     return None
@@ -111,7 +108,7 @@ def _is_op(name: str) -> bool:
 
 def _methods() -> dict:
     table = {}
-    for cls in (torch._C.TensorBase, torch.Tensor):
+    for cls in (torch_private.TensorBase, torch.Tensor):
         for name, fn in cls.__dict__.items():
             if type(fn) in (types.MethodDescriptorType, types.WrapperDescriptorType):
                 if name in DUNDERS:
@@ -169,12 +166,11 @@ def _resolve(fn) -> Binding | None:
     if fn in _table:
         found = _table[fn]
         return found._replace(unreduced=_reduction(found.name)) if type(fn) is types.BuiltinFunctionType else found
-    kind = type(fn).__name__
-    if kind in ("OpOverload", "OpOverloadPacket"):
-        schema = fn._schema if kind == "OpOverload" else getattr(fn, fn.overloads()[0])._schema
+    if isinstance(fn, (torch_private.OpOverload, torch_private.OpOverloadPacket)):
+        schema = torch_private.schema(fn if isinstance(fn, torch_private.OpOverload) else getattr(fn, fn.overloads()[0]))
         namespace, _, name = schema.name.partition("::")
         return Binding(name if namespace == "aten" else schema.name, overload=fn)
-    if isinstance(fn, types.FunctionType) and fn.__module__ in PYTHON_MODULES:
+    if isinstance(fn, types.FunctionType) and fn.__module__ in torch_private.PYTHON_OPERATIONS:  # its source is run on proxies
         from jit.graph.functional import run_python
 
         return Binding(fn.__name__, python=run_python(fn))

@@ -6,8 +6,8 @@ import types
 
 import torch
 import torch.nn.functional as F
-from torch.masked import _ops as masked
 
+from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import TensorHandle
@@ -119,8 +119,8 @@ def _shallow_wrap(tracer, v):
 
 def _reduction(reduction, size_average=None, reduce=None) -> int:
     if size_average is not None or reduce is not None:
-        reduction = F._Reduction.legacy_get_string(size_average, reduce, emit_warning=False)
-    return F._Reduction.get_enum(reduction)
+        reduction = torch_private.reduction.legacy_get_string(size_average, reduce, emit_warning=False)
+    return torch_private.reduction.get_enum(reduction)
 
 
 
@@ -277,11 +277,11 @@ def _fill_masked(op, input, mask, *args):
     """``input`` with the neutral element of the reduction ``op`` where ``mask`` is false."""
     if mask is None:
         return input
-    mask = rebind(masked._input_mask)(input, mask=mask)
-    return rebind(masked._where)(mask, input, rebind(masked._reduction_identity)(op.__name__, input, *args))
+    mask = rebind(torch_private.masked._input_mask)(input, mask=mask)
+    return rebind(torch_private.masked._where)(mask, input, rebind(torch_private.masked._reduction_identity)(op.__name__, input, *args))
 
 
-python_function(masked._combine_input_and_mask)(run_python(_fill_masked, rebound=False))
+python_function(torch_private.masked._combine_input_and_mask)(run_python(_fill_masked, rebound=False))
 
 
 def without_dims(v):

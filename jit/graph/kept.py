@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from jit import torch_private
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import TensorHandle
 from jit.graph.sym_float import SymFloat
@@ -44,20 +45,20 @@ def _kept_by_eager(fn, args, kwargs):
     kept: set = set()
 
     def pack(t):
-        kept.add(t.untyped_storage()._cdata)
+        kept.add(torch_private.storage_id(t))
         return t
 
     blank, named = _blank(list(args), made), _blank(dict(kwargs), made)
     state = torch.random.get_rng_state()
     try:
-        with torch.enable_grad(), torch._C._DisableAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        with torch.enable_grad(), torch_private.WithoutAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             result = fn(*blank, **named)
     except Exception:  # of PyTorch's: it may not take tensors without data
         return None
     finally:
         torch.random.set_rng_state(state)
     del result
-    return {k for k, (t, _) in made.items() if t.untyped_storage()._cdata in kept}
+    return {k for k, (t, _) in made.items() if torch_private.storage_id(t) in kept}
 
 
 def _blank(v, made):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from jit import torch_private
 from jit.errors import JitError, Unsupported
 from jit.graph.handles import Base, TensorHandle, view_path
 from jit.graph.ir import Node, contiguous_strides, same_ints
@@ -76,7 +77,7 @@ class Region:
     def check(self, tracer):
         """Raise Unsupported for a region that cannot be one input."""
         first = self.tensors[0]
-        storages = {t.untyped_storage()._cdata for t in self.tensors}
+        storages = {torch_private.storage_id(t) for t in self.tensors}
         if len(storages) > 1 or any(t.dtype is not first.dtype for t in self.tensors):
             raise Unsupported("an input that is changed in place shares memory with one of another dtype, or by another storage", "clone one of them", kind="aliased-mutation")
         if any(t.requires_grad for t in self.tensors):

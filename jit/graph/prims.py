@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from jit import torch_private
 from jit.graph import layout
 from jit.graph.dims import Dim, render, structurally_equal
 from jit.graph.ir import Ref, TensorType, contiguous_strides, same_ints, operator
@@ -356,7 +357,7 @@ def template_text(template, a) -> str:
 @functools.lru_cache(4096)
 def keyword_names(op) -> tuple:
     """For each argument of an operator in schema order: its name when it is keyword-only, else None."""
-    return tuple(a.name if a.kwarg_only else None for a in op._schema.arguments)
+    return tuple(a.name if a.kwarg_only else None for a in torch_private.schema(op).arguments)
 
 
 def _operator_text(target, overload, args, a):

@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from jit import failures
+from jit import failures, torch_private
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import aten, autocast, foreign, kept, known, layout, memory, probe, refusals, results
 from jit.graph.binding import resolve
@@ -363,8 +363,8 @@ class Tracer:
             raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
         args, kwargs = self._on_one_device(plain(args), False), plain(kwargs)
         nodes = _to_nodes(args, handles)
-        only = overload if overload is not None and hasattr(overload, "_schema") else None
-        if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in only._schema.arguments):
+        only = overload if overload is not None and isinstance(overload, torch_private.OpOverload) else None
+        if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in torch_private.schema(only).arguments):
             return self._call_inplace(name.rstrip("_"), args, kwargs)
         named = {k: _to_node(v, handles) for k, v in kwargs.items()}
         o, values = aten.functional(self.builder, name, nodes, named, only)
@@ -609,7 +609,7 @@ class Tracer:
         """A leaf that requires grad cannot be written where operations are recorded, nor can a view of one."""
         shown = target.base.example
         leaf = shown is not None and not target.base.grad and shown.requires_grad and shown.is_leaf
-        of_view = shown is not None and shown._is_view() and shown._base.requires_grad and shown._base.is_leaf
+        of_view = shown is not None and torch_private.is_view(shown) and torch_private.base_of(shown).requires_grad and torch_private.base_of(shown).is_leaf
         if target.is_leaf or leaf or of_view:
             which = "a leaf" if target.is_leaf else "a view of a leaf"
             raise EagerRaises(RuntimeError(f"{which} Variable that requires grad is being used in an in-place operation."))
@@ -654,7 +654,7 @@ def _parameters(name: str) -> frozenset:
 def _foreach_returns_list() -> bool:
     """Whether this PyTorch's in-place foreach functions return the list that they were given; older ones return None."""
     tensors = [torch.zeros(1, device="cpu")]
-    return torch._foreach_neg_(tensors) is tensors
+    return torch_private.foreach_neg_(tensors) is tensors
 
 
 _CONFIRM_NUMEL = 1 << 20  # larger tensors are stood for by meta tensors

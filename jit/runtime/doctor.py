@@ -14,6 +14,8 @@ import sys
 import sysconfig
 import tempfile
 
+from jit import torch_private, versions
+
 CHECKS: list = []
 
 
@@ -37,8 +39,8 @@ def check(name: str):
 
 @check("python")
 def _python():
-    if sys.implementation.name != "cpython" or not (3, 11) <= sys.version_info[:2] <= (3, 12):
-        raise Problem(f"{sys.implementation.name} {sys.version.split()[0]} is not supported", "use CPython 3.11 or 3.12")
+    if versions.python_fault():
+        raise Problem(versions.python_fault(), f"use {versions.SUPPORTED}")
     return f"CPython {sys.version.split()[0]}"
 
 
@@ -46,9 +48,10 @@ def _python():
 def _torch():
     import torch
 
-    version = tuple(int(x) for x in re.findall(r"\d+", torch.__version__)[:2])
-    if version < (2, 11):
-        raise Problem(f"torch {torch.__version__} is too old", "install torch 2.11 or newer")
+    if versions.torch_fault():
+        raise Problem(versions.torch_fault(), f"use {versions.SUPPORTED}")
+    for name, without in torch_private.absent.items():
+        print(f"warn  torch: no torch.{name}: {without}")
     return f"{torch.__version__} in {os.path.dirname(torch.__file__)}"
 
 
@@ -177,7 +180,7 @@ def _cuda():
         raise Problem(f"torch is built for CUDA {torch.version.cuda}, but the driver is missing: {e}", "install the NVIDIA driver if this machine has a GPU; the CPU works without", fatal=False) from None
     if not torch.cuda.is_available():
         raise Problem("the CUDA driver is there but torch sees no GPU", "check nvidia-smi, CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA " + torch.version.cuda, fatal=False)
-    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):
+    if isinstance(torch_private.current_raw_stream, torch_private.Absent):
         raise Problem("torch has no _cuda_getCurrentRawStream", "use a torch release from 2.11 on")
     return ", ".join(f"{torch.cuda.get_device_name(i)} (sm_{''.join(map(str, torch.cuda.get_device_capability(i)))})" for i in range(torch.cuda.device_count()))
 

@@ -45,7 +45,7 @@ import dataclasses
 
 import torch
 
-from jit import logs
+from jit import logs, torch_private
 
 _log = logs.channel("guards")
 
@@ -54,7 +54,7 @@ _log = logs.channel("guards")
 class TensorSpec:
     """What a tensor has to look like. None means any; a None inside sizes or strides frees that dim.
 
-    ``cls`` is the exact type. ``keys`` is ``torch._C._dispatch_keys(t).raw_repr()``, which tells layout, conjugation, inference tensors,
+    ``cls`` is the exact type. ``keys`` is ``dispatch_keys(t)``, which tells layout, conjugation, inference tensors,
     wrapped tensors of transforms and dispatch subclasses. ``align`` demands that the data pointer is a multiple of it.
     """
 
@@ -93,7 +93,7 @@ class TensorSpec:
         if self.requires_grad is not None and value.requires_grad != self.requires_grad:
             out.append(f"requires_grad: expected {self.requires_grad}, found {value.requires_grad}")
         if self.keys is not None and dispatch_keys(value) != self.keys:
-            out.append(f"dispatch keys: expected {self.keys:#x}, found {dispatch_keys(value):#x} ({torch._C._dispatch_keys(value)})")
+            out.append(f"dispatch keys: expected {self.keys:#x}, found {dispatch_keys(value):#x} ({torch_private.dispatch_keys(value)})")
         if not out and self.sizes is not None:
             if value.dim() != len(self.sizes):
                 out.append(f"rank: expected {len(self.sizes)}, found {value.dim()}")
@@ -108,7 +108,7 @@ class TensorSpec:
 
 def dispatch_keys(tensor) -> int:
     """The raw dispatch key set of a tensor."""
-    return torch._C._dispatch_keys(tensor).raw_repr()
+    return torch_private.dispatch_keys(tensor).raw_repr()
 
 
 def program(accessors, checks, binds=()):

@@ -4,14 +4,12 @@ part of the graph: the composed form alone, or a break. What they are at the sta
 
 from __future__ import annotations
 
-import torch
-
+from ... import torch_private
 from ..tables import on_call
 from ..values.constant import Constant
 
-_PREFIX = "_set_sdp_use_"
-SETTERS = {getattr(torch._C, n): n.removeprefix(_PREFIX) for n in dir(torch._C) if n.startswith(_PREFIX)}
-GETTERS = {name: getattr(torch._C, f"_get_{name}_sdp_enabled") for name in SETTERS.values() if hasattr(torch._C, f"_get_{name}_sdp_enabled")}
+SETTERS = {fn: name for name, fn in torch_private.attention_setters.items()}
+GETTERS = {name: fn for name, fn in torch_private.attention_getters.items() if name in torch_private.attention_setters}
 
 
 def changed(s) -> bool:

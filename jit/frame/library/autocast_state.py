@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ... import torch_private
 from ..tables import add_pure, on_call
 from ..values.constant import Constant
 
@@ -107,4 +108,4 @@ def is_cache_enabled(s, args, kwargs):
     return Constant(value(s, "cache"))
 
 
-add_pure(torch._C._is_autocast_available, torch._C._get_privateuse1_backend_name)
+add_pure(*torch_private.autocast_queries)

@@ -8,6 +8,7 @@ import types
 import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from ... import torch_private
 from ...errors import Unsupported
 from ...graph.functions import FunctionTrace
 from ..tables import on_call, on_function
@@ -18,8 +19,6 @@ from ..values.functions import CellValue
 from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
 
-APPLY = vars(torch.autograd.Function)["apply"]
-APPLY = getattr(APPLY, "__func__", APPLY)
 _ONCE = once_differentiable(lambda ctx: None).__code__
 
 
@@ -48,7 +47,7 @@ def _break(why) -> Unsupported:
     return Unsupported(f"an autograd.Function {why}", kind="autograd")
 
 
-@(on_function if isinstance(APPLY, types.FunctionType) else on_call)(APPLY)
+@(on_function if isinstance(torch_private.function_apply, types.FunctionType) else on_call)(torch_private.function_apply)
 def apply(s, args, kwargs):
     cls, *given = args
     known = cls.const(s)
@@ -172,7 +171,7 @@ def _backward(s, known, cls, ctx, given, tangents):
     finally:
         s.grad_mode = enabled
         s.tracer.set_grad_enabled(enabled)
-    if any(e[0] is not torch._C._set_grad_enabled for e in s.effects[done:]):
+    if any(e[0] is not torch_private.set_grad_enabled for e in s.effects[done:]):
         raise _break("whose backward has side effects")
     if any(id(holder) in before for holder, *_ in s.undo[undone:] if not (isinstance(holder, (TensorValue, CellValue)) or holder is ctx.attrs)):
         raise _break("whose backward changes objects that were there before")

@@ -6,6 +6,7 @@ import inspect
 
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
 from ...graph import backward as graph
 from .. import source as src
@@ -52,18 +53,18 @@ def _flag(s, value, default=None):
 
 def _process_group_is_absent(s):
     """Reducers of a process group hang on gradients in C++, where nothing shows them."""
-    world = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)
+    world = torch_private.process_groups()
     if world is not None:
         if torch.distributed.is_initialized():
             raise _break("backward() in a process group")
-        s.guards.add(src.GetAttr(src.Const(world._world, "world"), "default_pg"), "is", None)
+        s.guards.add(src.GetAttr(src.Const(world, "world"), "default_pg"), "is", None)
 
 
 def _no_hooks(s, value: TensorValue):
     """Guard that nothing looks at, or changes, a leaf's gradient."""
     if value.obj is None:
         return
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+    for name in torch_private.gradient_hooks:
         if getattr(value.obj, name, None):
             raise _break("backward() to a tensor with hooks on its gradient")
         if hasattr(value.obj, name):

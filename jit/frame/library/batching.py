@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import types
-
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
 from ..tables import on_call, on_code, on_function
 from ..values import batched
@@ -13,9 +12,7 @@ from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.objects import ObjectValue
 
-PUSH, POP = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
-INDEX_MODE = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
-_MAPPED = next(c for c in torch.vmap.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "wrapped")
+PUSH, POP = torch_private.push_mode, torch_private.pop_mode
 
 
 @on_function(torch.vmap)
@@ -23,12 +20,12 @@ def vmap(s, args, kwargs):
     return s.inline(s.wrap_raw(torch.vmap), args, kwargs)
 
 
-@on_function(torch.vmap.__globals__["_check_randomness_arg"])
+@on_function(torch_private.check_vmap_randomness)
 def check_randomness(s, args, kwargs):
-    return s.inline(s.wrap_raw(torch.vmap.__globals__["_check_randomness_arg"]), args, kwargs)
+    return s.inline(s.wrap_raw(torch_private.check_vmap_randomness), args, kwargs)
 
 
-@on_code(_MAPPED)
+@on_code(torch_private.mapped_code())
 def mapped(s, fn, args, kwargs):
     """A call of what ``torch.vmap`` returned."""
     given = {name: cell.get(s) for name, cell in zip(fn.code.co_freevars, fn.cells(s))}
@@ -51,7 +48,7 @@ def mapped(s, fn, args, kwargs):
 @on_call(PUSH)
 def push(s, args, kwargs):
     mode = args[0]
-    if not isinstance(mode, ObjectValue) or (mode.cls.__module__, mode.cls.__qualname__) != INDEX_MODE:
+    if not isinstance(mode, ObjectValue) or (mode.cls.__module__, mode.cls.__qualname__) != torch_private.INDEX_MODE:
         raise Unsupported(f"entering {mode.describe()}, which sees every operation", "compile without it", kind="torch-mode")
     s.set_field(s, "modes", (*s.modes, mode))
     s.effect(PUSH, [mode])
@@ -68,7 +65,7 @@ def pop(s, args, kwargs):
     return mode
 
 
-@on_call(torch._C._is_torch_function_mode_enabled)
+@on_call(torch_private.in_function_mode)
 def in_mode(s, args, kwargs):
     return Constant(bool(s.modes))  # capturing is refused under all others but the default device's
 

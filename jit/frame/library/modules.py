@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils.hooks import BackwardHook
 
+from ... import torch_private
 from ...errors import NeedsEager, Unsupported
 from ..tables import on_function
 
@@ -23,6 +23,6 @@ _hooks_gradients(BackwardHook.setup_input_hook)
 _hooks_gradients(BackwardHook.setup_output_hook)
 
 
-@on_function(LazyModuleMixin._infer_parameters)
+@on_function(torch_private.infer_parameters)
 def infer_parameters(s, args, kwargs):
     raise NeedsEager("a lazy module makes its parameters", kind="lazy-module")

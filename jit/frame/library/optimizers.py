@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch.autograd.profiler import record_function
-from torch.optim import optimizer
 
+from ... import torch_private
 from ..tables import on_call, on_function
 from ..values.constant import Constant
 from ..values.containers import TupleValue
@@ -23,17 +23,15 @@ def exit_record_function(s, args, kwargs):
     return Constant(None)
 
 
-@on_function(optimizer._get_value)
+@on_function(torch_private.optimizer_value)
 def get_value(s, args, kwargs):
     value, = args
     return value.call_method(s, "item") if isinstance(value, TensorValue) else value
 
 
-@on_function(optimizer._stack_if_compiling)
+@on_function(torch_private.stack_if_compiling)
 def stack_if_compiling(s, args, kwargs):
     return args[0]
-
-
 
 
 def _tensors_by_device_and_dtype(lists, with_indices=False):
@@ -133,10 +131,10 @@ def _fused(formulas, changed, **more):
     return call
 
 
-on_call(torch._fused_adam_)(_fused(_fused_adam, (0, 2, 3, 4), decoupled=False))
-on_call(torch._fused_adamw_)(_fused(_fused_adam, (0, 2, 3, 4), decoupled=True))
-on_call(torch._fused_sgd_)(_fused(_fused_sgd, (0, 2)))
-on_call(torch._fused_adagrad_)(_fused(_fused_adagrad, (0, 2)))
+on_call(torch_private.fused_steps["adam"])(_fused(_fused_adam, (0, 2, 3, 4), decoupled=False))
+on_call(torch_private.fused_steps["adamw"])(_fused(_fused_adam, (0, 2, 3, 4), decoupled=True))
+on_call(torch_private.fused_steps["sgd"])(_fused(_fused_sgd, (0, 2)))
+on_call(torch_private.fused_steps["adagrad"])(_fused(_fused_adagrad, (0, 2)))
 
 
 def _check_and_unscale(grads, found_inf, inverse):
@@ -156,18 +154,18 @@ def _update_scale(scale, tracker, found_inf, growth, backoff, interval):
     tracker.copy_(torch.where(infinite | due, 0, steps))
 
 
-@on_call(torch._amp_foreach_non_finite_check_and_unscale_)
+@on_call(torch_private.unscale_)
 def check_and_unscale(s, args, kwargs):
     s.inline(s.wrap_raw(_check_and_unscale), args, kwargs)
     return Constant(None)
 
 
-@on_call(torch._amp_update_scale_)
+@on_call(torch_private.update_scale_)
 def update_scale(s, args, kwargs):
     s.inline(s.wrap_raw(_update_scale), args, kwargs)
     return args[0]
 
 
-@on_call(torch._C._group_tensors_by_device_and_dtype)
+@on_call(torch_private.group_tensors)
 def group_tensors(s, args, kwargs):
     return s.inline(s.wrap_raw(_tensors_by_device_and_dtype), args, kwargs)

@@ -54,18 +54,18 @@ def set_rng_state(s, args, kwargs):
     return NONE
 
 
-@on_method((torch._C.Generator, "manual_seed"))
+@on_method((torch.Generator, "manual_seed"))
 def generator_manual_seed(s, generator, args, kwargs):
     _record(s, generators.seed_generator, known_generator(s, generator), _seed(s, args, kwargs))
     return generator
 
 
-@on_method((torch._C.Generator, "get_state"))
+@on_method((torch.Generator, "get_state"))
 def generator_get_state(s, generator, args, kwargs):
     return _record(s, generators.state, known_generator(s, generator))
 
 
-@on_method((torch._C.Generator, "set_state"))
+@on_method((torch.Generator, "set_state"))
 def generator_set_state(s, generator, args, kwargs):
     _record(s, generators.set_state, known_generator(s, generator), _state(s, args, kwargs))
     return generator

@@ -6,7 +6,7 @@ import torch
 from torch.distributions.utils import lazy_property
 from torch.utils.checkpoint import checkpoint
 
-from ... import config
+from ... import config, torch_private
 from ...errors import Unsupported
 from .. import source as src
 from ..assumptions import assume
@@ -21,7 +21,7 @@ from .builtin_functions import IdentityNumber
 NONE = Constant(None)
 
 
-@on_call(torch._C._set_grad_enabled)
+@on_call(torch_private.set_grad_enabled)
 def set_grad_enabled(s, args, kwargs):
     s.set_grad_enabled(args[0].truth(s))
     return NONE
@@ -46,11 +46,9 @@ for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_determinist
     if hasattr(torch, _name):
         _query(getattr(torch, _name))
 
-for _fn in (torch._C._get_deterministic_algorithms, torch._C._get_deterministic_algorithms_warn_only):
+for _fn in (*torch_private.deterministic, torch_private.gpu_count):
     _query(_fn)
-if hasattr(torch._C, "_cuda_getDeviceCount"):
-    _query(torch._C._cuda_getDeviceCount)
-for _fn in (torch.is_anomaly_enabled, torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark):
+for _fn in (torch.is_anomaly_enabled, *torch_private.cudnn_switches):
     _query(_fn, "switches")
 
 
@@ -60,26 +58,19 @@ def _always(value, *fns):
         (on_function if hasattr(fn, "__code__") else on_call)(fn)(handler)
 
 
-_always(None, torch._C._get_tracing_state)
-_always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export)
-_always(False, torch._C._is_tracing, torch.overrides.has_torch_function, torch._C._has_torch_function,
-        torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
-_always(False, torch.compiler.is_exporting)
+for _answer, _fns in torch_private.ANSWERS.items():
+    _always(_answer, *_fns)
+_always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export, torch.overrides.has_torch_function, torch.compiler.is_exporting)
 
 
 @on_function(torch.cuda.is_current_stream_capturing)
 def is_current_stream_capturing(s, args, kwargs):
-    fn = torch.cuda.graphs._cuda_isCurrentStreamCapturing
+    fn = torch_private.is_capturing_stream
     try:
         now = fn()
     except RuntimeError as error:  # in a build of PyTorch without CUDA it is a class that cannot be made
         raise Raised(s.exception(error)) from None
     return s.wrap(now, src.Returned(src.Const(fn)))
-
-
-_always(None, torch._C._log_api_usage_once)
-_always(True, torch._C._is_torch_function_enabled if hasattr(torch._C, "_is_torch_function_enabled") else torch.compiler.is_compiling)
-_always(False, torch._C._are_functorch_transforms_active if hasattr(torch._C, "_are_functorch_transforms_active") else torch.compiler.is_exporting)
 
 
 @on_function(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
@@ -98,7 +89,7 @@ def global_setting(s, args, kwargs):
     raise Unsupported("a change of torch's global settings", kind="global-state", hint="set it outside the compiled function")
 
 
-_DISABLED_FOR_DYNAMO = getattr(torch, "_disable_dynamo", lambda fn: fn)(lambda: None).__code__
+_DISABLED_FOR_DYNAMO = torch_private.hide_from_compiler(lambda: None).__code__
 
 
 @on_code(_DISABLED_FOR_DYNAMO)
@@ -122,7 +113,7 @@ def checkpointed(s, args, kwargs):
         s.region = outer
 
 
-@on_function(torch._assert)
+@on_function(torch_private.assert_)
 def torch_assert(s, args, kwargs):
     if isinstance(args[0], TensorValue):
         if assume(s, args[0], True):
@@ -133,11 +124,11 @@ def torch_assert(s, args, kwargs):
     return NONE
 
 
-@on_function(torch._check_tensor_all_with)
+@on_function(torch_private.check_all)
 def check_tensor_all(s, args, kwargs):
     condition = args[1] if len(args) > 1 else kwargs.get("cond")
     if not isinstance(condition, TensorValue) or condition.handle(s).dtype is not torch.bool or not assume(s, s.torch_call(torch.Tensor.all, [condition], {}), True):
-        return s.inline(s.wrap_raw(torch._check_tensor_all_with), args, kwargs)
+        return s.inline(s.wrap_raw(torch_private.check_all), args, kwargs)
     return NONE
 
 
@@ -279,14 +270,14 @@ add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
 # -- what Module.to asks and does, which is nothing where everything is as it is asked for --------------------------------------
 
 
-@on_call(torch._C._nn._parse_to)
+@on_call(torch_private.parse_to)
 def parse_to(s, args, kwargs):
     if any(isinstance(v, TensorValue) for v in (*args, *kwargs.values())):
         raise Unsupported("Module.to another tensor", "give a device or a dtype", kind="torch-argument")
-    return s.fold(torch._C._nn._parse_to, args, kwargs)
+    return s.fold(torch_private.parse_to, args, kwargs)
 
 
-@on_call(torch._has_compatible_shallow_copy_type)
+@on_call(torch_private.shallow_copies)
 def has_compatible_type(s, args, kwargs):
     """Whether a tensor may take another one's data: of plain tensors, where they are on devices of one kind."""
     a, b = (v.handle(s).device.type for v in args)

@@ -8,6 +8,7 @@ import types
 
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import native
 from .. import source as src
@@ -35,7 +36,7 @@ wrapper(range)(lambda s, obj, source: RangeValue(obj, source))
 
 
 # What ``__self__`` of a C function may be without making it a method: its module or class, or the record that pybind11 keeps of it.
-_NOT_OWNERS = (types.ModuleType, type, type(torch._C._get_operation_overload.__self__))
+_NOT_OWNERS = (types.ModuleType, type, torch_private.FunctionRecord)
 
 
 @wrapper(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -49,7 +50,7 @@ def wrap_builtin(s, obj, source):
     return BuiltinValue(obj, source)
 
 
-wrapper(torch._ops.OpOverload, torch._ops.OpOverloadPacket)(lambda s, obj, source: BuiltinValue(obj, source))
+wrapper(torch_private.OpOverload, torch_private.OpOverloadPacket)(lambda s, obj, source: BuiltinValue(obj, source))
 
 
 @wrapper(types.MethodType)

@@ -11,6 +11,7 @@ import operator
 
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
 from ...graph.dims import hint
 from ...graph.tracer import keep_sizes
@@ -153,7 +154,7 @@ def _tried(s, fn, args, kwargs, fill):
     made = set()
 
     def filled(*size, **options):
-        made.add((t := fill(*size, **options)).untyped_storage()._cdata)
+        made.add(torch_private.storage_id(t := fill(*size, **options)))
         return t
 
     samples, named = [_sample(s, a, filled) for a in args], {k: _sample(s, v, filled) for k, v in kwargs.items()}
@@ -163,7 +164,7 @@ def _tried(s, fn, args, kwargs, fill):
     except Exception:  # of PyTorch's, for these values
         return None
     parts = example if isinstance(example, tuple) else (example,)
-    return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided and v.untyped_storage()._cdata in made for v in parts)
+    return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided and torch_private.storage_id(v) in made for v in parts)
 
 
 def _sample(s, v, fill):

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.autodiff.dropout import dropped
@@ -15,7 +16,7 @@ from jit.graph.dims import hint, specialize
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.ops.externs import sdpa_is_fused
 
-MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch._fused_sdp_choice's numbers
+MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # the numbers of torch_private.fused_attention_choice
 
 
 @training_form("scaled_dot_product_attention")
@@ -49,7 +50,7 @@ def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
     with torch.enable_grad():
         tensors = [example(n, True) for n in (q, k, v)]
         bias = None if mask is None else example(mask, mask_carries)
-        choice = int(torch._fused_sdp_choice(*tensors, bias, dropout_p, is_causal, scale=scale))
+        choice = int(torch_private.fused_attention_choice(*tensors, bias, dropout_p, is_causal, scale=scale))
     if choice not in _FUSED:
         return MATH
     if choice == EFFICIENT and mask is not None and (mask_carries or not mask.type.shape[-1] % 8 == 0):

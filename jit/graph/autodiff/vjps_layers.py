@@ -21,7 +21,7 @@ def lstm(b, node, x, state, params, has_biases, num_layers, dropout, train, bidi
     """(T, N, F) -> (T, N, H) and the last states, layer by layer as the CPU's library takes it; it gives what its backward reads. Source: aten/src/ATen/native/mkldnn/RNN.cpp."""
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     values = (x, *state, *params)
-    if (node.attrs["overload"] != "input" or not train or len(params) != num_layers * directions * each or not torch._C._get_mkldnn_enabled() or not torch.backends.mkldnn.is_available()
+    if (node.attrs["overload"] != "input" or not train or len(params) != num_layers * directions * each or not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available()
             or any(v.type.device.type != "cpu" or v.type.dtype is not torch.float32 or v.type.is_symbolic for v in values) or x.type.numel == 0):
         return NotImplemented
     first_hidden, first_cell = state

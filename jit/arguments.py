@@ -1,0 +1,47 @@
+"""The arguments of ``jit.compile``: what is allowed, and what each mode means."""
+
+from __future__ import annotations
+
+import warnings
+
+from . import config
+
+# What each mode of torch.compile asks for beyond what is always done; None: nothing.
+MODES = {
+    None: None,
+    "default": None,
+    "reduce-overhead": "calls run without Python in any mode, and CUDA graphs are not recorded",
+    "max-autotune": "block sizes come from heuristics and are not searched for, and CUDA graphs are not recorded",
+    "max-autotune-no-cudagraphs": "block sizes come from heuristics and are not searched for",
+}
+_told: set = set()  # modes that the user was told of
+
+
+def check(fullgraph, dynamic, mode, options, disable):
+    """Raise TypeError or ValueError, which say what is allowed."""
+    for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)), ("dynamic", dynamic, (bool, type(None))),
+                                 ("options", options, (dict, type(None)))):
+        if not isinstance(value, allowed):
+            raise TypeError(f"{name}={value!r}: expected {' or '.join(t.__name__ for t in allowed)}")
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+    for name, value in (options or {}).items():
+        option = config.OPTIONS.get(name)
+        if option is None:
+            raise ValueError(f"options: no option {name!r}; the options are: {', '.join(config.OPTIONS)}")
+        if type(value) is not option.type:
+            raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
+
+
+def tell_of_mode(mode, stacklevel: int):
+    """Warn, once per mode, of what it does not get."""
+    if MODES[mode] is not None and mode not in _told:
+        _told.add(mode)
+        warnings.warn(f"jit: mode={mode!r} compiles as the default mode does: {MODES[mode]}", stacklevel=stacklevel + 1)
+
+
+def refuse(model):
+    """Raise the TypeError for what is neither a function nor a module."""
+    if isinstance(model, type):
+        raise TypeError(f"jit.compile takes a function or a module, not the class {model.__qualname__}; compile an instance, or its method")
+    raise TypeError(f"jit.compile takes a function or a module, not {type(model).__name__}")

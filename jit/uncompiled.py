@@ -1,0 +1,85 @@
+"""The public functions on a version of Python or PyTorch that the compiler does not know: everything runs in eager. No room is imported."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+from . import arguments, config, versions
+from .errors import CompileError
+from .explanation import Explanation
+
+_reason = versions.refusal()
+_told = False  # the user, of the reason
+
+
+def _tell(stacklevel: int, strict: bool):
+    """Warn once, or raise CompileError, that nothing is compiled."""
+    global _told
+    if strict or config.strict:
+        raise CompileError(f"nothing can be compiled here: {_reason}")
+    if not _told:
+        _told = True
+        warnings.warn(f"jit: functions run in eager, uncompiled: {_reason}", stacklevel=stacklevel + 1)
+
+
+def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None, backend=None, mode: str | None = None,
+            options: dict | None = None, disable: bool = False):
+    """Gives ``model`` back, and warns once. Arguments as in ``api.compile``.
+
+    Raises:
+        TypeError, ValueError: for arguments that are not allowed.
+        CompileError: with ``fullgraph=True`` or ``JIT_STRICT=1``.
+    """
+    arguments.check(fullgraph, dynamic, mode, options, disable)
+    if model is None:
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+    if disable:
+        return model
+    if isinstance(model, type) or not callable(model) and not isinstance(model, (staticmethod, classmethod)):
+        arguments.refuse(model)
+    _tell(2, fullgraph)
+    return model
+
+
+def disable(fn=None):
+    """Nothing is compiled that could be left out."""
+    return disable if fn is None else fn
+
+
+def explain(model, **options):
+    """``explain(fn)(*args)`` runs the function, of which nothing is compiled."""
+    _tell(2, bool(options.get("fullgraph")))
+
+    def run(*args, **kwargs):
+        model(*args, **kwargs)
+        return Explanation(0, 0, 0, [], [], [], [])
+
+    return run
+
+
+def verify(model, *, gradients: bool = True, **options):
+    """There is nothing to compare with eager: raises CompileError."""
+    _tell(2, True)
+
+
+def reset():
+    """There is nothing to forget."""
+
+
+def compile_count() -> int:
+    """0."""
+    return 0
+
+
+def is_compiling() -> bool:
+    """False."""
+    return False
+
+
+def graph_break(msg: str = ""):
+    """Nothing in eager."""
+
+
+def mark_dynamic(tensor, *dims: int):
+    """Nothing in eager."""
