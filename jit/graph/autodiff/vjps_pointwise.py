@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.graph import conventions
 from jit.graph.autodiff.rules import UNDEFINED, vjp
 
 
@@ -256,15 +257,20 @@ def power(b, n, g):
 def extremum(b, n, g):
     """Equal operands share evenly; where one is NaN both get all."""
     x, y = n.inputs
-    worse = "lt" if n.op == "maximum" else "gt"
+    worse = "lt" if n.op in ("maximum", "fmax") else "gt"
     shared = b.where(b.eq(x, y), b.mul(g, 0.5), g)
     return lambda: b.where(b.binary(worse, x, y), 0, shared), lambda: b.where(b.binary(worse, y, x), 0, shared)
 
 
 @vjp("fmax", "fmin")
 def extremum_without_nan(b, n, g):
+    if conventions.fmax_passes_to_nan():
+        return extremum(b, n, g)
     x, y = n.inputs
     first = b.logical_or(b.binary("ge" if n.op == "fmax" else "le", x, y), b.isnan(y))
+    if conventions.fmax_shares():
+        tie, half = b.eq(x, y), b.mul(g, 0.5)
+        return lambda: b.where(tie, half, b.where(first, g, 0)), lambda: b.where(tie, half, b.where(first, 0, g))
     return lambda: b.where(first, g, 0), lambda: b.where(first, 0, g)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import conventions, layout
 from jit.graph.build import HALF, is_number
 from jit.graph.dims import Dim, bounds
 from jit.graph.ir import Node, TensorType
@@ -423,7 +423,7 @@ def masked_fill(b, self, mask, value):
         value = b.cast(value, self.dtype)
     else:
         value = b.scalar(plain(value) if self.dtype in HALF else value, self.dtype, self.device)
-    from jit.graph import layout
+    from jit.graph import conventions, layout
 
     shape = layout.broadcast_shapes(self.shape, mask.shape)
     result = b.where(mask, value, self)
@@ -447,9 +447,13 @@ def clamp(b, self, min=None, max=None):
     y = y if hi is None else b.minimum(y, hi)
     if not b.recording:
         return y
-    # As eager has it: x passes at the limits, and where the limits cross the upper one counts.
-    within = [b.ge(x, lo)] if lo is not None else []
-    within += [b.le(x, hi)] if hi is not None else []
+    if isinstance(max if min is None else min, Node) and conventions.clamp_shares_with_tensors():
+        return y if lo is None or hi is None else _shared_at_limits(b, y, x, lo, hi, min, max)
+    # Where the limits cross, the upper one counts.
+    at_limits = isinstance(max if min is None else min, Node) or conventions.clamp_passes_at_numbers()
+    above, below = ("ge", "le") if at_limits else ("gt", "lt")
+    within = [b.binary(above, x, lo)] if lo is not None else []
+    within += [b.binary(below, x, hi)] if hi is not None else []
     partials = [(x, lambda: within[0] if len(within) == 1 else b.logical_and(*within))]
     if lo is not None:
         low = b.lt(x, lo)
@@ -458,6 +462,20 @@ def clamp(b, self, min=None, max=None):
         high = b.gt(x, hi)
         partials.append((max, lambda: high if lo is None else b.logical_or(high, b.gt(lo, hi))))
     return b.with_gradient(y, *partials)
+
+
+def _shared_at_limits(b, y, x, lo, hi, min, max):
+    """``y``, with the gradient that eager gives where x and the limit that it is equal to share it: all is x's where the limits are equal too,
+    or one is NaN."""
+    low, high, apart = b.lt(x, lo), b.gt(x, hi), b.lt(lo, hi)
+    at_low, at_high = b.logical_and(b.eq(x, lo), apart), b.logical_and(b.eq(x, hi), apart)
+    ordered, tied = b.le(lo, hi), b.logical_or(at_low, at_high)
+
+    def of(value, all, half):
+        return ((value, lambda: all), (b.mul(value, 0.5), lambda: half)) if isinstance(value, Node) else ()
+
+    return b.with_gradient(y, *of(x, b.logical_not(b.logical_or(b.logical_or(low, high), tied)), tied), *of(min, b.logical_and(low, ordered), at_low),
+                           *of(max, b.logical_or(b.gt(lo, hi), b.logical_and(high, ordered)), at_high))
 
 
 @pointwise("clamp_min")

@@ -1,0 +1,41 @@
+"""Which gradient this PyTorch gives where a function has none: its conventions at corners and ties have changed from version to version, so it is asked, once, by a
+small trial of each."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+
+
+def _gradients(fn, *values) -> list:
+    """Eager's gradients of the sum of ``fn`` of tensors with these values: a list of numbers for each argument."""
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)  # in place of the program's
+    with torch.inference_mode(False), torch.enable_grad(), keep:
+        tensors = [torch.tensor(v, dtype=torch.float32, device="cpu", requires_grad=True) for v in values]
+        return [g.tolist() for g in torch.autograd.grad(fn(*tensors).sum(), tensors)]
+
+
+@functools.cache
+def clamp_passes_at_numbers() -> bool:
+    """Whether the gradient of ``x.clamp(0, 1)`` passes where x is 0 or 1: up to torch 2.13 it does."""
+    return _gradients(lambda x: torch.clamp(x, 0, 1), [0.0]) == [[1.0]]
+
+
+@functools.cache
+def clamp_shares_with_tensors() -> bool:
+    """Whether x and a limit that is a tensor share the gradient where they are equal, as from torch 2.14 on; before x has all of it."""
+    return _gradients(torch.clamp, [0.0], [0.0], [1.0])[0] == [0.5]
+
+
+@functools.cache
+def fmax_shares() -> bool:
+    """Whether equal operands of ``fmax`` and ``fmin`` share the gradient, as from torch 2.14 on; before the first has all of it."""
+    return _gradients(torch.fmax, [0.0], [0.0])[0] == [0.5]
+
+
+@functools.cache
+def fmax_passes_to_nan() -> bool:
+    """Whether both operands of ``fmax`` and ``fmin`` have all of the gradient where one is NaN: of torch 2.14 alone."""
+    return _gradients(torch.fmax, [math.nan], [0.0])[0] == [1.0]
