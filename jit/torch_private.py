@@ -66,7 +66,8 @@ def optional(path: str, use: str, without: str, otherwise=None):
     try:
         return _look_up(path)
     except (AttributeError, ImportError):
-        absent[path] = without
+        if torch.version.cuda is not None or "cuda" not in path:  # a PyTorch without CUDA lacks them by rights
+            absent[path] = without
         return Absent(path) if otherwise is None else otherwise
 
 
@@ -119,6 +120,7 @@ NAMESPACES = (
     *(optional(f"_C.{name}", "C functions of a namespace", "its functions break the graph", types.SimpleNamespace())
       for name in ("_nn", "_fft", "_linalg", "_special")))
 has_kernel_for_key = required("_C._dispatch_has_kernel_for_dispatch_key", "whether an operator is composed, and may return a view; which operators autocast casts")
+COMPOSITES = tuple(required(f"_C.DispatchKey.Composite{kind}Autograd", "whether an operator is made of others, and may return a view") for kind in ("Implicit", "Explicit"))
 foreach_neg_ = required("_foreach_neg_", "shows whether foreach functions that work in place return their list")
 # What pybind11 keeps as __self__ of its functions.
 FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any function made by pybind11", "their __self__ is taken for an owner"), "__self__", None))
@@ -149,6 +151,7 @@ function_modes = required("overrides._get_current_function_mode_stack", "refuses
 dispatch_modes = required("_C._len_torch_dispatch_stack", "refuses to capture under a TorchDispatchMode")
 DefaultDevice = optional("utils._device.DeviceContext", "the mode of torch.set_default_device, which is known", "under it functions run in eager", Absent)
 WithoutTorchFunction = required("_C.DisableTorchFunction", "takes the compiler's own tensors out of the program's modes")
+DispatchMode = required("utils._python_dispatch.TorchDispatchMode", "records the views that an operator made of others makes")
 push_mode = optional("_C._push_on_torch_function_stack", "a mode is entered in captured code", _BREAK)
 pop_mode = optional("_C._pop_torch_function_stack", "a mode is left in captured code", _BREAK)
 in_function_mode = optional("_C._is_torch_function_mode_enabled", "whether a mode was entered in captured code", _BREAK)
@@ -186,7 +189,7 @@ class _AutocastOff(contextlib.ExitStack):
 WithoutAutocast = optional("_C._DisableAutocast", "turns autocast off, for graphs that have their casts in them", "torch.autocast does it", _AutocastOff)
 deterministic = tuple(optional(f"_C.{name}", "torch.are_deterministic_algorithms_enabled() asks it", _BREAK)
                       for name in ("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only"))
-gpu_count = optional("_C._cuda_getDeviceCount", "torch.cuda.is_available() asks it", _BREAK + "; PyTorch built without CUDA has none")
+gpu_count = optional("_C._cuda_getDeviceCount", "torch.cuda.is_available() asks it", _BREAK)
 cudnn_switches = tuple(optional(f"_C.{name}", "torch.backends.cudnn asks it", _BREAK) for name in ("_get_cudnn_enabled", "_get_cudnn_benchmark"))
 autocast_queries = tuple(optional(f"_C.{name}", "torch.autocast() asks it", _BREAK) for name in ("_is_autocast_available", "_get_privateuse1_backend_name"))
 is_capturing_stream = optional("cuda.graphs._cuda_isCurrentStreamCapturing", "torch.cuda.is_current_stream_capturing() asks it", _BREAK)

@@ -96,8 +96,7 @@ class Overload:
     def composite(self) -> bool:
         """Whether it is made of other operators, so that its schema does not say all of what its results share with its arguments."""
         if self._composite is None:
-            keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutograd)
-            self._composite = self.name.startswith("aten::") and any(map(self.op.has_kernel_for_dispatch_key, keys))
+            self._composite = self.name.startswith("aten::") and any(map(self.op.has_kernel_for_dispatch_key, torch_private.COMPOSITES))
         return self._composite
 
     def run(self, values):

@@ -12,8 +12,8 @@ import weakref
 from typing import NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph.handles import offset_in_base, view_path
 from jit.graph.registry import OPS
@@ -40,7 +40,7 @@ class Shown(NamedTuple):
 def run(call, tensors: list):
     """-> (result, shown) of ``call()``, which reads ``tensors``; these have storages of their own. ``shown`` has, for each tensor of the result, what it shows
     of them: a ``Shown``, or None for new memory. It is None where all of it is new. Where not, the call is made twice."""
-    owners = {t.untyped_storage()._cdata: k for k, t in enumerate(tensors)}
+    owners = {torch_private.storage_id(t): k for k, t in enumerate(tensors)}
     result = call()
     if not any(_storage(r) in owners for r in _results(result)):
         return result, None
@@ -59,10 +59,10 @@ def _results(result) -> list:
 
 
 def _storage(t) -> int | None:
-    return t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None
+    return torch_private.storage_id(t) if isinstance(t, torch.Tensor) else None
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(torch_private.DispatchMode):
     """``paths``: the id of a tensor that shows memory of an argument -> the steps that made it."""
 
     def __init__(self, tensors):
@@ -75,12 +75,12 @@ class _Recorder(TorchDispatchMode):
         self.held.append(result)
         source = args[0] if args else None
         before = self.paths.get(id(source))
-        view = any(r.alias_info is not None for r in func._schema.returns)  # else the operator shares memory and does not say so
+        view = any(r.alias_info is not None for r in torch_private.schema(func).returns)  # else the operator shares memory and does not say so
         if before is not None and view and not any(isinstance(a, torch.Tensor) for a in args[1:]):
             several = isinstance(result, (list, tuple))
             for k, r in enumerate(result if several else (result,)):
                 if _storage(r) == _storage(source) and id(r) not in self.paths:
-                    step = Step(func._schema.name.partition("::")[2], tuple(args[1:]), kwargs or {}, k if several else None)
+                    step = Step(torch_private.schema(func).name.partition("::")[2], tuple(args[1:]), kwargs or {}, k if several else None)
                     self.paths[id(r)] = (*before, step)
         return result
 
