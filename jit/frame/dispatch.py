@@ -11,8 +11,6 @@ import warnings
 import weakref
 from typing import Callable
 
-import torch
-
 from .. import config, failures, logs, torch_private
 from ..errors import Unsupported
 from ..runtime import guards as native_guards

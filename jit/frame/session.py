@@ -137,7 +137,7 @@ class Session(Calls):
         """Why an operator that is not PyTorch's own is called between two graphs and not in one, if it is: see ``graph.foreign``."""
         if is_python and not self.unbroken:
             return "has a kernel in Python"
-        if any(fn is not torch._C._set_grad_enabled for fn, _ in self.effects):
+        if any(fn is not torch_private.set_grad_enabled for fn, _ in self.effects):
             return "is called after a change that is made behind the graph"
         return "is called inside a map" if self.maps or self.modes else None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 
+from jit import torch_private
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
 from jit.graph.handles import SymSize, TensorHandle
@@ -64,7 +65,7 @@ def call(tracer, name: str, overload, args, kwargs):
     o, values = o
     if o.mutates or o.views or not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
         raise refuse("changes or returns what is no new tensor")
-    if o.data_dependent or not torch._C._dispatch_has_kernel_for_dispatch_key(o.op.name(), "Meta"):
+    if o.data_dependent or not torch_private.has_kernel_for_key(o.op.name(), "Meta"):
         raise refuse("has no fake kernel that says the type of its result")
     try:
         types, values = aten.types_by_run(o, values)
@@ -76,10 +77,10 @@ def call(tracer, name: str, overload, args, kwargs):
 
 def _bound(name, overload, nodes, named):
     """The overload that takes these arguments, with its values; None where there is none. Nothing is converted."""
-    overloads = [overload] if hasattr(overload, "_schema") else [getattr(overload, o) for o in overload.overloads()]
+    overloads = [overload] if isinstance(overload, torch_private.OpOverload) else [getattr(overload, o) for o in overload.overloads()]
     for op in overloads:
         o = aten.Overload(name, op)
-        values = None if any(a.is_out for a in op._schema.arguments) else o.bind(nodes, named)
+        values = None if any(a.is_out for a in torch_private.schema(op).arguments) else o.bind(nodes, named)
         if values is not None:
             return o, values
     return None
