@@ -129,12 +129,14 @@ class Compute:
 @dataclass(frozen=True)
 class Reduce:
     """``dst`` = ``arg`` combined over all reduction axes; ``arg`` has dst's dtype, except for argmax and argmin, which give the int64
-    position of the first extreme in row-major order of the reduction axes (a NaN is extreme). max and min propagate NaN."""
+    position of the first extreme in row-major order of the reduction axes (a NaN is extreme). max and min propagate NaN. A sum of float32 values may
+    also be given in float64, before it is rounded. ``precise``: such a sum adds in float64 from the first value on."""
 
     dst: str
     op: str
     arg: str
     dtype: torch.dtype
+    precise: bool = False
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,7 @@ def _text(kernel: Kernel, title: str, names: dict) -> str:
         elif isinstance(s, Compute):
             line = f"{n(s.dst)} = {s.op}({', '.join(map(n, s.args))}): {d(s.dtype)}"
         elif isinstance(s, Reduce):
-            line = f"{n(s.dst)} = reduce_{s.op}({n(s.arg)}): {d(s.dtype)}"
+            line = f"{n(s.dst)} = {'precise_' if s.precise else ''}reduce_{s.op}({n(s.arg)}): {d(s.dtype)}"
         elif isinstance(s, Scan):
             line = f"{n(s.dst)} = scan_{s.op}({n(s.arg)}): {d(s.dtype)}"
         elif isinstance(s, Bounded):
@@ -410,7 +412,8 @@ def verify(kernel: Kernel) -> Kernel:
             need(dtype[s.value] is torch.int64, "a bounded value is an int64")
         if isinstance(s, Reduce):
             need(kernel.raxes and s.op in REDUCE_OPS, f"{s.op} is a reduction, in a kernel with reduction axes")
-            need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype, f"the dtype of {s.op}")
+            unrounded = s.op == "sum" and dtype[s.arg] is torch.float32 and s.dtype is torch.float64
+            need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype or unrounded, f"the dtype of {s.op}")
             need(dtype[s.arg] not in HALF, "no reduction in a half type")
             need(s.op not in ("any", "all") or s.dtype is torch.bool, "any and all reduce bools")
         if isinstance(s, Scan):
@@ -495,9 +498,9 @@ class KernelBuilder:
     def cast(self, value: str, dtype) -> str:
         return value if self.dtype[value] is dtype else self.compute("cast", value, dtype=dtype)
 
-    def reduce(self, op: str, arg: str, dtype=None) -> str:
+    def reduce(self, op: str, arg: str, dtype=None, precise: bool = False) -> str:
         dtype = dtype or (torch.int64 if op.startswith("arg") else self.dtype[arg])
-        return self._value(lambda n: Reduce(n, op, arg, dtype), ("reduce", op, arg, dtype), dtype)
+        return self._value(lambda n: Reduce(n, op, arg, dtype, precise), ("reduce", op, arg, dtype, precise), dtype)
 
     def scan(self, op: str, arg: str) -> str:
         return self._value(lambda n: Scan(n, op, arg, self.dtype[arg]), ("scan", op, arg), self.dtype[arg])

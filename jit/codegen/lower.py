@@ -469,6 +469,12 @@ def reduction_dtype(node):
     return register_dtype(node.type.dtype)
 
 
+def partial_dtype(node):
+    """The dtype of a split reduction's partial results: on a CPU those of float32 sums are not rounded in between."""
+    dtype = reduction_dtype(node)
+    return torch.float64 if node.op == "sum" and dtype is torch.float32 and node.type.device.type == "cpu" else dtype
+
+
 def _member(e, node, index):
     """The root of a reduction that is read at ``index``."""
     root = e.members.get(node)
@@ -482,11 +488,10 @@ def _member(e, node, index):
 @lowers(*_REDUCE)
 def _reduction(e, node, index, mask):
     op, x, dtype = _REDUCE[node.op], node.inputs[0], reduction_dtype(node)
-    root = _member(e, node, index)
+    root, precise = _member(e, node, index), bool(node.attrs.get("precise")) and e.group.device.type == "cpu"
     if e.stage == 2 and root.reduced:
-        op_again = op
-        partial = e.b.load(e.buffer((node, "partial"), dtype, False), e.partial_index(node))
-        return e.b.cast(e.b.reduce(op_again, partial, dtype), register_dtype(node.type.dtype))
+        partial = e.b.load(e.buffer((node, "partial"), partial_dtype(node), False), e.partial_index(node))
+        return e.b.cast(e.b.reduce(op, partial), register_dtype(node.type.dtype))
     value = e.value(x, e.at(root), e.tail)
     if dtype is torch.bool and op in ("any", "all", "max", "min"):
         value, op = to_bool(e, value), {"max": "any", "min": "all"}.get(op, op)
@@ -496,10 +501,11 @@ def _reduction(e, node, index, mask):
         return e.b.cast(value, register_dtype(node.type.dtype))
     if e.tail is not None:
         value = e.compute("where", e.tail, value, e.constant(reduction_identity(op, dtype), dtype), dtype=dtype)
-    result = e.b.reduce(op, value)
     if e.stage == 1:
-        e.b.store(e.buffer((node, "partial"), dtype, True), e.partial_index(node), result)
+        result = e.b.reduce(op, value, partial_dtype(node), precise)
+        e.b.store(e.buffer((node, "partial"), partial_dtype(node), True), e.partial_index(node), result)
         return result
+    result = e.b.reduce(op, value, precise=precise)
     return e.b.cast(result, register_dtype(node.type.dtype))
 
 
@@ -628,7 +634,7 @@ def lower_group(group, places, stored, name) -> list:
         if m.needs_row:
             first.value(m.node, first.at(m, m.out_align))
             for part in ("partial", "total") if m.node.op == "squares" else ("partial",):
-                partials[(m.node, part)] = (reduction_dtype(m.node), rows * chunks)
+                partials[(m.node, part)] = (partial_dtype(m.node), rows * chunks)
         elif not m.after and any(p in group.reduced for p in m.out_place()):
             first.emit_member(m)
     second = Emitter(group, places, stored, 2, cut, chunk)

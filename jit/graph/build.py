@@ -339,6 +339,11 @@ class Builder:
             dtype = torch.int64 if op in ("argmax", "argmin") else torch.bool if op in ("any", "all") else x.type.dtype
         return self.emit(op, (x,), {"dims": dims, "keepdim": bool(keepdim)}, dtype)
 
+    def total(self, x: Node, dims, precise: bool = False) -> Node:
+        """The sum with ``dims`` kept. ``precise``: on a CPU it is added up in float64, as eager does in some places."""
+        total = self.reduce("sum", x, dims, True)
+        return self.marked(total, "", precise=True) if precise and total.op == "sum" else total
+
     def cumsum(self, x: Node, dim: int, dtype=None) -> Node:
         return self.emit("cumsum", (x,), {"dim": dim}, dtype or x.type.dtype)
 

@@ -14,8 +14,8 @@ import torch
 
 from jit.codegen import loops
 from jit.codegen.cpp import compiler_check, ops, prefetch
-from jit.codegen.cpp.layout import COST, STREAM_BYTES, Layout, analyse, hint, tail
-from jit.codegen.cpp.reduction import FLUSH, Reduction
+from jit.codegen.cpp.layout import CHEAP, COST, STREAM_BYTES, Layout, analyse, hint, tail
+from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
 
@@ -426,12 +426,13 @@ class KernelText:
         reduces = [i for i in statements if isinstance(body[i], loops.Reduce)]
         scans = [i for i in statements if isinstance(body[i], loops.Scan)]
         states = [Reduction(self, i) for i in reduces]
+        blocks = self._find_blocks(k, states)
         for r in states:
             r.begin()
         for i in scans:
             self._begin_scan(i)
         flush = [r for r in states if r.flushed]
-        counted = flush and lay.loops
+        counted = flush and lay.loops and not blocks
         if counted:
             self.put(f"int additions{k} = 0;")
         with contextlib.ExitStack() as stack:
@@ -439,26 +440,83 @@ class KernelText:
             for depth, a in enumerate(lay.loops):
                 n = self.names[a.name]
                 lo, hi = ("r_lo", "r_hi") if self.cooperate and depth == 0 else ("0", self.expr(a.extent))
+                if blocks and depth == len(lay.loops) - 1:
+                    self._column_blocks(n, lo, hi, blocks, statements, depth_of, states)
+                    break
                 stack.enter_context(self.braces(f"for (int64_t {n} = {lo}; {n} < {hi}; {n}++)"))
                 for i in statements:
                     if depth_of.get(i) == depth + 1:
                         self._define(i)
             inner = [i for i in statements if depth_of.get(i, len(lay.loops) + 1) > len(lay.loops)]
-            with self.braces():
-                self.ahead = prefetch.next_row(self) if k == 1 else []
-                self._vector_loop(inner, states)
-                self.ahead = []
+            if not blocks:
+                with self.braces():
+                    self.ahead = prefetch.next_row(self) if k == 1 else []
+                    self._vector_loop(inner, states)
+                    self.ahead = []
             if counted:
                 per_loop = 1 if lay.column else max(1, -(-hint(lay.vector.extent) // self.strip))
-                limit = max(1, FLUSH // per_loop)
+                limit = max(1, min(r.limit for r in flush) // per_loop)
                 with self.braces(f"if (++additions{k} == {limit})"):
                     for r in flush:
-                        r.flush()
+                        r.flush(again=True)
                     self.put(f"additions{k} = 0;")
         for r in states:
             r.finish()
         if self.cooperate and states:
             self._combine(states, k)
+
+    def _find_blocks(self, k: int, states) -> int:
+        """How many rows of pass ``k`` are added up in registers, strip by strip of columns, before they join the totals; 0 for none.
+
+        What is written, checked or scanned keeps the order of memory; what a row alone computes is computed again for each strip, which has to be cheap.
+        """
+        lay, body = self.layout, self.kernel.body
+        flush = [r for r in states if r.flushed]
+        if not lay.column or not flush or self.tile:
+            return 0
+        for i in lay.bodies[k]:
+            s = body[i]
+            if isinstance(s, (loops.Store, loops.Check, loops.Scan)) or s.dst in lay.kept:
+                return 0
+            if isinstance(s, loops.Compute) and s.dst not in lay.varying and COST.get(s.op, 1) > CHEAP:
+                return 0
+        for r in flush:
+            r.blocked = True
+        return min(r.limit for r in flush)
+
+    def _column_blocks(self, row: str, lo: str, hi: str, size: int, statements, depth_of, states):
+        """The innermost loop of a pass in column mode, by blocks of ``size`` rows, and in these by strips of columns."""
+        w, width, depth = self.strip, self.hi, len(self.layout.loops)
+        flush = [r for r in states if r.blocked]
+
+        def strip(count, full):
+            for r in flush:
+                r.lanes(w)
+            with self.braces(f"for (int64_t {row} = first; {row} < last; {row}++)"):
+                for i in statements:
+                    if depth_of.get(i) == depth:
+                        self._define(i)
+                inner = [i for i in statements if depth_of.get(i, depth + 1) > depth]
+                access = self._accesses(inner)
+                self._divisors(inner)
+                self._strip(inner, [], [], access, count, full)
+            for r in flush:
+                r.flush(at="j0 + ", count=count)
+
+        with self.braces(f"for (int64_t first = {lo}; first < {hi}; first += {size})"):
+            self.put(f"const int64_t last = first + {size} < {hi} ? first + {size} : {hi};")
+            self.put("int64_t j0 = 0;")
+            known = int(width) if width.isdigit() else None
+            if known is None or known >= w:
+                with self.braces(f"for (; j0 + {w} <= {width}; j0 += {w})"):
+                    strip(str(w), True)
+            if known is None:
+                with self.braces(f"if (j0 < {width})"):
+                    self.put(f"const int rest = (int)({width} - j0);")
+                    strip("rest", False)
+            elif known % w:
+                with self.braces():
+                    strip(str(known % w), False)
 
     def _depths(self, statements) -> dict:
         """Statement number -> loops around it, for the statements of a pass that do not vary along the vector axis."""
@@ -571,8 +629,13 @@ class KernelText:
 
     def _strips(self, statements, states, scans, checks, access):
         w, lo, hi = self.strip, self.lo, self.hi
-        flush = [r for r in states if r.flushed and not self.layout.loops]
+        flush = [r for r in states if r.flushed]
+        limit = w * min([r.limit for r in flush], default=0)
+        if self.layout.loops and type(self.layout.vector.extent) is int and self.layout.vector.extent <= limit:
+            flush = []  # the loops around it do that
         exact = lo.isdigit() and hi.isdigit() and (int(hi) - int(lo)) % w == 0
+        for r in flush:
+            r.empty = exact and not self.layout.loops
         if lo == "0" and hi == str(w):
             self.put("const int64_t j0 = 0;")
             with self.braces():
@@ -581,7 +644,9 @@ class KernelText:
         self.put(f"int64_t j0 = {lo};")
         if flush:
             with self.braces(f"while (j0 + {w} <= {hi})"):
-                self.put(f"const int64_t stop = j0 + {w * FLUSH} < {hi} ? j0 + {w * FLUSH} : {hi};")
+                self.put(f"const int64_t stop = j0 + {limit} < {hi} ? j0 + {limit} : {hi};")
+                for r in flush:
+                    r.lanes(r.count)
                 with self.braces(f"for (; j0 + {w} <= stop; j0 += {w})"):
                     self._strip(statements, scans, checks, access, str(w), True)
                 for r in flush:
@@ -635,7 +700,7 @@ class KernelText:
                 for n in crossing:
                     d = lay.definition[n]
                     if d in scans and phase[d] <= p:
-                        self.value[n] = f"(t{self.names[n]} + c{self.names[n]}[l])"
+                        self.value[n] = self._scanned(d)
                     elif phase[d] < p:
                         self.value[n] = f"c{self.names[n]}[l]"
                 for i in here:
@@ -651,10 +716,17 @@ class KernelText:
                     self._scan_element(scan, f"c{name}[l]" if arg in crossing else f"k{name}[{self._kept_index()} + j0 + l]" if arg in lay.kept else self.value[arg])
             if scan is not None:
                 name = self.names[body[scan].dst]
-                self.put(f"const {ops.c_type(body[scan].dtype)} t{name} = ({ops.c_type(body[scan].dtype)})s{name};")
-                self.put(f"s{name} += run{name};")
+                kind, total = ops.c_type(body[scan].dtype), f"run{name}"
+                self.put(f"const {kind} t{name} = ({kind})s{name};")
+                if body[scan].dtype is torch.float32:
+                    total = f"w{name}"
+                    self.put(f"const float u{name} = t{name} - t{name} == 0 ? (float)(s{name} - t{name}) : 0;")
+                    self.put(f"double {total} = 0;")
+                    self.put(f"#pragma omp simd reduction(+: {total})")
+                    self.put(f"for (int l = 0; l < {count}; l++) {total} += g{name}[l];")
+                self.put(f"s{name} += {total};")
                 if body[scan].dst in lay.kept:
-                    self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = t{name} + c{name}[l];")
+                    self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = {self._scanned(scan)};")
         for i in streams:
             kind = ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)
             self.put(f"stream<{self.strip} * (int)sizeof({kind})>({access[i]} + j0, o{i});")
@@ -678,13 +750,26 @@ class KernelText:
         return phase, crossing
 
     def _open_scan(self, i: int):
-        """The head of a loop that leaves the running values within a strip in an array; what came before the strip is added where they are used."""
+        """The head of a loop that leaves the running values within a strip in an array; what came before the strip is added where they are used.
+
+        Of float32 values that is a sum of doubles, as in eager, which is taken apart into two floats where it is added.
+        """
         s = self.kernel.body[i]
         self.put(f"{ops.c_type(s.dtype)} run{self.names[s.dst]} = 0;")
+        if s.dtype is torch.float32:
+            self.put(f"alignas(64) float g{self.names[s.dst]}[{self.strip}];")
         self.put(f"#pragma omp simd reduction(inscan, +: run{self.names[s.dst]})")
+
+    def _scanned(self, i: int) -> str:
+        """The running value at lane ``l``."""
+        s = self.kernel.body[i]
+        name = self.names[s.dst]
+        return f"(t{name} + (u{name} + c{name}[l]))" if s.dtype is torch.float32 else f"(t{name} + c{name}[l])"
 
     def _scan_element(self, i: int, arg: str):
         name = self.names[self.kernel.body[i].dst]
+        if self.kernel.body[i].dtype is torch.float32:
+            self.put(f"g{name}[l] = {arg};")
         self.put(f"run{name} += {arg};")
         self.put(f"#pragma omp scan inclusive(run{name})")
         self.put(f"c{name}[l] = run{name};")
@@ -751,7 +836,7 @@ class KernelText:
             mask = f"{self.value[s.mask]} & " if s.mask else ""
             self.put(f"bad{i} |= {mask}!{self._within(s)};")
         elif isinstance(s, loops.Reduce):
-            self.states[i].add(lane if not lay.column else "j")
+            self.states[i].add(lane if not lay.column or self.states[i].blocked else "j")
         elif isinstance(s, loops.Scan):
             if lay.column:
                 name = self.names[s.dst]

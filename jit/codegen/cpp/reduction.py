@@ -10,7 +10,8 @@ from jit.codegen.cpp import ops
 from jit.codegen.cpp.layout import hint
 
 SHORT = {8: 0, 4: 8, 3: 12, 2: 12, 1: 12}  # length of a part of a row's tail -> its lane behind the strip's
-FLUSH = 256  # float additions per lane before the sum moves to a double
+COLUMN_FLUSH = {torch.float32: 8, torch.float64: 32}  # additions per entry of a column sum before it joins the total
+ROW_FLUSH = {torch.float32: 16, torch.float64: 32}  # and per lane of a row's sum, whose many lanes average the errors
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
@@ -29,7 +30,9 @@ def identity(op: str, dtype: torch.dtype):
 class Reduction:
     """The state of one ``Reduce`` in a pass: lanes of a strip (row mode) or one entry per vector position (column mode).
 
-    A float sum that is long moves to doubles every ``FLUSH`` additions (the error stays below about 256 roundings of a partial sum).
+    Sums are taken in blocks, so that their errors do not grow with their length. Lanes ``r`` add up to 8 to 32 values; float32 lanes then join a
+    total ``d`` of doubles, and lanes of doubles a total that keeps what its own additions round off, ``e`` (A. Neumaier,
+    Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, 1974). The lanes of a ``precise`` sum of float32 values are doubles.
     """
 
     def __init__(self, owner, i: int):
@@ -37,38 +40,66 @@ class Reduction:
         self.s = owner.kernel.body[i]
         self.op, self.arg = self.s.op.removeprefix("arg"), self.s.op.startswith("arg")
         self.dtype = owner.dtypes[self.s.arg]
-        self.kind = ops.memory_type(self.dtype) if self.dtype is not torch.bool else "int32_t"
         self.name = owner.names[self.s.dst]
         self.column = owner.layout.column
         self.count = (owner.block or owner.layout.vector.extent) if self.column else owner.strip
+        # A short vector that is written to the lanes of a long one stalls the next read of it, so parts of a tail have lanes of their own.
+        self.short = [] if self.column else [size for size in owner.tail() if size in SHORT]
         additions = math.prod(hint(a.extent) for a in owner.kernel.raxes) / (1 if self.column else owner.strip)
         fixed = all(type(a.extent) is int for a in owner.kernel.raxes)
-        self.flushed = self.op == "sum" and self.dtype is torch.float32 and (additions > FLUSH or not fixed)
-        # A short vector that is written to the lanes of a long one stalls the next read of it, so parts of a tail have lanes of their own.
-        self.short = [] if self.column or self.flushed else [size for size in owner.tail() if size in SHORT]
+        floats = self.op == "sum" and self.dtype is torch.float32 and (additions > 1 or not fixed or self.column or self.s.precise)
+        self.lane = torch.float64 if floats and self.s.precise else self.dtype  # what a lane is
+        self.limit = (COLUMN_FLUSH if self.column else ROW_FLUSH).get(self.dtype) if self.op == "sum" else None
+        if self.limit and self.lane is not self.dtype:
+            self.limit *= 8
+        self.flushed = self.limit is not None and (self.column or self.lane is self.dtype) and (additions > self.limit or not fixed)
+        self.compensated = self.flushed and self.dtype is torch.float64
+        self.blocked = False  # a strip of columns has lanes of its own for a block of rows
+        self.empty = False  # the lanes have joined the total when the pass ends
+        self.total = torch.float64 if floats and (self.flushed or not self.column) else self.lane  # what the finished sum is, before it is rounded
+        self.folds, self.totals = [], self.count
+        if floats and not self.column and not self.s.precise:
+            self._plan_folds()
         owner.states[i] = self
 
+    def _plan_folds(self):
+        """Float lanes are folded to 16 or fewer, and their halves are added as doubles; there must be as many of those as a part of a tail has."""
+        while self.totals > 16:
+            self.folds.append(self.totals)
+            self.totals = (self.totals + 1) // 2
+        if self.totals > 8 and self.totals % 2 == 0 and self.totals // 2 >= max(self.short, default=0):
+            self.totals //= 2
+
     @property
-    def wide(self) -> str:
-        """The type of the finished sum before it is rounded."""
-        return "double" if self.flushed else self.kind
+    def kind(self) -> str:
+        """The C++ type of the finished result before it is rounded."""
+        return self._memory(self.total)
+
+    def _memory(self, dtype) -> str:
+        return ops.memory_type(dtype) if self.dtype is not torch.bool else "int32_t"
 
     def _start(self) -> str:
         if self.dtype is torch.bool:
             return str(int(identity(self.op, self.dtype)))
-        return ops.constant(identity(self.op if not self.arg else "arg" + self.op, self.dtype), self.dtype)
+        return ops.constant(identity(self.op if not self.arg else "arg" + self.op, self.dtype), self.lane)
 
     def begin(self):
+        """Before the pass: the totals, and the lanes where blocks have none of their own."""
         o = self.owner
-        lanes = self.count + (16 if self.short else 0)
-        o.put(f"alignas(64) {self.kind} r{self.name}[{lanes}];")
-        o.put(f"for (int l = 0; l < {lanes}; l++) r{self.name}[l] = {self._start()};")
+        for name in "de" if self.compensated else "d" if self.flushed else "":
+            o.put(f"alignas(64) double {name}{self.name}[{self.totals}];")
+            o.put(f"for (int l = 0; l < {self.totals}; l++) {name}{self.name}[l] = 0;")
+        if not self.blocked:
+            self.lanes(self.count)
+
+    def lanes(self, count):
+        """Declare empty lanes in the present scope."""
+        o, count = self.owner, count + (16 if self.short else 0)
+        o.put(f"alignas(64) {self._memory(self.lane)} r{self.name}[{count}];")
+        o.put(f"for (int l = 0; l < {count}; l++) r{self.name}[l] = {self._start()};")
         if self.arg:
-            o.put(f"alignas(64) {self._index_kind()} i{self.name}[{lanes}];")
-            o.put(f"for (int l = 0; l < {lanes}; l++) i{self.name}[l] = {self._never()};")
-        if self.flushed:
-            o.put(f"alignas(64) double d{self.name}[{self.count}];")
-            o.put(f"for (int l = 0; l < {self.count}; l++) d{self.name}[l] = 0;")
+            o.put(f"alignas(64) {self._index_kind()} i{self.name}[{count}];")
+            o.put(f"for (int l = 0; l < {count}; l++) i{self.name}[l] = {self._never()};")
 
     def _index_kind(self) -> str:
         extents = [a.extent for a in self.owner.kernel.raxes]
@@ -90,7 +121,7 @@ class Reduction:
                 position = index if not position else f"({position} * ({o.expr(a.extent)}) + {index})"
             self._better(state, f"i{self.name}[{lane}]", value, f"({self._index_kind()})({position})", False)
         else:
-            o.put(f"{state} = {self._merge(state, value)};")
+            o.put(f"{state} = {self._merge(state, ops.cast(value, self.dtype, self.lane))};")
 
     def _better(self, value, index, other, other_index, ties: bool):
         """Replace (value, index) by the other pair where that is more extreme, or as extreme and earlier."""
@@ -110,27 +141,65 @@ class Reduction:
         o.put(f"const bool t{n} = {test};")
         o.put(f"{value} = t{n} ? o{n} : p{n}; {index} = t{n} ? oi{n} : pi{n};")
 
-    def _merge(self, a: str, b: str, dtype=None) -> str:
+    def _merge(self, a: str, b: str) -> str:
         """The text of two partial results put together; both are repeated in it."""
         if self.dtype is torch.bool:
             return f"({a} {'|' if self.op in ('any', 'max', 'sum') else '&'} (int32_t){b})"
         if self.op in ("max", "min"):
             return ops.maximum(b, a, self.dtype, self.op == "min")
-        return ops.wrap("+" if self.op == "sum" else "*", a, b, dtype or self.dtype)
+        return ops.wrap("+" if self.op == "sum" else "*", a, b, self.lane)
 
-    def flush(self):
-        self.owner.put("#pragma omp simd")
-        self.owner.put(f"for (int l = 0; l < {self.count}; l++) {{ d{self.name}[l] += r{self.name}[l]; r{self.name}[l] = 0; }}")
+    def flush(self, again: bool = False, at: str = "", count=None):
+        """Add the lanes to the totals. ``again``: they go on from zero; ``at``, ``count``: the totals' first position and their number, for a block's lanes."""
+        o, n = self.owner, self.name
+        lanes = count or self.count
+        if self.compensated:
+            o.put("#pragma omp simd")
+            with o.braces(f"for (int l = 0; l < {lanes}; l++)"):
+                o.put(f"const double p = d{n}[{at}l], q = r{n}[l], s = p + q, back = s - p, lost = (p - (s - back)) + (q - back);")
+                o.put(f"d{n}[{at}l] = s; e{n}[{at}l] += lost;")
+            self._add_short(f"d{n}")
+        elif self.column:
+            o.put("#pragma omp simd")
+            o.put(f"for (int l = 0; l < {lanes}; l++) d{n}[{at}l] += r{n}[l];")
+        else:
+            self._widen(f"d{n}", "+=")
+            self._add_short(f"d{n}")
+        if again:
+            o.put(f"for (int l = 0; l < {self.count + (16 if self.short else 0)}; l++) r{n}[l] = 0;")
+
+    def _widen(self, total: str, assign: str):
+        """Fold the float lanes, and put them into the doubles ``total``."""
+        o, state, width = self.owner, f"r{self.name}", self.count
+        for width in self.folds:
+            half = (width + 1) // 2
+            self._fold(state, width - half, half)
+            width = half
+        other = "" if width == self.totals else f" + (double){state}[l + {self.totals}]"
+        o.put("#pragma omp simd")
+        o.put(f"for (int l = 0; l < {self.totals}; l++) {total}[l] {assign} (double){state}[l]{other};")
+
+    def _add_short(self, total: str):
+        for size in self.short:
+            self.owner.put(f"for (int l = 0; l < {size}; l++) {total}[l] += r{self.name}[l + {self.count + SHORT[size]}];")
 
     def finish(self):
         """After the pass: a scalar ``v`` (row mode), or the arrays themselves (column mode)."""
         o, n = self.owner, self.name
-        state = f"r{n}"
+        state, short = f"r{n}", list(self.short)
         if self.flushed:
-            self.flush()
+            state, short = f"d{n}", []
+            if not self.blocked and not self.empty:
+                self.flush()
+            if self.compensated:
+                o.put("#pragma omp simd")
+                o.put(f"for (int l = 0; l < {self.count}; l++) {state}[l] += e{n}[l] == e{n}[l] ? e{n}[l] : 0; /* infinities leave NaN there */")
+        elif self.total is not self.lane:
             state = f"d{n}"
+            o.put(f"alignas(64) double {state}[{self.totals}];")
+            self._widen(state, "=")
         if not self.column:
-            self._tree(state)
+            self._tree(state, short)
             state += "[0]"
             self.result = state
             if not o.cooperate:
@@ -144,35 +213,35 @@ class Reduction:
             return f"(int64_t){index}"
         if self.dtype is torch.bool:
             return f"({value} != 0)"
-        return f"({ops.c_type(self.s.dtype)}){value}" if self.flushed else value
+        return ops.cast(value, self.total, self.s.dtype)
 
     def settle(self):
         o = self.owner
         o.put(f"const {ops.c_type(self.s.dtype)} {self.name} = {self._final(self.result, f'i{self.name}[0]')};")
         o.value[self.s.dst] = self.name
 
-    def _tree(self, state: str):
+    def _tree(self, state: str, waiting: list):
         """Fold the lanes in halves, and those of the row's tail in where they are as many."""
-        width, waiting = self.count, list(self.short)
+        width = self.totals
         while width > 1 or waiting:
             half = (width + 1) // 2
             while waiting and (waiting[0] > half or width == 1):
                 size = waiting.pop(0)
-                self._fold(state, size, self.count + SHORT[size])
+                self._fold(state, size, self.count + SHORT[size], f"r{self.name}")
             if width > 1:
                 self._fold(state, width - half, half)
             width = half
 
-    def _fold(self, state: str, count: int, start: int):
+    def _fold(self, state: str, count: int, start: int, source: str = ""):
         """Put ``count`` lanes from ``start`` on together with the first ones."""
-        o, dtype = self.owner, torch.float64 if self.flushed else self.dtype
+        o, source = self.owner, source or state
         if count >= 4:
             o.put("#pragma omp simd")
         if self.arg:
             with o.braces(f"for (int l = 0; l < {count}; l++)"):
-                self._better(f"{state}[l]", f"i{self.name}[l]", f"{state}[l + {start}]", f"i{self.name}[l + {start}]", True)
+                self._better(f"{state}[l]", f"i{self.name}[l]", f"{source}[l + {start}]", f"i{self.name}[l + {start}]", True)
         else:
-            o.put(f"for (int l = 0; l < {count}; l++) {state}[l] = {self._merge(f'{state}[l]', f'{state}[l + {start}]', dtype)};")
+            o.put(f"for (int l = 0; l < {count}; l++) {state}[l] = {self._merge(f'{state}[l]', f'{source}[l + {start}]')};")
 
     # threads that share a row
 
@@ -183,25 +252,24 @@ class Reduction:
         o = self.owner
         own = f"{self.result}[j]" if self.column else self.result
         with self._each():
-            o.put(f"SHARED(thread, {self.wide}, {self.offset})[j] = {own};")
+            o.put(f"SHARED(thread, {self.kind}, {self.offset})[j] = {own};")
             if self.arg:
                 o.put(f"SHARED(thread, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j] = i{self.name}[j];")
 
     def gather(self):
         o = self.owner
         own = f"{self.result}[j]" if self.column else self.result
-        dtype = torch.float64 if self.flushed else self.dtype
         o.put("#pragma omp simd")
         with self._each():
-            o.put(f"{own} = SHARED(0, {self.wide}, {self.offset})[j];")
+            o.put(f"{own} = SHARED(0, {self.kind}, {self.offset})[j];")
             if self.arg:
                 o.put(f"i{self.name}[j] = ({self._index_kind()})SHARED(0, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j];")
         with o.braces("for (int t = 1; t < threads; t++)"):
             o.put("#pragma omp simd")
             with self._each():
-                o.put(f"const {self.wide} other = SHARED(t, {self.wide}, {self.offset})[j];")
+                o.put(f"const {self.kind} other = SHARED(t, {self.kind}, {self.offset})[j];")
                 if self.arg:
                     o.put(f"const {self._index_kind()} at = ({self._index_kind()})SHARED(t, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j];")
                     self._better(own, f"i{self.name}[j]", "other", "at", True)
                 else:
-                    o.put(f"{own} = {self._merge(own, 'other', dtype)};")
+                    o.put(f"{own} = {self._merge(own, 'other')};")

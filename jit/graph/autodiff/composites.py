@@ -103,8 +103,9 @@ def standardized(b, n, g):
                 break
     if not dims:
         return [(x, b.full(x.type.shape, 0, x.type.dtype, x.type.device))]
-    mean_g = b.div(b.reduce("sum", g, dims, True), count)
-    mean_gy = b.div(b.reduce("sum", b.mul(g, n), dims, True), count)
+    precise = bool(total.attrs.get("precise"))
+    mean_g = b.div(b.total(g, dims, precise), count)
+    mean_gy = b.div(b.total(b.mul(g, n), dims, precise), count)
     return [(x, b.mul(scale, b.sub(b.sub(g, mean_g), b.mul(n, mean_gy))))]
 
 

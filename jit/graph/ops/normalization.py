@@ -76,12 +76,12 @@ def log_softmax_half(b, self, dim, half_to_float):
     return log_softmax(b, self, dim, torch.float32 if half_to_float else None)
 
 
-def _moments(b, x: Node, dims):
-    """(centred x, variance) with the dimensions kept."""
+def _moments(b, x: Node, dims, precise: bool = False):
+    """(mean, centred x, variance) with the dimensions kept."""
     n = product(x.shape[d] for d in dims)
-    mean = b.div(b.reduce("sum", x, dims, True), n)
+    mean = b.div(b.total(x, dims, precise), n)
     centred = b.sub(x, mean)
-    return mean, centred, b.div(b.reduce("sum", b.mul(centred, centred), dims, True), n)
+    return mean, centred, b.div(b.total(b.mul(centred, centred), dims, precise), n)
 
 
 def _standardized(b, centred: Node, var: Node, eps) -> Node:
@@ -205,7 +205,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
         count = product(x.shape[d] for d in dims)
         if count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(x.shape)}")
-        batch_mean, centred, batch_var = _moments(b, wide, dims)
+        batch_mean, centred, batch_var = _moments(b, wide, dims, precise=True)
         y = _standardized(b, centred, batch_var, eps)
         for handle, batch, unbiased in ((running_mean, batch_mean, False), (running_var, batch_var, True)):
             if handle is None:

@@ -20,7 +20,8 @@ def _hashable(v):
 
 
 def node_key(node: Node):
-    return node.op, tuple([i.id for i in node.inputs]), tuple([(k, _hashable(v)) for k, v in node.attrs.items() if k != CHECKED]), node.type
+    attrs = tuple([(k, _hashable(v)) for k, v in node.attrs.items() if k not in (CHECKED, "precise")])
+    return node.op, tuple([i.id for i in node.inputs]), attrs, node.type
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
@@ -28,6 +29,8 @@ def merge_equal_nodes(graph: Graph) -> Graph:
 
     def rule(r, node):
         first = seen.setdefault(node_key(node), node)
+        if node.attrs.get("precise") and not first.attrs.get("precise"):
+            first.attrs = {**first.attrs, "precise": True}
         return None if first is node else first
 
     def observe(node):
