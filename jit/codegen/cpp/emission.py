@@ -13,8 +13,8 @@ import math
 import torch
 
 from jit.codegen import loops
-from jit.codegen.cpp import compiler_check, ops, prefetch
-from jit.codegen.cpp.layout import CHEAP, COST, STREAM_BYTES, Layout, analyse, hint, tail
+from jit.codegen.cpp import blocks, compiler_check, ops, prefetch
+from jit.codegen.cpp.layout import COST, STREAM_BYTES, Layout, analyse, hint, tail
 from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
@@ -426,13 +426,13 @@ class KernelText:
         reduces = [i for i in statements if isinstance(body[i], loops.Reduce)]
         scans = [i for i in statements if isinstance(body[i], loops.Scan)]
         states = [Reduction(self, i) for i in reduces]
-        blocks = self._find_blocks(k, states)
+        block = blocks.block_rows(self, k, states)
         for r in states:
             r.begin()
         for i in scans:
             self._begin_scan(i)
         flush = [r for r in states if r.flushed]
-        counted = flush and lay.loops and not blocks
+        counted = flush and lay.loops and not block
         if counted:
             self.put(f"int additions{k} = 0;")
         with contextlib.ExitStack() as stack:
@@ -440,15 +440,15 @@ class KernelText:
             for depth, a in enumerate(lay.loops):
                 n = self.names[a.name]
                 lo, hi = ("r_lo", "r_hi") if self.cooperate and depth == 0 else ("0", self.expr(a.extent))
-                if blocks and depth == len(lay.loops) - 1:
-                    self._column_blocks(n, lo, hi, blocks, statements, depth_of, states)
+                if block and depth == len(lay.loops) - 1:
+                    blocks.write(self, n, lo, hi, block, statements, depth_of, states)
                     break
                 stack.enter_context(self.braces(f"for (int64_t {n} = {lo}; {n} < {hi}; {n}++)"))
                 for i in statements:
                     if depth_of.get(i) == depth + 1:
                         self._define(i)
             inner = [i for i in statements if depth_of.get(i, len(lay.loops) + 1) > len(lay.loops)]
-            if not blocks:
+            if not block:
                 with self.braces():
                     self.ahead = prefetch.next_row(self) if k == 1 else []
                     self._vector_loop(inner, states)
@@ -464,59 +464,6 @@ class KernelText:
             r.finish()
         if self.cooperate and states:
             self._combine(states, k)
-
-    def _find_blocks(self, k: int, states) -> int:
-        """How many rows of pass ``k`` are added up in registers, strip by strip of columns, before they join the totals; 0 for none.
-
-        What is written, checked or scanned keeps the order of memory; what a row alone computes is computed again for each strip, which has to be cheap.
-        """
-        lay, body = self.layout, self.kernel.body
-        flush = [r for r in states if r.flushed]
-        if not lay.column or not flush or self.tile:
-            return 0
-        for i in lay.bodies[k]:
-            s = body[i]
-            if isinstance(s, (loops.Store, loops.Check, loops.Scan)) or s.dst in lay.kept:
-                return 0
-            if isinstance(s, loops.Compute) and s.dst not in lay.varying and COST.get(s.op, 1) > CHEAP:
-                return 0
-        for r in flush:
-            r.blocked = True
-        return min(r.limit for r in flush)
-
-    def _column_blocks(self, row: str, lo: str, hi: str, size: int, statements, depth_of, states):
-        """The innermost loop of a pass in column mode, by blocks of ``size`` rows, and in these by strips of columns."""
-        w, width, depth = self.strip, self.hi, len(self.layout.loops)
-        flush = [r for r in states if r.blocked]
-
-        def strip(count, full):
-            for r in flush:
-                r.lanes(w)
-            with self.braces(f"for (int64_t {row} = first; {row} < last; {row}++)"):
-                for i in statements:
-                    if depth_of.get(i) == depth:
-                        self._define(i)
-                inner = [i for i in statements if depth_of.get(i, depth + 1) > depth]
-                access = self._accesses(inner)
-                self._divisors(inner)
-                self._strip(inner, [], [], access, count, full)
-            for r in flush:
-                r.flush(at="j0 + ", count=count)
-
-        with self.braces(f"for (int64_t first = {lo}; first < {hi}; first += {size})"):
-            self.put(f"const int64_t last = first + {size} < {hi} ? first + {size} : {hi};")
-            self.put("int64_t j0 = 0;")
-            known = int(width) if width.isdigit() else None
-            if known is None or known >= w:
-                with self.braces(f"for (; j0 + {w} <= {width}; j0 += {w})"):
-                    strip(str(w), True)
-            if known is None:
-                with self.braces(f"if (j0 < {width})"):
-                    self.put(f"const int rest = (int)({width} - j0);")
-                    strip("rest", False)
-            elif known % w:
-                with self.braces():
-                    strip(str(known % w), False)
 
     def _depths(self, statements) -> dict:
         """Statement number -> loops around it, for the statements of a pass that do not vary along the vector axis."""
