@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import signal
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from jit import torch_private
 
 
-class _Happened(TorchDispatchMode):
+class _Happened(torch_private.DispatchMode):
     """Answers calls of operators from ``records``: (name, overload, results, error or None), in order."""
 
     def __init__(self, records):
@@ -21,14 +21,14 @@ class _Happened(TorchDispatchMode):
         self.records = records
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = (func._schema.name, func._schema.overload_name)
+        name = (torch_private.schema(func).name, torch_private.schema(func).overload_name)
         for k, (*made, results, error) in enumerate(self.records):
             if tuple(made) != name:
                 continue
             del self.records[k]
             if error is not None:
                 raise error.with_traceback(None)
-            returns = func._schema.returns
+            returns = torch_private.schema(func).returns
             if len(returns) == 1:
                 return list(results) if str(returns[0].type) == "List[Tensor]" else results[0]
             return results or None
