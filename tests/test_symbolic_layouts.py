@@ -129,6 +129,12 @@ def test_equal_strides_are_no_accident():
             assert not difference(program(inputs[k]), compiled(inputs[k]))
 
 
+def test_empty_operands_of_two_layouts():
+    compiled = jit.compile(lambda x, y: (y - x, y + x * 2), dynamic=True, fullgraph=True)
+    for x, y in ((rn(0, 7)[:, :4], rn(4, 0).t()), (rn(3, 7)[:, :4], rn(4, 3).t()), (rn(0, 5), rn(5, 0).t())):
+        assert not difference((y - x, y + x * 2), compiled(x, y))
+
+
 def test_a_slice_of_symbolic_length_that_is_the_whole():
     def program(x, n):
         y = x[:, :n]

@@ -52,6 +52,11 @@ def broadcast_shapes(*shapes):
     return tuple(result)
 
 
+def equal_ints(a, b) -> bool:
+    """Whether two shapes, or strides, are equal, recorded where structure does not say."""
+    return a is b or len(a) == len(b) and all(map(equal, a, b))
+
+
 def is_channels_last(shape, strides) -> bool:
     """``is_contiguous(memory_format=torch.channels_last)`` (rank 4) or ``channels_last_3d`` (rank 5)."""
     if len(shape) not in (4, 5):
@@ -138,13 +143,13 @@ def iterator_strides(shape, operands) -> tuple:
     parts = [_with_few(t.shape) for t in operands]
     if few is not shape or any(p is not t.shape for p, t in zip(parts, operands)):
         return iterator_strides(few, [t.replace(shape=p) for p, t in zip(parts, operands)])
-    if all(same_ints(t.shape, shape) for t in operands):
+    if all(equal_ints(t.shape, shape) for t in operands):
         if all(t.is_contiguous for t in operands):
             return contiguous_strides(shape)
         if rank == 4 and all(is_channels_last(shape, t.strides) for t in operands):
             return channels_last_strides(shape)
         first = operands[0].strides
-        if all(same_ints(t.strides, first) for t in operands) and is_dense(shape, first):
+        if all(equal_ints(t.strides, first) for t in operands) and is_dense(shape, first):
             return first
     if rank == 1:
         return (1,)

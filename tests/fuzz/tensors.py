@@ -24,7 +24,7 @@ from sweeps.database import difference, doubled, mapped, tensors_of  # noqa: E40
 # {a} and {b} stand for tensors of the program, {i} for one of indices, {n} for the integer and {s} for the float among its arguments, {k} for a small number.
 EXPRESSIONS = """
 {a} + {b} | {a} - {b} * 2 | {a} * {b} | {a} / ({b}.abs() + 1) | {a} * {s} | {a} + {n} | {s} - {a} | {a} ** 2 | torch.maximum({a}, {b}) | torch.where({a} > {b}, {a}, {b})
-{a}.relu() | {a}.tanh() | torch.sigmoid({a}) | F.gelu({a}) | {a}.abs().sqrt() | {a}.exp().clamp(max=100) | torch.nan_to_num({a}) | {a}.neg() | {a}.round() | {a}.sign()
+{a}.relu() | {a}.tanh() | torch.sigmoid({a}) | F.gelu({a}, approximate='tanh') | {a}.abs().sqrt() | {a}.exp().clamp(max=100) | torch.nan_to_num({a}) | {a}.neg() | {a}.round() | {a}.sign()
 {a}.clamp(-1, {s}) | torch.addcmul({a}, {b}, {b}, value=0.5) | torch.lerp({a}, {b}, 0.25) | F.silu({a}) | F.leaky_relu({a}, 0.1) | torch.clamp({a}, min={k})
 {a}.sum() | {a}.sum(-1) | {a}.sum(0, keepdim=True) | {a}.mean(-1, keepdim=True) | {a}.amax(-1) | {a}.amin(0) | {a}.var(-1) | {a}.std(0, unbiased=False) | {a}.prod(-1)
 {a}.logsumexp(-1) | {a}.norm(dim=-1) | {a}.cumsum(-1) | {a}.cumsum(0) | {a}.argmax(-1) | {a}.max(-1).values | {a}.any(-1) | ({a} > 0).all() | {a}.count_nonzero(-1)
