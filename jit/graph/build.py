@@ -9,7 +9,7 @@ import torch
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.dims import Dim, structurally_equal
+from jit.graph.dims import Dim, plain_if_few, structurally_equal
 from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.prims import BINARY, TO_BOOL, UNARY, infer
@@ -248,7 +248,7 @@ class Builder:
         return self.emit("expand", (x,), {"shape": shape})
 
     def slice(self, x: Node, dim: int, start, length, step: int = 1) -> Node:
-        return self.emit("slice", (x,), {"dim": dim, "start": start, "length": length, "step": step})
+        return self.emit("slice", (x,), {"dim": dim, "start": start, "length": plain_if_few(length), "step": step})
 
     def drop_dim(self, x: Node, dim: int) -> Node:
         """Remove a dimension of size 1 (a view with exactly the other strides)."""

@@ -597,6 +597,11 @@ def equal(a: IntExpr, b: IntExpr) -> bool:
     return env_of(a - b) is not None and a == b
 
 
+def plain_if_few(e: IntExpr) -> IntExpr:
+    """A size as a plain int where it is 0 or 1, which is recorded: these broadcast, and leave out what other sizes do not."""
+    return e if type(e) is not Dim else 1 if equal(e, 1) else 0 if equal(e, 0) else e
+
+
 def free_symbols(e: IntExpr) -> frozenset:
     """The names of all symbols in ``e``."""
     if not isinstance(e, Dim):

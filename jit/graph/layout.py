@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from jit.graph.dims import Dim, IntExpr, equal, product, specialize, structurally_equal
+from jit.graph.dims import Dim, IntExpr, equal, plain_if_few, product, specialize, structurally_equal
 from jit.graph.ir import TensorType, contiguous_strides, same_ints
 
 
@@ -315,7 +315,7 @@ def infer_size(shape, numel) -> tuple:
     if not structurally_equal(size * known, numel) and not size * known == numel:
         raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
     out = list(shape)
-    out[unknown[0]] = size
+    out[unknown[0]] = plain_if_few(size)
     return tuple(out)
 
 

@@ -555,7 +555,7 @@ class Tracer:
         """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain."""
         b = self.builder
         if overlaps_itself(target.type):
-            raise RuntimeError("more than one element of the written-to tensor refers to a single memory location")  # which some operations allow
+            raise Unsupported("a write to a tensor of which several elements share memory", "clone() it first", kind="overlapping-memory")  # some are allowed in eager
         base = target.base
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")

@@ -184,7 +184,7 @@ class GradSpec:
         tangents: positions of the results that have one. None of them is an input or a view of one.
         saved: per tensor that the backward takes before the tangents: ("input", i) | ("output", j) | ("extra", k). Values as they are when the forward has run.
         grads: per input of ``wrt``: the position of its gradient among the backward's outputs, or None where it is zero everywhere.
-        symbols: per int of the backward: ("size", input, dim) | ("int", k), of the forward.
+        symbols: per int of the backward: ("size", input, dim) | ("stride", input, dim) | ("int", k), of the forward.
         views: results that are views: (output, "input" | "output", base, (sizes, strides, offset)), in registers of the forward; the offset counts from the
             base's first element. Torch's own operator makes them, so that autograd takes their gradient to the base.
         name: of the node, as ``grad_fn.name()`` gives it.

@@ -9,7 +9,7 @@ import torch
 from jit.errors import Unsupported
 from jit.graph import layout as rules
 from jit.graph.build import is_number, resolve_device, scalar_dtype
-from jit.graph.dims import Dim, ceil_div
+from jit.graph.dims import Dim, ceil_div, plain_if_few
 from jit.graph.ir import Node
 from jit.graph.registry import op
 
@@ -30,7 +30,7 @@ def _size(size) -> tuple:
             raise Unsupported("a size is read off a tensor", kind="data-dependent-value")
         if not is_number(s) or isinstance(s, float):
             raise TypeError(f"size has to be made of ints, not {type(s).__name__}")
-    return tuple(size)
+    return tuple(map(plain_if_few, size))
 
 
 def _default_device():

@@ -56,7 +56,7 @@ def _with_positions(t, x: TensorHandle, items: list) -> list:
     out, dim = [], 0
     for at, v in enumerate(items):
         if isinstance(v, TensorHandle) and v.dtype is torch.bool and v.ndim:
-            if v.device == x.device and not any(e is Ellipsis for e in items[:at]) and same_ints(v.type.shape, x.type.shape[dim : dim + v.ndim]):
+            if v.device == x.device and not any(e is Ellipsis for e in items[:at]) and layout.equal_ints(v.type.shape, x.type.shape[dim : dim + v.ndim]):
                 out += _positions(t, v)
             else:
                 out.append(v)
@@ -191,7 +191,7 @@ def setitem(t, self, index, value):
         if index.ndim == 0:
             _check_put(self, value, [index])
         mask = index.node
-        if not same_ints(mask.shape, self.type.shape[: index.ndim]):
+        if not layout.equal_ints(mask.shape, self.type.shape[: index.ndim]):
             raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the shape of the indexed tensor {list(self.type.shape)}")
         mask = b.reshape(mask, mask.shape + (1,) * (self.ndim - index.ndim))
         new = b.cast(value.node, self.dtype) if isinstance(value, TensorHandle) else b.scalar(value, self.dtype, self.device)
@@ -254,6 +254,8 @@ def gather(b, self, dim, index, *, sparse_grad=False):
     d = normalize_dim(dim, rank)
     if rank == 0 or index.type.rank == 0:
         return NotImplemented
+    if any(n == 0 for n in index.shape):
+        return NotImplemented  # PyTorch takes an empty index of any shape
     if index.type.rank != rank:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     for k in range(rank):

@@ -187,7 +187,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
     if rank < 2:
         raise ValueError(f"expected at least a 2D input (got {rank}D input)")
     if not self.dtype.is_floating_point or any(n is not None and n.dtype is not x.dtype and not (x.dtype in HALF and n.dtype is torch.float32) for n in nodes):
-        raise RuntimeError(f"batch_norm of {self.dtype}")
+        return t._call_aten("batch_norm", (self, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled), {})
     w, c, mean, var = nodes
     channels = x.shape[1]
     for n in nodes:

@@ -399,7 +399,10 @@ auto record(const Call& call, const std::shared_ptr<const GradProgram>& gradient
 
 // What the backward needs. Comes after the history and the views of the outputs.
 void save(CompiledNode& node, Call& call, const GradProgram& g, c10::ArrayRef<at::Tensor> outputs) {
-  for (const GradProgram::Int& i : g.ints) node.integer(i.input < 0 ? call.ints[i.dim] : call.input(i.input).size(i.dim));
+  for (const GradProgram::Int& i : g.ints) {
+    if (i.input < 0) node.integer(call.ints[i.dim]);
+    else node.integer(i.stride ? call.input(i.input).stride(i.dim) : call.input(i.input).size(i.dim));
+  }
   for (auto [kind, index] : g.saved) {
     if (kind == GradProgram::kInput) {
       node.save(call.input(index), false);

@@ -64,10 +64,10 @@ struct SpecParser {
       if (text == "int") {
         g.ints.push_back({-1, index(e[1], g.forward->n_ints, "an int of symbols")});
       } else {
-        check(text == "size", "an entry of symbols: unknown kind '" + text + "'");
+        check(text == "size" || text == "stride", "an entry of symbols: unknown kind '" + text + "'");
         int64_t dim = as_int(e[2], "a dim of symbols");
         check(dim >= 0, "a dim of symbols is negative");
-        g.ints.push_back({index(e[1], g.forward->n_inputs, "an input of symbols"), (int32_t)dim});
+        g.ints.push_back({index(e[1], g.forward->n_inputs, "an input of symbols"), (int32_t)dim, text == "stride"});
       }
     }
   }

@@ -14,7 +14,7 @@ namespace jit {
 struct GradProgram {
   enum Kind : uint8_t { kInput, kOutput, kExtra };
   struct Saved { Kind kind; int32_t index; };
-  struct Int { int32_t input, dim; };  // input -1: the forward's int `dim`
+  struct Int { int32_t input, dim; bool stride = false; };  // a size or stride of an input; input -1: the forward's int `dim`
   // What eager's nodes keep and free together: they lie on the way from any of the tangents to any of the inputs of `wrt`.
   struct Kept { std::vector<bool> tangents, wrt; };
   struct View { int32_t output; Kind kind; int32_t base; std::vector<int32_t> sizes, strides; int32_t offset; };
