@@ -554,9 +554,9 @@ class Tracer:
     def write(self, target: TensorHandle, value: Node, handles=()):
         """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain."""
         b = self.builder
-        if overlaps_itself(target.type):
-            raise Unsupported("a write to a tensor of which several elements share memory", "clone() it first", kind="overlapping-memory")  # some are allowed in eager
         base = target.base
+        if any(map(overlaps_itself, (target.type, base.type))):  # eager allows some; they change elements that the view does not show
+            raise Unsupported("a write to a tensor of which several elements share memory", "clone() it first", kind="overlapping-memory")
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")
         if self.grad_enabled and target.requires_grad:
