@@ -59,6 +59,8 @@ KINDS = {
     "c-call": Reason("A function implemented in C that the compiler does not know.", "call it outside the compiled function, or on constants"),
     "call": Reason("An object that cannot be called here is called.", _OUTSIDE),
     "forbidden-call": Reason("A function whose effects reach beyond the program: files, threads, random state, PyTorch's own compiler.", _OUTSIDE),
+    "cached-function": Reason("A function with a cache (`functools.lru_cache`) is called that has no entry for these arguments and does other things besides, or that is given "
+                              "tensors or new objects.", "nothing needs to be done where later calls find an entry; else call it outside the compiled function"),
     "argument-error": Reason("The arguments of a call do not fit the function; eager code raises the error.", "check the call"),
     "instantiate": Reason("An object of a class implemented in C is made.", "make the object outside the compiled function"),
     "logging": Reason("A record is logged with what its place in the program decides, such as an exception.", "log outside the compiled function"),

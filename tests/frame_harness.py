@@ -149,20 +149,20 @@ def sequence(make, calls, fullgraph=False):
         same((want[0], want[3]), (got[0], got[3]), f"step {i}")
 
 
-def changes_in_order(text, changes, steps=20):
+def changes_in_order(text, changes, steps=20, backend="eager", argument=lambda: torch.ones(3)):
     """Runs ``f`` of a program text in eager and compiled, each in a module of its own, after each of ``changes`` (Python text, run in the module) in
-    order and then at random. ``X`` is the argument."""
+    order and then at random. ``X`` is the argument, which ``argument`` makes; a change may give another one."""
     jit.reset()
     modules = [types.ModuleType("guarded") for _ in range(2)]
     for module in modules:
         module.__dict__.update(torch=torch, collections=collections, math=math)
         exec(text, module.__dict__)
-    programs = modules[0].f, jit.compile(modules[1].f, backend="eager")
+    programs = modules[0].f, jit.compile(modules[1].f, backend=backend)
     rnd = random.Random(0)
     sequence = ["", *changes, *(rnd.choice(["", *changes]) for _ in range(steps))]
     for step, change in enumerate(sequence):
         for module in modules:
-            module.X = torch.ones(3)
+            module.X = argument()
             exec(change, module.__dict__)
         for _ in range(2):
             want, got = (observe(fn, (module.X,)) for fn, module in zip(programs, modules))

@@ -356,6 +356,17 @@ def _(x):
     return x + colorsys.rgb_to_hsv(1.0, 0.0, 0.0)[1]
 
 
+@functools.lru_cache
+def doubled(x):
+    return x * 2
+
+
+@breaks("cached-function")
+def _(x):
+    y = x + 1
+    return doubled(y) + 1  # here
+
+
 @breaks("frame-inspection")
 def _(x):
     return x + (len(inspect.stack()) > 0)  # here

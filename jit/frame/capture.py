@@ -371,10 +371,13 @@ def let_go(error):
 def capture(fn, values, settings, dynamic=None, bound=None, assuming=True) -> Captured:
     """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing that some inputs share memory. ``assuming``:
     whether to make any assumptions."""
-    refused, shared = set() if assuming else {"assuming"}, []
+    refused, shared, calls = set() if assuming else {"assuming"}, [], []
     while True:
         attempt = getattr(fn, "_jit_capture", Capture)(fn, values, settings, dynamic, bound)
         attempt.session.tracer.regions = [memory.Region(tensors) for tensors in shared]
+        attempt.session.calls_made = calls
+        for made in calls:
+            made[2] = False
         for what in refused:
             setattr(attempt.session, what, False)
         try:

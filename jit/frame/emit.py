@@ -266,6 +266,10 @@ class Emitter:
         elif kind == "dict":
             self.load_source(source.base)
             self.load_attr("__dict__")
+        elif kind == "cache_link":
+            self.call_with(lambda: self.load_source(source.base), native().cache_link_result)
+        elif kind == "mro":
+            self.call_with(lambda: self.load_source(source.base), type.__dict__["__mro__"].__get__)
         elif kind == "context_value":
             self.call_with(lambda: self.load_source(source.base), ContextVar.get, payload)
         elif kind == "returned":

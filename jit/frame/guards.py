@@ -35,6 +35,8 @@ class Guards:
     def _key(source, kind, payload):
         if kind in ("eq", "dict_keys", "elements"):
             return (source, kind, type(payload), repr(payload))
+        if kind in ("subclass", "instance"):
+            return (source, kind, id(payload[0]))
         return (source, kind, payload if isinstance(payload, (str, int, Source)) else id(payload))
 
     def add(self, source: Source, kind: str, payload=None):

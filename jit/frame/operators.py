@@ -19,7 +19,7 @@ from .values.deferred import Deferred, combined
 from .values.floats import SYMBOLS, FloatValue, compute
 from .values.functions import ClassValue, MethodValue
 from .values.objects import BuiltinMethod, ObjectValue
-from .values.tensor import TensorValue
+from .values.tensor import SLOTS, TensorValue
 
 BINARY = {
     "+": (operator.add, operator.iadd, "add"), "-": (operator.sub, operator.isub, "sub"), "*": (operator.mul, operator.imul, "mul"),
@@ -36,6 +36,12 @@ BY_FUNCTION = {}
 for _symbol, (_fn, _ifn, _name) in BINARY.items():
     BY_FUNCTION[_fn] = (_symbol, False)
     BY_FUNCTION[_ifn] = (_symbol, True)
+for _fn, _ifn, _name in BINARY.values():
+    SLOTS[_fn], SLOTS[_ifn] = (f"__{_name}__", f"__r{_name}__"), (f"__i{_name}__", f"__r{_name}__")
+for _fn, _name, _reflected in COMPARE.values():
+    SLOTS[_fn] = (_name, _reflected)
+for _fn, _name in UNARY.values():
+    SLOTS[_fn] = (_name, None)
 CONTAINER_RULES: dict = {}
 
 
@@ -201,7 +207,7 @@ def special(s, symbol, name, a, b, inplace=False):
     if inplace and isinstance(a, ObjectValue) and a.has_special(s, f"__i{name}__"):
         tried.append((a, f"__i{name}__", b))
     forward, backward = (a, f"__{name}__", b), (b, f"__r{name}__", a)
-    if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and issubclass(b.cls, a.cls):
+    if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and s.inherits(b.cls, a.cls):
         tried += [backward, forward]
     elif isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is b.cls and not isinstance(a, ContainerValue):
         tried.append(forward)  # one of the same class is not asked as the right operand
@@ -277,7 +283,7 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
         if isinstance(v, cls) and v.cls is not v.builtin and v.user_special(s, method):
             return _compare_special(s, symbol, a, b)
     if isinstance(a, ContainerValue) and isinstance(b, ContainerValue):
-        if a.cls is not b.cls and issubclass(b.cls, a.cls):  # its method comes first
+        if a.cls is not b.cls and s.inherits(b.cls, a.cls):  # its method comes first
             a, b, symbol = b, a, _MIRRORED[symbol]
         result = _compare_containers(s, symbol, a, b)
         if result is not None:
@@ -325,7 +331,7 @@ def _compares_in_c(s, owner, name) -> bool:
 def _compare_special(s, symbol, a, b):
     fn, method, reflected = COMPARE[symbol]
     order = [(a, method, b), (b, reflected, a)]
-    if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and issubclass(b.cls, a.cls):
+    if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and s.inherits(b.cls, a.cls):
         order.reverse()
     for owner, name, other in order:
         if isinstance(owner, ObjectValue) and not isinstance(owner, ClassValue) and owner.user_special(s, name):

@@ -31,11 +31,12 @@ from .values.containers import DictValue, ListValue, TupleValue
 from .values.deferred import defer
 from .values.floats import FloatValue
 from .values.functions import BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue
-from .values.objects import IMMUTABLE_TYPE, ObjectValue
-from .values.tensor import TensorValue, lift, lower
+from .values.objects import IMMUTABLE_TYPE, ModuleObject, ObjectValue, instance_dict
+from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue, lift, lower
 
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_mro_of = type.__dict__["__mro__"].__get__  # whatever a metaclass makes of the name
 PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # what PyTorch takes them for
 FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))  # of operations that take symbolic floats
 
@@ -80,11 +81,15 @@ class Session(Calls):
         self.unbroken = False  # whether a break is an error
         self.tracer.steps_aside = self.why_aside
         self.uncertain = True  # whether calls that may raise can be deferred until the graph has run
+        self.recorders: list[list] = []  # that what is pending adds to
+        self.dicts: dict[int, ObjectValue] = {}  # the instance dictionaries that were looked into -> their first owner
+        self.trial = None  # while a cached function is tried: what the ones it calls gave; see library.cached_functions
+        self.calls_made: list = []  # [cached function, key, whether this attempt has come to it] that were made while capturing
         self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
 
     def close(self):
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
-        for held in (self.by_object, self.by_source, self.templates, self.keep, self.inputs, self.tensors, self.undo, self.effects,
+        for held in (self.by_object, self.dicts, self.recorders, self.by_source, self.templates, self.keep, self.inputs, self.tensors, self.undo, self.effects,
                      self.globals_written, self.class_written, self.touched, self.frames, self.current_exception, self.generators, self.real_generators):
             held.clear()
         vars(self.tracer).clear()  # its handles refer to it
@@ -152,7 +157,14 @@ class Session(Calls):
 
     def keep_apart(self, changed, other):
         """Guard that two real objects of one class stay two. Objects of a module tree are taken to: pairs of them are too many."""
-        if other is changed or not isinstance(other, (ObjectValue, TensorValue)) or other.cls is not changed.cls or other.source is None:
+        if other is changed or not isinstance(other, (ObjectValue, TensorValue)) or other.source is None:
+            return
+        sides = dictionary_of(changed), dictionary_of(other)
+        if None not in sides and (other.cls is changed.cls or not (changed.source.watched or other.source.watched)):
+            if changed.attrs is not other.attrs and not (changed.source.watched and other.source.watched):
+                self.guards.add(sides[0], "distinct", sides[1])
+            return
+        if other.cls is not changed.cls:
             return
         if changed.source.watched and other.source.watched and changed.cls not in (list, set, collections.deque):
             return
@@ -245,8 +257,18 @@ class Session(Calls):
             return self._make(obj, source)
         return value
 
+    def hide_recorder(self, recorder: list):
+        """Something is going to be put into a list after the graph has run: it cannot be read before."""
+        if id(recorder) in self.by_object:
+            raise Unsupported("a warning is recorded in a list that the program sees", kind="warning")
+        self.recorders.append(recorder)
+
     def _make(self, obj, source):
         cls = type(obj)
+        if cls is dict and id(obj) in self.dicts:
+            raise Unsupported("a dictionary in which an object keeps its attributes", kind="attribute")
+        if cls is list and any(obj is recorder for recorder in self.recorders):
+            raise Unsupported("the list in which warnings are recorded is read", kind="warning")
         if cls.__module__ == "jit.runtime.native" and hasattr(obj, "__wrapped__"):
             return DispatcherValue(cls, obj, source)
         maker = tables.wrappers.get(cls)
@@ -308,6 +330,12 @@ class Session(Calls):
             else:
                 self.guards.add(source, "class_lacks", name)
         return result
+
+    def inherits(self, cls, target) -> bool:
+        """Whether ``target`` is among the bases of a class, which are guarded."""
+        if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.templates:
+            self.guards.add(src.Mro(src.Const(cls, cls.__qualname__)), "is", _mro_of(cls))
+        return target in _mro_of(cls)
 
     def is_data_descriptor(self, raw) -> bool:
         """Whether what a class has under a name goes before the instance's own; what its type lacks is guarded."""
@@ -485,9 +513,19 @@ class Session(Calls):
 
     def torch_call(self, fn, args, kwargs) -> Value:
         """A torch callable, as the program calls it."""
+        for value, name in zip(args, SLOTS.get(fn, ())):
+            if isinstance(value, TensorValue) and name is not None:
+                self.tensor_slot(value.cls, name)
+                break
         if self.maps or self.modes:
             return batched.call(self, fn, args, kwargs)
         return self.record(fn, args, kwargs)
+
+    def tensor_slot(self, cls, name):
+        """Guard that a special method of tensors is PyTorch's own. Raises Unsupported where it is not."""
+        raw = self.class_lookup(cls, name)[1]
+        if raw is not OWN_MEMBERS.get(name):
+            raise Unsupported(f"{name} of tensors, which was replaced", kind="operator")
 
     def record(self, fn, args, kwargs) -> Value:
         """Record a torch callable."""
@@ -608,6 +646,15 @@ class Session(Calls):
         except Exception as error:
             raise Raised(self.exception(error)) from None
         return self.from_python(result)
+
+
+def dictionary_of(value):
+    """The source of the dictionary in which a real object keeps its attributes, or which it is; None for other values."""
+    if type(value) is DictValue and value.obj is not None and type(value.obj) is dict:
+        return value.source
+    if type(value) in (ObjectValue, ModuleObject) and value.obj is not None and instance_dict(value.obj) is not None:
+        return src.InstanceDict(value.source)
+    return None
 
 
 class _Absent:

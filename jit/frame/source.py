@@ -198,6 +198,28 @@ class TypeOf(_Derived):
 
 
 @dataclasses.dataclass(frozen=True)
+class Mro(_Derived):
+    """``of.__mro__`` of a class, whatever its metaclass makes of the name."""
+
+    def step(self):
+        return ("mro", None)
+
+    def __str__(self):
+        return f"{self.of}.__mro__"
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheLink(_Derived):
+    """What ``of``, an element of a bounded ``functools.lru_cache``, holds."""
+
+    def step(self):
+        return ("cache_link", None)
+
+    def __str__(self):
+        return f"result({self.of})"
+
+
+@dataclasses.dataclass(frozen=True)
 class IteratorState(_Derived):
     """What an iterator of a builtin type reduces to, as one tuple: its arguments and its position (see ``state_of``)."""
 

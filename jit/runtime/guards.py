@@ -16,6 +16,7 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
     ("generator_state",)    ``native().generator_state(object)``
     ("length",)             ``len(object)``
     ("returned",)           what the function gives, called without arguments on every call
+    ("mro",)                the MRO of a class              ("cache_link",)         what an element of a bounded functools.lru_cache holds
     ("context_value", none) what a ContextVar holds, ``none`` where it was not set
     ("fresh_attr", name)  ("fresh_item", key)  ("fresh_cell",)   as without "fresh", for what is replaced all the time: read on every call, not watched
 
@@ -24,6 +25,8 @@ An accessor that cannot be reached makes the check on it fail. Checks are ``(acc
     ("type_is", T) ("is", object) ("is_not", object) ("eq", const) ("len", n) ("truth", bool)
     ("dict_keys", keys in order) ("dict_lacks", key) ("no_dict_attr", name) ("type_lacks", name) ("class_lacks", name)
     ("elements", the elements of a set or frozenset in order of iteration; a set that is watched is read on every call)
+    ("subclass", (class, bool))     issubclass() of a class that is reached, by its MRO and by what abstract classes have registered
+    ("instance", (class, bool))     isinstance(); asked on every call
     ("tensor", TensorSpec) ("same", accessor) ("distinct", accessor)
     ("no_alias", accessor)          the memory that two tensors reach does not overlap
     ("apart", (changed, others))    the accessors' tensors: none that is changed reaches into the memory of another one
@@ -179,6 +182,8 @@ def path(accessors, index: int) -> str:
         "length": f"len({base})",
         "returned": f"{base}()",
         "context_value": f"{base}.get()",
+        "mro": f"{base}.__mro__",
+        "cache_link": f"{base}.result",
     }
     return forms[{"fresh_attr": "dict_attr", "fresh_item": "item", "fresh_cell": "cell"}.get(kind, kind)]
 
@@ -221,6 +226,9 @@ def _expected(kind, payload, found, program, locals):
         return f"memory of which {path(program.accessors, payload[0])} shows a part {payload[1]} bytes further on", "other memory"
     if kind == "room":
         return f"a storage with {payload[0]} bytes before the tensor and {payload[1]} from its start", "a smaller one"
+    if kind in ("subclass", "instance"):
+        cls, wanted = payload
+        return f"{kind} of {cls!r}: {bool(wanted)}", "the other answer"
     if kind == "is_not":
         return f"another object than {_short(payload)}", "it"
     expected, shown = _short(payload), _short(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import types
@@ -10,6 +11,7 @@ import torch
 
 from ...errors import Unsupported
 from .. import operators
+from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.byte_arrays import ByteArrayValue
 from ..values.base import Raised, Value, lookup, type_name
@@ -20,7 +22,7 @@ from ..values.floats import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator, IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
-from ..values.objects import BuiltinMethod, ObjectValue, check_attributes
+from ..values.objects import IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
 from ..values.slices import RangeValue
 from ..values.tensor import TensorValue
 from ..values.text import TensorText
@@ -48,49 +50,6 @@ def len_(s, args, kwargs):
     if isinstance(value, (FunctionValue, MethodValue, BuiltinValue)) or isinstance(value, IteratorValue):
         raise Raised(s.exception(TypeError(f"object of type '{type_name(class_of(s, value))}' has no len()")))
     return length_value(s, value)
-
-
-def is_instance(s, value, classes) -> bool:
-    """``isinstance`` with a class, a tuple of classes or a union."""
-    if isinstance(classes, TupleValue):
-        return any(is_instance(s, value, c) for c in classes.load(s))
-    target = classes.const(s) if classes.is_const() else s.plain_object(classes)
-    cls = class_of(s, value)
-    if isinstance(target, type):
-        hook = type(target).__dict__.get("__instancecheck__") if type(target) is not type else None
-        if isinstance(value, TensorValue):
-            return issubclass(cls, target) if target is not torch.nn.Parameter or value.obj is None else isinstance(value.obj, target)
-        if hook is not None and type(target).__module__ not in ("abc", "typing", "enum", "torch.nn.parameter"):
-            return s.wrap_raw(hook).call(s, [s.wrap_class(target), value], {}).truth(s)
-        if issubclass(cls, target):
-            return True
-        if getattr(value, "obj", None) is not None and type(target).__module__ == "typing":
-            return isinstance(value.obj, target)
-        if type(value) is not ObjectValue or not has_class_of_its_own(s, value, cls):
-            return False
-        apparent = value.getattr(s, "__class__").const(s)
-        return isinstance(apparent, type) and issubclass(apparent, target)
-    if hasattr(target, "__args__"):
-        return any(is_instance(s, value, s.wrap_class(c) if isinstance(c, type) else Constant(c)) for c in target.__args__)
-    raise Raised(s.exception(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union")))
-
-
-def has_class_of_its_own(s, value, cls) -> bool:
-    """Whether an object may say that its ``__class__`` is another one than its type."""
-    check_attributes(cls)
-    return s.class_lookup(cls, "__class__")[1] is not object.__dict__["__class__"] or isinstance(s.class_lookup(cls, "__getattribute__")[1], types.FunctionType)
-
-
-@on_call(isinstance)
-def isinstance_(s, args, kwargs):
-    return Constant(is_instance(s, *args))
-
-
-@on_call(issubclass)
-def issubclass_(s, args, kwargs):
-    cls, parents = args
-    targets = tuple(v.const(s) for v in parents.load(s)) if isinstance(parents, TupleValue) else parents.const(s)
-    return s.fold(lambda c: issubclass(c, targets), [cls], {})
 
 
 def is_callable(s, value) -> bool:
@@ -183,10 +142,18 @@ def vars_(s, args, kwargs):
         raise Raised(s.exception(TypeError("vars() argument must have __dict__ attribute"))) from None
 
 
+def names_of(cls) -> tuple:
+    return tuple(dir(cls))
+
+
 @on_call(dir)
 def dir_(s, args, kwargs):
-    if isinstance(args[0], (Constant, ClassValue)):
+    if isinstance(args[0], Constant) or isinstance(args[0], ClassValue) and args[0].obj.__flags__ & IMMUTABLE_TYPE:
         return s.fold(dir, args, {})
+    if isinstance(args[0], ClassValue) and id(args[0].obj) not in s.templates:
+        ask = functools.partial(names_of, args[0].pin(s))
+        s.guards.add(src.Returned(src.Const(ask, "dir")), "eq", ask())
+        return s.from_python(list(ask()))
     if isinstance(args[0], ContainerValue) and args[0].cls is args[0].builtin:
         return s.from_python(dir(args[0].builtin))
     raise Unsupported("dir() of an object", kind="attribute")

@@ -8,7 +8,6 @@ import copyreg
 import functools
 import inspect
 import itertools
-import logging
 import math
 import operator
 import os
@@ -24,10 +23,9 @@ import torch
 
 from ...errors import Unsupported
 from .. import operators
-from ..decode import decode
-from ..source import Weak
+from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
-from ..values.base import Raised, lookup, type_name
+from ..values.base import Raised, type_name
 from ..values.constant import Constant, DimValue
 from ..values.containers import ContainerValue, ListValue, TupleValue
 from ..values.floats import FUNCTIONS, FloatValue, compute
@@ -339,75 +337,6 @@ def reduce(s, args, kwargs):
     return total
 
 
-_LRU = type(functools.lru_cache(lambda: None))
-
-
-@on_method((_LRU, "__call__"))
-def lru_cache_call(s, cached, args, kwargs):
-    """The wrapped function, inlined: a cache changes nothing but the time. One that logs is called for real after the graph has
-    run, since how often it logs is what its cache decides."""
-    real = cached.pin(s)
-    if not hasattr(real, "__wrapped__"):
-        raise Unsupported("a cached function that does not say what it wraps", kind="c-call")
-    for value in (*args, *kwargs.values()):
-        refuse_unhashable(s, value)
-    mark, changes = s.checkpoint(), len(s.effects)
-    try:
-        value = s.wrap_raw(real.__wrapped__).call(s, args, kwargs)
-        if len(s.effects) > changes and not kwargs and returns_none(real.__wrapped__) and all(effect[0] is write_record for effect in s.effects[changes:]):
-            s.rollback(mark)
-            s.effect(real, args)
-            return NONE
-        if len(s.effects) > changes:
-            if all(effect[0] is write_record for effect in s.effects[changes:]):
-                raise Unsupported("a record is logged", kind="logging")
-            raise Unsupported(f"{real.__qualname__} has effects, which happen when its cache has no entry", "call it outside the compiled function", kind="c-call")
-        return value
-    except Unsupported as error:
-        if error.kind in ("c-call", "c-method", "instantiate") and len(s.effects) == mark[1]:
-            return lru_cache_fold(s, real, args, kwargs, mark, error)
-        if error.kind != "logging" or kwargs or not returns_none(real.__wrapped__):
-            raise
-        s.rollback(mark)
-        s.effect(real, args)
-        return NONE
-
-
-def refuse_unhashable(s, value):
-    """Raise the program's TypeError for what a cache cannot look up."""
-    if isinstance(value, TupleValue):
-        for v in value.load(s):
-            refuse_unhashable(s, v)
-    elif isinstance(value, ObjectValue) and lookup(value.pytype(s), "__hash__")[1] is None:
-        value.hash_key(s)
-
-
-def lru_cache_fold(s, real, args, kwargs, mark, error):
-    """What a cached function that asks the system (which packages are there, say) gives for constants: it asks once."""
-    s.rollback(mark)
-    if not all(isinstance(a, Constant) for a in (*args, *kwargs.values())):
-        raise error
-    try:
-        result = real(*[a.const(s) for a in args], **{k: a.const(s) for k, a in kwargs.items()})
-    except Exception:
-        raise error from None
-    if not isinstance(result, (bool, int, float, str, type(None))):
-        raise error
-    return Constant(result)
-
-
-def returns_none(fn) -> bool:
-    """True if every return of a Python function gives None, by its bytecode."""
-    instructions = decode(fn.__code__).instructions
-    return all(before.op == "LOAD_CONST" and before.arg is None
-               for before, instr in zip(instructions, instructions[1:]) if instr.op == "RETURN_VALUE")
-
-
-@on_descriptor(_LRU)
-def lru_cache_method(s, owner, raw, name):
-    return MethodValue(s.wrap_class_attr(owner.cls, name), owner)
-
-
 @on_descriptor(type(collections.namedtuple("_Pair", "first second").first))
 def named_field(s, owner, raw, name):
     return owner.load(s)[raw.__reduce__()[1][0]]
@@ -416,7 +345,7 @@ def named_field(s, owner, raw, name):
 @on_method((weakref.ReferenceType, "__call__"))
 def weak_reference_call(s, reference, args, kwargs):
     target = reference.pin(s)()
-    return NONE if target is None else s.wrap(target, Weak(reference.obj))
+    return NONE if target is None else s.wrap(target, src.Weak(reference.obj))
 
 
 class WeakReference(ObjectValue):
@@ -468,8 +397,6 @@ def stand_in(s, fn):
 
 @on_function(inspect.signature)
 def signature(s, args, kwargs):
-    from .. import source as src
-
     target = args[0]
     if isinstance(target, MethodValue):
         fn, owner = target.fn, target.owner
@@ -524,6 +451,24 @@ def refuse_warning(s, *args):
     raise Unsupported("warnings have effects outside the program", kind="warning", hint="warn outside the compiled function")
 
 
+_shown, _shown_by = warnings._showwarnmsg_impl, warnings.showwarning
+if type(_shown) is types.BuiltinMethodType:  # warnings are being recorded at this moment
+    _shown = None
+
+
+def way_of_warnings(category) -> str:
+    """What becomes of a warning of a class now: it may be "raised" by a filter; it is "shown" on standard error, or "recorded" in a list of ``catch_warnings``;
+    or a program's own function is "called" with it."""
+    if any(action == "error" and issubclass(category, listed) for action, _, listed, *_ in warnings.filters):
+        return "raised"
+    if warnings.showwarning not in (_shown_by, warnings._showwarning_orig):
+        return "called"
+    last = warnings._showwarnmsg_impl
+    if type(last) is types.BuiltinMethodType and last.__name__ == "append" and type(last.__self__) is list:
+        return "recorded"
+    return "shown" if last is _shown or _shown is None and getattr(last, "__module__", None) == "warnings" else "called"
+
+
 @on_call(warnings.warn)
 def warn(s, args, kwargs):
     """A warning with a plain text, given after the graph has run, as if at its place in a frame of the program."""
@@ -538,36 +483,18 @@ def warn(s, args, kwargs):
         refuse_warning(s)
     at = len(s.frames) - max(level.const(s), 1)
     # Frames below one that a call instruction does not enter would be counted wrongly.
-    if at < 0 or not all(f.spliceable for f in s.frames[at + 1:]) or any(action == "error" for action, *_ in warnings.filters):
+    if at < 0 or not all(f.spliceable for f in s.frames[at + 1:]):
+        refuse_warning(s)
+    ask = functools.partial(way_of_warnings, category.pin(s))
+    way = ask()
+    s.guards.add(src.Returned(src.Const(ask, "warnings")), "eq", way)
+    if way == "recorded":
+        s.hide_recorder(warnings._showwarnmsg_impl.__self__)
+    elif way != "shown":
         refuse_warning(s)
     file, line, _ = s.frames[at].where()
     s.effect(give_warning, [message, category, Constant(file), Constant(line), Constant(s.frames[at].globals)])
     return Constant(None)
-
-
-def write_record(logger, level, file, line, function, message, args):
-    """What ``Logger._log`` does, for a call at this place of the program."""
-    if logger.isEnabledFor(level):
-        logger.handle(logger.makeRecord(logger.name, level, file, line, message, args, None, function))
-
-
-def log_call(level):
-    """The handler of a method of ``Logger``. ``level``: of its records; None where it is the first argument."""
-
-    def handler(s, args, kwargs):
-        logger, *rest = args
-        if kwargs or len(rest) < (2 if level is None else 1) or not all(v.is_const() for v in rest) or not s.frames:
-            raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
-        at, message, *values = rest if level is None else [Constant(level), *rest]
-        file, line, *_ = s.location()
-        s.effect(write_record, [logger, at, Constant(file), Constant(line), Constant(s.frames[-1].fn.code.co_name), message, TupleValue(values)])
-        return Constant(None)
-
-    return handler
-
-
-for _name, _level in (("debug", logging.DEBUG), ("info", logging.INFO), ("warning", logging.WARNING), ("error", logging.ERROR), ("log", None)):
-    on_function(getattr(logging.Logger, _name))(log_call(_level))
 
 
 add_forbidden("the clock is read", "measure time outside the compiled function", time.time, time.perf_counter, time.monotonic, time.sleep,

@@ -73,7 +73,7 @@ def check_exc_match(f, i):
     classes = [v.const(f.s) for v in wanted.items_list(f.s)] if isinstance(wanted, TupleValue) else [wanted.const(f.s)]
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
         raise Raised(f.s.exception(TypeError("catching classes that do not inherit from BaseException is not allowed")))
-    f.push(Constant(issubclass(error.pytype(f.s), tuple(classes))))
+    f.push(Constant(any([f.s.inherits(error.pytype(f.s), c) for c in classes])))
 
 
 @op("BEFORE_WITH")

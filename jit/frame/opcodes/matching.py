@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 
 from ..executor import op
-from ..library.builtin_functions import class_of, is_instance
+from ..library.class_checks import is_instance, matches
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import DictValue, TupleValue
@@ -15,13 +15,12 @@ _SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set
 
 @op("MATCH_SEQUENCE")
 def match_sequence(f, i):
-    cls = class_of(f.s, f.stack[-1])
-    f.push(Constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
+    f.push(Constant(matches(f.s, f.stack[-1], collections.abc.Sequence)))
 
 
 @op("MATCH_MAPPING")
 def match_mapping(f, i):
-    f.push(Constant(issubclass(class_of(f.s, f.stack[-1]), collections.abc.Mapping)))
+    f.push(Constant(matches(f.s, f.stack[-1], collections.abc.Mapping)))
 
 
 @op("MATCH_KEYS")
@@ -52,6 +51,7 @@ def match_class(f, i):
         if real in _SELF_MATCHING:
             attrs.append(subject)
         else:
+            f.s.class_lookup(real, "__match_args__")
             order = getattr(real, "__match_args__", ())
             if len(order) < i.arg:
                 raise Raised(f.s.exception(TypeError(

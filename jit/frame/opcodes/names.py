@@ -12,7 +12,7 @@ from ..executor import NULL, op
 from ..values.base import Raised, lookup
 from ..values.constant import Constant
 from ..values.containers import DictValue
-from ..values.functions import BuiltinValue, CellValue, ClassValue, SuperValue
+from ..values.functions import BuiltinValue, CellValue, ClassValue, PyModuleValue, SuperValue
 from ..values.objects import ObjectValue
 
 
@@ -226,10 +226,18 @@ def import_name(f, i):
     for name in fromlist or ():
         if name != "*" and not hasattr(module, name) and f"{full}.{name}" not in sys.modules:
             raise Unsupported(f"import of {full}.{name}, which is not loaded yet", kind="import")
-    if not fromlist:
-        full = full.split(".")[0] if not level else full
-        module = sys.modules[full]
-    f.push(f.s.wrap(module, src.Const(module, module.__name__)))
+    loaded(f.s, full)
+    f.push(loaded(f.s, full if fromlist or level else full.split(".")[0]))
+
+
+_MODULES = src.Const(sys.modules, "sys.modules")
+
+
+def loaded(s, name):
+    """A module that was imported, guarded to be the one under its name."""
+    module = sys.modules[name]
+    s.guards.add(src.Item(_MODULES, name), "is", module)
+    return s.wrap(module, src.Const(module, name))
 
 
 @op("IMPORT_FROM")
@@ -238,10 +246,13 @@ def import_from(f, i):
     try:
         f.push(module.getattr(f.s, i.arg))
     except Raised:
+        if not isinstance(module, PyModuleValue):
+            raise Unsupported("import from an object that is no module", kind="import") from None
         full = f"{module.module.__name__}.{i.arg}"
         if full not in sys.modules:
+            f.s.guards.add(_MODULES, "dict_lacks", full)
             raise Raised(f.s.exception(ImportError(f"cannot import name {i.arg!r} from {module.module.__name__!r}"))) from None
-        f.push(f.s.wrap(sys.modules[full], src.Const(sys.modules[full], full)))
+        f.push(loaded(f.s, full))
 
 
 @op("LOAD_ASSERTION_ERROR")

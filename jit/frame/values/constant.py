@@ -10,7 +10,7 @@ import torch
 
 from ...errors import Unsupported
 from ...graph.dims import free_symbols, hint
-from ..source import Source
+from ..source import Const, DictAttr, Source
 from .base import Raised, Value, lookup, type_name
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device,
@@ -82,6 +82,10 @@ class Constant(Value):
 
     def getattr(self, s, name):
         value = self.const(s)
+        if isinstance(value, enum.Enum):
+            found = self.member_attr(s, value, name)
+            if found is not None:
+                return found
         try:
             attr = getattr(value, name)
         except AttributeError as error:
@@ -91,6 +95,16 @@ class Constant(Value):
         if callable(attr) and not isinstance(attr, type):
             return PureMethod(self, name)
         return s.from_python(attr)
+
+    def member_attr(self, s, member, name):
+        """An attribute of a member of an enumeration, where it is one that the program can change; None for any other."""
+        raw = s.class_lookup(type(member), name)[1]
+        if type(raw) is property and isinstance(raw.fget, types.FunctionType):
+            return s.wrap_raw(raw.fget).call(s, [self], {})
+        kept = f"_{name}_" if name in ("name", "value") and raw is enum.Enum.__dict__[name] else name
+        if kept in member.__dict__ and (kept != name or not isinstance(raw, types.FunctionType)):
+            return s.wrap(member.__dict__[kept], DictAttr(Const(member, type(member).__qualname__), kept))
+        return None
 
     def call(self, s, args, kwargs):
         if callable(self.value):

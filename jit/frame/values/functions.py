@@ -339,10 +339,8 @@ class ClassValue(ObjectValue):
         if name in _OF_CLASSES:
             return self.field(s, name)
         meta_found, meta_raw, meta_owner = s.class_lookup(type(cls), name)
-        if meta_found and hasattr(type(meta_raw), "__set__"):
-            if isinstance(meta_raw, property):
-                return s.wrap(meta_raw.fget, None).call(s, [self], {})
-            return s.from_python(getattr(cls, name))
+        if meta_found and s.is_data_descriptor(meta_raw):
+            return self.meta_bind(s, meta_raw, name)
         written = s.written_on_class(cls, name)
         if written is not None:
             return written
@@ -350,9 +348,7 @@ class ClassValue(ObjectValue):
         if found:
             return self.class_bind(s, raw, name, owner)
         if meta_found:
-            if isinstance(meta_raw, types.FunctionType):
-                return s.bound_method(s.wrap_class_attr(type(cls), name), self)
-            return BuiltinMethod(self, meta_raw)
+            return self.meta_bind(s, meta_raw, name)
         g = s.class_lookup(type(cls), "__getattr__")
         if g[0]:
             return s.bound_method(s.wrap_class_attr(type(cls), "__getattr__"), self).call(s, [Constant(name)], {})
@@ -362,6 +358,26 @@ class ClassValue(ObjectValue):
         except AttributeError as error:
             text = str(error)
         raise Raised(s.exception(AttributeError(text, name=name)))
+
+    def meta_bind(self, s, raw, name):
+        """An attribute of the metaclass seen through the class: the descriptor protocol."""
+        meta = type(self.obj)
+        if isinstance(raw, types.FunctionType):
+            return s.bound_method(s.wrap_class_attr(meta, name), self)
+        if isinstance(raw, property):
+            return s.wrap_raw(raw.fget).call(s, [self], {})
+        if isinstance(raw, (classmethod, staticmethod)):
+            return s.bind_static(raw, meta, name, self)
+        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return BuiltinMethod(self, raw)
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return s.from_python(getattr(self.obj, name))
+        getter = s.class_lookup(type(raw), "__get__")[1]
+        if isinstance(getter, types.FunctionType):
+            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(meta, name), self, s.wrap_class(meta)], {})
+        if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
+            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of metaclass {meta.__name__}", kind="descriptor")
+        return s.wrap_class_attr(meta, name)
 
     def field(self, s, name):
         """What CPython itself keeps of every class."""
@@ -554,6 +570,9 @@ class PyModuleValue(Value):
 
     def getattr(self, s, name):
         module = self.pin(s)
+        s.guards.add(src.Const(module, module.__name__), "type_is", type(module))
+        if type(module) is not types.ModuleType and s.is_data_descriptor(s.class_lookup(type(module), name)[1]) and name not in ("__dict__", "__class__"):
+            return s.wrap(getattr(module, name), src.GetAttr(src.Const(module, module.__name__), name))
         found = s.load_global(module.__dict__, name)
         if found is not None:
             return found
@@ -589,10 +608,10 @@ class SuperValue(Value):
         as_class = isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls)
         start = owner.obj if as_class else owner.pytype(s)
         mro = start.__mro__
+        s.inherits(start, self.cls)
         for c in mro[mro.index(self.cls) + 1:]:
+            raw = s.class_lookup(c, name)[1]  # of one that lacks the name: what one of its own bases has
             if name in c.__dict__:
-                raw = c.__dict__[name]
-                s.guards.add(src.Item(src.GetAttr(src.Const(c, c.__qualname__), "__dict__"), name), "is", raw) if not c.__flags__ & (1 << 8) else None
                 return self.bind(s, raw, name, c, start, as_class)
         if name == "__class__":
             return s.wrap_class(super)

@@ -14,6 +14,7 @@ from .constant import Constant
 DELETED = object()
 _GETATTRO = object.__basicsize__ + 16 * ctypes.sizeof(ctypes.c_void_p)  # where a type object keeps its C function for attributes: ``tp_getattro``
 _plain_classes: weakref.WeakSet = weakref.WeakSet()
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -103,9 +104,12 @@ class ObjectValue(Value):
             return value
         if self.obj is None:
             return None
-        real = instance_dict(self.obj)
+        known = self.attrs
+        real = self.own_dict(s)
         if real is None:
             return None
+        if self.attrs is not known:
+            return self.instance_attr(s, name)
         if name not in real:
             if self.source is not None:
                 s.guards.add(self.source, "no_dict_attr", name)
@@ -113,6 +117,20 @@ class ObjectValue(Value):
         source = src.DictAttr(self.source, name, hides(self.cls, name)) if self.source is not None else None
         s.guards.add_presence(source)
         return s.wrap(real[name], source)
+
+    def own_dict(self, s):
+        """The real instance dictionary, or None. Objects that share one have one overlay."""
+        real = instance_dict(self.obj)
+        first = None if real is None else s.dicts.setdefault(id(real), self)
+        if first is not None and first is not self and first.attrs is not self.attrs:
+            if self.attrs or has_slots(self.cls) or has_slots(first.cls):
+                raise Unsupported("objects that share their attributes", kind="attribute")
+            if self.source is not None and first.source is not None:
+                s.guards.add(src.InstanceDict(self.source), "same", src.InstanceDict(first.source))
+            self.attrs = first.attrs
+        elif first is self and isinstance(s.by_object.get(id(real)), ObjectValue):
+            raise Unsupported("an object whose attributes are in a dictionary that is used otherwise", kind="attribute")
+        return real
 
     def has_own_dict(self):
         if self.obj is not None:
@@ -226,6 +244,8 @@ class ObjectValue(Value):
                 raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
         elif not (found and isinstance(raw, types.MemberDescriptorType)) and not self.has_own_dict():
             raise Raised(s.exception(AttributeError(f"{type_name(cls)!r} object has no attribute {name!r}", name=name)))
+        if self.obj is not None:
+            self.own_dict(s)
         s.set_entry(self.attrs, name, value)
         if self.obj is not None:
             s.touch(self)
@@ -265,7 +285,7 @@ class ObjectValue(Value):
         """The names in the instance dictionary, in order, guarded."""
         names = []
         if self.obj is not None:
-            names = list(instance_dict(self.obj) or ())
+            names = list(self.own_dict(s) or ())
             if self.source is not None:
                 s.guards.add(src.InstanceDict(self.source), "dict_keys", tuple(names))
         names = [n for n in names if self.attrs.get(n) is not DELETED]
@@ -475,6 +495,11 @@ class TracebackValue(Value):
 
     def describe(self):
         return "the traceback of a captured exception"
+
+
+def has_slots(cls) -> bool:
+    """Whether objects of a class have attributes outside of their ``__dict__`` that the program can set."""
+    return any(isinstance(v, types.MemberDescriptorType) for c in cls.__mro__ if c.__flags__ & _HEAP_TYPE for v in c.__dict__.values())
 
 
 def has_plain_layout(cls) -> bool:

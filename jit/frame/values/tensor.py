@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import operator
+import types
 
 import numpy as np
 import torch
@@ -12,6 +14,16 @@ from ...graph import known
 from .. import source as src
 from .base import Raised, Value, type_name
 from .constant import Constant, DimValue, is_c_enum
+from .objects import is_data_descriptor
+
+
+def _own_members() -> dict:
+    """What PyTorch itself has put on ``torch.Tensor``: name -> raw attribute. A program may replace any of it, and add to it."""
+    found = {name: raw for cls in reversed(torch.Tensor.__mro__) for name, raw in cls.__dict__.items()}
+    return {name: raw for name, raw in found.items() if not isinstance(raw, types.FunctionType) or (raw.__module__ or "").startswith("torch")}
+
+
+OWN_MEMBERS = _own_members()
 
 
 class TensorValue(Value):
@@ -51,18 +63,37 @@ class TensorValue(Value):
     def getattr(self, s, name):
         if name == "__class__":
             return s.wrap_class(self.pytype(s))
+        found, raw, owner = s.class_lookup(self.cls, name)
+        if not found or raw is not OWN_MEMBERS.get(name):
+            return self.added_attr(s, name, found, raw)
         handler = s.tables.tensor_attributes.get(name)
         if handler is not None:
             return handler(s, self)
-        raw = getattr(torch.Tensor, name, None)
-        if raw is None and not hasattr(self.cls, name):
-            value = self.own_attr(s, name)
-            if value is not None:
-                return value
-            raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'", name=name)))
-        if callable(raw):
+        if callable(getattr(torch.Tensor, name)):
+            if self.source is not None and not is_data_descriptor(raw):
+                value = self.own_attr(s, name)
+                if value is not None:
+                    return value
             return TensorMethod(self, name)
         return s.traced(lambda: s.tracer.attribute(self.handle(s), name))
+
+    def added_attr(self, s, name, found, raw):
+        """An attribute that is not PyTorch's: of the class where ``found``, and else the tensor's own."""
+        kept = s.is_data_descriptor(raw) if found else False
+        value = None if kept else self.own_attr(s, name)
+        if value is not None:
+            return value
+        if not found:
+            raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'", name=name)))
+        if isinstance(raw, types.FunctionType):
+            return s.bound_method(s.wrap_class_attr(self.cls, name), self)
+        if isinstance(raw, (classmethod, staticmethod)):
+            return s.bind_static(raw, self.cls, name, self)
+        if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+            return s.wrap_raw(raw.fget).call(s, [self], {})
+        if hasattr(type(raw), "__get__") and not isinstance(raw, type):
+            raise Unsupported(f"attribute {name!r}, which was put on torch.Tensor", kind="tensor-attribute")
+        return s.wrap_class_attr(self.cls, name)
 
     def own_attr(self, s, name):
         """What the program has hung on a tensor under a name, or None."""
@@ -80,7 +111,7 @@ class TensorValue(Value):
 
     def setattr(self, s, name, value):
         setter = s.tables.tensor_setters.get(name)
-        if setter is not None:
+        if setter is not None and s.class_lookup(self.cls, name)[1] is OWN_MEMBERS.get(name):
             setter(s, self, value)
             return
         self.write_own(s, name, value)
@@ -93,7 +124,7 @@ class TensorValue(Value):
         s.effect(delattr, [self, Constant(name)])
 
     def write_own(self, s, name, value):
-        if self.cls not in (torch.Tensor, torch.nn.Parameter) or hasattr(self.cls, name):
+        if self.cls not in (torch.Tensor, torch.nn.Parameter) or s.class_lookup(self.cls, name)[0]:
             raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
         self.pytype(s)
         s.touch(self)
@@ -115,6 +146,7 @@ class TensorValue(Value):
         return known.value(s.tracer.builder, self.handle(s).node)
 
     def truth(self, s):
+        s.tensor_slot(self.cls, "__bool__")
         found = self.known(s)
         if found is not None and found.numel() == 1:
             return bool(found)
@@ -123,6 +155,7 @@ class TensorValue(Value):
                           hint="use torch.where, or move the branch out of the compiled function")
 
     def length(self, s):
+        s.tensor_slot(self.cls, "__len__")
         handle = self.handle(s)
         if not handle.shape:
             raise Raised(s.exception(TypeError("len() of a 0-d tensor")))
@@ -131,6 +164,7 @@ class TensorValue(Value):
     def iter(self, s):
         from .iterators import SequenceIterator
 
+        s.tensor_slot(self.cls, "__iter__")
         handle = self.handle(s)
         if not handle.shape:
             raise Raised(s.exception(TypeError("iteration over a 0-d tensor")))
@@ -189,6 +223,11 @@ class GradNode(Value):
         raise NeedsEager("grad_fn of a tensor is looked at", "look at it outside the compiled function", kind="gradient")
 
     pytype = getattr = setattr = delattr = call_special = hash_key = emit = needed
+
+
+# C functions that call a special method: -> the names that the first and the second operand are asked for
+SLOTS: dict = {operator.getitem: ("__getitem__", None), torch.Tensor.__getitem__: ("__getitem__", None),
+               operator.setitem: ("__setitem__", None), torch.Tensor.__setitem__: ("__setitem__", None)}
 
 
 def lower(s, value: Value):

@@ -83,6 +83,32 @@ uint64_t dict_tag(PyObject* d) {
 
 unsigned type_tag(PyTypeObject* t) { return t->tp_version_tag; }
 
+// How often a class has been registered with an abstract class so far (``abc.get_cache_token()``); -1 where that cannot be told.
+int64_t abstract_class_registrations() {
+  static PyObject* ask = [] {
+    Ref module = Ref::steal(PyImport_ImportModule("_abc"));
+    PyObject* f = module ? PyObject_GetAttrString(module.get(), "get_cache_token") : nullptr;
+    if (!f) PyErr_Clear();
+    return f;
+  }();
+  Ref token = ask ? Ref::steal(PyObject_CallNoArgs(ask)) : Ref();
+  int64_t n = token ? (int64_t)PyLong_AsUnsignedLongLongMask(token.get()) : -1;
+  if (PyErr_Occurred()) PyErr_Clear();
+  return n;
+}
+
+// Where an element of a functools.lru_cache with a bound keeps its result; null for any other object.
+PyObject** cache_link_result(PyObject* o) {
+  struct Link {  // lru_list_elem in CPython's Modules/_functoolsmodule.c
+    PyObject_HEAD
+    Link *before, *after;
+    Py_hash_t hash;
+    PyObject *key, *result;
+  };
+  bool fits = std::strcmp(Py_TYPE(o)->tp_name, "functools._lru_list_elem") == 0 && Py_TYPE(o)->tp_basicsize == sizeof(Link);
+  return fits ? &reinterpret_cast<Link*>(o)->result : nullptr;
+}
+
 struct DictFact {
   enum Kind : uint8_t { kValue, kLength, kKeys } kind;
   Ref key;         // of kValue; the tuple of kKeys
@@ -113,6 +139,8 @@ struct Snapshot {
   // What cannot be watched is read anew on every call: these accessors of the watched section, and these of its checks.
   std::vector<uint8_t> unsteady;
   std::vector<int32_t> every_call;
+  bool reads_abstract_classes = false;
+  int64_t abstract_classes = 0;                    // registrations at the time
   bool steady = true;                              // false when others depend on an unsteady accessor: each call walks
   bool dead = false;                               // a weak root has died: addresses inside it are gone
 
@@ -182,6 +210,7 @@ struct Snapshot {
       if ((type_tag(types[i].type) != types[i].tag || types[i].tag == 0) && !refresh_type(i)) return false;
     for (auto& w : lists)
       if ((size_t)Py_SIZE(w.list) != w.items.size() || (!w.items.empty() && std::memcmp(w.list->ob_item, w.items.data(), w.items.size() * sizeof(PyObject*)) != 0)) return false;
+    if (reads_abstract_classes && (abstract_classes < 0 || abstract_classes != abstract_class_registrations())) return false;
     return tensors_unchanged(tensors.data(), tensors.size());
   }
 

@@ -91,6 +91,13 @@ struct Parser {
         break;
       case C::Len: c.number = as_int(payload, "len"); break;
       case C::Truth: c.number = PyObject_IsTrue(payload); break;
+      case C::Subclass:
+      case C::Instance: {
+        Items pair(payload, "a class and whether");
+        c.payload = Ref::share(pair[0]);
+        c.number = PyObject_IsTrue(pair[1]);
+        break;
+      }
       case C::DictKeys:
       case C::Elements: c.payload = Ref::steal(checked(PySequence_Tuple(payload))); break;
       case C::DictLacks:

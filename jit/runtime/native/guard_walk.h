@@ -133,6 +133,8 @@ class Evaluator {
         return other && tensor_distance(o, other) == c.number;
       }
       case C::Room: return tensor_has_room(o, c.number, c.second);
+      case C::Subclass: return subclass(c, o);
+      case C::Instance: return instance(c, o);
       default: return false;
     }
   }
@@ -245,6 +247,18 @@ class Evaluator {
         PyObject* v = nullptr;
         return PyContextVar_CheckExact(o) && PyContextVar_Get(o, a.payload.get(), &v) == 0 ? v : nullptr;
       }
+      case A::Mro: {
+        if (!PyType_Check(o)) return nullptr;
+        auto* t = reinterpret_cast<PyTypeObject*>(o);
+        if (record_) record_->pointer(o, &t->tp_mro);
+        return Py_XNewRef(t->tp_mro);
+      }
+      case A::CacheLink: {
+        PyObject** result = cache_link_result(o);
+        if (!result) return nullptr;
+        if (record_) record_->pointer(o, result);
+        return Py_XNewRef(*result);
+      }
       case A::Wrapped: {
         PyObject* f;
         return dispatcher_function(o, &f) ? Py_NewRef(f) : nullptr;
@@ -265,6 +279,27 @@ class Evaluator {
     if (PyDict_Check(o)) return Py_XNewRef(lookup(o, a.payload.get(), a.hash));
     volatile_read();
     return PyObject_GetItem(o, a.payload.get());
+  }
+
+  // What issubclass() says of a class. Its answer stays until the class gets other bases or an abstract class another registered one.
+  bool subclass(const Check& c, PyObject* o) {
+    if (!PyType_Check(o)) return false;
+    int found = PyObject_IsSubclass(o, c.payload.get());
+    if (found < 0) PyErr_Clear();
+    if (record_) {
+      record_->pointer(o, &reinterpret_cast<PyTypeObject*>(o)->tp_mro);
+      record_->abstract_classes = abstract_class_registrations();
+      record_->reads_abstract_classes = true;
+    }
+    return found == c.number;
+  }
+
+  // What isinstance() says of an object by whatever the class looks at.
+  bool instance(const Check& c, PyObject* o) {
+    volatile_read();
+    int found = PyObject_IsInstance(o, c.payload.get());
+    if (found < 0) PyErr_Clear();
+    return found == c.number;
   }
 
   bool length(const Check& c, PyObject* o) {

@@ -185,6 +185,17 @@ PyObject* program_set_plan(PyObject* o, PyObject* plan) {
   Py_RETURN_NONE;
 }
 
+PyObject* cache_link_result_method(PyObject*, PyObject* link) {
+  PyObject** result = cache_link_result(link);
+  if (!result) return PyErr_Format(PyExc_TypeError, "expected an element of a functools.lru_cache, got %s", Py_TYPE(link)->tp_name);
+  return Py_NewRef(*result);
+}
+
+PyMethodDef functions[] = {
+    {"cache_link_result", cache_link_result_method, METH_O, "cache_link_result(link) -> what an element of a bounded functools.lru_cache holds."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyMethodDef program_methods[] = {
     {"check", Entry<program_check>::call, METH_O, "check(locals) -> bool: whether the program accepts a tuple of locals."},
     {"failure", Entry<program_failure>::call, METH_O, "failure(locals) -> None or (index of the first failing check, whether its object was reached, the object)."},
@@ -245,7 +256,7 @@ bool init_guards(PyObject* module) {
   ProgramType.tp_methods = program_methods;
   ProgramType.tp_getset = program_getset;
   if (PyType_Ready(&ProgramType) != 0) return false;
-  return init_guard_tensor(module) && PyModule_AddObjectRef(module, "GuardProgram", (PyObject*)&ProgramType) == 0;
+  return init_guard_tensor(module) && PyModule_AddFunctions(module, functions) == 0 && PyModule_AddObjectRef(module, "GuardProgram", (PyObject*)&ProgramType) == 0;
 }
 
 }  // namespace jit

@@ -1,0 +1,283 @@
+"""``functools.lru_cache`` and ``functools.cache``: functions with a memory.
+
+What such a function gives is an object that lives in its cache. An entry of the cache is read where it lies, as any object from
+outside, with guards on what is used of it; the call itself is made again by the emitted code, so that hits are counted and the order
+of use is kept. Where there is no entry yet and nothing of the program is pending that the call could see or be seen by, it is made
+while capturing, which is when eager would make it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+
+import torch
+
+from ...errors import Unsupported
+from ...runtime import native
+from .. import source as src
+from ..decode import decode
+from ..tables import on_descriptor, on_method
+from ..values.base import Raised, lookup
+from ..values.constant import Constant, DimValue
+from ..values.containers import TupleValue
+from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
+from ..values.objects import ObjectValue
+from .records import write_record
+
+_LRU = type(functools.lru_cache(lambda: None))
+_ABSENT = object()
+_ASKS_THE_SYSTEM = ("c-call", "c-method", "instantiate")  # a function that breaks for these looks at what is outside
+
+
+class Repeated:
+    """A call of a cached function in an effect log; it was made while capturing, so that the first time is over."""
+
+    def __init__(self, function):
+        self.function, self.done = function, True
+
+    def __call__(self, *args, **kwargs):
+        if self.done:
+            self.done = False
+        else:
+            self.function(*args, **kwargs)
+
+
+def cache_of(function) -> tuple[dict, object]:
+    """-> (the dict of a cached function, the object that separates positional from named arguments in its keys)."""
+    parts = gc.get_referents(function)[::-1]  # results that it holds come first
+    cache = next(p for p in parts if type(p) is dict and p is not function.__dict__)
+    return cache, next(p for p in parts if type(p) is object)
+
+
+@functools.cache
+def readable() -> bool:
+    """Whether caches of this Python are laid out as this file takes them to be."""
+    probe = functools.lru_cache(2, typed=True)(lambda *args, **kwargs: [args])
+    wanted = [probe(1), probe(1.0, k=2)]
+    try:
+        keys = [key_of(probe, (1,), {}), key_of(probe, (1.0,), {"k": 2})]
+        return [native().cache_link_result(cache_of(probe)[0][k]) for k in keys] == wanted
+    except (KeyError, TypeError, StopIteration):
+        return False
+
+
+def key_of(function, args: tuple, kwargs: dict):
+    """The key of a call in the cache, as CPython's ``lru_cache_make_key``."""
+    typed = function.cache_parameters()["typed"]
+    if not typed and not kwargs:
+        return args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
+    key = args
+    if kwargs:
+        key += (cache_of(function)[1], *(part for item in kwargs.items() for part in item))
+    if typed:
+        key += (*map(type, args), *map(type, kwargs.values()))
+    return key
+
+
+def real_argument(s, value):
+    """The object that an argument is, guarded to be that one. Raises Unsupported where it is made by the call, or says itself what
+    it equals."""
+    if type(value) is Constant or isinstance(value, (DimValue, ClassValue, BuiltinValue, PyModuleValue)):
+        return value.const(s) if value.is_const() else value.pin(s)
+    if isinstance(value, TupleValue) and value.cls is tuple:
+        return tuple(real_argument(s, v) for v in value.load(s))
+    if isinstance(value, FunctionValue) and value.obj is not None:
+        return value.pin_object(s)
+    if isinstance(value, ObjectValue) and value.obj is not None and not isinstance(value, TupleValue):
+        cls = value.pytype(s)
+        if s.class_lookup(cls, "__hash__")[1] is object.__hash__ and s.class_lookup(cls, "__eq__")[1] is object.__eq__:
+            return value.pin(s)
+    raise Unsupported(f"a cached function is called with {value.describe()}", kind="cached-function")
+
+
+def refuse_unhashable(s, value):
+    """Raise the program's TypeError for what a cache cannot look up."""
+    if isinstance(value, TupleValue):
+        for v in value.load(s):
+            refuse_unhashable(s, v)
+    elif isinstance(value, ObjectValue) and lookup(value.pytype(s), "__hash__")[1] is None:
+        value.hash_key(s)
+
+
+@on_method((_LRU, "__call__"))
+def cached_call(s, cached, args, kwargs):
+    """A call of a cached function, at this point of the program."""
+    function = cached.pin(s)
+    inner = getattr(function, "__wrapped__", None)
+    if not isinstance(inner, types.FunctionType):
+        raise Unsupported("a cached function that does not say what it wraps", kind="c-call")
+    for value in (*args, *kwargs.values()):
+        refuse_unhashable(s, value)
+    if s.trial is not None:
+        return in_trial(s, inner, args, kwargs)
+    if not kwargs and only_logs(s, function, inner, args, kwargs):
+        return Constant(None)
+    call = Call(s, function, inner, args, kwargs)
+    found = call.stored()
+    if found is not None:
+        return call.result(found, done=call.was_made())
+    value = call.tried()
+    if not pending(s, call):
+        return call.result(call.made(), done=True)
+    if type(value) is Constant:
+        s.guards.add(src.Const(call.cache), "dict_lacks", call.key)
+        call.again(done=False)
+        return Constant(value.const(s))
+    raise call.unsupported("has to be called for an entry of its cache")
+
+
+class Call:
+    """One call of a cached function with known arguments."""
+
+    def __init__(self, s, function, inner, args, kwargs):
+        self.s, self.function, self.inner, self.args, self.kwargs = s, function, inner, args, kwargs
+        self.maxsize = function.cache_parameters()["maxsize"]
+        if self.maxsize == 0 or not readable():
+            raise self.unsupported("keeps nothing")
+        self.real = tuple(real_argument(s, a) for a in args)
+        self.real_kwargs = {k: real_argument(s, a) for k, a in kwargs.items()}
+        self.key = key_of(function, self.real, self.real_kwargs)
+        self.cache = cache_of(function)[0]
+
+    def unsupported(self, why, hint="") -> Unsupported:
+        return Unsupported(f"{self.function.__qualname__} {why}", hint, kind="cached-function")
+
+    def stored(self):
+        """The object in the cache, in a tuple; None where there is none."""
+        entry = self.cache.get(self.key, _ABSENT)
+        if entry is _ABSENT:
+            return None
+        return (entry if self.maxsize is None else native().cache_link_result(entry),)
+
+    def result(self, found, done):
+        """The object as a value, and the call as an effect."""
+        item = src.Item(src.Const(self.cache, f"cache({self.function.__qualname__})"), self.key)
+        source = item if self.maxsize is None else src.CacheLink(item)
+        self.s.guards.add_presence(source)
+        value = self.s.wrap(found[0], source)
+        self.again(done)
+        return value
+
+    def was_made(self) -> bool:
+        """Whether an earlier attempt to capture this call of the program has made the call."""
+        for made in self.s.calls_made:
+            if made[0] is self.function and made[1] == self.key and not made[2]:
+                made[2] = True
+                return True
+        return False
+
+    def again(self, done):
+        repeat = Repeated(self.function) if done else self.function
+        if self.real_kwargs:
+            repeat = functools.partial(repeat, **self.real_kwargs)
+        self.s.effect(repeat, self.args)
+
+    def made(self):
+        """What the real call gives, which is made now."""
+        with torch.set_grad_enabled(self.s.grad_mode):
+            try:
+                self.function(*self.real, **self.real_kwargs)
+            except Exception as error:
+                raise self.unsupported(f"raises {type(error).__name__}") from None
+        self.s.calls_made.append([self.function, self.key, True])
+        found = self.stored()
+        if found is None:
+            raise self.unsupported("keeps nothing")
+        return found
+
+    def tried(self):
+        """The value that following the function gives, as a proof that calling it does nothing else; nothing else of that stays.
+        None for a function that asks the system, such as which packages there are."""
+        s = self.s
+        mark, before = s.checkpoint(), state_of_inputs(s)
+        s.trial = {}
+        try:
+            value = s.wrap_raw(self.inner).call(s, self.args, self.kwargs)
+        except Raised as raised:
+            raise self.unsupported(f"raises {raised.value.cls.__name__}") from None
+        except Unsupported as error:
+            value = None
+            if error.kind not in _ASKS_THE_SYSTEM:
+                raise self.unsupported(f"has no entry for this call: {error.why}", error.hint) from None
+        finally:
+            pure = len(s.effects) == mark[1] and state_of_inputs(s) == before
+            s.trial = None
+            s.rollback(mark)
+        if not pure:
+            raise self.unsupported("has effects, which happen when its cache has no entry")
+        return value
+
+
+def in_trial(s, inner, args, kwargs):
+    """A call from within a function that is tried: followed, once for each arguments that are constants."""
+    key = None
+    if all(type(a) is Constant for a in (*args, *kwargs.values())):
+        named = tuple((k, type(a.value), a.const(s)) for k, a in kwargs.items())
+        key = (inner, tuple((type(a.value), a.const(s)) for a in args), named)
+    value = s.trial.get(key) if key is not None else None
+    if value is None:
+        value = s.wrap_raw(inner).call(s, args, kwargs)
+        if key is not None:
+            s.trial[key] = value
+    return value
+
+
+def state_of_inputs(s):
+    """What a call can do to the tensors of the program and to its random numbers: which inputs were written how often, how many
+    numbers were drawn."""
+    written = {id(h): h.base.version for h in s.tracer.inputs if h.base.mutated}
+    return written, sum(node.impure for node in s.tracer.builder.nodes)
+
+
+def pending(s, call) -> bool:
+    """Whether the captured part of the program has done anything that a call made now would come before."""
+    full = call.maxsize is not None and len(call.cache) >= call.maxsize
+    for fn, _ in s.effects:
+        repeated = fn.func if isinstance(fn, functools.partial) else fn
+        if isinstance(repeated, (Repeated, _LRU)):
+            if full and getattr(repeated, "function", repeated) is call.function:
+                return True  # the order of use decides what goes
+        elif fn is not torch._C._set_grad_enabled:
+            return True
+    return state_of_inputs(s) != ({}, 0) or bool(s.autocast)
+
+
+def only_logs(s, function, inner, args, kwargs) -> bool:
+    """Whether a function gives None and does nothing but write records, such as a warning that is given once: its effect is its
+    call."""
+    if not returns_none(inner):
+        return False
+    mark = s.checkpoint()
+    s.trial = {}
+    try:
+        s.wrap_raw(inner).call(s, args, kwargs)
+        logs = len(s.effects) > mark[1] and all(effect[0] is write_record for effect in s.effects[mark[1]:])
+    except Unsupported as error:
+        logs = error.kind == "logging"
+    except Raised:
+        logs = False
+    finally:
+        s.trial = None
+        s.rollback(mark)
+    if logs:
+        s.effect(functools.partial(call_with, function), args)
+    return logs
+
+
+def call_with(function, *args):
+    """``function(*args)``: another effect than a call that only looks into the cache."""
+    function(*args)
+
+
+def returns_none(fn) -> bool:
+    """True if every return of a Python function gives None, by its bytecode."""
+    instructions = decode(fn.__code__).instructions
+    return all(before.op == "LOAD_CONST" and before.arg is None
+               for before, instr in zip(instructions, instructions[1:]) if instr.op == "RETURN_VALUE")
+
+
+@on_descriptor(_LRU)
+def cached_method(s, owner, raw, name):
+    return MethodValue(s.wrap_class_attr(owner.cls, name), owner)

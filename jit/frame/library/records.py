@@ -1,0 +1,35 @@
+"""``logging``: records are written after the graph has run."""
+
+from __future__ import annotations
+
+import logging
+
+from ...errors import Unsupported
+from ..tables import on_function
+from ..values.constant import Constant
+from ..values.containers import TupleValue
+
+
+def write_record(logger, level, file, line, function, message, args):
+    """What ``Logger._log`` does, for a call at this place of the program."""
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(logger.name, level, file, line, message, args, None, function))
+
+
+def log_call(level):
+    """The handler of a method of ``Logger``. ``level``: of its records; None where it is the first argument."""
+
+    def handler(s, args, kwargs):
+        logger, *rest = args
+        if kwargs or len(rest) < (2 if level is None else 1) or not all(v.is_const() for v in rest) or not s.frames:
+            raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
+        at, message, *values = rest if level is None else [Constant(level), *rest]
+        file, line, *_ = s.location()
+        s.effect(write_record, [logger, at, Constant(file), Constant(line), Constant(s.frames[-1].fn.code.co_name), message, TupleValue(values)])
+        return Constant(None)
+
+    return handler
+
+
+for _name, _level in (("debug", logging.DEBUG), ("info", logging.INFO), ("warning", logging.WARNING), ("error", logging.ERROR), ("log", None)):
+    on_function(getattr(logging.Logger, _name))(log_call(_level))
