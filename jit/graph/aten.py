@@ -229,6 +229,8 @@ def record(b, o: Overload, values):
     values = _with_device(o, values)
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
+    if any(type(v) is int and not -(1 << 63) <= v < 1 << 63 for v in values):
+        raise Unsupported(f"a number for {o.name} that 64 bits do not hold", kind="argument-error")
     rule = registry.library(o.base).rule
     types = NotImplemented
     if rule is not None:

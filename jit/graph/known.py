@@ -116,9 +116,7 @@ def again(tracer, fn, args, kwargs, error, mark):
                 raise EagerRaises(refused) from None
             return _handles(tracer, result, error)
     if isinstance(error, EagerRaises):
-        from jit.graph.tracer import keep_sizes
-
-        keep_sizes((args, kwargs))  # its text tells them, and what was guarded has been rolled back
+        refusals.keep_sizes((args, kwargs))  # its text tells them, and what was guarded has been rolled back
     raise error
 
 

@@ -1,130 +1,36 @@
-"""Operations that eager refuses because of a dtype, such as ``argmax`` of booleans, or of the type of an argument, such as a text for a number.
+"""Calls that eager refuses, whatever values its tensors hold: for their shapes and dtypes, for numbers that do not fit, for types that a function does not take, or
+because autograd cannot record them.
 
-Most of the types that PyTorch's kernels do not take are known to the kernels alone, so that no type rule and no run on meta tensors tells of them. In the
-program the call raises where it stands, whether or not anybody reads its result; in a graph a result that nobody reads is never
-computed. So the first call of an operation with operands of such dtypes is tried on zeros while tracing.
+PyTorch looks for such mistakes in many places: its bindings, its type rules, its kernels. In the program the call raises where it stands, whether or not anybody reads
+its result. So the first call of each kind is made by PyTorch itself while tracing, on small tensors of the same types: on zeros, and where that raises, on ones and
+on other values, so that what is wrong with the values alone is told apart. What is raised for sizes smaller than the real ones has to be raised for those too.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import re
-import warnings
 
 import torch
 
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
-from jit.graph.binding import Binding
-from jit.graph.dims import Dim, hint
+from jit.graph.binding import PYTHON_MODULES, Binding
+from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import SymSize, TensorHandle
-from jit.graph.registry import OPS
+from jit.graph.registry import OPS, PYTHON
 from jit.graph.sym_float import SymFloat
+from jit.graph.trial import StandIns, error_of
 
 _SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match", re.IGNORECASE)
-_NUMEL = 1 << 14  # elements of an operand up to which a call is tried
+_SMALL = 1 << 12  # elements of all operands up to which they are made in their own sizes
+_EXACT = 1 << 16  # up to which they are where a call of smaller ones has raised
+_RESULT = 1 << 22  # elements that a trial may make, as far as that can be told
+_KINDS = 1 << 12  # calls that are remembered
+_UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_", "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu"))
 
-_found: dict = {}  # (op, what the operands are) -> None, or the error's (class, arguments)
-
-
-def worth_trying(v) -> bool:
-    """Whether an argument is a tensor, or holds one, that operations may refuse: of no floating dtype, or without elements."""
-    if isinstance(v, TensorHandle):
-        return not v.type.dtype.is_floating_point or _is_empty(v.type)
-    return isinstance(v, (list, tuple)) and any(map(worth_trying, v))
-
-
-def _is_empty(t) -> bool:
-    return any(type(n) is int and n == 0 for n in t.shape)
-
-
-def check(fn, binding: Binding, args, kwargs, zeros):
-    """Raise EagerRaises where ``fn`` takes no operands of these dtypes. ``zeros``: from arguments with handles to arguments with tensors of zeros.
-
-    Operands without elements have no values either: of those eager's own error is found, whatever it is about.
-    """
-    plain = binding.name.removesuffix("_")
-    if binding.python is not None or "::" in plain or not (plain in OPS or aten.overloads(plain)) or plain in OPS and OPS[plain].alias:
-        return
-    types: list = []
-    key = (binding.name, _kind(args, types), tuple((k, _kind(v, types)) for k, v in kwargs.items()))
-    if any(t.device.type != "cpu" or hint(t.numel) > _NUMEL for t in types):
-        return
-    empty = any(map(_is_empty, types))
-    found = _found.get(key, key)
-    if empty or found is key:
-        found = _try(fn, zeros(list(args)), zeros(dict(kwargs)), empty)
-        if not empty:
-            _found[key] = found
-    if found is not None:
-        cls, given = found
-        raise EagerRaises(cls(*given))
-
-
-# Arguments that say nothing new of whether a call is well formed; what else there is may be of a type that the function does not take.
-_USUAL = (TensorHandle, int, Dim, SymFloat, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, slice)
-_NESTED = (tuple, list, torch.Size, SymSize)
-
-
-def has_odd_types(args, kwargs) -> bool:
-    """Whether an argument is of a type that the function may not take, or a number comes first, where most functions take a tensor."""
-    return any(map(_is_odd, args)) or bool(kwargs) and any(map(_is_odd, kwargs.values())) or bool(args) and isinstance(args[0], int)
-
-
-def _is_odd(v) -> bool:
-    return type(v) is bool or not isinstance(v, _USUAL)
-
-
-def _is_plain(v) -> bool:
-    """Whether ``zeros`` makes a real argument of it."""
-    if type(v) in _NESTED:
-        return all(map(_is_plain, v))
-    if type(v) is dict:
-        return all(map(_is_plain, v.values()))
-    return isinstance(v, (*_USUAL, float, complex, str, bytes, range, type, type(None), type(...)))
-
-
-def check_types(fn, binding: Binding, args, kwargs, zeros):
-    """Raise EagerRaises, or Unsupported where eager's own words are not known, for arguments of types that ``fn`` does not take."""
-    if binding.python is not None or not _is_plain(list(args)) or not _is_plain(dict(kwargs)):
-        return
-    types: list = []
-    key = (fn, tuple(map(type, args)), _kind(args, types), tuple((k, type(v), _kind(v, types)) for k, v in kwargs.items()))
-    if not types:  # it makes a tensor, however large
-        return
-    exact = all(t.device.type == "cpu" and hint(t.numel) <= _NUMEL for t in types)
-    try:
-        found = _found.get((key, exact), key)
-    except TypeError:  # an unhashable argument
-        return
-    if found is key:
-        given = zeros(list(args)), zeros(dict(kwargs))
-        error = _error(fn, *map(_on_meta, given))
-        if isinstance(error, TypeError) and exact:
-            error = _error(fn, *given)
-        found = _found[key, exact] = (type(error), error.args) if isinstance(error, TypeError) else None
-    if found is not None and exact:
-        raise EagerRaises(found[0](*found[1]))
-    if found is not None:
-        raise Unsupported("a torch function refuses its arguments", "check the call against the documentation", kind="argument-error")
-
-
-def _on_meta(v):
-    if isinstance(v, torch.Tensor):
-        return v.to("meta")
-    if isinstance(v, (list, tuple)):
-        return type(v)(map(_on_meta, v))
-    return {k: _on_meta(e) for k, e in v.items()} if isinstance(v, dict) else v
-
-
-def _kind(v, types):
-    """What decides about a refusal: dtypes and ranks of tensors, small integers, which may be dimensions, and types of all else. ``types`` gets those of
-    the tensors."""
-    if isinstance(v, TensorHandle):
-        types.append(v.type)
-        return v.type.dtype, len(v.type.shape)
-    if isinstance(v, (list, tuple)):
-        return tuple(_kind(e, types) for e in v)
-    return v if isinstance(v, (str, torch.dtype, bool)) or type(v) is int and -8 < v < 8 else type(v)
+_found: dict = {}  # what a call is -> None, or the error's (class, arguments)
 
 
 def of_dtypes(error: Exception) -> bool:
@@ -132,22 +38,272 @@ def of_dtypes(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or _SAYS.search(str(error)) is not None
 
 
-def _try(fn, args, kwargs, empty):
-    error = _error(fn, args, kwargs)
-    if not isinstance(error, (RuntimeError, TypeError, IndexError)):  # none, or one of the values
+# Arguments of which a trial has the real ones.
+_PLAIN = (TensorHandle, int, Dim, SymFloat, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, slice, type,
+          type(None), type(...))
+
+
+def check(tracer, fn, binding: Binding, args, kwargs):
+    """Raise EagerRaises, or Unsupported where eager's own words are not known, for a call that eager refuses."""
+    name = binding.name if binding.name.endswith("__") else binding.name.removesuffix("_")
+    if "::" in name or binding.name in _UNTRIED or tracer.autocast:
+        return
+    entry = OPS.get(binding.name) or OPS.get(name)
+    if binding.python is not None:
+        if fn not in PYTHON or fn.__module__ not in PYTHON_MODULES:  # its own source is traced, call by call
+            return
+    elif entry is None and not aten.overloads(name):
+        return
+    if name == "__setitem__":
+        if len(args) != 3 or not isinstance(args[2], (int, float, complex, Dim, SymFloat)):
+            return
+        args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
+    call = _Call(fn, name, args, kwargs, tracer.grad_enabled, entry is not None and entry.alias)
+    if not call.plain:
+        return
+    error = call.error()
+    if error is not None:
+        keep_sizes((args, kwargs))  # its text tells them
+        raise error
+    for at, v in (*enumerate(args), *kwargs.items()):
+        if type(v) in (Dim, SymFloat):
+            call.limit(at, v)
+
+
+class _Call:
+    """A call to be tried. ``tensors``: the handles among its arguments; ``plain``: whether there are stand-ins for all arguments;
+    ``sized``: the product of all integers that may be sizes; ``view``: whether the function makes views, which cost nothing whatever their sizes."""
+
+    def __init__(self, fn, name: str, args, kwargs, grad: bool, view: bool):
+        self.fn, self.name, self.args, self.kwargs, self.view = fn, name, list(args), dict(kwargs), view
+        self.tensors: list = []
+        self.plain, self.sized = True, 1
+        described = self._kind(self.args), self._kind(self.kwargs)
+        for at, v in (*enumerate(args), *kwargs.items()):
+            if type(v) is int and _is_value(name, at):
+                self.sized //= max(abs(v), 1)
+        self.grad = grad and any(h.requires_grad for h in self.tensors)
+        self.key = (fn, *described, self.grad)
+
+    def _kind(self, v):
+        """What decides about a refusal, as a key of a dictionary."""
+        if isinstance(v, TensorHandle):
+            self.tensors.append(v)
+            t = v.type
+            return t.dtype, tuple(map(hint, t.shape)), t.device.type, v.requires_grad, v.is_conj
+        if type(v) is Dim:
+            return self._kind(hint(v))
+        if type(v) is SymFloat:
+            return float, v.value
+        if type(v) in (list, tuple, SymSize, torch.Size):
+            return type(v), tuple(map(self._kind, v))
+        if type(v) is dict:
+            return tuple((k, self._kind(e)) for k, e in v.items())
+        if isinstance(v, slice):
+            return slice, self._kind(v.start), self._kind(v.stop), self._kind(v.step)
+        if type(v) is int:
+            self.sized *= max(abs(v), 1)
+        elif isinstance(v, torch.Generator):
+            return torch.Generator
+        self.plain = self.plain and isinstance(v, _PLAIN)
+        return type(v), v
+
+    def error(self):
+        """EagerRaises, Unsupported, or None where the call is well formed."""
+        try:
+            found = _found.get(self.key, self)
+        except TypeError:  # an argument that is no key
+            return None
+        if found is self:
+            if len(_found) >= _KINDS:
+                _found.clear()
+            found = _found[self.key] = self._refusal()
+        if found is None:
+            return None
+        if found is Unsupported:
+            return Unsupported("a torch function refuses its arguments", "check the call against the documentation", kind="argument-error")
+        return EagerRaises(found[0](*found[1]))
+
+    def _refusal(self):
+        if not self.tensors and not any(o.arguments and o.arguments[0].kind == "Tensor" for o in aten.overloads(self.name)):
+            return self._refusal_to_make()
+        if self.view and self.tensors:
+            return self._refusal_to_show()
+        numels = [hint(h.type.numel) for h in self.tensors]
+        sizes = _smaller(self.tensors) if sum(numels) > _SMALL else None
+        on_cpu = all(h.type.device.type == "cpu" for h in self.tensors)
+        if self._makes(sizes) > _RESULT:
+            return None
+        error = self._raises(sizes)
+        if error is None:
+            return None
+        if not sizes and on_cpu:
+            return type(error), error.args
+        if isinstance(error, TypeError) and self._raises(sizes, device="meta"):  # the types of the arguments are what is wrong
+            return (type(error), error.args) if on_cpu else Unsupported
+        if self._raises(sizes, of_one=True) is None:  # and of ones this does not hold: a number is what is wrong
+            device = self.tensors[0].type.device.type
+            return (type(error), error.args) if on_cpu or self._raises(sizes, device=device) else None
+        if on_cpu and sum(numels) <= _EXACT and self._makes(None) <= _RESULT:
+            error = self._raises(None)
+            return None if error is None else (type(error), error.args)
+        error = self._raises(None, device="meta")
+        return None if error is None or isinstance(error, NotImplementedError) else Unsupported
+
+    def _refusal_to_show(self):
+        """Of a view."""
+        error = self._raises(None, device="meta")
+        if error is None or isinstance(error, NotImplementedError):
+            return None
+        if any(h.type.device.type != "cpu" for h in self.tensors) or sum(hint(h.type.numel) for h in self.tensors) > _EXACT:
+            return Unsupported
+        error = self._raises(None)
+        return None if error is None else (type(error), error.args)
+
+    def _refusal_to_make(self):
+        """Of a tensor that is made from numbers alone, which may be a large one."""
+        given = StandIns()
+        args, kwargs = given.of(self.args), given.of(self.kwargs)
+        if torch.device(kwargs.get("device") or torch.get_default_device()).type != "cpu":
+            return None
+        for most in (None, 64):
+            if most is not None:  # the numbers have to fit, however many elements there are
+                args = [v if _is_value(self.name, at) else _at_most(v, most) for at, v in enumerate(args)]
+            made: list = []
+            error = error_of(lambda: made.append(self.fn(*args, **{**kwargs, "device": "meta"})), (), {})
+            if error is not None and not isinstance(error, (TypeError, NotImplementedError)) or made and isinstance(made[0], torch.Tensor) and made[0].numel() <= _EXACT:
+                error = error_of(self.fn, args, kwargs)
+                return None if error is None else (type(error), error.args)
         return None
-    return (type(error), error.args) if of_dtypes(error) or empty and not isinstance(error, TypeError) else None
 
+    def _makes(self, sizes) -> int:
+        """How many elements the result may have, if it is no larger than an outer product of the operands and of what numbers say."""
+        most = max((math.prod((sizes or {}).get(n, n) for n in map(hint, h.type.shape)) for h in self.tensors), default=1)
+        return most * min(most, 1 << 10) * self.sized if len(self.tensors) > 1 else most * self.sized
 
-def _error(fn, args, kwargs) -> Exception | None:
-    """What a call raises. It leaves no warning and no drawn number behind."""
-    state = torch.random.get_rng_state()
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fn(*args, **kwargs)
-    except Exception as error:
+    def _raises(self, sizes, device: str = "cpu", of_one: bool = False) -> Exception | None:
+        """What the call raises for all the values that are tried, on tensors whose sizes are replaced. ``of_one``: with 1 in place of each number
+        that is computed with."""
+        error = None
+        for fill in (0, 1, None) if device != "meta" else (0,):
+            made = StandIns(fill, device, sizes, self.grad)
+            args, kwargs = made.of(self.args), made.of(self.kwargs)
+            if of_one:
+                args, kwargs = [self._one(k, a) for k, a in enumerate(args)], {k: self._one(k, v) for k, v in kwargs.items()}
+            error = error_of(self.fn, args, kwargs, self.grad)
+            if error is None:
+                return None
         return error
-    finally:
-        torch.random.set_rng_state(state)
-    return None
+
+    def _one(self, at, v):
+        return 1 if isinstance(v, (int, float, complex)) and _is_value(self.name, at) else v
+
+    def limit(self, at, v):
+        """Guard that a symbolic number stays one that eager takes, where it does not take all."""
+        if not _is_value(self.name, at):
+            return
+        if self.tensors:
+            key = (*self.key, at)
+            if key not in _found:
+                _found[key] = self._has_limit(at, v)
+            if not _found[key]:
+                return
+        elif self.kwargs.get("dtype") not in _RANGES:
+            return
+        dtypes = [h.type.dtype for h in self.tensors] or [self.kwargs["dtype"]]
+        ranges = [_RANGES[d] for d in dtypes if d in _RANGES]
+        low, high = max((r[0] for r in ranges), default=0), min((r[1] for r in ranges), default=0)
+        if type(v) is Dim:
+            if not (v <= high and v >= low):
+                specialize(v)
+        else:
+            float(v)
+
+    def _has_limit(self, at, v) -> bool:
+        """Whether the call raises for a large number at this place."""
+        sizes = _smaller(self.tensors)
+        for extreme in (1 << 40, -(1 << 40)) if type(v) is Dim else (1e38, -1e38):
+            made = StandIns(0, "cpu", sizes, self.grad)
+            args, kwargs = made.of(self.args), made.of(self.kwargs)
+            (args if type(at) is int else kwargs)[at] = extreme
+            if error_of(self.fn, args, kwargs, self.grad) is not None:
+                return True
+        return False
+
+
+_RANGES = {torch.bool: (0, 1), torch.float16: (-65504, 65504)}
+_RANGES.update((d, (torch.iinfo(d).min, torch.iinfo(d).max)) for d in (torch.uint8, torch.int8, torch.int16, torch.int32))
+
+
+def _at_most(v, most: int):
+    """Sizes that are no larger than ``most``."""
+    if isinstance(v, (list, tuple)):
+        return type(v)(_at_most(e, most) for e in v)
+    return min(v, most) if type(v) is int else v
+
+
+def _smaller(tensors) -> dict:
+    """A size for each of the larger ones among these tensors': another one for another one, even for even, and in their order."""
+    sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
+    taken, found, last = {n for n in sizes if n <= 8}, {}, 8
+    for n in sizes:
+        if n > 8:
+            last += 2 if (last - n) % 2 == 0 else 1
+            found[n] = last
+    return {n: small for n, small in found.items() if small < n and n not in taken}
+
+
+@functools.cache
+def _is_value(name: str, at) -> bool:
+    """Whether argument ``at`` of an operator, a position or a name, is a number to compute with, and no size or dimension."""
+    if name == "__setitem__":
+        return at == 2
+    kinds = set()
+    for o in aten.overloads(name):
+        for i, a in enumerate(o.arguments if "Tensor" in o.returns else ()):
+            if at in (a.name, i):
+                kinds.add("int" if a.list else a.kind)
+    return bool(kinds & {"number", "Tensor", "float"}) and not kinds & {"int", "SymInt"}
+
+
+def keep_sizes(v):
+    """Guard that symbolic sizes and numbers among the arguments stay what they are."""
+    if isinstance(v, TensorHandle):
+        keep_sizes((*v.type.shape, *v.type.strides))
+    elif type(v) is Dim:
+        specialize(v)
+    elif type(v) is SymFloat:
+        float(v)
+    elif isinstance(v, (list, tuple)):
+        for e in v:
+            keep_sizes(e)
+    elif isinstance(v, dict):
+        keep_sizes(tuple(v.values()))
+    elif isinstance(v, slice):
+        keep_sizes((v.start, v.stop, v.step))
+
+
+def confirmed(error: BaseException, fn, args, kwargs):
+    """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported: a rule
+    of ours has failed."""
+    tensors: list = []
+    _tensors_in((args, kwargs), tensors)
+    device = "cpu" if sum(hint(h.type.numel) for h in tensors) <= 1 << 20 else "meta"
+    made = StandIns(0, device)
+    real = error_of(fn, made.of(list(args)), made.of(dict(kwargs)))
+    if real is not None:
+        keep_sizes((args, kwargs))  # its text tells them
+        return EagerRaises(real)
+    failure = Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}", kind="internal")
+    failure.cause = error
+    return failure
+
+
+def _tensors_in(v, found: list):
+    if isinstance(v, TensorHandle):
+        found.append(v)
+    elif isinstance(v, (list, tuple)):
+        for e in v:
+            _tensors_in(e, found)
+    elif isinstance(v, dict):
+        _tensors_in(tuple(v.values()), found)

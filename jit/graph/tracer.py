@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 
 import torch
 
@@ -17,7 +16,7 @@ from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import aten, autocast, foreign, kept, known, layout, memory, probe, refusals, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
-from jit.graph.dims import Dim, ShapeEnv, bounds, equal, hint, specialize
+from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
 from jit.graph.foreach import foreach
 from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, next_version, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, TensorType, same_ints
@@ -200,10 +199,7 @@ class Tracer:
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
         self.builder.loc = loc
-        if any(map(refusals.worth_trying, args)) or kwargs and any(map(refusals.worth_trying, kwargs.values())):
-            refusals.check(fn, binding, args, kwargs, _zeros)
-        if refusals.has_odd_types(args, kwargs):
-            refusals.check_types(fn, binding, args, kwargs, _zeros)
+        refusals.check(self, fn, binding, args, kwargs)
         mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:
@@ -220,7 +216,7 @@ class Tracer:
                 raise
         except Exception as error:
             if mark is None:
-                raise confirmed(error, fn, args, kwargs) from error
+                raise refusals.confirmed(error, fn, args, kwargs) from error
         # A rule that wants a plain int, such as the number of a dimension: it is known from here on.
         self.rollback(mark)
         fixed = self.env.specialize
@@ -625,7 +621,7 @@ class Tracer:
         except JitError:
             raise
         except Exception as error:
-            failure = confirmed(error, getattr, (handle, name), {})
+            failure = refusals.confirmed(error, getattr, (handle, name), {})
             if isinstance(failure, Unsupported):
                 tell(failure, getattr, self.builder.loc)
             raise failure from error
@@ -657,69 +653,11 @@ def _foreach_returns_list() -> bool:
     return torch_private.foreach_neg_(tensors) is tensors
 
 
-_CONFIRM_NUMEL = 1 << 20  # larger tensors are stood for by meta tensors
-
-
-def confirmed(error: BaseException, fn, args, kwargs) -> JitError:
-    """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported: a rule of
-    ours has failed."""
-    state = torch.random.get_rng_state()
-    try:
-        with torch.no_grad():
-            fn(*_zeros(list(args)), **_zeros(dict(kwargs)))
-    except Exception as real:
-        keep_sizes((args, kwargs))  # its text tells them
-        return EagerRaises(real.with_traceback(None))
-    finally:
-        torch.random.set_rng_state(state)
-    failure = Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}", kind="internal")
-    failure.cause = error
-    return failure
-
-
 def tell(error: Unsupported, fn, loc):
     """Where a rule of ours has failed, and there is no other way to trace ``fn``, called at ``loc``, the user is told."""
     if error.cause is not None and not error.told:
         cause, error.cause, error.told = error.cause, None, True
         failures.report(cause, loc and (loc.user or loc[:3]), f"{getattr(fn, '__name__', fn)} is called in eager")
-
-
-def keep_sizes(v):
-    """Guard that symbolic sizes among the arguments stay what they are."""
-    if isinstance(v, TensorHandle):
-        keep_sizes((*v.type.shape, *v.type.strides))
-    elif type(v) is Dim:
-        specialize(v)
-    elif isinstance(v, (list, tuple)):
-        for e in v:
-            keep_sizes(e)
-    elif isinstance(v, dict):
-        keep_sizes(tuple(v.values()))
-    elif isinstance(v, slice):
-        keep_sizes((v.start, v.stop, v.step))
-
-
-def _zeros(v):
-    if isinstance(v, TensorHandle):
-        t = v.type
-        shape, strides = tuple(map(hint, t.shape)), tuple(map(hint, t.strides))
-        device = "cpu" if math.prod(shape) <= _CONFIRM_NUMEL else "meta"
-        x = torch.empty_strided(shape, strides, dtype=t.dtype, device=device)
-        x = x if device == "meta" else x.zero_()
-        return x.conj() if v.is_conj else x
-    if type(v) is Dim:
-        return hint(v)
-    if isinstance(v, torch.Generator):
-        return v.clone_state()
-    if type(v) is SymFloat:
-        return v.value
-    if isinstance(v, (list, tuple)):
-        return type(v)([_zeros(e) for e in v]) if type(v) in (list, tuple, SymSize) else v
-    if isinstance(v, dict):
-        return {k: _zeros(e) for k, e in v.items()}
-    if isinstance(v, slice):
-        return slice(_zeros(v.start), _zeros(v.stop), _zeros(v.step))
-    return v
 
 
 def _unwound(node: Node) -> Node:

@@ -14,7 +14,7 @@ import torch
 from ... import torch_private
 from ...errors import Unsupported
 from ...graph.dims import hint
-from ...graph.tracer import keep_sizes
+from ...graph.refusals import keep_sizes
 from .base import Value
 from .constant import Constant, DimValue
 from .containers import ListValue, TupleValue

@@ -1,0 +1,94 @@
+"""Trials: a call that is being traced is made by PyTorch itself, on made-up tensors of the same types, to see what it says to it.
+
+One function makes the tensors, and one makes the call: without a gradient unless that is the question, apart from autocast, drawing no numbers from the program's
+generators, and without a warning. Operators of the user's own are never called: what they do is not known.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from jit.graph.dims import Dim, hint
+from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.ir import Node, contiguous_strides
+from jit.graph.sym_float import SymFloat
+
+
+class StandIns:
+    """Arguments with tensors in the place of handles and nodes, and numbers in that of symbols.
+
+    Args:
+        fill: a number that the tensors hold; None for values that are all different, between 0.1 and 1.1, and ones for integers.
+        device: where they are made.
+        sizes: size -> another one to be used in its place.
+        grad: those of handles that require grad do so too, and are no leaves.
+    """
+
+    def __init__(self, fill=0, device: str = "cpu", sizes=None, grad: bool = False):
+        self.fill, self.device, self.sizes, self.grad = fill, device, sizes, grad
+        self.made: dict = {}  # id of a handle or node -> its tensor, and what that is a view of
+
+    def of(self, v):
+        """The stand-in for an argument."""
+        if isinstance(v, (TensorHandle, Node)):
+            if id(v) not in self.made:
+                self.made[id(v)] = self._tensor(v)
+            return self.made[id(v)][1]
+        if type(v) is Dim:
+            return hint(v)
+        if type(v) is SymFloat:
+            return v.value
+        if type(v) in (list, tuple, SymSize):
+            return type(v)([self.of(e) for e in v])
+        if isinstance(v, dict):
+            return {k: self.of(e) for k, e in v.items()}
+        if isinstance(v, slice):
+            return slice(self.of(v.start), self.of(v.stop), self.of(v.step))
+        if isinstance(v, torch.Generator):
+            return None if self.device == "meta" else v.clone_state()
+        if isinstance(v, torch.device) and self.device == "meta":
+            return torch.device("meta")
+        return v
+
+    def _tensor(self, v):
+        t = v.type
+        shape, strides = tuple(map(hint, t.shape)), tuple(map(hint, t.strides))
+        if self.sizes:
+            shape = tuple(self.sizes.get(n, n) for n in shape)
+            strides = contiguous_strides(shape)
+        x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device)
+        if self.device != "meta":
+            self._fill(x)
+        if isinstance(v, TensorHandle):
+            if self.grad and v.requires_grad:
+                return x, x.requires_grad_().view_as(x)
+            if v.is_conj:
+                return x, x.conj()
+        return x, x
+
+    def _fill(self, x):
+        if self.fill == 0:
+            x.zero_()
+        elif self.fill is not None:
+            x.fill_(self.fill)
+        elif x.dtype.is_floating_point or x.dtype.is_complex:
+            steps = torch.arange(x.numel(), dtype=torch.float64)
+            x.copy_(((steps * 0.6180339887).frac() + 0.1).view(x.shape))
+        else:
+            x.fill_(1)
+
+
+def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
+    """What ``fn(*args, **kwargs)`` raises."""
+    state = torch.random.get_rng_state()
+    try:
+        with torch.set_grad_enabled(grad), torch._C._DisableAutocast(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fn(*args, **kwargs)
+    except Exception as error:
+        return error.with_traceback(None)
+    finally:
+        torch.random.set_rng_state(state)
+    return None
