@@ -60,7 +60,7 @@ class StandIns:
             strides = contiguous_strides(shape)
         x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device)
         if self.device != "meta":
-            self._fill(x)
+            self._fill(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
         if isinstance(v, TensorHandle):
             if self.grad and v.requires_grad:
                 return x, x.requires_grad_().view_as(x)
