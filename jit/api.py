@@ -6,6 +6,7 @@ import copy
 import asyncio
 import functools
 import itertools
+import sys
 import types
 from typing import Callable
 
@@ -106,8 +107,10 @@ def disable(fn=None):
 
 
 def reset():
-    """Forget everything compiled, and release pooled memory."""
+    """Forget everything compiled, unload its kernels, and release pooled memory."""
     dispatch.reset()
+    if "jit.codegen.cpp" in sys.modules:
+        sys.modules["jit.codegen.cpp"].forget()
 
 
 def compile_count() -> int:

@@ -7,6 +7,7 @@ thread pool, which ignores ``torch.set_num_threads`` and fights torch's own for 
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import functools
 import os
@@ -14,6 +15,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import torch  # loads the OpenMP runtime that kernels must use
@@ -38,7 +40,6 @@ LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,
 LIBRARIES = ("-Wl,--push-state,--as-needed", "-lmvec", "-Wl,--pop-state", "-lm", "-lgcc")
 
 _log = logs.channel("timing")
-_loaded: dict[str, ctypes.CDLL] = {}
 
 
 @functools.lru_cache(maxsize=None)
@@ -159,18 +160,31 @@ def _share_openmp():
     return ctypes.CDLL(ours, mode=ctypes.RTLD_GLOBAL)
 
 
-def load(path: str) -> ctypes.CDLL:
-    """Load a built kernel library, once per process. Raises CompileError when the dynamic linker refuses it."""
-    library = _loaded.get(path)
-    if library is None:
-        _share_openmp()
-        try:
-            library = _loaded[path] = ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL)
-        except OSError as error:
-            raise CompileError(f"the kernel library {path} does not load: {error}. Remove it, or set JIT_CACHE_DIR to another folder.") from error
-    return library
+class Library(ctypes.CDLL):
+    """A loaded kernel library. It is closed when nothing refers to it; the dynamic linker counts, and plans hold what they call by themselves."""
+
+    def __del__(self):
+        if getattr(self, "_handle", None) and not sys.is_finalizing():
+            _ctypes.dlclose(self._handle)
 
 
-def address(library: ctypes.CDLL, name: str) -> int:
+class Address(int):
+    """The address of a function of ``library``, which stays loaded for as long as this object lives."""
+
+    library: Library
+
+
+def load(path: str) -> Library:
+    """Load a built kernel library. Raises CompileError when the dynamic linker refuses it."""
+    _share_openmp()
+    try:
+        return Library(path, mode=ctypes.RTLD_LOCAL)
+    except OSError as error:
+        raise CompileError(f"the kernel library {path} does not load: {error}. Remove it, or set JIT_CACHE_DIR to another folder.") from error
+
+
+def address(library: Library, name: str) -> Address:
     """The address of an exported function."""
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    found = Address(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    found.library = library
+    return found

@@ -22,7 +22,7 @@ Wherever a step below takes sizes, strides, an offset, a grid or ints it takes r
         a boxed call below autograd and autocast. ``args`` follow the operator's schema, one for each argument, keyword-only ones included:
         ("slot", i) | ("reg", r) | ("regs", (r, ..)) | ("slots", (i | None, ..)) | ("const", object) | ("list", (args..)).
         ``out_slots`` takes the results in order (None: not wanted); for an operator that returns one list of tensors, the list's elements.
-        ``expect`` is None or, per result, None or (sizes, strides): other sizes raise RuntimeError, other strides are copied into the expected ones.
+        ``expect`` is None or, per result, None, (sizes, strides) or (sizes, strides, dtype): other sizes or dtypes raise RuntimeError, other strides are copied into the expected ones.
         ``manners`` are words: "draws" of an operator that moves random generators on, "once" of one that may do more than its schema says.
     ("vjp", "aten::convolution", overload, args, wanted_slots, tangent_slots, out_slots, expect[, manners])
         the gradient of one operator, replayed under PyTorch's own autograd: one result for each of ``wanted_slots``, zeros where there is none.

@@ -15,10 +15,11 @@ from jit.codegen import loops, toolchain
 from jit.codegen.cpp import compiler_check, ops
 from jit.codegen.cpp.emission import KernelText
 from jit.codegen.cpp.support import RUNTIME, SCRATCH, STREAM, TRANSPOSE
+from jit.recent import Recent
 
 _lock = threading.Lock()
-_addresses: dict[str, int] = {}
-_texts: dict[tuple, str] = {}
+_addresses = Recent(2048)  # kernel name -> toolchain.Address; what is in no plan and leaves here is unloaded
+_texts = Recent(2048)
 KERNELS_PER_UNIT = 4  # a second compiler process pays from about this many kernels on
 
 
@@ -61,7 +62,8 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
     with logs.timed("C++ emission"):
         named = {k.name: kernel_text(k) for k in kernels}
     with _lock:
-        missing = {name: text for name, text in named.values() if name not in _addresses}
+        found = {name: _addresses.get(name) for name, _ in named.values()}
+        missing = {name: text for name, text in named.values() if found[name] is None}
         if missing:
             compiler_check.quirks()  # raises where the compiler cannot be used
             count = min(-(-len(missing) // KERNELS_PER_UNIT), config.compile_threads)
@@ -70,8 +72,15 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
             for group, path in zip(groups, toolchain.build(sources)):
                 library = toolchain.load(path)
                 for name, _ in group:
-                    _addresses[name] = toolchain.address(library, name)
-    return {k: _addresses[name] for k, (name, _) in named.items()}
+                    found[name] = _addresses[name] = toolchain.address(library, name)
+    return {k: found[name] for k, (name, _) in named.items()}
+
+
+def forget():
+    """Let go of the kernels that no plan uses."""
+    with _lock:
+        _addresses.clear()
+        _texts.clear()
 
 
 def _balanced(items: list, count: int) -> list[list]:

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 namespace jit {
 namespace {
@@ -31,6 +32,9 @@ struct Driver {
   CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*ctx_set_current)(CUcontext);
   CUresult (*module_load)(CUmodule*, const void*);
+  CUresult (*module_unload)(CUmodule);
+  CUresult (*is_capturing)(CUstream, int*);
+  CUresult (*exchange_capture_mode)(int*);
   CUresult (*get_function)(CUfunction*, CUmodule, const char*);
   CUresult (*set_attribute)(CUfunction, int, int);
   CUresult (*set_cache_config)(CUfunction, int);
@@ -61,6 +65,9 @@ Driver& driver() {
     find(*d, library, d->ctx_get_current, "cuCtxGetCurrent");
     find(*d, library, d->ctx_set_current, "cuCtxSetCurrent");
     find(*d, library, d->module_load, "cuModuleLoadData");
+    find(*d, library, d->module_unload, "cuModuleUnload");
+    find(*d, library, d->is_capturing, "cuStreamIsCapturing");
+    find(*d, library, d->exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
     find(*d, library, d->get_function, "cuModuleGetFunction");
     find(*d, library, d->set_attribute, "cuFuncSetAttribute");
     find(*d, library, d->set_cache_config, "cuFuncSetCacheConfig");
@@ -95,6 +102,17 @@ CUcontext primary_context(int device) {
 
 }  // namespace
 
+static std::atomic<int64_t> loaded_modules{0};
+
+// Python is on its way out, and perhaps the driver with it.
+static bool shutting_down() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return !Py_IsInitialized() || Py_IsFinalizing();
+#else
+  return !Py_IsInitialized() || _Py_IsFinalizing();
+#endif
+}
+
 struct GpuKernel {
   std::string cubin, name;
   int threads = 0, shared = 0;
@@ -103,6 +121,27 @@ struct GpuKernel {
   int scratch = 2;
   std::mutex mutex;
   std::atomic<CUfunction> functions[kMaxDevices] = {};
+  struct Loaded { CUcontext context; CUmodule module; };
+  std::vector<Loaded> modules;         // under `mutex`
+  std::atomic<bool> captured{false};  // a CUDA graph of somebody's has a launch of it, and may be replayed at any time
+
+  GpuKernel() = default;
+  GpuKernel(const GpuKernel&) = delete;
+
+  // The last plan that launches it is gone, and every run of one with it. What the device has still to do of its launches, the driver waits for.
+  ~GpuKernel() {
+    if (modules.empty() || captured.load() || shutting_down()) return;
+    Driver& d = driver();
+    int mode = 2;  // relaxed: a capture that is going on is none of our business
+    bool exchanged = d.exchange_capture_mode(&mode) == 0;
+    CUcontext before = nullptr;
+    if (d.ctx_get_current(&before) == 0) {
+      for (const Loaded& l : modules)
+        if (d.ctx_set_current(l.context) == 0 && d.module_unload(l.module) == 0) --loaded_modules;
+      d.ctx_set_current(before);
+    }
+    if (exchanged) d.exchange_capture_mode(&mode);
+  }
 
   CUfunction function(int device) {
     CUfunction f = functions[device].load(std::memory_order_acquire);
@@ -115,7 +154,12 @@ struct GpuKernel {
     // The driver takes anything else for PTX and may crash on it.
     bool elf = cubin.size() >= 4 && std::memcmp(cubin.data(), "\x7f" "ELF", 4) == 0;
     TORCH_CHECK(elf, "CUDA driver: cuModuleLoadData takes an ELF cubin, and kernel ", name, " is none");
+    CUcontext context = nullptr;
+    check(d.ctx_get_current(&context), "cuCtxGetCurrent", name);
+    modules.reserve(modules.size() + 1);
     check(d.module_load(&module, cubin.data()), "cuModuleLoadData", name);
+    modules.push_back({context, module});
+    ++loaded_modules;
     check(d.get_function(&f, module, name.c_str()), "cuModuleGetFunction", name);
     if (shared > kSharedWithoutOptIn) {
       check(d.set_cache_config(f, kPreferShared), "cuFuncSetCacheConfig", name);
@@ -125,6 +169,8 @@ struct GpuKernel {
     return f;
   }
 };
+
+int64_t loaded_gpu_modules() { return loaded_modules.load(); }
 
 static Ref attribute(PyObject* o, const char* name) { return Ref::steal(checked(PyObject_GetAttrString(o, name))); }
 
@@ -241,6 +287,8 @@ void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, 
     values[at] = 0;
     arguments[at] = &values[at];
   }
+  int capturing = 0;
+  if (!kernel.captured.load(std::memory_order_relaxed) && driver().is_capturing(stream, &capturing) == 0 && capturing) kernel.captured = true;
   check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2], kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr), "cuLaunchKernel", kernel.name);
 }
 

@@ -13,6 +13,9 @@ struct GpuKernel;
 // From a plan.GpuKernel record.
 std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs);
 
+// Kernels that are loaded on devices at present.
+int64_t loaded_gpu_modules();
+
 // The raw stream that torch launches on at present on device `device`. Takes the GIL when it sees a stream for the first time.
 void* current_stream(int device);
 

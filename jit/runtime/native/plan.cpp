@@ -176,7 +176,10 @@ PyGetSetDef plan_getset[] = {
 
 PyTypeObject PlanType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
+PyObject* py_loaded_gpu_modules(PyObject*, PyObject*) { return PyLong_FromLongLong(loaded_gpu_modules()); }
+
 PyMethodDef methods[] = {
+    {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS, "How many kernels are loaded on GPUs at present."},
     {"load_plan", Entry<py_load_plan>::call, METH_O, "load_plan(Plan) -> callable. ValueError or TypeError says what is wrong with the data."},
     {"bind", Entry<py_bind>::call, METH_VARARGS, "bind(plan, {input index: tensor}) -> a plan with those inputs given; it takes the others in order."},
     {nullptr, nullptr, 0, nullptr},

@@ -89,6 +89,7 @@ struct Parser {
       int64_t address = as_int(t[1], "the address of a CPU kernel");
       if (!address) raise(PyExc_ValueError, "the address of a CPU kernel is 0");
       s.function = reinterpret_cast<void (*)(void**, const int64_t*)>(address);
+      hold_library(reinterpret_cast<void*>(address));
       s.slots = slots(t[2], "cpu");
       s.ints = regs(t[3], "cpu");
     } else if (kind == "gpu") {
@@ -154,6 +155,14 @@ struct Parser {
     return s;
   }
 
+  void hold_library(void* address) {
+    Dl_info info;
+    if (!dladdr(address, &info) || !info.dli_fname) return;
+    for (const KernelLibrary& l : p.libraries)
+      if (l.base == info.dli_fbase) return;
+    if (void* handle = dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) p.libraries.emplace_back(handle, info.dli_fbase);
+  }
+
   void own(int32_t slot) {
     p.view_root[slot] = -1;
     p.view_owner[slot] = slot;
@@ -202,6 +211,10 @@ struct Parser {
           e.given = true;
           e.sizes = regs(pair[0], "expected sizes");
           e.strides = regs(pair[1], "expected strides");
+          if (pair.size > 2) {
+            if (!THPDtype_Check(pair[2])) raise(PyExc_TypeError, "an expected dtype has to be a torch.dtype");
+            e.dtype = reinterpret_cast<THPDtype*>(pair[2])->scalar_type;
+          }
           if (e.sizes.size() != e.strides.size()) raise(PyExc_ValueError, "expected sizes and strides differ in length");
         }
         a.expect.push_back(std::move(e));

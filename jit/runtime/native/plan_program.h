@@ -1,6 +1,8 @@
 // A plan in native form.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -28,7 +30,7 @@ struct AtenStep {
   std::string name;
   std::vector<AtenArg> args;
   std::vector<int32_t> outs;  // -1: not wanted
-  struct Expect { bool given = false; std::vector<int32_t> sizes, strides; };
+  struct Expect { bool given = false; std::vector<int32_t> sizes, strides; std::optional<at::ScalarType> dtype; };
   std::vector<Expect> expect;
   bool returns_list = false;
   bool draws = false;  // it moves random generators on
@@ -49,7 +51,19 @@ struct Step {
   std::string text;
 };
 
+// A library of CPU kernels that a plan calls, held open for as long as the plan lives.
+struct KernelLibrary {
+  void *handle, *base;
+  KernelLibrary(void* h, void* b) : handle(h), base(b) {}
+  KernelLibrary(KernelLibrary&& o) noexcept : handle(o.handle), base(o.base) { o.handle = nullptr; }
+  KernelLibrary& operator=(KernelLibrary&&) = delete;
+  ~KernelLibrary() {
+    if (handle) dlclose(handle);
+  }
+};
+
 struct Program {
+  std::vector<KernelLibrary> libraries;
   int32_t n_inputs = 0, n_ints = 0, n_slots = 0;
   std::vector<Reg> regs;
   std::vector<int64_t> reg_values;      // constants filled in

@@ -479,6 +479,7 @@ class Run {
       for (int32_t r : e.sizes) sizes.push_back(regs_[r]);
       TORCH_CHECK(false, "jit: ", a.name, " returned sizes ", t.sizes(), " where ", sizes, " were predicted");
     }
+    TORCH_CHECK(!e.dtype || t.scalar_type() == *e.dtype, "jit: ", a.name, " returned ", t.scalar_type(), " where ", *e.dtype, " was predicted");
     bool strides_match = true;
     for (size_t i = 0; i < e.strides.size(); ++i) strides_match &= t.stride(i) == regs_[e.strides[i]] || t.size(i) == 1;
     if (strides_match || t.numel() == 0) return t;

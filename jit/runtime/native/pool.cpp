@@ -183,9 +183,15 @@ PyObject* py_set_pool_limit(PyObject*, PyObject* arg) {
 }
 
 PyObject* py_pool_stats(PyObject*, PyObject*) {
-  std::lock_guard<std::mutex> lock(pool()->mutex);
-  return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n}", "cached_bytes", pool()->cached, "cached_blocks", (Py_ssize_t)pool()->age.size(), "limit", pool()->limit, "hits", pool()->hits, "misses",
-                       pool()->misses);
+  size_t cached, blocks, limit, hits, misses;
+  {
+    // Not while Python objects are made: that may collect garbage, tensors of ours among it, whose memory comes back here.
+    std::lock_guard<std::mutex> lock(pool()->mutex);
+    Pool* p = pool();
+    cached = p->cached, blocks = p->age.size(), limit = p->limit, hits = p->hits, misses = p->misses;
+  }
+  return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n}", "cached_bytes", (Py_ssize_t)cached, "cached_blocks", (Py_ssize_t)blocks, "limit", (Py_ssize_t)limit, "hits", (Py_ssize_t)hits,
+                       "misses", (Py_ssize_t)misses);
 }
 
 PyMethodDef methods[] = {
