@@ -14,9 +14,10 @@ import re
 
 import torch
 
+from jit import torch_private
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
-from jit.graph.binding import PYTHON_MODULES, Binding
+from jit.graph.binding import Binding
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.registry import OPS, PYTHON
@@ -50,7 +51,7 @@ def check(tracer, fn, binding: Binding, args, kwargs):
         return
     entry = OPS.get(binding.name) or OPS.get(name)
     if binding.python is not None:
-        if fn not in PYTHON or fn.__module__ not in PYTHON_MODULES:  # its own source is traced, call by call
+        if fn not in PYTHON or fn.__module__ not in torch_private.PYTHON_OPERATIONS:  # its own source is traced, call by call
             return
     elif entry is None and not aten.overloads(name):
         return
@@ -80,8 +81,8 @@ class _Call:
         self.plain, self.sized = True, 1
         described = self._kind(self.args), self._kind(self.kwargs)
         for at, v in (*enumerate(args), *kwargs.items()):
-            if type(v) is int and _is_value(name, at):
-                self.sized //= max(abs(v), 1)
+            if type(v) in (int, Dim) and _is_value(name, at):
+                self.sized //= max(abs(hint(v)), 1)
         self.grad = grad and any(h.requires_grad for h in self.tensors)
         self.key = (fn, *described, self.grad)
 

@@ -10,6 +10,7 @@ import warnings
 
 import torch
 
+from jit import torch_private
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.ir import Node, contiguous_strides
@@ -84,7 +85,7 @@ def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
     """What ``fn(*args, **kwargs)`` raises."""
     state = torch.random.get_rng_state()
     try:
-        with torch.set_grad_enabled(grad), torch._C._DisableAutocast(), warnings.catch_warnings():
+        with torch.set_grad_enabled(grad), torch_private.WithoutAutocast(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fn(*args, **kwargs)
     except Exception as error:

@@ -14,6 +14,7 @@ import types
 
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import native
 from .. import source as src
@@ -239,7 +240,7 @@ def pending(s, call) -> bool:
         if isinstance(repeated, (Repeated, _LRU)):
             if full and getattr(repeated, "function", repeated) is call.function:
                 return True  # the order of use decides what goes
-        elif fn is not torch._C._set_grad_enabled:
+        elif fn is not torch_private.set_grad_enabled:
             return True
     return state_of_inputs(s) != ({}, 0) or bool(s.autocast)
 
