@@ -9,6 +9,7 @@ from ..graph.dims import Sym
 from .source import Length, Local, Source
 
 MAX_POSITIONS = 4
+LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
 _MARKED = "_jit_dynamic_dims"
 
 
@@ -75,7 +76,7 @@ class Dynamic:
             return None
         name = f"i{len(origins)}"
         origins[name] = (source, "int")
-        return Sym(name, value, lo=None if source in self.negative else 0, env=env)
+        return Sym(name, value, lo=-LARGEST - 1 if source in self.negative else 0, hi=LARGEST, env=env)
 
     def is_symbol(self, source, value: int) -> bool:
         """True if an integer is to be a symbol."""

@@ -354,7 +354,7 @@ def _run_meta(o: Overload, values):
 def records(b, name: str, args, kwargs, given, index: int) -> bool:
     """Whether eager gives result ``index`` of ``aten::name`` a history where the nodes ``given`` among its arguments require grad. True for what is no
     operator of PyTorch's, such as reflected arithmetic."""
-    found = bind(name, args, kwargs, b)
+    found = bind(name, args, {k: v for k, v in kwargs.items() if k != "requires_grad"}, b)  # which only Python's form of a creation takes
     return found is None or has_history(*found, given, index)
 
 

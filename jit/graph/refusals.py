@@ -19,7 +19,7 @@ from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
 from jit.graph.binding import Binding
 from jit.graph.dims import Dim, hint, specialize
-from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.handles import SymSize, TensorHandle, overlaps_itself
 from jit.graph.registry import OPS, PYTHON
 from jit.graph.sym_float import SymFloat
 from jit.graph.trial import StandIns, error_of
@@ -56,11 +56,11 @@ def check(tracer, fn, binding: Binding, args, kwargs):
     elif entry is None and not aten.overloads(name):
         return
     if name == "__setitem__":
-        if len(args) != 3 or not isinstance(args[2], (int, float, complex, Dim, SymFloat)):
+        if len(args) != 3 or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type):
             return
         args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
     call = _Call(fn, name, args, kwargs, tracer.grad_enabled, entry is not None and entry.alias)
-    if not call.plain:
+    if not call.plain or _share_memory(call.tensors):
         return
     error = call.error()
     if error is not None:
@@ -138,6 +138,8 @@ class _Call:
         error = self._raises(sizes)
         if error is None:
             return None
+        if not of_dtypes(error) and self._raises(sizes, device="meta") is None and self._raises(sizes, of_one=True) is not None:
+            return None  # the values of the tensors may be what is wrong, as of a matrix that has no factors: the call itself will say
         if not sizes and on_cpu:
             return type(error), error.args
         if isinstance(error, TypeError) and self._raises(sizes, device="meta"):  # the types of the arguments are what is wrong
@@ -284,11 +286,22 @@ def keep_sizes(v):
         keep_sizes((v.start, v.stop, v.step))
 
 
+def _share_memory(handles) -> bool:
+    """Whether some of the tensors may lie in the same memory, which stand-ins never do."""
+    bases = list({id(h.base): h.base for h in handles}.values())
+    if len(bases) < len(handles):
+        return True
+    extents = sorted(b.extent for b in bases if b.extent is not None)
+    return any(a[1] > b[0] for a, b in zip(extents, extents[1:]))
+
+
 def confirmed(error: BaseException, fn, args, kwargs):
     """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported: a rule
     of ours has failed."""
     tensors: list = []
     _tensors_in((args, kwargs), tensors)
+    if _share_memory(tensors):
+        return Unsupported("an operation on tensors that share memory, which eager may refuse", "clone() one of them", kind="overlapping-memory")
     device = "cpu" if sum(hint(h.type.numel) for h in tensors) <= 1 << 20 else "meta"
     made = StandIns(0, device)
     real = error_of(fn, made.of(list(args)), made.of(dict(kwargs)))

@@ -142,7 +142,8 @@ class Tracer:
             raise Unsupported("a large constant tensor", kind="large-constant")
         b = self.builder
         self.inner_leaf = self.inner_leaf or value.requires_grad
-        scalars = [b.scalar(v, value.dtype, value.device) for v in value.flatten().tolist()]
+        values = [0] * value.numel() if value.is_meta else value.flatten().tolist()
+        scalars = [b.scalar(v, value.dtype, value.device) for v in values]
         if value.dim() == 0:
             node = scalars[0]
         elif not scalars:

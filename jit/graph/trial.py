@@ -64,7 +64,7 @@ class StandIns:
             self._fill(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
         if isinstance(v, TensorHandle):
             if self.grad and v.requires_grad:
-                return x, x.requires_grad_().view_as(x)
+                return x, _not_a_leaf(x.requires_grad_())
             if v.is_conj:
                 return x, x.conj()
         return x, x
@@ -81,11 +81,16 @@ class StandIns:
             x.fill_(1)
 
 
+def _unseen_by_hooks():
+    """The program's own hooks see nothing of what a trial saves."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
 def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
     """What ``fn(*args, **kwargs)`` raises."""
     state = torch.random.get_rng_state()
     try:
-        with torch.set_grad_enabled(grad), torch_private.WithoutAutocast(), warnings.catch_warnings():
+        with torch.set_grad_enabled(grad), torch_private.WithoutAutocast(), warnings.catch_warnings(), _unseen_by_hooks():
             warnings.simplefilter("ignore")
             fn(*args, **kwargs)
     except Exception as error:
@@ -93,3 +98,9 @@ def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
     finally:
         torch.random.set_rng_state(state)
     return None
+
+
+def _not_a_leaf(x):
+    """The same tensor as a result, which may be written; a view of a leaf may not."""
+    made = x.clone()
+    return made if made.stride() == x.stride() else x.view_as(x)
