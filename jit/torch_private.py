@@ -5,7 +5,7 @@ what happens where a PyTorch does not have it. One that nothing can replace is `
 ``missing``). Without one that is ``optional`` something is slower, breaks the graph or is left to eager; ``Absent`` then stands for it, which can be a key of a
 table and is never found there.
 
-The C++ sources use PyTorch's own headers, which are as private: ``runtime/native/versions.h``.
+The C++ sources use PyTorch's own headers, which are as private.
 """
 
 from __future__ import annotations
