@@ -10,8 +10,7 @@ from jit.graph.dims import Sym
 from jit.graph.ir import TensorType
 from jit.graph.shape_env import ShapeEnv
 
-from sweeps.database import difference, operators
-from sweeps.layouts import check
+from sweeps.database import difference
 
 rn = torch.randn
 
@@ -162,14 +161,3 @@ def test_a_symbolic_size_or_stride_without_a_condition_is_an_error():
     env._record(next(iter(env.guards)).__class__("==0", Sym("unknown", 3, env=env) - n))
     with pytest.raises(GuardError, match="unknown"):
         facts.row(lambda source: 0)
-
-
-SAMPLED = ("mul", "addcmul", "clamp", "cumsum", "softmax", "nn.functional.layer_norm", "nn.functional.group_norm", "cat", "index_select", "gather", "take_along_dim",
-           "nn.functional.embedding", "masked_fill", "where", "matmul", "nn.functional.linear", "std", "amax", "flip", "roll", "tril", "pad", "sort", "view_as", "reshape",
-           "as_strided_copy", "nn.functional.cross_entropy", "index_put", "scatter_add", "diagonal", "unfold")
-
-
-@pytest.mark.parametrize("name", [n for n in SAMPLED if n in operators()])
-def test_samples_of_operators_in_other_layouts(name):
-    with jit.config.patch(cache_limit=64):
-        assert check(operators()[name], 2, 0) == []
