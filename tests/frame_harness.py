@@ -151,8 +151,22 @@ def sequence(make, calls, fullgraph=False):
 
 def changes_in_order(text, changes, steps=20, backend="eager", argument=lambda: torch.ones(3)):
     """Runs ``f`` of a program text in eager and compiled, each in a module of its own, after each of ``changes`` (Python text, run in the module) in
-    order and then at random. ``X`` is the argument, which ``argument`` makes; a change may give another one."""
+    order and then at random. ``X`` is the argument, which ``argument`` makes; a change may give another one. What the changes did to the namespaces that
+    every test of the process shares is undone at the end."""
     jit.reset()
+    shared = [(owner, dict(vars(owner))) for owner in (torch, torch.Tensor, torch.nn.Parameter, torch.nn.functional, torch.nn.Module, torch.nn.Linear)]
+    try:
+        _changes_in_order(text, changes, steps, backend, argument)
+    finally:
+        for owner, before in shared:
+            for name in {*vars(owner), *before}:
+                if name not in before:
+                    delattr(owner, name)
+                elif vars(owner).get(name) is not before[name]:
+                    setattr(owner, name, before[name])
+
+
+def _changes_in_order(text, changes, steps, backend, argument):
     modules = [types.ModuleType("guarded") for _ in range(2)]
     for module in modules:
         module.__dict__.update(torch=torch, collections=collections, math=math)

@@ -17,7 +17,7 @@ import torch
 from jit import torch_private
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
-from jit.graph.binding import Binding
+from jit.graph.binding import DUNDERS, Binding
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import SymSize, TensorHandle, overlaps_itself
 from jit.graph.registry import OPS, PYTHON
@@ -60,7 +60,7 @@ def check(tracer, fn, binding: Binding, args, kwargs):
             return
         args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
     call = _Call(fn, name, args, kwargs, tracer.grad_enabled, entry is not None and entry.alias)
-    if not call.plain or _share_memory(call.tensors):
+    if not call.plain or _writes(fn, kwargs) and _share_memory(call.tensors):
         return
     error = call.error()
     if error is not None:
@@ -91,7 +91,7 @@ class _Call:
         if isinstance(v, TensorHandle):
             self.tensors.append(v)
             t = v.type
-            return t.dtype, tuple(map(hint, t.shape)), t.device.type, v.requires_grad, v.is_conj
+            return t.dtype, tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), t.device.type, v.requires_grad, v.is_conj
         if type(v) is Dim:
             return self._kind(hint(v))
         if type(v) is SymFloat:
@@ -287,7 +287,8 @@ def keep_sizes(v):
 
 
 def _share_memory(handles) -> bool:
-    """Whether some of the tensors may lie in the same memory, which stand-ins never do."""
+    """Whether some of the tensors, if they are several, may lie in the same memory, which stand-ins never do."""
+    handles = {id(h): h for h in handles}.values()
     bases = list({id(h.base): h.base for h in handles}.values())
     if len(bases) < len(handles):
         return True
@@ -295,12 +296,19 @@ def _share_memory(handles) -> bool:
     return any(a[1] > b[0] for a, b in zip(extents, extents[1:]))
 
 
+def _writes(fn, kwargs) -> bool:
+    """Whether a call writes to one of its tensors, by its name or because it is told where to put the result."""
+    name = getattr(fn, "__name__", "")
+    name = DUNDERS.get(name, name)
+    return kwargs.get("out") is not None or name == "__setitem__" or name.endswith("_") and not name.endswith("__")
+
+
 def confirmed(error: BaseException, fn, args, kwargs):
     """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported: a rule
     of ours has failed."""
     tensors: list = []
     _tensors_in((args, kwargs), tensors)
-    if _share_memory(tensors):
+    if _writes(fn, kwargs) and _share_memory(tensors):
         return Unsupported("an operation on tensors that share memory, which eager may refuse", "clone() one of them", kind="overlapping-memory")
     device = "cpu" if sum(hint(h.type.numel) for h in tensors) <= 1 << 20 else "meta"
     made = StandIns(0, device)

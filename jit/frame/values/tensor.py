@@ -205,7 +205,10 @@ class TensorMethod(Value):
     def getattr(self, s, name):
         if name == "__self__":
             return self.owner
-        return Constant(getattr(getattr(torch.Tensor, self.name), name))
+        method = getattr(torch.Tensor, self.name)
+        if not hasattr(method, name):
+            raise Unsupported(f"the attribute {name} of a tensor's method", kind="tensor-attribute")
+        return Constant(getattr(method, name))
 
     def emit(self, e):
         e.load(self.owner)
