@@ -35,6 +35,20 @@ def checked(x):
     return x + 1
 
 
+def holds(condition):
+    return bool(condition)
+
+
+@cases()
+def checked_by_a_function(x):
+    if not holds(torch.isfinite(x).all()):
+        raise ValueError("not finite")
+    valid = bool((x < 1e9).all())
+    y = x * 2
+    assert valid, "too large"
+    return y, bool(y.sum() > 0)
+
+
 @cases()
 def text_that_is_not_used(x):
     n = (x > 0).sum()

@@ -15,6 +15,8 @@ FUNCTIONS = {
     "masked_fill_": lambda x, v: x.clone().masked_fill_(x == x, v),
     "clamp": lambda x, v: x.clamp(max=v),
     "clamp, both": lambda x, v: x.clamp(0, v),
+    "clamp, below": lambda x, v: x.clamp(min=v),
+    "clamp, around": lambda x, v: x.clamp(-5, v),
     "clamp_": lambda x, v: x.clone().clamp_(min=v),
     "fill_": lambda x, v: x.clone().fill_(v),
     "full_like": lambda x, v: torch.full_like(x, v),
@@ -72,7 +74,7 @@ def test_refused_numbers(name, size):
             assert refusal(jit.compile(unused), x, v) == expected, (dtype, v)
 
 
-@pytest.mark.parametrize("name", ["masked_fill", "clamp", "full_like", "fill_", "setitem", "pow", "add", "threshold", "index_fill"])
+@pytest.mark.parametrize("name", ["masked_fill", "clamp", "clamp, below", "clamp, both", "clamp, around", "full_like", "fill_", "setitem", "pow", "add", "threshold", "index_fill"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16, torch.float32], ids=lambda d: str(d)[6:])
 def test_numbers_that_become_symbols(name, dtype):
     """A number that changes becomes a symbol: later ones that do not fit raise all the same, and those that fit do not."""

@@ -94,7 +94,7 @@ def test_a_later_release_is_compiled_for(version, variables):
 
 @pytest.mark.parametrize("names", [
     "_C._group_tensors_by_device_and_dtype _C._get_cudnn_benchmark _C._nn._parse_to _assert _amp_update_scale_",
-    "_C._push_on_torch_function_stack _C._is_tracing _C._set_sdp_use_math _fused_adam_ _C._DisableAutocast _fused_sdp_choice",
+    "_C._push_on_torch_function_stack _C._get_privateuse1_backend_name _C._set_sdp_use_math _fused_adam_ _C._DisableAutocast _fused_sdp_choice",
     "nn.modules.lazy.LazyModuleMixin._infer_parameters _has_compatible_shallow_copy_type _C._is_autocast_available",
 ])
 def test_without_optional_names_the_rest_is_compiled(names):

@@ -58,7 +58,8 @@ def check(tracer, fn, binding: Binding, args, kwargs):
     if name == "__setitem__":
         if len(args) != 3 or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type):
             return
-        args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
+        if not _has_tensors(args[1]):  # PyTorch writes by indices in ways of their own
+            args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
     call = _Call(fn, name, args, kwargs, tracer.grad_enabled, entry is not None and entry.alias)
     if not call.plain or _writes(fn, kwargs) and _share_memory(call.tensors):
         return
@@ -69,6 +70,10 @@ def check(tracer, fn, binding: Binding, args, kwargs):
     for at, v in (*enumerate(args), *kwargs.items()):
         if type(v) in (Dim, SymFloat):
             call.limit(at, v)
+
+
+def _has_tensors(key) -> bool:
+    return isinstance(key, TensorHandle) or isinstance(key, (list, tuple)) and any(map(_has_tensors, key))
 
 
 class _Call:

@@ -353,6 +353,9 @@ def all_(s, args, kwargs):
 
 @on_call(bool)
 def bool_(s, args, kwargs):
+    if len(args) == 1 and isinstance(args[0], TensorValue) and args[0].known(s) is None:
+        s.tensor_slot(args[0].cls, "__bool__")
+        return defer(s, bool, args, kwargs, Unsupported("bool() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor, and use torch.where"))
     return Constant(args[0].truth(s) if args else False)
 
 

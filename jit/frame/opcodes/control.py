@@ -6,6 +6,7 @@ from ..assumptions import truth_at
 from ..executor import Returned, Yielded, op
 from ..values.base import Raised
 from ..values.constant import Constant
+from ..values.deferred import Deferred
 from ..values.generators import GeneratorValue
 from ..values.iterators import IteratorValue
 from ..values.tensor import TensorValue
@@ -18,8 +19,9 @@ def jump(f, i):
 
 def truth(f, i, value) -> bool:
     """Which way a conditional jump goes."""
-    if isinstance(value, TensorValue) and value.known(f.s) is None:
-        assumed = truth_at(f, i, value)
+    tensor = value.truth_of(f.s) if type(value) is Deferred else value
+    if isinstance(tensor, TensorValue) and tensor.known(f.s) is None:
+        assumed = truth_at(f, i, tensor)
         if assumed is not None:
             return assumed
     return value.truth(f.s)

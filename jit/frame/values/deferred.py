@@ -28,6 +28,7 @@ linalg_lstsq __getitem__ repeat_interleave where to_sparse narrow tensor_split""
 MAY_RAISE = frozenset("bincount one_hot linalg_lstsq repeat_interleave narrow tensor_split".split())
 KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rule"))
 _PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive, torch.Tensor.unique, torch.Tensor.unique_consecutive)}
+_PYTHON[bool] = "item"
 _CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
 KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.insert, list.__setitem__, dict.__setitem__, dict.setdefault, dict, collections.deque.append,
                      collections.deque.appendleft])
@@ -96,6 +97,10 @@ class Deferred(Value):
         if isinstance(v, SliceValue):
             return SliceValue(*(self.then(s, p) for p in v.parts))
         return v
+
+    def truth_of(self, s):
+        """The tensor whose truth this is: ``bool(tensor)``; None for all else."""
+        return self.then(s, self.args[0]) if self.fn is bool and isinstance(self.args[0], TensorValue) else None
 
     def describe(self):
         return "a value that is read off a tensor"

@@ -81,7 +81,8 @@ def standardized(b, n, g):
     A factor of ``g`` that is the same all along the reduced dimensions, as batch norm's weight is, is taken out of the sums, which then are
     those that the gradients of weight and bias need as well.
     """
-    centred, rstd = n.inputs
+    centred, scale = n.inputs
+    rstd = scale.inputs[0] if scale.op == "custom_gradient" else scale  # with zeros for parameters
     if n.op != "mul" or rstd.op != "rsqrt" or rstd.inputs[0].op != "add" or centred.op != "sub" or centred.inputs[1].op != "div":
         return NotImplemented
     (x, mean), var = centred.inputs, rstd.inputs[0].inputs[0]
@@ -94,12 +95,11 @@ def standardized(b, n, g):
     reduced = total.attrs["dims"]
     dims = [d for d in reduced if not is_one(x.type.shape[d])]
     count = product(x.type.shape[d] for d in dims)
-    scale = rstd
     if g.op == "mul":
         for wide, factor in (g.inputs, g.inputs[::-1]):
             lead = x.type.rank - factor.type.rank
             if same_ints(wide.type.shape, x.type.shape) and all(d < lead or is_one(factor.type.shape[d - lead]) for d in dims):
-                g, scale = wide, b.mul(rstd, factor)
+                g, scale = wide, b.mul(scale, factor)
                 break
     if not dims:
         return [(x, b.full(x.type.shape, 0, x.type.dtype, x.type.device))]

@@ -440,6 +440,8 @@ def clamp(b, self, min=None, max=None):
         raise ValueError("the limits of clamp are two tensors or two numbers")
     if self.dtype in HALF:
         min, max = plain(min), plain(max)
+    if all(v is None or isinstance(v, (int, Dim)) for v in (min, max)) and conventions.clamp_keeps_to_range():
+        min, max = _within_range(min, self.dtype), _within_range(max, self.dtype)
     x, lo, hi = b.promote(self, min, max)
     if x.dtype is torch.bool:
         return NotImplemented
@@ -462,6 +464,14 @@ def clamp(b, self, min=None, max=None):
         high = b.gt(x, hi)
         partials.append((max, lambda: high if lo is None else b.logical_or(high, b.gt(lo, hi))))
     return b.with_gradient(y, *partials)
+
+
+def _within_range(v, dtype):
+    """The number of an integer dtype that is nearest to ``v``."""
+    if v is None or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+        return v
+    ends = torch.iinfo(dtype)
+    return v if ends.min <= v and v <= ends.max else ends.min if v < ends.min else ends.max
 
 
 def _shared_at_limits(b, y, x, lo, hi, min, max):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit import config
-from jit.graph import layout
+from jit.graph import conventions, layout
 from jit.graph.build import HALF
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
@@ -84,9 +84,12 @@ def _moments(b, x: Node, dims, precise: bool = False):
     return mean, centred, b.div(b.total(b.mul(centred, centred), dims, precise), n)
 
 
-def _standardized(b, centred: Node, var: Node, eps) -> Node:
-    """``centred / sqrt(var + eps)``, which has a gradient rule of its own."""
-    return b.marked(b.mul(centred, b.rsqrt(b.add(var, float(eps)))), "standardized")
+def _standardized(b, centred: Node, var: Node, eps, parameters=()) -> Node:
+    """``centred / sqrt(var + eps)``, which has a gradient rule of its own. ``parameters``: what second derivatives have zeros for (see ``conventions``)."""
+    rstd = b.rsqrt(b.add(var, float(eps)))
+    if parameters and b.recording:
+        rstd = b.with_zero_gradients(rstd, parameters)
+    return b.marked(b.mul(centred, rstd), "standardized")
 
 
 def _mixed(self, *others) -> bool:
@@ -169,7 +172,8 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
     x = b.opmath(self)
     grouped = b.reshape(x, (n, num_groups, c // num_groups) + self.shape[2:])
     _, centred, var = _moments(b, grouped, tuple(range(2, grouped.type.rank)))
-    y = b.reshape(_standardized(b, centred, var, eps), self.shape)
+    parameters = [p for p in (weight, bias) if p is not None and b.recording and conventions.statistics_lead_to_parameters()]
+    y = b.reshape(_standardized(b, centred, var, eps, parameters), self.shape)
     if weight is not None:
         y = b.mul(y, _channelwise(b, weight, rank))
     if bias is not None:
