@@ -34,20 +34,27 @@ class Plan:
     launches: int = 0
 
     def bind(self, tensors: dict) -> Plan:
-        """The plan with some inputs given for good."""
+        """The plan with some inputs given for good, which it does not keep alive."""
         if not isinstance(self.native, native().Plan):
             return dataclasses.replace(self, native=_bound(self.native, tensors))
-        return dataclasses.replace(self, native=native().bind(self.native, tensors))
+        return dataclasses.replace(self, native=native().bind(self.native, tensors, True))
 
 
 def _bound(fn, tensors):
-    """A Python callable with the inputs at the given positions filled in."""
+    """A Python callable with the inputs at the given positions filled in; a ReferenceError once one of them is gone."""
+    tensors = {at: native().Weak(tensor) for at, tensor in tensors.items()}
+
+    def given(at):
+        tensor = tensors[at]()
+        if tensor is None:
+            raise ReferenceError("a tensor that the plan was bound to is gone")
+        return tensor
 
     def call(*rest):
         rest = iter(rest)
         merged, at = [], 0
         for at in range(max(tensors) + 1):
-            merged.append(tensors[at] if at in tensors else next(rest))
+            merged.append(given(at) if at in tensors else next(rest))
         return fn(*merged, *rest)
 
     return call

@@ -32,7 +32,8 @@ PROGRAMS = {
     # checks
     "type_is": Mutation("type_is item", "k = 2\ndef f(x): return x if type(k) is int else x * 2", "k = 2.0", "k = True", "k = 3"),
     "is": Mutation("is item const", "def g(x): return x + 1\ndef f(x): return g(x)", "g = lambda x: x - 1", "def g(x): return x * 5"),
-    "a tensor": Mutation("is tensor", "w = torch.ones(3)\ndef f(x): return x * w", "w = torch.full((3,), 2.0)", "w = torch.ones(3)", "v = w; w = torch.zeros(3)"),
+    "at": Mutation("at item", "a, b = {'k': 1}, {'k': 1}\ndef f(x):\n  a['k'] = 5\n  return x * b['k']", "b = a", "a = {'k': 1}", "a, b = {'k': 2}, {'k': 3}", "a = b"),
+    "a tensor": Mutation("at tensor", "w = torch.ones(3)\ndef f(x): return x * w", "w = torch.full((3,), 2.0)", "w = torch.ones(3)", "v = w; w = torch.zeros(3)"),
     "is_not": Mutation("is_not", "d = dict(a=[1])\ndef f(x): return x, d['a']", "d['a'] = [2]", "d.clear()", "d['a'] = 5"),
     "eq": Mutation("eq", "k = 2\ndef f(x): return x * k", "k = 3", "k = -0.0", "k = 0.0", "k = float('nan')", "k = 'a'", "k = True"),
     "len": Mutation("len", "v = [1, 2]\ndef f(x): return x * len(v)", "v = [*v, 1]", "v = []", "v = (1, 2)", "v = [1]; v += (2, 3)"),

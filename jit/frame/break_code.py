@@ -199,9 +199,9 @@ class BreakCode:
 
     @staticmethod
     def makes_closure(frame) -> bool:
-        """True unless the frame's cells are exactly those of a function that exists and that later calls have too."""
-        code = frame.fn.code
-        return bool(code.co_cellvars or (code.co_freevars and (frame.fn.obj is None or frame.fn.by_structure)))
+        """True unless the frame's cells are exactly those of a function that exists and that later calls have too, and which may be kept alive."""
+        code, fn = frame.fn.code, frame.fn
+        return bool(code.co_cellvars or (code.co_freevars and (fn.obj is None or fn.by_structure or fn.root().reference is not None)))
 
     def push_callable(self, asm, k, resume):
         broken = self.chain[k]

@@ -64,6 +64,10 @@ class Captured:
     doubt: object = None
     failed: bool = False
 
+    def summary(self) -> Captured:
+        """What is remembered of it: nothing that refers to the program's objects."""
+        return Captured(None, None, graph=self.graph is not None or None, breaks=self.breaks, sees_tensors=self.sees_tensors, failed=self.failed)
+
 
 def refuse_modes():
     """Raise NeedsEager while a mode or a transform of the program's sees every operation: compiled code would go past it, and what an operator makes,
@@ -105,7 +109,7 @@ class Capture:
             raise NeedsEager("an asynchronous generator as the compiled function", "compile what it calls", kind="generator-target")
         if code is fn.__code__:
             first = 0
-            function = s.wrap(fn, src.Const(fn, fn.__qualname__))
+            function = s.wrap(fn, src.Const(fn, fn.__qualname__, owned=True))
         else:
             first = len(code.co_freevars)
             cells = [s.wrap_cell(cell, src.Local(i, name)) for i, (name, cell) in enumerate(zip(code.co_freevars, self.values))]
@@ -115,7 +119,7 @@ class Capture:
         for i, (name, value) in enumerate(zip(code.co_varnames[:n], self.values[first:]), first):
             root = src.Local(i, name)
             if self.bound is not None and i == first:
-                root = src.Weak(self.bound) if isinstance(self.bound, weakref.ref) else src.Const(value, name)
+                root = src.Weak(self.bound) if isinstance(self.bound, weakref.ref) else src.Const(value, name, owned=True)
             locals_[name] = s.wrap(value, root)
         self.frame = Frame(s, function, locals_)
 

@@ -109,7 +109,7 @@ class Settings:
     def resume_chain(self, parts):
         """One function that goes on in several frames, the innermost first: each (function, resume, whether its cells are given, the
         parameter that is the result of the frame before). Its parameters are all the cells, then the parameters of each resume."""
-        key = ("chain",) + tuple((fn.code, id(fn.globals), None if closure else fn.obj, resume.code.co_code, resume.code.co_linetable,
+        key = ("chain",) + tuple((fn.code, id(fn.globals), fn.obj if resume.freevars and not closure else None, resume.code.co_code, resume.code.co_linetable,
                                   resume.code.co_varnames, resume.params, result) for fn, resume, closure, result in parts)
         made = self.resumes.get(key)
         if made is None:
@@ -202,7 +202,7 @@ class Missed:
     def __init__(self, settings: Settings, bound=None, resumed=False):
         self.settings, self.bound = settings, bound
         self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
-        self.captures: list[Captured] = []
+        self.captures: list[Captured] = []  # their summaries
         self.given_up = False
         self.failures = 0
         self.assuming = True
@@ -246,7 +246,7 @@ class Missed:
         if captured.doubt is not None and entry is not None:
             captured.doubt.watch(self, dispatcher, entry)
         logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
-        self.captures.append(captured)
+        self.captures.append(captured.summary())
         if captured.failed:
             self.count_failure()
         if self.settings.on_capture is not None:

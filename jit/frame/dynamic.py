@@ -6,7 +6,8 @@ import torch
 
 from .. import config
 from ..graph.dims import Sym
-from .source import Length, Local, Source
+from ..runtime import native
+from .source import Length, Local, Source, holding
 
 MAX_POSITIONS = 4
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
@@ -29,7 +30,7 @@ class Dynamic:
         self.integers: dict[Source, object] = {}
         self.negative: set[Source] = set()
         self.floats: dict[Source, object] = {}
-        self.objects: dict[Source, int | None] = {}
+        self.objects: dict[Source, object] = {}  # what has been there: a number, or a reference that does not keep it alive; None for several
         self.facts: dict[object, set] = {}
         self.captures = 0  # so far
 
@@ -90,7 +91,10 @@ class Dynamic:
 
     def is_replaced(self, source, obj) -> bool:
         """True once there has been another object at a source."""
-        if self.objects.setdefault(source, id(obj)) != id(obj):
+        if source not in self.objects:
+            self.objects[source] = native().Weak(obj) if holding(obj) == "weak" and not isinstance(obj, torch.Tensor) else id(obj)
+        seen = self.objects[source]
+        if seen is not None and (id(obj) != seen if type(seen) is int else seen() is not obj):
             self.objects[source] = None
         return self.objects[source] is None
 

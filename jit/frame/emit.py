@@ -69,7 +69,7 @@ class CyclicValue(Unsupported):
         self.key = key
 
 
-_REACHED = ("eq", "is", "is_not", "type_is", "tensor", "same", "distinct", "len", "dict_keys", "elements")
+_REACHED = ("eq", "is", "at", "is_not", "type_is", "tensor", "same", "distinct", "len", "dict_keys", "elements")
 
 
 def loadable(source) -> bool:
@@ -207,12 +207,12 @@ class Emitter:
 
     def load_source(self, source):
         """Push the object at a source. What is read from another object is read at the start, before anything changes."""
-        if source.base is None:
+        if source.base is None and source.step()[0] != "weak":
             self._walk_source(source)
             return
         name = self.sources.get(source)
         if name is None:
-            if type(source) is not src.FlatMemory and not self.session.guards.has(source, _REACHED):
+            if source.base is not None and type(source) is not src.FlatMemory and not self.session.guards.has(source, _REACHED):
                 self.session.guards.add(source, "is_not", NOWHERE)  # what is read without a fact has to be there
             body, self.commands = self.commands, []
             self._walk_source(source)
@@ -257,9 +257,15 @@ class Emitter:
             self.load_source_or_const(self.session.by_source[source.base])
             self.load_attr("grad")
         elif kind == "item" and source.subscript is not None:
-            self.call_with(lambda: self.load_base(source), source.subscript, payload)
+            self.push_null()
+            self.load_const(source.subscript)
+            self.load_base(source)
+            self.load_key(source)
+            self.cmd("call", 2)
         elif kind == "item":
-            self.load_item(source, payload)
+            self.load_base(source)
+            self.load_key(source)
+            self.cmd("subscript")
         elif kind == "cell":
             self.load_source(source.base)
             self.load_attr("cell_contents")
@@ -299,10 +305,12 @@ class Emitter:
         else:
             raise Unsupported(f"rebuilding {source}", kind="rebuild")
 
-    def load_item(self, source, key):
-        self.load_base(source)
-        self.load_const(key)
-        self.cmd("subscript")
+    def load_key(self, item):
+        """Push the key of an item."""
+        if type(item.key) is native().Weak:
+            self.load_source(src.Const(item.key()))
+        else:
+            self.load_const(item.key)
 
     def call_with(self, push, fn, *constants):
         """Push ``fn(what push pushes, *constants)``."""
@@ -314,15 +322,20 @@ class Emitter:
         self.cmd("call", 1 + len(constants))
 
     def load_source_or_const(self, value):
-        """A real object: by its source, or itself where the guards pin its identity."""
+        """A real object: by its source, or itself where the guards pin its identity and the code may hold it (``source.holding``)."""
         source = value.source
-        if source is None or isinstance(source.root, src.Const) and source.watched:
-            obj = value.real if isinstance(value, CellValue) else value.obj
-            if source is not None:
-                self.session.guards.add(source, "is", obj)
+        obj = value.real if isinstance(value, CellValue) else value.obj
+        if source is None:
             self.load_const(obj)
-        else:
+        elif not (isinstance(source.root, src.Const) and source.watched):
             self.load_source(source)
+        elif (isinstance(obj, torch.Tensor) or src.holding(obj) == "place") and source.base is not None and loadable(source):
+            self.session.guards.add(source, "at", (id(obj), type(obj)))
+            self.load_source(source)
+        else:
+            self.session.guards.add(source, "is", obj)
+            root = src.Const(obj)
+            self.load_const(obj) if root.reference is None else self.load_source(root)
 
     def load_graph_output(self, tensor):
         self.cmd("load_fast", self.graph_output(tensor))

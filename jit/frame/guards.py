@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import types
 
-from .source import Source
+import torch
+
+from ..runtime import native
+from .source import Source, holding, loosely
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 
@@ -33,17 +36,24 @@ class Guards:
 
     @staticmethod
     def _key(source, kind, payload):
-        if kind in ("eq", "dict_keys", "elements"):
+        if kind in ("eq", "at", "dict_keys", "elements"):
             return (source, kind, type(payload), repr(payload))
         if kind in ("subclass", "instance"):
             return (source, kind, id(payload[0]))
         return (source, kind, payload if isinstance(payload, (str, int, Source)) else id(payload))
 
     def add(self, source: Source, kind: str, payload=None):
-        """Record a fact; a value without a source (made while capturing) needs none."""
+        """Record a fact; a value without a source (made while capturing) needs none. It keeps no object of the program alive that can be referred to
+        weakly; a tensor is known by its place, since all else that is relied on is guarded by facts of its own."""
         if source is None:
             return
+        if kind == "is" and isinstance(payload, torch.Tensor):
+            kind, payload = "at", (id(payload), type(payload))
         key = self._key(source, kind, payload)
+        if kind in ("is", "dict_lacks"):
+            payload = native().Weak(payload) if holding(payload) == "weak" else payload
+        elif kind in ("dict_keys", "elements"):
+            payload = loosely(payload)
         if key not in self._seen:
             self._seen.add(key)
             self._facts.add((source, kind))
@@ -118,7 +128,10 @@ def describe(kind: str, payload) -> str:
     """A guard in words, for logs and ``explain``."""
     if kind == "type_is":
         return f"type is {payload.__qualname__}"
+    if kind == "at":
+        return f"is the {payload[1].__name__} at {payload[0]:#x}"
     if kind == "is":
+        payload = payload() if type(payload) is native().Weak else payload
         if payload is None or isinstance(payload, (bool, str)):
             return f"is {payload!r}"
         if isinstance(payload, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):

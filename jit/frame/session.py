@@ -310,11 +310,11 @@ class Session(Calls):
     def wrap_cell(self, cell, source) -> CellValue:
         value = self.by_object.get(id(cell))
         if value is None:
-            value = self.by_object[id(cell)] = CellValue(real=cell, source=src.Const(cell, str(source)) if source.watched else source)
+            value = self.by_object[id(cell)] = CellValue(real=cell, source=source)
             self.keep.append(cell)
-            if source.watched:
-                self.guards.add(source, "is", cell)
-        elif value.source != source and not source.watched:
+        if source.watched:
+            self.guards.add(source, "at", (id(cell), types.CellType))
+        elif value.source != source:
             self.guards.add(source, "same", value.source)
         return value
 
@@ -367,7 +367,7 @@ class Session(Calls):
         if maker is not None:
             return maker(self, obj)
         if isinstance(obj, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)):
-            return self.wrap(obj, src.Const(obj, getattr(obj, "__qualname__", "")))
+            return self.wrap(obj, src.Const(obj, getattr(obj, "__qualname__", ""), owned=True))
         if isinstance(obj, tuple):
             return TupleValue([self.from_python(v) for v in obj], type(obj))
         raise Unsupported(f"a {type(obj).__module__}.{type(obj).__qualname__} made while capturing", kind="instantiate")

@@ -8,6 +8,42 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
+import types
+
+import torch
+
+from ..runtime import native
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that is not built into the interpreter
+_KEPT = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, enum.Enum)
+
+
+def holding(obj) -> str:
+    """How what outlives a capture may refer to an object of the program. "kept": itself, for constants, classes and code, which hold nothing. "weak": as a
+    ``native().Weak``. "place": by nothing but its source, since it cannot be referred to weakly and holds other objects. "itself": there is no other way."""
+    if isinstance(obj, _KEPT):
+        return "kept"
+    if isinstance(obj, torch.Tensor):
+        return "weak"
+    cls = type(obj)
+    if cls is types.FunctionType:
+        given = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
+        return "weak" if obj.__closure__ or not all(isinstance(v, _KEPT) for v in given) else "kept"
+    if cls is types.BuiltinFunctionType:
+        return "kept" if isinstance(obj.__self__, (type(None), type, types.ModuleType)) else "weak"
+    if cls.__weakrefoffset__ and (cls.__flags__ & _HEAP_TYPE or isinstance(obj, (types.MethodType, set, frozenset, collections.deque))):
+        return "weak"
+    if isinstance(obj, tuple):
+        return "kept" if all(isinstance(v, _KEPT) for v in obj) else "place"
+    return "place" if isinstance(obj, (dict, list, types.CellType)) or cls.__flags__ & _HEAP_TYPE else "itself"
+
+
+def loosely(obj):
+    """An object as facts hold it: a ``native().Weak`` where it is to be held so; in tuples likewise."""
+    if type(obj) is tuple:
+        return tuple(map(loosely, obj))
+    return native().Weak(obj) if holding(obj) == "weak" else obj
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,24 +93,31 @@ class Local(Source):
         return self.name
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Const(Source):
-    """An object known by identity (a function's globals, its cells, a bound module); it is kept alive by the entry."""
+    """An object known by identity (a function's globals, a bound module). The entry keeps it alive where that harms nothing (``holding``), or where it is
+    ``owned``: made while capturing, or the compiled function's own. Else the guards fail once it is gone."""
 
-    obj: object
-    text: str = ""
+    def __init__(self, obj, text: str = "", owned: bool = False):
+        self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
+        self.held = obj if self.reference is None else None
+        self.text = text or f"<{type(obj).__name__}>"
+        self.number = hash((Const, id(obj)))
+
+    @property
+    def obj(self):
+        return self.held if self.reference is None else self.reference()
 
     def __hash__(self):
-        return hash((Const, id(self.obj)))
+        return self.number
 
     def __eq__(self, other):
-        return type(other) is Const and other.obj is self.obj
+        return type(other) is Const and (other is self or other.number == self.number and other.obj is self.obj)
 
     def step(self):
-        return ("const", self.obj)
+        return ("const", self.held) if self.reference is None else ("weak", self.reference)
 
     def __str__(self):
-        return self.text or f"<{type(self.obj).__name__}>"
+        return self.text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -323,24 +366,34 @@ class Item(_Derived):
     """What a dict, list or tuple holds at a key or index, which is a plain constant (or an object known by identity). ``subscript``: the
     builtin's, where the class has its own; it is read past that."""
 
-    key: object
+    key: object  # what ``loosely`` makes of it
     subscript: object = None
     fresh: bool = False
 
+    def __post_init__(self):
+        if holding(self.key) == "weak":
+            object.__setattr__(self, "key", native().Weak(self.key))
+
+    def real_key(self):
+        return self.key() if type(self.key) is native().Weak else self.key
+
     def _id(self):
-        return (self.of, type(self.key), self.key if isinstance(self.key, (str, int, bytes, type(None))) else id(self.key))
+        key = self.real_key()
+        return (self.of, type(key), key if isinstance(key, (str, int, bytes, type(None))) else id(key))
 
     def __hash__(self):
-        return hash(self._id())
+        # Of an object that may be gone by now, its class alone would do no better.
+        return hash((self.of, type(self.key))) if type(self.key) is native().Weak else hash(self._id())
 
     def __eq__(self, other):
-        return type(other) is Item and self._id() == other._id()
+        return type(other) is Item and (other is self or self._id() == other._id())
 
     def step(self):
         return ("item", self.key)
 
     def __str__(self):
-        key = repr(self.key) if isinstance(self.key, (str, int, float, bytes, tuple, type(None))) else f"{type(self.key).__name__} at {id(self.key):#x}"
+        key = self.real_key()
+        key = repr(key) if isinstance(key, (str, int, float, bytes, tuple, type(None))) else f"{type(key).__name__} at {id(key):#x}"
         return f"{self.of}[{key}]"
 
 

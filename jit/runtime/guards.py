@@ -4,7 +4,7 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
 
     ("local", i)            local i of the frame's start          ("const", object)   a root that is watched
     ("weak", object)        as "const", but the object is not kept alive: when it dies the program never matches again, lets go of
-                            all it holds, and the plan of its bound inputs; its dispatcher drops the entry
+                            all it holds, and the plan of its bound inputs; its dispatcher drops the entry. Or a ``native().Weak`` of it
     ("dict_attr", name)     object.__dict__[name]; for a class, its own __dict__ only
     ("getattr", name)       getattr(object, name); runs on every call, cannot be watched
     ("type_attr", name)     what the MRO of type(object) has      ("class_attr", name)   what the MRO of the object, a class, has
@@ -20,9 +20,12 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
     ("context_value", none) what a ContextVar holds, ``none`` where it was not set
     ("fresh_attr", name)  ("fresh_item", key)  ("fresh_cell",)   as without "fresh", for what is replaced all the time: read on every call, not watched
 
-An accessor that cannot be reached makes the check on it fail. Checks are ``(accessor index, kind, payload[, description])``::
+An accessor that cannot be reached makes the check on it fail. What was read of watched objects is not kept alive, but for constants, classes and code. Where
+an object is known by identity, as in "is", as a key, or among keys or elements, there may be a ``native().Weak`` of it, which does not keep it alive.
+Checks are ``(accessor index, kind, payload[, description])``::
 
     ("type_is", T) ("is", object) ("is_not", object) ("eq", const) ("len", n) ("truth", bool)
+    ("at", (id, type))              the object is of that type and lies there; for what has its facts checked again when another one has come to lie there
     ("dict_keys", keys in order) ("dict_lacks", key) ("no_dict_attr", name) ("type_lacks", name) ("class_lacks", name)
     ("elements", the elements of a set or frozenset in order of iteration; a set that is watched is read on every call)
     ("subclass", (class, bool))     issubclass() of a class that is reached, by its MRO and by what abstract classes have registered
@@ -188,6 +191,12 @@ def path(accessors, index: int) -> str:
     return forms[{"fresh_attr": "dict_attr", "fresh_item": "item", "fresh_cell": "cell"}.get(kind, kind)]
 
 
+def _weak() -> type:
+    from jit.runtime import native
+
+    return native().Weak
+
+
 def _short(value) -> str:
     if isinstance(value, torch.Tensor):
         return f"{type(value).__name__}({value.dtype}, {tuple(value.shape)}, {value.device})"
@@ -229,6 +238,10 @@ def _expected(kind, payload, found, program, locals):
     if kind in ("subclass", "instance"):
         cls, wanted = payload
         return f"{kind} of {cls!r}: {bool(wanted)}", "the other answer"
+    if kind == "at":
+        return f"the {payload[1].__name__} at {payload[0]:#x}", f"{type(found).__name__} at {id(found):#x}"
+    if kind == "is" and type(payload) is _weak():
+        payload = payload()
     if kind == "is_not":
         return f"another object than {_short(payload)}", "it"
     expected, shown = _short(payload), _short(found)

@@ -407,7 +407,7 @@ def signature(s, args, kwargs):
     else:
         made = isinstance(target, FunctionValue) and target.obj is None
         obj = inspect.signature(stand_in(s, target) if made else target.pin_object(s) if isinstance(target, FunctionValue) else target.pin(s))
-    return s.wrap(obj, src.Const(obj, "signature"))
+    return s.wrap(obj, src.Const(obj, "signature", owned=True))
 
 
 @on_function(typing.cast)

@@ -12,7 +12,7 @@ from ..values.base import Raised
 
 def _result(s, value):
     if isinstance(value, (re.Pattern, re.Match)):
-        return s.wrap(value, src.Const(value, type(value).__name__.lower()))
+        return s.wrap(value, src.Const(value, type(value).__name__.lower(), owned=True))
     return s.from_python(value)
 
 

@@ -219,7 +219,7 @@ def lazy_property_get(s, args, kwargs):
     """Of a class, a new property each time that is only asked for its type."""
     if isinstance(args[1], Constant) and args[1].value is None:
         prop = args[0].pin(s).__get__(None, None)
-        return s.wrap(prop, src.Const(prop))
+        return s.wrap(prop, src.Const(prop, owned=True))
     return s.inline(s.wrap_raw(lazy_property.__get__), args, kwargs)
 
 

@@ -106,7 +106,7 @@ class FunctionValue(ObjectValue):
         return self.obj
 
     def root(self):
-        return self.source if self.by_structure else src.Const(self.obj, self.qualname)
+        return self.source if self.by_structure or type(self.source) is src.Const else src.Const(self.obj, self.qualname)
 
     def field_value(self, s, field):
         """``__defaults__`` or ``__kwdefaults__`` as a value or None."""
@@ -506,12 +506,13 @@ class BuiltinValue(Value):
 
     def getattr(self, s, name):
         try:
-            return s.wrap(getattr(self.pin(s), name), src.GetAttr(src.Const(self.fn), name))
+            return s.wrap(getattr(self.pin(s), name), src.GetAttr(src.Const(self.fn, owned=self.source is None), name))
         except AttributeError as error:
             raise Raised(s.exception(error)) from None
 
     def emit(self, e):
-        e.load_const(self.fn)
+        root = src.Const(self.fn, owned=self.source is None)
+        e.load_const(self.fn) if root.reference is None else e.load_source(root)
 
     def describe(self):
         name = getattr(self.fn, "__qualname__", None) or getattr(self.fn, "__name__", repr(self.fn))

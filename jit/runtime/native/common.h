@@ -91,6 +91,7 @@ struct Items {
 };
 
 // Registration, one per source file; each returns false with a Python error set.
+bool init_weak(PyObject* module);
 bool init_pool(PyObject* module);
 bool init_plan(PyObject* module);
 bool init_autograd(PyObject* module);

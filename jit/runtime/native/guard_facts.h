@@ -8,15 +8,17 @@
 #include <vector>
 
 #include "guard_tensor.h"
+#include "weak.h"
 
 namespace jit {
 namespace {
 
 bool float_same(double a, double b) { return a == b ? std::signbit(a) == std::signbit(b) : (a != a && b != b); }
 
-// Exact types and equal values: -0.0 differs from 0.0, nan equals nan, True differs from 1.
+// Exact types and equal values: -0.0 differs from 0.0, nan equals nan, True differs from 1. What is wanted weakly is meant by identity.
 bool const_equal(PyObject* want, PyObject* have) {
   if (want == have) return true;
+  if (weak_check(want)) return weak_is(want, have);
   if (Py_TYPE(want) != Py_TYPE(have)) return false;
   if (PyUnicode_CheckExact(want)) return PyUnicode_Compare(want, have) == 0;
   if (PyBool_Check(want) || want == Py_None || want == Py_Ellipsis || PyType_Check(want) || PyModule_Check(want) || PyFunction_Check(want)) return false;
@@ -109,60 +111,142 @@ PyObject** cache_link_result(PyObject* o) {
   return fits ? &reinterpret_cast<Link*>(o)->result : nullptr;
 }
 
+// A key as a program of guards has it: itself, or, where it is known weakly, what that refers to; null once it is gone.
+Ref key_of(PyObject* payload) { return weak_check(payload) ? Ref::steal(weak_get(payload)) : Ref::share(payload); }
+
+// Whether looking up a key may run code of the program's.
+bool plain_key(PyObject* key) { return PyUnicode_CheckExact(key) || PyLong_CheckExact(key); }
+
+// An object that a walk has read, and how to tell that what is found in its place later is still the same one. It is not kept alive, but for plain
+// constants, classes and code: what is no longer the program's has to die, and another object may then get its address.
+struct Seen {
+  enum Kind : uint8_t {
+    kNothing,  // there was nothing
+    kKept,
+    kWeak,     // `token` is a Weak
+    kReread    // `token` is its type; whatever was read of it has a watch of its own, behind the one that has led to it. A tensor is one of these: all that
+               // is known of it is looked at on every call, and torch.utils.swap_tensors refuses tensors that are referred to weakly
+  } kind = kNothing;
+  PyObject* object = nullptr;
+  PyObject* token = nullptr;
+
+  bool is(PyObject* now) const { return now == object && alive(); }
+  // Whether what lies at the address, an object that is alive, is this one.
+  bool alive() const { return kind <= kKept || (kind == kWeak ? weak_is(token, object) : (PyObject*)Py_TYPE(object) == token); }
+};
+
+// Whether a snapshot may keep an object alive.
+bool harmless(PyObject* o) {
+  if (o == Py_None || PyType_Check(o) || PyUnicode_CheckExact(o) || PyLong_Check(o) || PyFloat_CheckExact(o) || PyModule_Check(o) || PyCode_Check(o)) return true;
+  if (PyTuple_Check(o)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+      if (PyTuple_Check(PyTuple_GET_ITEM(o, i)) || !harmless(PyTuple_GET_ITEM(o, i))) return false;
+    return true;
+  }
+  if (PyCFunction_Check(o)) return !PyCFunction_GET_SELF(o) || PyModule_Check(PyCFunction_GET_SELF(o)) || PyType_Check(PyCFunction_GET_SELF(o));
+  if (is_tensor(o) || PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) return false;
+  return !(PyDict_Check(o) || PyList_Check(o) || PyCell_Check(o) || (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE));
+}
+
 struct DictFact {
   enum Kind : uint8_t { kValue, kLength, kKeys } kind;
-  Ref key;         // of kValue; the tuple of kKeys
+  Ref key;         // of kValue, see key_of; the tuple of kKeys
   Py_hash_t hash;
-  PyObject* value;  // kept alive by the snapshot; null when the key was absent
+  Seen value;      // nothing when the key was absent
   Py_ssize_t length;
 };
 
-struct Snapshot {
-  struct DictWatch { PyObject* dict; uint64_t tag; };
-  struct TypeWatch { PyTypeObject* type; unsigned tag; };
-  struct PointerWatch { PyObject** address; PyObject* expected; };
-  struct ListWatch { PyListObject* list; std::vector<PyObject*> items; };
-  struct TypeFact { Ref name; PyObject* value; };
+struct TypeFact {
+  Ref name;
+  Seen value;
+};
 
-  std::vector<DictWatch> dicts;
-  std::vector<TypeWatch> types;
-  std::vector<PointerWatch> pointers;
-  std::vector<ListWatch> lists;
-  std::vector<TensorWatch> tensors;
-  std::vector<std::vector<DictFact>> dict_facts;   // parallel to dicts
-  std::vector<std::vector<TypeFact>> type_facts;   // parallel to types
-  std::unordered_map<PyObject*, size_t> dict_index, type_index, list_index;
+// A place that a walk has read. Places are looked at in the order in which they were read: each is alive where those before it are as they were.
+struct Watch {
+  enum Kind : uint8_t { kDict, kPointer, kType, kSequence, kRoot } kind;
+  bool moved;           // of kDict: whether looking at it again may run code of the program's
+  uint32_t index;       // into the list of its kind
+  void* at;             // the dict, type or sequence, or the pointer's address; the Weak of a root
+  uint64_t expected;    // its version, or the pointer's value
+};
+
+struct Snapshot {
+  struct Sequence {
+    std::vector<PyObject*> items;
+    std::vector<Seen> loose;   // of the items: those that are not kept alive
+  };
+
+  std::vector<Watch> watches;
+  std::vector<std::vector<DictFact>> dicts;
+  std::vector<std::vector<TypeFact>> types;
+  std::vector<Seen> pointers;
+  std::vector<Sequence> sequences;
+  std::vector<TensorWatch> tensors;                // behind all others; nothing is reached through them
+  std::unordered_map<PyObject*, size_t> dict_index, type_index, seen_index;
+  std::unordered_set<PyObject*> sequence_index;
   std::unordered_set<PyObject**> pointer_index;
-  std::vector<Ref> keep;                           // owners of every address above
-  std::vector<PyObject*> values;                   // per accessor of the watched section, or null; kept alive too
-  std::vector<PyObject*> loose;                    // weak roots: not kept alive
+  std::vector<Ref> keep;                           // what Seen refers to, and the classes above
+  std::vector<Seen> seen;
+  std::vector<PyObject*> values;                   // per accessor of the watched section; alive while the snapshot is intact
   // What cannot be watched is read anew on every call: these accessors of the watched section, and these of its checks.
   std::vector<uint8_t> unsteady;
   std::vector<int32_t> every_call;
+  std::vector<int32_t> anchors;                    // the steady accessors that those start from
+  std::vector<Ref> passing;                        // what unsteady accessors gave, for this call alone
   bool reads_abstract_classes = false;
   int64_t abstract_classes = 0;                    // registrations at the time
   bool steady = true;                              // false when others depend on an unsteady accessor: each call walks
-  bool dead = false;                               // a weak root has died: addresses inside it are gone
+  bool dead = false;                               // something that the program refers to weakly has died
 
-  void hold(PyObject* o) {
-    for (PyObject* l : loose)
-      if (o == l) return;
-    keep.push_back(Ref::share(o));
+  void hold(PyObject* o) { keep.push_back(Ref::share(o)); }
+
+  Seen see(PyObject* o) {
+    if (!o) return Seen{};
+    auto [it, fresh] = seen_index.try_emplace(o, seen.size());
+    if (!fresh) return seen[it->second];
+    Seen s{Seen::kKept, o, nullptr};
+    if (harmless(o)) {
+      hold(o);
+    } else if (PyObject* weak = !is_tensor(o) && PyType_SUPPORTS_WEAKREFS(Py_TYPE(o)) ? weak_new(o) : nullptr) {
+      keep.push_back(Ref::steal(weak));
+      s = Seen{Seen::kWeak, o, weak};
+    } else {
+      PyErr_Clear();
+      hold((PyObject*)Py_TYPE(o));
+      s = Seen{Seen::kReread, o, (PyObject*)Py_TYPE(o)};
+    }
+    seen.push_back(s);
+    if (s.kind == Seen::kReread && PyTuple_Check(o)) sequence(o);
+    return s;
   }
 
   std::vector<DictFact>& dict(PyObject* d) {
     auto [it, fresh] = dict_index.try_emplace(d, dicts.size());
     if (fresh) {
-      hold(d);
-      dicts.push_back({d, dict_tag(d)});
-      dict_facts.emplace_back();
+      watches.push_back({Watch::kDict, false, (uint32_t)dicts.size(), d, dict_tag(d)});
+      dicts.emplace_back();
+      dict_watch_.push_back(watches.size() - 1);
     }
-    return dict_facts[it->second];
+    return dicts[it->second];
+  }
+
+  void add(PyObject* d, DictFact fact, bool plain) {
+    std::vector<DictFact>& facts = dict(d);
+    facts.push_back(std::move(fact));
+    if (!plain) watches[dict_watch_[dict_index[d]]].moved = true;
   }
 
   void dict_value(PyObject* d, PyObject* key, Py_hash_t hash, PyObject* value) {
-    if (value) hold(value);
-    dict(d).push_back({DictFact::kValue, Ref::share(key), hash, value, 0});
+    dict(d);
+    add(d, {DictFact::kValue, Ref::share(key), hash, see(value), 0}, plain_key(key));
+  }
+
+  void dict_length(PyObject* d) { add(d, {DictFact::kLength, Ref(), -1, Seen{}, PyDict_GET_SIZE(d)}, true); }
+
+  void dict_keys(PyObject* d, PyObject* keys) {
+    bool plain = true;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) plain &= plain_key(PyTuple_GET_ITEM(keys, i)) || weak_check(PyTuple_GET_ITEM(keys, i));
+    add(d, {DictFact::kKeys, Ref::share(keys), -1, Seen{}, 0}, plain);
   }
 
   // A lookup of `name` along the type's MRO. The tag has just been assigned by the lookup itself, if it could be.
@@ -171,77 +255,123 @@ struct Snapshot {
     auto [it, fresh] = type_index.try_emplace((PyObject*)t, types.size());
     if (fresh) {
       hold((PyObject*)t);
-      types.push_back({t, type_tag(t)});
-      type_facts.emplace_back();
+      watches.push_back({Watch::kType, false, (uint32_t)types.size(), t, type_tag(t)});
+      types.emplace_back();
     }
-    if (value) hold(value);
-    type_facts[it->second].push_back({Ref::share(name), value});
+    types[it->second].push_back({Ref::share(name), see(value)});
   }
 
-  void pointer(PyObject* owner, PyObject** address) {
+  void pointer(PyObject** address) {
     if (!pointer_index.insert(address).second) return;
-    hold(owner);
-    if (*address) hold(*address);
-    pointers.push_back({address, *address});
+    watches.push_back({Watch::kPointer, false, (uint32_t)pointers.size(), address, (uint64_t)(uintptr_t)*address});
+    pointers.emplace_back();
+    size_t at = pointers.size() - 1;
+    Seen there = see(*address);
+    pointers[at] = there;
   }
 
-  void object_type(PyObject* o) { pointer(o, reinterpret_cast<PyObject**>(&o->ob_type)); }
+  void object_type(PyObject* o) { pointer(reinterpret_cast<PyObject**>(&o->ob_type)); }
 
-  void list(PyObject* l) {
-    auto [it, fresh] = list_index.try_emplace(l, lists.size());
-    if (!fresh) return;
-    hold(l);
-    ListWatch w{reinterpret_cast<PyListObject*>(l), {}};
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(l); ++i) {
-      w.items.push_back(PyList_GET_ITEM(l, i));
-      hold(w.items.back());
+  // A list or a tuple.
+  void sequence(PyObject* o) {
+    if (!sequence_index.insert(o).second) return;
+    size_t at = sequences.size();
+    watches.push_back({Watch::kSequence, false, (uint32_t)at, o, 0});
+    sequences.emplace_back();
+    Sequence now;
+    PyObject** items = PySequence_Fast_ITEMS(o);
+    now.items.assign(items, items + Py_SIZE(o));
+    for (PyObject* item : now.items) {
+      Seen s = see(item);
+      if (s.kind > Seen::kKept) now.loose.push_back(s);
     }
-    lists.push_back(std::move(w));
+    sequences[at] = std::move(now);
   }
 
-  // Whether everything read is as it was. Dicts and types whose relevant names are unchanged get their new tag. May run Python code
-  // (a key's __eq__) only after a dict with other than str keys has changed.
+  void root(PyObject* weak) {
+    hold(weak);
+    watches.push_back({Watch::kRoot, false, 0, weak, 0});
+  }
+
+  // Whether everything read is as it was. Dicts and types whose relevant names are unchanged get their new tag. Code of the program's (a key's __eq__) may
+  // run where a dict with other than plain keys has changed; then all is looked at again, and only what is intact without that is.
   bool intact() {
-    for (size_t i = 0; i < dicts.size(); ++i)
-      if (dict_tag(dicts[i].dict) != dicts[i].tag && (!refresh_dict(i) || dead)) return false;
-    for (auto& w : pointers)
-      if (*w.address != w.expected) return false;
-    for (size_t i = 0; i < types.size(); ++i)
-      if ((type_tag(types[i].type) != types[i].tag || types[i].tag == 0) && !refresh_type(i)) return false;
-    for (auto& w : lists)
-      if ((size_t)Py_SIZE(w.list) != w.items.size() || (!w.items.empty() && std::memcmp(w.list->ob_item, w.items.data(), w.items.size() * sizeof(PyObject*)) != 0)) return false;
+    bool again = false;
+    if (!places_intact(&again)) return false;
+    if (again && (dead || !places_intact(&again) || again)) return false;
     if (reads_abstract_classes && (abstract_classes < 0 || abstract_classes != abstract_class_registrations())) return false;
     return tensors_unchanged(tensors.data(), tensors.size());
   }
 
-  bool refresh_dict(size_t i) {
-    PyObject* d = dicts[i].dict;
+ private:
+  bool places_intact(bool* ran_code) {
+    *ran_code = false;
+    for (Watch& w : watches) {
+      switch (w.kind) {
+        case Watch::kDict:
+          if (dict_tag(static_cast<PyObject*>(w.at)) == w.expected) continue;
+          if (!refresh_dict(w) || dead) return false;
+          if (w.moved) {
+            *ran_code = true;
+            return true;
+          }
+          continue;
+        case Watch::kPointer:
+          if ((uint64_t)(uintptr_t)*static_cast<PyObject**>(w.at) != w.expected || !pointers[w.index].alive()) return false;
+          continue;
+        case Watch::kType: {
+          auto* t = static_cast<PyTypeObject*>(w.at);
+          if ((type_tag(t) != w.expected || w.expected == 0) && !refresh_type(w)) return false;
+          continue;
+        }
+        case Watch::kSequence: {
+          auto* o = static_cast<PyObject*>(w.at);
+          const Sequence& s = sequences[w.index];
+          if ((size_t)Py_SIZE(o) != s.items.size() || (!s.items.empty() && std::memcmp(PySequence_Fast_ITEMS(o), s.items.data(), s.items.size() * sizeof(PyObject*)) != 0)) return false;
+          for (const Seen& item : s.loose)
+            if (!item.alive()) return false;
+          continue;
+        }
+        case Watch::kRoot:
+          if (weak_gone(static_cast<PyObject*>(w.at))) return false;
+          continue;
+      }
+    }
+    return true;
+  }
+
+  bool refresh_dict(Watch& w) {
+    PyObject* d = static_cast<PyObject*>(w.at);
+    Ref keep = Ref::share(d);
     uint64_t tag = dict_tag(d);
-    for (auto& f : dict_facts[i]) {
+    for (auto& f : dicts[w.index]) {
       if (f.kind == DictFact::kLength) {
         if (PyDict_GET_SIZE(d) != f.length) return false;
       } else if (f.kind == DictFact::kKeys) {
         if (!keys_are(d, f.key.get())) return false;
       } else {
-        PyObject* now = _PyDict_GetItem_KnownHash(d, f.key.get(), f.hash);
-        if (!now && PyErr_Occurred()) {
+        Ref key = key_of(f.key.get());
+        PyObject* now = key ? _PyDict_GetItem_KnownHash(d, key.get(), f.hash) : nullptr;
+        if (!now && (!key || PyErr_Occurred())) {
           PyErr_Clear();
           return false;
         }
-        if (now != f.value) return false;
+        if (!f.value.is(now)) return false;
       }
     }
-    dicts[i].tag = tag;
+    w.expected = tag;
     return true;
   }
 
-  bool refresh_type(size_t i) {
-    PyTypeObject* t = types[i].type;
-    for (auto& f : type_facts[i])
-      if (_PyType_Lookup(t, f.name.get()) != f.value) return false;
-    types[i].tag = type_tag(t);
+  bool refresh_type(Watch& w) {
+    auto* t = static_cast<PyTypeObject*>(w.at);
+    for (auto& f : types[w.index])
+      if (!f.value.is(_PyType_Lookup(t, f.name.get()))) return false;
+    w.expected = type_tag(t);
     return true;
   }
+
+  std::vector<size_t> dict_watch_;  // per dict: its watch
 };
 
 }  // namespace

@@ -10,6 +10,29 @@ struct Parser {
   PyObject* on_death;  // called with a weak reference whose object has died
   Section all;
   std::vector<bool> local_rooted, unwatchable;
+  std::vector<Ref> tensors, callbacks;  // see Program
+  bool dead = false;         // something that is referred to weakly is gone
+
+  // A Weak whose object the program needs: when that dies, the program is told, or asks where it is a tensor.
+  Ref loosely(PyObject* weak) {
+    Ref object = Ref::steal(weak_get(weak));
+    if (!object) {
+      dead = true;
+    } else if (is_tensor(object.get())) {
+      tensors.push_back(Ref::share(weak));
+    } else {
+      // The Weak stays what is compared with; this reference is there for its callback.
+      callbacks.push_back(Ref::steal(checked(PyWeakref_NewRef(object.get(), on_death))));
+    }
+    return Ref::share(weak);
+  }
+
+  static Py_hash_t hash_of(PyObject* payload) {
+    Ref key = key_of(payload);
+    Py_hash_t hash = key ? PyObject_Hash(key.get()) : 0;
+    if (hash == -1) throw PythonError();
+    return hash;
+  }
 
   void accessor(PyObject* record) {
     Items r(record, "an accessor");
@@ -30,7 +53,7 @@ struct Parser {
     switch (a.kind) {
       case A::Local:
       case A::Closure: a.index = as_int(payload, "an accessor's index"); break;
-      case A::Weak: a.payload = Ref::steal(checked(PyWeakref_NewRef(payload, on_death))); break;
+      case A::Weak: a.payload = weak_check(payload) ? loosely(payload) : Ref::steal(checked(PyWeakref_NewRef(payload, on_death))); break;
       case A::DictAttr:
       case A::GetAttr:
       case A::TypeAttr:
@@ -47,8 +70,7 @@ struct Parser {
           int overflow;
           a.index = PyLong_AsLongLongAndOverflow(payload, &overflow);
         }
-        a.hash = PyObject_Hash(payload);
-        if (a.hash == -1) throw PythonError();
+        a.hash = hash_of(payload);
         break;
       case A::Function: {
         std::string field = as_text(payload, "a function's field");
@@ -89,6 +111,17 @@ struct Parser {
       case C::TypeIs:
         if (!PyType_Check(payload)) raise(PyExc_TypeError, "type_is takes a type");
         break;
+      case C::Is:
+        if (!weak_check(payload)) break;
+        c.kind = C::IsWeak;
+        c.payload = loosely(payload);
+        break;
+      case C::At: {
+        Items pair(payload, "an address and a type");
+        c.number = as_int(pair[0], "an address");
+        c.payload = Ref::share(pair[1]);
+        break;
+      }
       case C::Len: c.number = as_int(payload, "len"); break;
       case C::Truth: c.number = PyObject_IsTrue(payload); break;
       case C::Subclass:
@@ -110,8 +143,7 @@ struct Parser {
           PyUnicode_InternInPlace(&name);
           c.payload = Ref::steal(name);
         }
-        c.hash = PyObject_Hash(c.payload.get());
-        if (c.hash == -1) throw PythonError();
+        c.hash = hash_of(c.payload.get());
         break;
       case C::Tensor: c.tensor = parse_tensor_spec(payload); break;
       case C::Same:
@@ -233,6 +265,11 @@ struct Parser {
       p.binds.push_back({place(accessor, p.watched, in_watched, nullptr, nullptr), (int32_t)as_int(pair[1], "a bind's input")});
       p.bind_inputs.push_back(p.binds.back().second);
     }
+    for (size_t i = 0; i < p.mixed.accessors.size(); ++i)
+      if (p.mixed.accessors[i].kind == A::Watched) p.mixed_watched.push_back((int32_t)i);
+    p.tensors = std::move(tensors);
+    p.callbacks = std::move(callbacks);
+    p.cleared = dead;
     p.all = std::move(all);
   }
 };

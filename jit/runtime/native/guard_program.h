@@ -14,11 +14,11 @@ struct Program {
   std::shared_ptr<Snapshot> snapshot;    // null: not verified
   int32_t last_failed = -1;              // check of `watched` that failed last
   Ref plan;
-  bool cleared = false;  // by the garbage collector, or because a weak root died
+  std::vector<int32_t> mixed_watched;    // accessors of `mixed` that refer to `watched`
+  std::vector<Ref> tensors;              // Weaks of tensors without which it never matches again
+  std::vector<Ref> callbacks;            // weak references to other such objects, which release the program
+  bool cleared = false;  // by the garbage collector, or because what it refers to weakly died
   uint64_t walks = 0;
-
-  // The bound tensors that the plan has at present.
-  std::vector<PyObject*> bound;
 
   bool check(PyObject* const* args, Py_ssize_t n) {
     if (cleared) return false;
@@ -30,9 +30,15 @@ struct Program {
     if (!watched.accessors.empty() && !verify()) return false;
     if (!mixed.checks.empty()) {
       std::shared_ptr<Snapshot> keep = snapshot;
+      std::vector<Ref> passing;
+      if (keep) passing.swap(keep->passing);
       Evaluator e(mixed, args, n, keep ? keep->values.data() : nullptr, nullptr);
+      e.read(mixed_watched);
       for (const Check& c : mixed.checks)
         if (!e.check(c)) return false;
+    } else if (snapshot && !snapshot->passing.empty()) {
+      std::vector<Ref> passing;
+      passing.swap(snapshot->passing);
     }
     return true;
   }
@@ -50,6 +56,7 @@ struct Program {
   // The checks that cannot be watched, on the values that could.
   bool unsteady_hold(const Snapshot& s) {
     Evaluator e(watched, nullptr, 0, nullptr, nullptr, &s);
+    e.read(s.anchors);
     for (int32_t i : s.every_call)
       if (!e.check(watched.checks[i])) return false;
     return true;
@@ -77,9 +84,15 @@ struct Program {
       if (ok) {
         for (size_t i = 0; i < watched.accessors.size(); ++i) {
           PyObject* o = e.values()[i];
-          fresh->hold(o);
           fresh->values.push_back(o);
+          if (!fresh->unsteady[i]) continue;
+          fresh->passing.push_back(Ref::share(o));
+          int32_t parent = watched.accessors[i].parent;
+          if (parent >= 0 && !fresh->unsteady[parent]) fresh->anchors.push_back(parent);
         }
+        for (int32_t i : fresh->every_call)
+          for (int32_t side : {watched.checks[i].accessor, watched.checks[i].other})
+            if (side >= 0 && !fresh->unsteady[side]) fresh->anchors.push_back(side);
         for (auto [accessor, input] : binds) fresh->steady &= !fresh->unsteady[accessor];
         for (const Accessor& a : mixed.accessors)
           if (a.kind == A::Watched) fresh->steady &= !fresh->unsteady[a.index];
@@ -96,7 +109,7 @@ struct Program {
     return true;
   }
 
-  // Gives the plan the tensors that the walk found, and watches their identity.
+  // Gives the plan the tensors that the walk found.
   bool rebind(Snapshot& fresh) {
     if (binds.empty()) return true;
     std::vector<PyObject*> tensors;
@@ -105,22 +118,31 @@ struct Program {
       if (!is_tensor(o)) return false;
       tensors.push_back(o);
     }
-    if (!plan || tensors == bound) return true;
+    if (!plan) return true;
     if (!plan_rebind(plan.get(), (Py_ssize_t)tensors.size(), bind_inputs.data(), tensors.data())) {
       PyErr_Clear();
       return false;
     }
-    bound = std::move(tensors);
     return true;
   }
 
-  // A weak root died: nothing of its tree may be kept by this program, which can never match again.
+  // Whether it can never match again.
+  bool is_dead() {
+    if (cleared) return true;
+    for (const Ref& weak : tensors)
+      if (weak_gone(weak.get())) {
+        release();
+        return true;
+      }
+    return false;
+  }
+
+  // A weak root, or an object that a fact names weakly, died: this program can never match again.
   void release() {
     cleared = true;
     std::shared_ptr<Snapshot> old = std::move(snapshot);
     snapshot.reset();
     if (old) old->dead = true;
-    bound.clear();
     Ref p = std::move(plan);
     plan.reset();
     if (p) plan_unbind(p.get());
@@ -138,7 +160,7 @@ struct Program {
     if (snapshot && snapshot.use_count() == 1) {
       for (auto& k : snapshot->keep)
         if (int r = f(k.get())) return r;
-      for (auto& facts : snapshot->dict_facts)
+      for (auto& facts : snapshot->dicts)
         for (auto& k : facts)
           if (k.kind == DictFact::kValue)
             if (int r = f(k.key.get())) return r;

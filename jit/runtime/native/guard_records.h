@@ -11,7 +11,7 @@ namespace jit {
 namespace {
 
 enum class A : uint8_t { Local, Const, Weak, Watched, DictAttr, GetAttr, TypeAttr, ClassAttr, Type, Item, Cell, Closure, Function, Dict, Grad, Wrapped, IteratorState, GeneratorState, Length, ContextValue, Returned, Mro, CacheLink };
-enum class C : uint8_t { TypeIs, Is, IsNot, Eq, Len, DictKeys, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Tensor, Truth, Same, Distinct, NoAlias, Apart, Shares, Room, GlobalState, Dims, Elements, Subclass, Instance };
+enum class C : uint8_t { TypeIs, Is, IsNot, Eq, Len, DictKeys, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Tensor, Truth, Same, Distinct, NoAlias, Apart, Shares, Room, GlobalState, Dims, Elements, Subclass, Instance, IsWeak, At };
 
 const std::pair<const char*, A> kAccessors[] = {
     {"local", A::Local}, {"const", A::Const}, {"weak", A::Weak}, {"dict_attr", A::DictAttr}, {"getattr", A::GetAttr}, {"type_attr", A::TypeAttr}, {"class_attr", A::ClassAttr}, {"type", A::Type},
@@ -19,7 +19,7 @@ const std::pair<const char*, A> kAccessors[] = {
     {"generator_state", A::GeneratorState}, {"length", A::Length}, {"returned", A::Returned}, {"context_value", A::ContextValue}, {"mro", A::Mro}, {"cache_link", A::CacheLink}, {"fresh_attr", A::DictAttr}, {"fresh_item", A::Item}, {"fresh_cell", A::Cell}};
 const std::pair<const char*, C> kChecks[] = {
     {"type_is", C::TypeIs}, {"is", C::Is}, {"is_not", C::IsNot}, {"eq", C::Eq}, {"len", C::Len}, {"dict_keys", C::DictKeys}, {"elements", C::Elements}, {"dict_lacks", C::DictLacks}, {"no_dict_attr", C::NoDictAttr},
-    {"type_lacks", C::TypeLacks}, {"class_lacks", C::ClassLacks}, {"tensor", C::Tensor}, {"truth", C::Truth}, {"same", C::Same}, {"distinct", C::Distinct}, {"no_alias", C::NoAlias}, {"apart", C::Apart}, {"shares", C::Shares}, {"room", C::Room}, {"global_state", C::GlobalState}, {"dims", C::Dims}, {"subclass", C::Subclass}, {"instance", C::Instance}};
+    {"type_lacks", C::TypeLacks}, {"class_lacks", C::ClassLacks}, {"tensor", C::Tensor}, {"truth", C::Truth}, {"same", C::Same}, {"distinct", C::Distinct}, {"no_alias", C::NoAlias}, {"apart", C::Apart}, {"shares", C::Shares}, {"room", C::Room}, {"global_state", C::GlobalState}, {"dims", C::Dims}, {"subclass", C::Subclass}, {"instance", C::Instance}, {"at", C::At}};
 
 struct Accessor {
   A kind;

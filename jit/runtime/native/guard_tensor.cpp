@@ -131,7 +131,7 @@ bool tensor_matches(const TensorSpec& spec, PyObject* object) { return matches(s
 bool tensors_unchanged(const TensorWatch* watches, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const TensorWatch& w = watches[i];
-    if (THPVariable_Unpack(w.tensor).unsafeGetTensorImpl() != w.identity || !matches(*w.spec, w.tensor)) return false;
+    if (Py_TYPE(w.tensor) != w.spec->cls || THPVariable_Unpack(w.tensor).unsafeGetTensorImpl() != w.identity || !matches(*w.spec, w.tensor)) return false;
   }
   return true;
 }

@@ -35,46 +35,66 @@ class Evaluator {
   // The object that an accessor reaches, borrowed from this evaluator; null when it cannot be reached.
   PyObject* get(int32_t i) {
     if (PyObject* o = values_[i]) return o;
-    if (base_ && !base_->unsteady[i]) return values_[i] = base_->values[i];
+    if (base_ && !base_->unsteady[i]) return values_[i] = own(Py_NewRef(base_->values[i]));
     const Accessor& a = s_.accessors[i];
     switch (a.kind) {
       case A::Local: return values_[i] = a.index < n_locals_ ? locals_[a.index] : nullptr;
       case A::Const: return values_[i] = a.payload.get();
-      case A::Watched: return values_[i] = watched_ ? watched_[a.index] : nullptr;
+      case A::Watched: return values_[i] = watched_ ? own(Py_NewRef(watched_[a.index])) : nullptr;
       default: break;
     }
     PyObject* parent = nullptr;
     if (a.kind != A::Weak && !(parent = get(a.parent))) return nullptr;
     bool outer = volatile_;
     volatile_ = false;
+    Snapshot* record = record_;
+    bool passing = record && a.parent >= 0 && record->unsteady[a.parent];
+    if (passing) record_ = nullptr;  // read anew on every call, and so not watched
     PyObject* o = reach(a, parent);
-    if (record_) record_->unsteady[i] = volatile_ || (a.parent >= 0 && record_->unsteady[a.parent]);
+    record_ = record;
+    if (record) record->unsteady[i] = volatile_ || passing;
     volatile_ = outer;
     if (!o) {
       PyErr_Clear();
       return nullptr;
     }
-    if (n_owned_ < kInlineOwned) {
-      inline_owned_[n_owned_++] = o;
-    } else {
-      owned_.push_back(o);
+    if (a.kind == A::Weak && record_) {
+      if (weak_check(a.payload.get())) record_->root(a.payload.get());
     }
-    if (a.kind == A::Weak && record_) record_->loose.push_back(o);
-    return values_[i] = o;
+    return values_[i] = own(o);
+  }
+
+  // Reads these accessors before anything else: code of the program's that runs later may take away what they are reached from.
+  template <typename Indices>
+  void read(const Indices& accessors) {
+    for (int32_t i : accessors) get(i);
   }
 
   PyObject* const* values() const { return values_; }
 
   bool check(const Check& c) {
     if (!record_) return holds(c);
+    if ((c.accessor >= 0 && !get(c.accessor)) || (c.other >= 0 && !get(c.other))) return false;
+    Snapshot* record = record_;
+    bool passing = (c.accessor >= 0 && record->unsteady[c.accessor]) || (c.other >= 0 && record->unsteady[c.other]);
+    if (passing) record_ = nullptr;
     volatile_ = false;
     bool ok = holds(c);
-    bool unsteady = volatile_ || (c.accessor >= 0 && record_->unsteady[c.accessor]) || (c.other >= 0 && record_->unsteady[c.other]);
-    if (ok && unsteady) record_->every_call.push_back((int32_t)(&c - s_.checks.data()));
+    record_ = record;
+    if (ok && (volatile_ || passing)) record->every_call.push_back((int32_t)(&c - s_.checks.data()));
     return ok;
   }
 
  private:
+  PyObject* own(PyObject* o) {
+    if (n_owned_ < kInlineOwned) {
+      inline_owned_[n_owned_++] = o;
+    } else {
+      owned_.push_back(o);
+    }
+    return o;
+  }
+
   bool holds(const Check& c) {
     switch (c.kind) {
       case C::GlobalState: return global_state_matches(*c.state);
@@ -89,6 +109,8 @@ class Evaluator {
         if (record_) record_->object_type(o);
         return true;
       case C::Is: return o == c.payload.get();
+      case C::IsWeak: return weak_is(c.payload.get(), o);
+      case C::At: return reinterpret_cast<uintptr_t>(o) == (uintptr_t)c.number && (PyObject*)Py_TYPE(o) == c.payload.get();
       case C::IsNot: return o != c.payload.get();
       case C::Eq: return const_equal(c.payload.get(), o);
       case C::Len: return length(c, o);
@@ -113,7 +135,6 @@ class Evaluator {
       case C::Tensor:
         if (!tensor_matches(*c.tensor, o)) return false;
         if (record_) {
-          record_->hold(o);
           record_->tensors.push_back({o, tensor_identity(o), c.tensor.get()});
         }
         return true;
@@ -147,14 +168,21 @@ class Evaluator {
     PyObject** address = _PyObject_GetDictPtr(o);
     if (!address || !*address || !PyDict_Check(*address)) {
       // No dict yet: one may appear at any time.
-      if (address && record_) record_->pointer(o, address);
+      if (address && record_) record_->pointer(address);
       return nullptr;
     }
-    if (record_) record_->pointer(o, address);
+    if (record_) record_->pointer(address);
     return *address;
   }
 
-  PyObject* lookup(PyObject* dict, PyObject* key, Py_hash_t hash) {
+  // `payload`: the key, see key_of.
+  PyObject* lookup(PyObject* dict, PyObject* payload, Py_hash_t hash) {
+    Ref owned = key_of(payload);
+    PyObject* key = owned.get();
+    if (!key) {
+      volatile_read();
+      return nullptr;
+    }
     PyObject* value = hash == -1 ? PyDict_GetItemWithError(dict, key) : _PyDict_GetItem_KnownHash(dict, key, hash);
     if (!value && PyErr_Occurred()) {
       PyErr_Clear();
@@ -166,7 +194,7 @@ class Evaluator {
         hash = PyObject_Hash(key);
         if (hash == -1) PyErr_Clear();
       }
-      record_->dict_value(dict, key, hash, value);
+      record_->dict_value(dict, payload, hash, value);
     }
     return value;
   }
@@ -175,6 +203,7 @@ class Evaluator {
   PyObject* reach(const Accessor& a, PyObject* o) {
     switch (a.kind) {
       case A::Weak: {
+        if (weak_check(a.payload.get())) return weak_get(a.payload.get());
         PyObject* target = PyWeakref_GetObject(a.payload.get());
         return target == Py_None ? nullptr : Py_XNewRef(target);
       }
@@ -210,19 +239,19 @@ class Evaluator {
       case A::Item: return item(a, o);
       case A::Cell: {
         if (!PyCell_Check(o)) return nullptr;
-        if (record_) record_->pointer(o, &reinterpret_cast<PyCellObject*>(o)->ob_ref);
+        if (record_) record_->pointer(&reinterpret_cast<PyCellObject*>(o)->ob_ref);
         return Py_XNewRef(PyCell_GET(o));
       }
       case A::Closure: {
         if (!PyFunction_Check(o)) return nullptr;
-        if (record_) record_->pointer(o, &reinterpret_cast<PyFunctionObject*>(o)->func_closure);
+        if (record_) record_->pointer(&reinterpret_cast<PyFunctionObject*>(o)->func_closure);
         PyObject* cells = PyFunction_GET_CLOSURE(o);
         return cells && a.index >= 0 && a.index < PyTuple_GET_SIZE(cells) ? Py_NewRef(PyTuple_GET_ITEM(cells, a.index)) : nullptr;
       }
       case A::Function: {
         if (!PyFunction_Check(o)) return nullptr;
         PyObject** field = function_field(o, a.index);
-        if (record_) record_->pointer(o, field);
+        if (record_) record_->pointer(field);
         return Py_NewRef(*field ? *field : Py_None);
       }
       case A::Grad: volatile_read(); return tensor_grad(o);
@@ -250,13 +279,13 @@ class Evaluator {
       case A::Mro: {
         if (!PyType_Check(o)) return nullptr;
         auto* t = reinterpret_cast<PyTypeObject*>(o);
-        if (record_) record_->pointer(o, &t->tp_mro);
+        if (record_) record_->pointer(&t->tp_mro);
         return Py_XNewRef(t->tp_mro);
       }
       case A::CacheLink: {
         PyObject** result = cache_link_result(o);
         if (!result) return nullptr;
-        if (record_) record_->pointer(o, result);
+        if (record_) record_->pointer(result);
         return Py_XNewRef(*result);
       }
       case A::Wrapped: {
@@ -271,14 +300,15 @@ class Evaluator {
     // What the container holds, past what a subclass makes of a subscript.
     bool is_list = PyList_Check(o);
     if ((is_list || PyTuple_Check(o)) && PyLong_Check(a.payload.get())) {
-      if (is_list && record_) record_->list(o);
+      if (is_list && record_) record_->sequence(o);
       Py_ssize_t n = is_list ? PyList_GET_SIZE(o) : PyTuple_GET_SIZE(o), i = a.index < 0 ? a.index + n : a.index;
       if (i < 0 || i >= n) return nullptr;
       return Py_NewRef(is_list ? PyList_GET_ITEM(o, i) : PyTuple_GET_ITEM(o, i));
     }
     if (PyDict_Check(o)) return Py_XNewRef(lookup(o, a.payload.get(), a.hash));
     volatile_read();
-    return PyObject_GetItem(o, a.payload.get());
+    Ref key = key_of(a.payload.get());
+    return key ? PyObject_GetItem(o, key.get()) : nullptr;
   }
 
   // What issubclass() says of a class. Its answer stays until the class gets other bases or an abstract class another registered one.
@@ -287,7 +317,7 @@ class Evaluator {
     int found = PyObject_IsSubclass(o, c.payload.get());
     if (found < 0) PyErr_Clear();
     if (record_) {
-      record_->pointer(o, &reinterpret_cast<PyTypeObject*>(o)->tp_mro);
+      record_->pointer(&reinterpret_cast<PyTypeObject*>(o)->tp_mro);
       record_->abstract_classes = abstract_class_registrations();
       record_->reads_abstract_classes = true;
     }
@@ -305,11 +335,11 @@ class Evaluator {
   bool length(const Check& c, PyObject* o) {
     if (PyDict_Check(o)) {
       if (PyDict_GET_SIZE(o) != c.number) return false;
-      if (record_) record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, (Py_ssize_t)c.number});
+      if (record_) record_->dict_length(o);
       return true;
     }
     if (PyList_Check(o)) {
-      if (record_) record_->list(o);
+      if (record_) record_->sequence(o);
       return PyList_GET_SIZE(o) == c.number;
     }
     if (PyTuple_Check(o)) return PyTuple_GET_SIZE(o) == c.number;
@@ -338,12 +368,12 @@ class Evaluator {
     if (!PyDict_Check(o)) return false;
     if (!PyODict_Check(o)) {
       if (!keys_are(o, c.payload.get())) return false;
-      if (record_) record_->dict(o).push_back({DictFact::kKeys, c.payload, -1, nullptr, 0});
+      if (record_) record_->dict_keys(o, c.payload.get());
       return true;
     }
     if (PyTuple_GET_SIZE(c.payload.get()) == 0) {
       if (PyDict_GET_SIZE(o) != 0) return false;
-      if (record_) record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, 0});
+      if (record_) record_->dict_length(o);
       return true;
     }
     // An OrderedDict has an order of its own, which changes without a change of the dict.
@@ -369,9 +399,9 @@ class Evaluator {
     if (o == Py_False || o == Py_None) return 0;
     if (!(PyLong_CheckExact(o) || PyUnicode_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_CheckExact(o) || PyBytes_CheckExact(o))) {
       if (PyList_CheckExact(o) && record_) {
-        record_->list(o);
+        record_->sequence(o);
       } else if (plain_length(o) && !(Py_TYPE(o)->tp_as_number && Py_TYPE(o)->tp_as_number->nb_bool) && record_) {
-        record_->dict(o).push_back({DictFact::kLength, Ref(), -1, nullptr, PyDict_GET_SIZE(o)});
+        record_->dict_length(o);
       } else {
         volatile_read();
       }

@@ -2,8 +2,8 @@
 //
 // Checks on locals run on every call. Facts reached from constant roots (module trees, globals, closures, classes) are watched: one successful walk
 // records the version tag of every dict and type it has read, the contents of lists, and the addresses of the pointers it has followed. As long as those are
-// unchanged the facts hold. A changed dict or type is first looked at for the names that were read (stores to others, and same-value stores, only move the recorded tag);
-// anything else leads to a new walk.
+// unchanged the facts hold, and all that was read is alive, though nothing here keeps it so. A changed dict or type is first looked at for the names that were
+// read (stores to others, and same-value stores, only move the recorded tag); anything else leads to a new walk.
 #include "guards.h"
 
 #include "guard_parse.h"
@@ -38,7 +38,8 @@ PyObject* without_weak_roots(PyObject* records, const Section& all) {
     PyObject* record = PyTuple_GET_ITEM(records, i);
     const Accessor& a = all.accessors[i];
     bool named = PyTuple_Check(record) && PyTuple_GET_SIZE(record) > 3;
-    PyTuple_SET_ITEM(out.get(), i, a.kind != A::Weak ? Py_NewRef(record) : checked(named ? Py_BuildValue("(isOO)", -1, "weak", a.payload.get(), PyTuple_GET_ITEM(record, 3)) : Py_BuildValue("(isO)", -1, "weak", a.payload.get())));
+    bool kept = a.kind != A::Weak || weak_check(a.payload.get());
+    PyTuple_SET_ITEM(out.get(), i, kept ? Py_NewRef(record) : checked(named ? Py_BuildValue("(isOO)", -1, "weak", a.payload.get(), PyTuple_GET_ITEM(record, 3)) : Py_BuildValue("(isO)", -1, "weak", a.payload.get())));
   }
   return out.release();
 }
@@ -170,7 +171,7 @@ PyObject* program_get_stats(PyObject* o, void*) {
   Snapshot* s = p->snapshot.get();
   return Py_BuildValue("{s:K,s:O,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "walks", (unsigned long long)p->walks, "armed", s && s->steady ? Py_True : Py_False, "local_checks", (Py_ssize_t)p->locals.checks.size(),
                        "watched_checks", (Py_ssize_t)p->watched.checks.size(), "mixed_checks", (Py_ssize_t)p->mixed.checks.size(), "dicts", (Py_ssize_t)(s ? s->dicts.size() : 0), "types",
-                       (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointers.size() : 0), "lists", (Py_ssize_t)(s ? s->lists.size() : 0), "tensors",
+                       (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointers.size() : 0), "lists", (Py_ssize_t)(s ? s->sequences.size() : 0), "tensors",
                        (Py_ssize_t)(s ? s->tensors.size() : 0));
 }
 
@@ -215,7 +216,7 @@ PyGetSetDef program_getset[] = {
 
 }  // namespace
 
-bool guards_dead(PyObject* program) { return cast(program)->program->cleared; }
+bool guards_dead(PyObject* program) { return cast(program)->program->is_dead(); }
 
 bool guards_is_program(PyObject* object) { return PyObject_TypeCheck(object, &ProgramType); }
 
@@ -235,7 +236,6 @@ bool guards_set_plan(PyObject* program, PyObject* plan) {
     PyErr_SetString(PyExc_TypeError, "expected a loaded plan");
     return false;
   }
-  p->bound.clear();
   Ref before = p->plan;
   p->plan = plan == Py_None ? Ref() : Ref::share(plan);
   std::shared_ptr<Snapshot> old = std::move(p->snapshot);  // the next check walks and binds

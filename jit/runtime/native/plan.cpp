@@ -8,6 +8,7 @@
 
 #include "plan_object.h"
 #include "plan_parse.h"
+#include "weak.h"
 
 namespace jit {
 namespace {
@@ -85,7 +86,7 @@ PyObject* plan_repr(PyObject* object) {
 }
 
 // A tuple of bound inputs from the present one and {index: tensor}.
-PyObject* bound_tuple(PlanObject* self, Py_ssize_t n, const int32_t* inputs, PyObject* const* tensors) {
+PyObject* bound_tuple(PlanObject* self, Py_ssize_t n, const int32_t* inputs, PyObject* const* tensors, bool weakly) {
   Py_ssize_t total = self->program->n_inputs;
   Ref out = Ref::steal(checked(PyTuple_New(total)));
   for (Py_ssize_t i = 0; i < total; ++i) PyTuple_SET_ITEM(out.get(), i, Py_NewRef(self->bound ? PyTuple_GET_ITEM(self->bound, i) : Py_None));
@@ -93,7 +94,7 @@ PyObject* bound_tuple(PlanObject* self, Py_ssize_t n, const int32_t* inputs, PyO
     if (inputs[k] < 0 || inputs[k] >= total) raise(PyExc_ValueError, "bind: the plan has no input " + std::to_string(inputs[k]));
     if (!THPVariable_Check(tensors[k])) raise(PyExc_TypeError, std::string("bind: expected a tensor, got ") + Py_TYPE(tensors[k])->tp_name);
     PyObject* old = PyTuple_GET_ITEM(out.get(), inputs[k]);
-    PyTuple_SET_ITEM(out.get(), inputs[k], Py_NewRef(tensors[k]));
+    PyTuple_SET_ITEM(out.get(), inputs[k], weakly || weak_check(old) ? checked(weak_of_memory(tensors[k])) : Py_NewRef(tensors[k]));
     Py_DECREF(old);
   }
   return out.release();
@@ -115,11 +116,12 @@ struct Binding {
 
 PyObject* py_bind(PyObject*, PyObject* args) {
   PyObject *plan, *dict;
-  if (!PyArg_ParseTuple(args, "O!O:bind", &PlanType, &plan, &dict)) return nullptr;
+  int weakly = 0;
+  if (!PyArg_ParseTuple(args, "O!O|p:bind", &PlanType, &plan, &dict, &weakly)) return nullptr;
   auto* self = reinterpret_cast<PlanObject*>(plan);
   try {
     Binding b(dict);
-    Ref bound = Ref::steal(bound_tuple(self, (Py_ssize_t)b.inputs.size(), b.inputs.data(), b.tensors.data()));
+    Ref bound = Ref::steal(bound_tuple(self, (Py_ssize_t)b.inputs.size(), b.inputs.data(), b.tensors.data(), weakly));
     return make(self->program, self->data ? self->data : Py_None, bound.get(), self->vectorcall, self->gradient);
   } catch (const PythonError&) {
     return nullptr;
@@ -155,10 +157,11 @@ PyObject* plan_get_bound(PyObject* o, void*) {
   Ref out = Ref::steal(PyDict_New());
   if (!out || !self->bound) return out.release();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->bound); ++i) {
-    PyObject* t = PyTuple_GET_ITEM(self->bound, i);
-    if (t == Py_None) continue;
+    PyObject* bound = PyTuple_GET_ITEM(self->bound, i);
+    Ref t = weak_check(bound) ? Ref::steal(weak_get(bound)) : Ref::share(bound);
+    if (!t || t.get() == Py_None) continue;
     Ref key = Ref::steal(PyLong_FromSsize_t(i));
-    if (!key || PyDict_SetItem(out.get(), key.get(), t) != 0) return nullptr;
+    if (!key || PyDict_SetItem(out.get(), key.get(), t.get()) != 0) return nullptr;
   }
   return out.release();
 }
@@ -181,7 +184,7 @@ PyObject* py_loaded_gpu_modules(PyObject*, PyObject*) { return PyLong_FromLongLo
 PyMethodDef methods[] = {
     {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS, "How many kernels are loaded on GPUs at present."},
     {"load_plan", Entry<py_load_plan>::call, METH_O, "load_plan(Plan) -> callable. ValueError or TypeError says what is wrong with the data."},
-    {"bind", Entry<py_bind>::call, METH_VARARGS, "bind(plan, {input index: tensor}) -> a plan with those inputs given; it takes the others in order."},
+    {"bind", Entry<py_bind>::call, METH_VARARGS, "bind(plan, {input index: tensor}, weakly=False) -> a plan with those inputs given; it takes the others in order. weakly: they are not kept alive; a call needs them to be where they were, and may only come right after a look at that. One without their memory is a ReferenceError."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -199,7 +202,7 @@ bool plan_rebind(PyObject* plan, Py_ssize_t n, const int32_t* inputs, PyObject* 
     for (Py_ssize_t i = 0; i < n; ++i)
       if (!self->bound || inputs[i] < 0 || inputs[i] >= PyTuple_GET_SIZE(self->bound) || PyTuple_GET_ITEM(self->bound, inputs[i]) == Py_None)
         raise(PyExc_ValueError, "rebind: input " + std::to_string(inputs[i]) + " is not bound");
-    PyObject* fresh = bound_tuple(self, n, inputs, tensors);
+    PyObject* fresh = bound_tuple(self, n, inputs, tensors, false);
     PyObject* old = self->bound;
     self->bound = fresh;
     Py_XDECREF(old);

@@ -11,6 +11,7 @@
 
 #include "common.h"
 #include "plan_run.h"
+#include "weak.h"
 
 namespace jit {
 
@@ -22,7 +23,7 @@ struct PlanObject {
   std::shared_ptr<const Program> program;
   std::shared_ptr<const GradProgram> gradient;  // null, or how to differentiate; results behind its n_outputs are then not returned
   PyObject* data;   // the Plan it was made from
-  PyObject* bound;  // null, or a tuple with a tensor or None per input; replaced as a whole
+  PyObject* bound;  // null, or a tuple with a tensor, a Weak or None per input; replaced as a whole
   int32_t n_free;   // inputs that are given on each call
 };
 
@@ -138,6 +139,13 @@ struct Call {
           PyErr_Format(PyExc_TypeError, "argument %zd of the plan has to be a tensor, not %s", next - 1, Py_TYPE(o)->tp_name);
           return false;
         }
+      } else if (weak_check(o)) {
+        o = weak_get(o);
+        if (!o) {
+          PyErr_SetString(PyExc_ReferenceError, "a tensor that the plan was bound to is gone");
+          return false;
+        }
+        hold(o);
       }
       inputs[i] = o;
       run.set_input(i, THPVariable_Unpack(o));
@@ -155,6 +163,12 @@ struct Call {
     return true;
   }
 
+  ~Call() {
+    for (int32_t i = 0; i < n_held_; ++i) Py_DECREF(held_[i]);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
   const at::Tensor& input(int32_t i) const { return THPVariable_Unpack(inputs[i]); }
 
   // The object to return for a slot: an input is the very object that was given.
@@ -165,6 +179,18 @@ struct Call {
   Ref bound_;
   int32_t n_free_;
   static constexpr int kInline = 24;
+  // The run needs what is bound weakly, whatever other threads let go of. Takes the reference.
+  void hold(PyObject* o) {
+    if (n_held_ == 0 && program->n_inputs > kInline) {
+      held_heap_.reset(new PyObject*[program->n_inputs]);
+      held_ = held_heap_.get();
+    }
+    held_[n_held_++] = o;
+  }
+  PyObject* held_inline_[kInline];
+  std::unique_ptr<PyObject*[]> held_heap_;
+  PyObject** held_ = held_inline_;
+  int32_t n_held_ = 0;
   PyObject* inputs_inline_[kInline];
   std::unique_ptr<PyObject*[]> inputs_heap_;
   PyObject** inputs = inputs_inline_;  // borrowed
