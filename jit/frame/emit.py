@@ -18,7 +18,7 @@ from ..graph.memory import flat_memory
 from ..graph.results import Detached, Result, Shown
 from ..runtime import native
 from ..runtime.numbers import load_numbers
-from ..runtime.spent import spent
+from ..runtime.spent import refuse_backward, spent
 from . import source as src
 from .assemble import Assembler, function_from
 from .guards import NOWHERE
@@ -102,6 +102,7 @@ class Emitter:
         self.original = original
         self.required: str | None = None
         self.after_graph: list[tuple] = []
+        self.overwritten: tuple = ()  # (position among the outputs, why a backward from it raises)
         self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
         self.written: list[tuple] = []
         self.derived: list = []  # how some of the outputs are made from others; see graph/results.py
@@ -676,6 +677,9 @@ class Emitter:
                 for i in self.spent:
                     self.call_with(lambda: self.cmd("load_fast", f".out{i}"), spent)
                     self.cmd("store_fast", f".out{i}")
+                for i, why in self.overwritten:
+                    self.call_with(lambda: self.cmd("load_fast", f".out{i}"), refuse_backward, why)
+                    self.cmd("pop")
             else:
                 self.cmd("pop")
             self.after_graph = self.written + self.derivations() + self.after_graph

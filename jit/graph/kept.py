@@ -1,85 +1,160 @@
-"""Whether eager keeps an input for the backward.
+"""What eager keeps for the backward, and whether the program changes it.
 
-Autograd keeps what its formulas read, and finds out when that has been written since. A captured graph may read other values in its backward than eager does, so an input
-that the program goes on to write, such as an activation to which a residual is added in place, is kept itself only where eager keeps it too; elsewhere a copy is.
+Autograd keeps what its formulas read, and a backward raises where that has been written since. A captured graph may read other values in its backward than eager does. So PyTorch is
+asked what it keeps, on tensors without data, for the operations about which it matters:
+
+An input that the program goes on to write, such as an activation to which a residual is added in place, is kept itself only where eager keeps it too; elsewhere a copy is (``note``).
+A result that is reached through an operation of which the program has changed what eager keeps has a backward that raises (``overwritten``).
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from jit import torch_private
-from jit.graph.dims import Dim, hint
-from jit.graph.handles import TensorHandle
-from jit.graph.sym_float import SymFloat
+from jit.graph.dims import hint
+from jit.graph.handles import NamedResult, TensorHandle
+from jit.graph.trial import Described, StandIns, without_traces
+
+_SMALL = 1 << 12  # elements of all operands up to which an operation that cannot do without data is tried with some
 
 
-def note(tracer, fn, args, kwargs):
-    """Look at an operation that has been recorded: which of the activations that came in does eager keep for it?"""
-    if not tracer.grad_enabled or not tracer.fragile:
-        return
-    read: list = []
-    _find((args, kwargs), tracer.fragile, read)
-    if not read:
-        return
-    kept = _kept_by_eager(fn, args, kwargs)
-    found = {id(h.base) for h in read if kept is None or id(h) in kept}
-    if found:
-        tracer.set(tracer, "fragile", tuple(b for b in tracer.fragile if id(b) not in found))
+class Event(NamedTuple):
+    """An operation that was recorded for autograd, or that wrote to memory, with descriptions in the place of handles."""
+
+    fn: object
+    args: list
+    kwargs: dict
+    read: list  # descriptions of tensors
+    made: tuple  # (base, node that it held when the operation was over) of each result
+    wrote: tuple  # bases
+    loc: object
 
 
-def _find(v, bases, found):
+def note(tracer, fn, args, kwargs, result, wrote, loc):
+    """An operation is over: ``wrote`` are the bases that it has written."""
+    made: list = []
+    _results(result, made)
+    if tracer.grad_enabled and any(h.requires_grad for h in made) or wrote:
+        read: list = []
+        given: dict = {}
+        event = Event(fn, _described(list(args), given, read), _described(dict(kwargs), given, read), read, tuple((h.base, h.base.node) for h in made), wrote, loc)
+        tracer.events.append(event)
+        if tracer.fragile and tracer.grad_enabled:
+            _note_kept_inputs(tracer, event)
+
+
+def _results(v, found: list):
     if isinstance(v, TensorHandle):
-        if any(v.base is b for b in bases):
-            found.append(v)
+        found.append(v)
+    elif isinstance(v, (list, tuple, NamedResult)):
+        for e in v:
+            _results(e, found)
+
+
+def _described(v, given: dict, read: list):
+    if isinstance(v, TensorHandle):
+        if id(v) not in given:
+            given[id(v)] = Described(v.type, v.requires_grad, v.is_conj, v.base)
+            read.append(given[id(v)])
+        return given[id(v)]
+    if type(v) in (list, tuple):
+        return type(v)([_described(e, given, read) for e in v])
+    if isinstance(v, dict):
+        return {k: _described(e, given, read) for k, e in v.items()}
+    return v
+
+
+def _note_kept_inputs(tracer, event: Event):
+    """Which of the activations that came in does eager keep for an operation?"""
+    read = [d for d in event.read if any(d.base is b for b in tracer.fragile)]
+    if read:
+        effects = _effects(event)
+        found = {id(d.base) for d in read if effects is None or id(d.base) in effects[0]}
+        if found:
+            tracer.set(tracer, "fragile", tuple(b for b in tracer.fragile if id(b) not in found))
+
+
+def _effects(event: Event) -> tuple | None:
+    """Ids of the bases of which autograd keeps something, and of those whose version counters go on; None where PyTorch does not say."""
+    small = sum(hint(d.type.numel) for d in event.read) <= _SMALL
+    for device in ("meta", "cpu") if small and all(d.type.device.type == "cpu" for d in event.read) else ("meta",):
+        given = StandIns(1, device, grad=True)
+        args, kwargs = given.of(event.args), given.of(event.kwargs)
+        before = {id(d): torch_private.version_of(given.of(d)) for d in event.read}
+        kept: set = set()
+
+        def pack(t):
+            kept.add(torch_private.storage_id(t))
+            return t
+
+        try:
+            with without_traces(), torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+                result = event.fn(*args, **kwargs)
+        except Exception:  # of PyTorch's: it may not take tensors without data
+            continue
+        made = [t for t in _tensors(result)]
+        found = {id(d.base) for d in event.read if torch_private.storage_id(given.of(d)) in kept}
+        found |= {id(base) for t, (base, _) in zip(made, event.made) if torch_private.storage_id(t) in kept}
+        advanced = {id(d.base) for d in event.read if torch_private.version_of(given.of(d)) != before[id(d)]}
+        return found, advanced
+    return None
+
+
+def _tensors(v):
+    if isinstance(v, torch.Tensor):
+        yield v
     elif isinstance(v, (list, tuple)):
         for e in v:
-            _find(e, bases, found)
-    elif isinstance(v, dict):
-        _find(tuple(v.values()), bases, found)
+            yield from _tensors(e)
 
 
-def _kept_by_eager(fn, args, kwargs):
-    """Ids of the handles whose memory autograd keeps for ``fn(*args, **kwargs)``, tried on tensors without data; None where that cannot be told."""
-    made: dict = {}  # id of a handle -> a tensor of its type
-    kept: set = set()
+def overwritten(tracer, roots) -> list:
+    """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd keeps; None where it does not."""
+    from jit.graph.backward import carrying, leaves, passed  # which asks for this before a gradient is recorded
 
-    def pack(t):
-        kept.add(torch_private.storage_id(t))
-        return t
+    writes: dict = {}  # id of a base -> numbers of the events that wrote to it
+    for k, event in enumerate(tracer.events):
+        for base in event.wrote:
+            writes.setdefault(id(base), []).append(k)
+    suspects = [(k, e) for k, e in enumerate(tracer.events) if writes and any(writes.get(id(b), (-1,))[-1] > k for b in (*(d.base for d in e.read), *(b for b, _ in e.made)))]
+    if not suspects:
+        return [None] * len(roots)
+    sources = [h.base.input or h.node for h in leaves(tracer)]
+    carries = carrying(tracer.builder.nodes, sources)
+    asked: dict = {}
 
-    blank, named = _blank(list(args), made), _blank(dict(kwargs), made)
-    state = torch.random.get_rng_state()
-    try:
-        with torch.enable_grad(), torch_private.WithoutAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            result = fn(*blank, **named)
-    except Exception:  # of PyTorch's: it may not take tensors without data
+    def effects(k):
+        if k not in asked:
+            asked[k] = _effects(tracer.events[k])
+        return asked[k]
+
+    def change_of(k):
+        """The event that changes what event ``k`` keeps."""
+        for base in (effects(k) or ((),))[0]:
+            for later in writes.get(base, ()):
+                if later > k and (effects(later) is None or base in effects(later)[1]):
+                    return tracer.events[later]
         return None
-    finally:
-        torch.random.set_rng_state(state)
-    del result
-    return {k for k, (t, _) in made.items() if torch_private.storage_id(t) in kept}
+
+    found = []
+    for root in roots:
+        way = passed([root.node], carries)
+        why = None
+        for k, event in suspects:
+            if any(node in way for _, node in event.made) and (change := change_of(k)) is not None:
+                why = _message(event, change)
+                break
+        found.append(why)
+    return found
 
 
-def _blank(v, made):
-    if isinstance(v, TensorHandle):
-        if id(v) not in made:
-            t = v.type
-            x = torch.empty_strided(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), dtype=t.dtype, device="meta")
-            made[id(v)] = (x, x.requires_grad_() if v.requires_grad else x)
-            if v.requires_grad:  # no leaf, which operations may write
-                made[id(v)] = (x, x.view_as(x))
-        return made[id(v)][1]
-    if type(v) is Dim:
-        return hint(v)
-    if type(v) is SymFloat:
-        return v.value
-    if type(v) in (list, tuple):
-        return type(v)([_blank(e, made) for e in v])
-    if isinstance(v, dict):
-        return {k: _blank(e, made) for k, e in v.items()}
-    if isinstance(v, slice):
-        return slice(_blank(v.start, made), _blank(v.stop, made), _blank(v.step, made))
-    if isinstance(v, (torch.device, torch.Generator)):
-        return torch.device("meta") if isinstance(v, torch.device) else None
-    return v
+def _message(event: Event, change: Event) -> str:
+    def place(loc):
+        return "" if loc is None else " at {}:{}".format(*(loc.user or loc)[:2])
+
+    name = getattr(event.fn, "__name__", "an operation")
+    return ("one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"{name}(){place(event.loc)} has kept it, and {getattr(change.fn, '__name__', 'an operation')}(){place(change.loc)} has changed it since")

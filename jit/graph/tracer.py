@@ -68,6 +68,8 @@ class Tracer:
         self.places: tuple = ()
         self.depth = 0  # of calls inside calls
         self.steps_aside = None  # from whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see foreign.py
+        self.events: list[kept.Event] = []  # operations of which autograd may keep something, and writes
+        self.wrote: tuple = ()  # bases that the present operation has written
         self.fragile: tuple = ()  # bases of activations from outside that eager has not kept for the backward so far
 
     # state that can be rolled back
@@ -87,14 +89,16 @@ class Tracer:
     def checkpoint(self):
         """A mark for ``rollback``."""
         b = self.builder
-        return len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, self.env.checkpoint()
+        return len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, len(self.events), self.env.checkpoint()
 
     def rollback(self, checkpoint):
         """Return to exactly the state at ``checkpoint``: nodes, inputs, versions, grad mode, size guards."""
         b = self.builder
-        nodes, b.next_id, undo, inputs, self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, env = checkpoint
+        nodes, b.next_id, undo, inputs, self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, events, env = checkpoint
         del b.nodes[nodes:]
         del self.inputs[inputs:]
+        del self.events[events:]
+        self.wrote = ()
         while len(self._undo) > undo:
             obj, name, old = self._undo.pop()
             setattr(obj, name, old)
@@ -191,8 +195,12 @@ class Tracer:
             raise
         finally:
             self.depth -= 1
-        if self.fragile:
-            kept.note(self, fn, args, kwargs)
+        if self.depth == 0 and not (loc is not None and loc.region):  # what is checkpointed is kept by nobody
+            wrote = self.wrote
+            if wrote:
+                self.wrote = ()
+            if wrote or self.grad_enabled:
+                kept.note(self, fn, args, kwargs, result, wrote, loc)
         return result
 
     def _call(self, fn, args, kwargs, loc):
@@ -586,7 +594,10 @@ class Tracer:
         if base.input is not None and not base.mutated:
             memory.check_apart(base, (h.base for h in self.inputs))
             self.set(base, "mutated", True)
-        if base.input is not None and not any(step.attrs.get("asked") == "data" for step in target.chain):
+        by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
+        if not by_data:
+            self.wrote = (*self.wrote, base)
+        if base.input is not None and not by_data:
             self.set(base, "noted", True)
             if base.region is not None:
                 self._note_writer(base.region, target, grad)

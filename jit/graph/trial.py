@@ -6,6 +6,7 @@ generators, and without a warning. Operators of the user's own are never called:
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import torch
@@ -15,6 +16,15 @@ from jit.graph.dims import Dim, hint
 from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.ir import Node, contiguous_strides
 from jit.graph.sym_float import SymFloat
+
+
+class Described:
+    """A tensor of a call that was made earlier: what a stand-in has to be like."""
+
+    __slots__ = ("type", "requires_grad", "is_conj", "base")
+
+    def __init__(self, type, requires_grad: bool, is_conj: bool, base):
+        self.type, self.requires_grad, self.is_conj, self.base = type, requires_grad, is_conj, base
 
 
 class StandIns:
@@ -33,7 +43,7 @@ class StandIns:
 
     def of(self, v):
         """The stand-in for an argument."""
-        if isinstance(v, (TensorHandle, Node)):
+        if isinstance(v, (TensorHandle, Node, Described)):
             if id(v) not in self.made:
                 self.made[id(v)] = self._tensor(v)
             return self.made[id(v)][1]
@@ -62,7 +72,7 @@ class StandIns:
         x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device)
         if self.device != "meta":
             self._fill(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
-        if isinstance(v, TensorHandle):
+        if not isinstance(v, Node):
             if self.grad and v.requires_grad:
                 return x, _not_a_leaf(x.requires_grad_())
             if v.is_conj:
@@ -86,17 +96,25 @@ def _unseen_by_hooks():
     return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
 
 
-def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
-    """What ``fn(*args, **kwargs)`` raises."""
+@contextlib.contextmanager
+def without_traces():
+    """A trial draws no numbers from the program's generator, warns of nothing, and is no part of autocast."""
     state = torch.random.get_rng_state()
     try:
-        with torch.set_grad_enabled(grad), torch_private.WithoutAutocast(), warnings.catch_warnings(), _unseen_by_hooks():
+        with torch_private.WithoutAutocast(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.random.set_rng_state(state)
+
+
+def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
+    """What ``fn(*args, **kwargs)`` raises."""
+    try:
+        with without_traces(), torch.set_grad_enabled(grad), _unseen_by_hooks():
             fn(*args, **kwargs)
     except Exception as error:
         return error.with_traceback(None)
-    finally:
-        torch.random.set_rng_state(state)
     return None
 
 

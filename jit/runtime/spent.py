@@ -1,4 +1,5 @@
-"""Results whose history was freed by a ``backward()`` inside the compiled function: they require grad as in eager, and a second backward raises."""
+"""Results whose history cannot be walked: it was freed by a ``backward()`` inside the compiled function, or what it keeps has been overwritten there. They require
+grad as in eager, and a backward raises."""
 
 from __future__ import annotations
 
@@ -31,3 +32,15 @@ def spent(value: torch.Tensor) -> torch.Tensor:
         _leaf.append(torch.zeros((), requires_grad=True))
     with torch.enable_grad():
         return Freed.apply(_leaf[0], value.data)
+
+
+def refuse_backward(value: torch.Tensor, why: str) -> torch.Tensor:
+    """The same tensor; a backward that comes from it into the graph raises RuntimeError. Nothing happens where there is no history."""
+    node, number = value.grad_fn, value.output_nr
+    if node is not None:
+        def refuse(gradients):
+            if gradients[number] is not None:
+                raise RuntimeError(why)
+
+        node.register_prehook(refuse)
+    return value
