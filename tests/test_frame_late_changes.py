@@ -1,6 +1,5 @@
 """What a program's classes, functions, modules and libraries are made to be after a capture: on the default backend, after every change, eager's results."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ from frame_harness import changes_in_order
 
 from jit import config
 
+BACKEND = "jit"
+APART = ("tensor operators",)  # a class to which __getitem__ was given has another slot for ever, which PyTorch's own indexing looks at
 CHANGES = {
     # who is an instance of what
     "abstract class": ("import abc\nclass B(abc.ABC): pass\nclass A: pass\na=A()\ndef f(x): return x*(2 if isinstance(a,B) else 3), issubclass(A,B), isinstance(5,B)",
@@ -119,8 +120,8 @@ def test_changes(name):
 
 @pytest.mark.parametrize("name", APART)
 def test_changes_in_a_process_of_its_own(name):
-    path = os.pathsep.join((str(Path(__file__).parent), str(Path(__file__).parent.parent)))
-    program = f"import sys; sys.path[:0] = {path.split(os.pathsep)!r}; import test_frame_late_changes as t; t.run({name!r})"
+    here = Path(__file__).parent
+    program = f"import sys; sys.path[:0] = {[str(here), str(here.parent)]!r}; import test_frame_late_changes as t; t.run({name!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
@@ -134,7 +135,3 @@ def run(name):
     finally:
         for table in hooks:
             table.clear()
-
-
-BACKEND = "jit"
-APART = ("tensor operators",)  # a class to which __getitem__ was given has another slot for ever, which PyTorch's own indexing looks at
