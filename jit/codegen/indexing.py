@@ -94,6 +94,8 @@ def segments(source, target) -> list:
 def reshape_index(source, target, index) -> tuple:
     """The index into a value of shape ``source`` of element ``index`` of its row-major reshape to ``target``."""
     out = [0] * len(source)
+    if any(type(n) is int and n == 0 for n in source):
+        return tuple(out)  # of no element
     for a, b in segments(source, target):
         if len(a) == 1 and len(b) == 1:
             out[a[0]] = index[b[0]]

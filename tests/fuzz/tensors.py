@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from sweeps import workers  # noqa: E402
-from sweeps.database import difference, doubled, mapped, tensors_of  # noqa: E402
+from sweeps.database import difference, mapped, tensors_of  # noqa: E402
 
 # {a} and {b} stand for tensors of the program, {i} for one of indices, {n} for the integer and {s} for the float among its arguments, {k} for a small number.
 EXPRESSIONS = """
@@ -127,8 +127,8 @@ def place(rng, t, layout):
 
 
 def arguments(seed, device):
-    """A function that makes the arguments of one call afresh: (x, y, i, n, s), and the leaves and storages behind them."""
-    def make():
+    """A function that makes the arguments of one call afresh: (x, y, i, n, s), and the leaves and storages behind them; ``wide``: in double precision."""
+    def make(wide=False):
         rng, draw = torch.Generator().manual_seed(seed), random.Random(seed)
         size = draw.choice(SIZES)
         dtype = draw.choice(DTYPES)
@@ -136,7 +136,7 @@ def arguments(seed, device):
         grad = draw.random() < 0.35
         kept, tensors = [], []
         for _ in range(2):
-            base, view = place(rng, values(rng, size, dtype, special), draw.choice(("dense", "dense", "dense", "sliced", "transposed", "expanded", "stepped", "offset")))
+            base, view = place(rng, values(rng, size, dtype, special).to(torch.float64 if wide and dtype.is_floating_point else dtype), draw.choice(("dense", "dense", "dense", "sliced", "transposed", "expanded", "stepped", "offset")))
             base = base.to(device)
             if device != "cpu":  # moved with its layout
                 view = base.as_strided(view.shape, view.stride(), view.storage_offset())
@@ -162,12 +162,7 @@ def arguments(seed, device):
 
 def observe(fn, make, wide=False):
     """(result or exception, gradients, arguments and the storages around them afterwards)."""
-    args, kept = make()
-    if wide:  # the same in double precision, for what is compared only
-        given = doubled(list(kept))
-        args = tuple(next((g.as_strided(a.shape, a.stride(), a.storage_offset()) for g, k in zip(given, kept) if torch.is_tensor(a) and a.is_floating_point()
-                           and a.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()), a) for a in args)
-        kept = given
+    args, kept = make(wide)
     torch.manual_seed(3)
     gradients = None
     try:
@@ -185,9 +180,9 @@ def observe(fn, make, wide=False):
     return mapped(lambda t: t.detach() if not t.requires_grad else t, result), gradients, [t.detach().clone() for t in kept]
 
 
-def compared(want, got, exact=(None, None, None)):
-    return (difference(want[0], got[0], "result", exact=exact[0]) or difference(want[1], got[1], "gradient", False, exact[1])
-            or difference(want[2], got[2], "memory", exact=exact[2]))
+def compared(want, got, exact=(None, None, None), least=None):
+    return (difference(want[0], got[0], "result", exact=exact[0], least=least) or difference(want[1], got[1], "gradient", False, exact[1], least)
+            or difference(want[2], got[2], "memory", exact=exact[2], least=least))
 
 
 def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
@@ -216,7 +211,7 @@ def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exact = observe(spaces[0]["f"], make, wide=True)
-            why = compared(want, got, exact)
+            why = compared(want, got, exact, torch.bfloat16 if "bfloat16" in program else torch.float16 if ".half()" in program else None)
         if why:
             args, _ = make()
             shapes = ", ".join(f"{tuple(a.shape)} {a.stride()} {a.dtype}" if torch.is_tensor(a) else repr(a) for a in args)

@@ -664,13 +664,17 @@ class KernelText:
             if scan is not None:
                 name = self.names[body[scan].dst]
                 kind, total = ops.c_type(body[scan].dtype), f"run{name}"
-                self.put(f"const {kind} t{name} = ({kind})s{name};")
+                self.put(f"{kind} t{name} = ({kind})s{name};")
                 if body[scan].dtype is torch.float32:
                     total = f"w{name}"
-                    self.put(f"const float u{name} = t{name} - t{name} == 0 ? (float)(s{name} - t{name}) : 0;")
+                    self.put(f"float u{name} = (float)(s{name} - t{name});")
                     self.put(f"double {total} = 0;")
                     self.put(f"#pragma omp simd reduction(+: {total})")
                     self.put(f"for (int l = 0; l < {count}; l++) {total} += g{name}[l];")
+                    with self.braces(f"if (!(run{name} - run{name} == 0 && t{name} - t{name} == 0))"):  # of what floats cannot hold, only doubles can come back
+                        self.put(f"t{name} = u{name} = 0;")
+                        self.put(f"double v = s{name};")
+                        self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = (float)(v += g{name}[l]);")
                 self.put(f"s{name} += {total};")
                 if body[scan].dst in lay.kept:
                     self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = {self._scanned(scan)};")

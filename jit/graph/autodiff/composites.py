@@ -101,8 +101,8 @@ def standardized(b, n, g):
             if same_ints(wide.type.shape, x.type.shape) and all(d < lead or is_one(factor.type.shape[d - lead]) for d in dims):
                 g, scale = wide, b.mul(scale, factor)
                 break
-    if not dims:
-        return [(x, b.full(x.type.shape, 0, x.type.dtype, x.type.device))]
+    if not dims:  # zero, but for what is infinite or NaN
+        return [(x, b.mul(scale, b.sub(g, g)))]
     precise = bool(total.attrs.get("precise"))
     mean_g = b.div(b.total(g, dims, precise), count)
     mean_gy = b.div(b.total(b.mul(g, n), dims, precise), count)

@@ -222,7 +222,7 @@ def sub(b, n, g):
 def mul(b, n, g):
     x, y = n.inputs
     if x is y:
-        return b.mul(g, b.mul(x, 2)), None
+        return b.mul(b.mul(g, 2), x), None  # which overflows where the gradient does
     return lambda: b.mul(g, y), lambda: b.mul(g, x)
 
 

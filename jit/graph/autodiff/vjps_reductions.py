@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from jit.errors import Unsupported
@@ -39,14 +41,18 @@ def sum_(b, n, g):
 
 @vjp("prod")
 def prod(b, n, g):
-    """The product of the others. Where one element is zero only its own gradient is not."""
+    """The product of the others. Where one element is zero only its own gradient is not, but for what times zero is not zero."""
     x = n.inputs[0]
     dims, dtype = n.attrs["dims"], x.type.dtype
     zero = b.eq(x, 0)
     zeros = b.reduce("sum", b.cast(zero, torch.int64), dims, True)
     others = b.reduce("prod", b.where(zero, 1, x), dims, True)
     g = b.cast(b.restore(g, n), dtype)
-    alone = b.where(b.logical_and(zero, b.eq(zeros, 1)), others, 0)
+    unbounded = b.cast(b.ne(b.mul(x, 0), 0), torch.int64)
+    rest = b.where(b.gt(b.sub(b.reduce("sum", unbounded, dims, True), unbounded), 0), b.lift(math.nan, x), 0.0)
+    if len(dims) == x.type.rank:  # of all elements, several zeros are looked at first
+        rest = b.where(b.gt(zeros, 1), 0.0, rest)
+    alone = b.where(b.logical_and(zero, b.eq(zeros, 1)), others, rest)
     return (b.mul(g, b.where(b.eq(zeros, 0), b.div(others, x), alone)),)
 
 

@@ -37,15 +37,19 @@ def _mse(b, x, y):
 
 
 def _huber(b, x, y, delta=1.0):
-    z = b.abs(b.sub(x, y))
-    return b.where(b.le(z, delta), b.mul(b.mul(z, z), 0.5), b.mul(b.sub(z, 0.5 * delta), delta))
+    d = b.sub(x, y)
+    z = b.abs(d)
+    loss = b.where(b.le(z, delta), b.mul(b.mul(z, z), 0.5), b.mul(b.sub(z, 0.5 * delta), delta))
+    return b.with_gradient(loss, (d, lambda: b.where(b.ge(z, delta), b.mul(b.sign(d), delta), d)))
 
 
 def _smooth_l1(b, x, y, beta=1.0):
-    z = b.abs(b.sub(x, y))
+    d = b.sub(x, y)
+    z = b.abs(d)
     if beta == 0:
         return z
-    return b.where(b.lt(z, beta), b.div(b.mul(b.mul(z, 0.5), z), beta), b.sub(z, 0.5 * beta))
+    loss = b.where(b.lt(z, beta), b.div(b.mul(b.mul(z, 0.5), z), beta), b.sub(z, 0.5 * beta))
+    return b.with_gradient(loss, (d, lambda: b.where(b.ge(z, beta), b.sign(d), b.div(d, beta))))
 
 
 _elementwise("mse_loss", _mse)

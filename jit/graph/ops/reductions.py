@@ -164,7 +164,8 @@ def count_nonzero(b, self, dim=None):
 
 
 def _variance(b, x: Node, dims, correction, keepdim):
-    """(variance, mean) of a float32 or float64 tensor, in two passes over the data."""
+    """(variance, mean) in two passes over the data; on a CPU of doubles, in which eager computes: squares of large values fit."""
+    x = b.cast(x, torch.float64) if x.device.type == "cpu" else b.opmath(x)
     n = _size(x, dims)
     wide = b.div(b.reduce("sum", x, dims, True), n)
     centred = b.sub(x, wide)
@@ -197,7 +198,7 @@ def _var_like(name, finish):
         if not self.dtype.is_floating_point:
             raise RuntimeError("std and var only support floating point and complex dtypes")
         dims, correction, keepdim = _var_arguments(b, self, args, unbiased, correction, dim, keepdim)
-        return finish(b, self, *_variance(b, b.opmath(self), dims, correction, keepdim))
+        return finish(b, self, *_variance(b, self, dims, correction, keepdim))
 
     op(name)(expand)
 
@@ -235,7 +236,7 @@ def logsumexp(b, self, dim, keepdim=False):
 def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
     dtype = dtype or x.dtype
     x = b.opmath(b.cast(x, dtype))
-    if b.recording and ord not in (1, math.inf, -math.inf):
+    if b.recording and ord != 1:
         kept = _norm_with_gradient(b, x, ord, dims)
         return b.cast(kept if keepdim else b.reshape(kept, reduced_shape(x.shape, b.dims_of(x, dims), False)), dtype)
     if ord == 2:
@@ -253,8 +254,17 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
 
 
 def _norm_with_gradient(b, x: Node, ord, dims) -> Node:
-    """The norm with its reduced dimensions kept: d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0."""
+    """The norm with its reduced dimensions kept: d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0. Equal extrema share evenly, NaN among them."""
     a = b.abs(x)
+    if ord in (math.inf, -math.inf):
+        y = b.reduce("amax" if ord > 0 else "amin", a, dims, True)
+
+        def share():
+            hit = b.logical_or(b.eq(a, y), b.logical_and(b.isnan(a), b.isnan(y)))
+            count = b.reduce("sum", b.cast(hit, torch.int64), dims, True)
+            return b.where(hit, b.div(b.sign(x), b.cast(count, x.dtype)), 0.0)
+
+        return b.with_gradient(y, (x, share))
     if ord == 0:
         return b.with_gradient(b.reduce("sum", b.cast(b.ne(x, 0.0), x.dtype), dims, True), (x, None))
     y = b.sqrt(b.reduce("sum", b.mul(x, x), dims, True)) if ord == 2 else b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, True), 1.0 / ord)
@@ -262,8 +272,11 @@ def _norm_with_gradient(b, x: Node, ord, dims) -> Node:
     def slope():
         if ord == 2:
             return b.where(b.eq(y, 0.0), 0.0, b.div(x, y))
-        d = b.mul(b.sign(x), b.pow(b.div(a, y), float(ord - 1)))
-        return b.where(b.logical_or(b.eq(y, 0.0), b.eq(a, 0.0)) if ord < 2 else b.eq(y, 0.0), 0.0, d)
+        if ord < 2:  # a power of 0 is infinite; what is NaN in the norm reaches all elements
+            d = b.div(b.where(b.eq(a, 0.0), 0.0, b.mul(b.sign(x), b.pow(a, float(ord - 1)))), b.pow(y, float(ord - 1)))
+        else:
+            d = b.mul(b.sign(x), b.pow(b.div(a, y), float(ord - 1)))
+        return b.where(b.eq(y, 0.0), 0.0, d)
 
     return b.with_gradient(y, (x, slope))
 
