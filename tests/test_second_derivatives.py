@@ -383,7 +383,7 @@ def test_a_function_of_ones_own():
 
 def test_what_cannot_be_done_says_why():
     def fn(x, s):
-        y = torch.linalg.det(x * s)  # of whose gradient the gradient is computed op by op
+        y = torch.linalg.det(x + s)  # of whose gradient the gradient is computed op by op
         s.mul_(2)
         return y
 

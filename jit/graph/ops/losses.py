@@ -36,11 +36,16 @@ def _mse(b, x, y):
     return b.mul(d, d)
 
 
+def _limited(b, d: Node, slope: Node, at, most) -> Node:
+    """``slope`` between -at and at, and ``most`` beyond."""
+    return b.where(b.ge(d, at), b.lift(most, d), b.where(b.le(d, -at), b.lift(-most, d), slope))
+
+
 def _huber(b, x, y, delta=1.0):
     d = b.sub(x, y)
     z = b.abs(d)
     loss = b.where(b.le(z, delta), b.mul(b.mul(z, z), 0.5), b.mul(b.sub(z, 0.5 * delta), delta))
-    return b.with_gradient(loss, (d, lambda: b.where(b.ge(z, delta), b.mul(b.sign(d), delta), d)))
+    return b.with_gradient(loss, (d, lambda: _limited(b, d, d, delta, delta)))
 
 
 def _smooth_l1(b, x, y, beta=1.0):
@@ -49,7 +54,7 @@ def _smooth_l1(b, x, y, beta=1.0):
     if beta == 0:
         return z
     loss = b.where(b.lt(z, beta), b.div(b.mul(b.mul(z, 0.5), z), beta), b.sub(z, 0.5 * beta))
-    return b.with_gradient(loss, (d, lambda: b.where(b.ge(z, beta), b.sign(d), b.div(d, beta))))
+    return b.with_gradient(loss, (d, lambda: _limited(b, d, b.div(d, beta), beta, 1.0)))
 
 
 _elementwise("mse_loss", _mse)
