@@ -185,7 +185,10 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
     """A function (cells..., arguments...) that calls ``code`` over these cells with these arguments."""
     cells = [f"c{i}" for i in range(len(code.co_freevars))]
     rest = [f"a{i}" for i in range(code.co_argcount)]
-    text = f"lambda {', '.join(cells + rest)}: function(code, namespace, name, None, ({', '.join(cells)},))({', '.join(rest)})"
+    given = list(rest)
+    if rest:  # it lets go of the arguments before the call: a generator among them is closed when the program drops it
+        given[-1] = f"({rest[-1]}, {', '.join(f'({a} := None)' for a in rest)})[0]"
+    text = f"lambda {', '.join(cells + rest)}: function(code, namespace, name, None, ({', '.join(cells)},))({', '.join(given)})"
     call = eval(text, {"function": types.FunctionType, "code": code, "namespace": namespace, "name": code.co_name})
     call._jit_resumed, call._jit_namespace = code, namespace
     return call
