@@ -233,3 +233,14 @@ def test_workers_end_with_their_parent(tmp_path):
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("name", zoo.CASES)
+def test_kernels_of_nothing_are_tiled(name):
+    """Of a kernel whose sizes are zero there is a tiling, a configuration and a text."""
+    kernel = zoo.CASES[name](torch.float32, 1).kernel
+    for group in ("axes", "raxes"):
+        for k in range(len(getattr(kernel, group))):
+            axes = [dataclasses.replace(a, extent=0) if i == k else a for i, a in enumerate(getattr(kernel, group))]
+            empty = dataclasses.replace(kernel, **{group: tuple(axes)})
+            assert triton_emit.emit(empty, heuristics.choose(tiling.tile(empty)))

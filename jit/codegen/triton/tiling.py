@@ -59,7 +59,7 @@ def _join(outer: loops.Axis, inner: loops.Axis, body):
     """The two axes as one, with the rewritten body; None where an index would need a new division."""
     axis = loops.Axis(f"{outer.name}_{inner.name}", outer.extent * inner.extent, outer.kind)
     names = frozenset((outer.name, inner.name))
-    values = {outer.name: axis.sym // inner.extent, inner.name: axis.sym % inner.extent}
+    values = dict(zip((outer.name, inner.name), _parted(axis.sym, inner.extent)))
     result = []
     for s in body:
         index = index_of(s)
@@ -70,6 +70,11 @@ def _join(outer: loops.Axis, inner: loops.Axis, body):
             s = with_index(s, new)
         result.append(s)
     return axis, result
+
+
+def _parted(index, extent) -> tuple:
+    """(index // extent, index % extent); an axis without elements has no index."""
+    return (0, 0) if type(extent) is int and extent == 0 else (index // extent, index % extent)
 
 
 def _divisions(e, names) -> int:
@@ -113,8 +118,9 @@ def _tiling(kernel, kind, **groups):
         axes[axis.kind].append(axis)
         rest = axis.sym
         for i, a in reversed(list(enumerate(group))):
-            values[a.name] = rest % a.extent if i else rest
-            rest = rest // a.extent
+            values[a.name] = rest
+            if i:
+                rest, values[a.name] = _parted(rest, a.extent)
     body = tuple(s if index_of(s) is None else with_index(s, dims.subst(index_of(s), values)) for s in kernel.body)
     return Tiling(dataclasses.replace(kernel, axes=tuple(axes["p"]), raxes=tuple(axes["r"]), body=body), kind)
 
