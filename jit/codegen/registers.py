@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..graph import dims
+from ..graph.ir import origins_in
 
 
 class Registers:
@@ -16,14 +17,7 @@ class Registers:
 
     def __init__(self, inputs):
         self.program, self.int_symbols = [], []
-        self._index, self._symbols = {}, {}
-        for kind, attribute in (("size", "shape"), ("stride", "strides")):
-            for i, node in enumerate(inputs):
-                for d, e in enumerate(getattr(node.type, attribute)):
-                    if isinstance(e, dims.Dim) and not e.const and len(e.terms) == 1:
-                        (mono, c), = e.terms.items()
-                        if c == 1 and len(mono) == 1 and mono[0].kind == "sym":
-                            self._symbols.setdefault(mono[0].name, (kind, i, d))
+        self._index, self._symbols = {}, origins_in(inputs)
 
     def _emit(self, *instruction) -> int:
         r = self._index.get(instruction)

@@ -215,3 +215,22 @@ def operator(target: str, overload: str):
     """The operator of that name. One of a library may be defined anew, so nothing is to be remembered under its name."""
     namespace, name = target.split("::")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+
+
+def origins_in(inputs) -> dict[str, tuple]:
+    """Symbol name -> ("size" | "stride", position of the input node, dimension) that is its value: sizes before strides.
+    A stride along which there are not two elements may be anything."""
+    found: dict[str, tuple] = {}
+    for kind in ("size", "stride"):
+        for i, node in enumerate(inputs):
+            shape = node.type.shape
+            if kind == "stride" and any(type(n) is int and n == 0 for n in shape):
+                continue
+            for d, value in enumerate(shape if kind == "size" else node.type.strides):
+                if kind == "stride" and type(shape[d]) is int and shape[d] == 1:
+                    continue
+                if type(value) is Dim and value.const == 0 and len(value.terms) == 1:
+                    (mono, c), = value.terms.items()
+                    if c == 1 and len(mono) == 1 and mono[0].kind == "sym":
+                        found.setdefault(mono[0].name, (kind, i, d))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jit.graph.dims import Dim, free_symbols
 from jit.graph.functions import computed, parts
-from jit.graph.ir import Graph, Node, TensorType, same_ints
+from jit.graph.ir import Graph, Node, TensorType, origins_in, same_ints
 from jit.graph.prims import NUMBER_OPERAND, infer, literal, words
 from jit.graph.registry import PRIMS
 
@@ -94,15 +94,7 @@ def expression(node: Node) -> str:
 
 def symbol_origins(graph: Graph) -> dict[str, tuple]:
     """Symbol name -> ("size" | "stride", position of the input, dimension) that is its value."""
-    found: dict[str, tuple] = {}
-    for i, node in enumerate(graph.inputs):
-        for kind, values in (("size", node.type.shape), ("stride", node.type.strides)):
-            for d, value in enumerate(values):
-                if type(value) is Dim and value.const == 0 and len(value.terms) == 1:
-                    (mono, c), = value.terms.items()
-                    if c == 1 and len(mono) == 1 and mono[0].kind == "sym":
-                        found.setdefault(mono[0].name, (kind, i, d))
-    return found
+    return origins_in(graph.inputs)
 
 
 def symbol_bindings(graph: Graph) -> dict[str, str]:
