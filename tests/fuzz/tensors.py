@@ -12,6 +12,7 @@ import argparse
 import random
 import re
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -227,6 +228,7 @@ def main():
     p.add_argument("--chunk", type=int, default=100, help="programs per process")
     p.add_argument("--device", default="cpu")
     p.add_argument("--timeout", type=float, default=600, help="seconds for one process")
+    p.add_argument("--seconds", type=float, help="after these no further process is started")
     p.add_argument("--show", type=int, metavar="SEED", help="print a program and what is wrong with it instead")
     given = p.parse_args()
     if given.show is not None:
@@ -256,12 +258,14 @@ def main():
         for text in found:
             print(text, flush=True)
 
-    done = workers.run(list(range(given.seed, last, given.chunk)), checked, given.jobs, given.timeout, report)
+    until = time.time() + given.seconds if given.seconds else None
+    done = workers.run(list(range(given.seed, last, given.chunk)), checked, given.jobs, given.timeout, report, until)
     wrong = sum(len(v) for k, v in done.items() if k not in dead)
     singles = [seed for first in dead for seed in range(first, min(first + given.chunk, last))]
     single = workers.run(singles, one, given.jobs, 90, lambda seed, found: [print(f if f.startswith("seed") else f"seed {seed}: {f}", flush=True) for f in found])
     wrong += sum(map(bool, single.values()))
-    print(f"{given.programs} programs, {wrong} differ from eager or fail")
+    programs = sum(min(given.chunk, last - first) for first in done)
+    print(f"{programs} programs, {wrong} differ from eager or fail")
     return bool(wrong)
 
 

@@ -8,10 +8,15 @@ import time
 import traceback
 
 
-def run(names, check, jobs: int, timeout: float, report) -> dict:
-    """name -> what ``check(name)`` returned, a list of texts, each a finding. ``report(name, findings)`` is called as they come in."""
+def run(names, check, jobs: int, timeout: float, report, until: float | None = None) -> dict:
+    """name -> what ``check(name)`` returned, a list of texts, each a finding. ``report(name, findings)`` is called as they come in.
+
+    ``until`` (as ``time.time()`` tells it): no check is begun after that, and the names that are left are not in the result.
+    """
     waiting, running, done = list(reversed(names)), {}, {}
     while waiting or running:
+        if until is not None and time.time() > until:
+            waiting.clear()
         while waiting and len(running) < jobs:
             name = waiting.pop()
             running.update([_start(name, check)])
