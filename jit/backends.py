@@ -60,8 +60,8 @@ def _bound(fn, tensors):
     return call
 
 
-def schedule(graph, unaligned=frozenset()):
-    """-> CompiledGraph of an optimised graph; logs it."""
+def schedule(graph, unaligned=frozenset(), symbols=()):
+    """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` see ``Options``."""
     import torch
 
     from .codegen import Options, compile_graph
@@ -73,7 +73,7 @@ def schedule(graph, unaligned=frozenset()):
     if _graph_log:
         _graph_log(graph.python())
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
-        compiled = compile_graph(graph, Options(unaligned=unaligned))
+        compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols)))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")
@@ -131,8 +131,8 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
     depends, types = _depends(halves), tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     read = uses(halves.backward, len(halves.saved)) if several else None
     without_gates(halves.backward)
-    forward, backward = schedule(halves.forward, unaligned), schedule(halves.backward, saved_unaligned)
-    origins = symbol_origins(halves.forward)
+    origins, backward = symbol_origins(halves.forward), schedule(halves.backward, saved_unaligned)
+    forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
     n_outputs = sum(o.mutates is None for o in graph.outputs)
     strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
     spec = GradSpec(
@@ -163,7 +163,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
 def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
     """``GradSpec.views`` of a forward plan, for its results at the positions ``differentiable``, which are views of inputs or of other results; and the
     positions of those that the library makes: they are of another dtype, or strided freely, or views of memory in which elements share a place, such as an
-    expanded input. There the gradient depends on which view operator was used, and not on the strides alone."""
+    expanded input, or of what a library call showed of an input. There the gradient depends on which view operator was used, and not on the strides alone."""
     from .graph.handles import may_overlap_itself
     from .graph.results import root_of
 
@@ -175,6 +175,9 @@ def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
             others.append(k)
             continue
         source, *layout = made[results[k]]
+        if source >= plan.n_inputs and source not in results:
+            others.append(k)
+            continue
         kind, base = ("input", source) if source < plan.n_inputs else ("output", results.index(source))
         strided.append((k, kind, base, tuple(layout)))
     return tuple(strided), tuple(others)

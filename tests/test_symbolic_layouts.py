@@ -176,3 +176,67 @@ def test_gradients_of_steps_through_empty_tensors(dynamic):
             x = torch.ones(shape, requires_grad=True)
             grads.append(torch.autograd.grad(sum(t.sum() for t in fn(x)), x)[0])
         torch.testing.assert_close(grads[1], grads[0])
+
+
+# results and gradients that are views of inputs in other layouts
+
+def like_another(x, y):
+    v = y.as_strided(x.shape, y.stride())
+    return y, v, v.flatten()
+
+
+def rows_of_another(x, y):
+    return y.as_strided(x.shape, y.stride())[1:], y.sum(0, keepdim=True)
+
+
+def vector_products(x, y):
+    return F.linear(y, x.norm(dim=0)), F.linear(x[0], y[0]), F.linear(x, y[0], None)
+
+
+def of_empties(x, y):
+    z = torch.nan_to_num(x)
+    return z, y.sum(0, keepdim=True), torch.sigmoid(z), F.normalize(x, dim=-1)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [like_another, rows_of_another, vector_products, of_empties])
+def test_views_of_memory_and_empties(program, dynamic, grad, monkeypatch):
+    monkeypatch.setattr(jit.config, "cache_limit", 64)
+    compiled = jit.compile(program, dynamic=dynamic)
+    sizes = [(5, 4), (4, 4), (6, 3)] + ([(3, 0), (0, 4), (2, 0)] if program is of_empties else [])
+    for size in sizes:
+        for storage, strides in ((90, (size[1], 1)), (90, (1, size[0])), (90, (2, 6)), (90, (7, 1))):
+            results = []
+            for fn in (program, compiled):
+                torch.manual_seed(1)
+                leaves = [torch.randn(storage, requires_grad=grad) for _ in range(2)]
+                given = [leaf.as_strided(size, strides, 2) for leaf in leaves]
+                got = fn(*given)
+                gradients = ()
+                if grad:
+                    gradients = torch.autograd.grad(sum((r * torch.arange(r.numel()).view(r.shape)).sum() for r in got), leaves, allow_unused=True)
+                results.append((got, gradients, [r.untyped_storage().data_ptr() == g.untyped_storage().data_ptr() for r in got for g in given]))
+            assert not difference(results[0][0], results[1][0], "result")
+            assert not difference(results[0][1], results[1][1], "gradient", False)
+            assert results[0][2] == results[1][2]
+    assert jit.explain(program)(*[torch.randn(5, 4) for _ in range(2)]).graph_break_count == 0
+
+
+def test_as_strided_of_inputs_that_share_memory():
+    def f(x, y):
+        y[..., ::2] += 1
+        v = y.as_strided(x.shape, y.stride())
+        v[0] *= 2
+        return v, v.tanh(), y
+
+    compiled = jit.compile(f)
+    for place in (lambda m: (m[:, 2:7], m[:, 2:7]), lambda m: (m[:2, :5], m[:, 2:7]), lambda m: (m[:, 2:7],) * 2):
+        seen = []
+        for fn in (f, compiled):
+            torch.manual_seed(0)
+            memory = torch.randn(3, 8)
+            x, y = place(memory)
+            result = fn(x, y)
+            seen.append((*result, memory, x._version > 0, y._version > 0, [r.data_ptr() - memory.data_ptr() for r in result[::2]]))
+        assert not difference(*seen, "result")

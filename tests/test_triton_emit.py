@@ -103,6 +103,15 @@ def test_negative_zero_keeps_its_sign():
     assert "bitcast" in types.constant(-0.0, torch.float32) and "bitcast" not in types.constant(0.0, torch.float32)
 
 
+def test_integer_constants_are_converted_as_c_does():
+    from jit.codegen.triton import types
+
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        for value in (-1, 0, 255, 256, -129, 2**31, -(2**63)):
+            want = torch.tensor(value).to(dtype).item()
+            assert types.literal(value, dtype) == repr(want), (dtype, value)
+
+
 def test_argument_order_and_divisibility():
     case = zoo.CASES["symbolic_pointwise"](torch.bfloat16, 4)
     source = triton_emit.emit(case.kernel)

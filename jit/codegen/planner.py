@@ -27,13 +27,14 @@ class Options:
     """``target``: "native" compiles kernels, "reference" leaves them to the interpreter in ``reference``. ``fuse=False`` gives
     each root its own kernel; ``in_place`` lets results take the memory of dying operands; ``channels_last`` lets convolutions run in that
     format; ``unaligned``: the numbers of CUDA inputs whose address is not a multiple of 16 (kernels assume that of the others, so the caller has to
-    guard it)."""
+    guard it); ``symbols``: names of sizes that are among the integers of a call even if no kernel of the graph uses them."""
 
     target: str = "native"
     fuse: bool = True
     in_place: bool = True
     channels_last: bool = True
     unaligned: frozenset = frozenset()
+    symbols: tuple = ()
 
 
 @dataclass
@@ -98,6 +99,8 @@ class Planner:
             graph = channels_last(graph)
         self.graph = one_pass(prepare(pad_rows(graph)))
         self.regs = Registers(self.graph.inputs)
+        for name in options.symbols:
+            self.regs.symbol(name)
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs
         self.storages = {}         # node -> Storage

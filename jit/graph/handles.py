@@ -83,14 +83,15 @@ class TensorHandle:
     """One tensor object of the traced program. Made by the Tracer only.
 
     Attributes: ``type`` (TensorType), ``requires_grad``, ``is_input`` (it is a graph input itself, not a view of one),
-    ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base).
+    ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base), ``member`` (where inputs share memory: the one
+    that it is a view of, None for an input itself).
     """
 
-    __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin", "_leaf", "_node", "_version", "__weakref__")
+    __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin", "member", "_leaf", "_node", "_version", "__weakref__")
 
     def __init__(self, tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False, origin=None):
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
-        self._grad, self.origin, self._leaf = requires_grad, origin, True
+        self._grad, self.origin, self.member, self._leaf = requires_grad, origin, None, True
         self._node, self._version = node, base.version
 
     @property

@@ -105,7 +105,7 @@ class Region:
 
     def owner(self, handle: TensorHandle) -> TensorHandle:
         """The member that ``handle`` is, or is a view of."""
-        return next(m for m in self.members if handle.chain[: len(m.chain)] == m.chain)
+        return handle.member or handle
 
 
 def flat_memory(tensor: torch.Tensor, back: int, count: int) -> torch.Tensor:

@@ -551,6 +551,8 @@ class Tracer:
             node = self.builder.detach(node)
             path = (*path, ViewStep(node))
         result = TensorHandle(self, handle.base, handle.chain + tuple(path), node)
+        if handle.base.region is not None:
+            result.member = handle.base.region.owner(handle)
         if grad and self.grad_enabled:
             result.requires_grad, result.is_leaf = True, False
             self.needs_grad = True

@@ -186,6 +186,14 @@ def compared(want, got, exact=(None, None, None), least=None):
             or difference(want[2], got[2], "memory", exact=exact[2], least=least))
 
 
+def _refused(fn, make) -> bool:
+    """Whether the CPU raises: a GPU's kernels would stop the process then, in eager as well, where an index is outside of a tensor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = observe(fn, make)
+    return isinstance(want[0], Exception) or isinstance(want[1], Exception)
+
+
 def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
     """What is wrong with a program, or None."""
     import jit
@@ -199,7 +207,10 @@ def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
     dynamic = rng.choice((None, None, True))
     compiled = jit.compile(spaces[1]["f"], dynamic=dynamic)
     for call in range(calls):
-        make = arguments(rng.randrange(1 << 30), device)
+        number = rng.randrange(1 << 30)
+        if device != "cpu" and _refused(spaces[0]["f"], arguments(number, "cpu")):
+            continue
+        make = arguments(number, device)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             want = observe(spaces[0]["f"], make)

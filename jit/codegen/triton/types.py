@@ -60,7 +60,9 @@ def literal(value, dtype: torch.dtype) -> str:
         if value in (float("inf"), float("-inf")):
             return 'float("inf")' if value > 0 else 'float("-inf")'
         return repr(value)
-    return repr(int(value))
+    n, value = bits(dtype), int(value)
+    value %= 1 << n  # as a conversion in C does
+    return repr(value - (1 << n) if dtype.is_signed and value >> n - 1 else value)
 
 
 def constant(value, dtype: torch.dtype) -> str:

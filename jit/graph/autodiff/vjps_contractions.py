@@ -98,10 +98,17 @@ def rows(b, x: Node) -> Node:
 
 @aten_vjp("linear")
 def linear(b, out, g, x, w, bias=None):
-    """``x @ w.T + bias`` for x of shape (..., n), w (m, n)."""
-    flat = rows(b, g)
+    """``x @ w.T + bias`` for x of shape (..., n), w (m, n) or (n,), which gives a result of shape (...)."""
+    if w.type.rank == 1:
+        flat, matrix = b.reshape(g, (product(x.type.shape[:-1]), 1)), b.reshape(w, (1, *w.type.shape))
+    else:
+        flat, matrix = rows(b, g), w
 
     def bias_gradient():
         return column_sums(b, flat, bias.type.shape)
 
-    return (lambda: b.reshape(mm(b, flat, w), x.type.shape), lambda: mm_like(b, b.t(flat), rows(b, x), w), bias_gradient)
+    def weight_gradient():
+        found = mm_like(b, b.t(flat), rows(b, x), matrix)
+        return found if matrix is w else b.reshape(found, w.type.shape)
+
+    return (lambda: b.reshape(mm(b, flat, matrix), x.type.shape), weight_gradient, bias_gradient)

@@ -298,7 +298,7 @@ def normalize(b, self, p=2.0, dim=1, eps=1e-12, out=None):
     dims = b.dims_of(self, dim)
     from jit.graph.ops.arithmetic import clamp
 
-    return b.div(self, clamp(b, vector_norm(b, self, p, dims, True), float(eps)))
+    return b.div(self, b.expand(clamp(b, vector_norm(b, self, p, dims, True), float(eps)), self.shape))
 
 
 def contiguous_type(x: Node) -> TensorType:
