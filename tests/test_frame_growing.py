@@ -446,3 +446,28 @@ def test_state_of_a_class():
     fn, before = jit.compile(lambda x: compiled.run(x), backend="eager", fullgraph=True), jit.frame.dispatch.compile_count()
     same(want, calls(fn))
     assert jit.frame.dispatch.compile_count() - before <= 3
+
+
+COUNTERS = {
+    "attribute": ("class Box: n = 0\nbox = Box()\nbox.n = 0\n", "box.n += 1\n    return x * box.n"),
+    "module": ("class M(torch.nn.Module):\n    n = 0\nbox = M()\nbox.n = 0\n", "box.n += 1\n    return x * box.n"),
+    "global": ("n = 0\n", "global n\n    n += 1\n    return x * n"),
+    "item": ("box = {'n': 0}\n", "box['n'] += 1\n    return x * box['n']"),
+    "float": ("class Box: n = 0\nbox = Box()\nbox.n = 0.5\n", "box.n += 0.25\n    return x * box.n"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_counters_do_not_make_guards_walk(name):
+    """A number that each call changes is read by each call; nothing else that is known is looked at again for it."""
+    setup, body = COUNTERS[name]
+    spaces = [{"torch": torch}, {"torch": torch}]
+    for space in spaces:
+        exec(setup + "def f(x):\n    " + body, space)
+    compiled = jit.compile(spaces[1]["f"])
+    x = torch.ones(3)
+    walked = []
+    for call in range(12):
+        same(spaces[0]["f"](x), compiled(x), rtol=1e-6)
+        walked.append(sum(entry.guards.stats["walks"] for d in jit.frame.dispatch._dispatchers for entry in d.entries))
+    assert walked[-1] == walked[5] > 0

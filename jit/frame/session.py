@@ -242,6 +242,8 @@ class Session(Calls):
             value = FloatValue(obj, source)
         else:
             return value
+        if type(source) in src.SLOTS:
+            self.guards.fresh.add(source)
         self.guards.add(source, "type_is", type(obj))
         return value
 
