@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import jit
 
@@ -53,3 +54,46 @@ def test_refused_in_the_backward(fn):
 
     expected = refusal(gradient(fn))
     assert expected is not None and refusal(gradient(jit.compile(fn))) == expected
+
+
+LOSSES = {
+    "mse_loss": F.mse_loss,
+    "smooth_l1_loss": F.smooth_l1_loss,
+    "huber_loss": F.huber_loss,
+    "l1_loss": F.l1_loss,
+    "soft_margin_loss": F.soft_margin_loss,
+    "product": lambda x, y: (x * y).sum(),
+    "where": lambda x, y: torch.where(y > 0, x, y).sum(),
+    "distance": lambda x, y: torch.dist(x, y.to(x.dtype)),
+}
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bool), (torch.float32, torch.int64), (torch.float16, torch.float32), (torch.float64, torch.float32)],
+                         ids=lambda d: "-".join(str(t)[6:] for t in d))
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_backward_that_does_not_take_the_dtypes_of_its_forward(name, dtypes):
+    def fn(x, y):
+        return LOSSES[name](x * 2, y)
+
+    def outcome(f, shape, swap):
+        x, y = torch.linspace(-1, 1, 12).to(dtypes[0]).view(shape).requires_grad_(), torch.arange(12).view(shape).to(dtypes[1])
+        try:
+            result = f(y, x) if swap else f(x, y)
+        except Exception as error:
+            return type(error), str(error)
+        try:
+            result.backward()
+        except Exception as error:
+            return result.dtype, type(error), str(error)
+        return result.dtype, None if x.grad is None else x.grad.dtype, x.grad
+
+    jit.reset()
+    compiled = jit.compile(fn)
+    for shape in ((3, 4), (2, 6), (4, 3)):
+        for swap in (False, True):
+            want, got = outcome(fn, shape, swap), outcome(compiled, shape, swap)
+            assert want[:2] == got[:2]
+            if isinstance(want[-1], torch.Tensor):
+                torch.testing.assert_close(got[-1], want[-1])
+            else:
+                assert want == got

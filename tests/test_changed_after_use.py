@@ -139,8 +139,34 @@ def ignored(x, w):
     return h
 
 
+def transposed_in_place(x, w):
+    y = torch.log_softmax(x * 2, -1)
+    y.transpose_(0, 1)
+    return y
+
+
+def another_shape_of_a_factor(x, w):
+    h = x * 2
+    y = h * w
+    h.unsqueeze_(0)
+    return y, h
+
+
+def another_shape_of_a_view(x, w):
+    y = (x * w).exp()
+    y.t().unsqueeze_(0)
+    return y
+
+
+def result_shown_by_a_view(x, w):
+    y = (x * w).logsumexp(-1)[:-1]
+    y.t().add_(1)
+    return y
+
+
 PROGRAMS = [result_of_exp, factor, addend, written_before_use, result_of_a_write, without_recording, through_a_view, read_through_a_view, index, detached, another_result,
-            only_the_shape_is_kept, statistics, norm_and_residual, dropout_in_place, masked, inputs_in_a_step, gradient_inside, ignored]
+            only_the_shape_is_kept, statistics, norm_and_residual, dropout_in_place, masked, inputs_in_a_step, gradient_inside, ignored,
+            transposed_in_place, another_shape_of_a_factor, another_shape_of_a_view, result_shown_by_a_view]
 LAYOUTS = {
     "dense": lambda n: torch.linspace(-1, 1, n * 4).view(n, 4),
     "transposed": lambda n: torch.linspace(-1, 1, n * 4).view(4, n).t(),

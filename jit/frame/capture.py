@@ -26,7 +26,7 @@ from .guards import Sources
 from .library import attention_state, batching, context_variables
 from .library.autocast_state import reduced
 from ..graph.backward import is_spent
-from ..graph.kept import overwritten
+from ..graph.kept import refused
 from ..graph.foreign import is_foreign
 from .session import Session
 from .values.base import Raised
@@ -273,8 +273,8 @@ class Capture:
         e.outputs += [s.tensor_of(h) for h in wanted[len(e.outputs):]]
         gradient = s.tracer.gradient(wanted)
         if gradient is not None:
-            refused = overwritten(s.tracer, [wanted[i] for i in (*gradient.tangents, *gradient.views)])
-            e.overwritten = tuple((i, why) for i, why in zip((*gradient.tangents, *gradient.views), refused) if why)
+            errors = refused(s.tracer, [wanted[i] for i in (*gradient.tangents, *gradient.views)])
+            e.overwritten = tuple((i, why) for i, why in zip((*gradient.tangents, *gradient.views), errors) if why)
         e.spent = tuple(i for i, h in enumerate(wanted) if h.requires_grad and not h.is_input and is_spent(s.tracer, h))
         if any(wanted[i].chain for i in e.spent):
             raise NeedsEager("a view of a tensor whose history was freed is a result", "return the tensor itself", kind="gradient")

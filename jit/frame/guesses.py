@@ -34,8 +34,12 @@ def guess(s, node):
     tensors = [s.inputs[n.attrs["index"]] for n in inputs]
     if any(t.obj is None or t.source is None or t.obj.is_meta or t.obj.dtype.is_floating_point or t.obj.dtype.is_complex for t in tensors):
         return None
-    with torch.no_grad():
-        value = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))(*[t.obj for t in tensors])[0].clone()
+    compute = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))
+    try:
+        with torch.no_grad():
+            value = compute(*[t.obj for t in tensors])[0].clone()
+    except Exception:  # of eager's own operators, which may refuse these values: the program's call will raise it where it stands
+        return None
     s.set_field(s, "guesses", (*s.guesses, (node, value, site)))
     return value
 
@@ -56,7 +60,7 @@ class Check:
             with torch.no_grad():
                 if all(map(torch.equal, self.compute(*tensors), self.values)):
                     return True
-        except RuntimeError:  # the shapes of other values
+        except Exception:  # of eager's own operators: other values may be refused, or have other shapes
             pass
         self.unsteady.update(self.sites)
         dispatcher = self.dispatcher and self.dispatcher()

@@ -12,7 +12,7 @@ from jit.graph import probe, registry
 from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
-from jit.graph.ir import Node, TensorType
+from jit.graph.ir import CHECKED, Node, TensorType
 from jit.recent import Recent
 
 NOT_BY_DEFAULT = frozenset(("normal",))  # makes its result on the CPU whatever the default device is
@@ -181,9 +181,9 @@ def bind(name: str, args, kwargs, b, only=None):
     return None
 
 
-def call(b, name: str, args, kwargs, only=None):
-    """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes."""
-    return record(b, *functional(b, name, args, kwargs, only))
+def call(b, name: str, args, kwargs, only=None, checked: bool = False):
+    """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes. ``checked``: see ``record``."""
+    return record(b, *functional(b, name, args, kwargs, only), checked)
 
 
 def functional(b, name: str, args, kwargs, only=None):
@@ -224,8 +224,8 @@ def shared(o: Overload, values) -> tuple | None:
     return trial(o, _with_device(o, values))[2]
 
 
-def record(b, o: Overload, values):
-    """An ``aten_call`` of overload ``o`` with all arguments given."""
+def record(b, o: Overload, values, checked: bool = False):
+    """An ``aten_call`` of overload ``o`` with all arguments given. ``checked``: whether it may raise, whatever is known of the operator otherwise."""
     values = _with_device(o, values)
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
@@ -241,6 +241,10 @@ def record(b, o: Overload, values):
     if isinstance(types, list):
         types = tuple(types)
     result = b.aten(o.name, o.overload, tuple(values), types, impure=o.random)
+    if checked:
+        made = next(r for r in (result if isinstance(result, tuple) else (result,)) if r is not None)
+        made = made.inputs[0] if made.op == "getitem" else made
+        made.attrs = {**made.attrs, CHECKED: True}
     if is_list:
         return list(result)
     return result

@@ -11,7 +11,7 @@ from jit.graph import layout
 from jit.graph.functions import parts as function_parts
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, same_ints
-from jit.graph.kept import overwritten
+from jit.graph.kept import refused
 from jit.graph.prims import VIEWS
 
 
@@ -103,8 +103,8 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
     ends = [h.node for h in roots]
     sources = {h.node for h in wrt}
     _check_versions(tracer, ends, sources)
-    if any(overwritten(tracer, roots)):
-        raise Unsupported("backward() through a value that has been changed in place since", kind="autograd")
+    if any(refused(tracer, roots)):
+        raise Unsupported("backward() that raises: through a value that has been changed in place since, or an operation that does not take its operands", kind="autograd")
     carries = carrying(b.nodes, sources)
     way = passed(ends, carries)
     if way & tracer.spent:

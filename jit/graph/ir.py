@@ -131,6 +131,9 @@ class Ref:
     index: int
 
 
+CHECKED = "checked"  # the attribute of nodes whose exceptions the program sees: those that it was traced to, and not those of its gradients
+
+
 class Node:
     """One operation. ``attrs`` has hashable values; ``type`` is a tuple of (TensorType or None) when there are several results."""
 

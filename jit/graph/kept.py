@@ -4,7 +4,8 @@ Autograd keeps what its formulas read, and a backward raises where that has been
 asked what it keeps, on tensors without data, for the operations about which it matters:
 
 An input that the program goes on to write, such as an activation to which a residual is added in place, is kept itself only where eager keeps it too; elsewhere a copy is (``note``).
-A result that is reached through an operation of which the program has changed what eager keeps has a backward that raises (``overwritten``).
+A result that is reached through an operation of which the program has changed what eager keeps has a backward that raises (``refused``), and so has one that is
+reached through an operation whose backward does not take the dtypes that its forward takes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import NamedTuple
 import torch
 
 from jit import torch_private
-from jit.graph.dims import hint
+from jit.graph.dims import Dim, hint
 from jit.graph.handles import NamedResult, TensorHandle
-from jit.graph.trial import Described, StandIns, without_traces
+from jit.graph.trial import Described, StandIns, error_of, smaller, without_traces
 
+_KINDS = 1 << 12  # calls that are remembered
 _SMALL = 1 << 12  # elements of all operands up to which an operation that cannot do without data is tried with some
 
 
@@ -30,6 +32,7 @@ class Event(NamedTuple):
     read: list  # descriptions of tensors
     made: tuple  # (base, node that it held when the operation was over) of each result
     wrote: tuple  # bases
+    mixed: bool  # whether the tensors are of several dtypes, which nothing has converted
     loc: object
 
 
@@ -40,7 +43,9 @@ def note(tracer, fn, args, kwargs, result, wrote, loc):
     if tracer.grad_enabled and any(h.requires_grad for h in made) or wrote:
         read: list = []
         given: dict = {}
-        event = Event(fn, _described(list(args), given, read), _described(dict(kwargs), given, read), read, tuple((h.base, h.base.node) for h in made), wrote, loc)
+        given_args, given_kwargs = _described(list(args), given, read), _described(dict(kwargs), given, read)
+        mixed = not tracer.autocast and len({d.type.dtype for d in read}) > 1
+        event = Event(fn, given_args, given_kwargs, read, tuple((h.base, h.base.node) for h in made), wrote, mixed, loc)
         tracer.events.append(event)
         if tracer.fragile and tracer.grad_enabled:
             _note_kept_inputs(tracer, event)
@@ -111,8 +116,50 @@ def _tensors(v):
             yield from _tensors(e)
 
 
-def overwritten(tracer, roots) -> list:
-    """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd keeps; None where it does not."""
+_backwards: dict = {}  # what a call is -> what its backward raises, or None
+
+
+def _backward_error(event: Event) -> str | None:
+    """What the backward of an operation says to the dtypes of its operands, whatever their values: PyTorch is asked, on small tensors."""
+    key = event.fn, _kind(event.args), _kind(event.kwargs)
+    try:
+        if key not in _backwards:
+            if len(_backwards) >= _KINDS:
+                _backwards.clear()
+            _backwards[key] = _tried(event)
+        return _backwards[key]
+    except TypeError:  # an argument that is no key
+        return None
+
+
+def _kind(v):
+    if isinstance(v, Described):
+        return v.type.dtype, tuple(map(hint, v.type.shape)), v.type.device.type, v.requires_grad
+    if isinstance(v, (list, tuple)):
+        return tuple(map(_kind, v))
+    if isinstance(v, dict):
+        return tuple((k, _kind(e)) for k, e in v.items())
+    return hint(v) if type(v) is Dim else (type(v), v)
+
+
+def _tried(event: Event) -> str | None:
+    sizes, error = smaller(event.read), None
+    for fill in (0, 1, None):
+        given = StandIns(fill, "cpu", sizes, grad=True)
+        made: list = []
+        if error_of(lambda: made.extend(_tensors(event.fn(*given.of(event.args), **given.of(event.kwargs)))), (), {}, True) is not None:
+            return None
+        made = [t for t in made if t.requires_grad]
+        wanted = [t for t in map(given.of, event.read) if t.requires_grad]
+        error = made and wanted and error_of(torch.autograd.grad, (made, wanted, [torch.ones_like(t) for t in made]), {"allow_unused": True}, True)
+        if not error or "dtype" not in str(error):
+            return None
+    return str(error)
+
+
+def refused(tracer, roots) -> list:
+    """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd keeps, or an operation's backward does not take its
+    operands; None where it does not."""
     from jit.graph.backward import carrying, leaves, passed  # which asks for this before a gradient is recorded
 
     writes: dict = {}  # id of a base -> numbers of the events that wrote to it
@@ -120,9 +167,11 @@ def overwritten(tracer, roots) -> list:
         for base in event.wrote:
             writes.setdefault(id(base), []).append(k)
     suspects = [(k, e) for k, e in enumerate(tracer.events) if writes and any(writes.get(id(b), (-1,))[-1] > k for b in (*(d.base for d in e.read), *(b for b, _ in e.made)))]
-    if not suspects:
+    mixed = [e for e in tracer.events if e.mixed and any(d.requires_grad for d in e.read)]
+    if not suspects and not mixed:
         return [None] * len(roots)
     sources = [h.base.input or h.node for h in leaves(tracer)]
+    ends = [root.node for root in roots]  # first of all: what a view shows now may be a node that is made only here
     carries = carrying(tracer.builder.nodes, sources)
     asked: dict = {}
 
@@ -140,13 +189,15 @@ def overwritten(tracer, roots) -> list:
         return None
 
     found = []
-    for root in roots:
-        way = passed([root.node], carries)
+    for end in ends:
+        way = passed([end], carries)
         why = None
         for k, event in suspects:
             if any(node in way for _, node in event.made) and (change := change_of(k)) is not None:
                 why = _message(event, change)
                 break
+        if why is None:
+            why = next((error for event in mixed if any(node in way for _, node in event.made) and (error := _backward_error(event))), None)
         found.append(why)
     return found
 

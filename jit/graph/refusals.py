@@ -4,6 +4,7 @@ because autograd cannot record them.
 PyTorch looks for such mistakes in many places: its bindings, its type rules, its kernels. In the program the call raises where it stands, whether or not anybody reads
 its result. So the first call of each kind is made by PyTorch itself while tracing, on small tensors of the same types: on zeros, and where that raises, on ones and
 on other values, so that what is wrong with the values alone is told apart. What is raised for sizes smaller than the real ones has to be raised for those too.
+Where it cannot be told what is wrong, PyTorch's own kernel has to say: the call is *doubted*, and becomes a library call that is made whoever reads its result.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from jit.graph import aten
 from jit.graph.binding import DUNDERS, Binding
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import SymSize, TensorHandle, overlaps_itself
-from jit.graph.registry import OPS, PYTHON
+from jit.graph.registry import OPS, PYTHON, library
 from jit.graph.sym_float import SymFloat
-from jit.graph.trial import StandIns, error_of
+from jit.graph.trial import StandIns, error_of, smaller
 
 _SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match", re.IGNORECASE)
 _SMALL = 1 << 12  # elements of all operands up to which they are made in their own sizes
@@ -31,7 +32,8 @@ _RESULT = 1 << 22  # elements that a trial may make, as far as that can be told
 _KINDS = 1 << 12  # calls that are remembered
 _UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_", "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu"))
 
-_found: dict = {}  # what a call is -> None, or the error's (class, arguments)
+_found: dict = {}  # what a call is -> None, DOUBT, Unsupported, or the error's (class, arguments)
+DOUBT = "doubt"  # all trials of a call have raised, and it may be that the values of other tensors are not refused
 
 
 def of_dtypes(error: Exception) -> bool:
@@ -44,32 +46,36 @@ _PLAIN = (TensorHandle, int, Dim, SymFloat, float, complex, str, bytes, range, t
           type(None), type(...))
 
 
-def check(tracer, fn, binding: Binding, args, kwargs):
-    """Raise EagerRaises, or Unsupported where eager's own words are not known, for a call that eager refuses."""
+def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
+    """Raise EagerRaises, or Unsupported where eager's own words are not known, for a call that eager refuses. Returns whether the call is doubted."""
     name = binding.name if binding.name.endswith("__") else binding.name.removesuffix("_")
     if "::" in name or binding.name in _UNTRIED or tracer.autocast:
-        return
+        return False
     entry = OPS.get(binding.name) or OPS.get(name)
     if binding.python is not None:
         if fn not in PYTHON or fn.__module__ not in torch_private.PYTHON_OPERATIONS:  # its own source is traced, call by call
-            return
+            return False
     elif entry is None and not aten.overloads(name):
-        return
+        return False
     if name == "__setitem__":
         if len(args) != 3 or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type):
-            return
+            return False
         if not _has_tensors(args[1]):  # PyTorch writes by indices in ways of their own
             args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
     call = _Call(fn, name, args, kwargs, tracer.grad_enabled, entry is not None and entry.alias)
     if not call.plain or _writes(fn, kwargs) and _share_memory(call.tensors):
-        return
+        return False
     error = call.error()
+    if error is DOUBT:
+        keep_sizes((args, kwargs))  # which may be what is wrong
+        return True
     if error is not None:
         keep_sizes((args, kwargs))  # its text tells them
         raise error
     for at, v in (*enumerate(args), *kwargs.items()):
         if type(v) in (Dim, SymFloat):
             call.limit(at, v)
+    return False
 
 
 def _has_tensors(key) -> bool:
@@ -115,7 +121,7 @@ class _Call:
         return type(v), v
 
     def error(self):
-        """EagerRaises, Unsupported, or None where the call is well formed."""
+        """EagerRaises, Unsupported, DOUBT, or None where the call is well formed."""
         try:
             found = _found.get(self.key, self)
         except TypeError:  # an argument that is no key
@@ -124,8 +130,8 @@ class _Call:
             if len(_found) >= _KINDS:
                 _found.clear()
             found = _found[self.key] = self._refusal()
-        if found is None:
-            return None
+        if found is None or found is DOUBT:
+            return found
         if found is Unsupported:
             return Unsupported("a torch function refuses its arguments", "check the call against the documentation", kind="argument-error")
         return EagerRaises(found[0](*found[1]))
@@ -136,17 +142,22 @@ class _Call:
         if self.view and self.tensors:
             return self._refusal_to_show()
         numels = [hint(h.type.numel) for h in self.tensors]
-        sizes = _smaller(self.tensors) if sum(numels) > _SMALL else None
+        sizes = smaller(self.tensors) if sum(numels) > _SMALL else None
         on_cpu = all(h.type.device.type == "cpu" for h in self.tensors)
         if self._makes(sizes) > _RESULT:
             return None
         error = self._raises(sizes)
         if error is None:
-            return None
-        if not of_dtypes(error) and self._raises(sizes, device="meta") is None and self._raises(sizes, of_one=True) is not None:
-            return None  # the values of the tensors may be what is wrong, as of a matrix that has no factors: the call itself will say
+            return None if on_cpu else self._refusal_of_device(sizes)
+        by_out = self._raises_by_out(sizes) if self.kwargs.get("out") is not None else None
+        if by_out is not None:
+            error = by_out
+        elif not of_dtypes(error) and not library(self.name).total and self._raises(sizes, device="meta") is None and self._raises(sizes, of_one=True) is not None:
+            return DOUBT  # the values of the tensors may be what is wrong, as of a matrix that has no factors: the call itself will say
         if not sizes and on_cpu:
             return type(error), error.args
+        if of_dtypes(error) and not on_cpu:
+            return self._refusal_of_device(sizes)
         if isinstance(error, TypeError) and self._raises(sizes, device="meta"):  # the types of the arguments are what is wrong
             return (type(error), error.args) if on_cpu else Unsupported
         if self._raises(sizes, of_one=True) is None:  # and of ones this does not hold: a number is what is wrong
@@ -156,7 +167,33 @@ class _Call:
             error = self._raises(None)
             return None if error is None else (type(error), error.args)
         error = self._raises(None, device="meta")
-        return None if error is None or isinstance(error, NotImplementedError) else Unsupported
+        return DOUBT if error is None or isinstance(error, NotImplementedError) else Unsupported
+
+    def _refusal_of_device(self, sizes):
+        """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device, whose kernels may take others. These are asked as
+        well, once for dtypes and ranks, about what is not of floating point numbers alone, and about nothing that draws random numbers."""
+        device = next(h.type.device for h in self.tensors if h.type.device.type != "cpu")
+        if all(h.type.dtype in _COMMON for h in self.tensors) or not aten.overloads(self.name) or any(o.random for o in aten.overloads(self.name)):
+            return None
+        key = self.fn, device, tuple((h.type.dtype, h.type.rank) for h in self.tensors), tuple(type(v) for v in self.args), tuple(sorted(self.kwargs)), self.grad
+        if key not in _found:
+            _found[key] = None
+            zeros = StandIns(0, "cpu", sizes, self.grad)
+            error = error_of(self.fn, zeros.of(self.args), zeros.of(self.kwargs), self.grad)
+            if error is None or of_dtypes(error):  # else an index may be out of range, for which a GPU's kernel stops the process
+                zeros = StandIns(0, device, sizes, self.grad)
+                error = error_of(self.fn, zeros.of(self.args), zeros.of(self.kwargs), self.grad)
+                _found[key] = (type(error), error.args) if error is not None and of_dtypes(error) else None
+        return _found[key]
+
+    def _raises_by_out(self, sizes) -> Exception | None:
+        """What the call raises for the tensors into which it is to write: for values that it takes where it makes its result itself."""
+        for fill in (0, 1, None):
+            made = StandIns(fill, "cpu", sizes, self.grad)
+            args, kwargs = made.of(self.args), made.of(self.kwargs)
+            if error_of(self.fn, args, {k: v for k, v in kwargs.items() if k != "out"}, self.grad) is None:
+                return error_of(self.fn, args, kwargs, self.grad)
+        return None
 
     def _refusal_to_show(self):
         """Of a view."""
@@ -229,7 +266,7 @@ class _Call:
 
     def _has_limit(self, at, v) -> bool:
         """Whether the call raises for a large number at this place."""
-        sizes = _smaller(self.tensors)
+        sizes = smaller(self.tensors)
         for extreme in (1 << 40, -(1 << 40)) if type(v) is Dim else (1e38, -1e38):
             made = StandIns(0, "cpu", sizes, self.grad)
             args, kwargs = made.of(self.args), made.of(self.kwargs)
@@ -239,6 +276,7 @@ class _Call:
         return False
 
 
+_COMMON = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _RANGES = {torch.bool: (0, 1), torch.float16: (-65504, 65504)}
 _RANGES.update((d, (torch.iinfo(d).min, torch.iinfo(d).max)) for d in (torch.uint8, torch.int8, torch.int16, torch.int32))
 
@@ -248,17 +286,6 @@ def _at_most(v, most: int):
     if isinstance(v, (list, tuple)):
         return type(v)(_at_most(e, most) for e in v)
     return min(v, most) if type(v) is int else v
-
-
-def _smaller(tensors) -> dict:
-    """A size for each of the larger ones among these tensors': another one for another one, even for even, and in their order."""
-    sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
-    taken, found, last = {n for n in sizes if n <= 8}, {}, 8
-    for n in sizes:
-        if n > 8:
-            last += 2 if (last - n) % 2 == 0 else 1
-            found[n] = last
-    return {n: small for n, small in found.items() if small < n and n not in taken}
 
 
 @functools.cache

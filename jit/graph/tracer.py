@@ -70,6 +70,7 @@ class Tracer:
         self.steps_aside = None  # from whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see foreign.py
         self.events: list[kept.Event] = []  # operations of which autograd may keep something, and writes
         self.wrote: tuple = ()  # bases that the present operation has written
+        self.doubted = False  # whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py
         self.fragile: tuple = ()  # bases of activations from outside that eager has not kept for the backward so far
 
     # state that can be rolled back
@@ -208,7 +209,7 @@ class Tracer:
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
         self.builder.loc = loc
-        refusals.check(self, fn, binding, args, kwargs)
+        outer, self.doubted = self.doubted, refusals.check(self, fn, binding, args, kwargs)
         mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:
@@ -226,6 +227,8 @@ class Tracer:
         except Exception as error:
             if mark is None:
                 raise refusals.confirmed(error, fn, args, kwargs) from error
+        finally:
+            self.doubted = outer
         # A rule that wants a plain int, such as the number of a dimension: it is known from here on.
         self.rollback(mark)
         fixed = self.env.specialize
@@ -295,8 +298,10 @@ class Tracer:
         return made
 
     def _entry(self, name: str, args, kwargs):
-        """The op's entry, or None where it is left to the library: arithmetic on complex numbers is."""
+        """The op's entry, or None where it is left to the library: arithmetic on complex numbers is, and what may be refused."""
         entry = OPS.get(name)
+        if self.doubted and entry is not None and not entry.alias and not entry.raw and aten.overloads(name):
+            return None
         if entry is None or entry.alias or entry.raw or not (any(map(_is_complex, args)) or any(map(_is_complex, kwargs.values()))):
             return entry
         return None if aten.overloads(name) else entry
@@ -322,7 +327,8 @@ class Tracer:
             handles = []
             args, kwargs = plain(args), plain(kwargs)
             nodes = _to_nodes(args, handles)
-            result = aten.as_python(name, aten.call(self.builder, name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}))
+            named = {k: _to_node(v, handles) for k, v in kwargs.items()}
+            result = aten.as_python(name, aten.call(self.builder, name, nodes, named, checked=self.doubted))
         return result, handles
 
     def _whole(self, name, args, kwargs, result, start):
@@ -375,7 +381,7 @@ class Tracer:
         o, values = aten.functional(self.builder, name, nodes, named, only)
         shown = self._shown(o, values, handles)
         if shown is None or None in shown:
-            result = aten.record(self.builder, o, values)
+            result = aten.record(self.builder, o, values, self.doubted)
             result = self.wrap(result if overload is not None else aten.as_python(name, result), handles, False, 0, name, lambda given, k: library(o.base).rule is not None or aten.has_history(o, values, given, k))
             return result if shown is None else _put(result, shown)
         result = shown[0] if o.returns == ["Tensor"] else shown
@@ -444,6 +450,8 @@ class Tracer:
             if not isinstance(t, TensorHandle) or not isinstance(v, Node):
                 raise Unsupported(f"out= of {name}", kind="out-argument")
             _check_result_dtype(v.type.dtype, t.type.dtype)
+            if self.doubted and v.type.dtype is not t.type.dtype or v.type.device != t.type.device:
+                raise Unsupported("an out= tensor of another dtype or on another device", "give it the result's", kind="out-argument")
             if not same_ints(v.type.shape, t.type.shape):
                 raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
         for t, v in zip(targets, values):

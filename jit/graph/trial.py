@@ -118,6 +118,17 @@ def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
     return None
 
 
+def smaller(tensors) -> dict:
+    """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even for even, and in their order."""
+    sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
+    taken, found, last = {n for n in sizes if n <= 8}, {}, 8
+    for n in sizes:
+        if n > 8:
+            last += 2 if (last - n) % 2 == 0 else 1
+            found[n] = last
+    return {n: small for n, small in found.items() if small < n and n not in taken}
+
+
 def _not_a_leaf(x):
     """The same tensor as a result, which may be written; a view of a leaf may not."""
     made = x.clone()

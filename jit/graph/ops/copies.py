@@ -192,6 +192,8 @@ def cat(b, tensors, dim=0):
     used = [x for x in tensors if not (x.type.rank == 1 and same_ints(x.shape, (0,)))] or tensors[:1]
     if any(x.type.rank == 0 for x in used):
         raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated")
+    if used[0] is tensors[0] and same_ints(used[0].shape, (0,)):
+        return NotImplemented if len(tensors) > 1 else b.clone(used[0])  # of nothing, along any dimension
     d = normalize_dim(dim, used[0].type.rank)
     dtype = tensors[0].dtype
     for x in tensors[1:]:
@@ -302,12 +304,12 @@ def roll(b, self, shifts, dims=()):
         return b.reshape(flat, self.shape)
     if len(dims) != len(shifts):
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
+    if any(same_ints((n,), (0,)) for n in self.shape):
+        return b.clone(self, layout.contiguous_strides(self.shape))  # whatever the dimensions
     x = self
     for shift, dim in zip(shifts, dims):
         d = normalize_dim(dim, x.type.rank)
         n = x.shape[d]
-        if same_ints((n,), (0,)):
-            return b.clone(x)
         start = (-shift) % n
         if start == 0:
             continue

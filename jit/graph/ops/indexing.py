@@ -248,14 +248,14 @@ def _gathers_by_int32() -> bool:
 def gather(b, self, dim, index, *, sparse_grad=False):
     if index.dtype is torch.int32 and _gathers_by_int32():
         index = b.cast(index, torch.int64)
+    if any(n == 0 for n in index.shape):
+        return NotImplemented  # PyTorch takes an empty index of any shape and dtype
     if index.dtype is not torch.int64:
         raise RuntimeError("gather(): Expected dtype int64 for index")
     rank = self.type.rank
     d = normalize_dim(dim, rank)
     if rank == 0 or index.type.rank == 0:
         return NotImplemented
-    if any(n == 0 for n in index.shape):
-        return NotImplemented  # PyTorch takes an empty index of any shape
     if index.type.rank != rank:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     for k in range(rank):

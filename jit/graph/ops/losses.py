@@ -26,7 +26,8 @@ def _elementwise(name, fn):
             raise RuntimeError("l1_loss of bool")
         if not x.dtype.is_floating_point or config.match_eager_rounding and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss"):
             return NotImplemented  # eager's kernels round in between in their own ways
-        return reduced(b, fn(b, x, y, *args), reduction)
+        loss = fn(b, x, y, *args)
+        return reduced(b, b.cast(loss, self.dtype) if name == "huber_loss" else loss, reduction)  # which is written into a tensor like its operand
 
     op(name)(expand)
 
@@ -80,14 +81,16 @@ def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=No
 
 
 def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int):
-    """``logp`` is (C,) or (N, C, d1...), ``target`` () or (N, d1...) of class numbers. Returns (loss, total weight)."""
+    """``logp`` is (C,) or (N, C, d1...), ``target`` (), (1,) or (N, d1...) of class numbers. Returns (loss, total weight)."""
     rank = logp.type.rank
     class_dim = 0 if rank == 1 else 1
     if not logp.dtype.is_floating_point or target.dtype is not torch.int64 or rank == 0:
         return NotImplemented, None
     expected = logp.shape[:class_dim] + logp.shape[class_dim + 1 :]
+    if rank == 1 and target.type.rank == 1 and target.shape[0] == 1:
+        target = b.reshape(target, ())
     if len(expected) != target.type.rank or not all(p == q for p, q in zip(expected, target.shape)):
-        raise ValueError(f"Expected input batch_size ({list(logp.shape)}) to match target batch_size ({list(target.shape)}).")
+        return NotImplemented, None
     keep = b.ne(target, ignore_index)
     safe = b.where(keep, target, 0)
     x = b.opmath(logp)

@@ -188,9 +188,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
     b, x = t.builder, self.node
     nodes = [None if h is None else h.node for h in (weight, bias, running_mean, running_var)]
     rank = self.ndim
-    if rank < 2:
-        raise ValueError(f"expected at least a 2D input (got {rank}D input)")
-    if not self.dtype.is_floating_point or any(n is not None and n.dtype is not x.dtype and not (x.dtype in HALF and n.dtype is torch.float32) for n in nodes):
+    if rank < 2 or not self.dtype.is_floating_point or any(n is not None and n.dtype is not x.dtype and not (x.dtype in HALF and n.dtype is torch.float32) for n in nodes):
         return t._call_aten("batch_norm", (self, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled), {})
     w, c, mean, var = nodes
     channels = x.shape[1]

@@ -85,7 +85,7 @@ def adjoint(t, self):
 def hermitian(t, self):
     if self.ndim not in (0, 2):
         raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
-    return conj(t, t.call_op("numpy_T", (self,), {}))
+    return conj(t, t.call_op("numpy_T", (self,), {}) if self.ndim else self)
 
 
 for _name, _dtype in {"cfloat": torch.complex64, "cdouble": torch.complex128, "chalf": torch.complex32}.items():

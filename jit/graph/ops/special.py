@@ -16,6 +16,8 @@ from jit.graph.registry import op, pointwise
 def diff(b, self, n=1, dim=-1, prepend=None, append=None):
     if self.type.rank == 0:
         raise RuntimeError("diff expects input to be at least one-dimensional")
+    if type(n) is not int or n < 1:
+        return NotImplemented
     d = normalize_dim(dim, self.type.rank)
     x = self
     if prepend is not None or append is not None:

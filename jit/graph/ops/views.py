@@ -107,6 +107,8 @@ def t(b, self):
 
 @op("mT", alias=True)
 def matrix_transpose(b, self):
+    if self.type.rank == 0:
+        return self
     if self.type.rank < 2:
         raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.type.rank}-D tensor.")
     return transpose(b, self, -2, -1)
@@ -124,6 +126,8 @@ def movedim(b, self, source, destination):
     dst = [normalize_dim(d, rank) for d in _sizes(destination)]
     if len(src) != len(dst) or len(set(src)) != len(src) or len(set(dst)) != len(dst):
         raise RuntimeError("movedim: Invalid source or destination dims")
+    if rank == 0:
+        return b.alias(self)
     order: list = [None] * rank
     for s, d in zip(src, dst):
         order[d] = s
@@ -138,7 +142,7 @@ def expand(b, self, size, *, implicit=False):
     if lead < 0:
         raise RuntimeError(f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number of dimensions in the tensor ({self.type.rank})")
     if any(type(s) is int and s == -1 for s in size[:lead]):
-        raise RuntimeError("The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension")
+        return NotImplemented  # refused, but for tensors of nothing
     shape = tuple(self.shape[i - lead] if type(s) is int and s == -1 else s for i, s in enumerate(size))
     return b.emit("expand", (self,), {"shape": shape})
 
@@ -509,6 +513,7 @@ def _inplace_view(name):
     def run(t, self, *args, **kwargs):
         if self.base.input is not None:
             raise Unsupported("an input's own shape is changed in place", "use the form without an underscore", kind="mutating-op")
+        t.wrote = (*t.wrote, self.base)  # its version counter goes on, though no element changes
         return become(t, self, t.call_op(name, (self, *args), kwargs))
 
     op(name + "_", raw=True)(run)

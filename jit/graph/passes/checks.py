@@ -7,8 +7,8 @@ checks depend on, it becomes the library call that does the same.
 from __future__ import annotations
 
 from jit.graph.dims import structurally_equal
-from jit.graph.ir import Graph, Node, same_ints
-from jit.graph.passes.dce import CHECKED, unmarked
+from jit.graph.ir import CHECKED, Graph, Node, same_ints
+from jit.graph.passes.dce import unmarked
 from jit.graph.prims import POINTWISE, REDUCTIONS
 from jit.graph.registry import PRIMS
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jit.graph.dims import Dim
-from jit.graph.ir import Graph, Node
-from jit.graph.passes.dce import CHECKED
+from jit.graph.ir import CHECKED, Graph, Node
 from jit.graph.passes.rewrite import Rewriter
 
 

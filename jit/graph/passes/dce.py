@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from jit.graph.ir import Graph, Node
+from jit.graph.ir import CHECKED, Graph, Node
 from jit.graph.registry import PRIMS, may_raise
-
-CHECKED = "checked"  # the attribute of nodes whose exceptions the program sees: those that it was traced to, and not those of its gradients
 
 
 def mark_checked(nodes):

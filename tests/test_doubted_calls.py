@@ -1,0 +1,131 @@
+"""Calls that PyTorch's kernels refuse for what only a kernel looks at, and calls with unusual arguments that it takes: as in eager on the default backend,
+whether or not the result is read, on first and later calls of an entry."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jit
+
+pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")  # nothing may be left to eager because compiling failed
+
+
+def outcome(fn, *args):
+    args = [a.clone() for a in args]
+    try:
+        result = fn(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return [(tuple(r.shape), r.stride(), r.dtype, r.mul(1e4).round().tolist()) for r in (result if isinstance(result, tuple) else (result,))], [a.tolist() for a in args]
+
+
+def check(op, refused, accepted=()):
+    def used(*args):
+        return op(*args), args[0] + 1
+
+    def unused(*args):
+        op(*args)
+        return args[0] + 1
+
+    for fn in (used, unused):
+        for dynamic in (None, True):
+            for calls in ([*refused], [*accepted, *refused, *accepted]):
+                jit.reset()
+                compiled = jit.compile(fn, dynamic=dynamic)
+                for args in calls:
+                    assert outcome(compiled, *args) == outcome(fn, *args)
+
+
+EMPTY, ROWS = [(torch.zeros(3, 0),)], [(torch.arange(12.0).view(3, 4),), (torch.arange(15.0).view(3, 5),)]
+IMAGE, KERNEL = torch.ones(1, 2, 8), torch.ones(3, 2, 2)
+REFUSED = {
+    "median of nothing": (lambda x: x.median(-1).values, EMPTY, ROWS),
+    "nanmedian of nothing": (lambda x: x.nanmedian(-1).indices, EMPTY, ROWS),
+    "mode of nothing": (lambda x: x.mode(-1).values, EMPTY, ROWS),
+    "kthvalue of nothing": (lambda x: x.kthvalue(1).values, EMPTY, ROWS),
+    "argmax of nothing": (lambda x: x.argmax(-1), EMPTY, ROWS),
+    "quantile of nothing": (lambda x: x.quantile(0.5, -1), EMPTY, ROWS),
+    "pooling divided by 0": (lambda x: F.avg_pool3d(x[None, None, None], 1, divisor_override=0), ROWS, ()),
+    "convolution with a dilation of 0": (lambda x: F.conv1d(x, KERNEL, dilation=0), [(IMAGE,), (torch.ones(1, 2, 9),)], ()),
+    "convolution with negative padding": (lambda x: F.conv1d(x, KERNEL, padding=-1), [(IMAGE,), (torch.ones(1, 2, 9),)], ()),
+    "class weights of another dtype": (lambda x: F.nll_loss(x, torch.zeros(3, dtype=torch.int64), torch.ones(x.shape[1]).half()), ROWS, ()),
+    "an index of nothing": (lambda x: torch.gather(x, 1, torch.zeros(3, 1, dtype=torch.int64)), EMPTY, ROWS),
+}
+OUT = {
+    "aminmax": lambda x: torch.aminmax(x, out=(torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64))),
+    "complex": lambda x: torch.complex(x, x, out=torch.zeros(x.shape, dtype=torch.complex128)),
+    "multinomial": lambda x: torch.multinomial(x + 1, 1, out=torch.zeros(x.shape[0], 1, dtype=torch.float64)),
+    "factors": lambda x: torch.linalg.cholesky(torch.eye(x.shape[0]), out=torch.zeros(x.shape[0], x.shape[0], dtype=torch.float64)),
+    "sorted": lambda x: torch.sort(x, out=(torch.zeros(x.shape), torch.zeros(x.shape, dtype=torch.int32))),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_only_a_kernel_refuses(name):
+    op, refused, accepted = REFUSED[name]
+    assert type(outcome(op, *refused[0])[0]) is type
+    check(op, refused, accepted)
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_out_of_another_dtype(name):
+    def wrapped(x):
+        OUT[name](x)
+        return x
+
+    assert type(outcome(wrapped, *ROWS[0])[0]) is type
+    check(wrapped, ROWS)
+
+
+CLASS = torch.tensor([1])
+TAKEN = {
+    "mT of a scalar": (lambda x: x[0, 0].mT * 2, ROWS),
+    "H of a scalar": (lambda x: x[0, 0].H * 2, ROWS),
+    "adjoint of a scalar": (lambda x: x[0, 0].adjoint() * 2, ROWS),
+    "movedim of a scalar": (lambda x: x[0, 0].movedim(0, 0) * 2, ROWS),
+    "one class for a vector": (lambda x: F.nll_loss(x[0], CLASS), ROWS),
+    "one class for a vector, as it is": (lambda x: F.nll_loss(x[0], CLASS, reduction="none"), ROWS),
+    "cross entropy of a vector": (lambda x: F.cross_entropy(x[0], CLASS), ROWS),
+    "cat of nothing, along any dimension": (lambda x: torch.cat([x[0], x[0].double()], 3), [(torch.zeros(1, 0),)]),
+    "cat of one that is nothing": (lambda x: torch.cat([x[0]], 3), [(torch.zeros(1, 0),)]),
+    "differences of order 0": (lambda x: torch.diff(x, 0, 5), ROWS),
+    "roll of nothing": (lambda x: torch.roll(x, (1, 2), (0, 5)), EMPTY),
+    "gather by nothing": (lambda x: torch.gather(x, 0, x[:, :0]), ROWS),
+    "batch norm of nothing": (lambda x: torch.batch_norm(x[0], None, None, None, x[0], True, 0.1, 1e-5, False), [(torch.zeros(1, 0),)]),
+    "indices into nothing": (lambda x: (x > 0).all().index_fill(0, torch.tensor([0]), 2), ROWS),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_unusual_arguments_that_are_taken(name):
+    op, accepted = TAKEN[name]
+    assert type(outcome(op, *accepted[0])[0]) is list
+    check(op, accepted)
+
+
+def test_a_scalar_transposed_is_the_tensor_itself():
+    def fn(x):
+        y = x.sum()
+        return y, y.mT, y.mH, y.H, y.T
+
+    for made in (fn(torch.ones(3)), jit.compile(fn)(torch.ones(3))):
+        assert [t is made[0] for t in made] == [True, True, True, True, False]
+
+
+def test_a_guess_that_eager_refuses_is_no_fault():
+    def fn(x, i):
+        return (x > 0).all().index_fill(0, i, 2)[:1]
+
+    jit.reset()
+    compiled = jit.compile(fn)
+    for index in (5, 0, -1, 7):
+        args = torch.ones(3, dtype=torch.int64), torch.tensor([index])
+        assert outcome(compiled, *args) == outcome(fn, *args)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("op", [lambda x: x @ x.t(), lambda x: F.linear(x, x), lambda x: F.smooth_l1_loss(x, x), lambda x: (x > 0).argmax(-1), lambda x: x.addmm(x, x)],
+                         ids=["product", "linear", "smooth_l1_loss", "argmax of bool", "addmm"])
+def test_dtypes_that_a_gpu_refuses(op):
+    check(op, [(torch.ones(4, 4, dtype=torch.int32, device="cuda"),), (torch.ones(5, 5, dtype=torch.int32, device="cuda"),)])
