@@ -121,6 +121,8 @@ NAMESPACES = (
       for name in ("_nn", "_fft", "_linalg", "_special")))
 has_kernel_for_key = required("_C._dispatch_has_kernel_for_dispatch_key", "whether an operator is composed, and may return a view; which operators autocast casts")
 COMPOSITES = tuple(required(f"_C.DispatchKey.Composite{kind}Autograd", "whether an operator is made of others, and may return a view") for kind in ("Implicit", "Explicit"))
+_written_in_python = optional("_library.custom_ops.OPDEFS", "which operators torch.nn itself defines in Python",
+                              "those are taken for operators of the program's own", {})
 foreach_neg_ = required("_foreach_neg_", "shows whether foreach functions that work in place return their list")
 # What pybind11 keeps as __self__ of its functions.
 FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any function made by pybind11", "their __self__ is taken for an owner"), "__self__", None))
@@ -133,6 +135,12 @@ _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_d
 _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
 _scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
 """.split())
+
+
+def module_of_operator(name: str) -> str:
+    """The module in which an operator is defined by ``torch.library.custom_op``; empty for all others."""
+    made = _written_in_python.get(name)
+    return getattr(getattr(made, "_init_fn", None), "__module__", None) or ""
 
 
 def schema(op):

@@ -247,6 +247,23 @@ def test_what_a_fake_kernel_says_wrongly_is_noticed():
         SEEN.clear()
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_operators_that_torch_nn_defines_in_python_are_pytorchs_own(reduction):
+    options = pytest.importorskip("torch.nn.modules.linear_cross_entropy_options").LinearCrossEntropyOptions(batch_chunk_size=2, allow_retain_graph=True)
+
+    def program(x, w, target):
+        return torch.nn.functional.linear_cross_entropy(x, w, target, reduction=reduction, options=options) * 2
+
+    compiled = jit.compile(program, fullgraph=True)
+    for rows in 5, 4, 7:
+        outcomes = []
+        for f in program, compiled:
+            x, w = torch.linspace(-1, 1, rows * 3).view(rows, 3).requires_grad_(), torch.linspace(0, 1, 12).view(4, 3).requires_grad_()
+            loss = f(x, w, torch.arange(rows) % 4)
+            outcomes.append((loss.detach(), *torch.autograd.grad(loss.sum(), (x, w))))
+        torch.testing.assert_close(*outcomes)
+
+
 def test_an_operator_that_is_defined_again():
     def define(factor, schema, fake=True):
         op = torch.library.custom_op("jit_foreign::changing", lambda x, k=1.0: x * factor * k, mutates_args=(), schema=schema)

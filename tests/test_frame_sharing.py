@@ -1,6 +1,7 @@
 """Results that are arguments or views of them though no schema says so, ``as_strided`` and its bounds, and which results require grad: on the real backend."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -165,6 +166,8 @@ def test_as_strided_stays_inside_made_values(f):
     lambda x: (lambda y: (y.as_strided((2, 3), (3, 1)).mul_(0), y))(x + 1),
     lambda x: (lambda y: (y[1:].as_strided((2, 2), (2, 1)).mul_(2), y))(x * 3),
     lambda x: (lambda y: (y.view(-1).as_strided((2,), (3,)).add_(1), y))(x + 1),
+    lambda x: (lambda y: (y.as_strided((2, 2), (1, 2), 1).mul_(3), y))(x + 1),
+    lambda x: (lambda y: (y.as_strided((2, 2), (3, 1), 2).mul_(3), y))(x + 1),
 ), ids=lambda f: None)  # fmt: skip
 def test_writes_through_as_strided(f):
     outcomes(f, [numbers(6), numbers(2), numbers(7), numbers(5), numbers(8)])
@@ -180,6 +183,18 @@ def test_writes_through_as_strided(f):
 def test_as_strided_of_inputs_knows_their_storage(f):
     cut = [lambda a=a, b=b: BUFFER.clone()[a:b] for a, b in ((0, 7), (0, 4), (37, 40), (36, 40), (2, 6), (38, 40), (0, 7))]
     outcomes(f, [numbers(7), numbers(4), numbers(3), *cut, numbers(2), numbers(7)], repeat=2)
+
+
+@pytest.mark.parametrize("grad", (False, True))
+def test_as_strided_scatter_at_places_that_change(grad):
+    compiled = jit.compile(torch.as_strided_scatter, fullgraph=True)
+    for shape, size, stride, offset in (((1,), (), (), 0), ((3, 3), (2, 2), (1, 2), 1), ((3, 3), (2, 2), (2, 1), 0), ((16,), (2, 2), (8, 3), 2), ((4, 4), (2, 2), (1, 2), 11), ((4, 4), (3, 2), (5, 1), 4)):
+        outcomes = []
+        for f in (torch.as_strided_scatter, compiled):
+            x, src = torch.arange(float(math.prod(shape))).view(shape).requires_grad_(grad), (-torch.ones(size)).requires_grad_(grad)
+            made = f(x, src, size, stride, offset)
+            outcomes.append([made.detach(), *(torch.autograd.grad((made * made).sum(), (x, src)) if grad else ())])
+        assert all(map(torch.equal, *outcomes))
 
 
 def test_as_strided_sees_eagers_layout():

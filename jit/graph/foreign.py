@@ -1,7 +1,7 @@
 """Operators that PyTorch does not bring along: of ``torch.library``, ``torch.library.custom_op``, ``triton_op``, or an extension's C++.
 
 A schema says nothing of what a kernel does besides: it may log, count, or send. So such a kernel runs where the program calls it, as often and in that order, and
-never while tracing, to find out a type or an error. ``TRIED`` is the one list of what may be run while tracing; all others go through ``call``.
+never while tracing, to find out a type or an error. ``TRIED`` is the one list of what may be run while tracing, with what ``torch.nn`` defines; all others go through ``call``.
 
 A call becomes a step of the graph, which is never merged, dropped or run twice, where a fake kernel gives the type of its result and no gradient goes through it. All else is
 a break: the rewritten function calls the operator itself, so that PyTorch records it for autograd. A kernel in Python can see and change what the program's Python code
@@ -19,12 +19,13 @@ from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.sym_float import plain
 
 TRIED = frozenset(("aten", "prims", "jit"))  # namespaces of operators that only compute; ``jit`` is our own
+_PARTS = ("torch.nn.",)  # of PyTorch that write operators in Python which only compute
 
 
 def is_foreign(name: str) -> bool:
     """Whether an operator, by a name such as ``torchvision::nms``, is none that may be tried out; names without a namespace are ``aten``'s."""
     namespace, found, _ = name.partition("::")
-    return bool(found) and namespace not in TRIED
+    return bool(found) and namespace not in TRIED and not torch_private.module_of_operator(name).startswith(_PARTS)
 
 
 def is_python(name: str) -> bool:

@@ -139,15 +139,18 @@ def strided_view(b, flat: Node, sizes: tuple, strides: tuple, offset: int) -> No
             node = b.slice(node, dim, offset, n, step) if (offset, n, step) != (0, length, 1) else node
             offset = None
             break
-        row = offset // step
-        if (row + n) * step > length:
+        start = offset // step * step
+        inner = sum((sizes[e] - 1) * strides[e] for e in order[k + 1:])
+        if offset - start + inner >= step or start + n * step > length:  # its rows begin elsewhere than those of the whole
+            start = min(offset, length - n * step)
+        if start < 0 or offset - start + inner >= step:
             return None
         shape = node.type.shape[:dim]
-        node = b.slice(node, dim, row * step, n * step) if (row, n * step) != (0, length) else node
+        node = b.slice(node, dim, start, n * step) if (start, n * step) != (0, length) else node
         node = b.try_view(node, (*shape, n, step))
         if node is None:
             return None
-        offset, length, dim = offset - row * step, step, dim + 1
+        offset, length, dim = offset - start, step, dim + 1
     if offset is not None:
         if not 0 <= offset < length:
             return None

@@ -7,7 +7,7 @@ import torch
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import layout, memory
 from jit.graph.build import is_number
-from jit.graph.dims import ceil_div, hint, product
+from jit.graph.dims import ceil_div, hint, product, specialize
 from jit.graph.handles import TensorHandle, ViewStep, offset_in_base, replay, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
@@ -457,9 +457,12 @@ def as_strided_scatter(t, self, src, size, stride, storage_offset=None):
     if not (len(src.shape) == len(size) and all(p == q for p, q in zip(src.shape, size))):
         raise RuntimeError(f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, slice size = {list(size)}")
     if t.grad_enabled and (self.requires_grad or src.requires_grad):
-        if self.base.input is None:
+        if self.base.input is None or self.base.node is not self.base.input:  # the operator counts from the start of the memory, which is the graph's
             raise Unsupported("as_strided_scatter where gradients are recorded", "use slices or index_put", kind="overlapping-memory")
         return t._call_aten("as_strided_scatter", (self, src, size, stride, storage_offset), {})
+    for v in (*self.type.shape, *self.type.strides):  # a write goes through slices at plain places
+        specialize(v)
+    size, stride, offset = tuple(map(specialize, size)), tuple(map(specialize, stride)), specialize(offset)
     made = t.fresh(b.clone(self.node, self.type.strides))
     t.write(strided(t, made, size, stride, offset), src.node, [src])
     return made
