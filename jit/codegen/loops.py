@@ -40,7 +40,7 @@ UNARY = frozenset(
 BINARY = frozenset(
     "add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le gt ge "
     "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr".split())
-TERNARY = frozenset(["where"])
+TERNARY = frozenset(["where", "fma"])
 BOOL_RESULT = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split())
 WORDS = frozenset(["from_words"])  # the low and high 32 bits of a double, as integers -> the double
 RANDOM = frozenset(["random_bits"])  # a seed and a counter, int64 -> random bits as int32 or int64; see ``graph.philox``
@@ -402,6 +402,8 @@ def verify(kernel: Kernel) -> Kernel:
                 need(s.dtype is torch.bool, f"{s.op} gives bool")
             if s.op == "where":
                 need(dtype[s.args[0]] is torch.bool and dtype[s.args[1]] is dtype[s.args[2]] is s.dtype, "where takes bool and two of its dtype")
+            elif s.op == "fma":
+                need(s.dtype.is_floating_point and all(dtype[a] is s.dtype for a in s.args), "the arguments of fma have its dtype")
             elif s.op in BINARY and s.op not in BOOL_RESULT:
                 need(all(dtype[a] is s.dtype for a in s.args), f"the arguments of {s.op} have its dtype")
             elif s.op in BINARY:

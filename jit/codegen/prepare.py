@@ -51,6 +51,11 @@ def _where(n):
     return "aten::where", "self", (Ref(0), Ref(1), Ref(2))
 
 
+@_library("fma")
+def _fma(n):
+    return "aten::addcmul", "", (Ref(2), Ref(0), Ref(1), 1)
+
+
 @_library("clone")
 def _clone(n):
     return "aten::clone", "", (Ref(0),)

@@ -56,6 +56,7 @@ _POINTWISE = {
     "trunc_div": _trunc_div,
     "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift,
+    "fma": lambda a, b, c: torch.addcmul(c, a, b),
     "erfinv": torch.special.erfinv,
     "mul": lambda a, b: torch.logical_and(a, b) if a.dtype is torch.bool else a * b,
     "add": lambda a, b: torch.logical_or(a, b) if a.dtype is torch.bool else a + b,

@@ -179,6 +179,10 @@ class Builder:
             b = self.lift(b, a)
         return self.emit("where", (cond, a, b), {}, a.type.dtype)
 
+    def fma(self, x: Node, y: Node, z: Node) -> Node:
+        """``x * y + z``. Of floats it is rounded once, as eager's kernels that write it in one expression are compiled; no product overflows in it."""
+        return self.emit("fma", (x, y, z), {}, z.type.dtype) if is_float(z.type.dtype) else self.add(z, self.mul(x, y))
+
     def cast(self, x: Node, dtype: torch.dtype) -> Node:
         if x.type.dtype is dtype:
             return x

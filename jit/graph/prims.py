@@ -67,12 +67,13 @@ UNARY = """cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp ex
 cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan isinf isfinite signbit""".split()
 BINARY = """add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le gt ge
 logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr""".split()
-TERNARY = ["where"]
+TERNARY = ["where", "fma"]
 TO_BOOL = frozenset("logical_not isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor".split())
 
 _TEXT = {
     "cast": lambda n, a: f"{a[0]}.to({n.dtype})",
     "floor_div": lambda n, a: f"torch.floor_divide({a[0]}, {a[1]})" if "grad" in n.attrs else f"torch.div({a[0]}, {a[1]}, rounding_mode='floor')",
+    "fma": lambda n, a: f"torch.addcmul({a[2]}, {a[0]}, {a[1]})",
     "trunc_div": lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='trunc')",
     "shl": lambda n, a: f"torch.bitwise_left_shift({a[0]}, {a[1]})",
     "shr": lambda n, a: f"torch.bitwise_right_shift({a[0]}, {a[1]})",

@@ -17,10 +17,11 @@ import warnings
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from sweeps import workers  # noqa: E402
-from sweeps.database import difference, mapped, tensors_of  # noqa: E402
+from sweeps.database import Exact, difference, mapped, tensors_of  # noqa: E402
 
 # {a} and {b} stand for tensors of the program, {i} for one of indices, {n} for the integer and {s} for the float among its arguments, {k} for a small number.
 EXPRESSIONS = """
@@ -161,6 +162,56 @@ def arguments(seed, device):
     return make
 
 
+class InDoubles(TorchDispatchMode):
+    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and with ``unordered`` a sum is NaN when its terms may
+    leave the dtype's range on the way: whether they do depends on the order in which they are added up, which is a kernel's own affair."""
+
+    def __init__(self, dtype, unordered):
+        super().__init__()
+        self.limits, self.unordered = torch.finfo(dtype), unordered
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = dict(kwargs or {}), func.overloadpacket.__name__
+        if name == "nan_to_num" and args[0].dtype is torch.float64:
+            nan, most, least = (*args[1:], None, None, None)[:3]
+            return func(args[0], nan, self.limits.max if most is None else most, self.limits.min if least is None else least)
+        result = func(*args, **kwargs)
+        if self.unordered and name in ("sum", "mean", "mm", "bmm", "addmm", "mv", "dot") and result.dtype is torch.float64:
+            sizes = [a.abs().nan_to_num(0, 0, 0) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            totals = func(*sizes, **kwargs)
+            if name == "mean":
+                totals = totals * (args[0].numel() / max(totals.numel(), 1))
+            result = result.masked_fill(totals > self.limits.max, float("nan"))
+        return result
+
+
+def truth(fn, make, want):
+    """What ``observe`` gives in double precision, with ``Exact`` for its tensors. None where nothing can be asked: eager's own outcome is not ``want`` again, as where
+    it reads memory that nobody has written, or whether there is an exception depends on the order of additions."""
+    args, _ = make()
+    dtype = next((a.dtype for a in args if torch.is_tensor(a) and a.is_floating_point()), torch.float32)
+    junk = [torch.full((size,), 7.25e9) for size in range(16, 1200, 16) for _ in range(4)]
+    del junk
+    if compared(want, observe(fn, make)):
+        return None
+    outcomes = []
+    for unordered in (False, True):
+        with InDoubles(dtype, unordered):
+            outcomes.append(observe(fn, make, wide=True))
+    if any(isinstance(a, Exception) != isinstance(b, Exception) for a, b in zip(*outcomes)):
+        return None
+    return paired(*outcomes)
+
+
+def paired(exact, other):
+    """``exact`` with an ``Exact`` for each tensor, doubtful where it differs from ``other``. None where the two are of different form."""
+    if isinstance(exact, torch.Tensor) and isinstance(other, torch.Tensor) and exact.shape == other.shape:
+        return Exact(exact, ~((exact == other) | ((exact != exact) & (other != other))))
+    if isinstance(exact, (tuple, list)) and isinstance(other, (tuple, list)) and len(exact) == len(other):
+        return type(exact)(paired(a, b) for a, b in zip(exact, other))
+    return exact if type(exact) is type(other) else None
+
+
 def observe(fn, make, wide=False):
     """(result or exception, gradients, arguments and the storages around them afterwards)."""
     args, kept = make(wide)
@@ -181,9 +232,9 @@ def observe(fn, make, wide=False):
     return mapped(lambda t: t.detach() if not t.requires_grad else t, result), gradients, [t.detach().clone() for t in kept]
 
 
-def compared(want, got, exact=(None, None, None), least=None):
-    return (difference(want[0], got[0], "result", exact=exact[0], least=least) or difference(want[1], got[1], "gradient", False, exact[1], least)
-            or difference(want[2], got[2], "memory", exact=exact[2], least=least))
+def compared(want, got, exact=(None, None, None), least=None, ties=False):
+    return (difference(want[0], got[0], "result", True, exact[0], least, ties) or difference(want[1], got[1], "gradient", False, exact[1], least, ties)
+            or difference(want[2], got[2], "memory", True, exact[2], least, ties))
 
 
 def _refused(fn, make) -> bool:
@@ -222,8 +273,10 @@ def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
         if why and "values differ" in why:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                exact = observe(spaces[0]["f"], make, wide=True)
-            why = compared(want, got, exact, torch.bfloat16 if "bfloat16" in program else torch.float16 if ".half()" in program else None)
+                exact = truth(spaces[0]["f"], make, want)
+            least = torch.bfloat16 if "bfloat16" in program else torch.float16 if ".half()" in program else None
+            halves = least or any(torch.is_tensor(a) and a.dtype in (torch.float16, torch.bfloat16) for a in make()[0])
+            why = compared(want, got, exact, least, bool(halves)) if exact is not None else None
         if why:
             args, _ = make()
             shapes = ", ".join(f"{tuple(a.shape)} {a.stride()} {a.dtype}" if torch.is_tensor(a) else repr(a) for a in args)

@@ -675,6 +675,10 @@ class KernelText:
                         self.put(f"t{name} = u{name} = 0;")
                         self.put(f"double v = s{name};")
                         self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = (float)(v += g{name}[l]);")
+                elif body[scan].dtype is torch.float64:
+                    with self.braces(f"if (!(run{name} - run{name} == 0))"):  # one after the other: an infinite sum of a strip may be a NaN after another infinity
+                        self.put(f"t{name} = run{name} = 0;")
+                        self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = s{name} += g{name}[l];")
                 self.put(f"s{name} += {total};")
                 if body[scan].dst in lay.kept:
                     self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = {self._scanned(scan)};")
@@ -707,8 +711,8 @@ class KernelText:
         """
         s = self.kernel.body[i]
         self.put(f"{ops.c_type(s.dtype)} run{self.names[s.dst]} = 0;")
-        if s.dtype is torch.float32:
-            self.put(f"alignas(64) float g{self.names[s.dst]}[{self.strip}];")
+        if s.dtype.is_floating_point:
+            self.put(f"alignas(64) {ops.c_type(s.dtype)} g{self.names[s.dst]}[{self.strip}];")
         self.put(f"#pragma omp simd reduction(inscan, +: run{self.names[s.dst]})")
 
     def _scanned(self, i: int) -> str:
@@ -719,7 +723,7 @@ class KernelText:
 
     def _scan_element(self, i: int, arg: str):
         name = self.names[self.kernel.body[i].dst]
-        if self.kernel.body[i].dtype is torch.float32:
+        if self.kernel.body[i].dtype.is_floating_point:
             self.put(f"g{name}[l] = {arg};")
         self.put(f"run{name} += {arg};")
         self.put(f"#pragma omp scan inclusive(run{name})")

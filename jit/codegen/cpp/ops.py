@@ -91,7 +91,9 @@ def cast(a: str, source: torch.dtype, target: torch.dtype) -> str:
     if target is F16 or target is BF16:
         return _from_float(a if source is F32 else f"(float){a}", target)
     if source.is_floating_point and target in (U8, I8, I16, torch.uint16):
-        return f"({c_type(target)})(int32_t){a}"
+        return f"({c_type(target)})truncated_{64 if target is U8 and source is F64 else 32}({a})"  # as eager's conversions do
+    if source.is_floating_point and target in (I32, I64):
+        return f"truncated_{target.itemsize * 8}({a})"
     return f"({c_type(target)}){a}"
 
 
@@ -175,6 +177,23 @@ static inline f16 to_f16(float x) {
     h = a > 0x7f800000u ? 0x7e00u : h;
     return (f16)(h | sign);
 }
+"""),
+    # What the conversion's instruction gives on x86 for NaN and for what is out of range, in so many words: what a compiler makes of a constant there is another value.
+    "truncated_32": ((), """\
+#ifdef __x86_64__
+static inline int32_t truncated_32(float x) { return __builtin_fabsf(x) < 0x1p31f ? (int32_t)x : INT32_MIN; }
+static inline int32_t truncated_32(double x) { return __builtin_fabs(x) < 0x1p31 ? (int32_t)x : INT32_MIN; }
+#else
+template <class T> static inline int32_t truncated_32(T x) { return (int32_t)x; }
+#endif
+"""),
+    "truncated_64": ((), """\
+#ifdef __x86_64__
+static inline int64_t truncated_64(float x) { return __builtin_fabsf(x) < 0x1p63f ? (int64_t)x : INT64_MIN; }
+static inline int64_t truncated_64(double x) { return __builtin_fabs(x) < 0x1p63 ? (int64_t)x : INT64_MIN; }
+#else
+template <class T> static inline int64_t truncated_64(T x) { return (int64_t)x; }
+#endif
 """),
     "floor_div_int": ((), """\
 template <class T> static inline T floor_div_int(T a, T b) {
@@ -386,6 +405,7 @@ _FLOAT = {
     "fmod": lambda v, k, d, c: f"{_suffixed('fmod', k)}({v[0]}, {v[1]})",
     "remainder": lambda v, k, d, c: f"remainder_float({v[0]}, {v[1]})",
     "pow": _pow,
+    "fma": lambda v, k, d, c: f"FMA{'' if k is F32 else '_DOUBLE'}({v[0]}, {v[1]}, {v[2]})",
     "fmax": lambda v, k, d, c: f"(({v[0]} > {v[1]}) | ({v[1]} != {v[1]}) ? {v[0]} : {v[1]})",
     "fmin": lambda v, k, d, c: f"(({v[0]} < {v[1]}) | ({v[1]} != {v[1]}) ? {v[0]} : {v[1]})",
     "atan2": lambda v, k, d, c: f"{_suffixed('atan2', k)}({v[0]}, {v[1]})",

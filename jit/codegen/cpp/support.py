@@ -10,10 +10,12 @@ extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);
 extern "C" int omp_get_max_threads(void);
 #define EXPORT extern "C" __attribute__((visibility("default")))
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define FMA(a, b, c) __builtin_fmaf(a, b, c)
+#define FMA_DOUBLE(a, b, c) __builtin_fma(a, b, c)
 #else
 #define FMA(a, b, c) ((a) * (b) + (c))
+#define FMA_DOUBLE(a, b, c) ((a) * (b) + (c))
 #endif
 /* A value of which the compiler knows nothing. */
 static inline int64_t hidden(int64_t x) { asm("" : "+r"(x)); return x; }

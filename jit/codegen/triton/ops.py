@@ -147,6 +147,11 @@ def _where(c, cond, a, b):
     return f"tl.where({cond}, {a}, {b})"
 
 
+@op("fma")
+def _fma(c, x, y, z):
+    return f"{x} * {y} + {z}" if c.interpret else f"tl.fma({x}, {y}, {z})"
+
+
 def _extreme(name, propagate, boolean):
     def text(c, a, b):
         if c.dtype is torch.bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from jit.graph.autodiff.replay import replay_call
 from jit.graph.autodiff.rules import composite_vjp, is_one
+from jit.graph.autodiff.vjps_reductions import mean_of
 from jit.graph.dims import product
 from jit.graph.ir import Node, Ref, same_ints
 
@@ -59,7 +60,6 @@ def logsumexp(b, n, g):
         return NotImplemented
     x = total.inputs[0].inputs[0].inputs[0]
     y = b.restore(n, total)
-    y = b.where(b.eq(y, float("-inf")), 0, y)
     return [(x, b.mul(b.restore(g, total), b.exp(b.sub(x, y))))]
 
 
@@ -74,6 +74,10 @@ def xlogy(b, n, g):
     return [(x, b.sum_to(b.where(zero, 0, b.mul(g, b.log(y))), x.type.shape)), (y, b.sum_to(b.mul(g, b.div(x, y)), y.type.shape))]
 
 
+def _uncast(x: Node) -> Node:
+    return x.inputs[0] if x.op == "cast" else x
+
+
 @composite_vjp("standardized")
 def standardized(b, n, g):
     """``y = (x - mean(x)) / std(x)``: ``(g - mean(g) - y mean(g y)) / std(x)``.
@@ -83,14 +87,15 @@ def standardized(b, n, g):
     """
     centred, scale = n.inputs
     rstd = scale.inputs[0] if scale.op == "custom_gradient" else scale  # with zeros for parameters
-    if n.op != "mul" or rstd.op != "rsqrt" or rstd.inputs[0].op != "add" or centred.op != "sub" or centred.inputs[1].op != "div":
+    rstd = _uncast(rstd)
+    if n.op != "mul" or rstd.op != "rsqrt" or rstd.inputs[0].op != "add" or centred.op != "sub":
         return NotImplemented
     (x, mean), var = centred.inputs, rstd.inputs[0].inputs[0]
-    total = mean.inputs[0]
-    if total.op != "sum" or total.inputs[0] is not x or var.op != "div" or var.inputs[0].op != "sum" or var.inputs[0].attrs != total.attrs:
+    total, _ = mean_of(mean, x) or (None, None)
+    if total is None or var.op != "div" or var.inputs[0].op != "sum" or var.inputs[0].attrs != total.attrs:
         return NotImplemented
     square = var.inputs[0].inputs[0]
-    if square.op != "mul" or square.inputs != (centred, centred):
+    if square.op != "mul" or square.inputs[0] is not square.inputs[1] or _uncast(square.inputs[0]) is not centred:
         return NotImplemented
     reduced = total.attrs["dims"]
     dims = [d for d in reduced if not is_one(x.type.shape[d])]
@@ -103,7 +108,7 @@ def standardized(b, n, g):
                 break
     if not dims:  # zero, but for what is infinite or NaN
         return [(x, b.mul(scale, b.sub(g, g)))]
-    precise = bool(total.attrs.get("precise"))
+    precise = square.dtype is not x.type.dtype
     mean_g = b.div(b.total(g, dims, precise), count)
     mean_gy = b.div(b.total(b.mul(g, n), dims, precise), count)
     return [(x, b.mul(scale, b.sub(b.sub(g, mean_g), b.mul(n, mean_gy))))]

@@ -15,7 +15,7 @@ from jit.graph.prims import VIEWS
 # Linear with constant factors.
 _FREE = VIEWS - {"detach"} | frozenset("input add sub neg sum clone cat flip cast cumsum constant_pad getitem gate sign ceil floor round trunc".split())
 _LIBRARY_FREE = ("aten::_fft", "aten::fft", "aten::im2col", "aten::col2im", "aten::as_strided", "aten::_to_copy", "aten::complex")
-_PRODUCTS = frozenset("mul div where gather index custom_gradient fmod remainder".split())
+_PRODUCTS = frozenset("mul fma div where gather index custom_gradient fmod remainder".split())
 
 
 def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
@@ -72,6 +72,8 @@ def _keeps(n: Node, ahead: dict, data: set) -> bool:
             return carrying[1]
         if n.op in ("gather", "index"):
             return any(i in data for i in n.inputs[1:])
+        if n.op == "fma":
+            return carrying[0] and n.inputs[1] in data or carrying[1] and n.inputs[0] in data
         return n.op == "div" and carrying[1] or any(c and other in data for c, other in zip(carrying, n.inputs[::-1]))
     if n.op == "aten_call":
         return not n.attrs["target"].startswith(_LIBRARY_FREE)

@@ -51,8 +51,8 @@ def absolute(b, n, g):
 
 @vjp("sign", "ceil", "floor", "round", "trunc", "floor_div", "trunc_div")
 def flat(b, n, g):
-    """Zero wherever there is a derivative."""
-    return (None,) * len(n.inputs)
+    """Zero wherever there is a derivative, and a zero that goes on: what comes before may multiply it by infinity."""
+    return tuple(lambda i=i: b.zeros(i.type) for i in n.inputs)
 
 
 @vjp("sqrt")
@@ -226,6 +226,12 @@ def mul(b, n, g):
     return lambda: b.mul(g, y), lambda: b.mul(g, x)
 
 
+@vjp("fma")
+def fma(b, n, g):
+    x, y, _ = n.inputs
+    return lambda: b.mul(g, y), lambda: b.mul(g, x), g
+
+
 @vjp("div")
 def div(b, n, g):
     x, y = n.inputs
@@ -240,7 +246,7 @@ def power(b, n, g):
     def base():
         if isinstance(value, (int, float)):
             if value == 0:
-                return None
+                return b.zeros(x.type)
             lower = x if value == 2 else b.pow(x, value - 1)
             return b.mul(g, b.mul(lower, value))
         slope = b.mul(g, b.mul(e, b.pow(x, b.sub(e, 1))))

@@ -12,15 +12,37 @@ from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, same_ints
 
 
-def _mean_of(c: Node, dims):
-    """``x`` when ``c`` is ``x`` minus its own mean over ``dims``, else None."""
-    if c.op != "sub":
-        return None
-    x, mean = c.inputs
+def mean_of(mean: Node, x: Node):
+    """(sum of x, count) when ``mean`` is ``sum(x) / count``, be it that x is multiplied by a small number before and the quotient by its inverse after, or
+    cast to a wider type; else None."""
+    cast, scale = None, 1
+    if mean.op == "cast":
+        cast, mean = mean.type.dtype, mean.inputs[0]
+    elif mean.op == "mul" and mean.inputs[1].op == "scalar":
+        scale, mean = mean.inputs[1].attrs["value"], mean.inputs[0]
     if mean.op != "div" or mean.inputs[1].op != "scalar" or mean.inputs[0].op != "sum":
         return None
     total, count = mean.inputs[0], mean.inputs[1].attrs["value"]
-    if total.inputs[0] is not x or total.attrs["dims"] != dims or not total.attrs["keepdim"]:
+    source = total.inputs[0]
+    if cast is not None:
+        if source.op != "cast" or x.type.dtype is not cast:
+            return None
+        source = source.inputs[0]
+        x = x.inputs[0] if source is not x and x.op == "cast" else x  # of a half type: one cast takes both steps
+    elif scale != 1:
+        if source.op != "mul" or source.inputs[1].op != "scalar" or source.inputs[1].attrs["value"] * scale != 1:
+            return None
+        source = source.inputs[0]
+    return (total, count) if source is x else None
+
+
+def _centred(c: Node, dims):
+    """``x`` when ``c`` is ``x`` minus its own mean over ``dims``, else None."""
+    if c.op != "sub":
+        return None
+    x = c.inputs[0]
+    total, count = mean_of(c.inputs[1], x) or (None, None)
+    if total is None or total.attrs["dims"] != dims or not total.attrs["keepdim"]:
         return None
     return x if same_ints((product(x.type.shape[d] for d in dims),), (int(count) if isinstance(count, float) else count,)) else None
 
@@ -30,7 +52,7 @@ def centred_square(n: Node):
     y = n.inputs[0]
     if n.op != "sum" or y.op != "mul" or y.inputs[0] is not y.inputs[1]:
         return None
-    x = _mean_of(y.inputs[0], n.attrs["dims"])
+    x = _centred(y.inputs[0], n.attrs["dims"])
     return None if x is None else (x, y.inputs[0])
 
 
@@ -41,34 +63,47 @@ def sum_(b, n, g):
 
 @vjp("prod")
 def prod(b, n, g):
-    """The product of the others. Where one element is zero only its own gradient is not, but for what times zero is not zero."""
-    x = n.inputs[0]
-    dims, dtype = n.attrs["dims"], x.type.dtype
-    zero = b.eq(x, 0)
+    """``g y / x`` where no element of the whole tensor is zero, else the product of the others, as eager has it: the two differ at infinities. ``whole``: of a
+    product without dimensions, whose gradient is zero where several elements are."""
+    x, dims, whole = n.inputs[0], n.attrs["dims"], n.attrs.get("whole")
+    if not x.type.rank:
+        return (g,)
+    g, y, zero = b.restore(g, n), b.restore(n, n), b.eq(x, 0)
     zeros = b.reduce("sum", b.cast(zero, torch.int64), dims, True)
-    others = b.reduce("prod", b.where(zero, 1, x), dims, True)
-    g = b.cast(b.restore(g, n), dtype)
-    unbounded = b.cast(b.ne(b.mul(x, 0), 0), torch.int64)
-    rest = b.where(b.gt(b.sub(b.reduce("sum", unbounded, dims, True), unbounded), 0), b.lift(math.nan, x), 0.0)
-    if len(dims) == x.type.rank:  # of all elements, several zeros are looked at first
-        rest = b.where(b.gt(zeros, 1), 0.0, rest)
-    alone = b.where(b.logical_and(zero, b.eq(zeros, 1)), others, rest)
-    return (b.mul(g, b.where(b.eq(zeros, 0), b.div(others, x), alone)),)
+    others = b.mul(g, _product_of_others(b, x, zero, zeros, dims))
+    if whole:
+        return (b.where(b.eq(zeros, 0), b.mul(g, b.div(y, x)), b.where(b.eq(zeros, 1), others, 0.0)),)
+    return (b.where(b.reduce("any", zero, None), others, b.div(b.mul(g, y), x)),)
+
+
+def _product_of_others(b, x: Node, zero: Node, zeros: Node, dims) -> Node:
+    """For each element the product of the others along ``dims``. It is the product of all divided by the element, for which a sign stands where it is infinite, and
+    1 where it is zero or NaN; whether others are such is counted."""
+    infinite, undefined = b.isinf(x), b.isnan(x)
+    finite = b.where(b.logical_or(zero, undefined), 1.0, b.where(infinite, b.sign(x), x))
+    result = b.div(b.reduce("prod", finite, dims, True), finite)
+    for hit, count, factor in ((zero, zeros, 0.0), (infinite, None, math.inf), (undefined, None, math.nan)):
+        own = b.cast(hit, torch.int64)
+        count = b.reduce("sum", own, dims, True) if count is None else count
+        result = b.mul(result, b.where(b.gt(b.sub(count, own), 0), b.lift(factor, x), 1.0))
+    return result
 
 
 @vjp("amax", "amin")
 def extremum(b, n, g):
     """Equal extrema share evenly; ``nan_hits``: NaN counts as equal to itself, as for the maximum of all elements."""
     x, dims = n.inputs[0], n.attrs["dims"]
-    if not dims:
-        return (g,)
     g = b.restore(g, n)
     best = b.restore(n, n)
     hit = b.eq(x, best)
-    if n.attrs.get("nan_hits"):
+    whole = n.attrs.get("nan_hits")
+    if whole:
         hit = b.logical_or(hit, b.logical_and(b.isnan(x), b.isnan(best)))
-    count = b.reduce("sum", b.cast(hit, torch.int64), dims, True)
-    return (b.div(b.where(hit, g, 0), b.cast(count, g.type.dtype)),)
+    count = b.cast(b.reduce("sum", b.cast(hit, torch.int64), dims, True), g.type.dtype)
+    if whole:
+        share = b.div(g, count)
+        return (b.where(hit, share, 0) if g.device.type == "cpu" else b.mul(b.cast(hit, g.type.dtype), share),)
+    return (b.div(b.mul(g, b.cast(hit, g.type.dtype)), count),)
 
 
 @vjp("cumsum")

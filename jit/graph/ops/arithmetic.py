@@ -136,8 +136,20 @@ def signbit(b, self):
 # two operands
 
 
-def _scaled(b, x: Node, alpha) -> Node:
-    return x if type(alpha) in (int, float) and alpha == 1 else b.mul(x, alpha)
+def _plus(b, x: Node, y: Node, alpha) -> Node:
+    """``x + alpha * y``."""
+    return b.add(x, y) if type(alpha) in (int, float) and alpha == 1 else b.fma(y, _factor(b, y, alpha), x)
+
+
+def _minus(b, x: Node, y: Node, alpha) -> Node:
+    """``x - alpha * y``."""
+    if type(alpha) in (int, float) and alpha == 1:
+        return b.sub(x, y)
+    return b.fma(b.neg(y), _factor(b, y, alpha), x) if y.dtype.is_floating_point else b.sub(x, b.mul(y, alpha))
+
+
+def _factor(b, y: Node, alpha) -> Node:
+    return b.promote(y, alpha, dtype=y.dtype, rounded=True)[1]
 
 
 @pointwise("add", wraps=True)
@@ -147,7 +159,7 @@ def add(b, self, other, *, alpha=1):
         return b.logical_or(x, y) if alpha is True or alpha == 1 else NotImplemented
     if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
         return b.add(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
-    return b.add(x, _scaled(b, y, alpha))
+    return _plus(b, x, y, alpha)
 
 
 def _refuse_bool(*operands):
@@ -161,14 +173,14 @@ def sub(b, self, other, *, alpha=1):
     x, y = b.promote(self, other, rounded=True)
     if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
         return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
-    return b.sub(x, _scaled(b, y, alpha))
+    return _minus(b, x, y, alpha)
 
 
 @pointwise("rsub", wraps=True)
 def rsub(b, self, other, *, alpha=1):
     _refuse_bool(self, other)
     x, y = b.promote(self, other, rounded=True)
-    return b.sub(y, _scaled(b, x, alpha))
+    return _minus(b, y, x, alpha)
 
 
 @pointwise("mul", "multiply", wraps=True)
@@ -442,7 +454,7 @@ def clamp(b, self, min=None, max=None):
         min, max = plain(min), plain(max)
     if all(v is None or isinstance(v, (int, Dim)) for v in (min, max)) and conventions.clamp_keeps_to_range():
         min, max = _within_range(min, self.dtype), _within_range(max, self.dtype)
-    x, lo, hi = b.promote(self, min, max)
+    x, lo, hi = b.promote(self, min, max, rounded=True)
     if x.dtype is torch.bool:
         return NotImplemented
     y = x if lo is None else b.maximum(x, lo)
@@ -505,8 +517,7 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
-    product = b.mul(y, z) if type(value) in (int, float) and value == 1 else b.mul(b.mul(y, value), z)
-    return b.cast(b.add(x, product), w)
+    return b.cast(b.fma(y if type(value) in (int, float) and value == 1 else b.mul(y, value), z, x), w)
 
 
 @pointwise("addcdiv")
@@ -530,10 +541,10 @@ def lerp(b, self, end, weight):
     if is_number(weight) and type(weight) is not SymFloat:
         diff = b.sub(y, x)
         if abs(weight) < 0.5:
-            return b.cast(b.add(x, b.mul(diff, weight)), dtype)
-        return b.cast(b.sub(y, b.mul(diff, 1.0 - weight)), dtype)
+            return b.cast(_plus(b, x, diff, weight), dtype)
+        return b.cast(b.fma(b.neg(diff), b.lift(1.0 - torch.tensor(weight, dtype=x.dtype, device="cpu").item(), diff), y), dtype)
     w = b.opmath(weight) if isinstance(weight, Node) else b.lift(weight, x)
     diff = b.sub(y, x)
-    near = b.add(x, b.mul(diff, w))
-    far = b.sub(y, b.mul(diff, b.sub(b.lift(1.0, w), w)))
+    near = b.fma(diff, w, x)
+    far = b.fma(b.neg(diff), b.sub(b.lift(1.0, w), w), y)
     return b.cast(b.where(b.lt(b.abs(w), 0.5), near, far), dtype)

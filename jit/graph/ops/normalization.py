@@ -76,17 +76,28 @@ def log_softmax_half(b, self, dim, half_to_float):
     return log_softmax(b, self, dim, torch.float32 if half_to_float else None)
 
 
+_SMALL = 2.0**-16  # by which values are multiplied before they are added up for a mean, so that the sum of large ones is finite
+
+
 def _moments(b, x: Node, dims, precise: bool = False):
-    """(mean, centred x, variance) with the dimensions kept."""
+    """(mean, centred x, variance) with the dimensions kept. ``precise``: on a CPU both sums are taken in float64, as eager does in some places, and the variance is not
+    rounded. Elsewhere on a CPU the mean does not overflow, as in eager, whose running mean stays among the values. ``mean_of`` knows these forms."""
     n = product(x.shape[d] for d in dims)
-    mean = b.div(b.total(x, dims, precise), n)
+    cpu, dtype = x.device.type == "cpu", x.dtype
+    if cpu and precise:
+        mean = b.cast(b.div(b.reduce("sum", b.cast(x, torch.float64), dims, True), n), dtype)
+    elif cpu:
+        mean = b.mul(b.div(b.reduce("sum", b.mul(x, _SMALL), dims, True), n), 1 / _SMALL)
+    else:
+        mean = b.div(b.reduce("sum", x, dims, True), n)
     centred = b.sub(x, mean)
-    return mean, centred, b.div(b.total(b.mul(centred, centred), dims, precise), n)
+    wide = b.cast(centred, torch.float64) if cpu and precise else centred
+    return mean, centred, b.div(b.reduce("sum", b.mul(wide, wide), dims, True), n)
 
 
 def _standardized(b, centred: Node, var: Node, eps, parameters=()) -> Node:
     """``centred / sqrt(var + eps)``, which has a gradient rule of its own. ``parameters``: what second derivatives have zeros for (see ``conventions``)."""
-    rstd = b.rsqrt(b.add(var, float(eps)))
+    rstd = b.cast(b.rsqrt(b.add(var, float(eps))), centred.dtype)
     if parameters and b.recording:
         rstd = b.with_zero_gradients(rstd, parameters)
     return b.marked(b.mul(centred, rstd), "standardized")
@@ -212,7 +223,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
         for handle, batch, unbiased in ((running_mean, batch_mean, False), (running_var, batch_var, True)):
             if handle is None:
                 continue
-            flat = b.reshape(batch, (channels,))
+            flat = b.cast(b.reshape(batch, (channels,)), wide.dtype)
             if unbiased:
                 flat = b.mul(flat, b.div(b.scalar(count, flat.dtype, flat.device), count - 1))
             old = b.opmath(handle.node)
@@ -266,7 +277,7 @@ def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_va
         raise RuntimeError(f"instance_norm of {self.dtype}")
     handles = [h for h in (self, weight, bias) if h is not None]
     b, x = t.builder, self.node
-    _, centred, var = _moments(b, b.opmath(x), tuple(range(2, self.ndim)))
+    _, centred, var = _moments(b, b.opmath(x), tuple(range(2, self.ndim)), precise=True)
     y = _standardized(b, centred, var, eps)
     if weight is not None:
         y = b.mul(y, _channelwise(b, weight.node, self.ndim))

@@ -58,7 +58,11 @@ def mean(b, self, dim=None, keepdim=False, *, dtype=None):
 def prod(b, self, dim=None, keepdim=False, *, dtype=None):
     if dtype is None:
         dtype = self.dtype if self.dtype.is_floating_point else torch.int64
-    return b.reduce("prod", b.cast(self, dtype), None if dim is None else b.dims_of(self, dim), keepdim)
+    x = b.cast(self, dtype)
+    if dtype.is_floating_point:  # in doubles: in another order of the factors than eager's, the range of floats may be left in between
+        x = b.cast(x, torch.float64)
+    y = b.reduce("prod", x, None if dim is None else b.dims_of(self, dim), keepdim)
+    return b.cast(b.marked(y, "", whole=True) if dim is None else y, dtype)
 
 
 def _check_nonempty(x, dims, name):
@@ -236,9 +240,13 @@ def logsumexp(b, self, dim, keepdim=False):
 def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
     dtype = dtype or x.dtype
     x = b.opmath(b.cast(x, dtype))
+    dims = b.dims_of(x, dims)
+    single = all(type(x.shape[d]) is int and x.shape[d] == 1 for d in dims)  # the norm of a number is its absolute value
     if b.recording and ord != 1:
-        kept = _norm_with_gradient(b, x, ord, dims)
-        return b.cast(kept if keepdim else b.reshape(kept, reduced_shape(x.shape, b.dims_of(x, dims), False)), dtype)
+        kept = _norm_with_gradient(b, x, ord, dims, single)
+        return b.cast(kept if keepdim else b.reshape(kept, reduced_shape(x.shape, dims, False)), dtype)
+    if single and ord != 0:
+        return b.cast(b.reshape(b.abs(x), reduced_shape(x.shape, dims, keepdim)), dtype)
     if ord == 2:
         return b.cast(b.sqrt(b.reduce("sum", b.mul(x, x), dims, keepdim)), dtype)
     a = b.abs(x)
@@ -253,8 +261,8 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
     return b.cast(b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, keepdim), 1.0 / ord), dtype)
 
 
-def _norm_with_gradient(b, x: Node, ord, dims) -> Node:
-    """The norm with its reduced dimensions kept: d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0. Equal extrema share evenly, NaN among them."""
+def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
+    """The norm with its reduced dimensions kept (``single``: all of size 1): d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0. Equal extrema share evenly, NaN among them."""
     a = b.abs(x)
     if ord in (math.inf, -math.inf):
         y = b.reduce("amax" if ord > 0 else "amin", a, dims, True)
@@ -267,7 +275,12 @@ def _norm_with_gradient(b, x: Node, ord, dims) -> Node:
         return b.with_gradient(y, (x, share))
     if ord == 0:
         return b.with_gradient(b.reduce("sum", b.cast(b.ne(x, 0.0), x.dtype), dims, True), (x, None))
-    y = b.sqrt(b.reduce("sum", b.mul(x, x), dims, True)) if ord == 2 else b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, True), 1.0 / ord)
+    if single:
+        y = a
+    elif ord == 2:
+        y = b.sqrt(b.reduce("sum", b.mul(x, x), dims, True))
+    else:
+        y = b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, True), 1.0 / ord)
 
     def slope():
         if ord == 2:

@@ -38,7 +38,8 @@ def nan_to_num(b, self, nan=None, posinf=None, neginf=None):
     limits = torch.finfo(self.dtype)
     x = b.where(b.isnan(self), 0.0 if nan is None else float(nan), self)
     x = b.where(b.eq(self, math.inf), limits.max if posinf is None else float(posinf), x)
-    return b.where(b.eq(self, -math.inf), limits.min if neginf is None else float(neginf), x)
+    y = b.where(b.eq(self, -math.inf), limits.min if neginf is None else float(neginf), x)
+    return b.with_gradient(y, (self, lambda: b.where(b.isfinite(self), b.lift(1.0, self), 0.0)))  # a factor: NaN times 0 is NaN
 
 
 @pointwise("xlogy", "special_xlogy", wraps=True)
