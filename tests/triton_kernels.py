@@ -115,6 +115,17 @@ def swiglu(dt, s):
 
 
 @case
+def multiply_add(dt, s):
+    n = 200 * s
+    b = B()
+    i = b.axis(n)
+    x, w, y = b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    v = b.wide(x, i)
+    b.put(y, i, b.do("fma", v, b.number(0.75, v), b.do("fma", v, b.wide(w, i), v)))
+    return b.case((n, n, n))
+
+
+@case
 def scalar_kernel(dt, s):
     b = B()
     x, y = b.buffer(dt), b.buffer(dt, "out")

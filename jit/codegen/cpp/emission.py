@@ -644,12 +644,7 @@ class KernelText:
                 if here or fused:
                     stack.enter_context(self.braces(f"for (int l = 0; l < {count}; l++)"))
                     self.put("const int64_t j = j0 + l;")
-                for n in crossing:
-                    d = lay.definition[n]
-                    if d in scans and phase[d] <= p:
-                        self.value[n] = self._scanned(d)
-                    elif phase[d] < p:
-                        self.value[n] = f"c{self.names[n]}[l]"
+                self._crossed(crossing, scans, phase, p)
                 for i in here:
                     self._element(i, access, {s: f"o{s}[l]" for s in streams}, "l")
                     if not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce)) and body[i].dst in crossing and body[i].dst != passed:
@@ -658,9 +653,10 @@ class KernelText:
                     self._scan_element(scan, self.value[body[scan].arg])
             if scan is not None and not fused:
                 self._open_scan(scan)
+                name, arg = self.names[body[scan].arg], body[scan].arg
+                arg = f"c{name}[l]" if arg in crossing else f"k{name}[{self._kept_index()} + j0 + l]" if arg in lay.kept else self.value[arg]
                 with self.braces(f"for (int l = 0; l < {count}; l++)"):
-                    name, arg = self.names[body[scan].arg], body[scan].arg
-                    self._scan_element(scan, f"c{name}[l]" if arg in crossing else f"k{name}[{self._kept_index()} + j0 + l]" if arg in lay.kept else self.value[arg])
+                    self._scan_element(scan, arg)
             if scan is not None:
                 name = self.names[body[scan].dst]
                 kind, total = ops.c_type(body[scan].dtype), f"run{name}"
@@ -676,15 +672,31 @@ class KernelText:
                         self.put(f"double v = s{name};")
                         self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = (float)(v += g{name}[l]);")
                 elif body[scan].dtype is torch.float64:
-                    with self.braces(f"if (!(run{name} - run{name} == 0))"):  # one after the other: an infinite sum of a strip may be a NaN after another infinity
+                    with self.braces(f"if (__builtin_expect(!(run{name} - run{name} == 0), 0))"):  # one after the other: an infinite sum of a strip may be a NaN after another infinity
                         self.put(f"t{name} = run{name} = 0;")
-                        self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = s{name} += g{name}[l];")
+                        with self.braces(f"for (int l = 0; l < {count}; l++)"):
+                            if fused:
+                                self.put("const int64_t j = j0 + l;")
+                                self._crossed(crossing, scans, phase, p)
+                                for i in here:
+                                    self._element(i, access, {}, "l")
+                                arg = self.value[body[scan].arg]
+                            self.put(f"c{name}[l] = s{name} += {arg};")
                 self.put(f"s{name} += {total};")
                 if body[scan].dst in lay.kept:
                     self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = {self._scanned(scan)};")
         for i in streams:
             kind = ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)
             self.put(f"stream<{self.strip} * (int)sizeof({kind})>({access[i]} + j0, o{i});")
+
+    def _crossed(self, crossing, scans, phase, p: int):
+        """Where phase ``p`` of a strip finds the values of earlier ones at lane ``l``."""
+        for n in crossing:
+            d = self.layout.definition[n]
+            if d in scans and phase[d] <= p:
+                self.value[n] = self._scanned(d)
+            elif phase[d] < p:
+                self.value[n] = f"c{self.names[n]}[l]"
 
     def _phases(self, statements, scans):
         """(statement -> phase, names of values that a later phase uses). A scan's result belongs to the phase after its argument's."""
@@ -711,8 +723,8 @@ class KernelText:
         """
         s = self.kernel.body[i]
         self.put(f"{ops.c_type(s.dtype)} run{self.names[s.dst]} = 0;")
-        if s.dtype.is_floating_point:
-            self.put(f"alignas(64) {ops.c_type(s.dtype)} g{self.names[s.dst]}[{self.strip}];")
+        if s.dtype is torch.float32:
+            self.put(f"alignas(64) float g{self.names[s.dst]}[{self.strip}];")
         self.put(f"#pragma omp simd reduction(inscan, +: run{self.names[s.dst]})")
 
     def _scanned(self, i: int) -> str:
@@ -723,7 +735,7 @@ class KernelText:
 
     def _scan_element(self, i: int, arg: str):
         name = self.names[self.kernel.body[i].dst]
-        if self.kernel.body[i].dtype.is_floating_point:
+        if self.kernel.body[i].dtype is torch.float32:
             self.put(f"g{name}[l] = {arg};")
         self.put(f"run{name} += {arg};")
         self.put(f"#pragma omp scan inclusive(run{name})")

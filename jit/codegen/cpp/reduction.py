@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.codegen import loops
 from jit.codegen.cpp import ops
 from jit.codegen.cpp.layout import hint
 
@@ -32,7 +33,8 @@ class Reduction:
 
     Sums are taken in blocks, so that their errors do not grow with their length. Lanes ``r`` add up to 8 to 32 values; float32 lanes then join a
     total ``d`` of doubles, and lanes of doubles a total that keeps what its own additions round off, ``e`` (A. Neumaier,
-    Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, 1974). The lanes of a ``precise`` sum of float32 values are doubles.
+    Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, 1974). The lanes of a ``precise`` sum of float32 values are doubles, and so are its totals;
+    that of doubles made from such values takes products in unrounded.
     """
 
     def __init__(self, owner, i: int):
@@ -50,8 +52,8 @@ class Reduction:
         floats = self.op == "sum" and self.dtype is torch.float32 and (additions > 1 or not fixed or self.column or self.s.precise)
         self.lane = torch.float64 if floats and self.s.precise else self.dtype  # what a lane is
         self.limit = (COLUMN_FLUSH if self.column else ROW_FLUSH).get(self.dtype) if self.op == "sum" else None
-        if self.limit and self.lane is not self.dtype:
-            self.limit *= 8
+        if self.limit and self.s.precise:
+            self.limit = self.limit * 8 if self.lane is not self.dtype else None
         self.flushed = self.limit is not None and (self.column or self.lane is self.dtype) and (additions > self.limit or not fixed)
         self.compensated = self.flushed and self.dtype is torch.float64
         self.blocked = False  # a strip of columns has lanes of its own for a block of rows
@@ -121,7 +123,15 @@ class Reduction:
                 position = index if not position else f"({position} * ({o.expr(a.extent)}) + {index})"
             self._better(state, f"i{self.name}[{lane}]", value, f"({self._index_kind()})({position})", False)
         else:
-            o.put(f"{state} = {self._merge(state, ops.cast(value, self.dtype, self.lane))};")
+            o.put(f"{state} = {self._product(state) or self._merge(state, ops.cast(value, self.dtype, self.lane))};")
+
+    def _product(self, state: str) -> str | None:
+        """A product of doubles added to a precise sum in one instruction."""
+        made = self.owner.kernel.body[self.owner.layout.definition[self.s.arg]]
+        if not (self.s.precise and self.dtype is torch.float64 and isinstance(made, loops.Compute) and made.op == "mul"):
+            return None
+        x, y = (self.owner.value.get(a) for a in made.args)
+        return x and y and f"FMA_DOUBLE({x}, {y}, {state})"
 
     def _better(self, value, index, other, other_index, ties: bool):
         """Replace (value, index) by the other pair where that is more extreme, or as extreme and earlier."""

@@ -85,14 +85,14 @@ def _moments(b, x: Node, dims, precise: bool = False):
     n = product(x.shape[d] for d in dims)
     cpu, dtype = x.device.type == "cpu", x.dtype
     if cpu and precise:
-        mean = b.cast(b.div(b.reduce("sum", b.cast(x, torch.float64), dims, True), n), dtype)
+        mean = b.cast(b.div(b.total(b.cast(x, torch.float64), dims, dtype is torch.float32), n), dtype)
     elif cpu:
         mean = b.mul(b.div(b.reduce("sum", b.mul(x, _SMALL), dims, True), n), 1 / _SMALL)
     else:
         mean = b.div(b.reduce("sum", x, dims, True), n)
     centred = b.sub(x, mean)
     wide = b.cast(centred, torch.float64) if cpu and precise else centred
-    return mean, centred, b.div(b.reduce("sum", b.mul(wide, wide), dims, True), n)
+    return mean, centred, b.div(b.total(b.mul(wide, wide), dims, wide is not centred), n)
 
 
 def _standardized(b, centred: Node, var: Node, eps, parameters=()) -> Node:
