@@ -163,11 +163,12 @@ struct TypeFact {
 
 // A place that a walk has read. Places are looked at in the order in which they were read: each is alive where those before it are as they were.
 struct Watch {
-  enum Kind : uint8_t { kDict, kPointer, kType, kSequence, kRoot } kind;
+  enum Kind : uint8_t { kDict, kPointer, kTyped, kWeak, kType, kSequence, kRoot } kind;  // kTyped, kWeak: pointers to what is not kept alive
   bool moved;           // of kDict: whether looking at it again may run code of the program's
   uint32_t index;       // into the list of its kind
   void* at;             // the dict, type or sequence, or the pointer's address; the Weak of a root
   uint64_t expected;    // its version, or the pointer's value
+  PyObject* token;      // of kTyped and kWeak, see Seen
 };
 
 struct Snapshot {
@@ -179,7 +180,6 @@ struct Snapshot {
   std::vector<Watch> watches;
   std::vector<std::vector<DictFact>> dicts;
   std::vector<std::vector<TypeFact>> types;
-  std::vector<Seen> pointers;
   std::vector<Sequence> sequences;
   std::vector<TensorWatch> tensors;                // behind all others; nothing is reached through them
   std::unordered_map<PyObject*, size_t> dict_index, type_index, seen_index;
@@ -223,7 +223,7 @@ struct Snapshot {
   std::vector<DictFact>& dict(PyObject* d) {
     auto [it, fresh] = dict_index.try_emplace(d, dicts.size());
     if (fresh) {
-      watches.push_back({Watch::kDict, false, (uint32_t)dicts.size(), d, dict_tag(d)});
+      watches.push_back({Watch::kDict, false, (uint32_t)dicts.size(), d, dict_tag(d), nullptr});
       dicts.emplace_back();
       dict_watch_.push_back(watches.size() - 1);
     }
@@ -255,7 +255,7 @@ struct Snapshot {
     auto [it, fresh] = type_index.try_emplace((PyObject*)t, types.size());
     if (fresh) {
       hold((PyObject*)t);
-      watches.push_back({Watch::kType, false, (uint32_t)types.size(), t, type_tag(t)});
+      watches.push_back({Watch::kType, false, (uint32_t)types.size(), t, type_tag(t), nullptr});
       types.emplace_back();
     }
     types[it->second].push_back({Ref::share(name), see(value)});
@@ -263,11 +263,13 @@ struct Snapshot {
 
   void pointer(PyObject** address) {
     if (!pointer_index.insert(address).second) return;
-    watches.push_back({Watch::kPointer, false, (uint32_t)pointers.size(), address, (uint64_t)(uintptr_t)*address});
-    pointers.emplace_back();
-    size_t at = pointers.size() - 1;
+    size_t at = watches.size();
+    watches.push_back({Watch::kPointer, false, 0, address, (uint64_t)(uintptr_t)*address, nullptr});
     Seen there = see(*address);
-    pointers[at] = there;
+    if (there.kind > Seen::kKept) {
+      watches[at].kind = there.kind == Seen::kWeak ? Watch::kWeak : Watch::kTyped;
+      watches[at].token = there.token;
+    }
   }
 
   void object_type(PyObject* o) { pointer(reinterpret_cast<PyObject**>(&o->ob_type)); }
@@ -276,7 +278,7 @@ struct Snapshot {
   void sequence(PyObject* o) {
     if (!sequence_index.insert(o).second) return;
     size_t at = sequences.size();
-    watches.push_back({Watch::kSequence, false, (uint32_t)at, o, 0});
+    watches.push_back({Watch::kSequence, false, (uint32_t)at, o, 0, nullptr});
     sequences.emplace_back();
     Sequence now;
     PyObject** items = PySequence_Fast_ITEMS(o);
@@ -290,7 +292,7 @@ struct Snapshot {
 
   void root(PyObject* weak) {
     hold(weak);
-    watches.push_back({Watch::kRoot, false, 0, weak, 0});
+    watches.push_back({Watch::kRoot, false, 0, weak, 0, nullptr});
   }
 
   // Whether everything read is as it was. Dicts and types whose relevant names are unchanged get their new tag. Code of the program's (a key's __eq__) may
@@ -317,8 +319,14 @@ struct Snapshot {
           }
           continue;
         case Watch::kPointer:
-          if ((uint64_t)(uintptr_t)*static_cast<PyObject**>(w.at) != w.expected || !pointers[w.index].alive()) return false;
+        case Watch::kTyped:
+        case Watch::kWeak: {
+          PyObject* now = *static_cast<PyObject**>(w.at);
+          if ((uint64_t)(uintptr_t)now != w.expected) return false;
+          if (w.kind == Watch::kTyped && (PyObject*)Py_TYPE(now) != w.token) return false;
+          if (w.kind == Watch::kWeak && !weak_is(w.token, now)) return false;
           continue;
+        }
         case Watch::kType: {
           auto* t = static_cast<PyTypeObject*>(w.at);
           if ((type_tag(t) != w.expected || w.expected == 0) && !refresh_type(w)) return false;

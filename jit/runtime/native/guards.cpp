@@ -171,7 +171,7 @@ PyObject* program_get_stats(PyObject* o, void*) {
   Snapshot* s = p->snapshot.get();
   return Py_BuildValue("{s:K,s:O,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "walks", (unsigned long long)p->walks, "armed", s && s->steady ? Py_True : Py_False, "local_checks", (Py_ssize_t)p->locals.checks.size(),
                        "watched_checks", (Py_ssize_t)p->watched.checks.size(), "mixed_checks", (Py_ssize_t)p->mixed.checks.size(), "dicts", (Py_ssize_t)(s ? s->dicts.size() : 0), "types",
-                       (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointers.size() : 0), "lists", (Py_ssize_t)(s ? s->sequences.size() : 0), "tensors",
+                       (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointer_index.size() : 0), "lists", (Py_ssize_t)(s ? s->sequences.size() : 0), "tensors",
                        (Py_ssize_t)(s ? s->tensors.size() : 0));
 }
 
