@@ -33,6 +33,7 @@ OPTIONS = {
     "says_compiling": Option(True, "what torch.compiler.is_compiling() says in captured code; read while capturing"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),
     "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while capturing"),
+    "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread checks; read when jit is imported"),
     "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1),
 }
 

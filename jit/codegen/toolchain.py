@@ -23,6 +23,7 @@ import torch  # loads the OpenMP runtime that kernels must use
 from jit import logs
 from jit.codegen import cache
 from jit.errors import CompileError
+from jit.runtime import sanitizers
 
 # No -ffast-math: NaN, infinities, signed zeros and the order of additions outside an explicit simd reduction are kept.
 # -fno-math-errno and -fno-trapping-math only give up errno and floating-point exception flags, without which nothing with a call or a
@@ -34,7 +35,7 @@ FLAGS = (
     "-std=c++17", "-O3", "-march=native", *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()), "-fopenmp",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-thread-jumps",
     "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-fno-semantic-interposition",
-    "-fvisibility=hidden", "-fno-plt", "-w",
+    "-fvisibility=hidden", "-fno-plt", "-w", *sanitizers.flags("kernels"),
 )  # fmt: skip
 LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s")
 LIBRARIES = ("-Wl,--push-state,--as-needed", "-lmvec", "-Wl,--pop-state", "-lm", "-lgcc")

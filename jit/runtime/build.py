@@ -26,11 +26,13 @@ import warnings
 
 from jit import config, logs
 from jit.errors import CompileError
+from jit.runtime import sanitizers
 
 MODULE = "_jit_native"
 KEEP_DAYS = 30
 SOURCE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers")
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers",
+         *sanitizers.flags("runtime"))
 
 
 def sources() -> list[str]:
