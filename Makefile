@@ -1,6 +1,7 @@
 # make demo     set up, check the machine, compile a first function and a real model
 # make test     set up and run the whole test suite
 # make bench    set up and run the benchmarks
+# make sanitize set up and run parts of the suite with the C++ parts built for address, undefined-behaviour and thread checks (half an hour)
 # make doctor   set up and check the compiler's tools, with a cure for each that is missing
 # make clean    remove the environment and build leftovers
 #
@@ -26,7 +27,7 @@ endif
 export PYTHONPATH := $(CURDIR)
 export PYTHONUNBUFFERED := 1
 .SHELLFLAGS := -eu -c
-.PHONY: demo test bench doctor clean check-python setup
+.PHONY: demo test sanitize bench doctor clean check-python setup
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -65,6 +66,10 @@ demo: doctor
 test: $(READY)
 	@$(PY) -c 'import jit.runtime; jit.runtime.native()'
 	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+sanitize: $(READY)
+	@$(PY) tests/sanitized.py address
+	@$(PY) tests/sanitized.py thread
 
 bench: $(READY)
 	@for b in call_overhead breaks kernels cold_start models; do echo; echo "== benchmarks/$$b.py"; $(PY) benchmarks/$$b.py; done
