@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import jit
+from jit.graph import kept, refusals, trial
 
 pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")  # nothing may be left to eager because compiling failed
 
@@ -121,6 +122,25 @@ def test_a_guess_that_eager_refuses_is_no_fault():
     for index in (5, 0, -1, 7):
         args = torch.ones(3, dtype=torch.int64), torch.tensor([index])
         assert outcome(compiled, *args) == outcome(fn, *args)
+
+
+@pytest.mark.parametrize("solve", [torch.linalg.ldl_solve, torch.linalg.lu_solve], ids=lambda f: f.__name__)
+def test_no_made_up_numbers_of_rows_are_given_to_lapack(solve, monkeypatch):
+    """It would exchange rows outside of the matrix."""
+    tried = []
+    for module in (refusals, kept):
+        monkeypatch.setattr(module, "error_of", lambda fn, *args: tried.append(fn) or trial.error_of(fn, *args))
+    factors = {torch.linalg.ldl_solve: torch.linalg.ldl_factor, torch.linalg.lu_solve: torch.linalg.lu_factor}[solve]
+
+    def fn(x, y):
+        return solve(*factors(x), y) * torch.ones(())
+
+    jit.reset()
+    compiled = jit.compile(fn)
+    for n in (3, 4, 5):
+        x, y = torch.eye(n) + 0.1, torch.ones(n, 2)
+        torch.testing.assert_close(compiled(x, y), fn(x, y))
+    assert factors in tried and solve not in tried
 
 
 @pytest.mark.gpu

@@ -197,6 +197,29 @@ def test_as_strided_scatter_at_places_that_change(grad):
         assert all(map(torch.equal, *outcomes))
 
 
+@pytest.mark.parametrize("op", (torch.as_strided, torch.as_strided_copy), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("place", (((2, 2), (1, 2), None), ((2, 2), (1, 2), 1), ((3, 2), (5, 1), 12), ((2, 3), (0, 1), 25), ((2, 2), (7, 3), 30), ((4,), (2,), 26)), ids=str)
+def test_gradients_of_as_strided_at_places_in_the_storage(op, place):
+    layouts = {
+        "dense": lambda b: b * 1, "sliced": lambda b: b[:, 2:7], "transposed": lambda b: b.t(), "corner": lambda b: b[2:5, 3:], "stepped": lambda b: b[1:, ::2],
+        "expanded": lambda b: b[2].expand(4, 10), "flat": lambda b: b.view(-1)[7:40],
+    }  # fmt: skip
+    for last in (lambda y: y * 2, lambda y: y):
+        def program(x):
+            return last(op(x, *place))
+
+        for kind, view in layouts.items():
+            jit.reset()
+            outcomes = []
+            for f in (program, jit.compile(program)):
+                base = torch.arange(60.0).view(6, 10).requires_grad_()
+                made = f(view(base))
+                weights = torch.arange(1.0, made.numel() + 1).view(made.shape)
+                outcomes.append((made.detach(), made.stride(), torch.autograd.grad((made * weights).sum(), base)[0]))
+            (a, b, c), (d, e, g) = outcomes
+            assert torch.equal(a, d) and b == e and torch.equal(c, g), kind
+
+
 def test_as_strided_sees_eagers_layout():
     def f(x):
         last = (x * 2).contiguous(memory_format=torch.channels_last)

@@ -118,3 +118,19 @@ def test_the_number_of_a_dimension_is_no_size():
         torch.testing.assert_close(got, torch.scatter(x, dim, index, source))
         got.sum().backward()
         assert leaves[1].grad.sum() == 4
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (2, 2)], ids=str)
+@pytest.mark.parametrize("fn", [torch.linalg.det, torch.linalg.inv, lambda x: torch.linalg.slogdet(x)[1], torch.linalg.matrix_exp],
+                         ids=["det", "inv", "slogdet", "matrix_exp"])
+def test_of_library_operators_on_nothing(fn, shape):
+    def program(x):
+        return fn(x).sum() * 2
+
+    found = []
+    for f in (program, jit.compile(program)):
+        x = (torch.eye(shape[-1]) * 2).expand(shape).clone().requires_grad_()
+        (g,) = torch.autograd.grad(f(x), x, allow_unused=True)
+        found.append(g)
+    assert (found[0] is None) == (found[1] is None)
+    assert found[0] is None or torch.allclose(*found)

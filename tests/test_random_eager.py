@@ -28,6 +28,10 @@ PROGRAMS = {
     "bernoulli": lambda x: torch.bernoulli(x.detach().sigmoid()) * x, "bernoulli_p": lambda x: torch.bernoulli(x.detach(), 0.3) * x,
     "normal": lambda x: torch.normal(x.detach(), 2.0) * x, "normal_both": lambda x: torch.normal(x.detach(), x.detach().abs()), "normal_size": lambda x: torch.normal(1.0, 2.0, (3, 4)),
     "multinomial": lambda x: torch.multinomial(x.detach().softmax(-1), 3), "poisson": lambda x: torch.poisson(x.detach().exp()) * x,
+    "normal_into_columns": lambda x: (torch.zeros(6, 16)[:, ::2].normal_(1, 3) * x, torch.rand(2)), "normal_into_rows": lambda x: torch.zeros(8, 14)[:, 2:8].normal_().t() * x,
+    "normal_into_a_turned_block": lambda x: torch.zeros(3, 9, 20)[:, 1:, 4:6].permute(1, 0, 2).normal_(-1, 2).reshape(8, 6).t() * x,
+    "normal_into_few": lambda x: torch.zeros(5, 4)[:, ::2].normal_().sum() * x, "normal_of_turned": lambda x: torch.normal(x.detach().t(), 2.0).t() * x,
+    "normal_deviations": lambda x: torch.normal(1.0, x.detach().abs().t()).t() * x,
     "normal_": lambda x: torch.empty(6, 8).normal_(1, 3) * x, "uniform_": lambda x: x * torch.empty(6, 8).uniform_(-1, 2), "exponential_": lambda x: x * torch.empty(6, 8).exponential_(1.5),
     "geometric_": lambda x: x * torch.empty(6, 8).geometric_(0.3), "cauchy_": lambda x: x * torch.empty(6, 8).cauchy_(), "log_normal_": lambda x: x * torch.empty(6, 8).log_normal_(),
     "random_": lambda x: x * torch.empty(6, 8).random_(0, 9), "bernoulli_": lambda x: x * torch.empty(6, 8).bernoulli_(0.6),
@@ -140,3 +144,16 @@ def test_the_option_is_read_while_capturing():
     assert torch.equal(library(), want)
     torch.manual_seed(1)
     assert not torch.equal(kernels(), want)
+
+
+def test_a_draw_into_a_tensor_with_gaps_of_a_prime_number_of_elements():
+    def program(x):
+        buffer = torch.zeros(34)
+        buffer[::2].normal_()
+        return buffer * x, torch.rand(1)
+
+    outcomes = []
+    for f in (program, jit.compile(program)):
+        torch.manual_seed(5)
+        outcomes.append(f(torch.ones(34)))
+    assert all(map(torch.equal, *outcomes))

@@ -75,7 +75,7 @@ class Argument:
 class Overload:
     """An aten overload: its operator, arguments, and what its results are."""
 
-    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base", "plain", "_composite")
+    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base", "plain", "trusting", "_composite")
 
     def __init__(self, base: str, op):
         schema = torch_private.schema(op)
@@ -89,6 +89,8 @@ class Overload:
         symbolic = set(re.findall(r"SymInt(?:\[\d*\])?\?? (\w+)", str(schema)))
         # Arguments that are numbers of dimensions and the like: no sizes.
         self.plain = tuple(i for i, a in enumerate(self.arguments) if a.kind == "int" and not a.list and a.name not in symbolic)
+        # LAPACK's routines exchange the rows that these numbers name, wherever in memory that is: they are given no made-up ones.
+        self.trusting = any(a.kind == "Tensor" and "pivots" in a.name for a in self.arguments)
         self._composite = None
         self.device_index = next((i for i, a in enumerate(self.arguments) if a.kind == "Device"), None)
 
@@ -394,7 +396,7 @@ def _as_run(o: Overload, values, types):
     """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms and decompositions. Only small calls
     of PyTorch's own operators are made for it, on zeros."""
     nodes = list(nodes_of(values))
-    if o.random or not o.name.startswith("aten::") or not nodes:
+    if o.random or o.trusting or not o.name.startswith("aten::") or not nodes:
         return types
     if any(n.type.device.type != "cpu" or hint(n.type.numel) > _PROBED_NUMEL for n in nodes):
         return types
@@ -449,7 +451,7 @@ def nodes_of(v):
 
 def _diagnose(o: Overload, values, error):
     """EagerRaises when a real run on zeros raises too, else Unsupported."""
-    if all(hint(n.type.numel) <= _VERIFY_NUMEL for n in nodes_of(values)):
+    if not o.trusting and all(hint(n.type.numel) <= _VERIFY_NUMEL for n in nodes_of(values)):
         state = torch.random.get_rng_state()
         try:
             with torch.no_grad():

@@ -30,7 +30,8 @@ _SMALL = 1 << 12  # elements of all operands up to which they are made in their 
 _EXACT = 1 << 16  # up to which they are where a call of smaller ones has raised
 _RESULT = 1 << 22  # elements that a trial may make, as far as that can be told
 _KINDS = 1 << 12  # calls that are remembered
-_UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_", "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu"))
+_UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_", "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu",
+                      "as_strided", "as_strided_copy", "as_strided_scatter"))  # these reach what stand-ins do not have: memory beyond the tensor's elements
 
 _found: dict = {}  # what a call is -> None, DOUBT, Unsupported, or the error's (class, arguments)
 DOUBT = "doubt"  # all trials of a call have raised, and it may be that the values of other tensors are not refused
@@ -55,7 +56,7 @@ def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
     if binding.python is not None:
         if fn not in PYTHON or fn.__module__ not in torch_private.PYTHON_OPERATIONS:  # its own source is traced, call by call
             return False
-    elif entry is None and not aten.overloads(name):
+    elif entry is None and not aten.overloads(name) or any(o.trusting for o in aten.overloads(name)):
         return False
     if name == "__setitem__":
         if len(args) != 3 or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type):

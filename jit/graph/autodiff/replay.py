@@ -10,8 +10,10 @@ from __future__ import annotations
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
-from jit.graph.ir import Node, Ref, operator
+from jit.graph import aten, layout
+from jit.graph.dims import Dim, hint
+from jit.graph.ir import Node, Ref, operator, same_ints
+from jit.graph.trial import StandIns, without_traces
 
 TARGET = "jit::vjp"
 
@@ -48,11 +50,40 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
         raise Unsupported(f"the gradient of {target} with one tensor as several arguments, of which some are detached", kind="gradient")
     given = given if isinstance(given, tuple) else (given,)
     present = tuple(g is not None for g in given)
+    undefined = _undefined(target, overload, args, inputs, wanted, present)
+    wanted = tuple(k for k in wanted if k not in undefined)
+    if not wanted:
+        return []
     template = (target, overload, args, wanted, present)
     types = tuple(inputs[k].type.replace(strides=layout.preserved_strides(inputs[k].type)) for k in wanted)
     used = tuple(inputs) + tuple(g for g in given if g is not None)
     made = b.node("aten_call", used, {"target": TARGET, "overload": "", "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))}, types)
     return [(inputs[k], b.result(made, n)) for n, k in enumerate(wanted)]
+
+
+def _undefined(target: str, overload: str, args, inputs, wanted, present) -> list:
+    """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros. Some formulas do so where there are no elements; for such inputs PyTorch is asked."""
+    if not target.startswith("aten::") or not any(same_ints((n,), (0,)) for i in inputs for n in i.type.shape):
+        return []
+    made = StandIns(1)
+    tensors = [made.of(i).requires_grad_(k in wanted) for k, i in enumerate(inputs)]
+    try:
+        with without_traces(), torch.enable_grad():
+            results = aten.Overload(target, operator(target, overload)).run(_filled(args, tensors))
+            results = [r for r, p in zip((results,) if isinstance(results, torch.Tensor) else results, present) if p and r.requires_grad]
+            found = torch.autograd.grad(results, [tensors[k] for k in wanted], [torch.ones_like(r) for r in results], allow_unused=True)
+    except Exception:  # of PyTorch's, for these values
+        return []
+    return [k for k, g in zip(wanted, found) if g is None]
+
+
+def _filled(v, tensors):
+    """An argument template with tensors in the place of references."""
+    if isinstance(v, Ref):
+        return tensors[v.index]
+    if isinstance(v, (list, tuple)):
+        return [_filled(e, tensors) for e in v]
+    return hint(v) if type(v) is Dim else v
 
 
 def _tensor(n: Node) -> Node:

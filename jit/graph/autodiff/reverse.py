@@ -284,9 +284,15 @@ class Reverse:
         if node.op == "as_strided":
             from jit.graph.autodiff.replay import replay_call
 
-            args = (Ref(0), node.attrs["size"], node.attrs["stride"], node.attrs["offset"])
-            for i, value in replay_call(b, "aten::as_strided", "", args, node.inputs, g, self.carries):
-                self.add(i, value)
+            # The formula asks for the tensor's layout alone, from the start of its memory: the tensor itself, or a copy that is kept of it, may begin elsewhere.
+            (x,) = node.inputs
+            size, stride, offset = node.attrs["size"], node.attrs["stride"], node.attrs.get("place", node.attrs["offset"])
+            ends = (1 + sum((n - 1) * s for n, s in zip(x.shape, x.type.strides)), offset + 1 + sum((n - 1) * s for n, s in zip(size, stride)))
+            memory = b.clone(b.full((sum(ends),), 0, x.dtype, x.device))
+            like = b.emit("as_strided", (memory,), {"size": x.shape, "stride": x.type.strides, "offset": 0})
+            args = (Ref(0), size, stride, offset)
+            for _, value in replay_call(b, "aten::as_strided", "", args, (like,), g, {like}):
+                self.add(x, value)
             return
         rule = VJPS.get(node.op)
         if rule is None:

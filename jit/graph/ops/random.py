@@ -11,9 +11,10 @@ import math
 import torch
 
 from jit import config
+from jit.errors import Unsupported
 from jit.graph import aten, layout, philox
 from jit.graph.build import HALF, resolve_device
-from jit.graph.dims import product
+from jit.graph.dims import hint, product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType
 from jit.graph.ops.creation import _size
@@ -240,19 +241,41 @@ def _exponential_fill(b, t, lambd=1.0):
 IN_KERNELS = {"normal_": _normal_fill, "uniform_": _uniform_fill, "exponential_": _exponential_fill}
 
 
+def _one_by_one(b, self: Node, *args, **kwargs) -> Node:
+    """A normal draw for a tensor with gaps, which eager makes number by number in the order of the memory, where it draws for 16 and more without gaps in blocks. The
+    operator that makes a new tensor has none with gaps, but it goes one by one as well through a matrix that is not row-major."""
+    shape, strides = self.type.shape, self.type.strides
+    count = int(self.type.numel)
+    rows = next((n for n in range(2, math.isqrt(count) + 1) if count % n == 0), None)
+    if rows is None:
+        raise Unsupported("a normal draw into a tensor with gaps, of a prime number of elements", "draw into a new tensor, and copy it", kind="mutating-op")
+    like = b.clone(b.full((rows, count // rows), 0, self.dtype, self.device), (1, rows))
+    drawn = aten.call(b, "normal_functional", [like, *args], kwargs)
+    order = sorted(range(len(shape)), key=lambda d: -hint(strides[d]))
+    memory = b.reshape(b.permute(drawn, (1, 0)), tuple(shape[d] for d in order))
+    return b.permute(memory, tuple(order.index(d) for d in range(len(shape))))
+
+
 def _fill(name, functional):
     def run(t, self, *args, generator=None, **kwargs):
         value, b = NotImplemented, t.builder
         if name in IN_KERNELS and self.type.dtype in FLOATS and in_kernels(self.shape, self.device, generator):
             value = IN_KERNELS[name](b, self.type, *args, **{"from_" if k == "from" else k: v for k, v in kwargs.items()})
-        if value is NotImplemented:
-            value = aten.call(b, functional, [self.node, *args], {**kwargs, "generator": generator})
-        else:
+        if value is not NotImplemented:
             value = b.cast(value, self.type.dtype)
+        elif name == "normal_" and self.type.device.type == "cpu" and _loses_gaps(self.type):
+            value = _one_by_one(b, self.node, *args, **kwargs, generator=generator)
+        else:
+            value = aten.call(b, functional, [self.node, *args], {**kwargs, "generator": generator})
         t.write(self, value)
         return self
 
     op(name, raw=True)(run)
+
+
+def _loses_gaps(t: TensorType) -> bool:
+    """Whether a copy of a tensor of 16 elements and more is row-major, as the tensor itself is not."""
+    return bool(t.numel >= 16) and not t.is_contiguous and t.replace(strides=layout.preserved_strides(t)).is_contiguous
 
 
 for _name, _functional in FILLS.items():
@@ -274,6 +297,14 @@ def bernoulli_(t, self, p=0.5, *, generator=None):
 @extern("bernoulli")
 def _row_major(self, *args):
     return TensorType.contiguous(self.shape, self.dtype, self.device)
+
+
+@extern("normal")
+def _of_tensors(mean, std, *args):
+    tensors = [v for v in (mean, std) if isinstance(v, TensorType)]
+    if not tensors or args and args[0] is not None and not isinstance(args[0], torch.Generator):
+        return NotImplemented
+    return TensorType.contiguous(layout.broadcast_shapes(*(v.shape for v in tensors)), tensors[0].dtype, tensors[0].device)
 
 
 @extern(*FILLS.values(), "rand_like", "randn_like", "randint_like", "dropout")

@@ -440,7 +440,7 @@ def _ordinary_path(b, base, size, stride, offset) -> tuple | None:
 
 @op("as_strided_copy", raw=True)
 def as_strided_copy(t, self, size, stride, storage_offset=None):
-    return t.call_op("clone", (as_strided(t, self, size, stride, storage_offset),), {})
+    return t.call_op("clone", (as_strided(t, self, size, stride, storage_offset),), {"memory_format": torch.contiguous_format})
 
 
 @op("as_strided_scatter", raw=True)
