@@ -240,3 +240,30 @@ def test_as_strided_of_inputs_that_share_memory():
             result = fn(x, y)
             seen.append((*result, memory, x._version > 0, y._version > 0, [r.data_ptr() - memory.data_ptr() for r in result[::2]]))
         assert not difference(*seen, "result")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gradients_of_views_beyond_a_part(dynamic):
+    """What ``as_strided`` of a view shows beyond that view has no gradient in eager."""
+    def diagonal(x):
+        return x.diagonal().as_strided(x.shape, x.stride())
+
+    def rows(x):
+        return x[1:].as_strided(x.shape, x.stride(), x.storage_offset()) * 2, x[:, 1:].as_strided((2, 2), (1, 1))
+
+    def turned(x):
+        return x.t().as_strided(x.shape, x.stride())
+
+    for program in (diagonal, rows, turned):
+        compiled = jit.compile(program, dynamic=dynamic)
+        for size in ((3, 4), (4, 4), (5, 3)):
+            seen = []
+            for fn in (program, compiled):
+                torch.manual_seed(0)
+                leaf = torch.randn(90, requires_grad=True)
+                results = fn(leaf.as_strided(size, (size[1], 1), 2))
+                results = results if isinstance(results, tuple) else (results,)
+                gradients = torch.autograd.grad(sum((r * torch.arange(1, r.numel() + 1).view(r.shape)).sum() for r in results), leaf)
+                seen.append((results, gradients))
+            assert not difference(seen[0][0], seen[1][0], "result")
+            assert not difference(seen[0][1], seen[1][1], "gradient", False)

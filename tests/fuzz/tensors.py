@@ -162,9 +162,16 @@ def arguments(seed, device):
     return make
 
 
+SUMS = ("sum", "mean", "mm", "bmm", "addmm", "mv", "dot")
+COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")
+# On a GPU these too are computed in the tensors' own dtype.
+OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "native_layer_norm", "_fused_rms_norm", "var", "std", "var_mean", "linalg_vector_norm", "_batch_norm_with_update")
+
+
 class InDoubles(TorchDispatchMode):
-    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and with ``unordered`` a sum is NaN when its terms may
-    leave the dtype's range on the way: whether they do depends on the order in which they are added up, which is a kernel's own affair."""
+    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that. With ``unordered``, what is a kernel's own affair comes
+    out otherwise: a sum or product is NaN when its terms may leave the dtype's range on the way, which depends on their order, and so are moments of what has
+    no square there; numbers that differ by no more than roundings compare the other way round."""
 
     def __init__(self, dtype, unordered):
         super().__init__()
@@ -176,12 +183,28 @@ class InDoubles(TorchDispatchMode):
             nan, most, least = (*args[1:], None, None, None)[:3]
             return func(args[0], nan, self.limits.max if most is None else most, self.limits.min if least is None else least)
         result = func(*args, **kwargs)
-        if self.unordered and name in ("sum", "mean", "mm", "bmm", "addmm", "mv", "dot") and result.dtype is torch.float64:
+        if self.unordered and args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            result = self.otherwise(name, func, args, kwargs, result)
+        return result
+
+    def otherwise(self, name, func, args, kwargs, result):
+        x = args[0]
+        most = min(self.limits.max, torch.finfo(x.dtype).max)
+        if name in COMPARISONS:
+            gap = (x - args[1]).abs()
+            near = (gap > 0) & (gap <= 1e-5 * (x.abs() + torch.as_tensor(args[1], device=x.device).abs()).clamp(min=1))
+            return result ^ near
+        if name == "prod" or name == "cumsum" and x.is_cuda:
+            sizes = x.abs().nan_to_num(0, 0, 0)
+            return result.masked_fill(func(sizes.clamp(min=1) if name == "prod" else sizes, *args[1:], **kwargs) > most, float("nan"))
+        if name in OF_SQUARES and x.is_cuda and x.numel() and x.abs().nan_to_num(0, 0, 0).max() ** 2 * x.numel() > most:
+            return mapped(lambda t: torch.full_like(t, float("nan")) if t.is_floating_point() else t, result)
+        if name in SUMS and result.is_floating_point():
             sizes = [a.abs().nan_to_num(0, 0, 0) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
             totals = func(*sizes, **kwargs)
             if name == "mean":
                 totals = totals * (args[0].numel() / max(totals.numel(), 1))
-            result = result.masked_fill(totals > self.limits.max, float("nan"))
+            result = result.masked_fill(totals > most, float("nan"))
         return result
 
 

@@ -284,12 +284,13 @@ class Reverse:
         if node.op == "as_strided":
             from jit.graph.autodiff.replay import replay_call
 
-            # The formula asks for the tensor's layout alone, from the start of its memory: the tensor itself, or a copy that is kept of it, may begin elsewhere.
+            # The formula asks for the tensor's layout alone, from the start of its base: the tensor itself, or a copy that is kept of it, may begin elsewhere.
             (x,) = node.inputs
             size, stride, offset = node.attrs["size"], node.attrs["stride"], node.attrs.get("place", node.attrs["offset"])
-            ends = (1 + sum((n - 1) * s for n, s in zip(x.shape, x.type.strides)), offset + 1 + sum((n - 1) * s for n, s in zip(size, stride)))
+            start = node.attrs.get("start", 0)
+            ends = (start + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.type.strides)), offset + 1 + sum((n - 1) * s for n, s in zip(size, stride)))
             memory = b.clone(b.full((sum(ends),), 0, x.dtype, x.device))
-            like = b.emit("as_strided", (memory,), {"size": x.shape, "stride": x.type.strides, "offset": 0})
+            like = b.emit("as_strided", (memory,), {"size": x.shape, "stride": x.type.strides, "offset": start})
             args = (Ref(0), size, stride, offset)
             for _, value in replay_call(b, "aten::as_strided", "", args, (like,), g, {like}):
                 self.add(x, value)

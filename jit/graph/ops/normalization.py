@@ -192,6 +192,13 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
     return with_strides(b, b.cast(y, self.dtype), out)
 
 
+def _batch_norm_strides(x: TensorType, by_cudnn: bool) -> tuple:
+    """Strides of a normalised ``x``: CUDA's kernels write as they read, but for cuDNN, which takes what has a weight and a bias."""
+    if layout.memory_format(x) == "channels_last":
+        return layout.channels_last_strides(x.shape)
+    return contiguous_strides(x.shape) if x.device.type == "cpu" or by_cudnn else layout.preserved_strides(x)
+
+
 @op("batch_norm", raw=True)
 def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None, training=False, momentum=0.1, eps=1e-5, cudnn_enabled=True):
     """Inference uses the running statistics. Training normalises with the batch's and updates the running ones in place."""
@@ -207,7 +214,7 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
         if n is not None and not (n.type.rank == 1 and n.shape[0] == channels):
             raise RuntimeError(f"running_mean should contain {channels} elements not {n.shape}")
     wide = b.opmath(x)
-    out = layout.channels_last_strides(x.shape) if layout.memory_format(x.type) == "channels_last" else contiguous_strides(x.shape)
+    out = _batch_norm_strides(x.type, w is not None and c is not None and cudnn_enabled)
     if not training:
         if mean is None or var is None:
             raise RuntimeError("Expected running_mean and running_var to be defined when training=False")

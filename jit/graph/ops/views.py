@@ -401,14 +401,19 @@ def strided(t, self, size, stride, storage_offset=None):
     if offset is None:
         raise Unsupported("as_strided on memory that is read as another dtype", "use ordinary views", kind="overlapping-memory")
     _check_inside(base, size, stride, offset)
-    path = _ordinary_path(b, base, size, stride, offset)
+    start = offset_in_base(self)
+    # Eager's gradient is that of the part of the memory which this very view shows: what else the result shows has none.
+    part = self.chain and self.requires_grad and t.grad_enabled and not same_ints((product(self.type.shape),), (product(base.type.shape),))
+    path = None if part else _ordinary_path(b, base, size, stride, offset)
     if path is None:
         if base.node is not base.input and base.input is not None:
             raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="overlapping-memory")
+        if part and (base.input is None or start is None):
+            raise Unsupported("as_strided of a part of a tensor where gradients are recorded", "use ordinary views", kind="gradient")
         attrs = {"size": size, "stride": stride, "offset": offset if base.input is None else storage_offset}
         if base.input is not None:
             # A library call on the tensor itself, at run time: it knows its place in its storage.
-            node = b.emit("as_strided", (self.node,), {**attrs, "place": offset})
+            node = b.emit("as_strided", (self.node,), {**attrs, "place": offset, "start": start or 0})
             return t.view(self, (ViewStep(node),), node)
         path = (ViewStep(b.emit("as_strided", (base.node,), attrs)),)
     whole = t.view(self, (), replay(b, base.node, path))
