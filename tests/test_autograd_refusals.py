@@ -97,3 +97,28 @@ def test_a_backward_that_does_not_take_the_dtypes_of_its_forward(name, dtypes):
                 torch.testing.assert_close(got[-1], want[-1])
             else:
                 assert want == got
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", ["scatter_add", "scatter", "nll"])
+def test_operands_of_which_only_a_part_is_read(name, dynamic):
+    """The forward takes them; eager's backward does not."""
+    programs = {
+        "scatter_add": lambda x, y, i: torch.zeros_like(x).scatter_add(0, i[:, None].expand(-1, x.shape[1]), y),
+        "scatter": lambda x, y, i: torch.zeros_like(x).scatter(0, i[:, None].expand(-1, x.shape[1]), y),
+        "nll": lambda x, y, i: torch.nn.functional.nll_loss(torch.log_softmax(x[0], -1), i[: y.shape[1] // 4]),
+    }
+    program = programs[name]
+    compiled = jit.compile(program, dynamic=dynamic)
+    for rows, columns, wide in ((4, 4, 4), (3, 4, 7), (4, 5, 5), (4, 2, 6)):
+        told = []
+        for fn in (program, compiled):
+            torch.manual_seed(0)
+            x, y = torch.randn(rows, columns, requires_grad=True), torch.randn(3, wide, requires_grad=True)
+            result = fn(x, y, torch.tensor([1, 0, 2]))
+            try:
+                told.append((result.detach(), torch.autograd.grad(result.sum(), [x, y], allow_unused=True)))
+            except RuntimeError as error:
+                told.append((result.detach(), str(error)))
+        torch.testing.assert_close(told[0], told[1]) if not isinstance(told[0][1], str) else None
+        assert isinstance(told[0][1], str) == isinstance(told[1][1], str), (rows, columns, wide, told)

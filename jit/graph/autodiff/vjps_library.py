@@ -205,15 +205,22 @@ def _filled(b, g: Node, dim: int, index: Node) -> Node:
     return b.call("scatter", (g, dim, index, 0), like(g), "value")
 
 
+def _all_read(index: Node, source: Node) -> bool:
+    """Whether a scatter reads all of its source. Where it does not the library's backward raises, as eager's does."""
+    return index.type.rank == source.type.rank and same_ints(index.type.shape, source.type.shape)
+
+
 @aten_vjp("scatter")
 def scatter(b, out, g, x, dim, index, value, *reduce):
-    if reduce:
+    if reduce or isinstance(value, Node) and not _all_read(index, value):
         return NotImplemented
     return lambda: _filled(b, g, dim, index), None, None, lambda: b.gather(g, dim % max(g.type.rank, 1), index)
 
 
 @aten_vjp("scatter_add")
 def scatter_add(b, out, g, x, dim, index, source):
+    if not _all_read(index, source):
+        return NotImplemented
     return g, None, None, lambda: b.gather(g, dim % max(g.type.rank, 1), index)
 
 

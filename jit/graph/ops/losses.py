@@ -87,7 +87,7 @@ def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int)
     if not logp.dtype.is_floating_point or target.dtype is not torch.int64 or rank == 0:
         return NotImplemented, None
     expected = logp.shape[:class_dim] + logp.shape[class_dim + 1 :]
-    if rank == 1 and target.type.rank == 1 and target.shape[0] == 1:
+    if rank == 1 and target.type.rank == 1 and logp.shape[0] == 1 and target.shape[0] == 1:  # else the library refuses the backward
         target = b.reshape(target, ())
     if len(expected) != target.type.rank or not all(p == q for p, q in zip(expected, target.shape)):
         return NotImplemented, None
