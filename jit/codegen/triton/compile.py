@@ -22,7 +22,7 @@ from . import worker
 from .emit import Source, emit
 
 log = logs.channel("kernels")
-_VERSION = "1"
+_VERSION = "2"
 # Threads of this process that build kernels; twice as many when no workers are used. What Triton does in Python, a tenth of the work, they do in turns.
 LOCAL_THREADS = 2
 _lock = threading.Lock()
