@@ -158,7 +158,7 @@ def test_strided_views_as_slices(sizes, strides, offset):
     assert torch.equal(flat, want)
 
 
-@pytest.mark.parametrize("sizes, strides, offset", [((3, 2), (3, 2), 1), ((2, 2), (1, 1), 0), ((2, 4), (0, 1), 0), ((3, 4), (4, 1), 6)])
+@pytest.mark.parametrize("sizes, strides, offset", [((2, 2), (1, 1), 0), ((2, 4), (0, 1), 0), ((3, 4), (4, 1), 6)])
 def test_strided_views_that_are_no_slices(sizes, strides, offset):
     t = Tracer()
     assert strided_view(t.builder, t.input(torch.arange(16.0), "x").node, sizes, strides, offset) is None

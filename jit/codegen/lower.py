@@ -233,7 +233,7 @@ class Emitter:
         self.store(place, index, value, self.tail if element else None)
 
     def finish(self, name):
-        return loops.verify_addresses(collapse(drop_dead(self.b).finish(name)))
+        return loops.verify_addresses(collapse(reads_first(drop_dead(self.b)).finish(name)))
 
 
 def parallel_order(group):
@@ -653,6 +653,20 @@ def drop_dead(builder):
             live.update(loops.index_symbols(s))
             body.append(s)
     builder.body = body[::-1]
+    return builder
+
+
+def reads_first(builder):
+    """Move each store behind the last load of its buffer: what takes the memory of an input or operand is written when all of the old elements have been read."""
+    last = {s.buffer: k for k, s in enumerate(builder.body) if isinstance(s, loops.Load)}
+    waiting, body = {}, []
+    for k, s in enumerate(builder.body):
+        if isinstance(s, loops.Store) and last.get(s.buffer, -1) > k:
+            waiting.setdefault(last[s.buffer], []).append(s)
+        else:
+            body.append(s)
+        body += waiting.pop(k, ())
+    builder.body = body
     return builder
 
 

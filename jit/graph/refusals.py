@@ -59,7 +59,7 @@ def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
     elif entry is None and not aten.overloads(name) or any(o.trusting for o in aten.overloads(name)):
         return False
     if name == "__setitem__":
-        if len(args) != 3 or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type):
+        if len(args) != 3 or not isinstance(args[0], TensorHandle) or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type):
             return False
         if not _has_tensors(args[1]):  # PyTorch writes by indices in ways of their own
             args = (args[0], ..., args[2])  # the number has to fit, wherever it is put

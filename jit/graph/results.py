@@ -78,7 +78,7 @@ class Result:
 def derive(tracer, outputs):
     """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of these, in order."""
     found, derived, last = [*outputs, *_shared(tracer, outputs)], [], []
-    held = {h.base for h in outputs if not _is_detached(h)}
+    held = {h.base for h in found if not _is_detached(h)}
     for i, h in enumerate(outputs):
         if h.base.region is not None:
             found[i] = next(p for p in tracer.inputs if p.base is h.base)  # something in its place

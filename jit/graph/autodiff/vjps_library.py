@@ -226,7 +226,7 @@ def scatter_add(b, out, g, x, dim, index, source):
 
 @aten_vjp("index_add")
 def index_add(b, out, g, x, dim, index, source, alpha=1):
-    if source.type.rank == 0 or index.type.rank != 1:
+    if x.type.rank == 0 or source.type.rank == 0 or index.type.rank != 1:
         return NotImplemented
     return g, None, None, lambda: b.scaled(b.index(g, (dim % g.type.rank,), (index,)), alpha)
 

@@ -95,7 +95,7 @@ def matmul(b, self, other):
     if rx == 0 or ry == 0:
         raise RuntimeError("both arguments to matmul need to be at least 1D, but they are " + f"{rx}D and {ry}D")
     if x.dtype is not y.dtype:
-        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}")
+        return NotImplemented  # refused, but for some of nothing
     if x.device != y.device:
         raise Unsupported("matmul over two devices", kind="device")
     if rx == 1 and ry == 1:

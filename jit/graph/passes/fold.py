@@ -31,7 +31,7 @@ def fold_constants(graph: Graph) -> Graph:
     def rule(r, node):
         if node.op not in POINTWISE or not all(i.op in _CONSTANTS and type(i.attrs["value"]) is not Dim for i in node.inputs):
             return None
-        if node.dtype.is_complex:
+        if node.dtype.is_complex or node.op == "fma":  # PyTorch has no such function to ask
             return None
         try:
             value = _value(node, node.inputs)
