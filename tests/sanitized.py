@@ -65,7 +65,6 @@ def main():
     p.add_argument("files", nargs="*", help="test files instead of the usual ones")
     given = p.parse_args()
     files = given.files or [str(HERE / f"{name}.py") for name in FILES[given.kind].split()]
-    # A process that is started from here loads PyTorch below the sanitizer, which makes mappings of its own: limits on memory cannot be had.
     env = dict(os.environ, **SETTINGS, JIT_SANITIZE=given.kind, LD_PRELOAD=preloaded(given.kind), PYTHONPATH=str(HERE.parent), OMP_NUM_THREADS="2",
                PYTHONMALLOC="malloc" if given.kind == "address" else "default")
     flags = subprocess.run([sys.executable, "-c", "from jit.runtime import sanitizers; print(*sanitizers.flags('runtime'))"],

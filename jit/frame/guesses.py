@@ -17,6 +17,7 @@ from ..graph.ir import Graph, Output
 from ..runtime import native
 
 _ELEMENTS, _MOST = 64, 32
+REFUSALS = (RuntimeError, IndexError, ValueError)  # what eager's operators raise; all else is a failure of the compiler, and told
 
 
 def guess(s, node):
@@ -38,7 +39,7 @@ def guess(s, node):
     try:
         with torch.no_grad():
             value = compute(*[t.obj for t in tensors])[0].clone()
-    except Exception:  # of eager's own operators, which may refuse these values: the program's call will raise it where it stands
+    except REFUSALS:  # of these values: the program's call will raise it where it stands
         return None
     s.set_field(s, "guesses", (*s.guesses, (node, value, site)))
     return value
@@ -60,7 +61,7 @@ class Check:
             with torch.no_grad():
                 if all(map(torch.equal, self.compute(*tensors), self.values)):
                     return True
-        except Exception:  # of eager's own operators: other values may be refused, or have other shapes
+        except REFUSALS:  # other values may be refused, or have other shapes
             pass
         self.unsteady.update(self.sites)
         dispatcher = self.dispatcher and self.dispatcher()

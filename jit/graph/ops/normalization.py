@@ -249,7 +249,7 @@ def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps)
     """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's statistics are empty."""
     if x.rank < 2 or x.dtype in HALF:
         return NotImplemented
-    strides = layout.channels_last_strides(x.shape) if layout.memory_format(x) == "channels_last" else contiguous_strides(x.shape)
+    strides = _batch_norm_strides(x, False)
     saved = TensorType.contiguous(x.shape[1:2] if training else (0,), x.dtype, x.device)
     return (x.replace(strides=strides), saved, saved, *(s for s in (mean, var) if s is not None))
 

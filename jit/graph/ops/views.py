@@ -394,14 +394,13 @@ def strided(t, self, size, stride, storage_offset=None):
     Raises eager's error for one that reaches beyond the memory of a value that the program made. One beyond the elements of an input is a break: its storage may
     be larger, and hold what other tensors show.
     """
-    base, b = self.base, t.builder
-    offset = offset_in_base(self) if storage_offset is None else storage_offset
+    base, b, start = self.base, t.builder, offset_in_base(self)
+    offset = start if storage_offset is None else storage_offset
     if storage_offset is not None and base.input is not None:
         offset = storage_offset - _start(t, base)
     if offset is None:
         raise Unsupported("as_strided on memory that is read as another dtype", "use ordinary views", kind="overlapping-memory")
     _check_inside(base, size, stride, offset)
-    start = offset_in_base(self)
     # Eager's gradient is that of the part of the memory which this very view shows: what else the result shows has none.
     part = self.chain and self.requires_grad and t.grad_enabled and not same_ints((product(self.type.shape),), (product(base.type.shape),))
     path = None if part else _ordinary_path(b, base, size, stride, offset)
