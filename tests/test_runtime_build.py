@@ -1,5 +1,6 @@
 """Building the native extension: the cache, many processes at once, damage, and what goes wrong. A tiny extension stands in for the real one."""
 
+import _ctypes
 import ctypes
 import importlib.util
 import os
@@ -143,8 +144,12 @@ def test_doctor_sees_libraries(tmp_path):
     other = tmp_path / "libiomp5.so"
     (tmp_path / "x.cpp").write_text("int unused_symbol_of_a_test;")
     subprocess.run([build.compiler(), "-shared", "-fPIC", str(tmp_path / "x.cpp"), "-o", str(other)], check=True)
-    ctypes.CDLL(str(other))
-    assert len(doctor.openmp_libraries()) == 2
+    loaded = ctypes.CDLL(str(other))
+    try:
+        assert len(doctor.openmp_libraries()) == 2
+    finally:
+        _ctypes.dlclose(loaded._handle)
+    assert len(doctor.openmp_libraries()) == 1
 
 
 def test_links_the_loaded_standard_library(tiny, tmp_path, monkeypatch):
