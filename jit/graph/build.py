@@ -282,6 +282,11 @@ class Builder:
         operands = [v for x, partial in partials if isinstance(x, Node) for v in ((x, self.cast(partial(), x.type.dtype)) if partial else (x,))]
         return self.emit("custom_gradient", (y, *operands), {"kinked": True} if kinked else {}, y.type.dtype)
 
+    def with_formula(self, y: Node, name: str, *partials, **attrs) -> Node:
+        """``with_gradient``, whose gradient is that of the composite ``name``: the same up to the ends of floats."""
+        made = self.with_gradient(y, *partials)
+        return self.marked(made, name, **attrs) if self.recording else made
+
     def with_gradient_of(self, y: Node, x: Node) -> Node:
         """The value of ``y``, whose gradient is all ``x``'s: what a tensor is after it was written where nothing is recorded."""
         one = self.scalar(1, x.type.dtype, x.type.device)
@@ -321,6 +326,25 @@ class Builder:
         dtype = x.type.dtype
         value = float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(value)
         return self.emit("constant_pad", (x,), {"pads": tuple(map(tuple, pads)), "value": value})
+
+    def power(self, x: Node, e: float) -> Node:
+        """``x ** e`` for a number e, by the arithmetic that eager's kernels have for a few of them."""
+        short = self.short_power(x, e)
+        return self.pow(x, e) if short is None else short
+
+    def short_power(self, x: Node, e: float) -> Node | None:
+        """``power`` if there is a shorter way than the general one."""
+        if e == 2.0:
+            return self.mul(x, x)
+        if e == 3.0:
+            return self.mul(self.mul(x, x), x)
+        if not is_float(x.type.dtype):
+            return None
+        if e in (0.5, -0.5):  # whose kernel for float16 is that of any power: +inf for the root of -inf
+            return None if x.type.dtype is torch.float16 and x.type.device.type == "cpu" else self.sqrt(x) if e > 0 else self.rsqrt(x)
+        if e == -1.0:
+            return self.reciprocal(x)
+        return self.reciprocal(self.mul(x, x)) if e == -2.0 else x if e == 1.0 else None
 
     # reductions, scans, indexing
 

@@ -381,8 +381,9 @@ def _bits_type(kind):
 def _pow(args, kind, dtype, constants):
     a, b = args
     one = constant(1, kind)
-    exact = {0.0: one, 1.0: a, 2.0: f"({a} * {a})", 3.0: f"({a} * {a} * {a})", -1.0: f"({one} / {a})", -2.0: f"({one} / ({a} * {a}))",
-             0.5: f"__builtin_{_suffixed('sqrt', kind)}({a})", -0.5: f"({one} / __builtin_{_suffixed('sqrt', kind)}({a}))"}  # fmt: skip
+    # What the compiler makes of such a power is a root, which differs at -0 and -inf.
+    root = f"({a} == -__builtin_inff() ? __builtin_inff() : __builtin_{_suffixed('fabs', kind)}(__builtin_{_suffixed('sqrt', kind)}({a})))"
+    exact = {0.0: one, 1.0: a, 2.0: f"({a} * {a})", 3.0: f"({a} * {a} * {a})", -1.0: f"({one} / {a})", -2.0: f"({one} / ({a} * {a}))", 0.5: root, -0.5: f"({one} / {root})"}  # fmt: skip
     if constants[1] is not None and float(constants[1]) in exact:
         return exact[float(constants[1])]
     return f"{_suffixed('pow', kind)}({a}, {b})"

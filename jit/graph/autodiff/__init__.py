@@ -10,6 +10,7 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     attention,
     composites,
     dropout,
+    formulas,
     vjps_contractions,
     vjps_layers,
     vjps_library,

@@ -63,17 +63,6 @@ def logsumexp(b, n, g):
     return [(x, b.mul(b.restore(g, total), b.exp(b.sub(x, y))))]
 
 
-@composite_vjp("xlogy")
-def xlogy(b, n, g):
-    """``where(isnan(y), y, where(x == 0, 0, x log(y)))``"""
-    y = n.inputs[1]
-    if n.op != "where" or n.inputs[2].op != "where" or n.inputs[2].inputs[0].op != "eq":
-        return NotImplemented
-    zero = n.inputs[2].inputs[0]
-    x = zero.inputs[0]
-    return [(x, b.sum_to(b.where(zero, 0, b.mul(g, b.log(y))), x.type.shape)), (y, b.sum_to(b.mul(g, b.div(x, y)), y.type.shape))]
-
-
 def _uncast(x: Node) -> Node:
     return x.inputs[0] if x.op == "cast" else x
 

@@ -149,7 +149,9 @@ upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _u
 def glu(b, node, x, dim=-1):
     d = dim % x.type.rank
     half = x.type.shape[d] // 2
-    return b.mul(b.slice(x, d, 0, half), b.sigmoid(b.slice(x, d, half, half)))
+    value, gate = b.slice(x, d, 0, half), b.slice(x, d, half, half)
+    s = b.sigmoid(gate)
+    return b.emit("custom_gradient", (b.mul(value, s), value, s, gate, b.mul(b.mul(b.sub(b.lift(1.0, s), s), s), value)), {}, x.type.dtype)
 
 
 @training_form("prelu", "_prelu_kernel")

@@ -222,7 +222,7 @@ def sub(b, n, g):
 def mul(b, n, g):
     x, y = n.inputs
     if x is y:
-        return b.mul(b.mul(g, 2), x), None  # which overflows where the gradient does
+        return b.mul(b.mul(g, x), 2), None  # the sum of two products that are equal
     return lambda: b.mul(g, y), lambda: b.mul(g, x)
 
 
@@ -247,8 +247,7 @@ def power(b, n, g):
         if isinstance(value, (int, float)):
             if value == 0:
                 return b.zeros(x.type)
-            lower = x if value == 2 else b.pow(x, value - 1)
-            return b.mul(g, b.mul(lower, value))
+            return b.mul(g, b.mul(b.power(x, value - 1), value))
         slope = b.mul(g, b.mul(e, b.pow(x, b.sub(e, 1))))
         return b.where(b.eq(e, 0), 0, slope)
 
@@ -297,13 +296,13 @@ def atan2(b, n, g):
     x, y = n.inputs
     square = b.add(_square(b, x), _square(b, y))
     scale = b.where(b.eq(square, 0), 0, b.reciprocal(square))
-    return lambda: b.mul(g, b.mul(y, scale)), lambda: b.mul(g, b.mul(b.neg(x), scale))
+    return lambda: b.mul(b.mul(g, y), scale), lambda: b.mul(b.mul(g, b.neg(x)), scale)
 
 
 @vjp("hypot")
 def hypot(b, n, g):
     x, y = n.inputs
-    return lambda: b.mul(g, b.div(x, n)), lambda: b.mul(g, b.div(y, n))
+    return lambda: b.div(b.mul(g, x), n), lambda: b.div(b.mul(g, y), n)
 
 
 @vjp("copysign")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from jit.errors import Unsupported
@@ -69,24 +67,27 @@ def prod(b, n, g):
     if not x.type.rank:
         return (g,)
     g, y, zero = b.restore(g, n), b.restore(n, n), b.eq(x, 0)
-    zeros = b.reduce("sum", b.cast(zero, torch.int64), dims, True)
-    others = b.mul(g, _product_of_others(b, x, zero, zeros, dims))
+    others = b.mul(g, _product_of_others(b, x, dims))
     if whole:
-        return (b.where(b.eq(zeros, 0), b.mul(g, b.div(y, x)), b.where(b.eq(zeros, 1), others, 0.0)),)
+        zeros = b.reduce("sum", b.cast(zero, torch.int64), None)
+        return (b.where(b.eq(zeros, 0), b.div(b.mul(g, y), x), b.where(b.eq(zeros, 1), others, 0.0)),)
     return (b.where(b.reduce("any", zero, None), others, b.div(b.mul(g, y), x)),)
 
 
-def _product_of_others(b, x: Node, zero: Node, zeros: Node, dims) -> Node:
-    """For each element the product of the others along ``dims``. It is the product of all divided by the element, for which a sign stands where it is infinite, and
-    1 where it is zero or NaN; whether others are such is counted."""
-    infinite, undefined = b.isinf(x), b.isnan(x)
-    finite = b.where(b.logical_or(zero, undefined), 1.0, b.where(infinite, b.sign(x), x))
-    result = b.div(b.reduce("prod", finite, dims, True), finite)
-    for hit, count, factor in ((zero, zeros, 0.0), (infinite, None, math.inf), (undefined, None, math.nan)):
-        own = b.cast(hit, torch.int64)
-        count = b.reduce("sum", own, dims, True) if count is None else count
-        result = b.mul(result, b.where(b.gt(b.sub(count, own), 0), b.lift(factor, x), 1.0))
-    return result
+def _product_of_others(b, x: Node, dims) -> Node:
+    """For each element the product of those before it along ``dims`` and of those behind it, of which each may leave the range of floats."""
+    flat = b.reshape(x, (x.type.numel,)) if len(dims) > 1 else x
+    d = 0 if len(dims) > 1 else dims[0]
+    shape = flat.type.shape
+    if type(shape[d]) is int and shape[d] <= 1 or any(type(s) is int and s == 0 for s in shape):
+        return b.full(x.type.shape, 1, x.dtype, x.device)
+    ones = b.full(tuple(1 if k == d else s for k, s in enumerate(shape)), 1, x.dtype, x.device)
+
+    def before(v):
+        line = b.cat([ones, b.slice(v, d, 0, shape[d] - 1)], d)
+        return b.call("cumprod", (line, d, None), TensorType.contiguous(shape, x.dtype, x.device))
+
+    return b.reshape(b.mul(before(flat), b.flip(before(b.flip(flat, (d,))), (d,))), x.type.shape)
 
 
 @vjp("amax", "amin")

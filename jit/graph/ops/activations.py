@@ -81,7 +81,10 @@ def _elu(b, x, alpha, scale, input_scale):
     scaled = b.mul(x, input_scale) if input_scale != 1.0 else x
     negative, below = b.mul(b.expm1(scaled), alpha * scale), b.le(x, 0.0)
     y = b.where(below, negative, b.mul(x, scale) if scale != 1.0 else x)
-    return b.with_gradient(y, (x, lambda: b.where(below, b.mul(b.exp(scaled), alpha * scale * input_scale), scale)))
+    partial = (x, lambda: b.where(b.gt(x, 0.0), b.lift(scale, x), b.mul(b.exp(scaled), alpha * scale * input_scale)))
+    if not all(type(v) in (int, float) for v in (alpha, scale, input_scale)):
+        return b.with_gradient(y, partial)
+    return b.with_formula(y, "elu", partial, factors=(alpha, scale, input_scale))
 
 
 @pointwise("elu")
@@ -108,16 +111,29 @@ def softplus(b, x, beta=1.0, threshold=20.0):
     scaled = b.mul(x, beta) if beta != 1 else x
     soft, linear = b.log1p(b.exp(scaled)), b.gt(scaled, float(threshold))
     y = b.where(linear, x, b.div(soft, float(beta)) if beta != 1 else soft)
-    return b.with_gradient(y, (x, lambda: b.where(linear, 1.0, b.sigmoid(scaled))))
+    partial = (x, lambda: b.where(linear, 1.0, b.sigmoid(scaled)))
+    if not all(type(v) in (int, float) for v in (beta, threshold)):
+        return b.with_gradient(y, partial)
+    return b.with_formula(y, "softplus", partial, factors=(beta, float(threshold)))
+
+
+def log_sigmoid_of(b, x):
+    """``min(x, 0) - log1p(exp(-|x|))``"""
+    decay = b.exp(b.neg(b.abs(x)))
+
+    def slope():
+        negative, rest = b.lt(x, 0.0), b.div(decay, b.add(decay, 1.0))
+        return b.where(negative, b.sub(b.lift(1.0, x), rest), rest)
+
+    return b.with_gradient(b.sub(b.minimum(x, 0.0), b.log1p(decay)), (x, slope))
 
 
 @op("log_sigmoid")
 def log_sigmoid(b, self):
-    # min(x, 0) - log1p(exp(-|x|))
     if not self.dtype.is_floating_point:
         return NotImplemented
     x = b.opmath(self)
-    y = b.cast(b.sub(b.minimum(x, 0.0), b.log1p(b.exp(b.neg(b.abs(x))))), self.dtype)
+    y = b.cast(log_sigmoid_of(b, x), self.dtype)
     if self.device.type == "cpu":
         y.type = y.type.replace(strides=contiguous_strides(self.shape))
     return y
@@ -149,22 +165,23 @@ def hardsigmoid(b, x):
 @_in_float
 def hardswish(b, x):
     y = b.mul(b.mul(x, b.minimum(b.maximum(b.add(x, 3.0), 0.0), 6.0)), 1.0 / 6.0)
-    return b.with_gradient(y, (x, lambda: b.where(b.le(x, -3.0), 0.0, b.where(b.lt(x, 3.0), b.add(b.mul(x, 1.0 / 3.0), 0.5), 1.0))))
+    return b.with_formula(y, "hardswish", (x, lambda: b.where(b.le(x, -3.0), 0.0, b.where(b.ge(x, 3.0), 1.0, b.add(b.mul(x, 1.0 / 3.0), 0.5)))))
 
 
 @pointwise("logit", "special_logit")
-@_in_float
-def logit(b, x, eps=None):
-    if eps is None:
-        return b.log(b.div(x, b.sub(b.lift(1.0, x), x)))
-    low, high = float(eps), 1.0 - eps
-    z = b.minimum(b.maximum(x, low), high)
+def logit(b, self, eps=None):
+    if not self.dtype.is_floating_point:
+        return NotImplemented
+    z = x = b.opmath(self)
+    limits = None if eps is None else tuple(torch.tensor(v, dtype=self.dtype, device="cpu").item() for v in (eps, 1.0 - eps))  # which eager rounds
+    if limits:
+        z = b.minimum(b.maximum(x, limits[0]), limits[1])
 
     def slope():
-        outside = b.logical_or(b.lt(x, low), b.gt(x, high))
-        return b.where(outside, 0.0, b.reciprocal(b.mul(x, b.sub(b.lift(1.0, x), x))))
+        low, high, outside = (*limits, 0.0) if limits else (0.0, 1.0, math.nan)
+        return b.where(b.logical_and(b.ge(x, low), b.le(x, high)), b.reciprocal(b.mul(x, b.sub(b.lift(1.0, x), x))), outside)
 
-    return b.with_gradient(b.log(b.div(z, b.sub(b.lift(1.0, z), z))), (x, slope))
+    return b.cast(b.with_formula(b.log(b.div(z, b.sub(b.lift(1.0, z), z))), "logit", (x, slope), limits=limits), self.dtype)
 
 
 @pointwise("threshold")

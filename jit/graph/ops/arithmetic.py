@@ -99,7 +99,7 @@ def relu(b, self):
 @pointwise("square")
 def square(b, self):
     (x,) = b.promote(self, dtype=torch.int64 if self.dtype is torch.bool else None)
-    return b.mul(x, x)
+    return b.marked(b.mul(x, x), "power", exponent=2.0) if b.recording else b.mul(x, x)
 
 
 @pointwise("logical_not")
@@ -285,22 +285,13 @@ def pow_(b, self, exponent):
             return b.with_gradient(b.full(x.shape, 1, x.dtype, x.device), (x, lambda: b.full(x.shape, False, torch.bool, x.device)))
         if e == 1.0:
             return b.clone(x)
-        if e == 2.0:
-            return b.mul(x, x)
-        if e == 3.0:
-            return b.mul(b.mul(x, x), x)
-        if x.dtype.is_floating_point:
-            if e == 0.5 and not (x.dtype is torch.float16 and x.device.type == "cpu"):  # whose kernel is that of any power: +inf for -inf
-                return b.sqrt(x)
-            if e == -0.5:
-                return b.rsqrt(x)
-            if e == -1.0:
-                return b.reciprocal(x)
-            if e == -2.0:
-                return b.reciprocal(b.mul(x, x))
+        short = b.short_power(x, e)
+        if short is not None:
+            return b.marked(short, "power", exponent=e) if b.recording else short
     if is_number(self) and not isinstance(self, Dim) and self == 1:
         (x, y) = b.promote(self, exponent)
-        return b.full(y.shape, 1, y.dtype, y.device)
+        zero = lambda: b.full(y.shape, 0, y.dtype, y.device)  # noqa: E731
+        return b.with_gradient(b.full(y.shape, 1, y.dtype, y.device), (y, zero)) if y.dtype.is_floating_point else b.full(y.shape, 1, y.dtype, y.device)
     x, y = b.promote(self, exponent, rounded=True)
     return NotImplemented if x.dtype is torch.bool else b.pow(x, y)
 
@@ -517,7 +508,11 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
-    return b.cast(b.fma(y if type(value) in (int, float) and value == 1 else b.mul(y, value), z, x), w)
+    scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
+    result = b.fma(scaled(y), z, x)
+    if x.dtype.is_floating_point:
+        result = b.with_gradient(result, (x, lambda: b.lift(1.0, x)), (y, lambda: scaled(z)), (z, lambda: scaled(y)))
+    return b.cast(result, w)
 
 
 @pointwise("addcdiv")
@@ -527,7 +522,10 @@ def addcdiv(b, self, tensor1, tensor2, *, value=1):
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
-    return b.cast(b.add(x, b.div(b.mul(y, value), z)), w)
+    scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
+    quotient = b.div(scaled(y), z)
+    quotient = b.with_gradient(quotient, (y, lambda: scaled(b.reciprocal(z))), (z, lambda: b.neg(b.div(scaled(y), b.mul(z, z)))))
+    return b.cast(b.add(x, quotient), w)
 
 
 @pointwise("lerp")
@@ -541,10 +539,14 @@ def lerp(b, self, end, weight):
     if is_number(weight) and type(weight) is not SymFloat:
         diff = b.sub(y, x)
         if abs(weight) < 0.5:
-            return b.cast(_plus(b, x, diff, weight), dtype)
-        return b.cast(b.fma(b.neg(diff), b.lift(1.0 - torch.tensor(weight, dtype=x.dtype, device="cpu").item(), diff), y), dtype)
+            result = _plus(b, x, diff, weight)
+        else:
+            result = b.fma(b.neg(diff), b.lift(1.0 - torch.tensor(weight, dtype=x.dtype, device="cpu").item(), diff), y)
+        return b.cast(b.with_gradient(result, (x, lambda: b.lift(1.0 - weight, x)), (y, lambda: b.lift(float(weight), y))), dtype)
     w = b.opmath(weight) if isinstance(weight, Node) else b.lift(weight, x)
     diff = b.sub(y, x)
     near = b.fma(diff, w, x)
     far = b.fma(b.neg(diff), b.sub(b.lift(1.0, w), w), y)
-    return b.cast(b.where(b.lt(b.abs(w), 0.5), near, far), dtype)
+    result = b.where(b.lt(b.abs(w), 0.5), near, far)
+    partials = [(x, lambda: b.sub(b.lift(1.0, w), w)), (y, lambda: w)] + [(w, lambda: diff)] * isinstance(weight, Node)
+    return b.cast(b.with_gradient(result, *partials), dtype)

@@ -27,7 +27,9 @@ def glu(b, self, dim=-1):
     half = size // 2
     parts = [b.slice(self, d, k * half, half) for k in (0, 1)]
     x, gate = map(b.opmath, parts)
-    y = b.cast(b.mul(x, b.sigmoid(gate)), self.dtype)
+    s = b.sigmoid(gate)
+    y = b.with_gradient(b.mul(x, s), (x, lambda: s), (gate, lambda: b.mul(b.mul(b.sub(b.lift(1.0, s), s), s), x)))
+    y = b.cast(y, self.dtype)
     y.type = y.type.replace(strides=layout.iterator_strides(y.shape, [p.type for p in parts]))
     return y
 
@@ -92,7 +94,9 @@ def poisson_nll_loss(b, self, target, log_input, full, eps, reduction):
 
 
 def _without_nan(b, x: Node) -> Node:
-    return b.where(b.isnan(x), 0.0, x)
+    """``x`` with zeros for NaN. The gradient is multiplied by zero there."""
+    undefined = b.isnan(x)
+    return b.with_gradient(b.where(undefined, 0.0, x), (x, lambda: b.where(undefined, 0.0, b.lift(1.0, x))))
 
 
 @op("nansum")

@@ -8,8 +8,10 @@ from jit import config
 from jit.graph.build import HALF
 from jit.graph.dims import product
 from jit.graph.ir import Node
+from jit.graph.ops.activations import log_sigmoid_of
 from jit.graph.ops.normalization import log_softmax
 from jit.graph.ops.reductions import mean, sum_
+from jit.graph.ops.special import xlogy
 from jit.graph.registry import op
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -27,14 +29,21 @@ def _elementwise(name, fn):
         if not x.dtype.is_floating_point or config.match_eager_rounding and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss"):
             return NotImplemented  # eager's kernels round in between in their own ways
         loss = fn(b, x, y, *args)
-        return reduced(b, b.cast(loss, self.dtype) if name == "huber_loss" else loss, reduction)  # which is written into a tensor like its operand
+        result = reduced(b, b.cast(loss, self.dtype) if name == "huber_loss" else loss, reduction)  # which is written into a tensor like its operand
+        return _mean_square(b, result, b.sub(x, y)) if name == "mse_loss" and reduction == MEAN else result
 
     op(name)(expand)
 
 
 def _mse(b, x, y):
     d = b.sub(x, y)
-    return b.mul(d, d)
+    return b.marked(b.mul(d, d), "power", exponent=2.0) if b.recording else b.mul(d, d)
+
+
+def _mean_square(b, mean: Node, d: Node) -> Node:
+    """``mean`` of ``d * d``, with the gradient ``d 2 / count``."""
+    wide, d, count = mean.inputs[0] if mean.op == "cast" else mean, b.opmath(d), product(d.shape)
+    return b.cast(b.with_gradient(wide, (d, lambda: b.mul(d, b.div(b.lift(2.0, d), count)))), mean.dtype)
 
 
 def _limited(b, d: Node, slope: Node, at, most) -> Node:
@@ -68,15 +77,27 @@ _elementwise("smooth_l1_loss", _smooth_l1)
 def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=None, reduction=MEAN):
     if self.dtype is not target.dtype or not self.dtype.is_floating_point:
         return NotImplemented
-    # log_sigmoid(x) = min(x, 0) - log1p(exp(-|x|))
-    x = b.opmath(self)
-    log_sigmoid = b.cast(b.sub(b.minimum(x, 0.0), b.log1p(b.exp(b.neg(b.abs(x))))), self.dtype)
+    log_sigmoid = b.cast(log_sigmoid_of(b, b.opmath(self)), self.dtype)
     one_minus = b.sub(b.lift(1.0, target), target)
     if pos_weight is not None:
         log_weight = b.add(b.mul(b.sub(pos_weight, 1.0), target), 1.0)
         loss = b.sub(b.mul(one_minus, self), b.mul(log_weight, log_sigmoid))
     else:
         loss = b.sub(b.mul(one_minus, self), log_sigmoid)
+
+    def slope():
+        sigmoid = b.sigmoid(self)
+        if pos_weight is None:
+            return b.sub(sigmoid, target)
+        weighted = b.mul(pos_weight, target)
+        return b.sub(b.mul(b.sub(b.add(weighted, 1.0), target), sigmoid), weighted)
+
+    def slope_of_target():
+        if pos_weight is None:
+            return b.neg(self)
+        return b.sub(b.cast(log_sigmoid_of(b, b.neg(b.opmath(self))), self.dtype), b.mul(log_sigmoid, pos_weight))
+
+    loss = b.with_gradient(loss, (self, slope), (target, slope_of_target))
     return reduced(b, loss if weight is None else b.mul(loss, weight), reduction)
 
 
@@ -162,7 +183,5 @@ def kl_div(b, self, target, reduction=MEAN, *, log_target=False):
     if log_target:
         loss = b.mul(b.exp(target), b.sub(target, self))
     else:
-        xlogy = b.where(b.eq(target, 0.0), 0.0, b.mul(target, b.log(target)))
-        xlogy = b.where(b.isnan(target), target, xlogy)
-        loss = b.sub(xlogy, b.mul(target, self))
+        loss = b.sub(xlogy(b, target, target), b.mul(target, self))
     return reduced(b, loss, reduction)

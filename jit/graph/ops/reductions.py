@@ -213,7 +213,7 @@ _var_like("var", lambda b, x, var, mean: b.cast(var, x.dtype))
 def _root(b, square: Node) -> Node:
     """The square root, with gradient 0 at 0."""
     y = b.sqrt(square)
-    return b.with_gradient(y, (square, lambda: b.where(b.eq(y, 0.0), 0.0, b.div(b.lift(0.5, y), y))))
+    return b.with_formula(y, "root", (square, lambda: b.where(b.eq(y, 0.0), 0.0, b.div(b.lift(0.5, y), y))))
 
 
 _var_like("std", lambda b, x, var, mean: b.cast(_root(b, var), x.dtype))
@@ -288,10 +288,11 @@ def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
         if ord < 2:  # a power of 0 is infinite; what is NaN in the norm reaches all elements
             d = b.div(b.where(b.eq(a, 0.0), 0.0, b.mul(b.sign(x), b.pow(a, float(ord - 1)))), b.pow(y, float(ord - 1)))
         else:
-            d = b.mul(b.sign(x), b.pow(b.div(a, y), float(ord - 1)))
+            d = b.div(b.mul(x, b.pow(a, float(ord - 2))), b.pow(y, float(ord - 1)))
         return b.where(b.eq(y, 0.0), 0.0, d)
 
-    return b.with_gradient(y, (x, slope))
+    made = b.with_gradient(y, (x, slope))
+    return made if ord <= 1 or ord == 2 else b.with_gradient(y, (made, lambda: b.ne(y, 0.0)))  # where the gradient may be infinite
 
 
 @op("linalg_vector_norm")

@@ -48,8 +48,9 @@ def xlogy(b, self, other):
     dtype = x.dtype
     x, y = b.opmath(x), b.opmath(y)
     log = b.opmath(b.cast(b.log(y), dtype))  # eager's kernel rounds the logarithm
-    product = b.where(b.eq(x, 0.0), 0.0, b.mul(x, log))
-    return b.cast(b.marked(b.where(b.isnan(y), y, product), "xlogy"), dtype)
+    zero = b.eq(x, 0.0)
+    result = b.where(b.isnan(y), y, b.where(zero, 0.0, b.mul(x, log)))
+    return b.cast(b.with_formula(result, "xlogy", (x, lambda: b.where(zero, 0.0, log)), (y, lambda: b.div(x, y))), dtype)
 
 
 @pointwise("logaddexp")
@@ -63,7 +64,8 @@ def logaddexp(b, self, other):
     # equal infinities would give inf - inf
     same = b.logical_and(b.isinf(x), b.eq(x, y))
     soft = b.add(top, b.log1p(b.exp(b.neg(b.abs(b.sub(x, y))))))
-    return b.cast(b.where(same, x, soft), dtype)
+    share = lambda p, q: b.reciprocal(b.add(b.exp(b.sub(q, p)), 1.0))  # noqa: E731
+    return b.cast(b.with_gradient(b.where(same, x, soft), (x, lambda: share(x, y)), (y, lambda: share(y, x))), dtype)
 
 
 @pointwise("isclose")
@@ -122,10 +124,11 @@ def sinc(b, self):
     angle = b.mul(x, math.pi)
     zero = b.eq(x, 0.0)
 
+
     def slope():
         return b.where(zero, 0.0, b.div(b.sub(b.mul(angle, b.cos(angle)), b.sin(angle)), b.mul(angle, x)))
 
-    return b.cast(b.with_gradient(b.where(zero, 1.0, b.div(b.sin(angle), angle)), (x, slope)), dtype)
+    return b.cast(b.with_formula(b.where(zero, 1.0, b.div(b.sin(angle), angle)), "sinc", (x, slope)), dtype)
 
 
 @pointwise("logaddexp2")
@@ -137,7 +140,8 @@ def logaddexp2(b, self, other):
     x, y = b.opmath(x), b.opmath(y)
     same = b.logical_and(b.isinf(x), b.eq(x, y))
     soft = b.add(b.maximum(x, y), b.mul(b.log1p(b.exp2(b.neg(b.abs(b.sub(x, y))))), 1.0 / math.log(2.0)))
-    return b.cast(b.where(same, x, soft), dtype)
+    share = lambda p, q: b.reciprocal(b.add(b.exp2(b.sub(q, p)), 1.0))  # noqa: E731
+    return b.cast(b.with_gradient(b.where(same, x, soft), (x, lambda: share(x, y)), (y, lambda: share(y, x))), dtype)
 
 
 @pointwise("heaviside")
