@@ -174,7 +174,7 @@ class InDoubles(TorchDispatchMode):
     """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and single precision is double precision here. With
     ``unordered``, 1 or -1, what is a kernel's own affair comes out otherwise: a sum or product is NaN, or a number instead of NaN, when its terms may leave the
     dtype's range on the way, which depends on their order, and so are moments of what has no square there; numbers that differ by no more than roundings compare
-    the other way round, the first (1) or last (-1) of them is the smallest, and the gradient of the one that was chosen is NaN for all of them."""
+    the other way round, and become other integers, the first (1) or last (-1) of them is the smallest, and the gradient of the one that was chosen is NaN for all of them."""
 
     def __init__(self, dtype, unordered):
         super().__init__()
@@ -205,6 +205,9 @@ class InDoubles(TorchDispatchMode):
                 if id(a) in self.cancelled:
                     near = near | self.cancelled[id(a)][1] & (gap == 0)
             return result ^ near
+        if name == "_to_copy" and not result.is_floating_point():
+            rounded = (func(x * (1 + s * 8 * self.limits.eps), *args[1:], **kwargs) != result for s in (1, -1))
+            return torch.where(~_exact(x) & (next(rounded) | next(rounded)), result + self.unordered, result).to(result.dtype)
         if name in SELECTIONS and x.numel():
             dim = _argument(func, args, kwargs, "dim")
             given, alike = self.reordered(x, dim)
@@ -258,7 +261,7 @@ def _argument(func, args, kwargs, name):
 
 def _exact(t):
     """Which numbers have few binary digits, as the values of arguments and their sums, which no kernel rounds."""
-    return (t * 4096 == (t * 4096).round()) | t.isnan()
+    return (t * 4096 == (t * 4096).round()) & (t.abs() < 4096) | t.isnan()
 
 
 def _unlike(t, where):
