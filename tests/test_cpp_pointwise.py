@@ -247,7 +247,8 @@ def test_pow_with_a_constant_exponent(exponent):
     b.store(target, i, b.compute("pow", b.load(source, i), b.const(exponent, torch.float32), dtype=torch.float32))
     out = torch.zeros_like(x)
     run([b.finish("power")], [[x, out]])
-    compare("pow", out, x**exponent, (x,))
+    roots = abs(exponent) == 0.5  # eager makes them of a number, and so does the graph
+    compare("pow", out, torch.pow(x, torch.full_like(x, exponent)) if roots else x**exponent, (x,))
 
 
 def test_complex_is_refused():
