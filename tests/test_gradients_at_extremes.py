@@ -92,6 +92,14 @@ def test_products_of_others_in_doubles():
         check(lambda x: x.prod(), layouts(rows), True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_squares_beyond_floats(dtype):
+    """Twice the largest number is infinite, and its product with the zero that the root gives is NaN."""
+    x = torch.tensor([[1.0, torch.finfo(dtype).max, 2.0, -1.0], [1.0, 2.0, 3.0, 4.0], [torch.finfo(dtype).max] * 4], dtype=dtype)
+    for fn in (lambda x: F.rms_norm(x, x.shape[-1:]), lambda x: x.pow(2).mean(-1).rsqrt(), lambda x: x.square().sum(0).reciprocal()):
+        check(fn, layouts(x), True)
+
+
 def test_nan_left_out_of_sums_is_multiplied_by_zero():
     x = torch.tensor([[1.0, NAN, 2.0, INF], [NAN, NAN, 3.0, 1.0]])
     for tangent in (1.0, INF, NAN):

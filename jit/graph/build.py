@@ -332,6 +332,11 @@ class Builder:
         short = self.short_power(x, e)
         return self.pow(x, e) if short is None else short
 
+    def squared(self, x: Node) -> Node:
+        """``x ** 2``, whose gradient is not that of ``x * x`` where that overflows."""
+        y = self.mul(x, x)
+        return self.marked(y, "power", exponent=2.0) if self.recording else y
+
     def short_power(self, x: Node, e: float) -> Node | None:
         """``power`` if there is a shorter way than the general one."""
         if e == 2.0:

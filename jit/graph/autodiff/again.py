@@ -182,7 +182,7 @@ def _numbers(graph: Graph) -> dict:
             continue
         same = numbers[n.inputs[0]] if n.op in ("detach", "alias", "custom_gradient") and n.inputs[0].type == n.type else None
         if same is None:
-            plain = {k: v for k, v in n.attrs.items() if k not in ("grad", "one_hot")}
+            plain = {k: v for k, v in n.attrs.items() if k not in ("grad", "one_hot", "exponent")}
             same = seen.setdefault(node_key(Node(n.id, n.op, tuple([numbers[i] for i in n.inputs]), plain, n.type)), n)
         numbers[n] = same
     return numbers

@@ -36,8 +36,7 @@ def _elementwise(name, fn):
 
 
 def _mse(b, x, y):
-    d = b.sub(x, y)
-    return b.marked(b.mul(d, d), "power", exponent=2.0) if b.recording else b.mul(d, d)
+    return b.squared(b.sub(x, y))
 
 
 def _mean_square(b, mean: Node, d: Node) -> Node:

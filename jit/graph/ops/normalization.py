@@ -156,7 +156,7 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
     x = b.opmath(self)
     if eps is None:
         eps = torch.finfo(x.dtype).eps
-    square = b.div(b.reduce("sum", b.mul(x, x), dims, True), product(self.shape[d] for d in dims))
+    square = b.div(b.reduce("sum", b.squared(x), dims, True), product(self.shape[d] for d in dims))
     y = b.mul(x, b.rsqrt(b.add(square, float(eps))))
     if weight is not None:
         y = b.mul(y, b.opmath(weight))
