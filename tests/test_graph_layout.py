@@ -1,8 +1,11 @@
 """Type rules against eager: shapes and strides of results for contiguous, permuted, expanded and sliced inputs."""
 
 import torch
+import torch.nn.functional as F
 from graph_harness import check
 from hypothesis import given, settings, strategies as st
+
+import jit
 
 
 @st.composite
@@ -201,3 +204,15 @@ def test_mutation_programs(x, data):
         return y, kept, x.sum(), y.flatten()
 
     check(run, x, rtol=1e-3, atol=1e-3)
+
+
+def test_strides_of_dimensions_of_size_one_that_are_normalised():
+    """A product's, where the whole is dense in row order; row-major ones elsewhere."""
+    for shape, strides in (((1, 5), (1, 1)), ((1, 5), (7, 1)), ((4, 5), (1, 4)), ((4, 1), (1, 4)), ((4, 1), (3, 1)), ((1, 5), (0, 1)), ((2, 1, 4), (4, 1, 1)), ((2, 1, 4), (4, 9, 1)),
+                           ((1, 4), (1, 2)), ((1, 3, 2, 2), (12, 1, 6, 3)), ((2, 3, 2, 2), (12, 1, 6, 3))):
+        x = torch.randn(64).as_strided(shape, strides)
+        compiled = jit.compile(lambda x: (F.rms_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])), F.rms_norm(x, x.shape)))
+        for k, y in enumerate(compiled(x)):
+            want = (F.rms_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])), F.rms_norm(x, x.shape))[k]
+            assert y.stride() == want.stride(), (shape, strides, k)
+            torch.testing.assert_close(y, want)
