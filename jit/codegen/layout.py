@@ -139,12 +139,23 @@ class Restrider:
         return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None
 
 
+def _exact_in_plain(node) -> bool:
+    """Whether a convolution's gradients are to be taken in the format that the program gives them. Those of weights with holes and of few channels are sums by matrix products
+    in the CPU library's plain format, and of four times the error, by chains of additions, in channels-last."""
+    if node.op != "aten_call" or node.attrs["target"] != "aten::convolution_backward":
+        return False
+    w, dilation = node.inputs[2].type, node.attrs["args"][6]
+    return w.device.type == "cpu" and w.dtype is torch.float32 and type(w.shape[1]) is int and w.shape[1] < 16 and any(d != 1 for d in dilation)
+
+
 class _Convolutions(Restrider):
     def prefers(self, n) -> bool:
-        return is_convolution(n)
+        return is_convolution(n) and not _exact_in_plain(n)
 
     def rebuild(self, n, inputs) -> Node:
-        if is_convolution(n):
+        if _exact_in_plain(n):
+            inputs = (*[self.in_format(a, b.type.strides) for a, b in zip(inputs[:2], n.inputs)], *inputs[2:])
+        elif is_convolution(n):
             images = CONVOLUTIONS[n.attrs["target"]]
             inputs = (*[self.in_format(x, layout.channels_last_strides(x.type.shape)) for x in inputs[:images]], *inputs[images:])
         return super().rebuild(n, inputs)

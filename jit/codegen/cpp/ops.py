@@ -1,7 +1,7 @@
 """The C++ form of every pointwise prim, as text: types, constants, casts, and the helper functions that a kernel may need.
 
-Expressions are straight-line code that g++ turns into vector code: selects instead of branches, libmvec's vector forms of the libm functions, own
-formulas where libmvec has none. Each follows torch's CPU semantics for NaN, infinities, signed zeros and integer wrapping.
+Expressions are straight-line code that g++ turns into vector code: selects instead of branches, own forms of functions (``functions.py``), libmvec's vector forms
+of the other libm functions. Each follows torch's CPU semantics for NaN, infinities, signed zeros and integer wrapping.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 
 import torch
 
+from jit.codegen.cpp import functions
 from jit.errors import Unsupported
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -243,20 +244,6 @@ template <class T> static inline T floor_div_rest(T a, T b, T m) {
 static inline float floor_div_float(float a, float b) { return floor_div_rest<float>(a, b, fmodf(a, b)); }
 static inline double floor_div_float(double a, double b) { return floor_div_rest<double>(a, b, fmod(a, b)); }
 """),
-    # A rational minimax fit of erf(x)/x in x*x on [0, 3.92], our own (weighted least squares with Lawson's reweighting): relative error 2e-8 before
-    # rounding, at most 6 units in the last place after it, and twice as fast as libmvec's erff.
-    "erf_fast": ((), """\
-static inline float erf_fast(float x) {
-    float c = x > 3.92f ? 3.92f : x;
-    c = c < -3.92f ? -3.92f : c;
-    const float t = c * c;
-    const float p = FMA(FMA(FMA(FMA(FMA(2.05006086e-06f, t, 0.000284882466f), t, 0.00376566802f), t, 0.0527488925f), t, 0.190407827f), t, 1.12837911f);
-    const float q = FMA(FMA(FMA(FMA(FMA(3.80914244e-05f, t, 0.00116254494f), t, 0.0149693266f), t, 0.114109665f), t, 0.502077281f), t, 1.0f);
-    float y = c * p / q;
-    y = y > 1.0f ? 1.0f : y;
-    return y < -1.0f ? -1.0f : y;
-}
-"""),
     # x / t for one t and many x: r is 1/(t*s), s a power of two that brings t into range. The remainder corrects the product, so that the result is
     # the rounded quotient; where the remainder is zero or not finite the product is already right.
     "divide_by": (("bits",), """\
@@ -303,6 +290,7 @@ static inline double lgamma_of(double x) { int sign; return lgamma_r(x, &sign); 
 """),
 }  # fmt: skip
 HELPERS["lgamma_of"] = HELPERS.pop("lgamma")
+HELPERS.update(functions.HELPERS)
 
 _LIBM = set(_VECTOR_222 + _VECTOR_235) - {"atan2", "hypot", "pow"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -362,12 +350,23 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
         return wrap(_WRAPPING[op], a, b, dtype)
     if op in ("maximum", "minimum"):
         return maximum(a, b, dtype, op == "minimum")
+    if op in functions.FUNCTIONS.get(_FORMATS.get(kind), ()):
+        return _function(op, kind, a)
     form = _FLOAT.get(op) if kind.is_floating_point else _INTEGER.get(op)
     if form is None and kind.is_floating_point and op in _LIBM:
-        return f"{op}{'f' if kind is F32 else ''}({a})"
+        return _function(op, kind, a)
     if form is None:
         raise Unsupported(f"CPU kernels have no {op} on {kind}", hint="run this operator outside the compiled region", kind="kernel")
     return form(args, kind, dtype, constants)
+
+
+_FORMATS = {F32: "f32", F64: "f64"}
+
+
+def _function(name: str, kind, a: str) -> str:
+    """A call of a function of one argument: our own form where there is one, else libm's."""
+    own = _FORMATS[kind]
+    return f"{name}_{own}({a})" if name in functions.FUNCTIONS[own] else f"{_suffixed(name, kind)}({a})"
 
 
 def _suffixed(name, kind):
@@ -394,7 +393,7 @@ _FLOAT = {
     "sign": lambda v, k, d, c: f"({v[0]} > 0 ? {constant(1, k)} : {v[0]} < 0 ? {constant(-1, k)} : {constant(0, k)})",
     "rsqrt": lambda v, k, d, c: f"({constant(1, k)} / __builtin_{_suffixed('sqrt', k)}({v[0]}))",
     "reciprocal": lambda v, k, d, c: f"({constant(1, k)} / {v[0]})",
-    "sigmoid": lambda v, k, d, c: f"({constant(1, k)} / ({constant(1, k)} + {_suffixed('exp', k)}(-{v[0]})))",
+    "sigmoid": lambda v, k, d, c: f"({constant(1, k)} / ({constant(1, k)} + {_function('exp', k, '-' + v[0])}))",
     "relu": lambda v, k, d, c: f"({v[0]} < 0 ? {constant(0, k)} : {v[0]})",
     "isnan": lambda v, k, d, c: f"({v[0]} != {v[0]})",
     "isinf": lambda v, k, d, c: f"(__builtin_{_suffixed('fabs', k)}({v[0]}) == {constant(math.inf, k)})",
@@ -412,7 +411,6 @@ _FLOAT = {
     "atan2": lambda v, k, d, c: f"{_suffixed('atan2', k)}({v[0]}, {v[1]})",
     "hypot": lambda v, k, d, c: f"{_suffixed('hypot', k)}({v[0]}, {v[1]})",
     "copysign": lambda v, k, d, c: f"__builtin_{_suffixed('copysign', k)}({v[0]}, {v[1]})",
-    "erf": lambda v, k, d, c: f"erf_fast({v[0]})" if k is F32 else f"erf({v[0]})",
     "erfinv": lambda v, k, d, c: f"({c_type(d)})erfinv((double){v[0]})",
     "lgamma": lambda v, k, d, c: f"lgamma_of({v[0]})",
     **{op: (lambda v, k, d, c, name=name: f"__builtin_{_suffixed(name, k)}({v[0]})") for op, name in _ROUNDING.items()},

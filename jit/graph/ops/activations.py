@@ -62,10 +62,16 @@ def silu(b, x):
 @pointwise("mish")
 @_in_float
 def mish(b, x):
-    t = b.tanh(b.log1p(b.exp(x)))
+    # x tanh(log(1 + e)) with e = exp(x), which is x n / (n + 2) with n = e (e + 2). From 20 on the tangent is 1, and products of e need not be finite.
+    high = b.gt(x, 20.0)
+    e = b.exp(b.where(high, 0.0, x))
+    n = b.mul(e, b.add(e, 2.0))
+    t = b.where(high, 1.0, b.div(n, b.add(n, 2.0)))
 
     def slope():
-        return b.add(t, b.mul(b.mul(x, b.sigmoid(x)), b.sub(b.lift(1.0, t), b.mul(t, t))))
+        # t + x sigmoid(x) (1 - t^2), of which the last two factors are 4 e (1 + e) / (n + 2)^2
+        r = b.reciprocal(b.add(n, 2.0))
+        return b.add(t, b.mul(x, b.where(high, 0.0, b.mul(b.mul(b.mul(e, 4.0), b.add(e, 1.0)), b.mul(r, r)))))
 
     return b.with_gradient(b.mul(x, t), (x, slope))
 
