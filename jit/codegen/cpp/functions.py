@@ -121,7 +121,7 @@ static inline T tanh_X(T x) {
 static inline T cosh_X(T x) {
     x = __builtin_fabsF(x);
     const Exponent_X e = exponent_X(x, capped_X(FMA(x, LOG2_E, MAGIC)));
-    const T h = scaled_X(1.0F + (e.r + exp_tail_X(e.r, e.rest)), e.m - 1); /* exp(x) / 2 */
+    const T h = scaled_X(1.0F + (e.r + exp_tail_X(e.r, 0)), e.m - 1); /* exp(x) / 2 */
     return h + 0.25F / h;
 }
 """),

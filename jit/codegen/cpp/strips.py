@@ -107,13 +107,16 @@ class Strips:
                 if body[scan].dtype is torch.float32:
                     total = f"w{name}"
                     self.put(f"float u{name} = (float)(s{name} - t{name});")
-                    self.put(f"double {total} = 0;")
-                    self.put(f"#pragma omp simd reduction(+: {total})")
-                    self.put(f"for (int l = 0; l < {count}; l++) {total} += g{name}[l];")
-                    with self.braces(f"if (!(run{name} - run{name} == 0 && t{name} - t{name} == 0))"):  # of what floats cannot hold, only doubles can come back
+                    self._sum_of_strip(name, total, count)
+                    with self.braces(f"if (j0 == 0 || !(run{name} - run{name} == 0 && {total} - {total} == 0 && t{name} - t{name} == 0))"):
                         self.put(f"t{name} = u{name} = 0;")
-                        self.put(f"double v = s{name};")
-                        self.put(f"for (int l = 0; l < {count}; l++) c{name}[l] = (float)(v += g{name}[l]);")
+                        self.put(f"double v = 0;")
+                        self.put("#pragma omp simd reduction(inscan, +: v)")
+                        with self.braces(f"for (int l = 0; l < {count}; l++)"):
+                            self.put(f"v += g{name}[l];")
+                            self.put("#pragma omp scan inclusive(v)")
+                            self.put(f"c{name}[l] = (float)(s{name} + v);")
+                        self.put(f"{total} = v;")
                 elif body[scan].dtype is torch.float64:
                     with self.braces(f"if (__builtin_expect(!(run{name} - run{name} == 0), 0))"):  # one after the other: an infinite sum of a strip may be a NaN after another infinity
                         self.put(f"t{name} = run{name} = 0;")
@@ -131,6 +134,25 @@ class Strips:
         for i in streams:
             kind = ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)
             self.put(f"stream<{self.strip} * (int)sizeof({kind})>({access[i]} + j0, o{i});")
+
+    def _sum_of_strip(self, name: str, total: str, count: str):
+        """A double with the sum of a strip of floats. Its rounding errors stay for the rest of the row, so only two floats at a time are added as such."""
+        if count not in ("32", "64"):
+            self.put(f"double {total} = 0;")
+            self.put(f"#pragma omp simd reduction(+: {total})")
+            self.put(f"for (int l = 0; l < {count}; l++) {total} += g{name}[l];")
+            return
+        width = int(count) // 4
+        at = [f"g{name}[l + {k * width}]" for k in range(4)]
+        self.put(f"alignas(64) double d{name}[{width}];")
+        self.put("#pragma omp simd")
+        self.put(f"for (int l = 0; l < {width}; l++) d{name}[l] = (double)({at[0]} + {at[2]}) + (double)({at[1]} + {at[3]});")
+        while width > 2:
+            width //= 2
+            if width >= 4:
+                self.put("#pragma omp simd")
+            self.put(f"for (int l = 0; l < {width}; l++) d{name}[l] += d{name}[l + {width}];")
+        self.put(f"double {total} = d{name}[0] + d{name}[1];")
 
     def _crossed(self, crossing, scans, phase, p: int):
         """Where phase ``p`` of a strip finds the values of earlier ones at lane ``l``."""

@@ -103,6 +103,20 @@ def standardized(b, n, g):
     return [(x, b.mul(scale, b.sub(b.sub(g, mean_g), b.mul(n, mean_gy))))]
 
 
+@composite_vjp("variance")
+def variance(b, n, g):
+    """``2 g (x - mean(x)) / divisor``, for the form of ``ops.reductions`` that takes one pass."""
+    if n.op != "div" or n.inputs[0].op != "sub" or n.inputs[0].inputs[0].op != "sum":
+        return NotImplemented
+    squares = n.inputs[0].inputs[0]
+    shifted = squares.inputs[0].inputs[0]
+    if squares.inputs[0].op != "mul" or shifted.op != "sub":
+        return NotImplemented
+    x, dims = shifted.inputs[0], squares.attrs["dims"]
+    mean = b.div(b.reduce("sum", x, dims, True), product(x.type.shape[d] for d in dims))
+    return [(x, b.mul(b.sub(x, mean), b.div(b.mul(g, 2.0), n.inputs[1])))]
+
+
 @composite_vjp("floor_divide")
 def floor_divide(b, n, g):
     """There is none: PyTorch's own is asked for it, and raises when the backward comes there."""
