@@ -138,3 +138,50 @@ def test_symbolic_sizes(name):
     for shape in ((70, 9), (5000, 11), (11, 5003), (3, 64)):
         for layout in (rows, columns):
             compare(MATRIX[name], compiled, shape, layout, torch.float32, draws=2)
+
+
+@pytest.mark.parametrize("shape", [(40, 13), (40, 33), (40, 64), (40, 100), (40, 300), (4, 4099)], ids=str)
+def test_running_sums_of_short_and_long_rows(shape):
+    for spread in (0, 2):  # values of much the same size, and of very different ones
+
+        def program(x, w):
+            return (x * (x * spread).exp()).cumsum(1)
+
+        compare(program, jit.compile(program, dynamic=False), shape, rows, torch.float32, gradients=False, draws=10)
+
+
+@pytest.mark.parametrize("dims", [(1,), (0,), (0, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(64, 4096), (300, 37), (2, 9)], ids=str)
+def test_variances_far_from_zero_and_with_a_first_value_far_from_all(shape, dims):
+    programs = [lambda x: x.var(dims), lambda x: x.std(dims, correction=0), lambda x: torch.var_mean(x, dims, keepdim=True)]
+    compiled = [jit.compile(f, dynamic=False) for f in programs]
+    for scale, offset in ((1, 0), (1, 1e4), (1, 1e7), (1e-25, 0), (1e17, 0)):
+        for outlier in (0, 1e3):
+            x = (torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * scale + offset).float()
+            x.view(-1)[0] += outlier * scale
+            for f, program in zip(programs, compiled):
+                runs = []
+                for g, given in ((f, x.double()), (f, x), (program, x)):
+                    given = given.clone().requires_grad_()
+                    found = leaves(g(given))
+                    (slope,) = torch.autograd.grad(sum(r.sum() for r in found), given)
+                    runs.append([v.detach().double() for v in (*found, slope)])
+                for true, eager, mine in zip(*runs):
+                    allowed, error = ((v - true).norm() for v in (eager, mine))
+                    assert error <= max(2 * allowed, 1.5 * torch.finfo(torch.float32).eps * true.norm()), (scale, offset, outlier, error / true.norm(), allowed / true.norm())
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_weights_of_convolutions_with_holes(groups):
+    """Their gradients are sums over all pixels, in the CPU library's plain format by matrix products. Two convolutions run in channels-last otherwise."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Tanh(), torch.nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=groups))
+    wide = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Tanh(), torch.nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=groups)).double()
+    wide.load_state_dict(net.state_dict())
+    program, squares = jit.compile(net), [0.0, 0.0]
+    for draw in range(10):
+        x = torch.randn(8, 4, 24, 24)
+        truth = torch.autograd.grad(wide(x.double()).sum(), wide[2].weight)[0]
+        for k, f in enumerate((net, program)):
+            squares[k] += (torch.autograd.grad(f(x).sum(), net[2].weight)[0].double() - truth).square().sum().item()
+    assert squares[1] <= 4 * squares[0]

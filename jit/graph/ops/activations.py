@@ -22,6 +22,15 @@ def _in_float(fn):
     return expand
 
 
+def _over_root_2(b, x):
+    """``x / sqrt(2)``. The float next to the root of 1/2 is below it, and would make all values a little too small: on a CPU the difference is added before rounding."""
+    root = math.sqrt(0.5)
+    if x.dtype is not torch.float32 or x.device.type != "cpu":
+        return b.mul(x, root)
+    near = torch.tensor(root, dtype=torch.float32).item()
+    return b.fma(x, b.lift(near, x), b.mul(x, root - near))
+
+
 @pointwise("gelu")
 @_in_float
 def gelu(b, x, *, approximate="none"):
@@ -38,7 +47,7 @@ def gelu(b, x, *, approximate="none"):
         return b.with_gradient(b.mul(b.mul(x, 0.5), b.add(t, 1.0)), (x, slope))
     if approximate != "none":
         raise RuntimeError("approximate argument must be either none or tanh.")
-    twice = b.add(b.erf(b.mul(x, math.sqrt(0.5))), 1.0)
+    twice = b.add(b.erf(_over_root_2(b, x)), 1.0)
 
     def slope():
         density = b.mul(b.exp(b.mul(b.mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
