@@ -1,4 +1,5 @@
-"""exp, log and their relatives in C++ kernels: as exact as eager's on average and without a bias, right at the ends of floats, on processors of all kinds.
+"""exp, log and their relatives in C++ kernels: as exact as eager's on average and without a bias, right at the ends of
+floats, on processors of all kinds.
 
 Errors are relative to the truth, in half units of the last place: 1 is the most by which a rounded truth is off.
 """
@@ -86,7 +87,8 @@ def ends(dtype):
     info = torch.finfo(dtype)
     tiny = 5e-324 if dtype is torch.float64 else 1e-45
     x = [0.0, float("inf"), float("nan"), info.tiny, info.tiny / 4, tiny, 1e-30, info.max, info.max / 2, info.max * 0.71, 0.5, 0.55, 1 - info.eps / 2, 1.0, 1 + info.eps, 2.0, 16.6, 20.0, 87.3, 88.0, 88.72,
-         88.73, 89.0, 90.0, 103.9, 104.0, 105.0, 126.0, 127.9, 128.0, 129.0, 149.0, 150.0, 151.0, 709.7, 709.8, 711.0, 745.1, 746.0, 1023.5, 1024.0, 1074.0, 1076.0, 999999.0, 1000001.0, 1e10, 1e22, 355.0,
+         88.73, 89.0, 90.0, 103.9, 104.0, 105.0, 126.0, 127.9, 128.0, 129.0, 149.0, 150.0, 151.0, 709.7, 709.8, 711.0,
+         745.1, 746.0, 1023.5, 1024.0, 1074.0, 1076.0, 999999.0, 1000001.0, 1e10, 1e22, 355.0,
          0.41421357, 2.4142137, 3.92, 4.01, 1e-4, 1e-8, 6e-8, 1.2e-7, 1e-16, 1e-17, 0.70710677, 0.7071068, 1.4142135]  # fmt: skip
     marked = torch.tensor([0x7FC00001, 0x7FFFFFFF, -0x3FFFFE, 0x7FA12345], dtype=torch.int32).view(torch.float32).to(dtype)  # NaN that carry something
     return torch.cat([torch.tensor(x + [-v for v in x], dtype=torch.float64).to(dtype), marked]).repeat(3)

@@ -1,13 +1,14 @@
-"""Functions such as ``exp`` and ``log`` as C++ text: straight-line code that g++ turns into vector code where it is inlined.
+"""Functions such as ``exp`` and ``log`` as C++ text: straight-line code that g++ vectorises where it is inlined.
 
-libmvec's forms of these are allowed four units in the last place, and some lie on one side of the truth on average: in sums over many elements such a bias
-adds up. The forms here are within 1.5 units, and without a bias that shows. An argument is taken apart so that no rounding is lost on the way (W. Cody, W. Waite,
-Software Manual for the Elementary Functions, 1980): constants like log(2) are the sum of a short one, whose product with an exponent is exact, and a rest. What
-remains is a polynomial, fitted here by the Remez algorithm with the weight of the relative error, below the leading terms, which are exact. Without fused multiply-adds
-the results are a little less exact, and right all the same.
+libmvec's forms of these are allowed four units in the last place, and some lie on one side of the truth on average: in
+sums over many elements such a bias adds up. The forms here are within two units, most within one, and without a bias that
+shows. An argument is taken apart so that no rounding is lost on the way (W. Cody, W. Waite, Software Manual for the
+Elementary Functions, 1980): constants like log(2) are the sum of a short one, whose product with an exponent is exact, and
+a rest. What remains is a polynomial, fitted here by the Remez algorithm with the weight of the relative error, below the
+leading terms, which are exact. Without fused multiply-adds the results are a little less exact.
 
-Each text is written once for both types; the numbers that differ are in ``FORMATS``. Results at infinities, NaN, zeros, and where they over- or underflow
-(to denormals) are those of C's functions.
+Each text is written once for both types; the numbers that differ are in ``FORMATS``. Results at infinities, NaN, zeros,
+and where they over- or underflow (to denormals) are those of C's functions.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import re
 
 FORMATS = {
     "f32": {
-        "T": "float", "U": "uint32_t", "I": "int32_t", "F": "f", "FMA": "FMA", "MANTISSA": "23", "BIAS": "127u", "MAGIC": "0x1.8p23f", "MAGIC_BITS": "0x4b400000u", "INTEGER": "0x1p23f", "INTEGER_BITS": "0x4b000000u",
-        "EXPONENT_BITS": "0xff800000u", "MANTISSA_BITS": "0x7fffffu", "ROOT": "0x3f3504f3u", "TO_ROOT": "0x4afb0du", "TWICE": "0x80000000u", "SMALLEST": "0x1p-126f", "HALF_EPS": "0x1p-24f",
+        "T": "float", "U": "uint32_t", "I": "int32_t", "F": "f", "FMA": "FMA", "MANTISSA": "23", "BIAS": "127u",
+        "MAGIC": "0x1.8p23f", "MAGIC_BITS": "0x4b400000u", "INTEGER": "0x1p23f", "INTEGER_BITS": "0x4b000000u",
+        "EXPONENT_BITS": "0xff800000u", "MANTISSA_BITS": "0x7fffffu", "ROOT": "0x3f3504f3u", "TO_ROOT": "0x4afb0du",
+        "TWICE": "0x80000000u", "SMALLEST": "0x1p-126f", "HALF_EPS": "0x1p-24f",
         "EXP_MAX": "89.0f", "EXP_MIN": "-104.0f", "EXP2_MAX": "129.0f", "EXP2_MIN": "-151.0f", "EXPM1_MIN": "-20.0f",
-        "LOG2_E": "0x1.715476p+0f", "LOG2_E_REST": "0x1.4ae0cp-26f", "LN_2": "0x1.62e4p-1f", "LN_2_REST": "0x1.7f7d1cp-20f", "LN_2_FULL": "0x1.62e43p-1f", "LN_2_FULL_REST": "-0x1.05c61p-29f",
-        "LOG10_E": "0x1.bcb7b2p-2f", "LOG10_E_REST": "-0x1.5b235ep-27f", "LOG10_2": "0x1.344p-2f", "LOG10_2_REST": "0x1.3509f8p-18f",
+        "LOG2_E": "0x1.715476p+0f", "LOG2_E_REST": "0x1.4ae0cp-26f", "LN_2": "0x1.62e4p-1f",
+        "LN_2_REST": "0x1.7f7d1cp-20f", "LN_2_FULL": "0x1.62e43p-1f", "LN_2_FULL_REST": "-0x1.05c61p-29f",
+        "LOG10_E": "0x1.bcb7b2p-2f", "LOG10_E_REST": "-0x1.5b235ep-27f", "LOG10_2": "0x1.344p-2f",
+        "LOG10_2_REST": "0x1.3509f8p-18f",
         "HALF_PI": "0x1.921fb6p+0f", "HALF_PI_REST": "-0x1.777a5cp-25f",
         # (exp(x) - 1 - x) / x**2 for |x| <= log(2) / 2; relative error of exp 3.1e-9
         "EXP": (0.49999994, 0.16666521, 0.04166839, 0.008368717, 0.0013814627),
@@ -36,29 +41,46 @@ FORMATS = {
         "ATAN": (-0.33333316, 0.19998488, -0.14243828, 0.10595833, -0.060830012),
     },
     "f64": {
-        "T": "double", "U": "uint64_t", "I": "int64_t", "F": "", "FMA": "FMA_DOUBLE", "MANTISSA": "52", "BIAS": "1023u", "MAGIC": "0x1.8p52", "MAGIC_BITS": "0x4338000000000000u", "INTEGER": "0x1p52", "INTEGER_BITS": "0x4330000000000000u",
-        "EXPONENT_BITS": "0xfff0000000000000u", "MANTISSA_BITS": "0xfffffffffffffu", "ROOT": "0x3fe6a09e667f3bcdu", "TO_ROOT": "0x95f619980c433u", "TWICE": "0x8000000000000000u", "SMALLEST": "0x1p-1022", "HALF_EPS": "0x1p-53",
+        "T": "double", "U": "uint64_t", "I": "int64_t", "F": "", "FMA": "FMA_DOUBLE", "MANTISSA": "52",
+        "BIAS": "1023u", "MAGIC": "0x1.8p52", "MAGIC_BITS": "0x4338000000000000u", "INTEGER": "0x1p52",
+        "INTEGER_BITS": "0x4330000000000000u",
+        "EXPONENT_BITS": "0xfff0000000000000u", "MANTISSA_BITS": "0xfffffffffffffu", "ROOT": "0x3fe6a09e667f3bcdu",
+        "TO_ROOT": "0x95f619980c433u", "TWICE": "0x8000000000000000u", "SMALLEST": "0x1p-1022", "HALF_EPS": "0x1p-53",
         "EXP_MAX": "710.0", "EXP_MIN": "-746.0", "EXP2_MAX": "1025.0", "EXP2_MIN": "-1076.0", "EXPM1_MIN": "-40.0",
-        "LOG2_E": "0x1.71547652b82fep+0", "LOG2_E_REST": "0x1.777d0ffda0d24p-56", "LN_2": "0x1.62e42fefa3p-1", "LN_2_REST": "0x1.3de6af278ece6p-42", "LN_2_FULL": "0x1.62e42fefa39efp-1", "LN_2_FULL_REST": "0x1.abc9e3b39803fp-56",
-        "LOG10_E": "0x1.bcb7b1526e50ep-2", "LOG10_E_REST": "0x1.95355baaafad3p-57", "LOG10_2": "0x1.34413509f7p-2", "LOG10_2_REST": "0x1.3fde623e2566bp-43",
+        "LOG2_E": "0x1.71547652b82fep+0", "LOG2_E_REST": "0x1.777d0ffda0d24p-56", "LN_2": "0x1.62e42fefa3p-1",
+        "LN_2_REST": "0x1.3de6af278ece6p-42", "LN_2_FULL": "0x1.62e42fefa39efp-1",
+        "LN_2_FULL_REST": "0x1.abc9e3b39803fp-56",
+        "LOG10_E": "0x1.bcb7b1526e50ep-2", "LOG10_E_REST": "0x1.95355baaafad3p-57", "LOG10_2": "0x1.34413509f7p-2",
+        "LOG10_2_REST": "0x1.3fde623e2566bp-43",
         "HALF_PI": "0x1.921fb54442d18p+0", "HALF_PI_REST": "0x1.1a62633145c07p-54",
-        "EXP": (0.5000000000000011, 0.16666666666666413, 0.041666666666530155, 0.008333333333494399, 0.0013888888943631085, 0.00019841269506688846, 2.4801493097828538e-05, 2.755758629088442e-06,
+        "EXP": (0.5000000000000011, 0.16666666666666413, 0.041666666666530155, 0.008333333333494399,
+                0.0013888888943631085, 0.00019841269506688846, 2.4801493097828538e-05, 2.755758629088442e-06,
                 2.763024879588082e-07, 2.500008442577437e-08),  # 3.6e-18
-        "EXPM1": (0.5, 0.16666666666666677, 0.0416666666666667, 0.008333333333321615, 0.0013888888888866728, 0.00019841269886158402, 2.480158736073158e-05, 2.7557244181991125e-06,
+        "EXPM1": (0.5, 0.16666666666666677, 0.0416666666666667, 0.008333333333321615, 0.0013888888888866728,
+                  0.00019841269886158402, 2.480158736073158e-05, 2.7557244181991125e-06,
                   2.755724263258723e-07, 2.510904488834267e-08, 2.092447773114515e-09),  # 2.6e-19
-        "LOG": (0.3333333333333314, -0.24999999999987976, 0.20000000000066603, -0.16666666669825778, 0.1428571428009353, -0.12499999691450783, 0.1111111114745731, -0.1000001520599996, 0.09090923932041237,
-                -0.0833291354496695, 0.07691529813221176, -0.0714943947091259, 0.0668458925183184, -0.0619667878378192, 0.05668376308925573, -0.056777807852523114, 0.06503494730385047, -0.05981718369398325,
+        "LOG": (0.3333333333333314, -0.24999999999987976, 0.20000000000066603, -0.16666666669825778,
+                0.1428571428009353, -0.12499999691450783, 0.1111111114745731, -0.1000001520599996,
+                0.09090923932041237,
+                -0.0833291354496695, 0.07691529813221176, -0.0714943947091259, 0.0668458925183184,
+                -0.0619667878378192, 0.05668376308925573, -0.056777807852523114, 0.06503494730385047,
+                -0.05981718369398325,
                 0.026151047592103037),  # 9.1e-18
-        "TANH": (-0.333333333333333, 0.1333333333332681, -0.05396825396386521, 0.021869488388707916, -0.008863232646109203, 0.003592092463004751, -0.0014555455229510958, 0.000588455096848087,
+        "TANH": (-0.333333333333333, 0.1333333333332681, -0.05396825396386521, 0.021869488388707916,
+                 -0.008863232646109203, 0.003592092463004751, -0.0014555455229510958, 0.000588455096848087,
                  -0.000233407621995126, 8.33525520342125e-05, -1.9516265655582233e-05),  # 5.5e-19
-        "ASIN": (0.16666666666666763, 0.07499999999970264, 0.04464285717512015, 0.03038194268363769, 0.02237221565990691, 0.017351600097087843, 0.013980961400287444, 0.011397776363663827, 0.010786526988517826,
+        "ASIN": (0.16666666666666763, 0.07499999999970264, 0.04464285717512015, 0.03038194268363769,
+                 0.02237221565990691, 0.017351600097087843, 0.013980961400287444, 0.011397776363663827,
+                 0.010786526988517826,
                  0.003683050116985621, 0.02176347764717837, -0.021077258433876724, 0.03267686608143648),  # 9.8e-19
-        "ATAN": (-0.333333333333332, 0.19999999999953996, -0.1428571428023952, 0.11111110785671437, -0.09090897822569427, 0.07692061382344582, -0.06663117403472484, 0.05847986651944211,
+        "ATAN": (-0.333333333333332, 0.19999999999953996, -0.1428571428023952, 0.11111110785671437,
+                 -0.09090897822569427, 0.07692061382344582, -0.06663117403472484, 0.05847986651944211,
                  -0.050397427397404645, 0.03807565106416502, -0.01791929460016129),  # 1.2e-18
     },
 }  # fmt: skip
 
-# name -> (what it needs, text). ``_X`` at the end of a name stands for the format, names in capitals for its numbers, and POLYNOMIAL(NAME, x) for Horner's scheme.
+# name -> (what it needs, text). ``_X`` at the end of a name stands for the format, names in capitals for its numbers,
+# and POLYNOMIAL(NAME, x) for Horner's scheme.
 TEXTS = {
     "words_X": (("bits",), """\
 static inline U words_X(T x) { return (U)bits(x); }
@@ -225,9 +247,12 @@ def _all() -> dict:
 
 
 # Polynomials in t = x**2 of sin and cos below their first terms for |x| <= pi/4 (relative errors 3.4e-18 and 4.7e-20).
-_SIN = (-0.16666666666666632, 0.00833333333332242, -0.00019841269829812378, 2.755731369354652e-06, -2.5050758377945793e-08, 1.5896811335168216e-10)
-_COS = (0.0416666666666666, -0.0013888888888874131, 2.4801587289487104e-05, -2.7557314353808646e-07, 2.087572348072376e-09, -1.1359658884870744e-11)
-# erf(x) / x - 1.125 in t = x**2 for |x| <= 1 (relative error of erf 1.2e-9); log2(erfc(x)) for 1 <= x <= 4 and 2**x for |x| <= 1/2, which make erf with an error of 1e-8.
+_SIN = (-0.16666666666666632, 0.00833333333332242, -0.00019841269829812378, 2.755731369354652e-06,
+        -2.5050758377945793e-08, 1.5896811335168216e-10)
+_COS = (0.0416666666666666, -0.0013888888888874131, 2.4801587289487104e-05, -2.7557314353808646e-07,
+        2.087572348072376e-09, -1.1359658884870744e-11)
+# erf(x) / x - 1.125 in t = x**2 for |x| <= 1 (relative error of erf 1.2e-9); log2(erfc(x)) for 1 <= x <= 4 and 2**x
+# for |x| <= 1/2, which make erf with an error of 1e-8.
 _ERF = (0.0033791657, -0.37612626, 0.112835854, -0.026853811, 0.0051883273, -0.0008010189, 7.853844e-05)
 _LOG2_ERFC = (-0.00051030674, -1.6259751, -0.92076504, -0.1486515, 0.031458415, -0.0042409524, 0.0002677261)
 _EXP2 = (1.0000001, 0.69314694, 0.2402212, 0.05550713, 0.009675543, 0.0013276547)
@@ -246,7 +271,8 @@ static inline float erf_f32(float x) {{
     return a < 1.0f ? near : __builtin_copysignf(far, x);
 }}
 """),
-        # x = n * pi/2 + r + rest with |r| <= pi/4, for what is small enough that n times the first two parts of pi/2 is exact.
+        # x = n * pi/2 + r + rest with |r| <= pi/4, for what is small enough that n times the first two parts
+        # of pi/2 is exact.
         "quadrant_f64": (("bits",), f"""\
 struct Quadrant {{ double r, rest; uint64_t n; }};
 static inline Quadrant quadrant_f64(double x) {{
