@@ -16,7 +16,7 @@ from jit.graph.ir import Graph, Loc, Node, Output
 from jit.graph.passes.dce import unmarked
 from jit.graph.prims import POINTWISE, VIEWS
 
-# What may be computed a second time.
+# What may be computed a second time, if nothing asks whether it is equal to one of its elements.
 CHEAP = POINTWISE | VIEWS | frozenset("clone flip cat constant_pad gather index getitem".split())
 SOURCES = frozenset(("scalar", "float_scalar", "full", "iota"))
 # The longest chain of cheap operations that is computed again; it keeps the backward from following a residual stream through a whole network.
@@ -181,8 +181,23 @@ class _Division:
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
         self.read |= {o.node for o in gradients if o.node not in self.late}
         self.candidates = _ancestors(self.read)
+        self.exact = self._compared(graph)
         self.regions = any(region_of(n) for n in self.early)
         self.repeatable = self._repeatable([o.node for o in primal_outputs]) if self.regions else set()
+
+    @staticmethod
+    def _compared(graph: Graph) -> set:
+        """What is compared with an extremum of it, or with what a library call took from it, so that the gradient goes to where it came from: computed again, perhaps
+        by other instructions or without rounding to a half type, it may be equal to nothing."""
+        found = set()
+        for n in graph.nodes:
+            if n.op == "eq":
+                for x, value in (n.inputs, n.inputs[::-1]):
+                    while value.op in VIEWS or value.op == "cast":
+                        value = value.inputs[0]
+                    if value.op in ("amax", "amin", "aten_call", "getitem"):
+                        found.add(_base(x))
+        return found
 
     def _repeatable(self, results) -> set:
         """The nodes of checkpointed regions that nothing outside of their region reads."""
@@ -216,7 +231,7 @@ class _Division:
                 depth[n] = 0
                 continue
             depth[n] = max((depth[i] for i in n.inputs), default=0) + (n.op in POINTWISE)
-            once = n.op == "input" or n.impure or n in self.early and n not in self.repeatable and (n.op not in CHEAP or depth[n] > LONGEST_CHAIN)
+            once = n.op == "input" or n.impure or n in self.early and n not in self.repeatable and (n.op not in CHEAP or n in self.exact or depth[n] > LONGEST_CHAIN)
             a, z = entry[n], leave[n] = network.vertex(), network.vertex()
             network.edge(a, z, self._weight(n))
             if once:
