@@ -124,7 +124,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
 
     with logs.timed("autodiff"):
         joint.graph = channels_last(joint.graph)
-        halves = partition(joint, (*gradient.changed, *gradient.fragile))
+        halves = partition(joint, (*gradient.changed, *gradient.fragile), gradient.loose)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
@@ -147,6 +147,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
         depends=depends,
         keeps=kept_by_eager(graph, gradient.wrt, gradient.tangents),
         uses=read,
+        watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way) for place, *way in gradient.watched if place not in halves.saved),
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)

@@ -17,6 +17,7 @@ import torch
 from jit import torch_private
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import NamedResult, TensorHandle
+from jit.graph.recording import positions
 from jit.graph.trial import Described, StandIns, error_of, smaller, without_traces
 
 _KINDS = 1 << 12  # calls that are remembered
@@ -82,13 +83,36 @@ def _note_kept_inputs(tracer, event: Event):
             tracer.set(tracer, "fragile", tuple(b for b in tracer.fragile if id(b) not in found))
 
 
+_known: dict = {}  # what a call is -> its effects by position
+
+
 def _effects(event: Event) -> tuple | None:
     """Ids of the bases of which autograd keeps something, and of those whose version counters go on; None where PyTorch does not say."""
+    key = _key(event)
+    if key is None or key not in _known:
+        found = _asked(event)
+        if key is None:
+            return _by_id(event, found)
+        if len(_known) >= _KINDS:
+            _known.clear()
+        _known[key] = found
+    return _by_id(event, _known[key])
+
+
+def _by_id(event: Event, found: tuple | None) -> tuple | None:
+    if found is None:
+        return None
+    read, made, advanced = found
+    return {id(event.read[i].base) for i in read} | {id(event.made[i][0]) for i in made}, {id(event.read[i].base) for i in advanced}
+
+
+def _asked(event: Event) -> tuple | None:
+    """The same as positions in ``read`` and ``made`` of what is kept, and in ``read`` of what is written."""
     small = sum(hint(d.type.numel) for d in event.read) <= _SMALL
     for device in ("meta", "cpu") if small and all(d.type.device.type == "cpu" for d in event.read) else ("meta",):
         given = StandIns(1, device, grad=True)
         args, kwargs = given.of(event.args), given.of(event.kwargs)
-        before = {id(d): torch_private.version_of(given.of(d)) for d in event.read}
+        before = [torch_private.version_of(given.of(d)) for d in event.read]
         kept: set = set()
 
         def pack(t):
@@ -100,11 +124,9 @@ def _effects(event: Event) -> tuple | None:
                 result = event.fn(*args, **kwargs)
         except Exception:  # of PyTorch's: it may not take tensors without data
             continue
-        made = [t for t in _tensors(result)]
-        found = {id(d.base) for d in event.read if torch_private.storage_id(given.of(d)) in kept}
-        found |= {id(base) for t, (base, _) in zip(made, event.made) if torch_private.storage_id(t) in kept}
-        advanced = {id(d.base) for d in event.read if torch_private.version_of(given.of(d)) != before[id(d)]}
-        return found, advanced
+        read = tuple(i for i, d in enumerate(event.read) if torch_private.storage_id(given.of(d)) in kept)
+        made = tuple(i for i, (t, _) in enumerate(zip(_tensors(result), event.made)) if torch_private.storage_id(t) in kept)
+        return read, made, tuple(i for i, d in enumerate(event.read) if torch_private.version_of(given.of(d)) != before[i])
     return None
 
 
@@ -121,25 +143,35 @@ _backwards: dict = {}  # what a call is -> what its backward raises, or None
 
 def _backward_error(event: Event) -> str | None:
     """What the backward of an operation says to the dtypes of its operands, whatever their values: PyTorch is asked, on small tensors."""
-    key = event.fn, _kind(event.args), _kind(event.kwargs)
-    try:
-        if key not in _backwards:
-            if len(_backwards) >= _KINDS:
-                _backwards.clear()
-            _backwards[key] = _tried(event)
-        return _backwards[key]
-    except TypeError:  # an argument that is no key
+    key = _key(event)
+    if key is None:
         return None
+    if key not in _backwards:
+        if len(_backwards) >= _KINDS:
+            _backwards.clear()
+        _backwards[key] = _tried(event)
+    return _backwards[key]
 
 
-def _kind(v):
-    if isinstance(v, Described):
-        return v.type.dtype, tuple(map(hint, v.type.shape)), v.type.device.type, v.requires_grad
-    if isinstance(v, (list, tuple)):
-        return tuple(map(_kind, v))
-    if isinstance(v, dict):
-        return tuple((k, _kind(e)) for k, e in v.items())
-    return hint(v) if type(v) is Dim else (type(v), v)
+def _key(event: Event):
+    """What a call is, but for the values of its tensors: an equal one keeps and writes the same. None for arguments that are no keys."""
+    places = {id(d): i for i, d in enumerate(event.read)}
+
+    def kind(v):
+        if isinstance(v, Described):
+            return places[id(v)], v.type.dtype, tuple(map(hint, v.type.shape)), v.type.device.type, v.requires_grad
+        if isinstance(v, (list, tuple)):
+            return tuple(map(kind, v))
+        if isinstance(v, dict):
+            return tuple((k, kind(e)) for k, e in v.items())
+        return hint(v) if type(v) is Dim else (type(v), v)
+
+    key = event.fn, kind(event.args), kind(event.kwargs)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def _tried(event: Event) -> str | None:
@@ -200,6 +232,56 @@ def refused(tracer, roots) -> list:
             why = next((error for event in mixed if any(node in way for _, node in event.made) and (error := _backward_error(event))), None)
         found.append(why)
     return found
+
+
+def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
+    """What autograd keeps, for the backward from the results ``tangents`` to the inputs ``wrt`` (positions), of the tensors that the caller has: he may write to them.
+
+    Returns:
+        watched: ((("input" | "output", position), tangents, wrt), ..), the latter two as positions in what was given: a backward that goes from any of these results to any
+            of these inputs raises when the tensor has been written.
+        loose: positions of the results that autograd does not keep: they may be written, and no backward raises.
+    """
+    from jit.graph.backward import carrying
+
+    held: dict = {}
+    for kind, handles in (("input", tracer.inputs), ("output", outputs)):
+        for k, h in enumerate(handles):
+            if h.base.region is None and (kind == "input") == (h.base.input is not None):
+                held.setdefault(id(h.base), []).append((kind, k))
+    events = [e for e in tracer.events if any(id(d.base) in held for d in e.read) or any(id(b) in held for b, _ in e.made)]
+    nodes = tracer.builder.nodes
+    sources = {tracer.inputs[i].base.input: 1 << k for k, i in enumerate(wrt)}
+    carries = carrying(nodes, sources) if events else ()
+    ahead = {n: sources.get(n, 0) for n in carries}  # node -> the inputs that it leads to
+    behind = dict.fromkeys(carries, 0)  # node -> the results that lead to it
+    for n in nodes:
+        if n in ahead:
+            for i in n.inputs:
+                ahead[n] |= ahead.get(i, 0)
+    for k, i in enumerate(tangents):
+        if outputs[i].node in behind:
+            behind[outputs[i].node] |= 1 << k
+    for n in reversed(nodes):
+        if behind.get(n):
+            for i in n.inputs:
+                if i in behind:
+                    behind[i] |= behind[n]
+    found: dict = {}
+    unknown: set = set()
+    for event in events:
+        ways = [(behind[n], ahead[n]) for _, n in event.made if behind.get(n) and ahead[n]]
+        effects = _effects(event) if ways else ((),)
+        if effects is None:
+            unknown.update(id(b) for b in (*(d.base for d in event.read), *(b for b, _ in event.made)))
+            continue
+        for base in effects[0]:
+            for place in held.get(base, ()):
+                for way in ways:
+                    found[place, *way] = None
+    kept = {place for place, *_ in found}
+    loose = tuple(k for k, h in enumerate(outputs) if h.base.input is None and id(h.base) not in unknown and ("output", k) not in kept)
+    return tuple((place, positions(to), positions(fro)) for place, to, fro in found), loose
 
 
 def _message(event: Event, change: Event) -> str:

@@ -65,14 +65,21 @@ class Recording:
         return found
 
 
+def positions(bits: int) -> tuple:
+    """Of the bits that are set."""
+    return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Gradient:
     """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results ``views`` are views of
     inputs or of other results; autograd takes their gradient there. The inputs ``changed`` are written when the graph has run: what is kept of them for the
-    backward has to be a copy. So it has for ``fragile`` ones, which eager does not keep, and the program may write."""
+    backward has to be a copy. So it has for ``fragile`` ones, which eager does not keep, and the program may write. ``watched`` and ``loose``: see kept.held_by_caller."""
 
     wrt: tuple
     tangents: tuple
     views: tuple = ()
     changed: tuple = ()
     fragile: tuple = ()
+    watched: tuple = ()
+    loose: tuple = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from jit.errors import NeedsEager, Unsupported
+from jit.graph import kept
 from jit.graph.backward import is_spent
 from jit.graph.dims import Dim
 from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay
@@ -236,7 +237,8 @@ def gradient(tracer, outputs) -> Gradient | None:
         raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
     changed = tuple(i for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad)
-    return Gradient(wrt, tangents, views, changed, tuple(i for i, h in enumerate(tracer.inputs) if h.base in tracer.fragile))
+    fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base in tracer.fragile)
+    return Gradient(wrt, tangents, views, changed, fragile, *kept.held_by_caller(tracer, outputs, wrt, tangents))
 
 
 def shows_source(handle: TensorHandle, outputs) -> bool:

@@ -199,6 +199,8 @@ class GradSpec:
             the backward for all tangents serves, with zeros, which is what is done without ``narrow``.
         keeps: what a backward that does not retain the graph frees, as in eager: pairs (positions in ``tangents``, positions in ``wrt``), each for what lies on the way
             from any of the former to any of the latter, and which a second backward must not come to. None: all, if anything is saved.
+        watched: (("input" | "output"), position, writes, positions in ``tangents``, positions in ``wrt``): tensors that eager keeps for the way from any of those tangents to
+            any of those inputs. A backward that goes there raises where they have been written since the call, but for ``writes`` times by the caller himself.
         uses: per saved value the positions in ``tangents`` of those whose gradients read it: it is given up when none of these can be had any more. None: all.
     """
 
@@ -215,6 +217,7 @@ class GradSpec:
     narrow: Callable | None = None
     keeps: tuple | None = None
     uses: tuple | None = None
+    watched: tuple = ()
 
 
 def load_plan(plan: Plan):

@@ -11,6 +11,7 @@ from jit.graph.autodiff.reverse import _may_carry
 from jit.graph.functions import parts
 from jit.graph.ir import Graph, Node
 from jit.graph.prims import VIEWS
+from jit.graph.recording import positions
 
 # Linear with constant factors.
 _FREE = VIEWS - {"detach"} | frozenset("input add sub neg sum clone cat flip cast cumsum constant_pad getitem gate sign ceil floor round trunc".split())
@@ -48,7 +49,7 @@ def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
                 behind[i] = behind.get(i, 0) | given
         if _keeps(n, ahead, data):
             found[given, ahead[n]] = None
-    return tuple((_positions(a), _positions(b)) for a, b in found)
+    return tuple((positions(a), positions(b)) for a, b in found)
 
 
 def _sources(n: Node):
@@ -80,10 +81,6 @@ def _keeps(n: Node, ahead: dict, data: set) -> bool:
     return any(i in ahead for i in n.inputs)
 
 
-def _positions(bits: int) -> tuple:
-    return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
-
-
 def uses(backward: Graph, n_saved: int) -> tuple:
     """For each saved value, the first ``n_saved`` inputs of ``backward``, the tangents (the others) whose gradients read it."""
     saved, tangents, found = {}, {}, [0] * n_saved
@@ -102,9 +99,9 @@ def uses(backward: Graph, n_saved: int) -> tuple:
             for i in n.inputs:
                 if not tangents[i]:
                     read |= saved[i]
-            for k in _positions(read):
+            for k in positions(read):
                 found[k] |= given
     for o in backward.outputs:  # a gradient that is a saved value, whatever the tangents are
-        for k in _positions(saved[o.node]):
+        for k in positions(saved[o.node]):
             found[k] = (1 << len(backward.inputs) - n_saved) - 1
-    return tuple(_positions(bits) for bits in found)
+    return tuple(positions(bits) for bits in found)

@@ -46,19 +46,22 @@ class Halves:
     kept: tuple
 
 
-def partition(joint: Joint, changed=()) -> Halves:
-    """Divide a joint graph. It is optimised in place. The inputs ``changed``, by position, are written when the forward has run."""
+def partition(joint: Joint, changed=(), loose=()) -> Halves:
+    """Divide a joint graph. It is optimised in place. The inputs ``changed``, by position, are written when the forward has run; the outputs ``loose``, by position, may be
+    written before the backward, which reads copies of them if it needs them."""
     from jit.graph.passes import optimize
     from jit.graph.printing import unbound_symbols
 
     graph = optimize(joint.graph)
     primal_outputs, gradients = graph.outputs[: joint.n_outputs], graph.outputs[joint.n_outputs :]
-    division = _Division(graph, joint.n_primals, primal_outputs, gradients, changed)
+    division = _Division(graph, joint.n_primals, primal_outputs, gradients, changed, loose)
     kept = division.kept(division.cut())
 
     returned = {o.node: j for j, o in reversed(list(enumerate(primal_outputs))) if o.mutates is None}
     mutated = {o.mutates for o in primal_outputs if o.mutates is not None} | set(changed)
     shown = {_base(o.node) for o in primal_outputs}
+    for j in loose:
+        returned.pop(primal_outputs[j].node, None)
     saved, extras = [], []
     for n in kept:
         if n.op == "input" and n.attrs["index"] not in mutated:
@@ -167,7 +170,7 @@ def _ancestors(nodes, stop=frozenset()) -> set:
 
 
 class _Division:
-    def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients, changed):
+    def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients, changed, loose=()):
         self.graph, self.gradients = graph, gradients
         tangents = set(graph.inputs[n_primals:])
         self.late = set(tangents)  # what depends on a tangent
@@ -176,7 +179,7 @@ class _Division:
                 self.late.add(n)
         self.early = _ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure and n not in self.late])
         self.mutated = {graph.inputs[o.mutates] for o in primal_outputs if o.mutates is not None} | {graph.inputs[i] for i in changed}
-        self.returned = {o.node for o in primal_outputs if o.mutates is None and _base(o.node).op != "input"}
+        self.returned = {o.node for o in primal_outputs if o.mutates is None and _base(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
         needed = _ancestors([o.node for o in gradients])
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
         self.read |= {o.node for o in gradients if o.node not in self.late}

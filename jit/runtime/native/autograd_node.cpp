@@ -112,6 +112,13 @@ class CompiledNode final : public Node {
     kept_.push_back({by_edge && !t.is_leaf() ? t.tensor_data() : t, version});
   }
 
+  // Remembers the version of what eager keeps, and not the tensor.
+  void watch(const at::Tensor& t, int32_t writes) {
+    if (t.is_inference()) return watched_.push_back({c10::VariableVersion(0), 0});
+    const c10::VariableVersion& counter = t.unsafeGetTensorImpl()->version_counter();
+    watched_.push_back({counter, counter.current_version() + (uint32_t)writes});
+  }
+
   // A tangent is laid out as ``torch.empty_like`` of its output.
   void tangent(const at::Tensor& t) {
     tangents_.emplace_back(t);
@@ -203,6 +210,7 @@ class CompiledNode final : public Node {
 
  private:
   struct Kept { at::Tensor tensor; uint32_t version; };
+  struct Watched { c10::VariableVersion counter; uint32_t version; };
 
   void forget() {
     for (auto& s : saved_) s.reset_data();
@@ -237,7 +245,21 @@ class CompiledNode final : public Node {
       }
     }
     TORCH_CHECK(!forgotten_ || (way.classes.empty() && saved_.empty()), torch::autograd::ERR_BACKWARD_TWICE);
+    for (size_t i = 0; i < watched_.size(); ++i) {
+      uint32_t version = watched_[i].counter.current_version();
+      TORCH_CHECK(version == watched_[i].version || !leads(p.watched[i].way, given),
+                  "one of the variables needed for gradient computation has been modified by an inplace operation: ", p.watched[i].kind == GradProgram::kInput ? "input " : "result ",
+                  p.watched[i].index, " of the compiled function is at version ", version, "; expected version ", watched_[i].version, " instead");
+    }
     return way;
+  }
+
+  // Whether a tangent is given from which a wanted gradient is computed by such a way.
+  bool leads(const GradProgram::Kept& keeps, const variable_list& given) {
+    bool from = false, to = false;
+    for (size_t t = 0; t < given.size() && !from; ++t) from = keeps.tangents[t] && given[t].defined();
+    for (size_t k = 0; k < program_->wrt.size() && !to; ++k) to = keeps.wrt[k] && next_edge(k).is_valid() && task_should_compute_output(k);
+    return from && to;
   }
 
   void leave(const Way& way) {
@@ -370,6 +392,7 @@ class CompiledNode final : public Node {
   c10::SmallVector<int64_t, 4> ints_;
   c10::SmallVector<int64_t, 1> arguments_;
   std::vector<Kept> kept_;
+  std::vector<Watched> watched_;
   std::vector<std::pair<size_t, Layout>> hooked_;
   std::atomic<bool> releasing_ = false;
   bool forgotten_ = false, walked_ = false, all_freed_ = false;
@@ -416,6 +439,7 @@ void save(CompiledNode& node, Call& call, const GradProgram& g, c10::ArrayRef<at
       node.save(own ? outputs[index] : outputs[index].tensor_data(), own);
     }
   }
+  for (const auto& w : g.watched) node.watch(w.kind == GradProgram::kOutput && outputs[w.index].defined() ? outputs[w.index] : call.input(w.kind == GradProgram::kInput ? w.index : g.slot(w.kind, w.index)), w.writes);
   for (int32_t i : g.kept) node.keep(call.input(i), g.wrt_of[i] >= 0);
   if (g.second)
     for (int32_t i = 0; i < call.program->n_ints; ++i) node.argument(call.ints[i]);

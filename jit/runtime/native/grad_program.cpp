@@ -118,6 +118,17 @@ struct SpecParser {
     for (Py_ssize_t i = 0; i < items.size; ++i) g.uses.push_back(mask(items[i], g.tangents.size(), "uses"));
   }
 
+  void watched(PyObject* o) {
+    Items items(o, "watched");
+    for (Py_ssize_t i = 0; i < items.size; ++i) {
+      Items e(items[i], "an entry of watched");
+      auto k = kind(e[0], "an entry of watched");
+      check(k != GradProgram::kExtra, "what is watched is an input or an output");
+      int32_t at = index(e[1], count(k), "an entry of watched"), writes = (int32_t)as_int(e[2], "the writes of watched");
+      g.watched.push_back({k, at, writes, {mask(e[3], g.tangents.size(), "the tangents of watched"), mask(e[4], g.wrt.size(), "the inputs of watched")}});
+    }
+  }
+
   void read(PyObject* spec) {
     auto get = [&](const char* name) { return Ref::steal(checked(PyObject_GetAttrString(spec, name))); };
     const Program &f = *g.forward, &b = *g.backward;
@@ -146,6 +157,7 @@ struct SpecParser {
       for (Py_ssize_t i = 0; i < rows.size; ++i) g.depends.push_back(indices(rows[i], g.tangents.size(), "depends"));
     }
     keeps(get("keeps").get(), get("uses").get());
+    watched(get("watched").get());
     g.name = as_text(get("name").get(), "name");
     Ref second = get("second"), narrow = get("narrow");
     g.wrt_of.assign(f.n_inputs, -1);

@@ -27,6 +27,9 @@ struct GradProgram {
   std::vector<View> views;
   std::vector<std::vector<int32_t>> depends;     // per wrt, the tangents that its gradient depends on; empty: all on all
   std::vector<Kept> keeps;
+  // What eager keeps besides and the backward does not read: `writes` by the caller are still to come.
+  struct Watched { Kind kind; int32_t index, writes; Kept way; };
+  std::vector<Watched> watched;
   bool open = false;                             // a tangent leads to nothing that is kept: it may be walked again and again
   std::vector<std::vector<bool>> uses;           // per saved value, the tangents whose gradients read it; empty: all
   // Where the forward's inputs are found again: per input, a position in `saved`, or -1 - a position among those that are kept besides.
