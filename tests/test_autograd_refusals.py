@@ -124,3 +124,41 @@ def test_operands_of_which_only_a_part_is_read(name, dynamic):
         torch.testing.assert_close(told[0][0], told[1][0])
         if not isinstance(told[0][1], str):
             torch.testing.assert_close(told[0][1], told[1][1])
+
+
+def test_out_that_shares_memory_with_an_operand():
+    def f(x, y):
+        doubled = x * 2
+        return torch.add(doubled, x.chunk(2, -1)[0], out=y)
+
+    def g(x, y):
+        return torch.add(y, y[:, None], out=y[:, None])
+
+    for function, requires_grad in ((f, True), (g, False)):
+        compiled = jit.compile(function)
+        for n in (4, 6):
+            errors = []
+            for call in (function, compiled):
+                x = torch.ones(n, 1, requires_grad=requires_grad) * 1
+                y = x if requires_grad else torch.ones(1, n)
+                with pytest.raises(RuntimeError) as error:
+                    call(x, y)
+                errors.append(str(error.value))
+            assert errors[0] == errors[1]
+
+
+def test_rows_without_elements_added_by_any_index():
+    def f(x, i):
+        return torch.zeros_like(x).index_add(0, i, x.index_fill(0, i.clamp(0, 1), 2)[i] * 2)
+
+    compiled = jit.compile(f)
+    for i in (torch.tensor([0, 1]), torch.tensor([7, 0]), torch.tensor([-1])):
+        found = []
+        for call in (f, compiled):
+            x = torch.empty(3, 0, requires_grad=True)
+            try:
+                call(x, i).sum().backward()
+                found.append(x.grad.shape)
+            except (RuntimeError, IndexError) as e:
+                found.append((type(e), str(e)))
+        assert found[0] == found[1]

@@ -121,3 +121,18 @@ def test_sums_into_nothing():
 
     for y in (torch.ones(3), torch.ones(2, 2, dtype=torch.float16)):
         assert not difference(constants(y.clone()), jit.compile(constants)(y.clone()))
+
+
+def test_windows_that_overlap():
+    def f(x):
+        windows = x.unfold(-1, 2, 1)
+        before = windows.exp()
+        windows[1:].mul_(2)
+        return before, windows
+
+    compiled = jit.compile(f, dynamic=True)
+    for n in (4, 6, 9):
+        x = torch.rand(n, n + 1)
+        y = x.clone()
+        torch.testing.assert_close(compiled(y), f(x))
+        torch.testing.assert_close(y, x, rtol=0, atol=0)

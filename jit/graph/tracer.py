@@ -18,7 +18,7 @@ from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
 from jit.graph.foreach import foreach
-from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, next_version, overlaps_itself, partly_shared, replay, scatter, view_path
+from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, may_overlap_itself, next_version, overlaps_itself, partly_shared, replay, scatter, view_path
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
@@ -441,8 +441,13 @@ class Tracer:
             raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="aliased-mutation")
 
     def _call_out(self, name, args, kwargs, out):
-        value, handles = self.compute(name, args, kwargs)
         targets = list(out) if isinstance(out, (tuple, list)) else [out]
+        read: list = []
+        _to_nodes((*args, *kwargs.values()), read)
+        for t in targets:
+            if isinstance(t, TensorHandle):
+                self.check_overlap(t, read)
+        value, handles = self.compute(name, args, kwargs)
         values = list(value) if isinstance(value, (tuple, list)) else [value]
         if len(targets) != len(values):
             raise Unsupported(f"out= of {name}", kind="out-argument")
@@ -570,7 +575,8 @@ class Tracer:
         """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain."""
         b = self.builder
         base = target.base
-        if any(map(overlaps_itself, (target.type, base.type))):  # eager allows some; they change elements that the view does not show
+        # Eager allows some; they change elements that the view does not show, or one element several times.
+        if any(map(overlaps_itself, (target.type, base.type))) or target.chain and may_overlap_itself(target.type):
             raise Unsupported("a write to a tensor of which several elements share memory", "clone() it first", kind="overlapping-memory")
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")

@@ -1,7 +1,7 @@
 """Every operator on inputs of other layouts, after its sizes have become symbols.
 
 Each sample of an operator is compiled once with ``dynamic=True`` on the default backend and called with its tensors as they are, then, in an order
-that the seed says, as slices of larger ones, transposed, every second element of a row, repeated by ``expand``, at an offset, and as they are again.
+that the seed says, as slices of larger ones, transposed, every second element of a row, repeated by ``expand``, with a stride of 1 in dimensions of size 1, and as they are again.
 Results, strides, exceptions' types and gradients are compared with eager.
 """
 
@@ -45,8 +45,15 @@ def _expanded(t):
     return torch.zeros_like(first), lambda b: b.expand(t.shape), first.expand(t.shape)
 
 
+def _unit(t):
+    if 1 not in t.shape:
+        return None
+    strides = [1 if n == 1 else s for n, s in zip(t.shape, t.new_empty(t.shape).stride())]
+    return t.new_zeros(t.shape), lambda b: b.as_strided(b.shape, strides), t
+
+
 UNINITIALISED = re.compile("(new_)?empty(_.*)?")  # PyTorch documents that what these give is whatever the memory held: only its type is compared
-LAYOUTS = {"sliced": _sliced, "rows": _rows, "stepped": _stepped, "transposed": _transposed, "expanded": _expanded}
+LAYOUTS = {"sliced": _sliced, "rows": _rows, "stepped": _stepped, "transposed": _transposed, "expanded": _expanded, "unit": _unit}
 
 
 def laid_out(t, kind):

@@ -230,7 +230,13 @@ def scatter_add(b, out, g, x, dim, index, source):
 def index_add(b, out, g, x, dim, index, source, alpha=1):
     if x.type.rank == 0 or source.type.rank == 0 or index.type.rank != 1:
         return NotImplemented
-    return g, None, None, lambda: b.scaled(b.index(g, (dim % g.type.rank,), (index,)), alpha)
+
+    def rows():
+        if any(type(n) is int and n == 0 for n in x.type.shape):  # then the forward takes any index, and the library's backward does not
+            return b.call("index_select", (g, dim, index), like(source))
+        return b.index(g, (dim % g.type.rank,), (index,))
+
+    return g, None, None, lambda: b.scaled(rows(), alpha)
 
 
 @aten_vjp("index_put")
