@@ -149,3 +149,57 @@ def test_no_made_up_numbers_of_rows_are_given_to_lapack(solve, monkeypatch):
                          ids=["product", "linear", "smooth_l1_loss", "argmax of bool", "addmm"])
 def test_dtypes_that_a_gpu_refuses(op):
     check(op, [(torch.ones(4, 4, dtype=torch.int32, device="cuda"),), (torch.ones(5, 5, dtype=torch.int32, device="cuda"),)])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tensors_on_two_devices():
+    functions = [
+        lambda x, i: torch.zeros(x.shape)[i],
+        lambda x, i: (torch.stack([torch.zeros(x.shape), x]), x + 1)[1],
+        lambda x, i: torch.ones(x.shape) + x,
+        lambda x, i: x * torch.tensor(2.0),
+        lambda x, i: x[i.cpu()],
+        lambda x, i: torch.ones(x.shape) @ x.t(),
+        lambda x, i: x.masked_fill(torch.ones(x.shape, dtype=torch.bool), 1.0),
+    ]
+    for f in functions:
+        compiled = jit.compile(f)
+        for n in (3, 5, 0):
+            x, i = torch.rand(4, n, device="cuda"), torch.tensor([0, 2], device="cuda")
+            found = []
+            for call in (f, compiled):
+                try:
+                    found.append(call(x, i))
+                except Exception as e:
+                    found.append(e)
+            want, got = found
+            assert type(want) is type(got), (want, got)
+            if isinstance(want, Exception):
+                assert str(want) == str(got)
+            else:
+                torch.testing.assert_close(got, want)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_rows_of_nothing_and_infinite_rows_on_a_gpu():
+    def f(x, y):
+        root = y.abs().sqrt()
+        loss = F.smooth_l1_loss(root, x)
+        return root, loss, torch.maximum(y, loss), y.std(0, unbiased=False), F.normalize(y, dim=-1), F.rms_norm(x, x.shape[-1:]), x.sum(), torch.stack([y, x]), F.mse_loss(y, y)
+
+    for dynamic in (None, True):
+        compiled = jit.compile(f, dynamic=dynamic)
+        for shape in ((3, 6), (3, 0), (5, 0), (0, 4), (4, 4), (2, 33)):
+            for grad in (False, True):
+                results = []
+                for call in (f, compiled):
+                    generator = torch.Generator("cuda").manual_seed(1)
+                    x, y = (torch.rand(shape, device="cuda", generator=generator, requires_grad=grad) for _ in range(2))
+                    if x.numel() and not grad:
+                        x[0, 0] = float("inf")
+                    out = call(x, y)
+                    if grad:
+                        out = (*out, *torch.autograd.grad(sum(o.sum() for o in out), (x, y)))
+                    results.append(out)
+                torch.testing.assert_close(results[1], results[0], equal_nan=True)
+                torch.cuda.synchronize()

@@ -171,20 +171,22 @@ class _Call:
         return DOUBT if error is None or isinstance(error, NotImplementedError) else Unsupported
 
     def _refusal_of_device(self, sizes):
-        """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device, whose kernels may take others. These are asked as
-        well, once for dtypes and ranks, about what is not of floating point numbers alone, and about nothing that draws random numbers."""
-        device = next(h.type.device for h in self.tensors if h.type.device.type != "cpu")
-        if all(h.type.dtype in _COMMON for h in self.tensors) or not aten.overloads(self.name) or any(o.random for o in aten.overloads(self.name)):
+        """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device, whose kernels may take others, or on several. These are
+        asked as well, once for dtypes and ranks, about what is not of floating point numbers alone on one device, and about nothing that draws random numbers."""
+        several = len({h.type.device for h in self.tensors}) > 1
+        overloads = aten.overloads(self.name)
+        if any(o.random for o in overloads) or not several and (not overloads or all(h.type.dtype in _COMMON for h in self.tensors)):
             return None
-        key = self.fn, device, tuple((h.type.dtype, h.type.rank) for h in self.tensors), tuple(type(v) for v in self.args), tuple(sorted(self.kwargs)), self.grad
+        tensors = tuple((h.type.dtype, h.type.rank, h.type.device, any(hint(n) == 0 for n in h.type.shape)) for h in self.tensors)
+        key = self.fn, tensors, tuple(type(v) for v in self.args), tuple(sorted(self.kwargs)), self.grad
         if key not in _found:
             _found[key] = None
             zeros = StandIns(0, "cpu", sizes, self.grad)
             error = error_of(self.fn, zeros.of(self.args), zeros.of(self.kwargs), self.grad)
             if error is None or of_dtypes(error):  # else an index may be out of range, for which a GPU's kernel stops the process
-                zeros = StandIns(0, device, sizes, self.grad)
+                zeros = StandIns(0, None, sizes, self.grad)
                 error = error_of(self.fn, zeros.of(self.args), zeros.of(self.kwargs), self.grad)
-                _found[key] = (type(error), error.args) if error is not None and of_dtypes(error) else None
+                _found[key] = (type(error), error.args) if error is not None and (several or of_dtypes(error)) else None
         return _found[key]
 
     def _raises_by_out(self, sizes) -> Exception | None:

@@ -32,12 +32,12 @@ class StandIns:
 
     Args:
         fill: a number that the tensors hold; None for values that are all different, between 0.1 and 1.1, and ones for integers.
-        device: where they are made.
+        device: where they are made; None: each where the tensor is for which it stands.
         sizes: size -> another one to be used in its place.
         grad: those of handles that require grad do so too, and are no leaves.
     """
 
-    def __init__(self, fill=0, device: str = "cpu", sizes=None, grad: bool = False):
+    def __init__(self, fill=0, device: str | None = "cpu", sizes=None, grad: bool = False):
         self.fill, self.device, self.sizes, self.grad = fill, device, sizes, grad
         self.made: dict = {}  # id of a handle or node -> its tensor, and what that is a view of
 
@@ -69,7 +69,7 @@ class StandIns:
         if self.sizes:
             shape = tuple(self.sizes.get(n, n) for n in shape)
             strides = contiguous_strides(shape)
-        x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device)
+        x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device or t.device)
         if self.device != "meta":
             self._fill(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
         if not isinstance(v, Node):

@@ -157,6 +157,9 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
     if eps is None:
         eps = torch.finfo(x.dtype).eps
     square = b.div(b.reduce("sum", b.squared(x), dims, True), product(self.shape[d] for d in dims))
+    if self.device.type == "cuda" and (x.dtype is torch.float64 or not product(shape) % 4 == 0):
+        # PyTorch's kernel for such rows goes by their mean, which is infinite and no number where an element is, and then so is all of the row.
+        square = b.add(square, b.detach(b.reduce("sum", b.mul(x, 0), dims, True)))
     y = b.mul(x, b.rsqrt(b.add(square, float(eps))))
     if weight is not None:
         y = b.mul(y, b.opmath(weight))
