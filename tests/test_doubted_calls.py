@@ -188,8 +188,9 @@ def test_rows_of_nothing_and_infinite_rows_on_a_gpu():
         return root, loss, torch.maximum(y, loss), y.std(0, unbiased=False), F.normalize(y, dim=-1), F.rms_norm(x, x.shape[-1:]), x.sum(), torch.stack([y, x]), F.mse_loss(y, y)
 
     for dynamic in (None, True):
+        jit.reset()
         compiled = jit.compile(f, dynamic=dynamic)
-        for shape in ((3, 6), (3, 0), (5, 0), (0, 4), (4, 4), (2, 33)):
+        for shape in ((3, 6), (3, 0), (0, 4), (2, 33)):
             for grad in (False, True):
                 results = []
                 for call in (f, compiled):

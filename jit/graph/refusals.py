@@ -200,6 +200,8 @@ class _Call:
 
     def _refusal_to_show(self):
         """Of a view."""
+        if len({h.type.device for h in self.tensors}) > 1 and (refusal := self._refusal_of_device(None)) is not None:
+            return refusal
         error = self._raises(None, device="meta")
         if error is None or isinstance(error, NotImplementedError):
             return None

@@ -58,6 +58,7 @@ def prepare():
     """Import Triton's compiler in the background (0.1 to 0.4 s), for when it is known that GPU kernels will follow. Raises nothing."""
     def load():
         try:
+            import triton  # noqa: F401
             import triton.compiler.compiler  # noqa: F401
         except Exception as error:
             log(f"triton cannot be imported: {error}")

@@ -39,6 +39,7 @@ def build(job):
         dict with ``cubin`` (bytes), ``function`` (symbol), ``warps``, ``shared`` (bytes), ``ptx`` (text, when the job asks with ``keep_ptx``).
     Raises: what Triton raises.
     """
+    import triton  # noqa: F401  (whole before its parts: another thread may be at it, and a part's import does not wait for that)
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget, Language
     from triton.compiler.compiler import ASTSource, make_backend
