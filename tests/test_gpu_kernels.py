@@ -199,3 +199,31 @@ def test_launch_works_inside_a_graph():
     x.copy_(torch.randn_like(x))
     graph.replay()
     torch.testing.assert_close(y, torch.softmax(x, -1), rtol=8e-3, atol=1e-4)
+
+
+def test_memory_beyond_an_argument_at_any_address():
+    """A copy of an argument to an aligned place would not have what lies between its rows."""
+    def f(x, i):
+        y = x.as_strided((2, 9), (9, 1))
+        return y, y[i, i], y + 1, y.clone(), x.as_strided((2, 9), (9, 1), 3).sum()
+
+    compiled = jit.compile(f)
+    i = torch.tensor([1, 1, 0], device="cuda")
+    for first in (2, 0, 3, 1):
+        memory = torch.arange(24.0, device="cuda").view(2, 12)
+        x = memory[:, first : first + 9]
+        torch.testing.assert_close(compiled(x, i), f(x, i))
+
+
+def test_arguments_at_any_address_are_written():
+    def f(x):
+        x.mul_(2)
+        return x.sum(-1)
+
+    compiled = jit.compile(f)
+    for first in (0, 1, 2, 4, 5):
+        found = []
+        for call in (f, compiled):
+            memory = torch.arange(240.0, device="cuda").view(2, 120)
+            found.append((call(memory[:, first : first + 9]), memory))
+        torch.testing.assert_close(found[1], found[0])

@@ -226,7 +226,8 @@ class _PlanWriter:
         from ..runtime.plan import Plan
 
         return Plan(n_inputs=p.n_inputs, n_ints=len(self.regs.int_symbols), regs=tuple(self.regs.program), n_slots=p.n_slots,
-                    steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)), commit=self.commit)
+                    steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)), commit=self.commit,
+                    aligned=tuple(sorted(p.aligned_inputs())))
 
     def write_last(self, copies):
         """Part the steps: what makes memory and names its parts belongs before the commit, which is the kernels that write inputs, those that follow them, and

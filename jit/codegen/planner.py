@@ -333,6 +333,11 @@ class Planner:
             return kernel.key, ()
         return kernel.key, tuple(k for k, a in enumerate(arguments) if isinstance(a, Storage) and not self._aligned(a))
 
+    def aligned_inputs(self) -> set:
+        """The inputs whose address GPU kernels take for a multiple of 16."""
+        return {a.slot for kind, *rest in self.steps if kind == "kernel" and rest[2].type == "cuda"
+                for a in rest[1] if isinstance(a, Storage) and a.kind == "input" and self._aligned(a)}
+
     def _aligned(self, storage) -> bool:
         if storage.kind == "input":
             return storage.slot not in self.options.unaligned

@@ -44,7 +44,8 @@ only kernels, copies and frees, which do not raise. A call that raises has chang
 "once" operators, is told to the function that runs the call again (``happened``). Results are made before the commit, and a signal that is pending is handled there.
 
 ``outputs`` are slots. An input gives the very object that was passed; a view (made by "view") of an input is made by torch's own operator, so that it is a view to autograd
-and shares the version counter. ``mutates`` lists the inputs that kernels or in-place operators write, whose version counters are bumped after the run.
+and shares the version counter. ``mutates`` lists the inputs that kernels or in-place operators write, whose version counters are bumped after the run. ``aligned`` lists those whose address GPU kernels
+take for a multiple of 16 (None: all): one that is not is copied to such a place while the plan runs.
 
 The executor gives up the GIL for plans with ATen or GPU steps and for large inputs. A plan may be called again while it runs, from any thread.
 """
@@ -96,6 +97,7 @@ class Plan:
     outputs: tuple
     mutates: tuple = ()
     commit: int | None = None
+    aligned: tuple | None = None
 
     def text(self) -> str:
         """One line per step, registers written as expressions."""

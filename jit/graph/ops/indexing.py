@@ -102,6 +102,8 @@ def split_index(t, x: TensorHandle, index):
                 node = b.slice(node, dim, first, length, 1 if step is None else step)
             dim += 1
         elif isinstance(v, TensorHandle):
+            if v.device != x.device and v.device.type != "cpu":
+                raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({x.device})")
             if v.device != x.device:
                 v = t.call_op("to", (v, x.device), {})
             if v.dtype in (torch.bool, torch.uint8):

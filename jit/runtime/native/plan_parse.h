@@ -290,6 +290,14 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
   for (Py_ssize_t i = 0; i < list.size; ++i) p.steps.push_back(parser.step(list[i]));
   parser.find_commit(get("commit").get());
   p.outputs = parser.slots(get("outputs").get(), "outputs");
+  Ref aligned = get("aligned");
+  if (aligned.get() == Py_None) {
+    for (int32_t i = 0; i < p.n_inputs; ++i) p.aligned.push_back(i);
+  } else {
+    p.aligned = parser.slots(aligned.get(), "aligned");
+    for (int32_t i : p.aligned)
+      if (i >= p.n_inputs) raise(PyExc_ValueError, "aligned names inputs only");
+  }
   Ref mutates = get("mutates");
   Items changed(mutates.get(), "mutates");
   for (Py_ssize_t i = 0; i < changed.size; ++i) {

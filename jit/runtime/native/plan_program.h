@@ -71,6 +71,7 @@ struct Program {
   std::vector<Step> steps;
   size_t commit = 0;                    // steps from here on write what was there before the call, and do not raise
   std::vector<int32_t> outputs, mutates;
+  std::vector<int32_t> aligned;         // inputs whose address GPU kernels take for a multiple of 16
   std::vector<int32_t> view_root;       // per slot: the input that the slot is a view of, or -1
   std::vector<int32_t> view_owner;      // per slot: the output that it is a view of, or -1; while parsing, the slot whose memory it is
   std::vector<std::pair<int32_t, int32_t>> deaths;  // (step, input): no later step or output needs the input; in order of steps

@@ -251,10 +251,10 @@ class Run {
 
  public:
 
-  // GPU kernels assume that pointers are multiples of 16. An input that is not lies in aligned memory of ours while the plan runs.
+  // An input whose address kernels take for a multiple of 16, and is none, lies in aligned memory of ours while the plan runs.
   void realign() {
     c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
-    for (int i = 0; i < p_.n_inputs; ++i) {
+    for (int32_t i : p_.aligned) {
       const Tensor& t = slots_[i].tensor;
       if (!t.is_cuda() || reinterpret_cast<uintptr_t>(t.unsafeGetTensorImpl()->data()) % 16 == 0) continue;
       Tensor copy = fresh_copy(t, t.strides());
