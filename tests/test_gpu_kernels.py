@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import triton_kernels as zoo
+
+import jit
 from jit.codegen import loops
 from jit.codegen.triton import analysis
 from jit.codegen.triton import compile as triton_compile
