@@ -509,7 +509,10 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
     scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
-    result = b.fma(scaled(y), z, x)
+    if x.device.type == "cuda" and not (type(value) in (int, float) and value == 1):  # whose kernels scale the product
+        result = b.fma(b.lift(value, y), b.mul(y, z), x)
+    else:
+        result = b.fma(scaled(y), z, x)
     if x.dtype.is_floating_point:
         result = b.with_gradient(result, (x, lambda: b.lift(1.0, x)), (y, lambda: scaled(z)), (z, lambda: scaled(y)))
     return b.cast(result, w)
