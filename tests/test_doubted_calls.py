@@ -151,6 +151,23 @@ def test_dtypes_that_a_gpu_refuses(op):
     check(op, [(torch.ones(4, 4, dtype=torch.int32, device="cuda"),), (torch.ones(5, 5, dtype=torch.int32, device="cuda"),)])
 
 
+def test_sizes_among_the_arguments_are_no_doubt():
+    """Stand-ins are smaller than the tensors; what they are refused for may be a number that goes with the real sizes."""
+    functions = [
+        lambda x: F.layer_norm(x, (x.shape[-1],)),
+        lambda x: F.rms_norm(x, (512,)),
+        lambda x: F.group_norm(x[None], 4),
+        lambda x: F.group_norm(x[None], 8, torch.ones(64), torch.zeros(64)),
+        lambda x: F.pixel_shuffle(x.view(1, 64, 16, 32), 4),
+        lambda x: F.channel_shuffle(x.view(1, 64, 16, 32), 16),
+    ]
+    x = torch.rand(64, 512)
+    for f in functions:
+        graph = str(jit.explain(f)(x))
+        assert "1 graphs, 0 breaks" in graph and "torch.ops.aten" not in graph.replace("torch.ops.aten.alias", ""), graph
+        torch.testing.assert_close(jit.compile(f)(x), f(x))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tensors_on_two_devices():
     functions = [

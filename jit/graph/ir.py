@@ -131,7 +131,7 @@ class Ref:
     index: int
 
 
-CHECKED = "checked"  # the attribute of nodes whose exceptions the program sees: those that it was traced to, and not those of its gradients
+CHECKED = "checked"  # the attribute of nodes whose exceptions the program sees: those that it was traced to, and few of its gradients
 
 
 class Node:

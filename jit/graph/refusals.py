@@ -28,6 +28,7 @@ from jit.graph.trial import StandIns, error_of, smaller
 _SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match", re.IGNORECASE)
 _SMALL = 1 << 12  # elements of all operands up to which they are made in their own sizes
 _EXACT = 1 << 16  # up to which they are where a call of smaller ones has raised
+_WHOLE = 1 << 22  # elements up to which a call that smaller ones refuse is tried with operands as large as they are
 _RESULT = 1 << 22  # elements that a trial may make, as far as that can be told
 _KINDS = 1 << 12  # calls that are remembered
 _UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_", "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu",
@@ -67,6 +68,9 @@ def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
     if not call.plain:
         return False
     error = call.error()
+    if error is not None and _writes(fn, kwargs) and _share_memory(call.tensors):
+        keep_sizes((args, kwargs))
+        raise Unsupported("an operation on tensors that share memory is refused, for that or for something else", "clone() one of them", kind="overlapping-memory")
     if error is DOUBT:
         keep_sizes((args, kwargs))  # which may be what is wrong
         return True
@@ -90,6 +94,7 @@ class _Call:
     def __init__(self, fn, name: str, args, kwargs, grad: bool, view: bool):
         self.fn, self.name, self.args, self.kwargs, self.view = fn, name, list(args), dict(kwargs), view
         self.tensors: list = []
+        self.numbers: set = set()
         self.plain, self.sized = True, 1
         described = self._kind(self.args), self._kind(self.kwargs)
         for at, v in (*enumerate(args), *kwargs.items()):
@@ -116,6 +121,7 @@ class _Call:
             return slice, self._kind(v.start), self._kind(v.stop), self._kind(v.step)
         if type(v) is int:
             self.sized *= max(abs(v), 1)
+            self.numbers.add(v)
         elif isinstance(v, torch.Generator):
             return torch.Generator
         self.plain = self.plain and isinstance(v, _PLAIN)
@@ -143,13 +149,15 @@ class _Call:
         if self.view and self.tensors:
             return self._refusal_to_show()
         numels = [hint(h.type.numel) for h in self.tensors]
-        sizes = smaller(self.tensors) if sum(numels) > _SMALL else None
+        sizes = smaller(self.tensors, self.numbers) if sum(numels) > _SMALL else None
         on_cpu = all(h.type.device.type == "cpu" for h in self.tensors)
         if self._makes(sizes) > _RESULT:
             return None
         error = self._raises(sizes)
         if error is None:
             return None if on_cpu else self._refusal_of_device(sizes)
+        if sizes and not of_dtypes(error) and sum(numels) <= _WHOLE and self._raises(None) is None:
+            return None  # numbers among the arguments do not go with the sizes of the stand-ins
         by_out = self._raises_by_out(sizes) if self.kwargs.get("out") is not None else None
         if by_out is not None:
             error = by_out

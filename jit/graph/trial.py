@@ -7,6 +7,7 @@ generators, and without a warning. Operators of the user's own are never called:
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 
 import torch
@@ -118,13 +119,18 @@ def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:
     return None
 
 
-def smaller(tensors) -> dict:
-    """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even for even, and in their order."""
+def smaller(tensors, numbers=frozenset()) -> dict:
+    """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even for even, and in their order. Those among ``numbers``
+    stay what they are, and what these divide stays divisible."""
     sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
     taken, found, last = {n for n in sizes if n <= 8}, {}, 8
     for n in sizes:
-        if n > 8:
-            last += 2 if (last - n) % 2 == 0 else 1
+        if n > 8 and n not in numbers:
+            unit = math.lcm(2 - n % 2, *(k for k in numbers if 2 <= k <= n and n % k == 0))
+            last = last + unit - last % unit if n % 2 == 0 else last + 2 - (last - n) % 2
+            if n % 2:
+                while last % unit:
+                    last += 2
             found[n] = last
     return {n: small for n, small in found.items() if small < n and n not in taken}
 

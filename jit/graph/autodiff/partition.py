@@ -85,11 +85,11 @@ def partition(joint: Joint, changed=(), loose=()) -> Halves:
             made = forward.node("clone", (made,), {}, n.type)
         outputs.append(Output(made))
 
-    backward = _Copy(graph, again=True)
+    backward = _Copy(graph, again=set(graph.nodes) - division.late)
     entries = [*kept, *graph.inputs[joint.n_primals :]]
     for index, n in enumerate(entries):
         backward.new[n] = backward.node("input", (), {"index": index}, n.type)
-    wanted = _ancestors([o.node for o in gradients], set(entries))
+    wanted = _ancestors(division.goals, set(entries))
     for n in graph.nodes if not division.regions else _on_demand(graph.nodes, wanted, division.late):
         if n in wanted and n not in backward.new:
             backward.copy(n)
@@ -130,9 +130,9 @@ def region_of(n: Node) -> int:
 
 
 class _Copy:
-    """Nodes of one half. ``again``: what may raise has done so in the other half."""
+    """Nodes of one half. ``again``: of these, what may raise has done so in the other half."""
 
-    def __init__(self, graph: Graph, again: bool = False):
+    def __init__(self, graph: Graph, again=frozenset()):
         self.again = again
         self.nodes: list = []
         self.new: dict = {}
@@ -146,7 +146,7 @@ class _Copy:
     def copy(self, n: Node) -> Node:
         found = self.new.get(n)
         if found is None:
-            attrs = unmarked(n.attrs) if self.again else n.attrs
+            attrs = unmarked(n.attrs) if n in self.again else n.attrs
             found = self.new[n] = self.node(n.op, tuple([self.new[i] for i in n.inputs]), attrs, n.type, n.loc)
         return found
 
@@ -171,7 +171,7 @@ def _ancestors(nodes, stop=frozenset()) -> set:
 
 class _Division:
     def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients, changed, loose=()):
-        self.graph, self.gradients = graph, gradients
+        self.graph = graph
         tangents = set(graph.inputs[n_primals:])
         self.late = set(tangents)  # what depends on a tangent
         for n in graph.nodes:
@@ -180,7 +180,8 @@ class _Division:
         self.early = _ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure and n not in self.late])
         self.mutated = {graph.inputs[o.mutates] for o in primal_outputs if o.mutates is not None} | {graph.inputs[i] for i in changed}
         self.returned = {o.node for o in primal_outputs if o.mutates is None and _base(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
-        needed = _ancestors([o.node for o in gradients])
+        self.goals = [o.node for o in gradients] + [n for n in graph.nodes if n.impure and n in self.late]
+        needed = _ancestors(self.goals)
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
         self.read |= {o.node for o in gradients if o.node not in self.late}
         self.candidates = _ancestors(self.read)
@@ -250,6 +251,6 @@ class _Division:
 
     def kept(self, cut: set) -> list:
         """The members of the cut that the backward reads, inputs first, in program order."""
-        used = _ancestors([o.node for o in self.gradients], cut)
+        used = _ancestors(self.goals, cut)
         found = [n for n in self.graph.nodes if n in cut and n in used]
         return sorted(found, key=lambda n: n.op != "input")

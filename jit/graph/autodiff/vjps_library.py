@@ -6,7 +6,7 @@ import torch
 
 from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, aten_vjp, training_form
-from jit.graph.ir import Node, TensorType, same_ints
+from jit.graph.ir import CHECKED, Node, TensorType, same_ints
 from jit.graph.ops.externs import convolution as convolution_type
 from jit.graph.ops.externs import convolution_backward
 
@@ -231,12 +231,14 @@ def index_add(b, out, g, x, dim, index, source, alpha=1):
     if x.type.rank == 0 or source.type.rank == 0 or index.type.rank != 1:
         return NotImplemented
 
-    def rows():
+    def taken():
         if any(type(n) is int and n == 0 for n in x.type.shape):  # then the forward takes any index, and the library's backward does not
-            return b.call("index_select", (g, dim, index), like(source))
+            rows = b.call("index_select", (g, dim, index), like(source))
+            rows.attrs = {**rows.attrs, CHECKED: True}
+            return rows
         return b.index(g, (dim % g.type.rank,), (index,))
 
-    return g, None, None, lambda: b.scaled(rows(), alpha)
+    return g, None, None, lambda: b.scaled(taken(), alpha)
 
 
 @aten_vjp("index_put")

@@ -103,7 +103,7 @@ def split_index(t, x: TensorHandle, index):
             dim += 1
         elif isinstance(v, TensorHandle):
             if v.device != x.device and v.device.type != "cpu":
-                raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({x.device})")
+                raise EagerRaises(RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({x.device})"))
             if v.device != x.device:
                 v = t.call_op("to", (v, x.device), {})
             if v.dtype in (torch.bool, torch.uint8):
