@@ -111,9 +111,13 @@ def test_sums_into_nothing():
         return x.t() @ y.prod(-1)
 
     for size in ((0, 4), (2, 4)):
+        told = []
         for fn in (product, jit.compile(product)):
-            with pytest.raises(RuntimeError, match="dtype"):
-                fn(*(torch.ones(size, dtype=torch.uint8),) * 2)
+            try:
+                told.append(fn(*(torch.ones(size, dtype=torch.uint8),) * 2))
+            except RuntimeError as error:  # of nothing some releases make zeros
+                told.append(error)
+        assert not difference(*told)
 
     def constants(y):
         y.zero_()

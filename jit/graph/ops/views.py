@@ -475,6 +475,8 @@ def as_strided_scatter(t, self, src, size, stride, storage_offset=None):
 def _check_strided(size, stride, offset):
     """Raise what eager does for a layout that no memory has, such as a negative stride."""
     torch.empty(0, device="meta").as_strided(size, stride, offset)
+    if any(s < 0 for s in stride):  # of which older releases speak only where there is memory
+        raise EagerRaises(RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}"))
 
 
 def _end(size, stride, offset):
