@@ -202,7 +202,8 @@ def test_rows_of_nothing_and_infinite_rows_on_a_gpu():
     def f(x, y):
         root = y.abs().sqrt()
         loss = F.smooth_l1_loss(root, x)
-        return root, loss, torch.maximum(y, loss), y.std(0, unbiased=False), F.normalize(y, dim=-1), F.rms_norm(x, x.shape[-1:]), x.sum(), torch.stack([y, x]), F.mse_loss(y, y)
+        return root, loss, torch.maximum(y, loss), y.std(0, unbiased=False), F.normalize(y, dim=-1), F.rms_norm(x, x.shape[-1:]), x.sum(), torch.stack([y, x]), F.mse_loss(y, y), \
+            F.embedding(torch.arange(2, device="cuda"), y) if len(y) else y, y[torch.arange(y.shape[0], device="cuda")]
 
     for dynamic in (None, True):
         jit.reset()
@@ -221,3 +222,17 @@ def test_rows_of_nothing_and_infinite_rows_on_a_gpu():
                     results.append(out)
                 torch.testing.assert_close(results[1], results[0], equal_nan=True)
                 torch.cuda.synchronize()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_is_kept_on_a_gpu():
+    def f(x):
+        y = x * 2
+        z = F.rms_norm(y, y.shape[-1:])
+        y.t().add_(1)
+        return z
+
+    for call in (f, jit.compile(f)):
+        for n in (8, 1024):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                call(torch.rand(4, n, dtype=torch.bfloat16, device="cuda", requires_grad=True)).sum().backward()

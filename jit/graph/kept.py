@@ -99,6 +99,10 @@ def _effects(event: Event) -> tuple | None:
     return _by_id(event, _known[key])
 
 
+def _numbers(v) -> set:
+    return {v} if type(v) is int else set().union(*map(_numbers, v)) if isinstance(v, (list, tuple)) else set()
+
+
 def _by_id(event: Event, found: tuple | None) -> tuple | None:
     if found is None:
         return None
@@ -109,8 +113,14 @@ def _by_id(event: Event, found: tuple | None) -> tuple | None:
 def _asked(event: Event) -> tuple | None:
     """The same as positions in ``read`` and ``made`` of what is kept, and in ``read`` of what is written."""
     small = sum(hint(d.type.numel) for d in event.read) <= _SMALL
-    for device in ("meta", "cpu") if small and all(d.type.device.type == "cpu" for d in event.read) else ("meta",):
-        given = StandIns(1, device, grad=True)
+    devices = ["meta"]
+    if small and all(d.type.device.type == "cpu" for d in event.read):
+        devices.append("cpu")
+    elif any(d.type.device.type == "cuda" for d in event.read) and all(d.type.dtype.is_floating_point for d in event.read):
+        devices.insert(0, None)  # some operators are others there, and there is no index that a kernel could fail on
+    for device in devices:
+        sizes = smaller(event.read, _numbers(event.args)) if device is None and not small else None
+        given = StandIns(1, device, sizes, grad=True)
         args, kwargs = given.of(event.args), given.of(event.kwargs)
         before = [torch_private.version_of(given.of(d)) for d in event.read]
         kept: set = set()

@@ -1,7 +1,7 @@
 """What may raise raises for all that it is given, also where only a part of its result is read.
 
 A kernel computes the elements that somebody reads: of ``table[i][:2]`` it would look at two of the indices. Where the readers of such an operation may not read all that its
-checks depend on, it becomes the library call that does the same.
+checks depend on, it becomes the library call that does the same; so it does where the result has no elements and no kernel is made.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from jit.graph.dims import structurally_equal
 from jit.graph.ir import CHECKED, Graph, Node, same_ints
 from jit.graph.passes.dce import unmarked
+from jit.graph.passes.empty import is_empty
 from jit.graph.prims import POINTWISE, REDUCTIONS
 from jit.graph.registry import PRIMS
 
@@ -21,7 +22,7 @@ def keep_checks(graph: Graph) -> Graph:
     if checked:
         reads = _Reads(graph)
         for n in checked:
-            if not reads.all_of(n, _checked_dims(n)):
+            if is_empty(n) or not reads.all_of(n, _checked_dims(n)):
                 target, overload, args = PRIMS[n.op].library(n)
                 n.op, n.attrs = "aten_call", {**unmarked(n.attrs), "target": target, "overload": overload, "args": args}
     return graph

@@ -14,14 +14,14 @@ _COMPUTED = POINTWISE | REDUCTIONS | frozenset("clone cat flip constant_pad cums
 def compute_empty(graph: Graph) -> Graph:
     for node in graph.nodes:
         if node.op in _COMPUTED and CHECKED not in node.attrs and not node.impure:
-            if _is_empty(node):
+            if is_empty(node):
                 _fill(node, 0)
-            elif node.op in _OF_NOTHING and _is_empty(node.inputs[0]):
+            elif node.op in _OF_NOTHING and is_empty(node.inputs[0]):
                 _fill(node, _OF_NOTHING[node.op])
     return graph
 
 
-def _is_empty(node: Node) -> bool:
+def is_empty(node: Node) -> bool:
     return any(type(n) is int and n == 0 for n in node.shape)
 
 
