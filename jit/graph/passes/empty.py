@@ -13,12 +13,17 @@ _COMPUTED = POINTWISE | REDUCTIONS | frozenset("clone cat flip constant_pad cums
 
 def compute_empty(graph: Graph) -> Graph:
     for node in graph.nodes:
-        if node.op in _COMPUTED and CHECKED not in node.attrs and not node.impure:
+        if (node.op in _COMPUTED or _is_library_gradient(node)) and CHECKED not in node.attrs and not node.impure:
             if is_empty(node):
                 _fill(node, 0)
             elif node.op in _OF_NOTHING and is_empty(node.inputs[0]):
                 _fill(node, _OF_NOTHING[node.op])
     return graph
+
+
+def _is_library_gradient(node: Node) -> bool:
+    """Whether the library computes a gradient there, which is not made for nothing: some of its GPU kernels fail."""
+    return node.op == "aten_call" and "backward" in node.attrs["target"] and not isinstance(node.type, tuple)
 
 
 def is_empty(node: Node) -> bool:
