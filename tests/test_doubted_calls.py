@@ -203,7 +203,7 @@ def test_rows_of_nothing_and_infinite_rows_on_a_gpu():
         root = y.abs().sqrt()
         loss = F.smooth_l1_loss(root, x)
         return root, loss, torch.maximum(y, loss), y.std(0, unbiased=False), F.normalize(y, dim=-1), F.rms_norm(x, x.shape[-1:]), x.sum(), torch.stack([y, x]), F.mse_loss(y, y), \
-            F.embedding(torch.arange(2, device="cuda"), y) if len(y) else y, y[torch.arange(y.shape[0], device="cuda")]
+            F.embedding(torch.arange(2, device="cuda"), y.detach()) if len(y) else y, y[torch.arange(y.shape[0], device="cuda")]
 
     for dynamic in (None, True):
         jit.reset()
