@@ -262,6 +262,16 @@ def test_horizontal_join_of_siblings():
     assert n_kernels(c) == 1
 
 
+def test_a_transposing_copy_and_a_sum_stay_apart():
+    """A kernel without a reduction transposes by tiles."""
+    def fn(b, x):
+        return b.clone(x, (120, 1, 24, 4)), b.sum(x, [0, 2, 3]), b.exp(x)
+
+    c = check(fn, torch.randn(3, 4, 5, 6))
+    assert n_kernels(c) == 2
+    assert n_kernels(check(lambda b, x: (b.clone(x, (120, 1, 24, 4)), b.sum(x, [0, 2, 3])), torch.randn(3, 4, 5, 6).contiguous(memory_format=torch.channels_last))) == 1
+
+
 def test_no_cycle_through_a_library_call():
     def fn(b, x, w):
         a = b.exp(x)

@@ -255,6 +255,12 @@ def inner_dim(root) -> Optional[int]:
     return best
 
 
+def _transposes(root) -> bool:
+    """Whether a pointwise root is stored along another dimension than the largest tensor that it reads."""
+    stored = [(size_hint(s), d) for s, d in zip(root.strides, root.out_align) if d != FIXED]
+    return bool(stored) and bool(root.reads) and min(stored)[1] != inner_dim(root)
+
+
 def wants_split(device, dims, reduced, inner_reduced: bool):
     """Whether a reduction has too few rows for the machine and rows long enough to be cut into a second parallel axis: None, "rows" (the
     contiguous dimension is reduced) or "columns"."""
@@ -571,6 +577,8 @@ class _Fuser:
                 g, other = first.group, m.group
                 if g is other or len(g.dims) != len(other.dims):
                     continue
+                if g.device.type == "cpu" and bool(g.reduced) != bool(other.reduced) and any(map(_transposes, (g if other.reduced else other).members)):
+                    continue  # loops without a reduction transpose by tiles
                 mapping = {}
                 for k, d in enumerate(align):
                     if d != FIXED and first_align[k] != FIXED:

@@ -76,6 +76,16 @@ class Restrider:
             self.graph.origins.setdefault(copy.id, node.id)
         return self.copies[key]
 
+    def result(self, node, t: TensorType) -> Node:
+        """A node's value as a result of type ``t``: with the very strides, also where a dimension of one element makes them no difference in memory."""
+        node = self.in_format(node, t.strides)
+        if same_ints(node.type.strides, t.strides):
+            return node
+        key = (node, t.shape, t.strides)
+        if key not in self.copies:
+            self.copies[key] = self.add("reshape", (node,), {"shape": t.shape}, t, node)
+        return self.copies[key]
+
     def run(self) -> Graph:
         for n in self.graph.nodes:
             inputs = tuple(self.new[i] for i in n.inputs)
@@ -85,8 +95,7 @@ class Restrider:
             else:
                 made = self.new[n] = self.rebuild(n, inputs)
                 self.graph.origins.setdefault(made.id, n.id)
-        outputs = [Output(self.in_format(self.new[o.node], o.node.type.strides) if o.mutates is None else self.new[o.node], o.mutates)
-                   for o in self.graph.outputs]
+        outputs = [Output(self.result(self.new[o.node], o.node.type) if o.mutates is None else self.new[o.node], o.mutates) for o in self.graph.outputs]
         return Graph(self.graph.inputs, self.nodes, outputs, self.graph.env, self.graph)
 
     def prefers(self, n) -> bool:
@@ -141,11 +150,13 @@ class Restrider:
 
 def _exact_in_plain(node) -> bool:
     """Whether a convolution's gradients are to be taken in the format that the program gives them. Those of weights with holes and of few channels are sums by matrix products
-    in the CPU library's plain format, and of four times the error, by chains of additions, in channels-last."""
+    in the CPU library's plain format, and of four times the error, by chains of additions, in channels-last; so are those of biases, where a program asks the library for them."""
     if node.op != "aten_call" or node.attrs["target"] != "aten::convolution_backward":
         return False
-    w, dilation = node.inputs[2].type, node.attrs["args"][6]
-    return w.device.type == "cpu" and w.dtype is torch.float32 and type(w.shape[1]) is int and w.shape[1] < 16 and any(d != 1 for d in dilation)
+    w, dilation, wanted = node.inputs[2].type, node.attrs["args"][6], node.attrs["args"][10]
+    if w.device.type != "cpu" or w.dtype is not torch.float32:
+        return False
+    return wanted[2] or type(w.shape[1]) is int and w.shape[1] < 16 and any(d != 1 for d in dilation)
 
 
 class _Convolutions(Restrider):

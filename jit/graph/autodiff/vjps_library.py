@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit.graph import layout
-from jit.graph.autodiff.rules import ATEN_VJPS, aten_vjp, training_form
+from jit.graph.autodiff.rules import ATEN_VJPS, VJPS, aten_vjp, training_form
 from jit.graph.ir import CHECKED, Node, TensorType, same_ints
 from jit.graph.ops.externs import convolution as convolution_type
 from jit.graph.ops.externs import convolution_backward
@@ -25,23 +25,32 @@ def _tuple(v, n):
 def _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
     n = w.type.rank - 2
     stride, dilation, output_padding = (_tuple(v, n) for v in (stride, dilation, output_padding))
+    single = x.type.rank == n + 1
+    source = image = b.unsqueeze(x, 0) if single else x
     if isinstance(padding, str):
         total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, w.type.shape[2:])]
-        if any(t % 2 for t in total):
-            return NotImplemented
         padding = tuple(t // 2 for t in total)
+        source = b.pad(source, [(0, 0)] * 2 + [(0, t % 2) for t in total])  # as the forward does it: the padding of a convolution is symmetric
     padding = _tuple(padding, n)
-    single = x.type.rank == n + 1
-    wanted = tuple(v is not None and v in b.carries for v in (x, w, bias))
     if single:
-        g, source = b.unsqueeze(g, 0), b.unsqueeze(x, 0)
-    else:
-        source = x
-    sizes = None if bias is None else bias.type.shape
-    rest = (sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
-    types = convolution_backward(g.type, source.type, w.type, *rest)
-    gx, gw, gb = b.call("convolution_backward", (g, source, w, *rest), types)
+        g = b.unsqueeze(g, 0)
+    wanted = tuple(v is not None and v in b.carries for v in (x, w, bias))
+    apart = wanted[2] and _sums_bias_apart(g)
+    rest = (None if bias is None else bias.type.shape, stride, padding, dilation, transposed, output_padding, groups, (*wanted[:2], wanted[2] and not apart))
+    gx = gw = gb = None
+    if any(rest[-1]):
+        gx, gw, gb = b.call("convolution_backward", (g, source, w, *rest), convolution_backward(g.type, source.type, w.type, *rest))
+    if apart:
+        gb = b.reshape(b.sum_to(g, (1, g.type.shape[1], *(1,) * n)), (g.type.shape[1],))
+    if gx is not None and source is not image:
+        (gx,) = VJPS["constant_pad"](b, source, gx)
     return (b.drop_dim(gx, 0) if single and gx is not None else gx), gw, gb
+
+
+def _sums_bias_apart(g: Node) -> bool:
+    """Whether a bias's gradient is a sum of its own. The CPU library's sum is as exact as the layout that its convolution takes lets it be: some run in one chain of float32 additions
+    over all pixels. On CUDA biases are added apart already in the forward, but for those of transposed convolutions, which are left to the library."""
+    return g.type.device.type == "cpu"
 
 
 @aten_vjp("conv1d", "conv2d", "conv3d")

@@ -116,7 +116,8 @@ def constant_pad(b, n, g):
     pads = n.attrs["pads"]
     if any(type(p) is int and p < 0 for pair in pads for p in pair):
         return (b.pad(g, [(-lo, -hi) for lo, hi in pads]),)
+    inside = g
     for d, (lo, hi) in enumerate(pads):
         if not (type(lo) is int and lo == 0 and type(hi) is int and hi == 0):
-            g = b.slice(g, d, lo, n.inputs[0].type.shape[d])
-    return (g,)
+            inside = b.slice(inside, d, lo, n.inputs[0].type.shape[d])
+    return (inside if inside is g else b.clone(inside),)

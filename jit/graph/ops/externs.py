@@ -207,10 +207,12 @@ def convolution(x, w, bias, stride, padding, dilation, transposed, output_paddin
 
 @extern("convolution_backward", total=True)
 def convolution_backward(g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
-    """The gradients of input, weight and bias, None where not wanted: the first two channels-last as soon as one of the operands is."""
-    last = "channels_last" in (layout.memory_format(x), layout.memory_format(w))
+    """The gradients of input, weight and bias, None where not wanted: the first two channels-last as soon as one of the operands is; for an empty batch laid out as the operands are."""
+    last, empty = "channels_last" in (layout.memory_format(x), layout.memory_format(w)), any(type(s) is int and s == 0 for s in x.shape[:2])
 
     def laid_out(t):
+        if empty:
+            return t.replace(strides=layout.preserved_strides(t))
         return t.replace(strides=layout.channels_last_strides(t.shape) if last and t.rank in (4, 5) else contiguous_strides(t.shape))
 
     bias = _contiguous(tuple(bias_sizes), x) if wanted[2] else None

@@ -1,0 +1,152 @@
+"""Gradients of convolutions are as exact as eager's on the CPU, in any layout and of any kind, and are what eager gives in all else.
+
+Where a graph has several convolutions of images they run channels-last, whatever the program's layout is, and the library's sums then are other ones than in eager.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import jit
+
+
+def plain(x):
+    return x
+
+
+def channels_last(x):
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+def sliced(x):
+    """Every other element of the last dimension of a larger tensor."""
+    big = torch.full((*x.shape[:-1], 2 * x.shape[-1]), 1e3, dtype=x.dtype)
+    big[..., ::2] = x
+    return big[..., ::2]
+
+
+LAYOUTS = (plain, channels_last, sliced)
+
+# name: (layers, shape of the input)
+NETS = {
+    "two": (lambda: [nn.Conv2d(3, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 6, 3)], (8, 3, 40, 40)),
+    "grouped": (lambda: [nn.Conv2d(4, 12, 3, groups=2), nn.SiLU(), nn.Conv2d(12, 8, 3, groups=4)], (8, 4, 40, 40)),
+    "depthwise": (lambda: [nn.Conv2d(6, 6, 5, padding=2, groups=6), nn.GELU(), nn.Conv2d(6, 12, 1), nn.Softplus(), nn.Conv2d(12, 12, 3, groups=12)], (8, 6, 40, 40)),
+    "dilated and strided": (lambda: [nn.Conv2d(4, 8, 3, dilation=2), nn.Tanh(), nn.Conv2d(8, 8, 3, stride=2)], (8, 4, 48, 44)),
+    "even and of the same size": (lambda: [nn.Conv2d(4, 8, 2, padding="same"), nn.Sigmoid(), nn.Conv2d(8, 4, (4, 3), padding="same", dilation=(1, 2))], (8, 4, 40, 40)),
+    "transposed": (lambda: [nn.Conv2d(3, 6, 3), nn.Tanh(), nn.ConvTranspose2d(6, 8, 2, stride=2), nn.SiLU(), nn.ConvTranspose2d(8, 4, 3, groups=2, output_padding=1, stride=2)], (4, 3, 20, 24)),
+    "1d": (lambda: [nn.Conv1d(3, 8, 5), nn.Tanh(), nn.ConvTranspose1d(8, 6, 4, stride=2), nn.Tanh(), nn.Conv1d(6, 6, 4, padding="same", groups=3)], (16, 3, 700)),
+    "3d": (lambda: [nn.Conv3d(2, 6, 3), nn.Tanh(), nn.Conv3d(6, 6, (1, 2, 2), padding="same", groups=2), nn.Tanh(), nn.ConvTranspose3d(6, 4, 2)], (4, 2, 8, 18, 16)),
+}
+
+
+def net_of(name):
+    torch.manual_seed(0)
+    return nn.Sequential(*NETS[name][0]())
+
+
+def gradients(program, net, x, tangent, wanted):
+    """Gradients of the net's parameters whose names end in ``wanted``."""
+    parameters = [p for n, p in net.named_parameters() if n.endswith(wanted)]
+    return torch.autograd.grad(program(x), parameters, tangent.to(x.dtype), allow_unused=True)
+
+
+def errors(name, layout, dtype, draws):
+    """For each bias the errors of eager and compiled."""
+    net, wide = net_of(name).to(dtype), net_of(name).to(dtype).double()
+    wide.load_state_dict(net.state_dict())
+    program, squares, sizes = jit.compile(net, dynamic=False), None, None
+    for draw in range(draws):
+        random = torch.Generator().manual_seed(draw)
+        x = torch.randn(NETS[name][1], generator=random).to(dtype)
+        tangent = torch.randn(net(x).shape, generator=random).to(dtype)
+        truth = gradients(wide, wide, x.double(), tangent, "bias")
+        squares = squares or [[0.0, 0.0] for _ in truth]
+        sizes = [t.square().sum().item() + s for t, s in zip(truth, sizes or [0.0] * len(truth))]
+        for k, f in enumerate((net, program)):
+            for total, t, g in zip(squares, truth, gradients(f, net, layout(x), tangent, "bias")):
+                total[k] += (g.double() - t).square().sum().item()
+    return [tuple(math.sqrt(v / size) for v in pair) for pair, size in zip(squares, sizes)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", NETS)
+def test_biases(name, layout):
+    for k, (eager, mine) in enumerate(errors(name, layout, torch.float32, 8)):
+        assert mine <= max(1.5 * eager, torch.finfo(torch.float32).eps), f"bias {k} has the error {mine:.3g}, eager's {eager:.3g}"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["two", "depthwise", "transposed", "1d"])
+def test_biases_of_half_types(name, dtype):
+    for k, (eager, mine) in enumerate(errors(name, plain, dtype, 3)):
+        assert mine <= max(1.5 * eager, torch.finfo(dtype).eps), f"bias {k} has the error {mine:.3g}, eager's {eager:.3g}"
+
+
+@pytest.mark.parametrize("wanted", [("bias",), ("weight",), ("weight", "bias")], ids=str)
+@pytest.mark.parametrize("name", NETS)
+def test_what_eager_gives(name, wanted):
+    """Values, dtypes and strides, of some gradients alone, at several shapes and layouts of one program: of an empty batch and a lone image, too."""
+    net, shape = net_of(name), NETS[name][1]
+    program = jit.compile(net)
+    for batch in (shape[:1], (0,), (3,), (1,), ()):
+        for layout in LAYOUTS:
+            if layout is channels_last and not batch:
+                continue
+            x = layout(torch.randn(*batch, *shape[1:], generator=torch.Generator().manual_seed(1)))
+            tangent = torch.randn(net(x).shape, generator=torch.Generator().manual_seed(2))
+            for mine, eager in zip(gradients(program, net, x, tangent, wanted), gradients(net, net, x, tangent, wanted)):
+                assert mine.stride() == eager.stride() and mine.dtype is eager.dtype
+                torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4 * eager.abs().max().item() if eager.numel() else 0)
+
+
+def test_a_bias_without_its_convolution():
+    """Only a bias's gradient is asked for, of an expanded and of a real gradient."""
+
+    def program(x, w, b):
+        y = F.conv2d(x, w, b)
+        return y.sum() + 2 * y.cos().sum()
+
+    x, w, b = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3), torch.randn(4, requires_grad=True)
+    compiled = jit.compile(program)
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        given = [t.detach().to(dtype) for t in (x, w)] + [b.detach().to(dtype).requires_grad_()]
+        mine, eager = (torch.autograd.grad(f(*given).abs(), given[2])[0] for f in (compiled, program))
+        torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4)
+        assert mine.dtype is dtype and mine.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("size", ["same", "valid"])
+def test_inputs_of_convolutions_of_the_same_size(size):
+    """Gradients of a padded input are cut to its size."""
+
+    def program(x, w):
+        return F.conv2d(F.conv2d(x, w, padding=size, dilation=(1, 3)).tanh(), w, padding=size)
+
+    compiled = jit.compile(program, dynamic=False)
+    for kernel in ((2, 4), (3, 2), (4, 3), (1, 2)):
+        for layout in LAYOUTS:
+            x, w = layout(torch.randn(2, 4, 14, 15)).requires_grad_(), torch.randn(4, 4, *kernel, requires_grad=True)
+            mine, eager = (torch.autograd.grad(f(x, w).square().sum(), [x, w]) for f in (compiled, program))
+            for a, e in zip(mine, eager):
+                torch.testing.assert_close(a, e, rtol=1e-3, atol=1e-3 * e.abs().max().item())
+                assert a.stride() == e.stride(), (kernel, layout)
+
+
+def test_a_bias_that_the_program_asks_the_library_for():
+    """Its sum is the library's, in the layout that the program has."""
+
+    def program(g, x, w):
+        gx, gw, gb = torch.ops.aten.convolution_backward(g.sin(), x, w, [12], [1, 1], [0, 0], [1, 1], False, [0, 0], 2, [True, True, True])
+        return F.conv2d(gx, w, groups=2).cos(), gw, gb
+
+    compiled, squares = jit.compile(program, dynamic=False), [0.0, 0.0]
+    for draw in range(8):
+        given = [torch.randn(*shape, generator=torch.Generator().manual_seed(draw)) for shape in ((8, 12, 40, 40), (8, 4, 42, 42), (12, 2, 3, 3))]
+        truth = program(*[t.double() for t in given])[2]
+        for k, f in enumerate((program, compiled)):
+            squares[k] += (f(*given)[2].double() - truth).square().sum().item()
+    assert squares[1] <= 2 * squares[0]
