@@ -7,7 +7,7 @@ import torch.nn.functional as F
 pytest.importorskip("hypothesis")
 
 from autodiff_harness import check_grad, leaf
-from codegen_graphs import compare, trace
+from codegen_graphs import check, compare, trace
 from graph_harness import trace as traced
 
 import jit
@@ -201,6 +201,22 @@ def test_cut_columns_sum_what_the_whole_sums(monkeypatch):
     for kernel, memory in ((first, (x.permute(0, 2, 3, 1).reshape(-1), partial)), (second, (partial, out))):
         reference.evaluate(kernel, {buffer.name: m for buffer, m in zip(kernel.buffers, memory)}, {})
     torch.testing.assert_close(out, x.sum((0, 2, 3)))
+
+
+@pytest.mark.parametrize("columns, shape", [(3, (8, 60, 64)), (5, (20, 40, 33)), (1, (4, 80, 90)), (7, (60000,)), (3, (2, 150, 101))], ids=str)
+def test_few_columns_are_dealt_to_full_vectors(columns, shape):
+    """The chunks of a sum over few columns lie beside each other, where the inner size is a multiple of their number."""
+    x = torch.randn(*shape, columns).movedim(-1, 1)
+    dims = [d for d in range(x.dim()) if d != 1]
+    fn = lambda b, x: (b.tanh(x), b.sum(b.tanh(x), dims), b.sum(b.mul(x, x), dims))  # noqa: E731
+    c = check(fn, x)
+    if columns > 1:
+        most = max((k for k in range(1, 16 // columns + 1) if shape[-1] % k == 0), default=1)
+        first = c.launches[0]
+        assert most == 1 or len(first.axes) == 1 and first.axes[0].extent == columns * most and len(first.raxes) == 1
+    program = jit.compile(lambda x: (x.tanh(), x.tanh().sum(dims), (x * x).sum(dims), x.var(dims)), dynamic=False)
+    for mine, eager in zip(program(x), (x.tanh(), x.tanh().sum(dims), (x * x).sum(dims), x.var(dims))):
+        torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-3)
 
 
 def test_a_group_reads_a_sum_in_its_own_rows():

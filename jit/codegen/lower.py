@@ -67,9 +67,10 @@ class Emitter:
         stage: None for a whole kernel; 1 or 2 for the stages of a split reduction.
         cut: the dimensions of a split reduction that are cut, as one range, into chunks.
         chunk: the length of a chunk.
+        dealt: whether the range is dealt out to the chunks, one position after the other, and not cut into ranges.
     """
 
-    def __init__(self, group, places, stored, stage=None, cut=(), chunk=None):
+    def __init__(self, group, places, stored, stage=None, cut=(), chunk=None, dealt=False):
         self.group, self.places, self.stored, self.stage = group, places, stored, stage
         self.b = loops.KernelBuilder(group.device.type)
         self.arguments = []            # storage key of each buffer, in order
@@ -78,11 +79,11 @@ class Emitter:
         self._rounded = {}             # (float32 value, half dtype) -> the same value in the half dtype
         self.members = {m.node: m for m in group.members if m.part is None}
         self.tail = None
-        self._lay_out(cut, chunk)
+        self._lay_out(cut, chunk, dealt)
 
     # axes
 
-    def _lay_out(self, cut, chunk):
+    def _lay_out(self, cut, chunk, dealt):
         group = self.group
         self.sym = [None] * len(group.dims)
         order = parallel_order(group)
@@ -95,7 +96,12 @@ class Emitter:
         if self.stage == 2:
             self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk), "r")
             return
-        if self.stage == 1:
+        if self.stage == 1 and dealt:  # the loop over a chunk is the innermost, as its dimension is
+            outer = {d: self.b.axis(group.dims[d], "r") for d in sorted(group.reduced) if d not in cut}
+            position = self.chunk_sym + self.b.axis(chunk, "r") * dims.ceil_div(extent, chunk)
+            self.first = [0 if s is None else s for s in self._cut_position(cut, self.chunk_sym)]
+            self.sym = [outer.get(d, s) for d, s in enumerate(self._cut_position(cut, position))]
+        elif self.stage == 1:
             start = self.chunk_sym * chunk
             position = start + self.b.axis(chunk, "r")
             if not dims.divisible(extent, chunk):
@@ -583,6 +589,7 @@ class Lowered:
     partials: dict
 
 
+FULL_VECTOR = 16  # columns times chunks of a reduction over few columns (measured: where results are stored as well, more lanes are slower)
 COLUMN_CHUNKS = 528 * 64  # columns times chunks of a sum over columns: measured on an H200, with its 132 multiprocessors
 
 
@@ -618,6 +625,31 @@ def chunk_plan(group):
     return cut, length
 
 
+def few_columns(group):
+    """(dimensions, chunk length) for a reduction over columns that are too few for a CPU's vectors, or None: positions of the dimension around them, which lies
+    as they do, are dealt out to chunks, so that chunks and columns are one line of memory."""
+    columns = [d for d in range(len(group.dims)) if d not in group.reduced]
+    if group.device.type != "cpu" or group.split != "columns" or any(type(s) is not int for s in group.dims):
+        return None
+    count = math.prod(group.dims[d] for d in columns)
+    around = {_around(m, group, columns, count) for m in group.members if m.needs_row}
+    if count > FULL_VECTOR // 2 or len(around) != 1 or None in around:
+        return None
+    (d,) = around
+    chunks = max(k for k in range(1, FULL_VECTOR // count + 1) if group.dims[d] % k == 0)
+    return ((d,), group.dims[d] // chunks) if chunks > 1 else None
+
+
+def _around(root, group, columns, count):
+    """The reduced dimension of a group along which one row of columns follows the other in the largest tensor that a root reads, or None."""
+    node, aligns = max(root.reads.items(), key=lambda r: 0 if isinstance(r[0].type, tuple) else indexing.numel_hint(r[0].type.shape))
+    if isinstance(node.type, tuple) or len(aligns) != 1 or None in aligns:
+        return None
+    stride = {root.place[d]: s for s, d in zip(node.type.strides, next(iter(aligns))) if d != FIXED}
+    inside = math.prod(group.dims[d] for d in columns if stride.get(d, count) < count)
+    return next((d for d in group.reduced if stride.get(d) == count == inside), None)
+
+
 def lower_group(group, places, stored, name) -> list:
     """The kernels of a group: one, or two for a split reduction. Returns a list of Lowered."""
     if not group.split:
@@ -625,9 +657,10 @@ def lower_group(group, places, stored, name) -> list:
         for m in group.members:
             e.emit_member(m)
         return [Lowered(e.finish(name), e.arguments, {})]
-    cut, chunk = chunk_plan(group)
+    few = few_columns(group)
+    cut, chunk = few or chunk_plan(group)
     chunks = dims.ceil_div(dims.product([group.dims[d] for d in cut]), chunk)
-    first = Emitter(group, places, stored, 1, cut, chunk)
+    first = Emitter(group, places, stored, 1, cut, chunk, few is not None)
     partials = {}
     rows = dims.product([d for k, d in enumerate(group.dims) if k not in group.reduced])
     for m in group.members:
