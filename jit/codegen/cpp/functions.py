@@ -26,6 +26,7 @@ FORMATS = {
         "LN_2_REST": "0x1.7f7d1cp-20f", "LN_2_FULL": "0x1.62e43p-1f", "LN_2_FULL_REST": "-0x1.05c61p-29f",
         "LOG10_E": "0x1.bcb7b2p-2f", "LOG10_E_REST": "-0x1.5b235ep-27f", "LOG10_2": "0x1.344p-2f",
         "LOG10_2_REST": "0x1.3509f8p-18f",
+        "LARGE": "0x1p120f", "DOWN": "0x1p-24f", "SMALL": "0x1p-80f", "UP": "0x1p64f",
         "HALF_PI": "0x1.921fb6p+0f", "HALF_PI_REST": "-0x1.777a5cp-25f",
         # (exp(x) - 1 - x) / x**2 for |x| <= log(2) / 2; relative error of exp 3.1e-9
         "EXP": (0.49999994, 0.16666521, 0.04166839, 0.008368717, 0.0013814627),
@@ -52,6 +53,7 @@ FORMATS = {
         "LN_2_FULL_REST": "0x1.abc9e3b39803fp-56",
         "LOG10_E": "0x1.bcb7b1526e50ep-2", "LOG10_E_REST": "0x1.95355baaafad3p-57", "LOG10_2": "0x1.34413509f7p-2",
         "LOG10_2_REST": "0x1.3fde623e2566bp-43",
+        "LARGE": "0x1p1000", "DOWN": "0x1p-100", "SMALL": "0x1p-900", "UP": "0x1p200",
         "HALF_PI": "0x1.921fb54442d18p+0", "HALF_PI_REST": "0x1.1a62633145c07p-54",
         "EXP": (0.5000000000000011, 0.16666666666666413, 0.041666666666530155, 0.008333333333494399,
                 0.0013888888943631085, 0.00019841269506688846, 2.4801493097828538e-05, 2.755758629088442e-06,
@@ -206,6 +208,28 @@ static inline T atan_X(T x) {
     return __builtin_copysignF(base + (t + FMA(t * z, POLYNOMIAL(ATAN, z), rest)), x);
 }
 """),
+    # The angle of the smaller magnitude to the larger one, as in atan, with what its quotient lacks; then that of the octant, turns * pi/4 +- it.
+    "atan2_X": (("words_X",), """\
+static inline T atan2_X(T y, T x) {
+    const T p = __builtin_fabsF(x), q = __builtin_fabsF(y), top = __builtin_infF();
+    const bool steep = q > p, left = (I)words_X(x) < 0;
+    T b = steep ? q : p, a = steep ? p : q;
+    a = b == top ? a == top ? 1.0F : 0 : a;
+    b = b == top || b == 0 ? 1.0F : b;
+    const T scale = b > LARGE ? DOWN : b < SMALL ? UP : 1.0F;
+    a *= scale; b *= scale;
+    const bool middle = a > 0.4142135F * b;
+    const T n = middle ? a - b : a, d = middle ? a + b : b, t = n / d;
+    const T n_rest = middle ? (a - (n + b)) : 0, d_rest = middle ? a - (d - b) : 0; /* a - b and a + b without loss: a <= b */
+    const T rest = (FMA(-t, d, n) + FMA(-t, d_rest, n_rest)) / d, z = t * t, tail = FMA(t * z, POLYNOMIAL(ATAN, z), rest);
+    T turns = middle ? 1.0F : 0, sign = 1.0F;
+    turns = steep ? 2.0F - turns : turns; sign = steep ? -sign : sign;
+    turns = left ? 4.0F - turns : turns; sign = left ? -sign : sign;
+    const T base = turns * (0.5F * HALF_PI), base_rest = FMA(turns, 0.5F * HALF_PI, -base) + turns * (0.5F * HALF_PI_REST);
+    const T angle = base + FMA(sign, t, FMA(sign, tail, base_rest));
+    return x != x || y != y ? x + y : __builtin_copysignF(angle, y);
+}
+"""),
     "asin_X": (("asin_parts_X",), """\
 static inline T asin_X(T x) {
     const AsinParts_X q = asin_parts_X(__builtin_fabsF(x));
@@ -314,6 +338,6 @@ static inline double tan_f64(double x) {
 HELPERS = _all()
 # What has a form here; of the others libmvec's are as exact as PyTorch's, or nearly.
 FUNCTIONS = {
-    "f32": frozenset("exp exp2 expm1 cosh tanh log log10 log1p asin acos atan erf".split()),
-    "f64": frozenset("exp exp2 expm1 cosh tanh log log1p asin acos atan sin cos tan".split()),
+    "f32": frozenset("exp exp2 expm1 cosh tanh log log10 log1p asin acos atan atan2 erf".split()),
+    "f64": frozenset("exp exp2 expm1 cosh tanh log log1p asin acos atan atan2 sin cos tan".split()),
 }
