@@ -75,15 +75,20 @@ bool keys_are(PyObject* dict, PyObject* keys) {
 // len(d) is dict's own.
 bool plain_length(PyObject* o) { return PyDict_Check(o) && Py_TYPE(o)->tp_as_mapping->mp_length == PyDict_Type.tp_as_mapping->mp_length; }
 
-uint64_t dict_tag(PyObject* d) {
-  uint64_t tag = reinterpret_cast<PyDictObject*>(d)->ma_version_tag;
-#if PY_VERSION_HEX >= 0x030C0000
-  tag >>= 8;  // the low byte says which watchers are installed
-#endif
-  return tag;
+// Any eight bytes of an object, whatever they are declared as.
+using Memory [[gnu::may_alias]] = const uint64_t;
+
+// Where a dict's version lies. It is another one after each change, and that of no other dict. (From 3.12 on its low byte says who watches the dict.)
+Memory* dict_version(PyObject* d) { return &reinterpret_cast<PyDictObject*>(d)->ma_version_tag; }
+
+// Where a class's version lies, with what else shares its eight bytes. A version of 0 means none.
+Memory* type_version(PyTypeObject* t) {
+  static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(uint64_t) == 0 && sizeof(PyTypeObject) - offsetof(PyTypeObject, tp_version_tag) >= sizeof(uint64_t));
+  return reinterpret_cast<Memory*>(&t->tp_version_tag);
 }
 
-unsigned type_tag(PyTypeObject* t) { return t->tp_version_tag; }
+// Whether an object's class stays what it is for as long as the object lives.
+bool fixed_type(PyObject* o) { return PyType_HasFeature(Py_TYPE(o), Py_TPFLAGS_IMMUTABLETYPE) && !PyModule_Check(o); }
 
 // How often a class has been registered with an abstract class so far (``abc.get_cache_token()``); -1 where that cannot be told.
 int64_t abstract_class_registrations() {
@@ -163,21 +168,33 @@ struct TypeFact {
 
 // A place that a walk has read. Places are looked at in the order in which they were read: each is alive where those before it are as they were.
 struct Watch {
-  enum Kind : uint8_t { kDict, kPointer, kTyped, kWeak, kType, kSequence, kRoot } kind;  // kTyped, kWeak: pointers to what is not kept alive
+  enum Kind : uint8_t { kDict, kPointer, kTyped, kWeak, kType, kSequence } kind;  // kTyped, kWeak: pointers to what is not kept alive
   bool moved;           // of kDict: whether looking at it again may run code of the program's
+  bool of_dict;         // of kTyped: whether whatever is there is a dict
   uint32_t index;       // into the list of its kind
-  void* at;             // the dict, type or sequence, or the pointer's address; the Weak of a root
-  uint64_t expected;    // its version, or the pointer's value
-  PyObject* token;      // of kTyped and kWeak, see Seen
+  void* at;             // the dict, type or sequence, or the pointer's address
+  uint64_t expected;    // the version of a dict or type, or the pointer's value
+  PyObject* token;      // of kTyped and kWeak, see Seen; the class of a dict
+};
+
+// What tells that a place is as it was: a word of memory, and what it held. It is alive where the words before it are as they were.
+struct Word {
+  Memory* at;
+  uint64_t expected;
 };
 
 struct Snapshot {
   struct Sequence {
+    bool is_list = false;
     std::vector<PyObject*> items;
-    std::vector<Seen> loose;   // of the items: those that are not kept alive
+    PyObject** place = nullptr;  // where they lay
+    std::vector<Seen> loose;     // of the items: those that are not kept alive
   };
 
+  std::vector<PyObject*> roots;                    // Weaks
   std::vector<Watch> watches;
+  std::vector<Word> words;                         // the watches as words, one or more for each
+  std::vector<uint32_t> word_watch;                // per word: its watch
   std::vector<std::vector<DictFact>> dicts;
   std::vector<std::vector<TypeFact>> types;
   std::vector<Sequence> sequences;
@@ -223,7 +240,8 @@ struct Snapshot {
   std::vector<DictFact>& dict(PyObject* d) {
     auto [it, fresh] = dict_index.try_emplace(d, dicts.size());
     if (fresh) {
-      watches.push_back({Watch::kDict, false, (uint32_t)dicts.size(), d, dict_tag(d), nullptr});
+      if (PyType_HasFeature(Py_TYPE(d), Py_TPFLAGS_HEAPTYPE)) hold((PyObject*)Py_TYPE(d));
+      watches.push_back({Watch::kDict, false, false, (uint32_t)dicts.size(), d, *dict_version(d), (PyObject*)Py_TYPE(d)});
       dicts.emplace_back();
       dict_watch_.push_back(watches.size() - 1);
     }
@@ -255,16 +273,17 @@ struct Snapshot {
     auto [it, fresh] = type_index.try_emplace((PyObject*)t, types.size());
     if (fresh) {
       hold((PyObject*)t);
-      watches.push_back({Watch::kType, false, (uint32_t)types.size(), t, type_tag(t), nullptr});
+      watches.push_back({Watch::kType, false, false, (uint32_t)types.size(), t, *type_version(t), nullptr});
       types.emplace_back();
     }
     types[it->second].push_back({Ref::share(name), see(value)});
   }
 
-  void pointer(PyObject** address) {
+  // `of_dict`: what lies there is null or a dict, always.
+  void pointer(PyObject** address, bool of_dict = false) {
     if (!pointer_index.insert(address).second) return;
     size_t at = watches.size();
-    watches.push_back({Watch::kPointer, false, 0, address, (uint64_t)(uintptr_t)*address, nullptr});
+    watches.push_back({Watch::kPointer, false, of_dict, 0, address, (uint64_t)(uintptr_t)*address, nullptr});
     Seen there = see(*address);
     if (there.kind > Seen::kKept) {
       watches[at].kind = there.kind == Seen::kWeak ? Watch::kWeak : Watch::kTyped;
@@ -272,17 +291,21 @@ struct Snapshot {
     }
   }
 
-  void object_type(PyObject* o) { pointer(reinterpret_cast<PyObject**>(&o->ob_type)); }
+  // What has led to the object tells whether it is still the same one, or at least of the same type.
+  void object_type(PyObject* o) {
+    if (!fixed_type(o)) pointer(reinterpret_cast<PyObject**>(&o->ob_type));
+  }
 
   // A list or a tuple.
   void sequence(PyObject* o) {
     if (!sequence_index.insert(o).second) return;
     size_t at = sequences.size();
-    watches.push_back({Watch::kSequence, false, (uint32_t)at, o, 0, nullptr});
+    watches.push_back({Watch::kSequence, false, false, (uint32_t)at, o, 0, nullptr});
     sequences.emplace_back();
     Sequence now;
-    PyObject** items = PySequence_Fast_ITEMS(o);
-    now.items.assign(items, items + Py_SIZE(o));
+    now.is_list = PyList_Check(o);
+    now.place = PySequence_Fast_ITEMS(o);
+    now.items.assign(now.place, now.place + Py_SIZE(o));
     for (PyObject* item : now.items) {
       Seen s = see(item);
       if (s.kind > Seen::kKept) now.loose.push_back(s);
@@ -292,66 +315,108 @@ struct Snapshot {
 
   void root(PyObject* weak) {
     hold(weak);
-    watches.push_back({Watch::kRoot, false, 0, weak, 0, nullptr});
+    roots.push_back(weak);
   }
 
-  // Whether everything read is as it was. Dicts and types whose relevant names are unchanged get their new tag. Code of the program's (a key's __eq__) may
-  // run where a dict with other than plain keys has changed; then all is looked at again, and only what is intact without that is.
-  bool intact() {
+  // Ends the walk: from here on the words are looked at.
+  void seal() {
+    for (uint32_t i = 0; i < watches.size(); ++i) {
+      const Watch& w = watches[i];
+      auto word = [&](const void* at, uint64_t expected) {
+        words.push_back({static_cast<Memory*>(at), expected});
+        word_watch.push_back(i);
+      };
+      auto points = [&](const void* at, const void* to) { word(at, (uint64_t)(uintptr_t)to); };
+      // That the object at an address is still what it was.
+      auto same = [&](PyObject* o, Seen::Kind kind, PyObject* token) {
+        if (kind == Seen::kWeak) points(weak_place(token), o);
+        if (kind == Seen::kReread) points(&o->ob_type, token);
+      };
+      switch (w.kind) {
+        case Watch::kDict: word(dict_version(static_cast<PyObject*>(w.at)), w.expected); break;
+        case Watch::kType: {
+          Word then = type_word(static_cast<PyTypeObject*>(w.at), w.expected);
+          word(then.at, then.expected);
+          break;
+        }
+        case Watch::kPointer:
+        case Watch::kTyped:
+        case Watch::kWeak: {
+          auto* there = reinterpret_cast<PyObject*>((uintptr_t)w.expected);
+          points(w.at, there);
+          // A dict's version is its own, and is looked at.
+          if (w.kind == Watch::kTyped && !(w.of_dict && dict_index.count(there))) same(there, Seen::kReread, w.token);
+          if (w.kind == Watch::kWeak) same(there, Seen::kWeak, w.token);
+          break;
+        }
+        case Watch::kSequence: {
+          auto* o = static_cast<PyObject*>(w.at);
+          const Sequence& s = sequences[w.index];
+          word(&reinterpret_cast<PyVarObject*>(o)->ob_size, s.items.size());
+          if (s.is_list) points(&reinterpret_cast<PyListObject*>(o)->ob_item, s.place);
+          for (size_t k = 0; k < s.items.size(); ++k) points(s.place + k, s.items[k]);
+          for (const Seen& item : s.loose) same(item.object, item.kind, item.token);
+          break;
+        }
+      }
+    }
+  }
+
+  // The first word from `k` on that is another one; the number of words where none is.
+  size_t differing(size_t k) const {
+    const Word *first = words.data(), *last = first + words.size(), *w = first + k;
+    while (w != last && *w->at == w->expected) ++w;
+    return (size_t)(w - first);
+  }
+
+  // Whether the weak roots are there; all else is reached from them, or from what is kept.
+  bool rooted() const {
+    for (PyObject* weak : roots)
+      if (weak_gone(weak)) return false;
+    return true;
+  }
+
+  // Whether everything read is as it was, where the first word that differs is `k`. Dicts and types whose relevant names are unchanged get their new version.
+  // Code of the program's (a key's __eq__) may run where a dict with other than plain keys has changed; then all is looked at again, and only what is intact
+  // without that is.
+  bool intact(size_t k) {
     bool again = false;
-    if (!places_intact(&again)) return false;
-    if (again && (dead || !places_intact(&again) || again)) return false;
+    if (!places_intact(k, &again)) return false;
+    if (again && (dead || !rooted() || !places_intact(differing(0), &again) || again)) return false;
     if (reads_abstract_classes && (abstract_classes < 0 || abstract_classes != abstract_class_registrations())) return false;
     return tensors_unchanged(tensors.data(), tensors.size());
   }
 
  private:
-  bool places_intact(bool* ran_code) {
+  bool places_intact(size_t k, bool* ran_code) {
     *ran_code = false;
-    for (Watch& w : watches) {
+    for (; k < words.size(); k = differing(k + 1)) {
+      const Watch& w = watches[word_watch[k]];
       switch (w.kind) {
         case Watch::kDict:
-          if (dict_tag(static_cast<PyObject*>(w.at)) == w.expected) continue;
-          if (!refresh_dict(w) || dead) return false;
+          if (!refresh_dict(w, words[k]) || dead) return false;
           if (w.moved) {
             *ran_code = true;
             return true;
           }
           continue;
-        case Watch::kPointer:
-        case Watch::kTyped:
-        case Watch::kWeak: {
-          PyObject* now = *static_cast<PyObject**>(w.at);
-          if ((uint64_t)(uintptr_t)now != w.expected) return false;
-          if (w.kind == Watch::kTyped && (PyObject*)Py_TYPE(now) != w.token) return false;
-          if (w.kind == Watch::kWeak && !weak_is(w.token, now)) return false;
+        case Watch::kType:
+          if (!refresh_type(w, words[k])) return false;
           continue;
-        }
-        case Watch::kType: {
-          auto* t = static_cast<PyTypeObject*>(w.at);
-          if ((type_tag(t) != w.expected || w.expected == 0) && !refresh_type(w)) return false;
+        case Watch::kSequence:
+          if (!refresh_sequence(w, k)) return false;
           continue;
-        }
-        case Watch::kSequence: {
-          auto* o = static_cast<PyObject*>(w.at);
-          const Sequence& s = sequences[w.index];
-          if ((size_t)Py_SIZE(o) != s.items.size() || (!s.items.empty() && std::memcmp(PySequence_Fast_ITEMS(o), s.items.data(), s.items.size() * sizeof(PyObject*)) != 0)) return false;
-          for (const Seen& item : s.loose)
-            if (!item.alive()) return false;
-          continue;
-        }
-        case Watch::kRoot:
-          if (weak_gone(static_cast<PyObject*>(w.at))) return false;
-          continue;
+        default: return false;
       }
     }
     return true;
   }
 
-  bool refresh_dict(Watch& w) {
+  bool refresh_dict(const Watch& w, Word& word) {
     PyObject* d = static_cast<PyObject*>(w.at);
+    if ((PyObject*)Py_TYPE(d) != w.token) return false;
     Ref keep = Ref::share(d);
-    uint64_t tag = dict_tag(d);
+    uint64_t version = *word.at;
     for (auto& f : dicts[w.index]) {
       if (f.kind == DictFact::kLength) {
         if (PyDict_GET_SIZE(d) != f.length) return false;
@@ -367,16 +432,35 @@ struct Snapshot {
         if (!f.value.is(now)) return false;
       }
     }
-    w.expected = tag;
+    word.expected = version;
     return true;
   }
 
-  bool refresh_type(Watch& w) {
+  bool refresh_type(const Watch& w, Word& word) {
     auto* t = static_cast<PyTypeObject*>(w.at);
     for (auto& f : types[w.index])
       if (!f.value.is(_PyType_Lookup(t, f.name.get()))) return false;
-    w.expected = type_tag(t);
+    word = type_word(t, *type_version(t));
     return true;
+  }
+
+  // A list's items may have moved.
+  bool refresh_sequence(const Watch& w, size_t k) {
+    auto* o = static_cast<PyObject*>(w.at);
+    const Sequence& s = sequences[w.index];
+    if (!s.is_list || words[k].at != reinterpret_cast<Memory*>(&reinterpret_cast<PyListObject*>(o)->ob_item)) return false;
+    PyObject** items = reinterpret_cast<PyListObject*>(o)->ob_item;
+    words[k].expected = (uint64_t)(uintptr_t)items;
+    for (size_t i = 0; i < s.items.size(); ++i) words[k + 1 + i].at = reinterpret_cast<Memory*>(items + i);
+    return true;
+  }
+
+  // The version that a class had; where it had none, a word that always differs, so that it is asked each time.
+  static Word type_word(PyTypeObject* t, uint64_t version) {
+    static const uint64_t none = 0;
+    decltype(t->tp_version_tag) tag;
+    std::memcpy(&tag, &version, sizeof(tag));
+    return tag ? Word{type_version(t), version} : Word{&none, 1};
   }
 
   std::vector<size_t> dict_watch_;  // per dict: its watch

@@ -9,6 +9,7 @@ namespace {
 struct Parser {
   PyObject* on_death;  // called with a weak reference whose object has died
   Section all;
+  TensorSpecs specs;
   std::vector<bool> local_rooted, unwatchable;
   std::vector<Ref> tensors, callbacks;  // see Program
   bool dead = false;         // something that is referred to weakly is gone
@@ -145,7 +146,7 @@ struct Parser {
         }
         c.hash = hash_of(c.payload.get());
         break;
-      case C::Tensor: c.tensor = parse_tensor_spec(payload); break;
+      case C::Tensor: c.tensor = specs.parse(payload); break;
       case C::Same:
       case C::Distinct:
       case C::NoAlias: c.other = index(payload, "the other side of a check"); break;

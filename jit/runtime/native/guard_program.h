@@ -46,8 +46,14 @@ struct Program {
   bool verify() {
     if (Snapshot* s = snapshot.get()) {
       if (s->steady) {
-        std::shared_ptr<Snapshot> keep = snapshot;
-        if (s->intact()) return s->every_call.empty() || unsteady_hold(*s);
+        // Code of the program's, which may replace the snapshot, is not run where nothing has changed.
+        size_t changed = s->rooted() ? s->differing(0) : SIZE_MAX;
+        if (changed == s->words.size() && !s->reads_abstract_classes && s->every_call.empty()) {
+          if (tensors_unchanged(s->tensors.data(), s->tensors.size())) return true;
+        } else if (changed != SIZE_MAX) {
+          std::shared_ptr<Snapshot> keep = snapshot;
+          if (s->intact(changed)) return s->every_call.empty() || unsteady_hold(*s);
+        }
       }
     }
     return walk();
@@ -97,6 +103,7 @@ struct Program {
         for (const Accessor& a : mixed.accessors)
           if (a.kind == A::Watched) fresh->steady &= !fresh->unsteady[a.index];
         ok = rebind(*fresh);
+        if (ok) fresh->seal();
       }
     }
     if (!ok) {

@@ -56,7 +56,7 @@ static bool parse_dims(PyObject* o, std::vector<int64_t>& out, bool& all) {
   return true;
 }
 
-std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* o) {
+static std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* o) {
   auto spec = std::make_shared<TensorSpec>();
   auto get = [&](const char* name) { return Ref::steal(checked(PyObject_GetAttrString(o, name))); };
   spec->cls_ref = get("cls");
@@ -83,6 +83,27 @@ std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* o) {
   return spec;
 }
 
+std::string TensorSpecs::key(const TensorSpec& s) {
+  std::string text;
+  auto add = [&](int64_t v) { text.append(reinterpret_cast<const char*>(&v), sizeof(v)); };
+  add((int64_t)reinterpret_cast<intptr_t>(s.cls));
+  add((int64_t)s.keys);
+  add((int64_t)c10::typeMetaToScalarType(s.dtype));
+  add(s.device ? (int64_t)s.device->type() * 1024 + s.device->index() : INT64_MIN);
+  add(s.requires_grad);
+  add(s.align);
+  add(s.any_rank ? -1 : (int64_t)s.sizes.size());
+  add(s.any_strides ? -1 : (int64_t)s.strides.size());
+  for (int64_t v : s.sizes) add(v);
+  for (int64_t v : s.strides) add(v);
+  return text;
+}
+
+std::shared_ptr<const TensorSpec> TensorSpecs::parse(PyObject* object) {
+  std::shared_ptr<const TensorSpec> spec = parse_tensor_spec(object);
+  return known_.try_emplace(key(*spec), spec).first->second;
+}
+
 static inline bool same_dims(c10::IntArrayRef have, const std::vector<int64_t>& want, bool all) {
   if (have.size() != want.size()) return false;
   if (all) {
@@ -100,38 +121,31 @@ static bool dense(const c10::TensorImpl* impl) {
   return impl->key_set().has_backend(c10::BackendComponent::MetaBit) || impl->layout() == c10::kStrided;
 }
 
-// impl->requires_grad() without its two calls.
-static inline bool wants_grad(const c10::TensorImpl* impl) {
-  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl->autograd_meta());
-  return meta && (meta->requires_grad_ || meta->grad_fn_);
-}
-
-// Whether it carries a tangent of forward-mode differentiation, which graphs do not.
-static inline bool is_dual(const c10::TensorImpl* impl) {
-  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl->autograd_meta());
-  return meta && meta->fw_grad_ && !meta->fw_grad_->empty();
-}
-
-static inline bool matches(const TensorSpec& s, PyObject* object) {
-  if (Py_TYPE(object) != s.cls) return false;
-  c10::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
+static inline bool matches(const TensorSpec& s, const c10::TensorImpl* impl) {
   if (s.keys ? impl->key_set().raw_repr() != s.keys : !dense(impl)) return false;
   if (impl->dtype() != s.dtype) return false;
   if (s.device && impl->device() != *s.device) return false;
-  if (s.requires_grad >= 0 && wants_grad(impl) != (bool)s.requires_grad) return false;
-  if (is_dual(impl)) return false;
+  // What impl->requires_grad() asks, without its calls.
+  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl->autograd_meta());
+  if (s.requires_grad >= 0 && (meta && (meta->requires_grad_ || meta->grad_fn_)) != (bool)s.requires_grad) return false;
+  // A tangent of forward-mode differentiation, which graphs do not have.
+  if (meta && meta->fw_grad_ && !meta->fw_grad_->empty()) return false;
   if (!s.any_rank && !same_dims(impl->sizes(), s.sizes, s.all_sizes)) return false;
   if (!s.any_strides && !same_dims(impl->strides(), s.strides, s.all_strides)) return false;
   if (s.align && reinterpret_cast<uintptr_t>(impl->data()) % (uintptr_t)s.align != 0) return false;
   return true;
 }
 
-bool tensor_matches(const TensorSpec& spec, PyObject* object) { return matches(spec, object); }
+static inline c10::TensorImpl* impl_of(PyObject* tensor) { return THPVariable_Unpack(tensor).unsafeGetTensorImpl(); }
+
+bool tensor_matches(const TensorSpec& spec, PyObject* object) { return Py_TYPE(object) == spec.cls && matches(spec, impl_of(object)); }
 
 bool tensors_unchanged(const TensorWatch* watches, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const TensorWatch& w = watches[i];
-    if (Py_TYPE(w.tensor) != w.spec->cls || THPVariable_Unpack(w.tensor).unsafeGetTensorImpl() != w.identity || !matches(*w.spec, w.tensor)) return false;
+    if (Py_TYPE(w.tensor) != w.spec->cls) return false;
+    c10::TensorImpl* impl = impl_of(w.tensor);
+    if (impl != w.identity || !matches(*w.spec, impl)) return false;
   }
   return true;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <unordered_map>
 
 #include "common.h"
 
@@ -10,7 +12,15 @@ namespace jit {
 struct TensorSpec;
 struct GlobalState;
 
-std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* spec);
+// The specs of a program. Equal ones are one: a model has many parameters and few kinds of them, so that these stay in the processor's nearest memory.
+class TensorSpecs {
+ public:
+  std::shared_ptr<const TensorSpec> parse(PyObject* spec);
+
+ private:
+  static std::string key(const TensorSpec& spec);
+  std::unordered_map<std::string, std::shared_ptr<const TensorSpec>> known_;
+};
 
 // Whether `object` is a tensor as described; any object may be given. A few nanoseconds, no Python code.
 bool tensor_matches(const TensorSpec& spec, PyObject* object);

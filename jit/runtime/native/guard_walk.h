@@ -168,10 +168,10 @@ class Evaluator {
     PyObject** address = _PyObject_GetDictPtr(o);
     if (!address || !*address || !PyDict_Check(*address)) {
       // No dict yet: one may appear at any time.
-      if (address && record_) record_->pointer(address);
+      if (address && record_) record_->pointer(address, true);
       return nullptr;
     }
-    if (record_) record_->pointer(address);
+    if (record_) record_->pointer(address, true);
     return *address;
   }
 

@@ -11,7 +11,7 @@
 
 #include "common.h"
 #include "plan_run.h"
-#include "weak.h"
+#include "weak_object.h"
 
 namespace jit {
 
@@ -114,7 +114,7 @@ void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
 
 // One call: the arguments and the bound inputs, laid into a run.
 struct Call {
-  explicit Call(PlanObject* plan) : program(plan->program), bound_(Ref::share(plan->bound)), n_free_(plan->n_free), run(*program) {}
+  explicit Call(PlanObject* plan) : program(plan->program.get()), plan_(Ref::share(reinterpret_cast<PyObject*>(plan))), bound_(Ref::share(plan->bound)), n_free_(plan->n_free), run(*program) {}
 
   // Returns false with a Python error set when the arguments do not fit.
   bool take(PyObject* const* args, size_t nargsf, PyObject* names) {
@@ -139,8 +139,9 @@ struct Call {
           PyErr_Format(PyExc_TypeError, "argument %zd of the plan has to be a tensor, not %s", next - 1, Py_TYPE(o)->tp_name);
           return false;
         }
-      } else if (weak_check(o)) {
-        o = weak_get(o);
+      } else if (is_weak(o)) {
+        auto* weak = reinterpret_cast<WeakObject*>(o);
+        o = weak->storage._unsafe_get_target() ? Py_XNewRef(weak->with_memory()) : weak_get(o);
         if (!o) {
           PyErr_SetString(PyExc_ReferenceError, "a tensor that the plan was bound to is gone");
           return false;
@@ -174,9 +175,9 @@ struct Call {
   // The object to return for a slot: an input is the very object that was given.
   PyObject* wrapped(int32_t slot) { return checked(slot < program->n_inputs ? Py_NewRef(inputs[slot]) : THPVariable_Wrap(run.result(slot))); }
 
-  // The program and the bound tensors have to outlive the run, whatever other threads do to the object.
-  std::shared_ptr<const Program> program;
-  Ref bound_;
+  const Program* program;
+  // The plan, with its program, and the bound tensors have to outlive the run, whatever other threads do.
+  Ref plan_, bound_;
   int32_t n_free_;
   static constexpr int kInline = 24;
   // The run needs what is bound weakly, whatever other threads let go of. Takes the reference.

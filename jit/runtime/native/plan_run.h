@@ -21,8 +21,10 @@ struct Slot {
   int64_t offset = 0;                            // of a lazy slot, in elements from the storage's start
   const Desc* desc = nullptr;                    // sizes and strides of a lazy slot
   caffe2::TypeMeta meta;
-  c10::Device device{c10::kCPU};
+  c10::Device device = kCpu;
   bool borrowed = false;
+
+  inline static const c10::Device kCpu{c10::kCPU};  // making one checks it
 
   void clear() {
     // The reference of a borrowed tensor is the caller's.
@@ -54,8 +56,10 @@ class Run {
   }
 
   ~Run() {
-    for (int i = 0; i < p_.n_inputs; ++i) slots_[i].clear();
-    for (int i = 0; i < p_.n_slots; ++i) slots_[i].~Slot();
+    for (int i = 0; i < p_.n_slots; ++i) {
+      if (slots_[i].borrowed) (void)slots_[i].tensor.unsafeReleaseTensorImpl();  // the reference is the caller's
+      slots_[i].~Slot();
+    }
   }
 
   void set_input(int i, const Tensor& t) {
@@ -329,8 +333,15 @@ class Run {
   }
 
   void* pointer(Slot& s) {
-    if (!s.pointer && s.tensor.defined()) s.pointer = s.tensor.unsafeGetTensorImpl()->mutable_data();
+    if (!s.pointer && s.tensor.defined()) s.pointer = address(s.tensor.unsafeGetTensorImpl());
     return s.pointer;
+  }
+
+  // impl->mutable_data() without its virtual call.
+  static void* address(c10::TensorImpl* impl) {
+    c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    if (!storage || impl->numel() == 0) return impl->mutable_data();
+    return static_cast<char*>(storage->mutable_data()) + impl->storage_offset() * (int64_t)impl->dtype().itemsize();
   }
 
   const Tensor& tensor(Slot& s) {

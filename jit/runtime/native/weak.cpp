@@ -1,38 +1,13 @@
-#include "weak.h"
-
-#include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/python_variable.h>
-
-#include "guard_tensor.h"
+#include "weak_object.h"
 
 namespace jit {
 namespace {
 
-using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-
-struct WeakObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  PyObject* object;     // its address: not alive unless the rest says so
-  PyObject* reference;  // a weak reference of Python's; null for a tensor
-  WeakImpl impl;        // of a tensor
-  WeakStorage storage;  // of a tensor that is told by its memory
-};
-
-PyTypeObject WeakType = {PyVarObject_HEAD_INIT(nullptr, 0)};
-
 WeakObject* cast(PyObject* o) { return reinterpret_cast<WeakObject*>(o); }
-
-c10::TensorImpl* impl_of(PyObject* tensor) { return THPVariable_Unpack(tensor).unsafeGetTensorImpl(); }
 
 // The tensor, borrowed; null once it is gone. A Python object without references is just being taken down.
 PyObject* tensor_alive(WeakObject* w) {
-  if (c10::StorageImpl* memory = w->storage._unsafe_get_target()) {
-    if (w->storage.use_count() == 0 || Py_REFCNT(w->object) <= 0 || !is_tensor(w->object)) return nullptr;
-    c10::TensorImpl* impl = impl_of(w->object);
-    return impl->has_storage() && impl->unsafe_storage().unsafeGetStorageImpl() == memory ? w->object : nullptr;
-  }
+  if (w->storage._unsafe_get_target()) return w->with_memory();
   if (w->impl.use_count() == 0) return nullptr;
   PyObject* now = w->impl._unsafe_get_target()->pyobj_slot()->load_pyobj();
   return now == w->object && Py_REFCNT(now) > 0 ? now : nullptr;
@@ -75,6 +50,8 @@ PyObject* weak_repr(PyObject* o) {
 
 }  // namespace
 
+PyTypeObject WeakType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
 static PyObject* make(PyObject* object, bool by_memory) {
   bool tensor = is_tensor(object);
   by_memory &= tensor && THPVariable_Unpack(object).has_storage();
@@ -101,7 +78,7 @@ PyObject* weak_new(PyObject* object) { return make(object, false); }
 
 PyObject* weak_of_memory(PyObject* tensor) { return make(tensor, true); }
 
-bool weak_check(PyObject* object) { return Py_IS_TYPE(object, &WeakType); }
+bool weak_check(PyObject* object) { return is_weak(object); }
 
 PyObject* weak_get(PyObject* weak) { return Py_XNewRef(alive(cast(weak))); }
 
@@ -109,8 +86,10 @@ bool weak_is(PyObject* weak, PyObject* object) {
   auto* w = cast(weak);
   if (object != w->object) return false;
   if (w->storage._unsafe_get_target()) return alive(w) == object;
-  return w->reference ? PyWeakref_GetObject(w->reference) == object : is_tensor(object) && impl_of(object) == w->impl._unsafe_get_target();
+  return w->reference ? PyWeakref_GetObject(w->reference) == object : is_tensor(object) && THPVariable_Unpack(object).unsafeGetTensorImpl() == w->impl._unsafe_get_target();
 }
+
+PyObject* const* weak_place(PyObject* weak) { return &reinterpret_cast<PyWeakReference*>(cast(weak)->reference)->wr_object; }
 
 bool weak_gone(PyObject* weak) { return !alive(cast(weak)); }
 

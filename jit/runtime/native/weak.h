@@ -20,6 +20,9 @@ PyObject* weak_get(PyObject* weak);
 // Whether `object`, which is alive, is the one that is referred to.
 bool weak_is(PyObject* weak, PyObject* object);
 
+// Of a Weak of anything but a tensor: the address of a pointer to the object, which points elsewhere once that is gone.
+PyObject* const* weak_place(PyObject* weak);
+
 // Whether the object is gone.
 bool weak_gone(PyObject* weak);
 
