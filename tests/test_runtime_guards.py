@@ -515,6 +515,69 @@ def test_lists_and_dicts():
     assert not p.check(())
 
 
+def test_items_that_have_moved():
+    """A list that has got other memory with the same items in it needs no walk, and is looked at in its new place from then on."""
+    items = [object() for _ in range(3)]
+    wanted = items[1]
+    p = program([(-1, "const", items), (0, "item", 1)], [(0, "len", 3), (1, "is", wanted)])
+    assert p.check(())
+    items.extend(range(10000))
+    del items[3:]
+    for _ in range(3):
+        assert p.check(()) and walks(p) == 1
+    items[1] = None
+    assert not p.check(())
+    items[1] = wanted
+    assert p.check(())
+    items.clear()
+    assert not p.check(())
+
+
+def test_other_objects_at_the_same_address():
+    """An object's class is not looked at where it cannot change, but another object may come to lie where the object was."""
+
+    def cell(value):
+        return (lambda: value).__closure__[0]
+
+    makes = {"dict": lambda k: {"a": k}, "ordered": lambda k: collections.OrderedDict(a=k), "list": lambda k: [k], "tuple": lambda k: (k, []), "cell": cell, "float": lambda k: k + 0.5}
+    holders = {"attribute": (Plain(), "dict_attr", "v"), "cell": (cell(None), "cell"), "list": ([None], "item", 0), "dict": ({"v": None}, "item", "v")}
+
+    def put(where, value):
+        holder = holders[where][0]
+        if where == "attribute":
+            holder.v = value
+        elif where == "cell":
+            holder.cell_contents = value
+        else:
+            holder["v" if where == "dict" else 0] = value
+
+    for where, (holder, *steps) in holders.items():
+        for name, make in makes.items():
+            put(where, make(1))
+            value = make(1)
+            inner = [(1, "item", "a" if name in ("dict", "ordered") else 0)] if name not in ("cell", "float") else [(1, "cell")] if name == "cell" else [(1, "type")]
+            p = program([(-1, "const", holder), (0, *steps), *inner], [(1, "type_is", type(value)), (2, "is", float) if name == "float" else (2, "eq", 1)])
+            del value
+            assert p.check(()) and p.check(()), (where, name)
+            for k in range(60):
+                other = list(makes)[k % len(makes)]
+                put(where, None)
+                put(where, makes[other](k % 2))
+                assert p.check(()) == (other == name and (k % 2 == 1 or name == "float")), (where, name, other, k)
+
+
+def test_replaced_dicts_at_the_same_address():
+    o = Plain(a=1)
+    p = program([(-1, "const", o), (0, "dict",), (0, "dict_attr", "a")], [(1, "type_is", dict), (1, "len", 1), (2, "eq", 1)])
+    assert p.check(())
+    places = set()
+    for k in range(60):
+        o.__dict__ = collections.OrderedDict(a=1) if k % 3 == 0 else {"a": k % 2} if k % 3 == 1 else {"a": 1, "b": 2}
+        places.add(id(o.__dict__))
+        assert p.check(()) == (k % 3 == 1 and k % 2 == 1), k
+    assert len(places) < 60  # else this has shown nothing
+
+
 def test_global_names_and_shadowed_builtins():
     module = types.ModuleType("scratch")
     module.value = 4

@@ -39,8 +39,6 @@ constexpr int64_t kAny = INT64_MIN;
 
 bool is_tensor(PyObject* object) { return THPVariable_CheckTypeExact(Py_TYPE(object)) || PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass)); }
 
-void* tensor_identity(PyObject* tensor) { return THPVariable_Unpack(tensor).unsafeGetTensorImpl(); }
-
 static bool parse_dims(PyObject* o, std::vector<int64_t>& out, bool& all) {
   if (o == Py_None) return false;
   Items items(o, "TensorSpec sizes or strides");
@@ -140,8 +138,26 @@ static inline c10::TensorImpl* impl_of(PyObject* tensor) { return THPVariable_Un
 
 bool tensor_matches(const TensorSpec& spec, PyObject* object) { return Py_TYPE(object) == spec.cls && matches(spec, impl_of(object)); }
 
+TensorWatch watch_tensor(PyObject* tensor, const TensorSpec* spec) {
+  c10::TensorImpl* impl = impl_of(tensor);
+  return {tensor, impl, spec, impl->autograd_meta()};
+}
+
+// Asks for the memory that looking at a tensor needs: six cache lines, which in a model are seldom in the nearest cache.
+static inline void fetch(const TensorWatch& w) {
+  auto* impl = static_cast<const char*>(w.identity);
+  auto* autograd = static_cast<const torch::autograd::AutogradMeta*>(static_cast<const c10::AutogradMetaInterface*>(w.autograd));
+  __builtin_prefetch(w.tensor);
+  for (size_t at = 0; at < sizeof(c10::TensorImpl); at += 64) __builtin_prefetch(impl + at);
+  if (!autograd) return;
+  __builtin_prefetch(&autograd->requires_grad_);
+  __builtin_prefetch(&autograd->grad_fn_);
+}
+
 bool tensors_unchanged(const TensorWatch* watches, size_t n) {
+  constexpr size_t kAhead = 6;
   for (size_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) fetch(watches[i + kAhead]);
     const TensorWatch& w = watches[i];
     if (Py_TYPE(w.tensor) != w.spec->cls) return false;
     c10::TensorImpl* impl = impl_of(w.tensor);
@@ -210,12 +226,6 @@ struct GlobalState {
   int64_t grad_mode = 0, cpu_autocast = -1, cuda_autocast = -1, default_dtype = 0, deterministic = 0, function_modes = 0, function_disabled = 0;
   // What few captures depend on; negative: not this one.
   int64_t attention = -2, switches = -2;
-
-  // Whether the others than the last two are the same.
-  bool agrees(const GlobalState& o) const {
-    return included == o.included && excluded == o.excluded && grad_mode == o.grad_mode && cpu_autocast == o.cpu_autocast && cuda_autocast == o.cuda_autocast && default_dtype == o.default_dtype &&
-           deterministic == o.deterministic && function_modes == o.function_modes && function_disabled == o.function_disabled;
-  }
 };
 
 // Which torch function modes are on, and for which device those of a default device are: 0 for none.
@@ -234,6 +244,11 @@ static int64_t mode_stack() {
   return (int64_t)(found >> 1);
 }
 
+static int64_t determinism() {
+  auto& context = at::globalContext();
+  return context.deterministicAlgorithms() | (context.deterministicAlgorithmsWarnOnly() << 1) | (context.deterministicFillUninitializedMemory() << 2);
+}
+
 static GlobalState current_state() {
   GlobalState s;
   auto keys = c10::impl::tls_local_dispatch_key_set();
@@ -243,9 +258,8 @@ static GlobalState current_state() {
   if (at::autocast::is_autocast_enabled(at::kCPU)) s.cpu_autocast = (int64_t)at::autocast::get_autocast_dtype(at::kCPU);
   if (at::autocast::is_autocast_enabled(at::kCUDA)) s.cuda_autocast = (int64_t)at::autocast::get_autocast_dtype(at::kCUDA);
   s.default_dtype = (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype());
-  auto& context = at::globalContext();
-  s.deterministic = context.deterministicAlgorithms() | (context.deterministicAlgorithmsWarnOnly() << 1) | (context.deterministicFillUninitializedMemory() << 2);
-  if (at::impl::PythonTorchFunctionTLS::stack_len()) s.function_modes = mode_stack();
+  s.deterministic = determinism();
+  s.function_modes = mode_stack();
   s.function_disabled = (int64_t)at::impl::PythonTorchFunctionTLS::get_disabled_state();
   return s;
 }
@@ -263,8 +277,15 @@ static int64_t switches() {
   return torch::autograd::AnomalyMode::is_enabled() | (context.userEnabledCuDNN() << 1) | (context.benchmarkCuDNN() << 2);
 }
 
-bool global_state_matches(const GlobalState& state) {
-  return current_state().agrees(state) && (state.attention < 0 || state.attention == attention_kernels()) && (state.switches < 0 || state.switches == switches());
+// Whether the dtype of autocast is that of a state with the same dispatch keys, which tell whether autocast is on.
+static bool autocast_agrees(int64_t wanted, at::DeviceType device) { return wanted < 0 || wanted == (int64_t)at::autocast::get_autocast_dtype(device); }
+
+bool global_state_matches(const GlobalState& s) {
+  auto keys = c10::impl::tls_local_dispatch_key_set();
+  return keys.included_.raw_repr() == s.included && keys.excluded_.raw_repr() == s.excluded && c10::GradMode::is_enabled() == (bool)s.grad_mode && autocast_agrees(s.cpu_autocast, at::kCPU) &&
+         autocast_agrees(s.cuda_autocast, at::kCUDA) && (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype()) == s.default_dtype && determinism() == s.deterministic &&
+         mode_stack() == s.function_modes && (int64_t)at::impl::PythonTorchFunctionTLS::get_disabled_state() == s.function_disabled &&
+         (s.attention < 0 || s.attention == attention_kernels()) && (s.switches < 0 || s.switches == switches());
 }
 
 std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {

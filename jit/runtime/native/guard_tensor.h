@@ -12,7 +12,7 @@ namespace jit {
 struct TensorSpec;
 struct GlobalState;
 
-// The specs of a program. Equal ones are one: a model has many parameters and few kinds of them, so that these stay in the processor's nearest memory.
+// The specs of a program. Equal ones are one: a model has many parameters and few kinds of them, so that these stay in the nearest cache.
 class TensorSpecs {
  public:
   std::shared_ptr<const TensorSpec> parse(PyObject* spec);
@@ -30,15 +30,15 @@ struct TensorWatch {
   PyObject* tensor;
   void* identity;
   const TensorSpec* spec;
+  const void* autograd;  // where its autograd metadata lay: to be fetched early, and not to be read
 };
+
+TensorWatch watch_tensor(PyObject* tensor, const TensorSpec* spec);
 
 // Whether each object still holds its C++ tensor and that is still as described.
 bool tensors_unchanged(const TensorWatch* watches, size_t n);
 
 bool is_tensor(PyObject* object);
-
-// Identity of the C++ tensor behind a Python one; it changes under torch.utils.swap_tensors.
-void* tensor_identity(PyObject* tensor);
 
 // Sizes and strides of a dense tensor; false for any other object.
 bool tensor_layout(PyObject* object, const int64_t** sizes, const int64_t** strides, int64_t* rank);

@@ -34,7 +34,34 @@ class Evaluator {
 
   // The object that an accessor reaches, borrowed from this evaluator; null when it cannot be reached.
   PyObject* get(int32_t i) {
-    if (PyObject* o = values_[i]) return o;
+    PyObject* o = values_[i];
+    return o ? o : find(i);
+  }
+
+  // Reads these accessors before anything else: code of the program's that runs later may take away what they are reached from.
+  template <typename Indices>
+  void read(const Indices& accessors) {
+    for (int32_t i : accessors) get(i);
+  }
+
+  PyObject* const* values() const { return values_; }
+
+  bool check(const Check& c) {
+    if (!record_) return holds(c);
+    if ((c.accessor >= 0 && !get(c.accessor)) || (c.other >= 0 && !get(c.other))) return false;
+    Snapshot* record = record_;
+    bool passing = (c.accessor >= 0 && record->unsteady[c.accessor]) || (c.other >= 0 && record->unsteady[c.other]);
+    if (passing) record_ = nullptr;
+    volatile_ = false;
+    bool ok = holds(c);
+    record_ = record;
+    if (ok && (volatile_ || passing)) record->every_call.push_back((int32_t)(&c - s_.checks.data()));
+    return ok;
+  }
+
+ private:
+  // What `get` gives when it is first asked.
+  PyObject* find(int32_t i) {
     if (base_ && !base_->unsteady[i]) return values_[i] = own(Py_NewRef(base_->values[i]));
     const Accessor& a = s_.accessors[i];
     switch (a.kind) {
@@ -64,28 +91,6 @@ class Evaluator {
     return values_[i] = own(o);
   }
 
-  // Reads these accessors before anything else: code of the program's that runs later may take away what they are reached from.
-  template <typename Indices>
-  void read(const Indices& accessors) {
-    for (int32_t i : accessors) get(i);
-  }
-
-  PyObject* const* values() const { return values_; }
-
-  bool check(const Check& c) {
-    if (!record_) return holds(c);
-    if ((c.accessor >= 0 && !get(c.accessor)) || (c.other >= 0 && !get(c.other))) return false;
-    Snapshot* record = record_;
-    bool passing = (c.accessor >= 0 && record->unsteady[c.accessor]) || (c.other >= 0 && record->unsteady[c.other]);
-    if (passing) record_ = nullptr;
-    volatile_ = false;
-    bool ok = holds(c);
-    record_ = record;
-    if (ok && (volatile_ || passing)) record->every_call.push_back((int32_t)(&c - s_.checks.data()));
-    return ok;
-  }
-
- private:
   PyObject* own(PyObject* o) {
     if (n_owned_ < kInlineOwned) {
       inline_owned_[n_owned_++] = o;
@@ -135,7 +140,7 @@ class Evaluator {
       case C::Tensor:
         if (!tensor_matches(*c.tensor, o)) return false;
         if (record_) {
-          record_->tensors.push_back({o, tensor_identity(o), c.tensor.get()});
+          record_->tensors.push_back(watch_tensor(o, c.tensor.get()));
         }
         return true;
       case C::Truth: return truth(o) == c.number;
@@ -391,7 +396,7 @@ class Evaluator {
   bool no_dict_attr(const Check& c, PyObject* o) {
     if (PyType_Check(o)) return false;
     PyObject* d = instance_dict(o);
-    return !d || !lookup(d, c.payload.get(), c.hash);
+    return !d || (!record_ && PyDict_GET_SIZE(d) == 0) || !lookup(d, c.payload.get(), c.hash);
   }
 
   int truth(PyObject* o) {

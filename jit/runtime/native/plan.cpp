@@ -15,22 +15,33 @@ namespace {
 
 extern PyTypeObject PlanType;
 
+PyObject* results_of(PlanObject* plan, PyObject* const* args, size_t nargsf, PyObject* names) {
+  Call call(plan);
+  if (!call.take(args, nargsf, names)) return nullptr;
+  const Program& p = *call.program;
+  Ref result;
+  execute(p, call.run, /*gil_held=*/true, [&] {
+    result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
+    for (size_t i = 0; i < p.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
+  });
+  return result.release();
+}
+
 PyObject* run_plan(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
-  HANDLE_TH_ERRORS
+  auto* plan = reinterpret_cast<PlanObject*>(object);
   try {
-    Call call(reinterpret_cast<PlanObject*>(object));
-    if (!call.take(args, nargsf, names)) return nullptr;
-    const Program& p = *call.program;
-    Ref result;
-    execute(p, call.run, /*gil_held=*/true, [&] {
-      result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
-      for (size_t i = 0; i < p.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
-    });
-    return result.release();
-  } catch (const PythonError&) {
-    return nullptr;
+    // CPU kernels do not warn.
+    if (!plan->program->has_aten && !plan->program->has_gpu && !plan->program->commits()) return results_of(plan, args, nargsf, names);
+    torch::PyWarningHandler warnings;
+    try {
+      return results_of(plan, args, nargsf, names);
+    } catch (...) {
+      warnings.set_in_exception();
+      throw;
+    }
+  } catch (...) {
+    return set_python_error();
   }
-  END_HANDLE_TH_ERRORS
 }
 
 PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
