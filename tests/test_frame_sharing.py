@@ -276,3 +276,24 @@ def test_requires_grad_is_eagers(f, dtype):
     compiled = jit.compile(told)
     for size in (3, 3):
         check(told, lambda size=size: ((torch.ones(size, dtype=dtype).mul(2).requires_grad_(),), ()), compiled)
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("grad", (False, True), ids=("data", "grad"))
+@pytest.mark.parametrize("fn", [
+    lambda x: x.clone().as_strided((2, 2), (1, 2)).double(), lambda x: torch.cat([x]).as_strided((2, 2), (1, 2)).double(), lambda x: (x + 0).as_strided((2, 2), (1, 2)).double(),
+    lambda x: x.clone().as_strided((2, 2), (1, 2), 1) * x[0, 0], lambda x: x[:, :3].clone().as_strided((2, 2), (1, 2), 1).double(),
+    lambda x: x.clone().as_strided((x.shape[0] - 1, 3), x.stride()).double(), lambda x: x.roll(1, 0).as_strided((2, 2), (1, 2)).double(),
+    lambda x: x.to(torch.float64).float().as_strided((2, 2), (1, 2)).double(), lambda x: torch.nn.functional.pad(x, (0, 0)).as_strided((2, 2), (1, 2)).double()], ids=lambda f: None)  # fmt: skip
+def test_as_strided_of_a_copy_of_a_part(fn, grad, dynamic):
+    """It counts from the start of the copy, which no other tensor of the same values may take the place of."""
+    compiled = jit.compile(fn, dynamic=dynamic)
+    for n in (4, 5, 6):
+        base = torch.arange(60.0)
+        for size, stride, offset in (((n, 4), (4, 1), 5), ((n, 4), (1, n), 2), ((n, 4), (5, 1), 3)):
+            found = []
+            for f in (fn, compiled):
+                leaf = base.clone().requires_grad_(grad)
+                y = f(leaf.as_strided(size, stride, offset))
+                found.append((y.detach(), *(torch.autograd.grad((y * y).sum(), leaf) if grad else ())))
+            torch.testing.assert_close(found[1], found[0])

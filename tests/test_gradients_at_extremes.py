@@ -100,6 +100,17 @@ def test_squares_beyond_floats(dtype):
         check(fn, layouts(x), True)
 
 
+def test_norms_of_the_largest_doubles():
+    """There is no wider type to tell what is right: NaN is where eager's order of products has it."""
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0, 2.0, 1.0], [1.0, torch.finfo(torch.float64).max, 2.0, -1.0, 0.5, 3.0], [0.0, 1.0, -2.0, 1.0, 3.0, 0.5], [1.0, 2.0, 0.25, 2.0, 0.0, 1.0]], dtype=torch.float64)
+    weight = torch.tensor([1.0, -2.0, 0.5, 3.0, 1.0, 1.0], dtype=torch.float64)
+    for tangent in (0.25, 1e10):
+        for rows in (x, x.t().contiguous().t(), x.flip(0), x.roll(3, 1)):
+            check(lambda x: F.layer_norm(x, x.shape[-1:]), [rows], True, tangent, 1e-9, 1e-4)
+            check(lambda x: F.layer_norm(x, (6,), weight), [rows], True, tangent, 1e-9, 1e-4)
+            check(lambda x: F.batch_norm(x, None, None, training=True), [rows], True, tangent, 1e-9, 1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_extrema_of_what_is_computed(dtype):
     """An element is equal to the extremum in the backward too, whichever kernel computes it there."""

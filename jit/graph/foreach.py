@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jit.errors import Unsupported
+from jit.graph import changes
 from jit.graph.handles import TensorHandle
 
 _PREFIX = "_foreach_"
@@ -40,11 +41,4 @@ def foreach(tracer, name: str, args, kwargs):
         given = {"value" if k == "scalars" else k: at(v) for k, v in kwargs.items()}
         given.update((names[k], at(v)) for k, v in enumerate(args) if k in names)
         results.append(tracer.call_op(operation + "_" * in_place, [at(v) for k, v in enumerate(args) if k not in names], given))
-    return _returned(args[0]) if in_place else tuple(results)
-
-
-def _returned(tensors):
-    """What an in-place form gives: the list, or None in older versions."""
-    from jit.graph.tracer import _foreach_returns_list
-
-    return tensors if _foreach_returns_list() else None
+    return (args[0] if changes.foreach_returns_list() else None) if in_place else tuple(results)

@@ -31,7 +31,7 @@ def next_version() -> int:
 class Base:
     """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input node or None."""
 
-    __slots__ = ("node", "type", "version", "input", "example", "mutated", "noted", "grad", "carries", "extent", "region", "frozen", "shadows")
+    __slots__ = ("node", "type", "version", "input", "example", "mutated", "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted")
 
     def __init__(self, node: Node, input: Node | None = None, example=None, carries: bool = False):
         self.node, self.type, self.version = node, node.type, next_version()
@@ -43,6 +43,7 @@ class Base:
         # A copy that stands for a view is frozen: a StandIn or a results.Selection, else None.
         # The base it was read from keeps weak references to it.
         self.frozen, self.shadows = None, []
+        self.restricted = ()  # weak references to views that have a restricted step
 
 
 @dataclasses.dataclass
@@ -156,12 +157,13 @@ class TensorHandle:
 
 
 class ViewStep:
-    """A view prim with its attributes and result type, to be applied to any version of the base. ``several``: the operation gave more views than this one."""
+    """A view prim with its attributes and result type, to be applied to any version of the base. ``restricted``: the operation gave more views than this one, or
+    gradients were not recorded. Autograd then refuses to record a change of the view, and the view itself after a change of the memory."""
 
-    __slots__ = ("op", "attrs", "type", "several")
+    __slots__ = ("op", "attrs", "type", "restricted")
 
     def __init__(self, node: Node):
-        self.op, self.attrs, self.type, self.several = node.op, node.attrs, node.type, False
+        self.op, self.attrs, self.type, self.restricted = node.op, node.attrs, node.type, False
 
 
 def view_path(node: Node, source: Node) -> tuple | None:
@@ -374,3 +376,27 @@ def partly_shared(a: TensorHandle, b: TensorHandle) -> bool:
 
 def fresh_type(t: TensorType) -> TensorType:
     return TensorType(t.shape, contiguous_strides(t.shape), t.dtype, t.device)
+
+
+def has_handle(v) -> bool:
+    """Whether a tensor occurs in an argument."""
+    return isinstance(v, TensorHandle) or isinstance(v, (tuple, list)) and any(map(has_handle, v))
+
+
+def to_node(v, handles: list):
+    """An argument with nodes for its tensors, which are added to ``handles``."""
+    if isinstance(v, TensorHandle):
+        handles.append(v)
+        return v.node
+    if isinstance(v, list):
+        return [to_node(e, handles) for e in v]
+    if type(v) in (tuple, SymSize):
+        return tuple([to_node(e, handles) for e in v])
+    if isinstance(v, slice):
+        return slice(to_node(v.start, handles), to_node(v.stop, handles), to_node(v.step, handles))
+    return v
+
+
+def to_nodes(args, handles: list) -> list:
+    """``to_node`` for each argument."""
+    return [to_node(a, handles) for a in args]

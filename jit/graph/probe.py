@@ -112,7 +112,7 @@ def _unsafe(tracer, handle, shown: Shown, node):
     if not view.requires_grad:
         return tracer.attribute(view, "data")
     if not view.is_leaf and handle.base.input is None:
-        view.chain[-1].several = True
+        tracer.restrict(view)
         tracer.set(handle.base, "shadows", [*handle.base.shadows, weakref.ref(view)])
         return view
     raise _unknown()

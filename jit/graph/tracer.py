@@ -1,24 +1,25 @@
 """Tracer: turns calls of torch functions on TensorHandles into a Graph.
 
 ``call`` finds the op (``binding``), hands Nodes to its expansion (``registry.OPS``) or records a library call (``aten``), and wraps results
-into handles. In-place forms, ``out=`` and views are dealt with here and in ``handles``; no op needs to know of them.
+into handles. In-place forms, ``out=`` and views are dealt with here, in ``changes`` and in ``handles``; no op needs to know of them.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 
 import torch
 
 from jit import failures, torch_private
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, foreign, kept, known, layout, memory, probe, refusals, results
+from jit.graph import aten, autocast, changes, foreign, kept, known, layout, memory, probe, refusals, results
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
 from jit.graph.foreach import foreach
-from jit.graph.handles import Base, NamedResult, SymSize, TensorHandle, ViewStep, conform, may_overlap_itself, next_version, overlaps_itself, partly_shared, replay, scatter, view_path
+from jit.graph.handles import Base, NamedResult, TensorHandle, ViewStep, conform, has_handle, may_overlap_itself, next_version, overlaps_itself, replay, scatter, to_node, to_nodes, view_path
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
@@ -251,7 +252,7 @@ class Tracer:
             if "out" in kwargs:
                 out = kwargs.pop("out")
                 if out is not None:
-                    return self._call_out(name, args, kwargs, out)
+                    return changes.out(self, name, args, kwargs, out)
             if "self" in kwargs:
                 args = (kwargs.pop("self"), *args)
         if name.startswith("_foreach_"):
@@ -262,7 +263,7 @@ class Tracer:
         self.builder.recording = self.grad_enabled and (_has_gradient(args) or bool(kwargs) and _has_gradient(kwargs.values()))
         if entry is None:
             if name.endswith("_") and not name.endswith("__"):
-                return self._call_inplace(name[:-1], args, kwargs)
+                return changes.inplace(self, name[:-1], args, kwargs)
             return self._call_aten(name, args, kwargs, overload)
         if entry.alias:
             args, kwargs = tuple(map(_settled, args)), {k: _settled(v) for k, v in kwargs.items()}
@@ -272,8 +273,8 @@ class Tracer:
             args = self._on_one_device(args, entry.pointwise)
         start, first = self.builder.next_id, len(self.builder.nodes)
         handles: list = []
-        nodes = _to_nodes(_pack(entry, args), handles)
-        named = {k: _to_node(v, handles) for k, v in kwargs.items()}
+        nodes = to_nodes(_pack(entry, args), handles)
+        named = {k: to_node(v, handles) for k, v in kwargs.items()}
         if entry.pointwise and not handles:
             return known.of_numbers(self, name, args, kwargs, overload)
         try:
@@ -287,7 +288,8 @@ class Tracer:
         if not self.decompose and not entry.alias and len(self.builder.nodes) - first > 1:
             result = self._whole(name, args, kwargs, result, first) or result
         if entry.pointwise and result.op != "aten_call":
-            result = self._iterator_layout(result, [*nodes, *named.values()] if named else nodes, start, entry)
+            operands = [*nodes, *(v for k, v in named.items() if k not in _keyword_only(entry.fn))] if named else nodes
+            result = self._iterator_layout(result, operands, start, entry)
         asked = None if entry.alias or not self.builder.recording else lambda given, k: aten.records(self.builder, name, nodes, named, given, k)
         made = self.wrap(result, handles, entry.alias, start, name, asked)
         if not entry.alias and _gives_back(result, start):
@@ -317,17 +319,17 @@ class Tracer:
         if entry is None or not entry.alias:
             args = self._on_one_device(args, entry is not None and entry.pointwise)
         if entry is not None:
-            nodes = _to_nodes(_pack(entry, args), handles)
+            nodes = to_nodes(_pack(entry, args), handles)
             try:
-                result = entry.fn(self.builder, *nodes, **{k: _to_node(v, handles) for k, v in kwargs.items()})
+                result = entry.fn(self.builder, *nodes, **{k: to_node(v, handles) for k, v in kwargs.items()})
             except TypeError as error:
                 if error.__traceback__.tb_next is not None:
                     raise
         if result is NotImplemented:
             handles = []
             args, kwargs = plain(args), plain(kwargs)
-            nodes = _to_nodes(args, handles)
-            named = {k: _to_node(v, handles) for k, v in kwargs.items()}
+            nodes = to_nodes(args, handles)
+            named = {k: to_node(v, handles) for k, v in kwargs.items()}
             result = aten.as_python(name, aten.call(self.builder, name, nodes, named, checked=self.doubted))
         return result, handles
 
@@ -337,8 +339,8 @@ class Tracer:
             return None
         handles: list = []
         args, kwargs = plain(args), plain(kwargs)
-        nodes = _to_nodes(args, handles)
-        found = aten.bind(name, nodes, {k: _to_node(v, handles) for k, v in kwargs.items()}, self.builder)
+        nodes = to_nodes(args, handles)
+        found = aten.bind(name, nodes, {k: to_node(v, handles) for k, v in kwargs.items()}, self.builder)
         if found is None or found[0].mutates or len(found[0].returns) != 1:
             return None
         overload, values = found
@@ -370,14 +372,14 @@ class Tracer:
         handles: list = []
         if kwargs.get("requires_grad") is False:  # of a Python function that makes a tensor
             kwargs = {k: v for k, v in kwargs.items() if k != "requires_grad"}
-        if not any(_has_handle(a) for a in args) and not any(_has_handle(v) for v in kwargs.values()) and not aten.overloads(name):
+        if not any(has_handle(a) for a in args) and not any(has_handle(v) for v in kwargs.values()) and not aten.overloads(name):
             raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
         args, kwargs = self._on_one_device(plain(args), False), plain(kwargs)
-        nodes = _to_nodes(args, handles)
+        nodes = to_nodes(args, handles)
         only = overload if overload is not None and isinstance(overload, torch_private.OpOverload) else None
         if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in torch_private.schema(only).arguments):
-            return self._call_inplace(name.rstrip("_"), args, kwargs)
-        named = {k: _to_node(v, handles) for k, v in kwargs.items()}
+            return changes.inplace(self, name.rstrip("_"), args, kwargs)
+        named = {k: to_node(v, handles) for k, v in kwargs.items()}
         o, values = aten.functional(self.builder, name, nodes, named, only)
         shown = self._shown(o, values, handles)
         if shown is None or None in shown:
@@ -399,71 +401,6 @@ class Tracer:
             given.append(None if k is None else left.pop(k))
         own = list(aten.nodes_of(expansion)) or [None] * len(shown)
         return [None if s is None else probe.show(self, given[s.argument], s, node) for s, node in zip(shown, own)]
-
-    def _foreach_inplace(self, name, args, kwargs):
-        """``_foreach_add_`` and its kin: every tensor of a list is changed."""
-        targets = args[0] if args else None
-        if not isinstance(targets, (list, tuple)) or not all(isinstance(t, TensorHandle) for t in targets):
-            raise Unsupported(f"{name}_ without a list of tensors", kind="unknown-function")
-        value, handles = self.compute(name, args, kwargs)
-        bases = {id(h.base) for h in targets}
-        if len(bases) != len(targets) or sum(id(h.base) in bases for h in handles) != len(targets):
-            raise Unsupported(f"{name}_ on tensors that share memory", "use separate operations", kind="aliased-mutation")
-        for t, v in zip(targets, value):
-            _check_result_dtype(v.type.dtype, t.type.dtype)
-            self.write(t, v, [t, *(h for h in handles if h.requires_grad)])
-        return targets if _foreach_returns_list() else None
-
-    def _call_inplace(self, name, args, kwargs):
-        if name.startswith("_foreach_"):
-            return self._foreach_inplace(name, args, kwargs)
-        target = args[0] if args else None
-        if not isinstance(target, TensorHandle):
-            raise Unsupported(f"{name}_ without a tensor", kind="unknown-function")
-        if OPS.get(name) is None and not aten.overloads(name):
-            raise Unsupported(f"Tensor.{name}_ is not known", kind="unknown-function")
-        read: list = []
-        _to_nodes((*args, *kwargs.values()), read)
-        self.check_overlap(target, read)
-        value, handles = self.compute(name, args, kwargs)
-        if not isinstance(value, Node):
-            raise Unsupported(f"Tensor.{name}_ has several results", kind="unknown-function")
-        _check_result_dtype(value.type.dtype, target.type.dtype)
-        self.write(target, value, handles)
-        return target
-
-    @staticmethod
-    def check_overlap(target, handles):
-        """Eager refuses to write where it reads other elements of the same memory, or the outcome depends on the order."""
-        if target.base.input is not None:
-            memory.check_apart(target.base, (h.base for h in handles))
-        if any(h is not target and partly_shared(target, h) for h in handles):
-            raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="aliased-mutation")
-
-    def _call_out(self, name, args, kwargs, out):
-        targets = list(out) if isinstance(out, (tuple, list)) else [out]
-        read: list = []
-        _to_nodes((*args, *kwargs.values()), read)
-        for t in targets:
-            if isinstance(t, TensorHandle):
-                self.check_overlap(t, read)
-        value, handles = self.compute(name, args, kwargs)
-        values = list(value) if isinstance(value, (tuple, list)) else [value]
-        if len(targets) != len(values):
-            raise Unsupported(f"out= of {name}", kind="out-argument")
-        for t, v in zip(targets, values):
-            if not isinstance(t, TensorHandle) or not isinstance(v, Node):
-                raise Unsupported(f"out= of {name}", kind="out-argument")
-            _check_result_dtype(v.type.dtype, t.type.dtype)
-            if self.doubted and v.type.dtype is not t.type.dtype or v.type.device != t.type.device:
-                raise Unsupported("an out= tensor of another dtype or on another device", "give it the result's", kind="out-argument")
-            if not same_ints(v.type.shape, t.type.shape):
-                raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
-        for t, v in zip(targets, values):
-            self.write(t, v, handles)
-        if isinstance(value, NamedResult):
-            return NamedResult(getattr(torch.return_types, f"{name}_out", value.cls), value.fields, targets)
-        return out
 
     def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
         """Give the result of an elementwise op the strides that TensorIterator computes from its operands.
@@ -521,7 +458,7 @@ class Tracer:
             made = type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
             for h in made if alias else ():
                 if isinstance(h, TensorHandle) and h.chain:
-                    h.chain[-1].several = True
+                    self.restrict(h)
             return made
         return result
 
@@ -564,12 +501,19 @@ class Tracer:
             node = self.builder.detach(node)
             path = (*path, ViewStep(node))
         result = TensorHandle(self, handle.base, handle.chain + tuple(path), node)
+        if result.chain and (not self.grad_enabled and node.type.dtype in _DIFFERENTIABLE or any(step.restricted for step in handle.chain)):
+            self.restrict(result)
         if handle.base.region is not None:
             result.member = handle.base.region.owner(handle)
         if grad and self.grad_enabled:
             result.requires_grad, result.is_leaf = True, False
             self.needs_grad = True
         return result
+
+    def restrict(self, view: TensorHandle):
+        """Of one of several views that an operation gave, or one made where gradients are not recorded, or a view of such a one: see ``ViewStep``."""
+        view.chain[-1].restricted = True
+        self.set(view.base, "restricted", (*(ref for ref in view.base.restricted if ref() is not None), weakref.ref(view)))
 
     def write(self, target: TensorHandle, value: Node, handles=()):
         """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain."""
@@ -583,8 +527,10 @@ class Tracer:
         if self.grad_enabled and target.requires_grad:
             self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
-        if grad and any(step.several for step in target.chain):
-            raise NeedsEager("one of several views that an operation gave is changed in place where gradients are recorded", "clone() it first", kind="gradient")
+        if (grad or self.grad_enabled and base.carries) and any(step.restricted for step in target.chain):
+            raise NeedsEager("a view that is one of several, or was made under no_grad, is changed in place where gradients are recorded", "clone() it first", kind="gradient")
+        if (grad or target.requires_grad) and any(ref() not in (None, target) for ref in base.restricted):
+            raise NeedsEager("a tensor is changed in place of which there are views that are several of one call, or were made under no_grad", "clone() them", kind="gradient")
         if grad and any(step.op == "detach" for step in target.chain):
             raise NeedsEager("a detached tensor is written with values that carry a gradient", "clone() it first", kind="gradient")
         if not self.grad_enabled and any(h.requires_grad for h in handles):
@@ -675,10 +621,9 @@ def _parameters(name: str) -> frozenset:
 
 
 @functools.cache
-def _foreach_returns_list() -> bool:
-    """Whether this PyTorch's in-place foreach functions return the list that they were given; older ones return None."""
-    tensors = [torch.zeros(1, device="cpu")]
-    return torch_private.foreach_neg_(tensors) is tensors
+def _keyword_only(fn) -> frozenset:
+    """Parameters of an expansion that are no operands of the iteration, such as ``alpha``."""
+    return frozenset(p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
 def tell(error: Unsupported, fn, loc):
@@ -734,27 +679,6 @@ def _is_complex(v) -> bool:
     return type(v) is complex or isinstance(v, torch.dtype) and v.is_complex
 
 
-def _has_handle(v) -> bool:
-    return isinstance(v, TensorHandle) or isinstance(v, (tuple, list)) and any(map(_has_handle, v))
-
-
-def _to_node(v, handles: list):
-    if isinstance(v, TensorHandle):
-        handles.append(v)
-        return v.node
-    if isinstance(v, list):
-        return [_to_node(e, handles) for e in v]
-    if type(v) in (tuple, SymSize):
-        return tuple([_to_node(e, handles) for e in v])
-    if isinstance(v, slice):
-        return slice(_to_node(v.start, handles), _to_node(v.stop, handles), _to_node(v.step, handles))
-    return v
-
-
-def _to_nodes(args, handles: list) -> list:
-    return [_to_node(a, handles) for a in args]
-
-
 def _pack(entry: Op, args):
     """Trailing positional numbers as one tuple, for ops with ``varargs``: ``x.view(2, 3)``."""
     if entry.varargs is None or len(args) < 2:
@@ -790,15 +714,3 @@ def _symbolic_strides(example, shape, env, origin):
 def _depends(raw, sizes, shape, d) -> bool:
     """Whether a stride may change with a dynamic size: some faster dimension has a symbolic size."""
     return any(type(shape[k]) is Dim and raw[k] < raw[d] for k in range(len(sizes)))
-
-
-
-
-def _check_result_dtype(source: torch.dtype, target: torch.dtype):
-    if source is not target and not torch.can_cast(source, target):
-        raise RuntimeError(f"result type {_type_name(source)} can't be cast to the desired output type {_type_name(target)}")
-
-
-def _type_name(dtype: torch.dtype) -> str:
-    names = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
-    return names.get(str(dtype)[6:], str(dtype)[6:])

@@ -7,6 +7,8 @@ the prims' own rules hold then.
 
 from __future__ import annotations
 
+import torch
+
 from jit.graph.autodiff.replay import replay_call
 from jit.graph.autodiff.rules import composite_vjp, is_one
 from jit.graph.autodiff.vjps_reductions import mean_of
@@ -97,10 +99,25 @@ def standardized(b, n, g):
                 break
     if not dims:  # zero, but for what is infinite or NaN
         return [(x, b.mul(scale, b.sub(g, g)))]
+    if x.dtype is torch.float64 and x.device.type == "cpu":
+        return [(x, _standardized_in_eagers_order(b, n, g, scale, rstd, dims, count))]
     precise = square.dtype is not x.type.dtype
     mean_g = b.div(b.total(g, dims, precise), count)
     mean_gy = b.div(b.total(b.mul(g, n), dims, precise), count)
     return [(x, b.mul(scale, b.sub(b.sub(g, mean_g), b.mul(n, mean_gy))))]
+
+
+def _standardized_in_eagers_order(b, n, g, scale, rstd, dims, count) -> Node:
+    """The same gradient for float64, in the order of PyTorch's CPU kernels: no wider type can show what is right where a product of the largest floats overflows."""
+    centred = n.inputs[0]
+    x, mean = centred.inputs
+    total = b.total(g, dims, False)
+    if n.attrs["by_row"]:
+        slope = b.sub(b.mul(total, mean), b.total(b.mul(g, x), dims, False))
+        slope = b.div(b.mul(b.mul(b.mul(slope, rstd), rstd), scale), count)
+        return b.sub(b.add(b.mul(scale, g), b.mul(slope, centred)), b.div(b.mul(total, scale), count))
+    slope = b.div(b.mul(b.mul(b.total(b.mul(g, centred), dims, False), rstd), rstd), count)
+    return b.mul(b.sub(b.sub(g, b.div(total, count)), b.mul(centred, slope)), scale)
 
 
 @composite_vjp("variance")

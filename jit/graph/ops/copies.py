@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import changes, layout
 from jit.graph.build import is_number, promote_dtypes, resolve_device, scalar_dtype
 from jit.graph.dims import product
 from jit.graph.handles import TensorHandle
@@ -118,7 +118,7 @@ def copy_(t, self, src, non_blocking=False):
         value = t.call_op("to", (src, self.device), {})
         t.write(self, value.node, [src])
         return self
-    t.check_overlap(self, [src])
+    changes.check_overlap(self, [src])
     t.write(self, src.node, [src])
     return self
 
@@ -305,7 +305,7 @@ def roll(b, self, shifts, dims=()):
     if len(dims) != len(shifts):
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
     if any(same_ints((n,), (0,)) for n in self.shape):
-        return b.clone(self, layout.contiguous_strides(self.shape))  # whatever the dimensions
+        return b.clone(self)  # whatever the dimensions
     x = self
     for shift, dim in zip(shifts, dims):
         d = normalize_dim(dim, x.type.rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jit.graph import layout
+from jit.graph import changes, layout
 from jit.graph.ir import Node
 from jit.graph.ops.random import in_kernels, keep
 from jit.graph.registry import op
@@ -74,6 +74,6 @@ def native_dropout(b, input, p, train=None):
 def dropout_(t, self, p=0.5, train=True):
     """Where eager's numbers are asked for: its form in place draws the mask with ``bernoulli_`` on every device."""
     if not train or not 0 < p < 1 or no_elements(self) or self.dtype.is_complex or in_kernels(self.shape, self.device):
-        return t._call_inplace("dropout", (self, p, train), {})
+        return changes.inplace(t, "dropout", (self, p, train), {})
     kept = t.call_op("bernoulli_", (t.call_op("empty_like", (self,), {}), 1 - p), {})
     return t.call_op("mul_", (self, t.call_op("div", (kept, 1 - p), {})), {})

@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from jit.errors import EagerRaises, Unsupported
-from jit.graph import known, layout
+from jit.graph import changes, known, layout
 from jit.graph.build import is_number
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle, overlaps_itself
@@ -206,7 +206,7 @@ def setitem(t, self, index, value):
         target = self if node is source else t.wrap(node, [self], True, start)
     if isinstance(value, TensorHandle):
         handles.append(value)
-        t.check_overlap(target, [value])
+        changes.check_overlap(target, [value])
         new = value.node
     else:
         new = b.full((), value, self.dtype, self.device)

@@ -95,12 +95,13 @@ def _moments(b, x: Node, dims, precise: bool = False):
     return mean, centred, b.div(b.total(b.mul(wide, wide), dims, wide is not centred), n)
 
 
-def _standardized(b, centred: Node, var: Node, eps, parameters=()) -> Node:
-    """``centred / sqrt(var + eps)``, which has a gradient rule of its own. ``parameters``: what second derivatives have zeros for (see ``conventions``)."""
+def _standardized(b, centred: Node, var: Node, eps, parameters=(), by_row: bool = False) -> Node:
+    """``centred / sqrt(var + eps)``, which has a gradient rule of its own. ``parameters``: what second derivatives have zeros for (see ``conventions``).
+    ``by_row``: PyTorch's CPU kernel for the gradient multiplies by x itself, not by what is centred."""
     rstd = b.cast(b.rsqrt(b.add(var, float(eps))), centred.dtype)
     if parameters and b.recording:
         rstd = b.with_zero_gradients(rstd, parameters)
-    return b.marked(b.mul(centred, rstd), "standardized")
+    return b.marked(b.mul(centred, rstd), "standardized", by_row=by_row)
 
 
 def _mixed(self, *others) -> bool:
@@ -135,7 +136,7 @@ def native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps):
     dims = tuple(range(k, self.type.rank))
     x = b.opmath(self)
     mean, centred, var = _moments(b, x, dims)
-    y = _standardized(b, centred, var, eps)
+    y = _standardized(b, centred, var, eps, by_row=True)
     rstd = y.inputs[1]
     if weight is not None:
         y = b.mul(y, b.opmath(weight))
@@ -190,7 +191,7 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
     grouped = b.reshape(x, (n, num_groups, c // num_groups) + self.shape[2:])
     _, centred, var = _moments(b, grouped, tuple(range(2, grouped.type.rank)))
     parameters = [p for p in (weight, bias) if p is not None and b.recording and conventions.statistics_lead_to_parameters()]
-    y = b.reshape(_standardized(b, centred, var, eps, parameters), self.shape)
+    y = b.reshape(_standardized(b, centred, var, eps, parameters, by_row=True), self.shape)
     if weight is not None:
         y = b.mul(y, _channelwise(b, weight, rank))
     if bias is not None:

@@ -10,14 +10,13 @@ from jit.graph.prims import VIEWS
 
 
 def protected_nodes(graph: Graph) -> set[Node]:
-    """Outputs and the view chains below them, down to the node that owns the memory.
+    """Outputs and the view chains below them, down to the node that owns the memory; and so for what ``as_strided`` reads.
 
-    An output is a tensor object of its own, and two outputs share memory only where the program said so. These nodes may not be
-    replaced by others.
+    An output is a tensor object of its own, and two outputs share memory only where the program said so. ``as_strided`` reads at places of the memory itself,
+    where others of the same value have something else. These nodes may not be replaced by others.
     """
     protected: set[Node] = set()
-    for o in graph.outputs:
-        node = o.node
+    for node in [o.node for o in graph.outputs] + [n.inputs[0] for n in graph.nodes if n.op == "as_strided"]:
         protected.add(node)
         while node.op in VIEWS or node.op == "getitem":
             node = node.inputs[0]

@@ -1,0 +1,104 @@
+"""Calls that change tensors which the program gave: in-place operations, those on lists of tensors, and ``out=``."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from jit import torch_private
+from jit.errors import Unsupported
+from jit.graph import aten, memory
+from jit.graph.handles import NamedResult, TensorHandle, partly_shared, to_nodes
+from jit.graph.ir import Node, same_ints
+from jit.graph.registry import OPS
+
+
+def inplace(t, name: str, args, kwargs):
+    """The call of ``name_`` of the tracer ``t``: what ``name`` gives is written to the first argument, which is returned."""
+    if name.startswith("_foreach_"):
+        return _foreach(t, name, args, kwargs)
+    target = args[0] if args else None
+    if not isinstance(target, TensorHandle):
+        raise Unsupported(f"{name}_ without a tensor", kind="unknown-function")
+    if OPS.get(name) is None and not aten.overloads(name):
+        raise Unsupported(f"Tensor.{name}_ is not known", kind="unknown-function")
+    check_overlap(target, _read(args, kwargs))
+    value, handles = t.compute(name, args, kwargs)
+    if not isinstance(value, Node):
+        raise Unsupported(f"Tensor.{name}_ has several results", kind="unknown-function")
+    _check_result_dtype(value.type.dtype, target.type.dtype)
+    t.write(target, value, handles)
+    return target
+
+
+def _foreach(t, name: str, args, kwargs):
+    """``_foreach_add_`` and its kin: every tensor of a list is changed."""
+    targets = args[0] if args else None
+    if not isinstance(targets, (list, tuple)) or not all(isinstance(target, TensorHandle) for target in targets):
+        raise Unsupported(f"{name}_ without a list of tensors", kind="unknown-function")
+    value, handles = t.compute(name, args, kwargs)
+    bases = {id(h.base) for h in targets}
+    if len(bases) != len(targets) or sum(id(h.base) in bases for h in handles) != len(targets):
+        raise Unsupported(f"{name}_ on tensors that share memory", "use separate operations", kind="aliased-mutation")
+    for target, v in zip(targets, value):
+        _check_result_dtype(v.type.dtype, target.type.dtype)
+        t.write(target, v, [target, *(h for h in handles if h.requires_grad)])
+    return targets if foreach_returns_list() else None
+
+
+@functools.cache
+def foreach_returns_list() -> bool:
+    """Whether this PyTorch's in-place foreach functions return the list that they were given; older ones return None."""
+    tensors = [torch.zeros(1, device="cpu")]
+    return torch_private.foreach_neg_(tensors) is tensors
+
+
+def out(t, name: str, args, kwargs, out):
+    """The call of ``name`` of the tracer ``t`` with ``out=``, a tensor or several, which is returned."""
+    targets = list(out) if isinstance(out, (tuple, list)) else [out]
+    read = _read(args, kwargs)
+    for target in targets:
+        if isinstance(target, TensorHandle):
+            check_overlap(target, read)
+    value, handles = t.compute(name, args, kwargs)
+    values = list(value) if isinstance(value, (tuple, list)) else [value]
+    if len(targets) != len(values):
+        raise Unsupported(f"out= of {name}", kind="out-argument")
+    for target, v in zip(targets, values):
+        if not isinstance(target, TensorHandle) or not isinstance(v, Node):
+            raise Unsupported(f"out= of {name}", kind="out-argument")
+        _check_result_dtype(v.type.dtype, target.type.dtype)
+        if t.doubted and v.type.dtype is not target.type.dtype or v.type.device != target.type.device:
+            raise Unsupported("an out= tensor of another dtype or on another device", "give it the result's", kind="out-argument")
+        if not same_ints(v.type.shape, target.type.shape):
+            raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
+    for target, v in zip(targets, values):
+        t.write(target, v, handles)
+    if isinstance(value, NamedResult):
+        return NamedResult(getattr(torch.return_types, f"{name}_out", value.cls), value.fields, targets)
+    return out
+
+
+def _read(args, kwargs) -> list:
+    read: list = []
+    to_nodes((*args, *kwargs.values()), read)
+    return read
+
+
+def check_overlap(target, handles):
+    """Eager refuses to write where it reads other elements of the same memory, or the outcome depends on the order."""
+    if target.base.input is not None:
+        memory.check_apart(target.base, (h.base for h in handles))
+    if any(h is not target and partly_shared(target, h) for h in handles):
+        raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="aliased-mutation")
+
+
+def _check_result_dtype(source: torch.dtype, target: torch.dtype):
+    if source is not target and not torch.can_cast(source, target):
+        raise RuntimeError(f"result type {_type_name(source)} can't be cast to the desired output type {_type_name(target)}")
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    names = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
+    return names.get(str(dtype)[6:], str(dtype)[6:])

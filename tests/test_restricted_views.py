@@ -1,0 +1,205 @@
+"""Views that autograd refuses once their memory is changed: several that one call gave, and those made where gradients are not recorded."""
+
+import pytest
+import torch
+
+import jit
+
+
+def chunk_then_write(y):
+    v = y.chunk(2, -1)[0]
+    y[0] = 0.5
+    return v * 2
+
+
+def returned(y):
+    v = y.chunk(2, -1)[0]
+    y[0] = 0.5
+    return v
+
+
+def used_before(y):
+    v = y.chunk(2, -1)[0] * 2
+    y[0] = 0.5
+    return v, y
+
+
+def written_without_grad(y):
+    v = y.split(2, -1)[1]
+    with torch.no_grad():
+        y.zero_()
+    return v * 2
+
+
+def through_another_view(y):
+    v = y.unbind(0)[1]
+    y.view(-1)[0] = 1
+    return v.sin()
+
+
+def of_a_result(y):
+    z = y * 2
+    v = z.unbind(0)[1]
+    z.mul_(2)
+    return v.sin()
+
+
+def itself(y):
+    a, b = y.unbind(0)[:2]
+    a.mul_(2)
+    return b
+
+
+def slices_of_tensor_split(y):
+    w = torch.tensor_split(y, 2)[0][0]
+    y.mul_(2)
+    return w
+
+
+def view_of_one(y):
+    w = y.unbind(0)[1][:2]
+    y.mul_(2)
+    return w * 3
+
+
+def memory_gets_a_gradient(y):
+    z = torch.zeros(3, 4)
+    v = z.unbind(0)[1]
+    z.add_(y)
+    return v.sin()
+
+
+def memory_without_a_gradient(y):
+    z = torch.zeros(3, 4)
+    v = z.unbind(0)[1]
+    z.add_(1)
+    return v.sin() * y
+
+
+def unsafe(y):
+    v = y.unsafe_chunk(2, -1)[0]
+    y[0] = 0.5
+    return v * 2
+
+
+def silent_written(y):
+    with torch.no_grad():
+        v = y[0]
+    v.mul_(2)
+    return y
+
+
+def silent_then_write(y):
+    with torch.no_grad():
+        v = y[0]
+    y.mul_(2)
+    return v * 2 + y
+
+
+def silent_returned(y):
+    with torch.no_grad():
+        v = y[0]
+    y.mul_(2)
+    return v, y
+
+
+def silent_gets_a_gradient(y):
+    z = torch.zeros(3, 4)
+    with torch.no_grad():
+        v = z[0]
+    v.add_(y[0])
+    return z.sin()
+
+
+def silent_of_what_gets_one(y):
+    z = torch.zeros(3, 4)
+    with torch.no_grad():
+        v = z[0]
+    z.add_(y)
+    return v.sin() + y
+
+
+def recorded_view_written_silently(y):
+    v = y[0]
+    with torch.no_grad():
+        v.mul_(2)
+    return v.sin() + y
+
+
+def detached_written(y):
+    v = y.detach()
+    v.mul_(2)
+    return v.sin() + y
+
+
+def detached_view(y):
+    v = y.detach()[0]
+    y.mul_(2)
+    return v.sin() + y
+
+
+def several_of_detached(y):
+    v, w = y.detach()[:2].unbind(0)
+    v.mul_(2)
+    return w * y
+
+
+def expanded(y):
+    v = y.unsqueeze(0).expand(2, *y.shape)
+    y.mul_(2)
+    return v.sin() + y
+
+
+RESTRICTED = [chunk_then_write, returned, used_before, written_without_grad, through_another_view, of_a_result, itself, slices_of_tensor_split, view_of_one, memory_gets_a_gradient,
+              memory_without_a_gradient, unsafe, silent_written, silent_then_write, silent_returned, silent_gets_a_gradient, silent_of_what_gets_one,
+              recorded_view_written_silently, detached_written, detached_view, several_of_detached, expanded]
+
+
+def outcome(fn, make):
+    """The gradient of the leaf, or the error, with its words."""
+    leaf = torch.arange(1.0, 13.0).view(3, 4).requires_grad_()
+    try:
+        found = fn(*make(leaf))
+        found = found if isinstance(found, tuple) else (found,)
+        assert [r.grad_fn is not None for r in found]
+        return torch.autograd.grad(sum((r * r).sum() for r in found), leaf, allow_unused=True)[0]
+    except RuntimeError as error:
+        return str(error)
+
+
+def check(fn, make):
+    compiled = jit.compile(fn)
+    for _ in range(2):
+        want, got = outcome(fn, make), outcome(compiled, make)
+        if torch.is_tensor(want) and torch.is_tensor(got):
+            torch.testing.assert_close(got, want)
+        else:
+            assert got == want
+
+
+@pytest.mark.parametrize("fn", RESTRICTED, ids=lambda fn: fn.__name__)
+def test_changed_memory(fn):
+    check(fn, lambda leaf: (leaf * 1,))
+
+
+def test_of_an_argument():
+    def given(leaf):
+        y = leaf * 1
+        return y, y.chunk(2, -1)[0]
+
+    def use(y, v):
+        y.mul_(2)
+        return v * 2
+
+    def leave(y, v):
+        y.mul_(2)
+        return y
+
+    def use_a_part(y, v):
+        v = v[0]
+        y.mul_(2)
+        return v
+
+    for fn in (use, leave, use_a_part):
+        check(fn, given)
+    check(lambda v: v.mul_(2), lambda leaf: given(leaf)[1:])
