@@ -203,3 +203,44 @@ def test_of_an_argument():
     for fn in (use, leave, use_a_part):
         check(fn, given)
     check(lambda v: v.mul_(2), lambda leaf: given(leaf)[1:])
+
+
+@pytest.mark.parametrize("split", [
+    lambda x: x.unsafe_chunk(2, -1), lambda x: x.unsafe_split(2), lambda x: x.unsafe_split_with_sizes([1, 3], -1), lambda x: torch.unsafe_split(x, 3, 1)], ids=lambda f: None)  # fmt: skip
+def test_results_that_are_no_views_of_the_argument(split):
+    """They show its memory, and have a version counter and a history of their own."""
+
+    def all_of_them(x):
+        return split(x)
+
+    def one_and_more(x):
+        v = split(x)[0]
+        return v, v * 2, x.neg()
+
+    def written(x):
+        v = split(x)[0]
+        y = x * 2
+        x.mul_(2)
+        return v, y
+
+    for fn in (all_of_them, one_and_more, written):
+        for leaf_given in (False, True):
+            compiled = jit.compile(fn)
+            for shape in ((3, 4), (5, 4), (3, 4)):
+                found = []
+                for f in (fn, compiled):
+                    leaf = torch.arange(1.0, 1 + shape[0] * shape[1]).view(shape).requires_grad_()
+                    x = leaf if leaf_given else leaf * 1
+                    try:
+                        results = f(x)
+                        versions = [v._version for v in results]
+                        shared = [v.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for v in results]
+                        names = [type(v.grad_fn).__name__ for v, known in zip(results, shared) if known and not isinstance(v, torch.nn.Parameter)]
+                        with torch.no_grad():
+                            results[0].add_(1)
+                        after = (x._version, results[0]._version, results[0]._is_view())
+                        gradient = torch.autograd.grad(sum((v * torch.arange(v.numel()).view(v.shape)).sum() for v in results), leaf)[0].tolist()
+                        found.append((versions, shared, names, after, [v.tolist() for v in results], gradient))
+                    except RuntimeError as error:
+                        found.append(str(error))
+                assert found[1] == found[0]

@@ -15,7 +15,7 @@ from .. import torch_private
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.memory import flat_memory
-from ..graph.results import Detached, Result, Shown
+from ..graph.results import Called, Detached, Result, Shown
 from ..runtime import native
 from ..runtime.numbers import load_numbers
 from ..runtime.spent import refuse_backward, spent
@@ -53,6 +53,11 @@ def shown(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, recor
     """A view of the memory of ``member``; the offset counts from its first element. ``recorded``: in which grad mode."""
     with torch.set_grad_enabled(recorded and torch.is_grad_enabled()):
         return member.as_strided(sizes, strides, member.storage_offset() + offset)
+
+
+def called(operator, source: torch.Tensor, arguments: tuple, index: int) -> torch.Tensor:
+    """One of the results of ``operator(source, *arguments)``."""
+    return operator(source, *arguments)[index]
 
 
 def put_back_version(tensor: torch.Tensor):
@@ -606,6 +611,14 @@ class Emitter:
             self.load_const(torch.Tensor.detach)
             self.cmd("load_fast", f".out{recipe.position}")
             self.cmd("call", 1, ())
+            return
+        if type(recipe) is Called:
+            self.load_const(called)
+            self.load_const(recipe.operator)
+            self.cmd("load_fast", f".out{recipe.position}")
+            self.load_const(recipe.arguments)
+            self.load_const(recipe.index)
+            self.cmd("call", 4, ())
             return
         if type(recipe) is Shown:
             self.load_const(shown)

@@ -158,12 +158,13 @@ class TensorHandle:
 
 class ViewStep:
     """A view prim with its attributes and result type, to be applied to any version of the base. ``restricted``: the operation gave more views than this one, or
-    gradients were not recorded. Autograd then refuses to record a change of the view, and the view itself after a change of the memory."""
+    gradients were not recorded. Autograd then refuses to record a change of the view, and the view itself after a change of the memory. ``call``: how PyTorch
+    makes a result that autograd takes for no view of the input whose memory it shows: (operator, what it is given beside the input, number of the result)."""
 
-    __slots__ = ("op", "attrs", "type", "restricted")
+    __slots__ = ("op", "attrs", "type", "restricted", "call")
 
     def __init__(self, node: Node):
-        self.op, self.attrs, self.type, self.restricted = node.op, node.attrs, node.type, False
+        self.op, self.attrs, self.type, self.restricted, self.call = node.op, node.attrs, node.type, False, None
 
 
 def view_path(node: Node, source: Node) -> tuple | None:

@@ -85,13 +85,13 @@ class _Recorder(torch_private.DispatchMode):
         return result
 
 
-def show(tracer, handle, shown: Shown, node=None):
-    """The handle of a result that shows memory of the argument ``handle``. ``node``: what an expansion made for the result.
+def show(tracer, handle, shown: Shown, node=None, call=None):
+    """The handle of a result that shows memory of the argument ``handle``. ``node``: what an expansion made for the result; ``call``: as ``ViewStep`` has it.
 
     Raises Unsupported where it is not known how.
     """
     if shown.steps is None:
-        return _unsafe(tracer, handle, shown, node)
+        return _unsafe(tracer, handle, shown, node, call)
     for step in shown.steps:
         entry = OPS.get(step.name)
         if entry is None or not (entry.alias or entry.raw):
@@ -102,7 +102,7 @@ def show(tracer, handle, shown: Shown, node=None):
     return handle
 
 
-def _unsafe(tracer, handle, shown: Shown, node):
+def _unsafe(tracer, handle, shown: Shown, node, call):
     """A result on the memory of an argument that is no view of it to autograd, as ``unsafe_split`` gives it: it has a version counter of its own, and where it has
     a history, a change of either is none to the other's."""
     path = None if node is None else view_path(node, handle.node)
@@ -111,8 +111,10 @@ def _unsafe(tracer, handle, shown: Shown, node):
         raise _unknown()
     if not view.requires_grad:
         return tracer.attribute(view, "data")
-    if not view.is_leaf and handle.base.input is None:
+    input_itself = handle.base.input is not None and handle.base.node is handle.base.input and not handle.chain and handle.base.region is None
+    if not view.is_leaf and view.chain and (handle.base.input is None or input_itself and call is not None):
         tracer.restrict(view)
+        view.chain[-1].call = call if input_itself else None
         tracer.set(handle.base, "shadows", [*handle.base.shadows, weakref.ref(view)])
         return view
     raise _unknown()

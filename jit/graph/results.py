@@ -60,6 +60,16 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True)
+class Called:
+    """Result ``position`` is number ``index`` of the results of ``operator`` for what the graph gives there and ``arguments``."""
+
+    position: int
+    operator: object
+    arguments: tuple
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Selected:
     """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset) if there is one. In the index ``Result(k)`` stands for
     ``results[k]``."""
@@ -86,6 +96,11 @@ def derive(tracer, outputs):
             derived.append(_shown_member(i, h))
             if any(step.attrs.get("asked") == "data" for step in h.chain):
                 derived.append(Detached(i, "data"))
+        elif any(step.call is not None for step in h.chain):
+            if h.chain[-1].call is None:
+                raise Unsupported("a view of what shows the memory of an argument, but is no view of it, is a result", "clone() it", kind="unknown-function")
+            found[i] = next(p for p in tracer.inputs if p.base is h.base and not p.chain)
+            derived.append(Called(i, *h.chain[-1].call))
         elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in held):
             chain = tuple([step for step in h.chain if not step.attrs.get("asked")])
             wholes = [p for p in (*tracer.inputs, *found) if p.base is h.base and not p.chain] if not chain else ()

@@ -369,6 +369,18 @@ def _refused(fn, make) -> bool:
     return isinstance(want[0], Exception) or isinstance(want[1], Exception)
 
 
+def eager_alone(seed: int, device) -> None:
+    """The calls of ``run`` without what is compiled: where the process ends or loses its GPU here too, the program shows nothing."""
+    space = {}
+    exec(compile(generate(seed), f"<tensors {seed}>", "exec"), space)
+    rng = random.Random(f"calls {seed}")
+    rng.choice((None, None, True))
+    for _ in range(12):
+        number = rng.randrange(1 << 30)
+        if device == "cpu" or not _refused(space["f"], arguments(number, "cpu")):
+            observe(space["f"], arguments(number, device))
+
+
 def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
     """What is wrong with a program, or None."""
     import jit
@@ -432,15 +444,23 @@ def main():
         torch.set_num_threads(1)
         return [f"seed {seed}: {why}" for seed in range(first, min(first + given.chunk, last)) if (why := run(seed, given.device))]
 
+    def alone(seed):
+        torch.set_num_threads(1)
+        eager_alone(seed, given.device)
+        return []
+
     def one(seed):
         torch.set_num_threads(1)
         why = run(seed, given.device)
         return [f"seed {seed}: {why}"] if why else []
 
+    def died(found):
+        return found.startswith(("the process", "takes more", "the check itself"))
+
     dead = []
 
     def report(first, found):
-        if any(f.startswith(("the process", "takes more", "the check itself")) for f in found):
+        if any(map(died, found)):
             dead.append(first)
             return
         for text in found:
@@ -450,10 +470,15 @@ def main():
     done = workers.run(list(range(given.seed, last, given.chunk)), checked, given.jobs, given.timeout, report, until)
     wrong = sum(len(v) for k, v in done.items() if k not in dead)
     singles = [seed for first in dead for seed in range(first, min(first + given.chunk, last))]
-    single = workers.run(singles, one, given.jobs, 90, lambda seed, found: [print(f if f.startswith("seed") else f"seed {seed}: {f}", flush=True) for f in found])
-    wrong += sum(map(bool, single.values()))
+    single = workers.run(singles, one, given.jobs, 90, lambda seed, found: None)
+    lost = [seed for seed, found in single.items() if any(map(died, found))]
+    by_eager = {seed for seed, found in workers.run(lost, alone, given.jobs, 90, lambda seed, found: None).items() if any(map(died, found))}
+    for seed, found in single.items():
+        for text in found:
+            print(f"seed {seed}: eager alone: {text}"[:300] if seed in by_eager else text if text.startswith("seed") else f"seed {seed}: {text}", flush=True)
+    wrong += sum(bool(found) and seed not in by_eager for seed, found in single.items())
     programs = sum(min(given.chunk, last - first) for first in done)
-    print(f"{programs} programs, {wrong} differ from eager or fail")
+    print(f"{programs} programs, {wrong} differ from eager or fail" + (f"; {len(by_eager)} end the process in eager" if by_eager else ""))
     return bool(wrong)
 
 
