@@ -206,7 +206,7 @@ def test_of_an_argument():
 
 
 @pytest.mark.parametrize("split", [
-    lambda x: x.unsafe_chunk(2, -1), lambda x: x.unsafe_split(2), lambda x: x.unsafe_split_with_sizes([1, 3], -1), lambda x: torch.unsafe_split(x, 3, 1)], ids=lambda f: None)  # fmt: skip
+    lambda x: x.unsafe_chunk(2, -1), lambda x: x.unsafe_split(2), lambda x: x.unsafe_split_with_sizes([1, 3], -1), lambda x: torch.unsafe_split(x, 3, 1), lambda x: x.unsafe_split(4, 1)], ids=lambda f: None)  # fmt: skip
 def test_results_that_are_no_views_of_the_argument(split):
     """They show its memory, and have a version counter and a history of their own."""
 

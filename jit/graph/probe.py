@@ -15,6 +15,7 @@ import torch
 
 from jit import torch_private
 from jit.errors import Unsupported
+from jit.graph.dims import Dim, specialize
 from jit.graph.handles import offset_in_base, view_path
 from jit.graph.registry import OPS
 
@@ -106,18 +107,29 @@ def _unsafe(tracer, handle, shown: Shown, node, call):
     """A result on the memory of an argument that is no view of it to autograd, as ``unsafe_split`` gives it: it has a version counter of its own, and where it has
     a history, a change of either is none to the other's."""
     path = None if node is None else view_path(node, handle.node)
+    if path == ():
+        node = tracer.builder.alias(handle.node)
+        path = view_path(node, handle.node)
     view = None if path is None else tracer.view(handle, path, node)
     if view is None or not _is_at(view, handle, shown.place):
         raise _unknown()
     if not view.requires_grad:
         return tracer.attribute(view, "data")
     input_itself = handle.base.input is not None and handle.base.node is handle.base.input and not handle.chain and handle.base.region is None
-    if not view.is_leaf and view.chain and (handle.base.input is None or input_itself and call is not None):
+    if input_itself:
+        operator, rest, index = call
+        rest = tuple(tuple(map(_number, v)) if isinstance(v, (tuple, list)) else _number(v) for v in rest)
+        call = (operator, rest, index) if all(type(e) is int for v in rest for e in (v if type(v) is tuple else (v,))) else None
+    if not view.is_leaf and (handle.base.input is None or input_itself and call is not None):
         tracer.restrict(view)
         view.chain[-1].call = call if input_itself else None
         tracer.set(handle.base, "shadows", [*handle.base.shadows, weakref.ref(view)])
         return view
     raise _unknown()
+
+
+def _number(v):
+    return specialize(v) if type(v) is Dim else v
 
 
 def _unknown() -> Unsupported:

@@ -400,9 +400,7 @@ class Tracer:
             k = next((k for k, h in enumerate(left) if h.node is node), None)
             given.append(None if k is None else left.pop(k))
         own = list(aten.nodes_of(expansion)) or [None] * len(shown)
-        rest = tuple(tuple(v) if isinstance(v, list) else v for v in values[1:])
-        call = (o.op, rest) if all(type(e) is int for v in rest for e in (v if isinstance(v, tuple) else (v,))) else None
-        calls = [None if call is None else (*call, k) for k in range(len(shown))]
+        calls = [(o.op, tuple(values[1:]), k) for k in range(len(shown))]
         return [None if s is None else probe.show(self, given[s.argument], s, *made) for s, *made in zip(shown, own, calls)]
 
     def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
