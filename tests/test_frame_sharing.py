@@ -297,3 +297,13 @@ def test_as_strided_of_a_copy_of_a_part(fn, grad, dynamic):
                 y = f(leaf.as_strided(size, stride, offset))
                 found.append((y.detach(), *(torch.autograd.grad((y * y).sum(), leaf) if grad else ())))
             torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_tensor_times_a_tuple():
+    """Eager's error, and no internal failure."""
+    def f(x):
+        return x.any(-1) * (1, 2)
+
+    for fn in (f, jit.compile(f)):
+        with pytest.raises(TypeError):
+            fn(torch.rand(2, 2))

@@ -151,3 +151,31 @@ def test_second_derivatives_of_formulas():
     for fn in (F.elu, F.softplus, F.hardswish, lambda x: x.sigmoid().logit(), lambda x: x.std(0), lambda x: torch.xlogy(x, x * x), lambda x: x**3, lambda x: x.prod(0),
                lambda x: torch.addcmul(x, x, x, value=math.pi), lambda x: torch.addcdiv(x, x, x.exp(), value=2), lambda x: F.mse_loss(x, x.sin()), lambda x: torch.lerp(x, x * x, x)):
         same(curvature(fn, x), curvature(jit.compile(fn), x), 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_indices_of_nothing(dynamic):
+    """Forwards of nothing take any index; backwards look at them."""
+    beyond = torch.tensor([-100])
+    for fn in (lambda x: x.index_copy(0, beyond, x[:1]), lambda x: torch.zeros_like(x).scatter_add(0, beyond[:, None].expand(-1, x.shape[-1]), x.unsqueeze(-1)[:1])):
+        compiled = jit.compile(fn, dynamic=dynamic)
+        for n in (3, 4):
+            said = []
+            for f in (fn, compiled):
+                x = torch.rand(n, 0, requires_grad=True)
+                with pytest.raises(RuntimeError) as raised:
+                    torch.autograd.grad(f(x).sum(), x)
+                said.append(str(raised.value))
+            assert said[0] == said[1]
+
+
+def test_as_strided_without_elements():
+    for shape, stride in (((0, 4), (7, 1)), ((2, 0), (9, 3)), ((0,), (4,))):
+        for x in (torch.rand(0, 4), torch.rand(5, 6)[:, :4], torch.rand(3, 3)):
+            found = []
+            for fn in (lambda x: x.as_strided(shape, stride).flip(-1) * 2, lambda x: x * 2 if x.numel() else x + 1):  # noqa: B023
+                for f in (fn, jit.compile(fn)):
+                    leaf = x.detach().requires_grad_()
+                    found.append(torch.autograd.grad(f(leaf).sum(), leaf)[0])
+            torch.testing.assert_close(found[1], found[0])
+            torch.testing.assert_close(found[3], found[2])

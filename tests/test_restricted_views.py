@@ -244,3 +244,43 @@ def test_results_that_are_no_views_of_the_argument(split):
                     except RuntimeError as error:
                         found.append(str(error))
                 assert found[1] == found[0]
+
+
+# memory that other views show
+
+
+def all_windows_but_one(x):
+    x.add_(1)
+    v = x.unfold(-1, 2, 1)
+    v[..., ::2].add_(1)
+    return x, v
+
+
+def part_of_windows(x, v):
+    v[..., 0].mul_(3)
+    return x, v
+
+
+def view_from_before_a_write(x):
+    v = x.as_strided((3, 4), (4, 1))
+    x[torch.tensor([1])] = 2
+    w = v.abs().sqrt()
+    x.zero_()
+    return v, w
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_memory_of_an_argument_that_overlaps_or_has_gaps(dtype, dynamic):
+    compiled = [jit.compile(fn, dynamic=dynamic) for fn in (all_windows_but_one, part_of_windows, view_from_before_a_write)]
+    for shape in ((4, 5), (5, 6), (4, 5)):
+        wide = torch.arange(shape[0] * (shape[1] + 3)).to(dtype).view(shape[0], -1)
+        for part in (lambda t: t, lambda t: t[:, : t.shape[1] - 3]):
+            for fn, ours in zip((all_windows_but_one, part_of_windows, view_from_before_a_write), compiled):
+                found = []
+                for f in (fn, ours):
+                    memory = wide.clone()
+                    x = part(memory)
+                    results = f(x, x.unfold(-1, 2, 1)) if fn is part_of_windows else f(x)
+                    found.append([memory, *[r.clone() for r in results]])
+                torch.testing.assert_close(found[1], found[0])

@@ -50,6 +50,8 @@ def scalar_dtype(v) -> torch.dtype:
         return torch.get_default_dtype()
     if isinstance(v, complex):
         return torch.complex64 if torch.get_default_dtype() != torch.float64 else torch.complex128
+    if type(v) not in _SCALAR_DTYPES:
+        raise Unsupported(f"a {type(v).__name__} as a number", kind="argument-error")
     return _SCALAR_DTYPES[type(v)]
 
 

@@ -179,7 +179,10 @@ def view_path(node: Node, source: Node) -> tuple | None:
 
 
 def replay(b, node: Node, chain) -> Node:
+    """The view of ``node`` that the steps make. Raises Unsupported for ``as_strided`` of an input that has changed: what lies between its elements is not known."""
     for step in chain:
+        if "place" in step.attrs and node.op != "input":
+            raise Unsupported("as_strided of an input that changes later", "use ordinary views", kind="overlapping-memory")
         node = b.node(step.op, (node,), step.attrs, step.type)
     return node
 

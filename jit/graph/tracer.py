@@ -521,7 +521,8 @@ class Tracer:
         b = self.builder
         base = target.base
         # Eager allows some; they change elements that the view does not show, or one element several times.
-        if any(map(overlaps_itself, (target.type, base.type))) or target.chain and may_overlap_itself(target.type):
+        shown = [target.type] if target.chain else []
+        if any(map(overlaps_itself, (target.type, base.type))) or any(map(may_overlap_itself, shown if base.input is None else [*shown, base.type])):
             raise Unsupported("a write to a tensor of which several elements share memory", "clone() it first", kind="overlapping-memory")
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")

@@ -12,7 +12,7 @@ import torch
 from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import Dim, hint
-from jit.graph.ir import Node, Ref, operator, same_ints
+from jit.graph.ir import CHECKED, Node, Ref, operator, same_ints
 from jit.graph.trial import StandIns, without_traces
 
 TARGET = "jit::vjp"
@@ -58,6 +58,9 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     types = tuple(inputs[k].type.replace(strides=layout.preserved_strides(inputs[k].type)) for k in wanted)
     used = tuple(inputs) + tuple(g for g in given if g is not None)
     made = b.node("aten_call", used, {"target": TARGET, "overload": "", "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))}, types)
+    if any(type(n) is int and n == 0 for i in inputs for n in i.type.shape) and all(i.type.device.type == "cpu" for i in inputs):
+        # Forwards of nothing take any index, backwards do not, though their results are known. On a GPU they would end the process.
+        made.attrs = {**made.attrs, CHECKED: True}
     return [(inputs[k], b.result(made, n)) for n, k in enumerate(wanted)]
 
 

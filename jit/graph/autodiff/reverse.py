@@ -288,7 +288,8 @@ class Reverse:
             (x,) = node.inputs
             size, stride, offset = node.attrs["size"], node.attrs["stride"], node.attrs.get("place", node.attrs["offset"])
             start = node.attrs.get("start", 0)
-            ends = (start + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.type.strides)), offset + 1 + sum((n - 1) * s for n, s in zip(size, stride)))
+            places = ((start, x.shape, x.type.strides), (offset, size, stride))
+            ends = [first + 1 + sum((n - 1) * s for n, s in zip(sizes, steps)) for first, sizes, steps in places if not any(type(n) is int and n == 0 for n in sizes)]
             memory = b.clone(b.full((sum(ends),), 0, x.dtype, x.device))
             like = b.emit("as_strided", (memory,), {"size": x.shape, "stride": x.type.strides, "offset": start})
             args = (Ref(0), size, stride, offset)

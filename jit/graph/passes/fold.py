@@ -15,9 +15,11 @@ _RENAMED = {"shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift}
 
 
 def _value(node: Node, inputs) -> object:
-    """The node's value for 0-dim inputs, computed by eager on the CPU."""
+    """The node's value for 0-dim inputs, computed by eager on the CPU, but on the node's device where the devices differ: in whole numbers of what these cannot hold."""
     tensors = [torch.tensor(i.attrs["value"], dtype=i.dtype) for i in inputs]
     if node.op == "cast":
+        if tensors[0].dtype.is_floating_point and not node.dtype.is_floating_point and not abs(tensors[0]) < 128:
+            tensors[0] = tensors[0].to(node.device)
         return tensors[0].to(node.dtype).item()
     args = list(tensors)
     if node.op in NUMBER_OPERAND and inputs[1].op == "scalar":
@@ -35,7 +37,7 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         try:
             value = _value(node, node.inputs)
-        except RuntimeError:
+        except (RuntimeError, AssertionError):  # the latter where this PyTorch has no such device
             return None
         if not node.shape:
             return r.node("scalar", (), {"value": value}, node.type, node.loc)
