@@ -229,3 +229,18 @@ def test_arguments_at_any_address_are_written():
             memory = torch.arange(240.0, device="cuda").view(2, 120)
             found.append((call(memory[:, first : first + 9]), memory))
         torch.testing.assert_close(found[1], found[0])
+
+
+def test_library_results_that_begin_where_an_argument_did():
+    """Some operators give memory like an argument's, from the same place on; kernels read it in whole vectors."""
+    operators = (lambda x, v: torch.diagonal_scatter(x, v), lambda x, v: torch.select_scatter(x, v, 0, 1), lambda x, v: torch.slice_scatter(x, x[1:3] * 2, 0, 0, 2))
+
+    def f(x, v):
+        results = [g(x, v) for g in operators]
+        return results, [r.sum(0) for r in results], [r * 2 + 1 for r in results]
+
+    compiled = jit.compile(f)
+    for first in (0, 3, 1, 4, 2):
+        memory = torch.arange(8 * 8.0 + 8, device="cuda")
+        x = memory[first : first + 64].view(8, 8)
+        torch.testing.assert_close(compiled(x, memory[:8]), f(x, memory[:8]))

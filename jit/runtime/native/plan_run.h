@@ -441,7 +441,7 @@ class Run {
     }
     auto take = [&](size_t i, Tensor t) {
       if (i >= a.outs.size() || a.outs[i] < 0) return;
-      if (i < a.expect.size() && a.expect[i].given) t = with_layout(std::move(t), a.expect[i], a);
+      if (i < a.expect.size() && a.expect[i].given) t = aligned(with_layout(std::move(t), a.expect[i], a));
       Slot& d = slots_[a.outs[i]];
       d.clear();
       d.tensor = std::move(t);
@@ -457,6 +457,13 @@ class Run {
         take(i, std::move(stack.at(i)).toTensor());
       }
     }
+  }
+
+  // New memory of an operator, which kernels take for aligned. Some operators, as `diagonal_scatter`, make a storage like an argument's, and begin in it where that one did.
+  Tensor aligned(Tensor t) {
+    if (!t.defined() || !t.is_cuda() || !t.has_storage() || t.storage().use_count() > 1) return t;
+    if (reinterpret_cast<uintptr_t>(t.unsafeGetTensorImpl()->data()) % 16 == 0) return t;
+    return fresh_copy(t, t.strides());
   }
 
   void vjp(const AtenStep& a, int device) {
