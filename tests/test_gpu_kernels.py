@@ -1,9 +1,11 @@
 """Emitted kernels on a CUDA device: every kind and dtype against the reference interpreter, and against torch at real sizes."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import triton_kernels as zoo
 
@@ -244,3 +246,16 @@ def test_library_results_that_begin_where_an_argument_did():
         memory = torch.arange(8 * 8.0 + 8, device="cuda")
         x = memory[first : first + 64].view(8, 8)
         torch.testing.assert_close(compiled(x, memory[:8]), f(x, memory[:8]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_constants_that_whole_numbers_cannot_hold(dtype):
+    """The device's conversion says what they become; a compiler that knows the constant makes anything of it."""
+    def f(x):
+        return F.mse_loss(x, x).long(), torch.full((3,), math.nan, dtype=x.dtype, device=x.device).long(), torch.full((2, 2), -math.inf, dtype=x.dtype, device=x.device).int() + 1
+
+    compiled = jit.compile(f)
+    for rows in (0, 0):
+        x = torch.empty(rows, 4, device="cuda", dtype=dtype)
+        for a, b in zip(f(x), compiled(x)):
+            assert torch.equal(a, b)

@@ -99,14 +99,20 @@ def _unseen_by_hooks():
 
 @contextlib.contextmanager
 def without_traces():
-    """A trial draws no numbers from the program's generator, warns of nothing, and is no part of autocast."""
-    state = torch.random.get_rng_state()
+    """A trial draws no numbers from the program's generators, warns of nothing, and is no part of autocast."""
+    states = [(g, g.get_state()) for g in _default_generators()]
     try:
         with torch_private.WithoutAutocast(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.random.set_rng_state(state)
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def _default_generators() -> list:
+    """The CPU's, and those of GPUs that the program uses: some trials are made on the tensors' own device."""
+    return [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
 
 
 def error_of(fn, args, kwargs, grad: bool = False) -> Exception | None:

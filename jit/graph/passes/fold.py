@@ -30,7 +30,8 @@ def _value(node: Node, inputs) -> object:
 
 
 def fold_constants(graph: Graph) -> Graph:
-    def rule(r, node):
+    def folded(node):
+        """(prim, its attributes) that stand for ``node``; None where it is not to be folded."""
         if node.op not in POINTWISE or not all(i.op in _CONSTANTS and type(i.attrs["value"]) is not Dim for i in node.inputs):
             return None
         if node.dtype.is_complex or node.op == "fma":  # PyTorch has no such function to ask
@@ -39,8 +40,15 @@ def fold_constants(graph: Graph) -> Graph:
             value = _value(node, node.inputs)
         except (RuntimeError, AssertionError):  # the latter where this PyTorch has no such device
             return None
-        if not node.shape:
-            return r.node("scalar", (), {"value": value}, node.type, node.loc)
-        return r.node("full", (), {"shape": node.shape, "value": value}, node.type, node.loc)
+        return ("full", {"shape": node.shape, "value": value}) if node.shape else ("scalar", {"value": value})
 
-    return Rewriter(graph).run(rule)
+    def rule(r, node):
+        found = folded(node)
+        return found and r.node(found[0], (), found[1], node.type, node.loc)
+
+    def in_place(node):
+        """A result of the graph stays the node that it is: new memory, which is filled."""
+        if not node.impure and folded(node):
+            node.op, node.inputs, node.attrs = "full", (), {"shape": node.shape, "value": folded(node)[1]["value"]}
+
+    return Rewriter(graph).run(rule, in_place)
