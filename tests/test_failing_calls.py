@@ -309,6 +309,15 @@ def test_a_failure_at_any_point_is_an_eager_call(name):
     assert point > 1
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, also in a process that a shell has started in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("broken_graph", "called_functions")])
 def test_an_interrupt_leaves_the_state_before_the_call(name):
     f, c, arguments = _warm(name)
