@@ -172,10 +172,11 @@ def test_indices_of_nothing(dynamic):
 def test_as_strided_without_elements():
     for shape, stride in (((0, 4), (7, 1)), ((2, 0), (9, 3)), ((0,), (4,))):
         for x in (torch.rand(0, 4), torch.rand(5, 6)[:, :4], torch.rand(3, 3)):
+            def fn(x):
+                return x.as_strided(shape, stride).flip(-1) * 2  # noqa: B023
+
             found = []
-            for fn in (lambda x: x.as_strided(shape, stride).flip(-1) * 2, lambda x: x * 2 if x.numel() else x + 1):  # noqa: B023
-                for f in (fn, jit.compile(fn)):
-                    leaf = x.detach().requires_grad_()
-                    found.append(torch.autograd.grad(f(leaf).sum(), leaf)[0])
+            for f in (fn, jit.compile(fn)):
+                leaf = x.detach().requires_grad_()
+                found.append(torch.autograd.grad(f(leaf).sum(), leaf)[0])
             torch.testing.assert_close(found[1], found[0])
-            torch.testing.assert_close(found[3], found[2])

@@ -161,7 +161,8 @@ def outcome(fn, make):
     try:
         found = fn(*make(leaf))
         found = found if isinstance(found, tuple) else (found,)
-        assert [r.grad_fn is not None for r in found]
+        for r in found:
+            r.grad_fn  # noqa: B018  (where autograd refuses a view, reading this raises)
         return torch.autograd.grad(sum((r * r).sum() for r in found), leaf, allow_unused=True)[0]
     except RuntimeError as error:
         return str(error)
@@ -235,7 +236,7 @@ def test_results_that_are_no_views_of_the_argument(split):
                         results = f(x)
                         versions = [v._version for v in results]
                         shared = [v.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for v in results]
-                        names = [type(v.grad_fn).__name__ for v, known in zip(results, shared) if known and not isinstance(v, torch.nn.Parameter)]
+                        names = [type(v.grad_fn).__name__ for v, known in zip(results, shared) if known]
                         with torch.no_grad():
                             results[0].add_(1)
                         after = (x._version, results[0]._version, results[0]._is_view())

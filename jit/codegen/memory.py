@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass, field
 
-import torch
 
 from ..graph import dims
 from . import indexing
@@ -109,7 +108,7 @@ def _symbolic(spans, arena):
 
 def storage_numel(t) -> object:
     """The number of elements that a tensor type spans in memory: 1 + sum((size - 1) * stride), or 0 without elements."""
-    if any(type(n) is int and n == 0 for n in t.shape):
+    if t.is_empty:
         return 0
     if t.is_contiguous:
         return t.numel

@@ -319,7 +319,7 @@ def _distinct_places(size, stride) -> bool:
 
 def overlaps_itself(t: TensorType) -> bool:
     """Whether two elements share memory because of a zero stride."""
-    if any(type(n) is int and n == 0 for n in t.shape):
+    if t.is_empty:
         return False
     return any(type(s) is int and s == 0 and not (type(n) is int and n == 1) for n, s in zip(t.shape, t.strides))
 

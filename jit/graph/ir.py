@@ -62,6 +62,11 @@ class TensorType:
         return self._numel
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no elements: a size is the number 0. One that is a symbol is not."""
+        return any(type(n) is int and n == 0 for n in self.shape)
+
+    @property
     def is_contiguous(self) -> bool:
         """As ``Tensor.is_contiguous()``: strides of dimensions of size 1 do not matter; a tensor without elements is contiguous."""
         if self._contiguous is None:

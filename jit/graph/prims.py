@@ -405,6 +405,6 @@ def infer(op: str, types: tuple, attrs: dict, dtype=None):
 
 def strides_agree(a: TensorType, b: TensorType) -> bool:
     """Whether strides are equal wherever they matter, that is for sizes other than 1 in tensors that have elements."""
-    if any(type(n) is int and n == 0 for n in a.shape):
+    if a.is_empty:
         return same_ints(a.shape, b.shape)
     return all(structurally_equal(s, t) or (type(n) is int and n == 1) for n, s, t in zip(a.shape, a.strides, b.strides)) and same_ints(a.shape, b.shape)

@@ -116,7 +116,7 @@ def _unsafe(tracer, handle, shown: Shown, node, call):
     if not view.requires_grad:
         return tracer.attribute(view, "data")
     input_itself = handle.base.input is not None and handle.base.node is handle.base.input and not handle.chain and handle.base.region is None
-    if input_itself:
+    if input_itself and call is not None:
         operator, rest, index = call
         rest = tuple(tuple(map(_number, v)) if isinstance(v, (tuple, list)) else _number(v) for v in rest)
         call = (operator, rest, index) if all(type(e) is int for v in rest for e in (v if type(v) is tuple else (v,))) else None

@@ -400,7 +400,8 @@ class Tracer:
             k = next((k for k, h in enumerate(left) if h.node is node), None)
             given.append(None if k is None else left.pop(k))
         own = list(aten.nodes_of(expansion)) or [None] * len(shown)
-        calls = [(o.op, tuple(values[1:]), k) for k in range(len(shown))]
+        by_position = not any(a.kwarg_only for a in o.arguments)
+        calls = [(o.op, tuple(values[1:]), k) if by_position else None for k in range(len(shown))]
         return [None if s is None else probe.show(self, given[s.argument], s, *made) for s, *made in zip(shown, own, calls)]
 
     def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
@@ -514,15 +515,14 @@ class Tracer:
     def restrict(self, view: TensorHandle):
         """Of one of several views that an operation gave, or one made where gradients are not recorded, or a view of such a one: see ``ViewStep``."""
         view.chain[-1].restricted = True
-        self.set(view.base, "restricted", (*(ref for ref in view.base.restricted if ref() is not None), weakref.ref(view)))
+        self.set(view.base, "restricted", (*view.base.restricted, weakref.ref(view)))
 
     def write(self, target: TensorHandle, value: Node, handles=()):
         """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain."""
         b = self.builder
         base = target.base
         # Eager allows some; they change elements that the view does not show, or one element several times.
-        shown = [target.type] if target.chain else []
-        if any(map(overlaps_itself, (target.type, base.type))) or any(map(may_overlap_itself, shown if base.input is None else [*shown, base.type])):
+        if any(map(overlaps_itself, (target.type, base.type))) or target.chain and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type):
             raise Unsupported("a write to a tensor of which several elements share memory", "clone() it first", kind="overlapping-memory")
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")

@@ -107,7 +107,8 @@ def without_traces():
             yield
     finally:
         for generator, state in states:
-            generator.set_state(state)
+            if not torch.equal(generator.get_state(), state):  # a GPU's may not be set while a CUDA graph is captured
+                generator.set_state(state)
 
 
 def _default_generators() -> list:

@@ -54,6 +54,7 @@ STATEMENTS = """
 SIZES = ((3, 4), (5, 4), (4, 7), (2, 9), (6, 6), (1, 5), (4, 1), (0, 4), (3, 0), (17, 33), (9, 70), (64, 18))
 DTYPES = (torch.float32,) * 8 + (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 HEADER = "import torch\nimport torch.nn.functional as F\n\n\ndef f(x, y, i, n, s):\n"
+CALLS = 12  # of each program
 
 
 def rows(text):
@@ -369,19 +370,22 @@ def _refused(fn, make) -> bool:
     return isinstance(want[0], Exception) or isinstance(want[1], Exception)
 
 
+def _calls(seed: int, calls: int) -> tuple:
+    """(``dynamic``, what ``arguments`` takes for each call) of a program."""
+    rng = random.Random(f"calls {seed}")
+    return rng.choice((None, None, True)), [rng.randrange(1 << 30) for _ in range(calls)]
+
+
 def eager_alone(seed: int, device) -> None:
     """The calls of ``run`` without what is compiled: where the process ends or loses its GPU here too, the program shows nothing."""
     space = {}
     exec(compile(generate(seed), f"<tensors {seed}>", "exec"), space)
-    rng = random.Random(f"calls {seed}")
-    rng.choice((None, None, True))
-    for _ in range(12):
-        number = rng.randrange(1 << 30)
+    for number in _calls(seed, CALLS)[1]:
         if device == "cpu" or not _refused(space["f"], arguments(number, "cpu")):
             observe(space["f"], arguments(number, device))
 
 
-def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
+def run(seed: int, device="cpu", text=None, calls=CALLS) -> str | None:
     """What is wrong with a program, or None."""
     import jit
 
@@ -390,11 +394,9 @@ def run(seed: int, device="cpu", text=None, calls=12) -> str | None:
     for space in spaces:
         exec(compile(program, f"<tensors {seed}>", "exec"), space)
     jit.reset()
-    rng = random.Random(f"calls {seed}")
-    dynamic = rng.choice((None, None, True))
+    dynamic, numbers = _calls(seed, calls)
     compiled = jit.compile(spaces[1]["f"], dynamic=dynamic)
-    for call in range(calls):
-        number = rng.randrange(1 << 30)
+    for call, number in enumerate(numbers):
         if device != "cpu" and _refused(spaces[0]["f"], arguments(number, "cpu")):
             continue
         make = arguments(number, device)

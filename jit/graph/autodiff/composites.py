@@ -111,12 +111,12 @@ def _standardized_in_eagers_order(b, n, g, scale, rstd, dims, count) -> Node:
     """The same gradient for float64, in the order of PyTorch's CPU kernels: no wider type can show what is right where a product of the largest floats overflows."""
     centred = n.inputs[0]
     x, mean = centred.inputs
-    total = b.total(g, dims, False)
+    total = b.total(g, dims)
     if n.attrs["by_row"]:
-        slope = b.sub(b.mul(total, mean), b.total(b.mul(g, x), dims, False))
+        slope = b.sub(b.mul(total, mean), b.total(b.mul(g, x), dims))
         slope = b.div(b.mul(b.mul(b.mul(slope, rstd), rstd), scale), count)
         return b.sub(b.add(b.mul(scale, g), b.mul(slope, centred)), b.div(b.mul(total, scale), count))
-    slope = b.div(b.mul(b.mul(b.total(b.mul(g, centred), dims, False), rstd), rstd), count)
+    slope = b.div(b.mul(b.mul(b.total(b.mul(g, centred), dims), rstd), rstd), count)
     return b.mul(b.sub(b.sub(g, b.div(total, count)), b.mul(centred, slope)), scale)
 
 

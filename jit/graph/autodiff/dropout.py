@@ -10,7 +10,7 @@ from jit.graph import layout
 from jit.graph.autodiff.rules import aten_vjp, training_form
 from jit.graph.ir import Node, TensorType
 from jit.graph.ops import random
-from jit.graph.ops.dropouts import alpha_dropped, channels, no_elements, scaled_by_mask
+from jit.graph.ops.dropouts import alpha_dropped, channels, scaled_by_mask
 
 
 def drawn(b, x: Node, shape, keep: float) -> Node:
@@ -23,7 +23,7 @@ def drawn(b, x: Node, shape, keep: float) -> Node:
 
 def dropped(b, x: Node, p: float) -> Node:
     """Dropout with probability ``p`` of a value of any strides."""
-    if p == 0 or no_elements(x):
+    if p == 0 or x.type.is_empty:
         return x
     if p == 1:
         return b.mul(x, 0.0)
@@ -49,7 +49,7 @@ def dropout(b, node, x, p, train):
 @training_form("feature_dropout")
 def feature_dropout(b, node, x, p, train):
     """Whole channels of (N, C, ...) at once."""
-    if not train or x.type.rank < 2 or p in (0, 1) or no_elements(x):
+    if not train or x.type.rank < 2 or p in (0, 1) or x.type.is_empty:
         return NotImplemented
     keep = drawn(b, x, channels(x), 1 - p)
     return scaled_by_mask(b, x, keep, 1 / (1 - p))
@@ -57,14 +57,14 @@ def feature_dropout(b, node, x, p, train):
 
 @training_form("alpha_dropout")
 def alpha_dropout(b, node, x, p, train):
-    if not train or p in (0, 1) or no_elements(x) or not x.type.is_contiguous:
+    if not train or p in (0, 1) or x.type.is_empty or not x.type.is_contiguous:
         return NotImplemented
     return alpha_dropped(b, x, drawn(b, x, x.type.shape, 1 - p), p)
 
 
 @training_form("feature_alpha_dropout")
 def feature_alpha_dropout(b, node, x, p, train):
-    if not train or x.type.rank < 2 or p in (0, 1) or no_elements(x):
+    if not train or x.type.rank < 2 or p in (0, 1) or x.type.is_empty:
         return NotImplemented
     return alpha_dropped(b, x, drawn(b, x, channels(x), 1 - p), p)
 

@@ -12,7 +12,7 @@ import torch
 from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import Dim, hint
-from jit.graph.ir import CHECKED, Node, Ref, operator, same_ints
+from jit.graph.ir import CHECKED, Node, Ref, operator
 from jit.graph.trial import StandIns, without_traces
 
 TARGET = "jit::vjp"
@@ -58,7 +58,7 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     types = tuple(inputs[k].type.replace(strides=layout.preserved_strides(inputs[k].type)) for k in wanted)
     used = tuple(inputs) + tuple(g for g in given if g is not None)
     made = b.node("aten_call", used, {"target": TARGET, "overload": "", "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))}, types)
-    if any(type(n) is int and n == 0 for i in inputs for n in i.type.shape) and all(i.type.device.type == "cpu" for i in inputs):
+    if any(i.type.is_empty for i in inputs) and all(i.type.device.type == "cpu" for i in inputs):
         # Forwards of nothing take any index, backwards do not, though their results are known. On a GPU they would end the process.
         made.attrs = {**made.attrs, CHECKED: True}
     return [(inputs[k], b.result(made, n)) for n, k in enumerate(wanted)]
@@ -66,7 +66,7 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
 
 def _undefined(target: str, overload: str, args, inputs, wanted, present) -> list:
     """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros. Some formulas do so where there are no elements; for such inputs PyTorch is asked."""
-    if not target.startswith("aten::") or not any(same_ints((n,), (0,)) for i in inputs for n in i.type.shape):
+    if not target.startswith("aten::") or not any(i.type.is_empty for i in inputs):
         return []
     made = StandIns(1)
     tensors = [made.of(i).requires_grad_(k in wanted) for k, i in enumerate(inputs)]

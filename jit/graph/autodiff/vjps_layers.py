@@ -112,7 +112,7 @@ def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0, spa
     padding = -1 if padding is None else padding
     if sparse or by_frequency or mode not in (_SUM, _MEAN) or mode == _MEAN and padding >= 0 or g[0] is None or at.type.rank != 1 or any(v is not None for v in g[1:]):
         return NotImplemented
-    if any(type(s) is int and s == 0 for s in (*at.type.shape, *offsets.type.shape)):
+    if at.type.is_empty or offsets.type.is_empty:
         return NotImplemented
     count = at.type.shape[0]
     order = b.iota(count, device=at.type.device)

@@ -79,7 +79,7 @@ def _product_of_others(b, x: Node, dims) -> Node:
     flat = b.reshape(x, (x.type.numel,)) if len(dims) > 1 else x
     d = 0 if len(dims) > 1 else dims[0]
     shape = flat.type.shape
-    if type(shape[d]) is int and shape[d] <= 1 or any(type(s) is int and s == 0 for s in shape):
+    if type(shape[d]) is int and shape[d] <= 1 or flat.type.is_empty:
         return b.full(x.type.shape, 1, x.dtype, x.device)
     ones = b.full(tuple(1 if k == d else s for k, s in enumerate(shape)), 1, x.dtype, x.device)
 

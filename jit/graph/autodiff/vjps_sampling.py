@@ -38,7 +38,7 @@ def cumprod(b, out, g, x, dim, dtype=None):
 
 @aten_vjp("cdist")
 def cdist(b, out, g, x1, x2, p=2.0, compute_mode=None):
-    if x1.type.rank != x2.type.rank or not same_ints(x1.type.shape[:-2], x2.type.shape[:-2]) or any(type(s) is int and s == 0 for s in out.type.shape):
+    if x1.type.rank != x2.type.rank or not same_ints(x1.type.shape[:-2], x2.type.shape[:-2]) or out.type.is_empty:
         return NotImplemented
 
     def side(first, second, turned):

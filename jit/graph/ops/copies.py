@@ -6,7 +6,7 @@ import torch
 
 from jit.errors import Unsupported
 from jit.graph import changes, layout
-from jit.graph.build import is_number, promote_dtypes, resolve_device, scalar_dtype
+from jit.graph.build import is_number, promote_dtypes, resolve_device
 from jit.graph.dims import product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType, same_ints
@@ -304,7 +304,7 @@ def roll(b, self, shifts, dims=()):
         return b.reshape(flat, self.shape)
     if len(dims) != len(shifts):
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
-    if any(same_ints((n,), (0,)) for n in self.shape):
+    if self.type.is_empty:
         return b.clone(self)  # whatever the dimensions
     x = self
     for shift, dim in zip(shifts, dims):

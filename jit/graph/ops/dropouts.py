@@ -24,10 +24,6 @@ def alpha_dropped(b, x: Node, kept: Node, p: float) -> Node:
     return b.add(b.mul(x, b.mul(kept, scale)), shift)
 
 
-def no_elements(x) -> bool:
-    return any(type(s) is int and s == 0 for s in x.shape)
-
-
 def channels(x: Node) -> tuple:
     """The shape of a mask of whole channels of (N, C, ...)."""
     return x.type.shape[:2] + (1,) * (x.type.rank - 2)
@@ -40,7 +36,7 @@ def _dropout(name, features, alpha):
         if not train or p == 0:
             return self
         p, shape = float(p), channels(self) if features else self.shape
-        if p == 1 or no_elements(self) or self.dtype.is_complex or not in_kernels(shape, self.device) or features and self.type.rank < 2:
+        if p == 1 or self.type.is_empty or self.dtype.is_complex or not in_kernels(shape, self.device) or features and self.type.rank < 2:
             return NotImplemented
         mask = keep(b, shape, self.device, 1 - p)
         result = alpha_dropped(b, self, mask, p) if alpha else scaled_by_mask(b, self, mask, 1 / (1 - p))
@@ -60,7 +56,7 @@ _dropout("feature_alpha_dropout", True, True)
 @op("native_dropout")
 def native_dropout(b, input, p, train=None):
     p = float(p)
-    if train is False or not 0 < p < 1 or no_elements(input) or input.dtype.is_complex or not in_kernels(input.shape, input.device):
+    if train is False or not 0 < p < 1 or input.type.is_empty or input.dtype.is_complex or not in_kernels(input.shape, input.device):
         return NotImplemented
     mask = keep(b, input.shape, input.device, 1 - p)
     result = scaled_by_mask(b, input, mask, 1 / (1 - p))
@@ -73,7 +69,7 @@ def native_dropout(b, input, p, train=None):
 @op("dropout_", raw=True)
 def dropout_(t, self, p=0.5, train=True):
     """Where eager's numbers are asked for: its form in place draws the mask with ``bernoulli_`` on every device."""
-    if not train or not 0 < p < 1 or no_elements(self) or self.dtype.is_complex or in_kernels(self.shape, self.device):
+    if not train or not 0 < p < 1 or self.type.is_empty or self.dtype.is_complex or in_kernels(self.shape, self.device):
         return changes.inplace(t, "dropout", (self, p, train), {})
     kept = t.call_op("bernoulli_", (t.call_op("empty_like", (self,), {}), 1 - p), {})
     return t.call_op("mul_", (self, t.call_op("div", (kept, 1 - p), {})), {})

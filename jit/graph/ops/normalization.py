@@ -41,13 +41,9 @@ def softmax_half(b, self, dim, half_to_float):
     return softmax(b, self, dim, torch.float32 if half_to_float else None)
 
 
-def _is_empty(x: Node) -> bool:
-    return any(type(s) is int and s == 0 for s in x.shape)
-
-
 def _softmax(b, x, dim):
     d, dtype = normalize_dim(dim, x.type.rank), x.dtype
-    if _is_empty(x):
+    if x.type.is_empty:
         return b.full(x.shape, 0, dtype, x.device)
     dims = (d,) if x.type.rank else ()
     x = b.opmath(x)
@@ -62,7 +58,7 @@ def log_softmax(b, self, dim, dtype=None):
     if not x.dtype.is_floating_point or _rounds_in_between(x, dim):
         return NotImplemented
     d, dtype = normalize_dim(dim, x.type.rank), x.dtype
-    if _is_empty(x):
+    if x.type.is_empty:
         return b.full(x.shape, 0, dtype, x.device)
     dims = (d,) if x.type.rank else ()
     x = b.opmath(x)

@@ -62,7 +62,7 @@ def distance(b, x1, x2, p, eps, keepdim):
 def pairwise_distance(b, x1, x2, p=2.0, eps=1e-6, keepdim=False):
     if not floating(x1, x2) or not is_number(p) or not max(x1.type.rank, x2.type.rank):
         return NotImplemented
-    if any(type(s) is int and s == 0 for s in (*x1.shape, *x2.shape)):
+    if x1.type.is_empty or x2.type.is_empty:
         return NotImplemented
     return distance(b, x1, x2, p, eps, keepdim)
 
@@ -72,7 +72,7 @@ def triplet_margin_loss(b, anchor, positive, negative, margin=1.0, p=2.0, eps=1e
     tensors = (anchor, positive, negative)
     if not floating(*tensors) or not anchor.type.rank == positive.type.rank == negative.type.rank or not anchor.type.rank:
         return NotImplemented
-    if any(type(s) is int and s == 0 for t in tensors for s in t.shape):
+    if any(t.type.is_empty for t in tensors):
         return NotImplemented
     near, far = distance(b, anchor, positive, p, eps, False), distance(b, anchor, negative, p, eps, False)
     if swap:

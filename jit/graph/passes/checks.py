@@ -9,7 +9,6 @@ from __future__ import annotations
 from jit.graph.dims import structurally_equal
 from jit.graph.ir import CHECKED, Graph, Node, same_ints
 from jit.graph.passes.dce import unmarked
-from jit.graph.passes.empty import is_empty
 from jit.graph.prims import POINTWISE, REDUCTIONS
 from jit.graph.registry import PRIMS
 
@@ -22,7 +21,7 @@ def keep_checks(graph: Graph) -> Graph:
     if checked:
         reads = _Reads(graph)
         for n in checked:
-            if is_empty(n) or not reads.all_of(n, _checked_dims(n)):
+            if n.type.is_empty or not reads.all_of(n, _checked_dims(n)):
                 target, overload, args = PRIMS[n.op].library(n)
                 n.op, n.attrs = "aten_call", {**unmarked(n.attrs), "target": target, "overload": overload, "args": args}
     return graph

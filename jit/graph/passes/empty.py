@@ -14,9 +14,9 @@ _COMPUTED = POINTWISE | REDUCTIONS | frozenset("clone cat flip constant_pad cums
 def compute_empty(graph: Graph) -> Graph:
     for node in graph.nodes:
         if (node.op in _COMPUTED or _is_library_gradient(node)) and CHECKED not in node.attrs and not node.impure:
-            if is_empty(node):
+            if node.type.is_empty:
                 _fill(node, 0)
-            elif node.op in _OF_NOTHING and is_empty(node.inputs[0]):
+            elif node.op in _OF_NOTHING and node.inputs[0].type.is_empty:
                 _fill(node, _OF_NOTHING[node.op])
     return graph
 
@@ -24,10 +24,6 @@ def compute_empty(graph: Graph) -> Graph:
 def _is_library_gradient(node: Node) -> bool:
     """Whether the library computes a gradient on a GPU, where some of its kernels read beyond what has no elements. On a CPU they may refuse an index."""
     return node.op == "aten_call" and "backward" in node.attrs["target"] and not isinstance(node.type, tuple) and node.device.type != "cpu"
-
-
-def is_empty(node: Node) -> bool:
-    return any(type(n) is int and n == 0 for n in node.shape)
 
 
 def _fill(node: Node, number: int):

@@ -48,7 +48,8 @@ def fold_constants(graph: Graph) -> Graph:
 
     def in_place(node):
         """A result of the graph stays the node that it is: new memory, which is filled."""
-        if not node.impure and folded(node):
-            node.op, node.inputs, node.attrs = "full", (), {"shape": node.shape, "value": folded(node)[1]["value"]}
+        found = None if node.impure else folded(node)
+        if found is not None:
+            node.op, node.inputs, node.attrs = "full", (), {"shape": node.shape, "value": found[1]["value"]}
 
     return Rewriter(graph).run(rule, in_place)
