@@ -259,3 +259,17 @@ def test_constants_that_whole_numbers_cannot_hold(dtype):
         x = torch.empty(rows, 4, device="cuda", dtype=dtype)
         for a, b in zip(f(x), compiled(x)):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_values_that_whole_numbers_cannot_hold(dtype):
+    targets = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64)
+
+    def f(x):
+        return [v.to(t) for t in targets for v in (x * 1, x * math.nan, x.abs().sqrt().neg())]
+
+    compiled = jit.compile(f)
+    x = torch.tensor([math.nan, math.inf, -math.inf, 3e9, -3e9, 1e19, -1e19, 300.7, -300.7, -1.5, 1e30, 7e4, -7e4, 1.9, 2.0**63, 2.0**32 + 5]).to("cuda", dtype)
+    for given in (x.view(4, 4), x.view(4, 4).t(), x.view(2, 8)[:, 1:6], x[:0].view(0, 4), x[3].expand(5, 2)):
+        for a, b in zip(f(given), compiled(given), strict=True):
+            assert torch.equal(a, b), (a, b)

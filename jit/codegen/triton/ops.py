@@ -184,13 +184,34 @@ def _cast(c, a):
         return a
     if dtype is torch.bool:
         return f"{a} != 0"
-    if source.is_floating_point and dtype in (torch.uint8, torch.int8, torch.int16, torch.uint16):
-        return f"{a}.to(tl.int32).to({types.tl_dtype(dtype)})"
     if source in types.HALF and dtype in types.HALF or source is torch.float64 and dtype in types.HALF:
         return f"{a}.to(tl.float32).to({types.tl_dtype(dtype)})"
-    if source in types.HALF and not dtype.is_floating_point:
-        return f"{a}.to(tl.float32).to({types.tl_dtype(dtype)})"
+    if source.is_floating_point and not dtype.is_floating_point:
+        via = _CONVERTED_BY.get(dtype, dtype)
+        a = f"{a}.to(tl.float32)" if source in types.HALF else a
+        whole = c.helper("_whole_" + str(via).removeprefix("torch.")) + f"({a})"
+        return whole if via is dtype else f"{whole}.to({types.tl_dtype(dtype)})"
     return f"{a}.to({types.tl_dtype(dtype)})"
+
+
+# Floats as whole numbers, by the device's own instruction. LLVM's conversion leaves numbers that the type cannot hold, and NaN, undefined: it
+# folds them to whatever lies in a register, where the instruction has a result for each. The smaller types are cut out of the type that nvcc,
+# which compiled eager's kernels, converts them by (measured on an H200).
+_CONVERTED_BY = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint8: torch.int64, torch.uint16: torch.uint32}
+for _name, _register in (("int32", "r"), ("uint32", "r"), ("int64", "l"), ("uint64", "l")):
+    _suffix = _name.replace("uint", "u").replace("int", "s")
+    helper(f"_whole_{_name}", f"""
+@triton.jit
+def _whole_{_name}(x):
+    if x.dtype == tl.float64:
+        return tl.inline_asm_elementwise("cvt.rzi.{_suffix}.f64 $0, $1;", "={_register},d", [x], dtype=tl.{_name}, is_pure=True, pack=1)
+    else:
+        return tl.inline_asm_elementwise("cvt.rzi.{_suffix}.f32 $0, $1;", "={_register},f", [x], dtype=tl.{_name}, is_pure=True, pack=1)
+""", interpreted=f"""
+@triton.jit
+def _whole_{_name}(x):
+    return x.to(tl.{_name})
+""")
 
 
 @op("from_words")
