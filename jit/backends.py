@@ -128,7 +128,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
     whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
-    depends, types = _depends(halves), tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
+    types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     read = uses(halves.backward, len(halves.saved)) if several else None
     without_gates(halves.backward)
     origins, backward = symbol_origins(halves.forward), schedule(halves.backward, saved_unaligned)
@@ -143,8 +143,9 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
         grads=halves.grads,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
         views=strided,
+        several=tuple(k for k, *_ in strided if k in gradient.several),
         second=again.of(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
-        depends=depends,
+        depends=tuple(() if k is None else ways for k, ways in zip(halves.grads, halves.depends, strict=True)),
         keeps=kept_by_eager(graph, gradient.wrt, gradient.tangents),
         uses=read,
         watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way) for place, *way in gradient.watched if place not in halves.saved),
@@ -225,20 +226,6 @@ def _with_library_views(call, makers, n_inputs, int_symbols, hidden: bool = Fals
         return tuple(results)
 
     return with_views
-
-
-def _depends(halves) -> tuple:
-    """``GradSpec.depends``: which tangents each gradient is computed from; all of them for one that is zero everywhere."""
-    first = len(halves.saved)
-    count = len(halves.backward.inputs) - first
-    reads = {}
-    for node in halves.backward.nodes:
-        found = set().union(*(reads[i] for i in node.inputs))
-        if node.op == "input" and node.attrs["index"] >= first:
-            found = {node.attrs["index"] - first}
-        reads[node] = found
-    results = [o.node for o in halves.backward.outputs]
-    return tuple(() if k is None else tuple(sorted(reads[results[k]])) or tuple(range(count)) for k in halves.grads)
 
 
 def _narrow(backward, first: int, int_symbols, unaligned):

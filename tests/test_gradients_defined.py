@@ -134,3 +134,20 @@ def test_of_library_operators_on_nothing(fn, shape):
         found.append(g)
     assert (found[0] is None) == (found[1] is None)
     assert found[0] is None or torch.allclose(*found)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 0), (0, 3), (5, 4)], ids=str)
+@pytest.mark.parametrize("fn", [lambda x, y: (y.triu(1), x.neg()), lambda x, y: (y.exp(), x.floor(), x * y), lambda x, y: (x.softmax(-1), y.floor())],
+                         ids=["triu", "floor", "softmax"])
+def test_inputs_that_a_result_does_not_depend_on(fn, shape):
+    """Also where the values of gradients do not tell: they are zero, or there are none."""
+    compiled = jit.compile(fn)
+    for k in range(len(fn(*torch.ones(2, 2, 2)))):
+        found = []
+        for f in (fn, compiled):
+            leaves = [torch.ones(shape, requires_grad=True) for _ in range(2)]
+            f(*leaves)[k].sum().backward()
+            found.append([t.grad for t in leaves])
+        for want, got in zip(*found, strict=True):
+            assert (want is None) == (got is None)
+            assert want is None or torch.equal(want, got)

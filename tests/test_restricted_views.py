@@ -1,5 +1,7 @@
 """Views that autograd refuses once their memory is changed: several that one call gave, and those made where gradients are not recorded."""
 
+import re
+
 import pytest
 import torch
 
@@ -204,6 +206,35 @@ def test_of_an_argument():
     for fn in (use, leave, use_a_part):
         check(fn, given)
     check(lambda v: v.mul_(2), lambda leaf: given(leaf)[1:])
+
+
+def across_a_break(y):
+    y.add_(1)
+    v = y.chunk(2, -1)[0]
+    jit.graph_break()
+    v.mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("fn", [
+    lambda y: y.chunk(2, -1)[0], lambda y: y.unbind(0), lambda y: y.add_(1).split(3, 1)[1][:, 1:], lambda y: (y.t().unbind(0)[0].view(-1), y), lambda y: y.chunk(2, -1)[1] * 2,
+    lambda y: (z := y * 2, z.hsplit(2)[0])[::-1], lambda y: y[:2].narrow(0, 1, 1), across_a_break], ids=range(8))  # fmt: skip
+def test_changed_by_the_caller(fn):
+    compiled = jit.compile(fn)
+    for rows, columns in ((3, 4), (1, 6), (5, 4), (3, 8)):
+        found = []
+        for f in (fn, compiled):
+            leaf = torch.arange(float(rows * columns)).view(rows, columns).requires_grad_()
+            try:
+                y = leaf * 1
+                results = f(y)
+                result = results[0] if isinstance(results, tuple) else results
+                result.mul_(2)
+                found.append(torch.autograd.grad((result * result).sum() + y.sum(), leaf)[0])
+            except RuntimeError as error:
+                found.append(re.sub("Output . of [A-Za-z0-9]+ is", "A result is", str(error)))
+        want, got = found
+        assert torch.equal(want, got) if torch.is_tensor(want) and torch.is_tensor(got) else want == got
 
 
 @pytest.mark.parametrize("split", [

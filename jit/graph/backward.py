@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.functions import parts as function_parts
+from jit.graph.functions import differentiated
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, same_ints
 from jit.graph.kept import refused
@@ -40,7 +40,7 @@ def carrying(nodes, sources) -> set:
 
 
 def passed(roots, carries: set, ends=frozenset()) -> set:
-    """The nodes among ``carries`` that gradients of ``roots`` reach, but for what only ``ends`` lead to. A function's own backward may give nothing to an argument."""
+    """The nodes among ``carries`` that gradients of ``roots`` reach, but for what only ``ends`` lead to."""
     seen, stack = set(), [n for n in roots if n in carries]
     while stack:
         n = stack.pop()
@@ -49,11 +49,7 @@ def passed(roots, carries: set, ends=frozenset()) -> set:
         seen.add(n)
         if n.op == "detach" or n in ends:  # a source; whatever it shows is none of its history
             continue
-        if n.op == "autograd_function":
-            _, arguments, _, gradients = function_parts(n)
-            stack.extend(x for x, g in zip(arguments, gradients) if g is not None and x in carries)
-        else:
-            stack.extend(i for i in n.inputs if i in carries)
+        stack.extend(i for i in differentiated(n) if i in carries)
     return seen
 
 

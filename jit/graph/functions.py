@@ -19,6 +19,14 @@ from jit.graph.prims import VIEWS
 _keys = count()
 
 
+def differentiated(node: Node) -> tuple:
+    """The inputs of a node to which it passes gradients on. A function's own backward may give nothing to an argument."""
+    if node.op != "autograd_function":
+        return node.inputs
+    _, arguments, _, gradients = parts(node)
+    return tuple(x for x, g in zip(arguments, gradients) if g is not None)
+
+
 def parts(node: Node) -> tuple:
     """(results, arguments, tangents, gradients) of an ``autograd_function`` node; the gradients one for each argument, with None where there is none."""
     n, m = node.attrs["results"], node.attrs["arguments"]

@@ -157,14 +157,20 @@ class TensorHandle:
 
 
 class ViewStep:
-    """A view prim with its attributes and result type, to be applied to any version of the base. ``restricted``: the operation gave more views than this one, or
-    gradients were not recorded. Autograd then refuses to record a change of the view, and the view itself after a change of the memory. ``call``: how PyTorch
+    """A view prim with its attributes and result type, to be applied to any version of the base. ``restricted``: the operation gave more views than this one
+    ("several"), gradients were not recorded ("no_grad"), or autograd takes the result for no view ("hidden"). Autograd then refuses to record a change of the view,
+    or the view itself after a change of the memory. ``call``: how PyTorch
     makes a result that autograd takes for no view of the input whose memory it shows: (operator, what it is given beside the input, number of the result)."""
 
     __slots__ = ("op", "attrs", "type", "restricted", "call")
 
     def __init__(self, node: Node):
-        self.op, self.attrs, self.type, self.restricted, self.call = node.op, node.attrs, node.type, False, None
+        self.op, self.attrs, self.type, self.restricted, self.call = node.op, node.attrs, node.type, None, None
+
+
+def restriction(chain) -> str | None:
+    """Why autograd refuses to record a change of the view that these steps make: ``restricted`` of the last one that has any."""
+    return next((step.restricted for step in reversed(chain) if step.restricted), None)
 
 
 def view_path(node: Node, source: Node) -> tuple | None:

@@ -294,6 +294,16 @@ def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
     return tuple((place, positions(to), positions(fro)) for place, to, fro in found), loose
 
 
+def keeps(tracer, base) -> bool:
+    """Whether autograd keeps the memory of ``base`` for a backward, as far as PyTorch says."""
+    for event in tracer.events:
+        if any(d.base is base for d in event.read) or any(b is base for b, _ in event.made):
+            effects = _effects(event)
+            if effects is None or id(base) in effects[0]:
+                return True
+    return False
+
+
 def _message(event: Event, change: Event) -> str:
     def place(loc):
         return "" if loc is None else " at {}:{}".format(*(loc.user or loc)[:2])

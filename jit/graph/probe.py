@@ -121,7 +121,7 @@ def _unsafe(tracer, handle, shown: Shown, node, call):
         rest = tuple(tuple(map(_number, v)) if isinstance(v, (tuple, list)) else _number(v) for v in rest)
         call = (operator, rest, index) if all(type(e) is int for v in rest for e in (v if type(v) is tuple else (v,))) else None
     if not view.is_leaf and (handle.base.input is None or input_itself and call is not None):
-        tracer.restrict(view)
+        tracer.restrict(view, "hidden")
         view.chain[-1].call = call if input_itself else None
         tracer.set(handle.base, "shadows", [*handle.base.shadows, weakref.ref(view)])
         return view

@@ -79,17 +79,21 @@ class Op:
     raw: bool = False
     pointwise: bool = False
     wraps: bool = False
+    several: bool = False
 
 
 OPS: dict[str, Op] = {}
 
 
-def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool = False):
-    """Register the decorated expansion under schema names (without ``aten::``)."""
+def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool = False, several: bool = False):
+    """Register the decorated expansion under schema names (without ``aten::``).
+
+    ``several``: for autograd the results are several views of one operation, which it refuses to change in place.
+    """
 
     def register(fn):
         for name in names:
-            OPS[name] = Op(name, fn, varargs, alias, raw)
+            OPS[name] = Op(name, fn, varargs, alias, raw, several=several)
         return fn
 
     return register

@@ -13,7 +13,7 @@ from jit.errors import NeedsEager, Unsupported
 from jit.graph import kept
 from jit.graph.backward import is_spent
 from jit.graph.dims import Dim
-from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay
+from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay, restriction
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.prims import VIEWS
@@ -253,13 +253,17 @@ def gradient(tracer, outputs) -> Gradient | None:
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
     changed = tuple(i for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad)
     fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base in tracer.fragile)
-    return Gradient(wrt, tangents, views, changed, fragile, *kept.held_by_caller(tracer, outputs, wrt, tangents))
+    several = tuple(i for i in views if restriction(outputs[i].chain) == "several")
+    return Gradient(wrt, tangents, views, changed, fragile, *kept.held_by_caller(tracer, outputs, wrt, tangents), several)
 
 
 def shows_source(handle: TensorHandle, outputs) -> bool:
-    """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, or the strides differ."""
+    """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, as a tensor or as what autograd keeps,
+    or the strides differ."""
     source = handle.base.frozen.base
     if source.input is not None or source.frozen is not None or not same_ints(handle.base.frozen.strides, handle.base.type.strides):
+        return True
+    if source.carries and kept.keeps(handle.tracer, source):
         return True
     return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen.base is source) for h in outputs)
 

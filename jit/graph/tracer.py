@@ -19,7 +19,7 @@ from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
 from jit.graph.foreach import foreach
-from jit.graph.handles import Base, NamedResult, TensorHandle, ViewStep, conform, has_handle, may_overlap_itself, next_version, overlaps_itself, replay, scatter, to_node, to_nodes, view_path
+from jit.graph.handles import Base, NamedResult, TensorHandle, ViewStep, conform, has_handle, may_overlap_itself, next_version, overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
@@ -292,6 +292,9 @@ class Tracer:
             result = self._iterator_layout(result, operands, start, entry)
         asked = None if entry.alias or not self.builder.recording else lambda given, k: aten.records(self.builder, name, nodes, named, given, k)
         made = self.wrap(result, handles, entry.alias, start, name, asked)
+        for view in made if entry.several else ():
+            if view.chain:
+                self.restrict(view, "several")
         if not entry.alias and _gives_back(result, start):
             # What may be a copy in eager, or the argument itself.
             found = aten.bind(name, nodes, named, self.builder)
@@ -457,11 +460,7 @@ class Tracer:
         if isinstance(result, NamedResult):
             return NamedResult(result.cls, result.fields, [wrapped(r, i) for i, r in enumerate(result)])
         if isinstance(result, (tuple, list)):
-            made = type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
-            for h in made if alias else ():
-                if isinstance(h, TensorHandle) and h.chain:
-                    self.restrict(h)
-            return made
+            return type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
         return result
 
     def _wrap_node(self, node: Node, handles, alias: bool, grad: Recording | None, start: int) -> TensorHandle:
@@ -503,8 +502,9 @@ class Tracer:
             node = self.builder.detach(node)
             path = (*path, ViewStep(node))
         result = TensorHandle(self, handle.base, handle.chain + tuple(path), node)
-        if result.chain and (not self.grad_enabled and node.type.dtype in _DIFFERENTIABLE or any(step.restricted for step in handle.chain)):
-            self.restrict(result)
+        why = "no_grad" if not self.grad_enabled and node.type.dtype in _DIFFERENTIABLE else restriction(handle.chain)
+        if result.chain and why:
+            self.restrict(result, why)
         if handle.base.region is not None:
             result.member = handle.base.region.owner(handle)
         if grad and self.grad_enabled:
@@ -512,9 +512,9 @@ class Tracer:
             self.needs_grad = True
         return result
 
-    def restrict(self, view: TensorHandle):
+    def restrict(self, view: TensorHandle, why: str):
         """Of one of several views that an operation gave, or one made where gradients are not recorded, or a view of such a one: see ``ViewStep``."""
-        view.chain[-1].restricted = True
+        view.chain[-1].restricted = why
         self.set(view.base, "restricted", (*view.base.restricted, weakref.ref(view)))
 
     def write(self, target: TensorHandle, value: Node, handles=()):
@@ -529,7 +529,7 @@ class Tracer:
         if self.grad_enabled and target.requires_grad:
             self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
-        if (grad or self.grad_enabled and base.carries) and any(step.restricted for step in target.chain):
+        if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
             raise NeedsEager("a view that is one of several, or was made under no_grad, is changed in place where gradients are recorded", "clone() it first", kind="gradient")
         if (grad or target.requires_grad) and any(ref() not in (None, target) for ref in base.restricted):
             raise NeedsEager("a tensor is changed in place of which there are views that are several of one call, or were made under no_grad", "clone() them", kind="gradient")

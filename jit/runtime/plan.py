@@ -189,6 +189,7 @@ class GradSpec:
         symbols: per int of the backward: ("size", input, dim) | ("stride", input, dim) | ("int", k), of the forward.
         views: results that are views: (output, "input" | "output", base, (sizes, strides, offset)), in registers of the forward; the offset counts from the
             base's first element. Torch's own operator makes them, so that autograd takes their gradient to the base.
+        several: the outputs among ``views`` that are, for autograd, one of several results of a view operator: it refuses to record a change in place of them.
         name: of the node, as ``grad_fn.name()`` gives it.
         second: ``second(inputs, saved, ints, tangents, wanted, changed, foreign) -> gradients``: a Python function that computes, by operators that are
             differentiable themselves, a tuple with one gradient or None for each of ``wrt``. It is given the forward's inputs, the values of ``saved``, the
@@ -213,6 +214,7 @@ class GradSpec:
     grads: tuple
     symbols: tuple = ()
     views: tuple = ()
+    several: tuple = ()
     name: str = "CompiledBackward"
     second: Callable | None = None
     depends: tuple | None = None

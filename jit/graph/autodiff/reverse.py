@@ -9,7 +9,7 @@ from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import structurally_equal
-from jit.graph.functions import computed, parts
+from jit.graph.functions import computed, differentiated, parts
 from jit.graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
 from jit.graph.prims import POINTWISE, VIEWS
 
@@ -137,15 +137,21 @@ class Reverse:
         return tuple(found[inputs[position]] for position in self.wrt)
 
     def reach_of(self, sources, primal_nodes, primal_outputs) -> dict:
-        """For each of the nodes ``sources``, the positions of the tangents that reach it."""
-        bits = {n: 0 for n in primal_nodes}  # node -> which sources it is computed from
+        """For each of the nodes ``sources``, the positions of the tangents that reach it. The backward of a function of the program's own may end a way; where nothing
+        comes to one, it is given zeros."""
+        bits = {n: 0 for n in primal_nodes}  # node -> the sources that a gradient of it reaches
+        ended = {n: 0 for n in primal_nodes}  # the same where the way has ended behind it
         for k, n in enumerate(sources):
             bits[n] |= 1 << k
         for n in primal_nodes:
             if n in self.carries:
+                given = differentiated(n)
                 for i in n.inputs:
                     if i in self.carries:
-                        bits[n] |= bits[i]
+                        bits[n] |= bits[i] if i in given else ended[i]
+                        ended[n] |= ended[i]
+                if n.op == "autograd_function":
+                    ended[n] |= bits[n]
         ends = [bits[primal_outputs[p].node] for p in self.tangents]
         return {n: tuple(t for t, end in enumerate(ends) if end >> k & 1) for k, n in enumerate(sources)}
 

@@ -21,9 +21,12 @@ def _agree(a, b, message: str):
 
 
 def _same_dtype(*types):
+    """What eager refuses but for some of nothing, whose results have whichever dtype."""
     first = types[0].dtype
     for t in types[1:]:
         if t.dtype is not first:
+            if any(t.is_empty for t in types):
+                raise Unsupported("a product of two dtypes, of tensors without elements", "convert one of them", kind="dtype")
             raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first} != {t.dtype}")
 
 
@@ -74,7 +77,14 @@ def mv(a, v):
     if a.rank != 2 or v.rank != 1:
         raise RuntimeError(f"vector + matrix @ vector expected, got 1, {a.rank}, {v.rank}")
     _agree(a.shape[1], v.shape[0], f"size mismatch, got input ({a.shape[0]}), mat ({a.shape[0]}x{a.shape[1]}), vec ({v.shape[0]})")
+    _same_dtype(a, v)
     return _contiguous(a.shape[:1], a)
+
+
+@extern("addmv", total=True)
+def addmv(x, a, v, beta=1, alpha=1):
+    _same_dtype(x, a, v)
+    return mv(a, v)
 
 
 @extern("dot", "vdot", total=True)
@@ -82,6 +92,7 @@ def dot(a, v):
     if a.rank != 1 or v.rank != 1:
         raise RuntimeError(f"1D tensors expected, but got {a.rank}D and {v.rank}D tensors")
     _agree(a.shape[0], v.shape[0], f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{v.shape[0]}] to have the same number of elements")
+    _same_dtype(a, v)
     return _contiguous((), a)
 
 
@@ -94,8 +105,7 @@ def matmul(b, self, other):
     rx, ry = x.type.rank, y.type.rank
     if rx == 0 or ry == 0:
         raise RuntimeError("both arguments to matmul need to be at least 1D, but they are " + f"{rx}D and {ry}D")
-    if x.dtype is not y.dtype:
-        return NotImplemented  # refused, but for some of nothing
+    _same_dtype(x.type, y.type)
     if x.device != y.device:
         raise Unsupported("matmul over two devices", kind="device")
     if rx == 1 and ry == 1:
@@ -325,7 +335,7 @@ extern("msort", total=True)(_sorted(("values",)))
 
 # Operators without a type rule here that take any values.
 total(*"""scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
-    _scaled_dot_product_attention_math addmv addr addbmm outer ger inner tensordot einsum kron cross linalg_cross matmul linalg_vecdot chain_matmul
+    _scaled_dot_product_attention_math addr addbmm outer ger inner tensordot einsum kron cross linalg_cross matmul linalg_vecdot chain_matmul
     linalg_multi_dot bilinear _trilinear cdist _cdist_forward pdist _pdist_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell _thnn_fused_lstm_cell
     native_layer_norm layer_norm native_group_norm group_norm batch_norm instance_norm rms_norm _fused_rms_norm
     _native_batch_norm_legit _native_batch_norm_legit_no_training _batch_norm_with_update_functional

@@ -251,7 +251,7 @@ def detach(t, self):
     return t.view(self, view_path(node, self.node), node)
 
 
-@op("split", alias=True)
+@op("split", alias=True, several=True)
 def split(b, self, split_size, dim=0):
     d = normalize_dim(dim, self.type.rank)
     if not is_number(split_size):
@@ -265,7 +265,7 @@ def split(b, self, split_size, dim=0):
     return tuple(b.slice(self, d, i * split_size, split_size if i + 1 < count else size - i * split_size) for i in range(count))
 
 
-@op("split_with_sizes", alias=True)
+@op("split_with_sizes", alias=True, several=True)
 def split_with_sizes(b, self, split_sizes, dim=0):
     d = normalize_dim(dim, self.type.rank)
     total = 0
@@ -280,7 +280,7 @@ def split_with_sizes(b, self, split_sizes, dim=0):
     return tuple(parts)
 
 
-@op("chunk", alias=True)
+@op("chunk", alias=True, several=True)
 def chunk(b, self, chunks, dim=0):
     d = normalize_dim(dim, self.type.rank)
     if not chunks > 0:
@@ -337,13 +337,13 @@ _split_along("vsplit", 1)
 _split_along("dsplit", 3)
 
 
-@op("unbind", alias=True)
+@op("unbind", alias=True, several=True)
 def unbind(b, self, dim=0):
     d = normalize_dim(dim, self.type.rank)
     return tuple(b.select(self, d, i) for i in range(int(self.shape[d])))
 
 
-@op("unbind_list", alias=True)
+@op("unbind_list", alias=True, several=True)
 def unbind_list(b, self):
     if self.type.rank == 0:
         raise TypeError("iteration over a 0-d tensor")

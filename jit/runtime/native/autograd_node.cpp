@@ -449,7 +449,10 @@ at::Tensor view_of(const at::Tensor& base, const GradProgram::View& v, const Run
   c10::SmallVector<int64_t, 8> sizes, strides;
   for (int32_t r : v.sizes) sizes.push_back(run.reg(r));
   for (int32_t r : v.strides) strides.push_back(run.reg(r));
-  return at::as_strided(base, sizes, strides, base.storage_offset() + run.reg(v.offset));
+  at::Tensor view = at::as_strided(base, sizes, strides, base.storage_offset() + run.reg(v.offset));
+  if (v.several && c10::GradMode::is_enabled())
+    if (auto* meta = torch::autograd::impl::get_view_autograd_meta(view)) meta->set_creation_meta(torch::autograd::CreationMeta::MULTI_OUTPUT_NODE);
+  return view;
 }
 
 PyObject* py_differentiable(PyObject*, PyObject* args) {

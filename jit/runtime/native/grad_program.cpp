@@ -72,7 +72,7 @@ struct SpecParser {
     }
   }
 
-  void views(PyObject* o) {
+  void views(PyObject* o, PyObject* several) {
     Items items(o, "views");
     size_t n_regs = g.forward->regs.size();
     for (Py_ssize_t i = 0; i < items.size; ++i) {
@@ -90,6 +90,11 @@ struct SpecParser {
       check(std::find(g.tangents.begin(), g.tangents.end(), v.output) == g.tangents.end(), "a view has a tangent of its own; autograd takes it to the base");
       check(v.kind == GradProgram::kInput || v.output != v.base, "a view is its own base");
       g.views.push_back(std::move(v));
+    }
+    for (int32_t k : indices(several, g.n_outputs, "one of several views")) {
+      auto v = std::find_if(g.views.begin(), g.views.end(), [k](const GradProgram::View& v) { return v.output == k; });
+      check(v != g.views.end(), "one of several views is no view");
+      v->several = true;
     }
     for (auto& v : g.views)
       for (auto& w : g.views) check(v.kind == GradProgram::kInput || v.base != w.output, "the base of a view is a view");
@@ -149,7 +154,7 @@ struct SpecParser {
     Items list(grads.get(), "grads");
     check((size_t)list.size == g.wrt.size(), "grads needs one entry for each of wrt");
     for (Py_ssize_t i = 0; i < list.size; ++i) g.grads.push_back(list[i] == Py_None ? -1 : index(list[i], b.outputs.size(), "grads"));
-    views(get("views").get());
+    views(get("views").get(), get("several").get());
     Ref depends = get("depends");
     if (depends.get() != Py_None) {
       Items rows(depends.get(), "depends");

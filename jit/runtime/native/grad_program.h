@@ -17,7 +17,8 @@ struct GradProgram {
   struct Int { int32_t input, dim; bool stride = false; };  // a size or stride of an input; input -1: the forward's int `dim`
   // What eager's nodes keep and free together: they lie on the way from any of the tangents to any of the inputs of `wrt`.
   struct Kept { std::vector<bool> tangents, wrt; };
-  struct View { int32_t output; Kind kind; int32_t base; std::vector<int32_t> sizes, strides; int32_t offset; };
+  // several: autograd is told that the operator gave more views than this one.
+  struct View { int32_t output; Kind kind; int32_t base; std::vector<int32_t> sizes, strides; int32_t offset; bool several = false; };
 
   std::shared_ptr<const Program> forward, backward;
   int32_t n_outputs = 0;
