@@ -169,6 +169,7 @@ COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")
 SELECTIONS = ("max", "min", "argmax", "argmin", "kthvalue", "median", "nanmedian", "sort", "topk", "cummax", "cummin")
 # On a GPU these too are computed in the tensors' own dtype, as layers and what is in doubles are on a CPU.
 OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "native_layer_norm", "_fused_rms_norm", "var", "std", "var_mean", "linalg_vector_norm", "_batch_norm_with_update")
+CENTRED = ("native_batch_norm", "_native_batch_norm_legit", "native_layer_norm", "_batch_norm_with_update")
 
 
 class InDoubles(TorchDispatchMode):
@@ -220,11 +221,14 @@ class InDoubles(TorchDispatchMode):
                 alike &= (x - value).abs() <= 2e-5 * x.abs().clamp(min=1)
             self.alike[other[1].data_ptr()] = other[1], alike
             return result[0], other[1]
-        if name == "prod" or name == "cumsum" and x.is_cuda:
+        if name in ("prod", "cumsum"):
             sizes = x.abs().nan_to_num(0, 0, 0)
             return _unlike(result, func(sizes.clamp(min=1) if name == "prod" else sizes, *args[1:], **kwargs) > most)
         if name in OF_SQUARES and (x.is_cuda or name == "native_layer_norm" or self.limits.bits == 64) and x.numel() and x.abs().nan_to_num(0, 0, 0).max() ** 2 * x.numel() > most:
             return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
+        if name in CENTRED:  # what is as large as the mean is zero but for a rounding
+            zero = result[0].abs() <= 1e-6
+            result = result[0].masked_fill(zero, 0.0 if self.unordered > 0 else 1e-8), *result[1:]
         if name in SUMS and result.is_floating_point():
             sizes = [a.abs().nan_to_num(0, 0, 0) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
             totals = func(*sizes, **kwargs)
