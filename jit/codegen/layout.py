@@ -30,6 +30,8 @@ def is_convolution(node) -> bool:
     if node.op != "aten_call" or node.attrs["target"] not in CONVOLUTIONS:
         return False
     at = CONVOLUTIONS[node.attrs["target"]]
+    if len(node.inputs) <= at:
+        return False  # one tensor is two of the operands
     x, w = node.inputs[at - 1].type, node.inputs[at].type
     return x.rank == w.rank == 4 and x.dtype in FLOATS and type(x.shape[1]) is int and x.shape[1] > 1
 
@@ -148,33 +150,79 @@ class Restrider:
         return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None
 
 
-def _exact_in_plain(node) -> bool:
-    """Whether a convolution's gradients are to be taken in the format that the program gives them. Those of weights with holes and of few channels are sums by matrix products
-    in the CPU library's plain format, and of four times the error, by chains of additions, in channels-last; so are those of biases, where a program asks the library for them."""
-    if node.op != "aten_call" or node.attrs["target"] != "aten::convolution_backward":
+def _adds_in_chains(node) -> bool:
+    """Whether the CPU library adds up the gradient of a convolution's weights in another way channels-last than in
+    the plain format: not by matrix products, which add by blocks, but over all pixels of all images in one chain of
+    float32 additions. It does where it has no direct kernel for the plain format, which needs whole vectors of
+    channels in each group or, for one group, enough channels where the kernel has holes. PyTorch itself takes matrix
+    products for one small image. Groups of one channel are seen to by ``weights_as_sums``."""
+    x, w = node.inputs[1].type, node.inputs[2].type
+    stride, dilation, groups = (node.attrs["args"][i] for i in (4, 6, 9))
+    channels, holes = (w.shape[0] // groups, w.shape[1]), any(d != 1 for d in dilation)
+    if groups > 1 and channels == (1, 1):
         return False
-    w, dilation, wanted = node.inputs[2].type, node.attrs["args"][6], node.attrs["args"][10]
+    if holes and (min(channels) < 16 or any(s != 1 for s in stride)):
+        return True
+    if groups > 1:
+        return any(c % (16 if holes else 8) for c in channels)
+    return x.shape[0] == 1 and dims.product(x.shape) <= 20480 and min(w.shape[2:]) <= 3
+
+
+def _exact_in_plain(node) -> tuple[bool, bool]:
+    """Which gradients of a convolution are to be taken in the format that the program gives its operands, so that
+    their sums are as exact as there: that of its input, and those of its weights and bias. Sums over the channels of
+    a group have chains in the same convolutions, of twice eager's error from a hundred products on; with one group
+    they have none."""
+    w = node.inputs[2].type
     if w.device.type != "cpu" or w.dtype is not torch.float32:
-        return False
-    return wanted[2] or type(w.shape[1]) is int and w.shape[1] < 16 and any(d != 1 for d in dilation)
+        return False, False
+    transposed, _, groups, wanted = node.attrs["args"][7:]
+    chains = _adds_in_chains(node)
+    terms = dims.product((w.shape[1] if transposed else w.shape[0] // groups, *w.shape[2:]))
+    return wanted[0] and chains and groups > 1 and terms > 64, wanted[1] and chains or wanted[2]
 
 
 class _Convolutions(Restrider):
+    def __init__(self, graph):
+        super().__init__(graph)
+        self.of_inputs = {}  # convolution -> its other part, with the gradient of its input alone
+
     def prefers(self, n) -> bool:
-        return is_convolution(n) and not _exact_in_plain(n)
+        return is_convolution(n)
 
     def rebuild(self, n, inputs) -> Node:
-        if _exact_in_plain(n):
-            inputs = (*[self.in_format(a, b.type.strides) for a, b in zip(inputs[:2], n.inputs)], *inputs[2:])
-        elif is_convolution(n):
-            images = CONVOLUTIONS[n.attrs["target"]]
-            inputs = (*[self.in_format(x, layout.channels_last_strides(x.type.shape)) for x in inputs[:images]], *inputs[images:])
-        return super().rebuild(n, inputs)
+        if n.op == "getitem" and n.attrs["index"] == 0 and n.inputs[0] in self.of_inputs:
+            inputs = (self.of_inputs[n.inputs[0]],)
+        if not is_convolution(n):
+            return super().rebuild(n, inputs)
+        images = CONVOLUTIONS[n.attrs["target"]]
+        plain = _exact_in_plain(n) if images == 2 else (False, False)
+        if not any(plain):
+            return super().rebuild(n, self.in_channels_last(inputs, images))
+        if n.attrs["args"][10][0] and not plain[0]:
+            made = self.of_inputs[n] = super().rebuild(_part(n, (0,)), self.in_channels_last(inputs, images))
+            self.graph.origins.setdefault(made.id, n.id)
+            n = _part(n, (1, 2))
+        given = [self.in_format(a, b.type.strides) for a, b in zip(inputs[:2], n.inputs)]
+        return super().rebuild(n, (*given, *inputs[2:]))
+
+    def in_channels_last(self, inputs, images) -> tuple:
+        last = [self.in_format(x, layout.channels_last_strides(x.type.shape)) for x in inputs[:images]]
+        return (*last, *inputs[images:])
+
+
+def _part(node, indices) -> Node:
+    """The gradients of a convolution with these indices alone."""
+    args = node.attrs["args"]
+    wanted = tuple(w and i in indices for i, w in enumerate(args[10]))
+    types = tuple(t if w else None for t, w in zip(node.type, wanted))
+    return Node(node.id, node.op, node.inputs, {**node.attrs, "args": (*args[:10], wanted)}, types, node.loc)
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The graph with its convolutions in the channels-last format where that pays, and those of one pixel as matrix products where they have it;
-    the same graph where there is nothing to change."""
+    """The graph with its convolutions in the channels-last format where that pays, and those of one pixel as matrix
+    products where they have it, and with gradients of weights as sums where the library's are not exact; the same
+    graph where there is nothing to change."""
     if wants_channels_last(graph):
         graph = _Convolutions(graph).run()
-    return convolutions.as_products(graph)
+    return convolutions.weights_as_sums(convolutions.as_products(graph))
