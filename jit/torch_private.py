@@ -89,6 +89,19 @@ fused_attention_choice = optional("_fused_sdp_choice", "which kernel eager takes
                                   lambda *args, **kwargs: 0)
 
 
+set_creation_meta = optional("_C._autograd._set_creation_meta", "which views autograd refuses to change in place",
+                             "one of several views of a changed argument may be changed in place", lambda view, meta: None)
+creation_meta = optional("_C._autograd.CreationMeta", "which views autograd refuses to change in place", "the same")
+
+
+def one_of_several(view):
+    """``view``, which autograd is told to be one of several results of an operation."""
+    if view._is_view() and torch.is_grad_enabled():
+        view.grad_fn  # noqa: B018  (asking makes it anew where the base has been written since, which is refused to one of several)
+        set_creation_meta(view, creation_meta.MULTI_OUTPUT_NODE)
+    return view
+
+
 def storage_id(tensor) -> int:
     """What tensors that share memory have in common; their address does not tell for ones without data."""
     return tensor.untyped_storage()._cdata

@@ -15,7 +15,7 @@ from .. import torch_private
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.memory import flat_memory
-from ..graph.results import Called, Detached, Result, Shown
+from ..graph.results import Called, Detached, OneOfSeveral, Result, Shown
 from ..runtime import native
 from ..runtime.numbers import load_numbers
 from ..runtime.spent import refuse_backward, spent
@@ -609,6 +609,11 @@ class Emitter:
         self.push_null()
         if type(recipe) is Detached:
             self.load_const(torch.Tensor.detach)
+            self.cmd("load_fast", f".out{recipe.position}")
+            self.cmd("call", 1, ())
+            return
+        if type(recipe) is OneOfSeveral:
+            self.load_const(torch_private.one_of_several)
             self.cmd("load_fast", f".out{recipe.position}")
             self.cmd("call", 1, ())
             return

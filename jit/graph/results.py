@@ -60,6 +60,13 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True)
+class OneOfSeveral:
+    """Result ``position`` is, for autograd, one of several views that an operation gave of an input after the program had changed it."""
+
+    position: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Called:
     """Result ``position`` is number ``index`` of the results of ``operator`` for what the graph gives there and ``arguments``."""
 
@@ -112,6 +119,8 @@ def derive(tracer, outputs):
             if whole is not None and place is not None:
                 found[i] = whole
                 derived.append(Shown(i, None, *place, False))
+        elif h.requires_grad and restriction(h.chain) == "several" and _is_written_back(h.base):
+            derived.append(OneOfSeveral(i))
     at = 0
     while at < len(found):
         h = found[at]
@@ -231,10 +240,14 @@ def _attached(tracer, base, chain) -> TensorHandle:
     return made
 
 
+def _is_written_back(base: Base) -> bool:
+    return base.input is not None and base.mutated and base.grad
+
+
 def recorded_writes(tracer) -> list:
     """(changed input, handle on what it holds at the end) of the inputs into which values with a gradient were written. They are results of the
     graph; the caller writes them back by PyTorch's own ``copy_``, which gives the input its history."""
-    return [(i, tracer.fresh(tracer.builder.clone(h.base.node), True)) for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad]
+    return [(i, tracer.fresh(tracer.builder.clone(h.base.node), True)) for i, h in enumerate(tracer.inputs) if _is_written_back(h.base)]
 
 
 def gradient(tracer, outputs) -> Gradient | None:
@@ -251,9 +264,9 @@ def gradient(tracer, outputs) -> Gradient | None:
     if tracer.inner_leaf:
         raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
-    changed = tuple(i for i, h in enumerate(tracer.inputs) if h.base.mutated and h.base.grad)
+    changed = tuple(i for i, h in enumerate(tracer.inputs) if _is_written_back(h.base))
     fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base in tracer.fragile)
-    several = tuple(i for i in views if restriction(outputs[i].chain) == "several")
+    several = tuple(i for i in views if restriction(outputs[i].chain) == "several" and not _is_written_back(outputs[i].base))
     return Gradient(wrt, tangents, views, changed, fragile, *kept.held_by_caller(tracer, outputs, wrt, tangents), several)
 
 

@@ -26,7 +26,7 @@ def _same_dtype(*types):
     for t in types[1:]:
         if t.dtype is not first:
             if any(t.is_empty for t in types):
-                raise Unsupported("a product of two dtypes, of tensors without elements", "convert one of them", kind="dtype")
+                raise Unsupported("a product of two dtypes, of tensors without elements", "convert one of them", kind="unknown-function")
             raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first} != {t.dtype}")
 
 
