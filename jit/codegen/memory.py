@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass, field
 
-
 from ..graph import dims
 from . import indexing
 

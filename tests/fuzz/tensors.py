@@ -175,7 +175,7 @@ CENTRED = ("native_batch_norm", "_native_batch_norm_legit", "native_layer_norm",
 class InDoubles(TorchDispatchMode):
     """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and single precision is double precision here. With
     ``unordered``, 1 or -1, what is a kernel's own affair comes out otherwise: a sum or product is NaN, or a number instead of NaN, when its terms may leave the
-    dtype's range on the way, which depends on their order, and so are moments of what has no square there; numbers that differ by no more than roundings compare
+    dtype's range on the way, which depends on their order, and so are moments of what has no square there; what a norm makes of a value as large as the mean is zero, or nearly; numbers that differ by no more than roundings compare
     the other way round, and become other integers, the first (1) or last (-1) of them is the smallest, and the gradient of the one that was chosen is NaN for all of them."""
 
     def __init__(self, dtype, unordered):

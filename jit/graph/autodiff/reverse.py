@@ -145,13 +145,15 @@ class Reverse:
             bits[n] |= 1 << k
         for n in primal_nodes:
             if n in self.carries:
-                given = differentiated(n)
+                for i in differentiated(n):
+                    if i in self.carries:
+                        bits[n] |= bits[i]
                 for i in n.inputs:
                     if i in self.carries:
-                        bits[n] |= bits[i] if i in given else ended[i]
                         ended[n] |= ended[i]
                 if n.op == "autograd_function":
-                    ended[n] |= bits[n]
+                    bits[n] |= ended[n]
+                    ended[n] = bits[n]
         ends = [bits[primal_outputs[p].node] for p in self.tangents]
         return {n: tuple(t for t, end in enumerate(ends) if end >> k & 1) for k, n in enumerate(sources)}
 
