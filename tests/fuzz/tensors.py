@@ -9,7 +9,6 @@ one that dies is a finding; what the compiler warns about itself is one too.
 from __future__ import annotations
 
 import argparse
-import itertools
 import random
 import re
 import sys
@@ -18,11 +17,11 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from sweeps import workers  # noqa: E402
-from sweeps.database import Exact, difference, mapped, tensors_of  # noqa: E402
+from sweeps.database import difference, mapped, tensors_of  # noqa: E402
+from fuzz.judge import overlapping, truth  # noqa: E402
 
 # {a} and {b} stand for tensors of the program, {i} for one of indices, {n} for the integer and {s} for the float among its arguments, {k} for a small number.
 EXPRESSIONS = """
@@ -164,174 +163,6 @@ def arguments(seed, device):
     return make
 
 
-SUMS = ("sum", "mean", "mm", "bmm", "addmm", "mv", "dot")
-COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")
-SELECTIONS = ("max", "min", "argmax", "argmin", "kthvalue", "median", "nanmedian", "sort", "topk", "cummax", "cummin")
-# On a GPU these too are computed in the tensors' own dtype, as layers and what is in doubles are on a CPU.
-OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "native_layer_norm", "_fused_rms_norm", "var", "std", "var_mean", "linalg_vector_norm", "_batch_norm_with_update")
-CENTRED = ("native_batch_norm", "_native_batch_norm_legit", "native_layer_norm", "_batch_norm_with_update")
-
-
-class InDoubles(TorchDispatchMode):
-    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and single precision is double precision here. With
-    ``unordered``, 1 or -1, what is a kernel's own affair comes out otherwise: a sum or product is NaN, or a number instead of NaN, when its terms may leave the
-    dtype's range on the way, which depends on their order, and so are moments of what has no square there; what a norm makes of a value as large as the mean is zero, or nearly; numbers that differ by no more than roundings compare
-    the other way round, and become other integers, the first (1) or last (-1) of them is the smallest, and the gradient of the one that was chosen is NaN for all of them."""
-
-    def __init__(self, dtype, unordered):
-        super().__init__()
-        self.limits, self.unordered, self.cancelled, self.alike = torch.finfo(dtype), unordered, {}, {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs, name = dict(kwargs or {}), func.overloadpacket.__name__
-        if name == "nan_to_num" and args[0].dtype is torch.float64:
-            nan, most, least = (*args[1:], None, None, None)[:3]
-            return func(args[0], nan, self.limits.max if most is None else most, self.limits.min if least is None else least)
-        if kwargs.get("dtype") is torch.float32:
-            kwargs["dtype"] = torch.float64
-        result = func(*args, **kwargs)
-        for a in args:
-            if isinstance(a, torch.Tensor) and isinstance(result, torch.Tensor) and a.data_ptr() in self.alike and self.alike[a.data_ptr()][1].shape == result.shape:
-                return result.masked_fill(self.alike[a.data_ptr()][1], float("nan")) if result.is_floating_point() else result
-        if self.unordered and args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
-            result = self.otherwise(name, func, args, kwargs, result)
-        return result
-
-    def otherwise(self, name, func, args, kwargs, result):
-        x = args[0]
-        most = min(self.limits.max, torch.finfo(x.dtype).max)
-        if name in COMPARISONS:
-            gap = (x - args[1]).abs()
-            near = (gap > 0) & (gap <= 1e-5 * (x.abs() + torch.as_tensor(args[1], device=x.device).abs()).clamp(min=1))
-            for a in args[:2]:
-                if id(a) in self.cancelled:
-                    near = near | self.cancelled[id(a)][1] & (gap == 0)
-            return result ^ near
-        if name == "_to_copy" and not result.is_floating_point():
-            rounded = (func(x * (1 + s * 8 * self.limits.eps), *args[1:], **kwargs) != result for s in (1, -1))
-            return torch.where(~_exact(x) & (next(rounded) | next(rounded)), result + self.unordered, result).to(result.dtype)
-        if name in SELECTIONS and x.numel():
-            dim = _argument(func, args, kwargs, "dim")
-            given, alike = self.reordered(x, dim)
-            other = func(given, *args[1:], **kwargs)
-            if isinstance(result, torch.Tensor):
-                return result if result.is_floating_point() else other
-            value = result[0].unsqueeze(dim) if result[0].dim() < x.dim() else result[0]
-            if value.shape[dim] == 1:
-                alike &= (x - value).abs() <= 2e-5 * x.abs().clamp(min=1)
-            self.alike[other[1].data_ptr()] = other[1], alike
-            return result[0], other[1]
-        if name in ("prod", "cumsum"):
-            sizes = x.abs().nan_to_num(0, 0, 0)
-            return _unlike(result, func(sizes.clamp(min=1) if name == "prod" else sizes, *args[1:], **kwargs) > most)
-        if name in OF_SQUARES and (x.is_cuda or name == "native_layer_norm" or self.limits.bits == 64) and x.numel() and x.abs().nan_to_num(0, 0, 0).max() ** 2 * x.numel() > most:
-            return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
-        if name in CENTRED:  # what is as large as the mean is zero but for a rounding
-            zero = result[0].abs() <= 1e-6
-            result = result[0].masked_fill(zero, 0.0 if self.unordered > 0 else 1e-8), *result[1:]
-        if name in SUMS and result.is_floating_point():
-            sizes = [a.abs().nan_to_num(0, 0, 0) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
-            totals = func(*sizes, **kwargs)
-            if not all(_exact(a).all() for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()):
-                self.cancelled[id(result)] = result, result.abs() <= 1e-6 * totals  # with the tensor, whose number is its own as long as it lives
-            if name == "mean":
-                totals = totals * (args[0].numel() / max(totals.numel(), 1))
-            result = _unlike(result, totals > most) if bool((totals > most).any()) else result
-        return result
-
-    def reordered(self, x, dim):
-        """``x`` with numbers along ``dim`` (None: anywhere) that differ by no more than roundings in the opposite order, or those that are equal in some order, and
-        which numbers these are."""
-        rows = x.reshape(1, -1) if dim is None or not x.dim() else x.movedim(dim, -1)
-        values, order = rows.sort(-1)
-        slack = 1e-5 * values.abs().clamp(min=1)
-        apart = ~(values.diff(dim=-1) <= slack[..., 1:])
-        group = torch.nn.functional.pad(apart.long().cumsum(-1), (1, 0))
-        least, most = (torch.zeros_like(values).scatter_reduce(-1, group, values, how, include_self=False).gather(-1, group) for how in ("amin", "amax"))
-        size = torch.zeros_like(group).scatter_add(-1, group, torch.ones_like(group)).gather(-1, group)
-        alike = (size > 1) & ((most > least) | ~_exact(values))
-        places = self.unordered * 1e-5 * slack * order / values.shape[-1]
-        values = torch.where(alike, least + most - values + places, values)
-        found = torch.empty_like(rows).scatter(-1, order, values), torch.empty_like(group, dtype=torch.bool).scatter(-1, order, alike)
-        return [v.reshape(x.shape) if dim is None or not x.dim() else v.movedim(-1, dim) for v in found]
-
-
-def _argument(func, args, kwargs, name):
-    """An argument of a call of an operator, None if it takes none of that name."""
-    for place, a in enumerate(func._schema.arguments):
-        if a.name == name:
-            return args[place] if place < len(args) else kwargs.get(name, a.default_value)
-    return None
-
-
-def _exact(t):
-    """Which numbers have few binary digits, as the values of arguments and their sums, which no kernel rounds."""
-    return (t * 4096 == (t * 4096).round()) & (t.abs() < 4096) | t.isnan()
-
-
-def _unlike(t, where):
-    """``t`` with another value, be it NaN, in some places."""
-    return torch.where(where, torch.where(t.isnan(), 1.0, float("nan")), t)
-
-
-class Overlaps(TorchDispatchMode):
-    """Whether an operator writes into memory that it reads in another order, or into elements that are the same: what comes of that is the kernel's own affair."""
-
-    found = False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        arguments = [(a, args[k] if k < len(args) else kwargs.get(a.name)) for k, a in enumerate(func._schema.arguments)]
-        if torch.Tag.inplace_view not in func.tags and func.overloadpacket.__name__ not in ("fill_", "zero_", "clamp_", "relu_", "masked_fill_"):
-            written = [v for a, v in arguments if a.alias_info is not None and a.alias_info.is_write and isinstance(v, torch.Tensor)]
-            read = [t for a, v in arguments if not any(v is w for w in written) for t in tensors_of(v)]
-            for w in written:
-                places = _places(w)
-                self.found |= len(set(places)) < len(places) or any(
-                    r.untyped_storage().data_ptr() == w.untyped_storage().data_ptr() and (there := _places(r)) != places and not set(there).isdisjoint(places) for r in read)
-        return func(*args, **kwargs)
-
-
-def _places(t) -> list:
-    """Where the elements lie in the memory."""
-    return [t.storage_offset() + sum(i * s for i, s in zip(at, t.stride())) for at in itertools.product(*map(range, t.shape))]
-
-
-def truth(fn, make, want):
-    """What ``observe`` gives in double precision, with ``Exact`` for its tensors. None where nothing can be asked: eager's own outcome is not ``want`` again, as where
-    it reads memory that nobody has written, or whether there is an exception depends on the order of additions, or it writes into what it reads."""
-    overlaps = Overlaps()
-    with overlaps:
-        observe(fn, make)
-    if overlaps.found:
-        return None
-    args, _ = make()
-    dtype = next((a.dtype for a in args if torch.is_tensor(a) and a.is_floating_point()), torch.float32)
-    junk = [torch.full((size,), 7.25e9) for size in range(16, 1200, 16) for _ in range(4)]
-    del junk
-    if compared(want, observe(fn, make)):
-        return None
-    outcomes = []
-    for unordered in (0, 1, -1):
-        with InDoubles(dtype, unordered):
-            outcomes.append(observe(fn, make, wide=True))
-    if any(isinstance(a, Exception) != isinstance(b, Exception) for o in outcomes[1:] for a, b in zip(outcomes[0], o)):
-        return None
-    return paired(*outcomes)
-
-
-def paired(exact, *others):
-    """``exact`` with an ``Exact`` for each tensor, doubtful where it differs from one of ``others``. None where they are of different form."""
-    if isinstance(exact, torch.Tensor) and all(isinstance(o, torch.Tensor) and exact.shape == o.shape for o in others):
-        doubtful = torch.zeros_like(exact, dtype=torch.bool)
-        for o in others:
-            doubtful |= ~((exact == o) | ((exact != exact) & (o != o)))
-        return Exact(exact, doubtful)
-    if isinstance(exact, (tuple, list)) and all(isinstance(o, (tuple, list)) and len(exact) == len(o) for o in others):
-        return type(exact)(paired(*parts) for parts in zip(exact, *others))
-    return exact if all(type(exact) is type(o) for o in others) else None
-
-
 def observe(fn, make, wide=False):
     """(result or exception, gradients, arguments and the storages around them afterwards)."""
     default = torch.get_default_dtype()
@@ -364,6 +195,19 @@ def _observed(fn, args, kept):
 def compared(want, got, exact=(None, None, None), least=None, ties=False):
     return (difference(want[0], got[0], "result", True, exact[0], least, ties) or difference(want[1], got[1], "gradient", False, exact[1], least, ties)
             or difference(want[2], got[2], "memory", True, exact[2], least, ties))
+
+
+def _truth(fn, make, want):
+    """What ``judge.truth`` says of a call, None where eager itself gives
+    another outcome than ``want`` a second time, as where it reads memory that nobody has written, or writes into what it reads."""
+    if overlapping(lambda: observe(fn, make)):
+        return None
+    junk = [torch.full((size,), 7.25e9) for size in range(16, 1200, 16) for _ in range(4)]
+    del junk
+    if compared(want, observe(fn, make)):
+        return None
+    dtype = next((a.dtype for a in make()[0] if torch.is_tensor(a) and a.is_floating_point()), torch.float32)
+    return truth(lambda: observe(fn, make, wide=True), dtype)
 
 
 def _refused(fn, make) -> bool:
@@ -415,7 +259,7 @@ def run(seed: int, device="cpu", text=None, calls=CALLS) -> str | None:
         if why and "values differ" in why:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                exact = truth(spaces[0]["f"], make, want)
+                exact = _truth(spaces[0]["f"], make, want)
             least = torch.bfloat16 if "bfloat16" in program else torch.float16 if ".half()" in program else None
             halves = least or any(torch.is_tensor(a) and a.dtype in (torch.float16, torch.bfloat16) for a in make()[0])
             why = compared(want, got, exact, least, bool(halves)) if exact is not None else None
