@@ -30,13 +30,13 @@ def test_wrong_results_and_deaths_are_found(monkeypatch):
     dead = dataclasses.replace(good[2], text="r = *(volatile char*)8;")
     tried = [good[0], wrong, good[1], dead, good[3], wrong, good[4]]
     monkeypatch.setattr(compiler_check, "probes", lambda: tried)
-    assert compiler_check.failures(toolchain.compiler(), toolchain.FLAGS) == [1, 3, 5]
+    assert compiler_check.failures(toolchain.compiler(), toolchain.flags()) == [1, 3, 5]
 
 
 def test_probes_can_fail():
     """Each that compares numbers fails for fast arithmetic where that differs, as a compiler's bug would."""
     tried = compiler_check.probes()
-    found = {tried[k].what for k in compiler_check.failures(toolchain.compiler(), (*toolchain.FLAGS, "-ffast-math"))}
+    found = {tried[k].what for k in compiler_check.failures(toolchain.compiler(), (*toolchain.flags(), "-ffast-math"))}
     assert {"isnan of float32 to bool", "maximum of float32", "maximum of float64"} <= found
 
 
@@ -94,3 +94,28 @@ def test_a_check_that_cannot_run_uses_every_form(monkeypatch, tmp_path):
     compiler_check._findings.cache_clear()
     assert compiler_check.quirks() == compiler_check.QUIRKS.keys()
     compiler_check._findings.cache_clear()
+
+
+ROWS = """
+import torch, jit
+
+def f(y):
+    v = torch.clamp(y, min=1)
+    sums = v.cumsum(-1)
+    return torch.addcmul(y, sums, v, value=0.5), sums[:, 1:]
+
+for columns in (2, 3, 4, 5, 8, 16):
+    for symbolic in (None, True):
+        compiled = jit.compile(f, dynamic=symbolic)
+        for rows in (3, 5, 1):
+            y = torch.randn(columns, rows).t().requires_grad_()
+            for got, want in zip(compiled(y), f(y)):
+                torch.testing.assert_close(got, want)
+"""
+
+
+@pytest.mark.parametrize("assembler", ["new", "old"])
+def test_small_arrays_on_the_stack(python, tmp_path, assembler):
+    """Kernels that keep a row of a few floats there, in a process of its own: where the compiler loses the alignment of the stack, it ends."""
+    program = ROWS if assembler == "new" else ROWS.replace("import torch, jit", "import torch, jit\nfrom jit.codegen import toolchain\ntoolchain._accepts = lambda flag: False")
+    assert python(program, JIT_CACHE_DIR=str(tmp_path)).returncode == 0

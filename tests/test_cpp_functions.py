@@ -129,7 +129,7 @@ def test_without_instructions_that_this_processor_has(flags, tmp_path):
     body = "".join(loops)
     source, library = tmp_path / "functions.cpp", tmp_path / "functions.so"
     source.write_text(support.RUNTIME + ops.prelude(body) + body)
-    kept = [f for f in toolchain.FLAGS if not f.startswith("-march")]
+    kept = [f for f in toolchain.flags() if not f.startswith("-march")]
     subprocess.run([toolchain.compiler(), *kept, flags, "-shared", str(source), "-o", str(library), *toolchain.LIBRARIES], check=True, timeout=120)
     loaded = ctypes.CDLL(str(library))
     for f in called:

@@ -37,6 +37,7 @@ FLAGS = (
     "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-fno-semantic-interposition",
     "-fvisibility=hidden", "-fno-plt", "-w", *sanitizers.flags("kernels"),
 )  # fmt: skip
+_UNALIGNED = "-Wa,-muse-unaligned-vector-move"
 LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s")
 LIBRARIES = ("-Wl,--push-state,--as-needed", "-lmvec", "-Wl,--pop-state", "-lm", "-lgcc")
 
@@ -74,8 +75,42 @@ def _is_gnu(path: str) -> bool:
 def fingerprint() -> str:
     """What a build depends on besides its source: compiler (path, size, time of change), flags, CPU model and CPU flags."""
     path = os.path.realpath(compiler())
+    return "\n".join((_stamp(path), " ".join(flags() + LINK_FLAGS + LIBRARIES), *cpu_features()))
+
+
+def _stamp(path: str) -> str:
+    """A program as a line: path, size and time of change."""
     info = os.stat(path)
-    return "\n".join((path, f"{info.st_size} {info.st_mtime_ns}", " ".join(FLAGS + LINK_FLAGS + LIBRARIES), *cpu_features()))
+    return f"{path} {info.st_size} {info.st_mtime_ns}"
+
+
+@functools.lru_cache(maxsize=None)
+def flags() -> tuple[str, ...]:
+    """``FLAGS``, and what keeps aligned moves to the stack from ending the process on x86.
+
+    g++ 12 drops the realignment of the stack in functions that call nothing, and stores to its arrays there as if they were aligned all the same, where it takes
+    their address into a register first. The assembler (binutils 2.38 or later) can encode every such move for any address, which takes no longer where it is
+    aligned. An older one is told to keep a frame below the stack pointer, whose slots have the alignment of the stack.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return FLAGS
+    assembler = shutil.which("as")
+    key = cache.key("assembler", _stamp(os.path.realpath(compiler())), _stamp(os.path.realpath(assembler)) if assembler else "")
+    known = cache.get(key)
+    if known is None:
+        known = b"yes" if _accepts(_UNALIGNED) else b"no"
+        cache.put(key, known)
+    return (*FLAGS, _UNALIGNED if known == b"yes" else "-mno-red-zone")
+
+
+def _accepts(flag: str) -> bool:
+    """Whether the assembler that the compiler calls knows an option."""
+    with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder:
+        command = [compiler(), flag, "-x", "assembler", "-c", os.devnull, "-o", os.path.join(folder, "empty.o")]
+        try:
+            return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+        except OSError as error:
+            raise CompileError(f"{command[0]} could not be started: {error}. Set CXX to a working g++.") from error
 
 
 @functools.lru_cache(maxsize=None)
@@ -122,7 +157,7 @@ def _start(source: str, stem: str) -> tuple[subprocess.Popen, str]:
     """A running compiler and the path that it will write. The text goes through a file, so that no process waits for another's pipe."""
     with open(stem + ".cpp", "w") as f:
         f.write(source)
-    command = [compiler(), *FLAGS, *LINK_FLAGS, stem + ".cpp", "-o", stem + ".so", *LIBRARIES]
+    command = [compiler(), *flags(), *LINK_FLAGS, stem + ".cpp", "-o", stem + ".so", *LIBRARIES]
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), stem + ".so"
     except OSError as error:

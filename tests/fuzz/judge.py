@@ -58,9 +58,9 @@ class InDoubles(TorchDispatchMode):
 
     def known(self, args, kwargs):
         """The numbers among the arguments of an operator, None if it is given no tensor of floats."""
-        given = [t.detach().flatten().double() for t in tensors_of([args, list(kwargs.values())]) if t.is_floating_point()]
+        given = [t.detach().flatten().double().cpu() for t in tensors_of([args, list(kwargs.values())]) if t.is_floating_point()]
         numbers = [a for a in (*args, *kwargs.values()) if isinstance(a, (int, float)) and not isinstance(a, bool)]
-        return torch.cat([*given, torch.tensor([0.0, 1.0, *numbers], dtype=torch.float64, device=given[0].device)]) if given else None
+        return torch.cat([*given, torch.tensor([0.0, 1.0, *numbers], dtype=torch.float64)]) if given else None
 
     def rounded(self, name, func, args, kwargs, result, known):
         """``result`` as another kernel may round it. What is only moved, as by views, copies and choices, stays what it is."""
@@ -68,7 +68,7 @@ class InDoubles(TorchDispatchMode):
         aliases = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
         if known is None or not made or torch.Tag.inplace_view in func.tags or not all(a.is_write for a in aliases):
             return result
-        places = [~torch.isin(t.double(), known) & t.isfinite() for t in made]  # where there is anything else than numbers of the arguments
+        places = [~torch.isin(t.double(), known.to(t.device)) & t.isfinite() for t in made]  # where there is anything else than numbers of the arguments
         if not any(p.any() for p in places):
             return result
         others = made

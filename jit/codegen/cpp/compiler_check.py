@@ -253,7 +253,7 @@ def _findings() -> tuple:
     except (OSError, ValueError):
         with logs.timed("check of the C++ compiler"):
             try:
-                wrong = [probes()[k] for k in failures(toolchain.compiler(), toolchain.FLAGS)]
+                wrong = [probes()[k] for k in failures(toolchain.compiler(), toolchain.flags())]
             except (OSError, subprocess.SubprocessError) as error:
                 _log(f"the C++ compiler could not be checked ({error}); every form that is known to help is used")
                 return ({name: [] for name in QUIRKS}, [])
