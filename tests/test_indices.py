@@ -180,5 +180,30 @@ def test_an_index_out_of_range_is_eagers_error_and_reads_nothing():
     assert done.returncode == 0 and lines == ["end"], f"{lines}\nlast: {done.stdout.splitlines()[-1:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.mark.parametrize("name, fn", [
+    ("two dimensions", lambda x, i, n: x.sin()[:, :n][i, i] * 2),
+    ("one dimension", lambda x, i, n: x.sin()[:, :n][:, i] * 2),
+    ("rows", lambda x, i, n: x.sin()[:n][i] * 2),
+    ("gather", lambda x, i, n: x.sin()[:, :n].gather(1, i[None].expand(x.shape[0], -1)) * 2),
+    ("of a flip", lambda x, i, n: x.repeat(2, 1)[:, :n].flip(0)[i, i].exp()),
+])
+def test_parts_of_nothing(name, fn):
+    """Elements of a part that is empty, though the tensor behind it is not, in calls among others."""
+    compiled = jit.compile(fn, dynamic=True)
+    for rows, n, index in ((4, 3, [0, 2]), (4, 0, [0, 2]), (5, 0, []), (5, 2, [1, 1]), (4, 0, [0]), (4, 1, [-1])):
+        x, i = torch.randn(rows, 7), torch.tensor(index, dtype=torch.int64)
+        results = []
+        for run in (fn, compiled):
+            try:
+                results.append(run(x, i, n))
+            except (IndexError, RuntimeError) as error:
+                results.append(type(error))
+        want, got = results
+        if isinstance(want, torch.Tensor):
+            torch.testing.assert_close(got, want)
+        else:
+            assert got is want
+
+
 if __name__ == "__main__":
     out_of_range()

@@ -152,28 +152,65 @@ def expanded(y):
     return v.sin() + y
 
 
-RESTRICTED = [chunk_then_write, returned, used_before, written_without_grad, through_another_view, of_a_result, itself, slices_of_tensor_split, view_of_one, memory_gets_a_gradient,
+def windows_of_a_detached(y):
+    v = y.detach().unfold(-1, 2, 1)
+    return v * 2, y.sin()
+
+
+def windows_of_a_detached_view(y):
+    v = y[:, 1:].detach()[1:].unfold(-1, 2, 1)
+    return v, v.sum() * y
+
+
+def windows_of_a_detached_value(y):
+    v = y.sin().detach()
+    return v.unfold(-1, 2, 1), v[1:].unfold(-1, 3, 1), y * 2
+
+
+def windows_of_one_then_write(y):
+    v = y.split(2, -1)[0].unfold(-1, 1, 2)
+    y[0] = 0.5
+    return v * 2
+
+
+def one_then_write_of_windows(y):
+    v, w = y.split(2, -1)
+    u = v.unfold(-1, 2, 2)
+    y.mul_(2)
+    return w * 2 if u.dim() > 3 else v * 2
+
+
+def strided_of_a_silent_view(y):
+    with torch.no_grad():
+        v = y.sin()[0]
+    w = v.as_strided((2, 3), (1, 1))
+    return w, y * 2
+
+
+RESTRICTED = [windows_of_a_detached, windows_of_a_detached_view, windows_of_a_detached_value, windows_of_one_then_write, one_then_write_of_windows, strided_of_a_silent_view,
+              chunk_then_write, returned, used_before, written_without_grad, through_another_view, of_a_result, itself, slices_of_tensor_split, view_of_one, memory_gets_a_gradient,
               memory_without_a_gradient, unsafe, silent_written, silent_then_write, silent_returned, silent_gets_a_gradient, silent_of_what_gets_one,
               recorded_view_written_silently, detached_written, detached_view, several_of_detached, expanded]
 
 
 def outcome(fn, make):
-    """The gradient of the leaf, or the error, with its words."""
+    """(which results require gradients, the gradient of the leaf), or the error, with its words."""
     leaf = torch.arange(1.0, 13.0).view(3, 4).requires_grad_()
     try:
         found = fn(*make(leaf))
         found = found if isinstance(found, tuple) else (found,)
         for r in found:
             r.grad_fn  # noqa: B018  (where autograd refuses a view, reading this raises)
-        return torch.autograd.grad(sum((r * r).sum() for r in found), leaf, allow_unused=True)[0]
+        return [r.requires_grad for r in found], torch.autograd.grad(sum((r * r).sum() for r in found), leaf, allow_unused=True)[0]
     except RuntimeError as error:
-        return str(error)
+        return None, str(error)
 
 
 def check(fn, make):
     compiled = jit.compile(fn)
     for _ in range(2):
-        want, got = outcome(fn, make), outcome(compiled, make)
+        (wants, want), (have, got) = outcome(fn, make), outcome(compiled, make)
+        assert have == wants
         if torch.is_tensor(want) and torch.is_tensor(got):
             torch.testing.assert_close(got, want)
         else:

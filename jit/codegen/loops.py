@@ -460,6 +460,7 @@ class KernelBuilder:
         self.device = device
         self.axes, self.raxes, self.buffers, self.body = [], [], [], []
         self._values, self._checks = {}, set()
+        self.unsure = set()  # bounded values that an access needs a mask for, as there may be nothing to read
         self.dtype = {}
         self._buffer_dtype = {}
 
@@ -518,6 +519,8 @@ class KernelBuilder:
             self._checks.add(check)
             self.body.append(Check(value, extent, error, code, mask))
         name = self._value(lambda n: Bounded(n, value, extent), ("bounded", value, index_key(extent)), torch.int64)
+        if not dims.nonnegative(extent - 1):
+            self.unsure.add(name)
         return dims.Sym(name, lo=0, hi=dims.Max(extent, 1) - 1)
 
     def finish(self, name: str) -> Kernel:

@@ -178,8 +178,8 @@ class Emitter:
 
     def load(self, place: Place, index, mask, shape) -> str:
         e = place.offset + linear(index, place.strides)
-        if mask is not None and all(dims.nonnegative(i) and dims.nonnegative(s - 1 - i) for i, s in zip(index, shape)):
-            mask = None
+        certain = mask is None or self.b.unsure.isdisjoint(dims.free_symbols(e)) and all(dims.nonnegative(i) and dims.nonnegative(s - 1 - i) for i, s in zip(index, shape))
+        mask = None if certain else mask
         name = self.b.load(self.buffer(place.storage, place.dtype, False), e, mask)
         if place.dtype in HALF:
             half, name = name, self.b.cast(name, torch.float32)

@@ -495,13 +495,13 @@ class Tracer:
         self.needs_grad = True
         return self.fresh(node, True)
 
-    def view(self, handle: TensorHandle, path, node: Node) -> TensorHandle:
-        """A handle that shows part of ``handle``'s memory."""
+    def view(self, handle: TensorHandle, path, node: Node, of_base: bool = False) -> TensorHandle:
+        """A handle that shows part of ``handle``'s memory: the view ``path`` of it, or, with ``of_base``, of the value that has that memory."""
         grad = handle.requires_grad and node.type.dtype in _DIFFERENTIABLE and not any(step.op == "detach" for step in path)
         if grad and not self.grad_enabled:
             node = self.builder.detach(node)
             path = (*path, ViewStep(node))
-        result = TensorHandle(self, handle.base, handle.chain + tuple(path), node)
+        result = TensorHandle(self, handle.base, tuple(path) if of_base else handle.chain + tuple(path), node)
         why = "no_grad" if not self.grad_enabled and node.type.dtype in _DIFFERENTIABLE else restriction(handle.chain)
         if result.chain and why:
             self.restrict(result, why)

@@ -415,9 +415,12 @@ def strided(t, self, size, stride, storage_offset=None):
             node = b.emit("as_strided", (self.node,), {**attrs, "place": offset, "start": start or 0})
             return t.view(self, (ViewStep(node),), node)
         path = (ViewStep(b.emit("as_strided", (base.node,), attrs)),)
-    whole = t.view(self, (), replay(b, base.node, path))
-    whole.chain = (*path, *whole.chain[len(self.chain):])
-    return whole
+    node = replay(b, base.node, path)
+    for step in self.chain:
+        if step.op == "detach":  # what is no part of the history on the way to the tensor is none on this way
+            node = b.node("detach", (node,), step.attrs, node.type)
+            path = (*path, ViewStep(node))
+    return t.view(self, path, node, of_base=True)
 
 
 def _start(t, base):
