@@ -280,3 +280,61 @@ def test_an_activation_is_written_after_the_call(name):
     else:
         assert isinstance(got, torch.Tensor), got
         assert name == "dropout" or torch.allclose(want, got, atol=1e-6)
+
+
+def _masked(x, y):
+    y = y * 1
+    y[x > 1] = -1
+    return y
+
+
+def _detached_in_place(x, y):
+    v = x.detach()
+    z = torch.where(v > 1, y, -y)
+    v.unsqueeze_(0)
+    return z + v
+
+
+GIVEN = {
+    "put under a mask": _masked,
+    "unsqueezed in place between two graphs": _detached_in_place,
+    "a choice": lambda x, y: torch.where(x > 1, y, -y),
+    "fill": lambda x, y: y.masked_fill(x > 1, 0.0),
+    "a factor of comparisons": lambda x, y: y * (x > 1),
+    "a factor that is computed": lambda x, y: y * x.exp(),
+    "of what is detached": lambda x, y: y * x.detach().sigmoid(),
+    "gathered": lambda x, y: y.gather(1, (x > 1).long()),
+    "rows": lambda x, y: y[(x[:, 0] > 0).long()],
+    "a scale of columns": lambda x, y: (y - y.mean(0)) * x[:1].cos(),
+    "embedding": lambda x, y: nn.functional.embedding((x[:, 0] > 0.5).long(), x) * y.sin(),
+    "kept": lambda x, y: y * x,
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("leaf", [False, True])
+def test_an_argument_is_written_after_the_call(name, leaf):
+    """Whether it is data or a parameter, at several sizes and layouts in one function's life."""
+    fn = GIVEN[name]
+    compiled = jit.compile(fn)
+
+    def outcome(f, rows, transposed):
+        x, y = (torch.arange(4.0 * rows).view(rows, 4) / d for d in (7, 5))
+        if transposed:
+            x = x.t().contiguous().t()
+        x, y = x.requires_grad_(leaf), y.requires_grad_()
+        result = f(x, y)
+        with torch.no_grad():
+            x.mul_(2)
+        try:
+            return torch.autograd.grad(result.sum(), [x, y] if leaf else [y], allow_unused=True)
+        except RuntimeError as error:
+            return str(error)[:60]
+
+    jit.reset()
+    for rows, transposed in (5, False), (3, False), (6, True), (5, False):
+        want, got = outcome(fn, rows, transposed), outcome(compiled, rows, transposed)
+        if isinstance(want, str):
+            assert got == want
+        else:
+            torch.testing.assert_close(got, want)

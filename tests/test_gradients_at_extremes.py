@@ -92,6 +92,16 @@ def test_products_of_others_in_doubles():
         check(lambda x: x.prod(), layouts(rows), True)
 
 
+def test_gradients_of_products_at_the_ends_of_floats():
+    """Of the largest and the tiniest numbers, the product over the number itself is one: what comes in is multiplied by that."""
+    for dtype in (torch.float32, torch.float64):
+        info = torch.finfo(dtype)
+        x = torch.tensor([[info.max, 1.0], [info.tiny / 4, 1.0], [-2.0, 3.0], [INF, 1.0], [info.max, 0.5]], dtype=dtype)
+        for tangent in (1.5, 0.25, -3.0):
+            check(lambda x: x.prod(-1), layouts(x), True, tangent)
+            check(lambda x: x[:1].prod(), layouts(x), True, tangent)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_squares_beyond_floats(dtype):
     """Twice the largest number is infinite, and its product with the zero that the root gives is NaN."""

@@ -3,7 +3,8 @@
 Autograd keeps what its formulas read, and a backward raises where that has been written since. A captured graph may read other values in its backward than eager does. So PyTorch is
 asked what it keeps, on tensors without data, for the operations about which it matters:
 
-An input that the program goes on to write, such as an activation to which a residual is added in place, is kept itself only where eager keeps it too; elsewhere a copy is (``note``).
+An input that the program may go on to write, such as an activation to which a residual is added in place, is kept itself only where eager keeps it too; elsewhere the backward reads
+what was computed from it, or a copy (``note``).
 A result that is reached through an operation of which the program has changed what eager keeps has a backward that raises (``refused``), and so has one that is
 reached through an operation whose backward does not take the dtypes that its forward takes.
 """
@@ -74,7 +75,7 @@ def _described(v, given: dict, read: list):
 
 
 def _note_kept_inputs(tracer, event: Event):
-    """Which of the activations that came in does eager keep for an operation?"""
+    """Which of the tensors that came in does eager keep for an operation?"""
     read = [d for d in event.read if any(d.base is b for b in tracer.fragile)]
     if read:
         effects = _effects(event)

@@ -114,9 +114,13 @@ class InDoubles(TorchDispatchMode):
                 alike &= (x - value).abs() <= 2e-5 * x.abs().clamp(min=1)
             self.alike[other[1].data_ptr()] = other[1], alike
             return result[0], other[1]
-        if name in ("prod", "cumsum"):
-            sizes = x.abs().nan_to_num(0, 0, 0)
-            return self.unlike(result, func(sizes.clamp(min=1) if name == "prod" else sizes, *args[1:], **kwargs) > most)
+        sizes = x.abs().nan_to_num(0, 0, 0)
+        if name == "cumsum":
+            return self.unlike(result, func(sizes, *args[1:], **kwargs) > most)
+        if name == "prod":
+            least = self.limits.tiny if x.dtype is torch.float64 else torch.finfo(x.dtype).tiny
+            small = torch.where(sizes > 0, sizes, 1).clamp(max=1)
+            return self.unlike(result, (func(sizes.clamp(min=1), *args[1:], **kwargs) > most) | (func(small, *args[1:], **kwargs) < least))
         if name in OF_SQUARES and (x.is_cuda or name == "native_layer_norm" or self.limits.bits == 64) and x.numel() and x.abs().nan_to_num(0, 0, 0).max() ** 2 * x.numel() > most:
             return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
         if name in SUMS and result.is_floating_point():
@@ -131,7 +135,7 @@ class InDoubles(TorchDispatchMode):
         """``t`` with another value, be it NaN, in some places: all of them in two of the draws, half of them in others."""
         if self.draw > 2:
             where = where & (torch.rand(where.shape, generator=self.rng) < 0.5).to(where.device)
-        return torch.where(where, torch.where(t.isnan(), 1.0, float("nan")), t)
+        return torch.where(where, torch.where(t.isnan(), 1.0, float("nan")), t).to(t.dtype)
 
     def reordered(self, x, dim):
         """``x`` with numbers along ``dim`` (None: anywhere) that differ by no more than roundings in the opposite order, or those that are equal in some order, and

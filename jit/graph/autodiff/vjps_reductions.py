@@ -61,7 +61,7 @@ def sum_(b, n, g):
 
 @vjp("prod")
 def prod(b, n, g):
-    """``g y / x`` where no element of the whole tensor is zero, else the product of the others, as eager has it: the two differ at infinities. ``whole``: of a
+    """``g (y / x)`` where no element of the whole tensor is zero, else the product of the others, as eager has it: the two differ at infinities. ``whole``: of a
     product without dimensions, whose gradient is zero where several elements are."""
     x, dims, whole = n.inputs[0], n.attrs["dims"], n.attrs.get("whole")
     if not x.type.rank:
@@ -70,8 +70,8 @@ def prod(b, n, g):
     others = b.mul(g, _product_of_others(b, x, dims))
     if whole:
         zeros = b.reduce("sum", b.cast(zero, torch.int64), None)
-        return (b.where(b.eq(zeros, 0), b.div(b.mul(g, y), x), b.where(b.eq(zeros, 1), others, 0.0)),)
-    return (b.where(b.reduce("any", zero, None), others, b.div(b.mul(g, y), x)),)
+        return (b.where(b.eq(zeros, 0), b.mul(g, b.div(y, x)), b.where(b.eq(zeros, 1), others, 0.0)),)
+    return (b.where(b.reduce("any", zero, None), others, b.mul(g, b.div(y, x))),)
 
 
 def _product_of_others(b, x: Node, dims) -> Node:
