@@ -1,5 +1,7 @@
 """``config.match_eager_rounding``: half-precision kernels give eager's very bits, whatever has been fused."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,3 +50,31 @@ def test_bits(name, dtype, exact):
     assert want.dtype == got.dtype
     off = (want != got) & ~(want.isnan() & got.isnan())
     assert not off.any(), f"{int(off.sum())} of {off.numel()} differ, by {float((want - got).abs().max())}"
+
+
+NUMBERS = {
+    "where": lambda x: x / torch.where(x > 5, x, 1e-12),
+    "masked_fill": lambda x: x / x.masked_fill(x < 5, 1e-12),
+    "clamp_min": lambda x: x / x.clamp_min(1e-12),
+    "clamp": lambda x: 1 / x.clamp(-1e-12, 1e-12).abs(),
+    "normalize": lambda x: torch.nn.functional.normalize(x, dim=-1),
+    "full_like": lambda x: x / torch.full_like(x, 1e-12),
+    "nan_to_num": lambda x: x / torch.nan_to_num(x / 0, 1e-12),
+    "threshold": lambda x: x / torch.nn.functional.threshold(x, 3.0, 1e-12),
+    "pad": lambda x: (1 / torch.nn.functional.pad(x, (1, 1), value=1e-12)),
+    "index_fill": lambda x: x / x.index_fill(0, torch.tensor([0], device=x.device), 1e-12),
+    "a rounded limit": lambda x: (x * 0.1).clamp_min(0.1) * 1024,
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_among_halves_are_halves(name, dtype, device):
+    """A number that becomes an element is rounded to what elements are, and may be zero then."""
+    fn = NUMBERS[name]
+    compiled = jit.compile(fn)
+    for shape in ((2, 3), (4, 5), (3, 4)):
+        for x in (torch.arange(-1.0, math.prod(shape) - 1).view(shape), torch.zeros(shape[::-1]).t()):
+            x = x.to(device, dtype)
+            torch.testing.assert_close(compiled(x), fn(x), equal_nan=True, rtol=0.02, atol=1e-3)

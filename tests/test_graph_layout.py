@@ -1,11 +1,15 @@
 """Type rules against eager: shapes and strides of results for contiguous, permuted, expanded and sliced inputs."""
 
+import random
+
 import torch
 import torch.nn.functional as F
 from graph_harness import check
 from hypothesis import given, settings, strategies as st
 
 import jit
+from jit.graph.ir import TensorType
+from jit.graph.prims import infer
 
 
 @st.composite
@@ -216,3 +220,22 @@ def test_strides_of_dimensions_of_size_one_that_are_normalised():
             want = (F.rms_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])), F.rms_norm(x, x.shape))[k]
             assert y.stride() == want.stride(), (shape, strides, k)
             torch.testing.assert_close(y, want)
+
+
+def test_layouts_of_advanced_indexing():
+    """Of sources and index tensors with any strides, and dimensions of one element, which count in the order of the result's."""
+    def typed(t):
+        return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, t.device)
+
+    rng = random.Random(0)
+    for _ in range(3000):
+        rank = rng.randrange(1, 5)
+        many = rng.randrange(1, rank + 1)
+        first = rng.randrange(rank - many + 1)
+        shape = [8 if first <= d < first + many else rng.randrange(1, 4) for d in range(rank)]
+        x = torch.empty(2000).as_strided(shape, [rng.randrange(20) for _ in shape])
+        sizes = [rng.randrange(1, 4) for _ in range(rng.randrange(1, 4))]
+        indices = [torch.zeros(200, dtype=torch.int64).as_strided(sizes, [rng.randrange(9) for _ in sizes]) for _ in range(many)]
+        want = x[(slice(None),) * first + tuple(indices)]
+        found = infer("index", tuple(map(typed, (x, *indices))), {"dims": list(range(first, first + many))})
+        assert found.strides == want.stride(), (shape, x.stride(), first, [(i.shape, i.stride()) for i in indices])

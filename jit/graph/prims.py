@@ -337,7 +337,10 @@ def _index(types, attrs, dtype):
     before, after = dims[0], x.rank - dims[-1] - 1
     shape = x.shape[:before] + index + x.shape[dims[-1] + 1 :]
     source = x.replace(shape=shape, strides=x.strides[:before] + (0,) * len(index) + x.strides[dims[-1] + 1 :])
-    spread = [t.replace(shape=(1,) * before + t.shape + (1,) * after, strides=(0,) * before + t.strides + (0,) * after) for t in types[1:]]
+    spread = []
+    for t in types[1:]:  # reshaped, so that their dimensions of one element have strides, which count in the order of those of the result
+        own = (1,) * before + t.shape + (1,) * after
+        spread.append(t.replace(shape=own, strides=layout.view_strides(t.shape, t.strides, own)))
     return x.replace(shape=shape, strides=layout.iterator_strides(shape, [source, *spread]))
 
 
