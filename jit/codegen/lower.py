@@ -274,7 +274,7 @@ def _pointwise(e, node, index, mask):
     op, operand = node.op, e.b.dtype[args[-1]]
     dtype = register_dtype(node.type.dtype)
     if op in _CHOICES and node.type.dtype in HALF:  # a number that is one of the elements is as exact as they are, and may be zero then
-        args = [e.round(a, i.type.dtype) if i.op == "scalar" and i.type.dtype in HALF else a for a, i in zip(args, node.inputs)]
+        args = [_number(e, i, True) if i.op == "scalar" else a for a, i in zip(args, node.inputs)]
     if op == "where":
         return e.compute(op, *args, dtype=dtype)
     if operand is torch.bool:
@@ -331,17 +331,24 @@ def _clone(e, node, index, mask):
 
 @lowers("scalar", "full")
 def _scalar(e, node, index, mask):
+    return _number(e, node, node.op == "full")
+
+
+def _number(e, node, element: bool):
+    """The number of a node in the register dtype; as an ``element`` of a tensor it is rounded to the node's own dtype."""
     value, dtype = node.attrs["value"], register_dtype(node.type.dtype)
     if isinstance(value, dims.Dim):
-        return e.b.cast(e.b.index(value), dtype)
+        value = e.b.cast(e.b.index(value), dtype)
+        return e.round(value, node.type.dtype) if element and node.type.dtype in HALF else value
     if dtype is torch.bool:
         value = bool(value)
     elif dtype.is_floating_point:
         value = float(value)
     else:
         value = int(value)
-    value = e.constant(value, dtype)
-    return e.round(value, node.type.dtype) if node.op == "full" and node.type.dtype in HALF else value
+    if element and node.type.dtype in HALF:
+        value = torch.tensor(value, dtype=node.type.dtype).item()
+    return e.constant(value, dtype)
 
 
 @lowers("float_scalar")

@@ -90,7 +90,7 @@ def flags() -> tuple[str, ...]:
 
     g++ 12 drops the realignment of the stack in functions that call nothing, and stores to its arrays there as if they were aligned all the same, where it takes
     their address into a register first. The assembler (binutils 2.38 or later) can encode every such move for any address, which takes no longer where it is
-    aligned. An older one is told to keep a frame below the stack pointer, whose slots have the alignment of the stack.
+    aligned. Where the assembler is older, the compiler is told to use no memory below the stack pointer, which mends the kernels in which this was found.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return FLAGS

@@ -31,7 +31,7 @@ def next_version() -> int:
 class Base:
     """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input node or None."""
 
-    __slots__ = ("node", "type", "version", "input", "example", "mutated", "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted")
+    __slots__ = ("node", "type", "version", "input", "example", "mutated", "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile")
 
     def __init__(self, node: Node, input: Node | None = None, example=None, carries: bool = False):
         self.node, self.type, self.version = node, node.type, next_version()
@@ -44,6 +44,7 @@ class Base:
         # The base it was read from keeps weak references to it.
         self.frozen, self.shadows = None, []
         self.restricted = ()  # weak references to views that have a restricted step
+        self.fragile = False  # of an input that is no leaf: eager has not kept it for the backward so far
 
 
 @dataclasses.dataclass

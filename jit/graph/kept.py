@@ -49,7 +49,7 @@ def note(tracer, fn, args, kwargs, result, wrote, loc):
         mixed = not tracer.autocast and len({d.type.dtype for d in read}) > 1
         event = Event(fn, given_args, given_kwargs, read, tuple((h.base, h.base.node) for h in made), wrote, mixed, loc)
         tracer.events.append(event)
-        if tracer.fragile and tracer.grad_enabled:
+        if tracer.grad_enabled:
             _note_kept_inputs(tracer, event)
 
 
@@ -76,12 +76,12 @@ def _described(v, given: dict, read: list):
 
 def _note_kept_inputs(tracer, event: Event):
     """Which of the tensors that came in does eager keep for an operation?"""
-    read = [d for d in event.read if any(d.base is b for b in tracer.fragile)]
-    if read:
+    bases = {id(d.base): d.base for d in event.read if d.base.fragile}
+    if bases:
         effects = _effects(event)
-        found = {id(d.base) for d in read if effects is None or id(d.base) in effects[0]}
-        if found:
-            tracer.set(tracer, "fragile", tuple(b for b in tracer.fragile if id(b) not in found))
+        for key, base in bases.items():
+            if effects is None or key in effects[0]:
+                tracer.set(base, "fragile", False)
 
 
 _known: dict = {}  # what a call is -> its effects by position

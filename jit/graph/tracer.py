@@ -72,7 +72,6 @@ class Tracer:
         self.events: list[kept.Event] = []  # operations of which autograd may keep something, and writes
         self.wrote: tuple = ()  # bases that the present operation has written
         self.doubted = False  # whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py
-        self.fragile: tuple = ()  # bases of tensors from outside, but for leaves, that eager has not kept for the backward so far
 
     # state that can be rolled back
 
@@ -127,8 +126,7 @@ class Tracer:
         handle = TensorHandle(self, base, (), node, example.requires_grad, origin)
         handle.is_leaf = example.is_leaf
         memory.check_apart(base, (h.base for h in self.inputs if h.base.mutated))
-        if not (example.requires_grad and example.is_leaf):
-            self.set(self, "fragile", (*self.fragile, base))
+        base.fragile = not (example.requires_grad and example.is_leaf)
         self.inputs.append(handle)
         return handle
 

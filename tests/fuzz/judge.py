@@ -121,7 +121,7 @@ class InDoubles(TorchDispatchMode):
             least = self.limits.tiny if x.dtype is torch.float64 else torch.finfo(x.dtype).tiny
             small = torch.where(sizes > 0, sizes, 1).clamp(max=1)
             return self.unlike(result, (func(sizes.clamp(min=1), *args[1:], **kwargs) > most) | (func(small, *args[1:], **kwargs) < least))
-        if name in OF_SQUARES and x.is_cuda and x.isinf().any():  # whose kernels for rows at good addresses go about it in another way than those for others
+        if name in OF_SQUARES and x.is_cuda and x.isinf().any():  # which of them are NaN is a kernel's own affair
             return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
         if name in OF_SQUARES and (x.is_cuda or name == "native_layer_norm" or self.limits.bits == 64) and x.numel() and x.abs().nan_to_num(0, 0, 0).max() ** 2 * x.numel() > most:
             return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
