@@ -171,6 +171,32 @@ def test_variances_far_from_zero_and_with_a_first_value_far_from_all(shape, dims
                     assert error <= max(2 * allowed, 1.5 * torch.finfo(torch.float32).eps * true.norm()), (scale, offset, outlier, error / true.norm(), allowed / true.norm())
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("dim", [None, 0, (0, 1), ()], ids=str)
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_variances_without_degrees_of_freedom(name, dim):
+    """Infinite or NaN, and so is the gradient: which of them, eager's formula says. The function becomes symbolic on the way."""
+    for correction in (1, 4, 1.5):
+
+        def program(x):
+            return getattr(torch, name)(x, dim, correction=correction, keepdim=True)
+
+        for dtype in (torch.float32, torch.bfloat16):
+            compiled = jit.compile(program)
+            for shape in ((1, 1), (2, 1), (3, 1), (5, 1), (7, 3)):
+                for value in (1.0, float("nan"), float("inf")):
+                    x = torch.arange(7.0)[: shape[0], None].expand(shape).to(dtype).contiguous()
+                    x[0, 0] = value
+                    runs = []
+                    for f in (program, compiled):
+                        leaf = x.clone().requires_grad_()
+                        y = f(leaf)
+                        runs.append((y.detach(), *torch.autograd.grad(y.sum(), leaf)))
+                    atol, rtol = (2e-2, 2e-2) if dtype is torch.bfloat16 else (1e-5, 1e-5)
+                    for want, got in zip(*runs):
+                        torch.testing.assert_close(got, want, equal_nan=True, atol=atol, rtol=rtol, msg=lambda m: f"{correction} {shape} {value} {dtype} {m}")
+
+
 @pytest.mark.parametrize("groups", [1, 4])
 def test_weights_of_convolutions_with_holes(groups):
     """Their gradients are sums over all pixels, in the CPU library's plain format by matrix products. Two convolutions run in channels-last otherwise."""

@@ -20,7 +20,8 @@ UNITS = 4  # in the last place, by which a rounded number is moved at most
 SUMS = ("sum", "mean", "mm", "bmm", "addmm", "mv", "dot")
 SELECTIONS = ("max", "min", "argmax", "argmin", "kthvalue", "median", "nanmedian", "sort", "topk", "cummax", "cummin")
 # On a GPU these too are computed in the tensors' own dtype, as layers and what is in doubles are on a CPU.
-OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "native_layer_norm", "_fused_rms_norm", "var", "std", "var_mean", "linalg_vector_norm", "_batch_norm_with_update")
+OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "native_layer_norm", "_fused_rms_norm", "var", "std", "var_mean", "linalg_vector_norm", "_batch_norm_with_update",
+              "native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward", "native_layer_norm_backward", "_fused_rms_norm_backward")
 
 
 class InDoubles(TorchDispatchMode):
@@ -103,6 +104,9 @@ class InDoubles(TorchDispatchMode):
     def otherwise(self, name, func, args, kwargs, result):
         x = args[0]
         most = min(self.limits.max, torch.finfo(x.dtype).max)
+        if torch.Tag.pointwise in func.tags and isinstance(result, torch.Tensor) and result.is_floating_point() and self.unordered > 0:
+            # What is too large for the dtype on the way is infinite or, where a kernel multiplies and adds with one rounding, not.
+            return result.copy_(torch.where(result.isfinite() & (result.abs() > most), result.sign() * float("inf"), result)) if result.numel() else result
         if name in SELECTIONS and x.numel():
             dim = _argument(func, args, kwargs, "dim")
             given, alike = self.reordered(x, dim)
@@ -121,10 +125,12 @@ class InDoubles(TorchDispatchMode):
             least = self.limits.tiny if x.dtype is torch.float64 else torch.finfo(x.dtype).tiny
             small = torch.where(sizes > 0, sizes, 1).clamp(max=1)
             return self.unlike(result, (func(sizes.clamp(min=1), *args[1:], **kwargs) > most) | (func(small, *args[1:], **kwargs) < least))
-        if name in OF_SQUARES and x.is_cuda and x.isinf().any():  # which of them are NaN is a kernel's own affair
-            return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
-        if name in OF_SQUARES and (x.is_cuda or name == "native_layer_norm" or self.limits.bits == 64) and x.numel() and x.abs().nan_to_num(0, 0, 0).max() ** 2 * x.numel() > most:
-            return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
+        if name in OF_SQUARES:
+            given = [a for a in args[:2] if isinstance(a, torch.Tensor) and a.numel()] if name.endswith("_backward") else [x] if x.numel() else []
+            large = any(a.abs().nan_to_num(0, 0, 0).max() ** 2 * a.numel() > most for a in given)
+            by_kernel = x.is_cuda or "layer_norm" in name or self.limits.bits == 64
+            if large and by_kernel or x.is_cuda and any(a.isinf().any() for a in given):  # which of them are NaN is a kernel's own affair
+                return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
         if name in SUMS and result.is_floating_point():
             sizes = [a.abs().nan_to_num(0, 0, 0) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
             totals = func(*sizes, **kwargs)

@@ -167,15 +167,18 @@ def count_nonzero(b, self, dim=None):
 # variance
 
 
-def _variance(b, x: Node, dims, correction, keepdim):
-    """(variance, mean); on a CPU of doubles, in which eager computes: squares of large values fit."""
-    narrow = x.dtype is not torch.float64
+def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
+    """(variance, mean); on a CPU of doubles, in which eager computes: squares of large values fit. ``freedom``, ``whole``: for ``_few``."""
+    given, narrow = x, x.dtype is not torch.float64
     x = b.cast(x, torch.float64) if x.device.type == "cpu" else b.opmath(x)
     n = _size(x, dims)
     wide = b.div(b.reduce("sum", x, dims, True), n)
-    divisor = n - correction if isinstance(correction, int) else float(n) - correction
-    if not isinstance(divisor, Dim):
-        divisor = max(divisor, 0)
+    divisor = _less(n, correction)
+    if freedom <= 0 or freedom != divisor:
+        total = b.reduce("sum", _few(b, given, x, wide, freedom, whole), dims, keepdim)
+        value = b.div(total, divisor if divisor > 0 else 0)
+        average = wide if keepdim else b.reshape(wide, reduced_shape(x.shape, dims, False))
+        return b.with_gradient(value, (total, lambda: b.lift(1.0, total))), average
     if narrow and x.device.type == "cpu" and dims and type(n) is int and 0 < n <= _ONE_PASS:
         total = _squares(b, x, dims, n)
         total = b.marked(b.div(total, divisor), "variance")
@@ -185,6 +188,24 @@ def _variance(b, x: Node, dims, correction, keepdim):
     total = b.reduce("sum", b.mul(centred, centred), dims, keepdim)
     average = wide if keepdim else b.reshape(wide, reduced_shape(x.shape, dims, False))
     return b.div(total, divisor), average
+
+
+def _less(n, correction):
+    """Degrees of freedom."""
+    return n - correction if isinstance(correction, int) else float(int(n)) - correction
+
+
+def _few(b, given: Node, x: Node, mean: Node, freedom, whole: bool) -> Node:
+    """The squares of ``x - mean``, with eager's formula of the gradient where ``freedom``, by which that divides, is not positive or not that of the variance.
+    ``whole``: no dimension was named. Then eager gives the limit for each element: NaN at the mean, infinity anywhere else."""
+    centred = b.sub(x, mean)
+
+    def slope():
+        if whole:
+            return b.where(b.eq(given, b.cast(mean, given.dtype)), b.lift(math.nan, x), b.lift(math.inf, x))
+        return b.mul(centred, 2.0 / (freedom if isinstance(freedom, float) else int(freedom)) if freedom else math.inf)
+
+    return b.with_gradient(b.mul(centred, centred), (x, slope))
 
 
 _ONE_PASS = 1 << 24
@@ -216,15 +237,16 @@ def _var_arguments(b, self, args, unbiased, correction, dim, keepdim):
             keepdim = args.pop(0)
     if correction is None:
         correction = 1 if unbiased is None or unbiased else 0
-    return _empty_means_all(b, self, dim), correction, keepdim
+    dims = _empty_means_all(b, self, dim)
+    named = dims if dim is None or is_number(dim) or dim else ()  # eager's formula of the gradient takes ``[]`` for no dimension
+    return dims, correction, keepdim, _less(_size(self, named), correction), dim is None or not self.type.rank
 
 
 def _var_like(name, finish):
     def expand(b, self, *args, dim=None, unbiased=None, keepdim=False, correction=None):
         if not self.dtype.is_floating_point:
             raise RuntimeError("std and var only support floating point and complex dtypes")
-        dims, correction, keepdim = _var_arguments(b, self, args, unbiased, correction, dim, keepdim)
-        return finish(b, self, *_variance(b, self, dims, correction, keepdim))
+        return finish(b, self, *_variance(b, self, *_var_arguments(b, self, args, unbiased, correction, dim, keepdim)))
 
     op(name)(expand)
 
