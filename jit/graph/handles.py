@@ -44,7 +44,7 @@ class Base:
         # The base it was read from keeps weak references to it.
         self.frozen, self.shadows = None, []
         self.restricted = ()  # weak references to views that have a restricted step
-        self.fragile = False  # of an input that is no leaf: eager has not kept it for the backward so far
+        self.fragile = input is not None  # eager has not kept it for the backward so far
 
 
 @dataclasses.dataclass

@@ -265,7 +265,9 @@ def gradient(tracer, outputs) -> Gradient | None:
         raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
     changed = tuple(i for i, h in enumerate(tracer.inputs) if _is_written_back(h.base))
-    fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base.fragile)
+    # What is saved in place of a leaf may be too far on for a second derivative, and such a graph can not be run again for more.
+    runs_once = any(h.base.mutated for h in tracer.inputs) and not all(n.repeatable for n in tracer.builder.nodes)
+    fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base.fragile and not (runs_once and h.is_leaf and h.requires_grad))
     several = tuple(i for i in views if restriction(outputs[i].chain) == "several" and not _is_written_back(outputs[i].base))
     return Gradient(wrt, tangents, views, changed, fragile, *kept.held_by_caller(tracer, outputs, wrt, tangents), several)
 

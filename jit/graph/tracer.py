@@ -126,7 +126,6 @@ class Tracer:
         handle = TensorHandle(self, base, (), node, example.requires_grad, origin)
         handle.is_leaf = example.is_leaf
         memory.check_apart(base, (h.base for h in self.inputs if h.base.mutated))
-        base.fragile = not (example.requires_grad and example.is_leaf)
         self.inputs.append(handle)
         return handle
 
