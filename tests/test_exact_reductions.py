@@ -197,6 +197,19 @@ def test_variances_without_degrees_of_freedom(name, dim):
                         torch.testing.assert_close(got, want, equal_nan=True, atol=atol, rtol=rtol, msg=lambda m: f"{correction} {shape} {value} {dtype} {m}")
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_the_variance_of_one_number_that_is_not_rounded_on_the_way(dtype):
+    def program(x):
+        return (x.sum() / 7).var(-1)
+
+    compiled = jit.compile(program)
+    for rows in (4, 5, 9):
+        x = (torch.arange(3.0 * rows) / 3).view(rows, 3).to(dtype).requires_grad_()
+        want, got = (torch.autograd.grad(f(x), x)[0] for f in (program, compiled))
+        assert got.isnan().all() and want.isnan().all()
+
+
 @pytest.mark.parametrize("groups", [1, 4])
 def test_weights_of_convolutions_with_holes(groups):
     """Their gradients are sums over all pixels, in the CPU library's plain format by matrix products. Two convolutions run in channels-last otherwise."""

@@ -52,6 +52,7 @@ STATEMENTS = """
 """
 SIZES = ((3, 4), (5, 4), (4, 7), (2, 9), (6, 6), (1, 5), (4, 1), (0, 4), (3, 0), (17, 33), (9, 70), (64, 18))
 DTYPES = (torch.float32,) * 8 + (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+LOST_BY_EAGER = "a kernel of eager's has lost the GPU"
 HEADER = "import torch\nimport torch.nn.functional as F\n\n\ndef f(x, y, i, n, s):\n"
 CALLS = 12  # of each program
 
@@ -251,6 +252,11 @@ def run(seed: int, device="cpu", text=None, calls=CALLS) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             want = observe(spaces[0]["f"], make)
+        if device != "cpu":
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError as error:
+                raise RuntimeError(LOST_BY_EAGER) from error
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             got = observe(compiled, make)
@@ -323,6 +329,7 @@ def main():
     single = workers.run(singles, one, given.jobs, 90, lambda seed, found: None)
     lost = [seed for seed, found in single.items() if any(map(died, found))]
     by_eager = {seed for seed, found in workers.run(lost, alone, given.jobs, 90, lambda seed, found: None).items() if any(map(died, found))}
+    by_eager |= {seed for seed in lost if any(LOST_BY_EAGER in text for text in single[seed])}
     for seed, found in single.items():
         for text in found:
             print(f"seed {seed}: eager alone: {text}"[:300] if seed in by_eager else text if text.startswith("seed") else f"seed {seed}: {text}", flush=True)

@@ -10,7 +10,7 @@ from jit.graph import aten
 from jit.graph.build import HALF, is_number
 from jit.graph.dims import Dim, product
 from jit.graph.handles import NamedResult
-from jit.graph.ir import Node, TensorType, contiguous_strides
+from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.prims import reduced_shape
 from jit.graph.registry import op
@@ -202,7 +202,8 @@ def _few(b, given: Node, x: Node, mean: Node, freedom, whole: bool) -> Node:
 
     def slope():
         if whole:
-            return b.where(b.eq(given, b.cast(mean, given.dtype)), b.lift(math.nan, x), b.lift(math.inf, x))
+            rounded = given if same_ints(given.shape, mean.shape) else b.cast(mean, given.dtype)  # a single element is its mean
+            return b.where(b.eq(given, rounded), b.lift(math.nan, x), b.lift(math.inf, x))
         return b.mul(centred, 2.0 / (freedom if isinstance(freedom, float) else int(freedom)) if freedom else math.inf)
 
     return b.with_gradient(b.mul(centred, centred), (x, slope))
