@@ -269,3 +269,10 @@ def test_logsumexp_of_nothing_but_minus_infinity():
         warnings.simplefilter("ignore")
         check(lambda x: x.logsumexp(-1), layouts(x), True)
         check(lambda x: x.cumsum(1).logsumexp(0), layouts(x), True)
+
+
+def test_the_gradient_of_a_square_is_added_in_two_parts():
+    """Their sum alone would be infinite."""
+    x = torch.tensor([[2e38, 1.0, -2e38], [2e38, -2e38, 3.0], [0.5, 2e38, 2e38]])
+    check(lambda x: torch.cat([x * x, x * -INF]), layouts(x), True)
+    check(lambda x: (x * x).sum(1) + x @ torch.full((x.shape[1],), -2e38), layouts(x), True)

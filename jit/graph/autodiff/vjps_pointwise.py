@@ -222,7 +222,8 @@ def sub(b, n, g):
 def mul(b, n, g):
     x, y = n.inputs
     if x is y:
-        return b.mul(b.mul(g, x), 2), None  # the sum of two products that are equal
+        product = b.mul(g, x)
+        return product, product  # one after the other, as eager adds them to what there is
     return lambda: b.mul(g, y), lambda: b.mul(g, x)
 
 
