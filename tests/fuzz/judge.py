@@ -129,6 +129,7 @@ class InDoubles(TorchDispatchMode):
             given = [a for a in args[:2] if isinstance(a, torch.Tensor) and a.numel()] if name.endswith("_backward") else [x] if x.numel() else []
             large = any(a.abs().nan_to_num(0, 0, 0).max() ** 2 * a.numel() > most for a in given)
             by_kernel = x.is_cuda or "layer_norm" in name or self.limits.bits == 64
+            by_kernel |= any(a.abs().nan_to_num(0, 0, 0).max() > most / 64 for a in given)  # so is what is left of the distance from the mean, divided by the deviation
             if large and by_kernel or x.is_cuda and any(a.isinf().any() for a in given):  # which of them are NaN is a kernel's own affair
                 return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
         if name in SUMS and result.is_floating_point():
@@ -176,12 +177,16 @@ def _exact(t):
 
 
 class Overlaps(TorchDispatchMode):
-    """Whether an operator writes into memory that it reads in another order, or into elements that are the same: what comes of that is the kernel's own affair."""
+    """Whether an operator writes into memory that it reads in another order, or into elements that are the same: what comes of that is the kernel's own affair.
+    So is the median over an expanded dimension, for which PyTorch's CPU kernels read beyond the tensor's memory."""
 
     found = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func.overloadpacket.__name__ in ("median", "nanmedian") and args[0].dim() and args[0].numel():
+            dim = _argument(func, args, kwargs, "dim")
+            self.found |= dim is not None and args[0].stride(dim) == 0 and args[0].shape[dim] > 1
         arguments = [(a, args[k] if k < len(args) else kwargs.get(a.name)) for k, a in enumerate(func._schema.arguments)]
         if torch.Tag.inplace_view not in func.tags and func.overloadpacket.__name__ not in ("fill_", "zero_", "clamp_", "relu_", "masked_fill_"):
             written = [v for a, v in arguments if a.alias_info is not None and a.alias_info.is_write and isinstance(v, torch.Tensor)]
