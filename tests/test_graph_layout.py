@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import torch
 import torch.nn.functional as F
 from graph_harness import check
@@ -239,3 +240,23 @@ def test_layouts_of_advanced_indexing():
         want = x[(slice(None),) * first + tuple(indices)]
         found = infer("index", tuple(map(typed, (x, *indices))), {"dims": list(range(first, first + many))})
         assert found.strides == want.stride(), (shape, x.stride(), first, [(i.shape, i.stride()) for i in indices])
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (4, 5, 3, 2), (4, 5, 2, 3, 2)], ids=str)
+def test_losses_per_element_are_dense(shape):
+    """Whatever the layouts of scores and classes, which change in one entry's life."""
+    programs = [lambda x, t: F.nll_loss(x, t, reduction="none"), lambda x, t: F.cross_entropy(x, t, reduction="none", label_smoothing=0.1), lambda x, t: F.cross_entropy(x, t, reduction="none")]
+    compiled = [jit.compile(f) for f in programs]
+    scores, classes = torch.randn(shape), torch.randint(0, 5, shape[:1] + shape[2:])
+
+    def laid_out(t):
+        yield t
+        for d in range(t.dim() - 1):
+            yield t.transpose(d, -1).contiguous().transpose(d, -1)
+        yield torch.stack([t, t], -1)[..., 1]
+
+    for x in laid_out(scores):
+        for t in laid_out(classes):
+            for f, g in zip(programs, compiled):
+                want, got = f(x, t), g(x, t)
+                torch.testing.assert_close(got, want, check_stride=True)

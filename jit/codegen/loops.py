@@ -533,3 +533,15 @@ class KernelBuilder:
         for s in kernel.body:
             sizes.update(dict.fromkeys(sorted(index_symbols(s) - known)))
         return dataclasses.replace(kernel, sizes=tuple(sizes))
+
+
+def absolute_values(kernel: Kernel) -> frozenset:
+    """The values that are only ever added to, or taken from, constants of at least 1: their relative error near zero does not matter."""
+    constants = {s.dst: s.value for s in kernel.body if isinstance(s, Const)}
+    good, bad = set(), set()
+    for s in kernel.body:
+        if isinstance(s, Compute) and s.op in ("add", "sub") and any(abs(constants.get(a, 0)) >= 1 for a in s.args):
+            good.update(s.args)
+        else:
+            bad.update(reads(s))
+    return frozenset(good - bad)

@@ -44,7 +44,7 @@ class KernelText(Strips):
             self.names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
         self.names.update((s, f"n{i}") for i, s in enumerate(kernel.sizes))
         self.names.update((n, f"v{i}") for n, i in self.layout.definition.items())
-        self.dtypes = kernel.dtypes
+        self.dtypes, self.absolute = kernel.dtypes, loops.absolute_values(kernel)
         self.narrow = {}  # value name -> text of a 32-bit form of an integer
         self.value = {}  # value name -> text of it in the present scope
         for n, i in self.layout.definition.items():
@@ -407,7 +407,7 @@ class KernelText(Strips):
             if short and (s.op in ops._COMPARE or (s.op == "cast" and s.dtype.is_floating_point)):
                 args = [self.narrow[a] for a in s.args]
             z = self.divisor.get(i)
-            text = f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z else ops.expression(s.op, args, kinds, s.dtype, constants)
+            text = f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z else ops.expression(s.op, args, kinds, s.dtype, constants, s.dst in self.absolute)
         self.put(f"const {ops.c_type(s.dtype) if not isinstance(s, loops.Load) else ops.c_type(self.dtypes[s.dst])} {name} = {text};")
         self.value[s.dst] = name
 

@@ -279,6 +279,9 @@ _COS = (0.0416666666666666, -0.0013888888888874131, 2.4801587289487104e-05, -2.7
 # for |x| <= 1/2, which make erf with an error of 1e-8.
 _ERF = (0.0033791657, -0.37612626, 0.112835854, -0.026853811, 0.0051883273, -0.0008010189, 7.853844e-05)
 _LOG2_ERFC = (-0.00051030674, -1.6259751, -0.92076504, -0.1486515, 0.031458415, -0.0042409524, 0.0002677261)
+# log2(erfc(x)) / x for 0 <= x <= 4 and 2**x for |x| <= 1/2, which make erf with an absolute error of 2e-8 before rounding.
+_LOG2_ERFC_FROM_0 = (-1.6279073, -0.9184429, -0.14830792, 0.027724503, 8.4765255e-05, -0.0022747505, 0.0008482171, -0.00015295987, 1.1604336e-05)
+_EXP2_FROM_1 = (1.0, 0.6931472, 0.24022648, 0.055503324, 0.009618438, 0.0013398861, 0.00015353296)
 _EXP2 = (1.0000001, 0.69314694, 0.2402212, 0.05550713, 0.009675543, 0.0013276547)
 
 
@@ -293,6 +296,14 @@ static inline float erf_f32(float x) {{
     const float l = {_horner("FMA", _LOG2_ERFC, "a", "f")}, t = l + (0x1.8p23f + 127.0f), f = l - (t - (0x1.8p23f + 127.0f));
     const float far = 1.0f - {_horner("FMA", _EXP2, "f", "f")} * from_bits(bits(t) << 23);
     return a < 1.0f ? near : __builtin_copysignf(far, x);
+}}
+"""),
+        "erf_absolute_f32": (("bits",), f"""\
+static inline float erf_absolute_f32(float x) {{
+    float a = __builtin_fabsf(x);
+    a = a > 4.0f ? 4.0f : a;
+    const float l = a * {_horner("FMA", _LOG2_ERFC_FROM_0, "a", "f")}, t = l + (0x1.8p23f + 127.0f), f = l - (t - (0x1.8p23f + 127.0f));
+    return __builtin_copysignf(1.0f - {_horner("FMA", _EXP2_FROM_1, "f", "f")} * from_bits(bits(t) << 23), x);
 }}
 """),
         # x = n * pi/2 + r + rest with |r| <= pi/4, for what is small enough that n times the first two parts
@@ -341,3 +352,5 @@ FUNCTIONS = {
     "f32": frozenset("exp exp2 expm1 cosh tanh log log10 log1p asin acos atan atan2 erf".split()),
     "f64": frozenset("exp exp2 expm1 cosh tanh log log1p asin acos atan atan2 sin cos tan".split()),
 }
+# What has a form here whose error near zero is only small beside 1: see ``loops.absolute_values``.
+ABSOLUTE = {"f32": frozenset(["erf"])}

@@ -317,12 +317,13 @@ def maximum(a: str, b: str, dtype: torch.dtype, less: bool = False) -> str:
     return f"({a} {sign} {b} ? {a} : {b})"
 
 
-def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, constants: list) -> str:
+def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, constants: list, absolute: bool = False) -> str:
     """One pointwise prim as a C++ expression.
 
     Args:
         args: expressions of the arguments; each is a name or a literal, so that it may be repeated.
         constants: for each argument its Python value when it is a constant, else None.
+        absolute: see ``loops.absolute_values``.
     Raises Unsupported for an operator, or an operator on a dtype, that has no form here.
     """
     if op == "cast":
@@ -351,7 +352,7 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
     if op in ("maximum", "minimum"):
         return maximum(a, b, dtype, op == "minimum")
     if op in functions.FUNCTIONS.get(_FORMATS.get(kind), ()):
-        return _function(op, kind, ", ".join(args))
+        return _function(f"{op}_absolute" if absolute and op in functions.ABSOLUTE.get(_FORMATS[kind], ()) else op, kind, ", ".join(args))
     form = _FLOAT.get(op) if kind.is_floating_point else _INTEGER.get(op)
     if form is None and kind.is_floating_point and op in _LIBM:
         return _function(op, kind, a)
@@ -366,7 +367,7 @@ _FORMATS = {F32: "f32", F64: "f64"}
 def _function(name: str, kind, a: str) -> str:
     """A call of a function of floats: our own form where there is one, else libm's."""
     own = _FORMATS[kind]
-    return f"{name}_{own}({a})" if name in functions.FUNCTIONS[own] else f"{_suffixed(name, kind)}({a})"
+    return f"{name}_{own}({a})" if f"{name}_{own}" in functions.HELPERS else f"{_suffixed(name, kind)}({a})"
 
 
 def _suffixed(name, kind):

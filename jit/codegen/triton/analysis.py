@@ -185,15 +185,3 @@ def fast_values(kernel: loops.Kernel) -> frozenset:
         else:
             bad.update(loops.reads(s))
     return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
-
-
-def absolute_values(kernel: loops.Kernel) -> frozenset:
-    """The values that are only ever added to, or taken from, constants of at least 0.5: their relative error near zero does not matter."""
-    constants = {s.dst: s.value for s in kernel.body if isinstance(s, loops.Const)}
-    good, bad = set(), set()
-    for s in kernel.body:
-        if isinstance(s, loops.Compute) and s.op in ("add", "sub") and any(abs(constants.get(a, 0)) >= 0.5 for a in s.args):
-            good.update(s.args)
-        else:
-            bad.update(loops.reads(s))
-    return frozenset(good - bad)

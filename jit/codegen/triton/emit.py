@@ -95,7 +95,7 @@ class _Emitter:
         whole = self.aligned >= {b.name for b in kernel.buffers if b.role != "error"}
         self.row_start = analysis.odd_row_start(kernel) if config.shift and whole else None
         self.varies = self._varies()
-        self.fast, self.absolute = analysis.fast_values(kernel), analysis.absolute_values(kernel)
+        self.fast, self.absolute = analysis.fast_values(kernel), loops.absolute_values(kernel)
         self.wide = self._wide_ranges()
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 

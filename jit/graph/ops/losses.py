@@ -111,6 +111,7 @@ def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int)
         target = b.reshape(target, ())
     if len(expected) != target.type.rank or not all(p == q for p, q in zip(expected, target.shape)):
         return NotImplemented, None
+    target = b.contiguous(target)  # eager's kernels make a dense loss of any layout
     keep = b.ne(target, ignore_index)
     safe = b.where(keep, target, 0)
     x = b.opmath(logp)
@@ -166,7 +167,7 @@ def cross_entropy_loss(b, self, target, weight=None, reduction=MEAN, ignore_inde
         if weight is not None:
             scaled = b.mul(logp, b.reshape(b.opmath(weight), weight.shape + (1,) * (rank - 2) if rank > 1 else weight.shape))
         smooth = b.neg(b.reduce("sum", scaled, (class_dim,)))
-        smooth = b.where(b.ne(target, ignore_index), smooth, 0.0)
+        smooth = b.contiguous(b.where(b.ne(target, ignore_index), smooth, 0.0))
         if reduction == MEAN:
             smooth = b.div(b.reduce("sum", smooth, None), denominator)
         elif reduction == SUM:
