@@ -260,3 +260,22 @@ def test_losses_per_element_are_dense(shape):
             for f, g in zip(programs, compiled):
                 want, got = f(x, t), g(x, t)
                 torch.testing.assert_close(got, want, check_stride=True)
+
+
+PAIRS = {
+    "rsub": torch.rsub, "rsub with a factor": lambda x, y: torch.rsub(x, y, alpha=2), "-": lambda x, y: x - y, "reflected //": lambda x, y: x.__rfloordiv__(y), "reflected %": lambda x, y: x.__rmod__(y),
+    "reflected **": lambda x, y: x.abs().__rpow__(y.abs()), "reflected -": lambda x, y: x.__rsub__(y), "where": lambda x, y: torch.where(y > 0, y, x), "addcmul": lambda x, y: torch.addcmul(y, y, x),
+    "lerp": lambda x, y: torch.lerp(y, x, 0.3), "huber_loss": lambda x, y: F.huber_loss(*torch.broadcast_tensors(x, y), reduction="none"), "fmod": torch.fmod, "copysign": torch.copysign,
+    "mse_loss": lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y), reduction="none"), "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(*torch.broadcast_tensors(x, y), reduction="none"),
+    "masked_fill": lambda x, y: y.masked_fill(x > 0, 1.0), "soft_margin_loss": lambda x, y: F.soft_margin_loss(*torch.broadcast_tensors(x, y), reduction="none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_operands_of_different_layouts(name):
+    """The result's strides are those of the operand that eager's kernel takes first, and so are the values."""
+    dense, turned, row = torch.randn(5, 10, 5), torch.randn(5, 10, 5).permute(2, 1, 0), torch.randn(10, 5)
+    compiled = jit.compile(PAIRS[name])
+    for x, y in ((turned, row), (row, turned), (turned, dense), (dense, turned), (turned[:3], dense[:3]), (dense[:, ::2], turned[:, ::2])):
+        if name != "masked_fill" or y.dim() == 3:
+            torch.testing.assert_close(compiled(x, y), PAIRS[name](x, y), check_stride=True)

@@ -80,6 +80,7 @@ class Op:
     pointwise: bool = False
     wraps: bool = False
     several: bool = False
+    swapped: bool = False
 
 
 OPS: dict[str, Op] = {}
@@ -99,15 +100,16 @@ def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool =
     return register
 
 
-def pointwise(*names: str, wraps: bool = False):
+def pointwise(*names: str, wraps: bool = False, swapped: bool = False):
     """Register an elementwise expansion; the result's strides follow the tensor arguments.
 
-    ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on strides.
+    ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on strides. ``swapped``: its kernel takes the second
+    operand first, whose strides then come first too.
     """
 
     def register(fn):
         for name in names:
-            OPS[name] = Op(name, fn, pointwise=True, wraps=wraps)
+            OPS[name] = Op(name, fn, pointwise=True, wraps=wraps, swapped=swapped)
         return fn
 
     return register

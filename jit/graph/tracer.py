@@ -286,6 +286,8 @@ class Tracer:
             result = self._whole(name, args, kwargs, result, first) or result
         if entry.pointwise and result.op != "aten_call":
             operands = [*nodes, *(v for k, v in named.items() if k not in _keyword_only(entry.fn))] if named else nodes
+            if entry.swapped:
+                operands = operands[::-1]
             result = self._iterator_layout(result, operands, start, entry)
         asked = None if entry.alias or not self.builder.recording else lambda given, k: aten.records(self.builder, name, nodes, named, given, k)
         made = self.wrap(result, handles, entry.alias, start, name, asked)

@@ -176,7 +176,7 @@ def sub(b, self, other, *, alpha=1):
     return _minus(b, x, y, alpha)
 
 
-@pointwise("rsub", wraps=True)
+@pointwise("rsub", wraps=True, swapped=True)
 def rsub(b, self, other, *, alpha=1):
     _refuse_bool(self, other)
     x, y = b.promote(self, other, rounded=True)
@@ -239,7 +239,7 @@ def floor_divide(b, self, other):
     return _without_derivative(b, div(b, self, other, rounding_mode="floor"))
 
 
-@pointwise("rfloor_divide", wraps=True)
+@pointwise("rfloor_divide", wraps=True, swapped=True)
 def rfloor_divide(b, self, other):
     return _without_derivative(b, div(b, other, self, rounding_mode="floor"))
 
@@ -259,7 +259,7 @@ def remainder(b, self, other):
     return _checked_division(b, "remainder", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.remainder(x, y)
 
 
-@pointwise("rremainder", wraps=True)
+@pointwise("rremainder", wraps=True, swapped=True)
 def rremainder(b, self, other):
     return remainder(b, other, self)
 

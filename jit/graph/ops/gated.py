@@ -9,7 +9,7 @@ from jit.graph import layout
 from jit.graph.build import HALF, is_number
 from jit.graph.ir import Node
 from jit.graph.layout import normalize_dim
-from jit.graph.ops.losses import MEAN, reduced
+from jit.graph.ops.losses import MEAN, reduced, written_like
 from jit.graph.ops.ranking_losses import floating
 from jit.graph.ops.reductions import vector_norm
 from jit.graph.registry import op
@@ -76,7 +76,7 @@ def cosine_similarity(b, x1, x2, dim=1, eps=1e-8):
 def soft_margin_loss(b, self, target, reduction=MEAN):
     if not floating(self, target):
         return NotImplemented
-    return reduced(b, b.log1p(b.exp(b.neg(b.mul(self, target)))), reduction)
+    return reduced(b, written_like(b, b.log1p(b.exp(b.neg(b.mul(self, target)))), self, reduction), reduction)
 
 
 @op("poisson_nll_loss")

@@ -7,7 +7,8 @@ import torch
 from jit import config
 from jit.graph.build import HALF
 from jit.graph.dims import product
-from jit.graph.ir import Node
+from jit.graph.ir import Node, same_ints
+from jit.graph.layout import preserved_strides
 from jit.graph.ops.activations import log_sigmoid_of
 from jit.graph.ops.normalization import log_softmax
 from jit.graph.ops.reductions import mean, sum_
@@ -21,6 +22,12 @@ def reduced(b, loss: Node, reduction: int) -> Node:
     return loss if reduction == NONE else mean(b, loss) if reduction == MEAN else sum_(b, loss)
 
 
+def written_like(b, loss: Node, x: Node, reduction: int) -> Node:
+    """``loss`` as kernels give it that write into a tensor like ``x``: of its dtype and, where the loss is not reduced, with its strides."""
+    loss, strides = b.cast(loss, x.dtype), preserved_strides(x.type)
+    return loss if reduction != NONE or same_ints(loss.type.strides, strides) else b.clone(loss, strides)
+
+
 def _elementwise(name, fn):
     def expand(b, self, target, reduction=MEAN, *args):
         x, y = b.promote(self, target)
@@ -29,7 +36,7 @@ def _elementwise(name, fn):
         if not x.dtype.is_floating_point or config.match_eager_rounding and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss"):
             return NotImplemented  # eager's kernels round in between in their own ways
         loss = fn(b, x, y, *args)
-        result = reduced(b, b.cast(loss, self.dtype) if name == "huber_loss" else loss, reduction)  # which is written into a tensor like its operand
+        result = reduced(b, written_like(b, loss, self, reduction) if name == "huber_loss" else loss, reduction)
         return _mean_square(b, result, b.sub(x, y)) if name == "mse_loss" and reduction == MEAN else result
 
     op(name)(expand)
