@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from autodiff_harness import check_grad, differentiable, extras, leaf
 
+import jit
+
 I = torch.tensor([0, 2, 2, 1])  # noqa: E741
 IDX = torch.tensor([[0, 1, 1], [2, 0, 2]])
 
@@ -324,3 +326,30 @@ def test_compiled_transformer_block():
 
 def test_compiled_loss():
     check_grad(lambda x, t: F.cross_entropy(x, t), leaf(6, 5), torch.tensor([0, 1, 2, -100, 4, 3]), run=compiled)
+
+
+SPARSE = {
+    "embedding": lambda w, at: F.embedding(at, w, sparse=True),
+    "embedding_bag": lambda w, at: F.embedding_bag(at, w, torch.arange(0, at.shape[0], 2), sparse=True, mode="sum"),
+    "gather": lambda w, at: torch.gather(w, 0, at[:, None].expand(-1, w.shape[1]), sparse_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("before", ["nothing", "a product", "another use"])
+def test_gradients_that_are_sparse(name, before):
+    """They stay so where eager's do, at several sizes in one function's life."""
+
+    def program(w, at):
+        y = SPARSE[name](w * 2 if before == "a product" else w, at) * 3
+        return y.sum() + (w * w).sum() if before == "another use" else y.sum()
+
+    compiled = jit.compile(program)
+    for rows in (4, 5, 9):
+        at = torch.arange(rows + 1) % rows
+        runs = []
+        for f in (program, compiled):
+            w = torch.arange(3.0 * rows).view(rows, 3).requires_grad_()
+            runs.append(torch.autograd.grad(f(w, at), w)[0])
+        assert runs[0].layout is runs[1].layout
+        torch.testing.assert_close(runs[1].to_dense(), runs[0].to_dense())

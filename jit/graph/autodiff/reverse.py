@@ -10,7 +10,7 @@ from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, 
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import structurally_equal
 from jit.graph.functions import computed, differentiated, parts
-from jit.graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
+from jit.graph.ir import Graph, Node, Output, Ref, TensorType, operator, same_ints
 from jit.graph.prims import POINTWISE, VIEWS
 
 
@@ -353,7 +353,10 @@ class Reverse:
             for i in node.inputs:
                 self.add(i, None)
             return
-        rule = ATEN_VJPS.get(node.attrs["target"].removeprefix("aten::"))
+        target, overload = node.attrs["target"], node.attrs["overload"]
+        if target.startswith("aten::") and any(v is True and a.name in ("sparse", "sparse_grad") for a, v in zip(operator(target, overload)._schema.arguments, args)):
+            raise Unsupported(f"the sparse gradient of {target[6:]}", "compute it outside the compiled region, or ask for a dense gradient", kind="gradient")
+        rule = ATEN_VJPS.get(target.removeprefix("aten::"))
         entries = NotImplemented if rule is None or _is_complex(node) else rule(b, node, given, *args)
         if entries is NotImplemented:
             for i, value in replay(b, node, given, self.carries):

@@ -110,7 +110,7 @@ _SUM, _MEAN = 0, 1
 def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0, sparse=False, weights=None, last_offset=False, padding=None):
     """Each row that was read gets its bag's gradient, times its weight or divided by the size of the bag."""
     padding = -1 if padding is None else padding
-    if sparse or by_frequency or mode not in (_SUM, _MEAN) or mode == _MEAN and padding >= 0 or g[0] is None or at.type.rank != 1 or any(v is not None for v in g[1:]):
+    if by_frequency or mode not in (_SUM, _MEAN) or mode == _MEAN and padding >= 0 or g[0] is None or at.type.rank != 1 or any(v is not None for v in g[1:]):
         return NotImplemented
     if at.type.is_empty or offsets.type.is_empty:
         return NotImplemented

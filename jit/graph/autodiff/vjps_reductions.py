@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from jit.errors import Unsupported
 from jit.graph.autodiff.rules import aten_vjp, is_one, vjp
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, same_ints
@@ -135,8 +134,6 @@ def embedding_gradient(b, g, at: Node, table: TensorType, padding_idx: int, scal
 
 @aten_vjp("embedding")
 def embedding(b, out, g, table, at, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    if sparse:
-        raise Unsupported("the sparse gradient of an embedding", "use sparse=False", kind="gradient")
     return (lambda: embedding_gradient(b, g, at, table.type, padding_idx, scale_grad_by_freq),)
 
 

@@ -252,6 +252,8 @@ def gather(b, self, dim, index, *, sparse_grad=False):
         index = b.cast(index, torch.int64)
     if any(n == 0 for n in index.shape):
         return NotImplemented  # PyTorch takes an empty index of any shape and dtype
+    if sparse_grad and b.recording:
+        return NotImplemented
     if index.dtype is not torch.int64:
         raise RuntimeError("gather(): Expected dtype int64 for index")
     rank = self.type.rank
