@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved
@@ -354,7 +355,7 @@ class Reverse:
                 self.add(i, None)
             return
         target, overload = node.attrs["target"], node.attrs["overload"]
-        if target.startswith("aten::") and any(v is True and a.name in ("sparse", "sparse_grad") for a, v in zip(operator(target, overload)._schema.arguments, args)):
+        if target.startswith("aten::") and any(v is True and a.name in ("sparse", "sparse_grad") for a, v in zip(torch_private.schema(operator(target, overload)).arguments, args)):
             raise Unsupported(f"the sparse gradient of {target[6:]}", "compute it outside the compiled region, or ask for a dense gradient", kind="gradient")
         rule = ATEN_VJPS.get(target.removeprefix("aten::"))
         entries = NotImplemented if rule is None or _is_complex(node) else rule(b, node, given, *args)
