@@ -352,7 +352,8 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
     if op in ("maximum", "minimum"):
         return maximum(a, b, dtype, op == "minimum")
     if op in functions.FUNCTIONS.get(_FORMATS.get(kind), ()):
-        return _function(f"{op}_absolute" if absolute and op in functions.ABSOLUTE.get(_FORMATS[kind], ()) else op, kind, ", ".join(args))
+        form = f"{op}_absolute" if absolute and op in functions.ABSOLUTE.get(_FORMATS[kind], ()) else op
+        return f"{form}_{_FORMATS[kind]}({', '.join(args)})"
     form = _FLOAT.get(op) if kind.is_floating_point else _INTEGER.get(op)
     if form is None and kind.is_floating_point and op in _LIBM:
         return _function(op, kind, a)
@@ -367,7 +368,7 @@ _FORMATS = {F32: "f32", F64: "f64"}
 def _function(name: str, kind, a: str) -> str:
     """A call of a function of floats: our own form where there is one, else libm's."""
     own = _FORMATS[kind]
-    return f"{name}_{own}({a})" if f"{name}_{own}" in functions.HELPERS else f"{_suffixed(name, kind)}({a})"
+    return f"{name}_{own}({a})" if name in functions.FUNCTIONS[own] else f"{_suffixed(name, kind)}({a})"
 
 
 def _suffixed(name, kind):

@@ -118,7 +118,6 @@ def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int)
         target = b.reshape(target, ())
     if len(expected) != target.type.rank or not all(p == q for p, q in zip(expected, target.shape)):
         return NotImplemented, None
-    target = b.contiguous(target)  # eager's kernels make a dense loss of any layout
     keep = b.ne(target, ignore_index)
     safe = b.where(keep, target, 0)
     x = b.opmath(logp)
@@ -131,8 +130,8 @@ def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int)
     else:
         weights = b.cast(keep, x.dtype)
         loss = b.where(keep, picked, 0.0)
-    if reduction == NONE:
-        return b.cast(loss, logp.dtype), None
+    if reduction == NONE:  # eager's kernels make a dense loss, whatever the layouts of scores and classes
+        return b.contiguous(b.cast(loss, logp.dtype)), None
     total = b.reduce("sum", loss, None)
     if reduction == SUM:
         return b.cast(total, logp.dtype), b.reduce("sum", weights, None)
@@ -174,13 +173,14 @@ def cross_entropy_loss(b, self, target, weight=None, reduction=MEAN, ignore_inde
         if weight is not None:
             scaled = b.mul(logp, b.reshape(b.opmath(weight), weight.shape + (1,) * (rank - 2) if rank > 1 else weight.shape))
         smooth = b.neg(b.reduce("sum", scaled, (class_dim,)))
-        smooth = b.contiguous(b.where(b.ne(target, ignore_index), smooth, 0.0))
+        smooth = b.where(b.ne(target, ignore_index), smooth, 0.0)
         if reduction == MEAN:
             smooth = b.div(b.reduce("sum", smooth, None), denominator)
         elif reduction == SUM:
             smooth = b.reduce("sum", smooth, None)
         loss = b.add(b.mul(loss, 1.0 - label_smoothing), b.mul(smooth, label_smoothing / float(int(self.shape[class_dim]))))
-    return b.cast(loss, dtype)
+    loss = b.cast(loss, dtype)
+    return b.contiguous(loss) if reduction == NONE else loss
 
 
 @op("kl_div")

@@ -173,7 +173,7 @@ def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
     x = b.cast(x, torch.float64) if x.device.type == "cpu" else b.opmath(x)
     n = _size(x, dims)
     wide = b.div(b.reduce("sum", x, dims, True), n)
-    divisor = _less(n, correction)
+    divisor = _degrees_of_freedom(n, correction)
     if freedom <= 0 or freedom != divisor:
         total = b.reduce("sum", _few(b, given, x, wide, freedom, whole), dims, keepdim)
         value = b.div(total, divisor if divisor > 0 else 0)
@@ -190,8 +190,8 @@ def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
     return b.div(total, divisor), average
 
 
-def _less(n, correction):
-    """Degrees of freedom."""
+def _degrees_of_freedom(n, correction):
+    """What a sum of ``n`` squares is divided by; a symbolic ``n`` less a float is the float of today's size."""
     return n - correction if isinstance(correction, int) else float(int(n)) - correction
 
 
@@ -240,7 +240,7 @@ def _var_arguments(b, self, args, unbiased, correction, dim, keepdim):
         correction = 1 if unbiased is None or unbiased else 0
     dims = _empty_means_all(b, self, dim)
     named = dims if dim is None or is_number(dim) or dim else ()  # eager's formula of the gradient takes ``[]`` for no dimension
-    return dims, correction, keepdim, _less(_size(self, named), correction), dim is None or not self.type.rank
+    return dims, correction, keepdim, _degrees_of_freedom(_size(self, named), correction), dim is None or not self.type.rank
 
 
 def _var_like(name, finish):
