@@ -346,8 +346,11 @@ def random_kernel(draw):
         return b.compute("minimum", b.compute("maximum", value, b.const(-4.0, F32), dtype=F32), b.const(4.0, F32), dtype=F32)
 
     for _ in range(draw(st.integers(1, 6))):
-        kind = draw(st.integers(0, 3))
-        if kind == 0 and element:
+        kind = draw(st.integers(0, 4))
+        if kind == 4 and element and n_r == 1:
+            value = b.scan("sum", draw(st.sampled_from(element)))
+            element.append(b.compute("mul", value, b.const(0.03, F32), dtype=F32) if draw(st.booleans()) else value)
+        elif kind == 0 and element:
             op = draw(st.sampled_from(["sum", "max", "min"]))
             value = b.reduce(op, draw(st.sampled_from(element)))
             row.append(b.compute("mul", value, b.const(0.03, F32), dtype=F32))
@@ -474,6 +477,22 @@ def test_what_a_scan_reads_is_used_again_after_it(columns):
     m, x = torch.randint(0, 2, (3, columns)), torch.rand(3, columns)
     for ours, theirs in zip(jit.compile(f, fullgraph=True)(m, x), f(m, x)):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.int64], ids=str)
+def test_scans_of_scans(dtype):
+    """Each is stored and read by the next: what came before a strip belongs to both uses."""
+
+    def f(x):
+        once = x.cumsum(-1)
+        twice = once.cumsum(-1)
+        return once, twice, twice.cumsum(-1), once.relu(), once - once.amax(-1, keepdim=True), (once * 2).cumsum(-1)
+
+    compiled = jit.compile(f, fullgraph=True)
+    for columns in (1, 8, 9, 33, 64, 65, 300):
+        x = torch.randint(-2, 3, (3, columns)).to(dtype)
+        for ours, theirs in zip(compiled(x), f(x)):
+            assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 
 def test_einsum_of_one_operand_is_a_view():

@@ -273,3 +273,20 @@ def test_values_that_whole_numbers_cannot_hold(dtype):
     for given in (x.view(4, 4), x.view(4, 4).t(), x.view(2, 8)[:, 1:6], x[:0].view(0, 4), x[3].expand(5, 2)):
         for a, b in zip(f(given), compiled(given), strict=True):
             assert torch.equal(a, b), (a, b)
+
+
+def test_gradients_where_any_index_reads_nothing():
+    """Rows without elements are read at any index, and the gradient's writes of nothing do not end the process."""
+    def f(x, i):
+        return x[i].exp()
+
+    compiled = jit.compile(f)
+    for rows, columns, index in ((5, 4, [1, 0]), (4, 3, [3, 3, 2]), (3, 0, [3]), (3, 0, [1, 7])):
+        x, i = torch.randn(rows, columns, device="cuda"), torch.tensor(index, device="cuda")
+        gradients = []
+        for g in (f, compiled):
+            leaf = x.clone().requires_grad_()
+            g(leaf, i).sum().backward()
+            gradients.append(leaf.grad)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(*gradients)

@@ -1,5 +1,8 @@
 """Inputs of other layouts after sizes have become symbols, on the default backend: values, strides, gradients, what lies beside a written view."""
 
+import itertools
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -267,3 +270,17 @@ def test_gradients_of_views_beyond_a_part(dynamic):
                 seen.append((results, gradients))
             assert not difference(seen[0][0], seen[1][0], "result")
             assert not difference(seen[0][1], seen[1][1], "gradient", False)
+
+
+def test_reductions_over_dimensions_of_size_one_are_dense():
+    """A kernel that has nothing to add up gives its results eager's strides all the same, whatever the argument's."""
+    norms = {p: (lambda x, d, keep, p=p: x.norm(p, d, keep)) for p in ("fro", 0, 1, 2.5, math.inf, -math.inf)}
+    others = {name: (lambda x, d, keep, name=name: getattr(torch, name)(x, d, keep)) for name in ("sum", "amax", "prod", "logsumexp", "nansum", "any")}
+    others |= {"std": lambda x, d, keep: x.std(d, correction=0, keepdim=keep), "median": lambda x, d, keep: x.median(d, keep)[0]}
+    for name, function in {**norms, **others}.items():
+        for keep, needs in itertools.product((False, True), repeat=2):
+            compiled = jit.compile(lambda x, d, keep: function(x, d, keep), fullgraph=True)
+            for x, d in ((torch.randn(4, 5).t()[..., None], -1), (torch.randn(6, 7).t()[..., None], -1), (torch.randn(4, 5).t()[None], 0), (torch.randn(4, 5, 3).permute(2, 0, 1)[:, None], 1)):
+                x.requires_grad_(needs)
+                want, got = function(x, d, keep), compiled(x, d, keep)
+                assert got.stride() == want.stride() and torch.allclose(want.double(), got.double()), (name, keep, x.stride())

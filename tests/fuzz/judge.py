@@ -141,10 +141,12 @@ class InDoubles(TorchDispatchMode):
         return result
 
     def unlike(self, t, where):
-        """``t`` with another value, be it NaN, in some places: all of them in two of the draws, half of them in others."""
+        """``t`` with another value in some places: all of them in two of the draws, half of them in others. NaN in every second draw, for what may follow
+        need not tell NaN from an infinity, as a conversion to integers does not, or a number."""
         if self.draw > 2:
             where = where & (torch.rand(where.shape, generator=self.rng) < 0.5).to(where.device)
-        return torch.where(where, torch.where(t.isnan(), 1.0, float("nan")), t).to(t.dtype)
+        other = torch.where(t.isnan(), 1.0, float("nan")) if self.draw % 2 else torch.where(t.isfinite(), float("inf"), 1.0)
+        return torch.where(where, other, t).to(t.dtype)
 
     def reordered(self, x, dim):
         """``x`` with numbers along ``dim`` (None: anywhere) that differ by no more than roundings in the opposite order, or those that are equal in some order, and

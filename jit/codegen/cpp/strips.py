@@ -97,7 +97,12 @@ class Strips:
             if scan is not None and not fused:
                 self._open_scan(scan)
                 name, arg = self.names[body[scan].arg], body[scan].arg
-                arg = f"c{name}[l]" if arg in crossing else f"k{name}[{self._kept_index()} + j0 + l]" if arg in lay.kept else self.value[arg]
+                if arg in lay.kept and arg not in crossing:
+                    arg = f"k{name}[{self._kept_index()} + j0 + l]"
+                elif arg in crossing:
+                    arg = self._scanned(lay.definition[arg]) if lay.definition[arg] in scans else f"c{name}[l]"
+                else:
+                    arg = self.value[arg]
                 with self.braces(f"for (int l = 0; l < {count}; l++)"):
                     self._scan_element(scan, arg)
             if scan is not None:

@@ -250,8 +250,8 @@ def index_add(b, out, g, x, dim, index, source, alpha=1):
     return g, None, None, lambda: b.scaled(taken(), alpha)
 
 
-@aten_vjp("index_put")
-def index_put(b, out, g, x, at, values, accumulate=False):
+@aten_vjp("index_put", "_index_put_impl")
+def index_put(b, out, g, x, at, values, accumulate=False, unsafe=False):
     dims = [d for d, i in enumerate(at) if i is not None]
     if any(i is not None and i.type.dtype is not torch.int64 for i in at) or dims != list(range(dims[0], dims[0] + len(dims))):
         return NotImplemented

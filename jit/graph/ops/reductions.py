@@ -291,7 +291,7 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
         kept = _norm_with_gradient(b, x, ord, dims, single)
         return b.cast(kept if keepdim else b.reshape(kept, reduced_shape(x.shape, dims, False)), dtype)
     if single and ord != 0:
-        return b.cast(b.reshape(b.abs(x), reduced_shape(x.shape, dims, keepdim)), dtype)
+        return b.cast(b.reshape(b.contiguous(b.abs(x)), reduced_shape(x.shape, dims, keepdim)), dtype)
     if ord == 2:
         return b.cast(b.sqrt(b.reduce("sum", b.mul(x, x), dims, keepdim)), dtype)
     a = b.abs(x)
@@ -308,7 +308,7 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
 
 def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
     """The norm with its reduced dimensions kept (``single``: all of size 1): d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0. Equal extrema share evenly, NaN among them."""
-    a = b.abs(x)
+    a = b.contiguous(b.abs(x)) if single else b.abs(x)
     if ord in (math.inf, -math.inf):
         y = b.reduce("amax" if ord > 0 else "amin", a, dims, True)
 
