@@ -140,6 +140,7 @@ CALLS = {
     "var": (lambda x: (x.var(), x.var(1), x.std(0, unbiased=False), torch.var(x, 1, correction=0), x.std(dim=1, keepdim=True), x.var(False)), X),
     "var_mean": (lambda x: (torch.var_mean(x, 1), torch.std_mean(x)), X),
     "logsumexp": (lambda x: (x.logsumexp(1), torch.logsumexp(x, (0, 1))), X),
+    "vector_norm": (lambda x: (torch.linalg.vector_norm(x, dim=-1), torch.linalg.vector_norm(x, 3, 1, True), torch.linalg.norm(x, dim=0)), X),
     "norm": (lambda x: (x.norm(), x.norm(dim=1), x.norm(1, 1), torch.linalg.vector_norm(x, dim=-1), torch.linalg.norm(x, dim=0), x.norm(p=3, dim=1, keepdim=True)), X),
     "norm_inf": (lambda x: (x.norm(float("inf")), torch.linalg.vector_norm(x, float("inf"), 1), torch.linalg.norm(x)), X),
     "cumsum": (lambda x, i: (x.cumsum(0), torch.cumsum(i, -1), x.t().cumsum(1)), X, I),
@@ -248,7 +249,7 @@ def test_call(name):
     check(fn, *inputs)
 
 
-WHOLE = ("gelu", "gelu_half", "acts", "acts2", "softmax", "softmax_half", "log_softmax", "layer_norm", "layer_norm_half", "group_norm", "mean", "var", "cross_entropy", "mse", "norm", "pow_general", "masked_fill", "tri")
+WHOLE = ("gelu", "gelu_half", "acts", "acts2", "softmax", "softmax_half", "log_softmax", "layer_norm", "layer_norm_half", "group_norm", "mean", "var", "cross_entropy", "mse", "vector_norm", "pow_general", "masked_fill", "tri")
 
 
 @pytest.mark.parametrize("name", WHOLE)
