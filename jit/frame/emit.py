@@ -7,14 +7,12 @@ Commands are recorded first, because what the graph has to return is known only 
 from __future__ import annotations
 
 import types
-from contextvars import ContextVar
 
 import torch
 
 from .. import torch_private
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
-from ..graph.memory import flat_memory
 from ..graph.results import Called, Detached, OneOfSeveral, Result, Shown
 from ..runtime import native
 from ..runtime.numbers import load_numbers
@@ -79,7 +77,7 @@ _REACHED = ("eq", "is", "at", "is_not", "type_is", "tensor", "same", "distinct",
 
 def loadable(source) -> bool:
     """True when ``load_source`` can push the object without a descriptor lookup."""
-    return all(not isinstance(step, src.TypeAttr) for step in src.path(source))
+    return all(step.loadable for step in src.path(source))
 
 
 class Emitter:
@@ -213,15 +211,15 @@ class Emitter:
 
     def load_source(self, source):
         """Push the object at a source. What is read from another object is read at the start, before anything changes."""
-        if source.base is None and source.step()[0] != "weak":
-            self._walk_source(source)
+        if source.immediate:
+            source.load(self)
             return
         name = self.sources.get(source)
         if name is None:
-            if source.base is not None and type(source) is not src.FlatMemory and not self.session.guards.has(source, _REACHED):
+            if source.base is not None and source.guarded and not self.session.guards.has(source, _REACHED):
                 self.session.guards.add(source, "is_not", NOWHERE)  # what is read without a fact has to be there
             body, self.commands = self.commands, []
-            self._walk_source(source)
+            source.load(self)
             name = self.sources[source] = self.temporary()
             self.cmd("store_fast", name)
             self.prelude += self.commands
@@ -236,96 +234,13 @@ class Emitter:
         else:
             self.load_source(source.base)
 
-    def _walk_source(self, source):
-        """The same steps as the guards take."""
-        kind, payload = source.step()
-        if kind == "local":
-            self.cmd("load_fast", self.argnames[payload])
-        elif kind == "const":
-            self.load_const(payload)
-        elif kind == "weak":
-            self.push_null()
-            self.load_const(source.reference)
-            self.cmd("call", 0, ())
-        elif kind == "dict_attr" and source.hidden:
-            self.call_with(lambda: self.load_base(source), src.entry_of, payload)
-        elif kind in ("dict_attr", "getattr"):
-            self.load_base(source)
-            self.load_attr(payload)
-        elif kind == "flat_memory":
-            self.push_null()
-            self.load_const(flat_memory)
-            self.load_source_or_const(self.session.by_source[source.base])
-            self.load_const(payload[0])
-            self.load_const(payload[1])
-            self.cmd("call", 3, ())
-        elif kind == "grad":
-            self.load_source_or_const(self.session.by_source[source.base])
-            self.load_attr("grad")
-        elif kind == "item" and source.subscript is not None:
-            self.push_null()
-            self.load_const(source.subscript)
-            self.load_base(source)
-            self.load_key(source)
-            self.cmd("call", 2)
-        elif kind == "item":
-            self.load_base(source)
-            self.load_key(source)
-            self.cmd("subscript")
-        elif kind == "cell":
-            self.load_source(source.base)
-            self.load_attr("cell_contents")
-        elif kind == "dict":
-            self.load_source(source.base)
-            self.load_attr("__dict__")
-        elif kind == "cache_link":
-            self.call_with(lambda: self.load_source(source.base), native().cache_link_result)
-        elif kind == "mro":
-            self.call_with(lambda: self.load_source(source.base), type.__dict__["__mro__"].__get__)
-        elif kind == "context_value":
-            self.call_with(lambda: self.load_source(source.base), ContextVar.get, payload)
-        elif kind == "returned":
-            self.push_null()
-            self.load_source(source.base)
-            self.cmd("call", 0, ())
-        elif kind == "iterator_state":
-            self.call_with(lambda: self.load_source(source.base), src.state_of)
-        elif kind == "generator_state":
-            self.call_with(lambda: self.load_source(source.base), native().generator_state)
-        elif kind == "type":
-            self.call_with(lambda: self.load_source(source.base), type)
-        elif kind == "length":
-            self.call_with(lambda: self.load_source(source.base), len)
-        elif kind == "function":
-            self.load_source(source.base)
-            self.load_attr({"code": "__code__", "defaults": "__defaults__", "kwdefaults": "__kwdefaults__", "dict": "__dict__"}[payload])
-        elif kind == "closure":
-            self.load_source(source.base)
-            self.load_attr("__closure__")
-            self.load_const(payload)
-            self.cmd("subscript")
-        elif kind == "class_attr":
-            self.call_with(lambda: self.load_source(source.base), src.class_entry, payload)
-        elif kind == "type_attr":
-            raise Unsupported(f"rebuilding {source}", kind="rebuild")
-        else:
-            raise Unsupported(f"rebuilding {source}", kind="rebuild")
-
-    def load_key(self, item):
-        """Push the key of an item."""
-        if type(item.key) is native().Weak:
-            self.load_source(src.Const(item.key()))
-        else:
-            self.load_const(item.key)
-
-    def call_with(self, push, fn, *constants):
-        """Push ``fn(what push pushes, *constants)``."""
+    def call(self, fn, *arguments):
+        """Push ``fn(*arguments)`` for constants, and functions that push what they stand for."""
         self.push_null()
         self.load_const(fn)
-        push()
-        for constant in constants:
-            self.load_const(constant)
-        self.cmd("call", 1 + len(constants))
+        for argument in arguments:
+            argument() if isinstance(argument, types.FunctionType) else self.load_const(argument)
+        self.cmd("call", len(arguments), ())
 
     def load_source_or_const(self, value):
         """A real object: by its source, or itself where the guards pin its identity and the code may hold it (``source.holding``)."""
@@ -693,10 +608,10 @@ class Emitter:
                 for i in range(len(self.outputs)):
                     self.cmd("store_fast", f".out{i}")
                 for i in self.spent:
-                    self.call_with(lambda: self.cmd("load_fast", f".out{i}"), spent)
+                    self.call(spent, lambda: self.cmd("load_fast", f".out{i}"))
                     self.cmd("store_fast", f".out{i}")
                 for i, why in self.overwritten:
-                    self.call_with(lambda: self.cmd("load_fast", f".out{i}"), refuse_backward, why)
+                    self.call(refuse_backward, lambda: self.cmd("load_fast", f".out{i}"), why)
                     self.cmd("pop")
             else:
                 self.cmd("pop")

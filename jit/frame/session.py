@@ -188,7 +188,7 @@ class Session(Calls):
             if type(obj) in (int, float) and self.dynamic is not None and src.changeable(source):
                 value = self.number(obj, source, value)
         else:
-            if type(source) in src.SLOTS and self.is_replaced(source, obj):
+            if source is not None and source.slot and self.is_replaced(source, obj):
                 source = dataclasses.replace(source, fresh=True)
                 self.guards.fresh.add(source)
             value = self.by_object.get(id(obj))
@@ -242,7 +242,7 @@ class Session(Calls):
             value = FloatValue(obj, source)
         else:
             return value
-        if type(source) in src.SLOTS:
+        if source is not None and source.slot:
             self.guards.fresh.add(source)
         self.guards.add(source, "type_is", type(obj))
         return value

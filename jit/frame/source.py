@@ -1,7 +1,8 @@
 """Where a value came from: a chain from a root (a local of the frame, or an object known by identity) to the object.
 
-A source says two things of a value: how a guard reaches it again on the next call (``path``: native accessor steps), and how
-emitted bytecode loads it (``jit.frame.emit``). Sources are interned by equality, so equal chains are one dictionary key.
+A source says all of itself: how a guard reaches the object again on the next call (``step``: a native accessor, of which ``runtime/native/guard_accessors.h``
+has the table), how emitted bytecode loads it (``load``), and what it is called in messages (``str``). Sources are interned by equality, so equal chains are
+one dictionary key. A new kind is a class here and an entry in that table.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import collections
 import dataclasses
 import enum
 import types
+from contextvars import ContextVar
 
 import torch
 
+from ..errors import Unsupported
+from ..graph.memory import flat_memory
 from ..runtime import native
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that is not built into the interpreter
@@ -48,10 +52,21 @@ def loosely(obj):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Base class. ``base`` is the source of the object that this one is read from, None for a root. ``fresh``: what it gives has been seen to be
-    replaced, so that each call reads it anew."""
+    """Base class.
 
-    fresh = False
+    Attributes:
+        base: the source of the object that this one is read from, None for a root.
+        fresh: what it gives has been seen to be replaced, so that each call reads it anew.
+        stays: what it gives is expected to stay from call to call.
+        slot: a program may replace what is there.
+        rereadable: a number there may be another one on the next call, and can be loaded again.
+        loadable: bytecode can load it without a lookup that runs descriptors.
+        guarded: guards can reach it.
+        immediate: loading it is no work, so that it is loaded wherever it is used.
+    """
+
+    fresh = slot = rereadable = immediate = False
+    stays = loadable = guarded = True
 
     @property
     def base(self):
@@ -60,6 +75,10 @@ class Source:
     def step(self) -> tuple:
         """The native accessor (kind, payload) from ``base`` to this object."""
         raise NotImplementedError
+
+    def load(self, e):
+        """Have the emitter ``e`` push the object (``jit.frame.emit.Emitter``)."""
+        raise Unsupported(f"rebuilding {self}", kind="rebuild")
 
     @property
     def root(self) -> Source:
@@ -73,7 +92,7 @@ class Source:
         """True when the chain starts at an object known by identity, so that no call argument is involved, and what it passes is expected to stay."""
         node = self
         while node.base is not None:
-            if type(node) in (Grad, FlatMemory) or node.fresh:
+            if node.fresh or not node.stays:
                 return False
             node = node.base
         return isinstance(node, (Const, Weak))
@@ -86,8 +105,13 @@ class Local(Source):
     index: int
     name: str
 
+    rereadable = immediate = True
+
     def step(self):
         return ("local", self.index)
+
+    def load(self, e):
+        e.cmd("load_fast", e.argnames[self.index])
 
     def __str__(self):
         return self.name
@@ -96,6 +120,8 @@ class Local(Source):
 class Const(Source):
     """An object known by identity (a function's globals, a bound module). The entry keeps it alive where that harms nothing (``holding``), or where it is
     ``owned``: made while capturing, or the compiled function's own. Else the guards fail once it is gone."""
+
+    rereadable = True
 
     def __init__(self, obj, text: str = "", owned: bool = False):
         self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
@@ -107,6 +133,10 @@ class Const(Source):
     def obj(self):
         return self.held if self.reference is None else self.reference()
 
+    @property
+    def immediate(self):
+        return self.reference is None
+
     def __hash__(self):
         return self.number
 
@@ -115,6 +145,12 @@ class Const(Source):
 
     def step(self):
         return ("const", self.held) if self.reference is None else ("weak", self.reference)
+
+    def load(self, e):
+        if self.reference is None:
+            e.load_const(self.held)
+        else:
+            e.call(self.reference)
 
     def __str__(self):
         return self.text
@@ -134,6 +170,9 @@ class Weak(Source):
 
     def step(self):
         return ("weak", self.reference())
+
+    def load(self, e):
+        e.call(self.reference)
 
     def __str__(self):
         return "<weakly referenced>"
@@ -156,8 +195,17 @@ class DictAttr(_Derived):
     hidden: bool = False
     fresh: bool = dataclasses.field(default=False, compare=False)
 
+    slot = rereadable = True
+
     def step(self):
         return ("dict_attr", self.name)
+
+    def load(self, e):
+        if self.hidden:
+            e.call(entry_of, lambda: e.load_base(self), self.name)
+        else:
+            e.load_base(self)
+            e.load_attr(self.name)
 
     def __str__(self):
         return f"{self.of}.{self.name}"
@@ -170,8 +218,14 @@ class GetAttr(_Derived):
     name: str
     fresh: bool = dataclasses.field(default=False, compare=False)
 
+    slot = rereadable = True
+
     def step(self):
         return ("getattr", self.name)
+
+    def load(self, e):
+        e.load_base(self)
+        e.load_attr(self.name)
 
     def __str__(self):
         return f"{self.of}.{self.name}"
@@ -181,8 +235,14 @@ class GetAttr(_Derived):
 class Grad(_Derived):
     """``of.grad`` of a tensor: another one after each backward."""
 
+    stays = False
+
     def step(self):
         return ("grad", None)
+
+    def load(self, e):
+        e.load_source_or_const(e.session.by_source[self.of])
+        e.load_attr("grad")
 
     def __str__(self):
         return f"{self.of}.grad"
@@ -195,8 +255,10 @@ class FlatMemory(_Derived):
     back: int
     count: int
 
-    def step(self):
-        return ("flat_memory", (self.back, self.count))
+    stays = guarded = False
+
+    def load(self, e):
+        e.call(flat_memory, lambda: e.load_source_or_const(e.session.by_source[self.of]), self.back, self.count)
 
     def __str__(self):
         return f"the memory of {self.of}"
@@ -207,6 +269,8 @@ class TypeAttr(_Derived):
     """What a lookup of ``name`` along the MRO of ``type(of)`` gives, unbound."""
 
     name: str
+
+    loadable = False
 
     def step(self):
         return ("type_attr", self.name)
@@ -222,8 +286,13 @@ class ClassAttr(_Derived):
     name: str
     fresh: bool = dataclasses.field(default=False, compare=False)
 
+    slot = rereadable = True
+
     def step(self):
         return ("class_attr", self.name)
+
+    def load(self, e):
+        e.call(class_entry, lambda: e.load_source(self.of), self.name)
 
     def __str__(self):
         return f"{self.of}.{self.name}"
@@ -236,6 +305,9 @@ class TypeOf(_Derived):
     def step(self):
         return ("type", None)
 
+    def load(self, e):
+        e.call(type, lambda: e.load_source(self.of))
+
     def __str__(self):
         return f"type({self.of})"
 
@@ -246,6 +318,9 @@ class Mro(_Derived):
 
     def step(self):
         return ("mro", None)
+
+    def load(self, e):
+        e.call(type.__dict__["__mro__"].__get__, lambda: e.load_source(self.of))
 
     def __str__(self):
         return f"{self.of}.__mro__"
@@ -258,6 +333,9 @@ class CacheLink(_Derived):
     def step(self):
         return ("cache_link", None)
 
+    def load(self, e):
+        e.call(native().cache_link_result, lambda: e.load_source(self.of))
+
     def __str__(self):
         return f"result({self.of})"
 
@@ -268,6 +346,9 @@ class IteratorState(_Derived):
 
     def step(self):
         return ("iterator_state", None)
+
+    def load(self, e):
+        e.call(state_of, lambda: e.load_source(self.of))
 
     def __str__(self):
         return f"state({self.of})"
@@ -288,6 +369,9 @@ class ContextValue(_Derived):
     def step(self):
         return ("context_value", self.UNSET)
 
+    def load(self, e):
+        e.call(ContextVar.get, lambda: e.load_source(self.of), self.UNSET)
+
     def __str__(self):
         return f"{self.of}.get()"
 
@@ -301,6 +385,11 @@ class Returned(_Derived):
     def step(self):
         return ("returned", None)
 
+    def load(self, e):
+        e.push_null()
+        e.load_source(self.of)
+        e.cmd("call", 0, ())
+
     def __str__(self):
         return f"{self.of}()"
 
@@ -309,8 +398,13 @@ class Returned(_Derived):
 class GeneratorState(_Derived):
     """``native().generator_state(of)``: code, globals, position, handled exception, variables and stack of a suspended generator."""
 
+    rereadable = True
+
     def step(self):
         return ("generator_state", None)
+
+    def load(self, e):
+        e.call(native().generator_state, lambda: e.load_source(self.of))
 
     def __str__(self):
         return f"state({self.of})"
@@ -354,8 +448,14 @@ def state_of(iterator) -> tuple:
 class InstanceDict(_Derived):
     """``of.__dict__``."""
 
+    rereadable = True
+
     def step(self):
         return ("dict", None)
+
+    def load(self, e):
+        e.load_source(self.of)
+        e.load_attr("__dict__")
 
     def __str__(self):
         return f"{self.of}.__dict__"
@@ -369,6 +469,8 @@ class Item(_Derived):
     key: object  # what ``loosely`` makes of it
     subscript: object = None
     fresh: bool = False
+
+    slot = rereadable = True
 
     def __post_init__(self):
         if holding(self.key) == "weak":
@@ -391,6 +493,18 @@ class Item(_Derived):
     def step(self):
         return ("item", self.key)
 
+    def load(self, e):
+        if self.subscript is not None:
+            e.call(self.subscript, lambda: e.load_base(self), lambda: self.load_key(e))
+        else:
+            e.load_base(self)
+            self.load_key(e)
+            e.cmd("subscript")
+
+    def load_key(self, e):
+        """Have the emitter push the key."""
+        e.load_source(Const(self.key())) if type(self.key) is native().Weak else e.load_const(self.key)
+
     def __str__(self):
         key = self.real_key()
         key = repr(key) if isinstance(key, (str, int, float, bytes, tuple, type(None))) else f"{type(key).__name__} at {id(key):#x}"
@@ -403,8 +517,14 @@ class CellContents(_Derived):
 
     fresh: bool = dataclasses.field(default=False, compare=False)
 
+    slot = rereadable = True
+
     def step(self):
         return ("cell", None)
+
+    def load(self, e):
+        e.load_source(self.of)
+        e.load_attr("cell_contents")
 
     def __str__(self):
         return f"{self.of}.cell_contents"
@@ -416,8 +536,16 @@ class ClosureCell(_Derived):
 
     index: int
 
+    rereadable = True
+
     def step(self):
         return ("closure", self.index)
+
+    def load(self, e):
+        e.load_source(self.of)
+        e.load_attr("__closure__")
+        e.load_const(self.index)
+        e.cmd("subscript")
 
     def __str__(self):
         return f"{self.of}.__closure__[{self.index}]"
@@ -430,11 +558,11 @@ class Length(_Derived):
     def step(self):
         return ("length", None)
 
+    def load(self, e):
+        e.call(len, lambda: e.load_source(self.of))
+
     def __str__(self):
         return f"len({self.of})"
-
-
-SLOTS = (DictAttr, GetAttr, Item, CellContents, ClassAttr)  # where a program keeps what it replaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,6 +574,10 @@ class FunctionField(_Derived):
     def step(self):
         return ("function", self.field)
 
+    def load(self, e):
+        e.load_source(self.of)
+        e.load_attr(f"__{self.field}__")
+
     def __str__(self):
         return f"{self.of}.__{self.field}__"
 
@@ -453,11 +585,7 @@ class FunctionField(_Derived):
 def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument, an attribute, an
     item, or what a cell holds."""
-    while source is not None and source.base is not None:
-        if not isinstance(source, (DictAttr, Item, CellContents, ClosureCell, InstanceDict, GetAttr, GeneratorState, ClassAttr)):
-            return False
-        source = source.base
-    return isinstance(source, (Local, Const))
+    return source is not None and all(step.rereadable for step in path(source))
 
 
 def path(source: Source) -> list[Source]:
