@@ -11,8 +11,6 @@ from .source import Source, holding, loosely
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 
-FRESH = {"dict_attr": "fresh_attr", "item": "fresh_item", "cell": "fresh_cell"}  # "getattr" is read on every call
-
 
 class Sources(tuple):
     """Sources, and tuples of them, in the payload of a guard; plain numbers stay as they are."""
@@ -95,7 +93,7 @@ class Guards:
                 parent = -1 if source.base is None else locate(source.base)
                 kind, payload = source.step()
                 if source in self.fresh:
-                    kind = FRESH.get(kind, kind)
+                    kind = f"fresh_{kind}"
                 at = index[source] = len(accessors)
                 accessors.append((parent, kind, payload))
             return at

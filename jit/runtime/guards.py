@@ -18,7 +18,7 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
     ("returned",)           what the function gives, called without arguments on every call
     ("mro",)                the MRO of a class              ("cache_link",)         what an element of a bounded functools.lru_cache holds
     ("context_value", none) what a ContextVar holds, ``none`` where it was not set
-    ("fresh_attr", name)  ("fresh_item", key)  ("fresh_cell",)   as without "fresh", for what is replaced all the time: read on every call, not watched
+    ("fresh_dict_attr", name), ("fresh_item", key), ...   any of them with "fresh_" before it, for what is replaced all the time: read on every call, not watched
 
 An accessor that cannot be reached makes the check on it fail. What was read of watched objects is not kept alive, but for constants, classes and code. Where
 an object is known by identity, as in "is", as a key, or among keys or elements, there may be a ``native().Weak`` of it, which does not keep it alive.
@@ -188,7 +188,7 @@ def path(accessors, index: int) -> str:
         "mro": f"{base}.__mro__",
         "cache_link": f"{base}.result",
     }
-    return forms[{"fresh_attr": "dict_attr", "fresh_item": "item", "fresh_cell": "cell"}.get(kind, kind)]
+    return forms[kind.removeprefix("fresh_")]
 
 
 def _weak() -> type:

@@ -101,7 +101,7 @@ struct Program {
             if (side >= 0 && !fresh->unsteady[side]) fresh->anchors.push_back(side);
         for (auto [accessor, input] : binds) fresh->steady &= !fresh->unsteady[accessor];
         for (const Accessor& a : mixed.accessors)
-          if (a.kind == A::Watched) fresh->steady &= !fresh->unsteady[a.index];
+          if (a.kind == &kWatched) fresh->steady &= !fresh->unsteady[a.index];
         ok = rebind(*fresh);
         if (ok) fresh->seal();
       }

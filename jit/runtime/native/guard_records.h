@@ -1,4 +1,4 @@
-// The records of a guard program in native form.
+// The records of a guard program in native form. What there is to know of a kind of record is one entry of a table: guard_accessors.h, guard_checks.h.
 #pragma once
 
 #include <memory>
@@ -10,23 +10,41 @@
 namespace jit {
 namespace {
 
-enum class A : uint8_t { Local, Const, Weak, Watched, DictAttr, GetAttr, TypeAttr, ClassAttr, Type, Item, Cell, Closure, Function, Dict, Grad, Wrapped, IteratorState, GeneratorState, Length, ContextValue, Returned, Mro, CacheLink };
-enum class C : uint8_t { TypeIs, Is, IsNot, Eq, Len, DictKeys, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Tensor, Truth, Same, Distinct, NoAlias, Apart, Shares, Room, GlobalState, Dims, Elements, Subclass, Instance, IsWeak, At };
+class Evaluator;
+struct Parser;
+struct Accessor;
+struct Check;
 
-const std::pair<const char*, A> kAccessors[] = {
-    {"local", A::Local}, {"const", A::Const}, {"weak", A::Weak}, {"dict_attr", A::DictAttr}, {"getattr", A::GetAttr}, {"type_attr", A::TypeAttr}, {"class_attr", A::ClassAttr}, {"type", A::Type},
-    {"item", A::Item}, {"cell", A::Cell}, {"closure", A::Closure}, {"function", A::Function}, {"dict", A::Dict}, {"grad", A::Grad}, {"wrapped", A::Wrapped}, {"iterator_state", A::IteratorState},
-    {"generator_state", A::GeneratorState}, {"length", A::Length}, {"returned", A::Returned}, {"context_value", A::ContextValue}, {"mro", A::Mro}, {"cache_link", A::CacheLink}, {"fresh_attr", A::DictAttr}, {"fresh_item", A::Item}, {"fresh_cell", A::Cell}};
-const std::pair<const char*, C> kChecks[] = {
-    {"type_is", C::TypeIs}, {"is", C::Is}, {"is_not", C::IsNot}, {"eq", C::Eq}, {"len", C::Len}, {"dict_keys", C::DictKeys}, {"elements", C::Elements}, {"dict_lacks", C::DictLacks}, {"no_dict_attr", C::NoDictAttr},
-    {"type_lacks", C::TypeLacks}, {"class_lacks", C::ClassLacks}, {"tensor", C::Tensor}, {"truth", C::Truth}, {"same", C::Same}, {"distinct", C::Distinct}, {"no_alias", C::NoAlias}, {"apart", C::Apart}, {"shares", C::Shares}, {"room", C::Room}, {"global_state", C::GlobalState}, {"dims", C::Dims}, {"subclass", C::Subclass}, {"instance", C::Instance}, {"at", C::At}};
+// Accessors that the evaluator itself serves, and Weak, whose object a program must not keep alive.
+enum class Role : uint8_t { kStep, kLocal, kConst, kWeak, kWatched };
+
+struct AccessorKind {
+  const char* name;
+  Role role;
+  bool watchable;  // whether a change of what is read can be seen; else it is read on every call
+  // Takes the payload of a record; null where there is nothing to take.
+  void (*parse)(Parser&, Accessor&, PyObject* payload);
+  // What it reads from its parent's object: a new reference, or null, when an error may be set.
+  PyObject* (*reach)(Evaluator&, const Accessor&, PyObject* parent);
+};
+
+// In the mixed section: what the watched section has read.
+const AccessorKind kWatched{"watched", Role::kWatched, true, nullptr, nullptr};
 
 struct Accessor {
-  A kind;
+  const AccessorKind* kind = nullptr;
   int32_t parent = -1;
   int64_t index = 0;    // local, closure, list item, function field, or the index in the watched section
   Ref payload;
   Py_hash_t hash = -1;  // of a str or int payload
+};
+
+struct CheckKind {
+  const char* name;
+  bool of_object;  // whether it is a fact of an object that an accessor reaches
+  bool watchable;  // whether its answer stays as long as what it has read does
+  void (*parse)(Parser&, Check&, PyObject* payload);
+  bool (*holds)(Evaluator&, const Check&, PyObject* object);
 };
 
 struct DimsCheck {
@@ -37,7 +55,7 @@ struct DimsCheck {
 };
 
 struct Check {
-  C kind;
+  const CheckKind* kind = nullptr;
   int32_t accessor = -1, other = -1;
   int64_t number = 0, second = 0;
   Ref payload;
@@ -53,18 +71,6 @@ struct Section {
   std::vector<Accessor> accessors;
   std::vector<Check> checks;
 };
-
-enum FunctionField : int64_t { kCode, kDefaults, kKwDefaults, kDict };
-
-PyObject** function_field(PyObject* f, int64_t field) {
-  auto* fn = reinterpret_cast<PyFunctionObject*>(f);
-  switch (field) {
-    case kCode: return &fn->func_code;
-    case kDefaults: return &fn->func_defaults;
-    case kKwDefaults: return &fn->func_kwdefaults;
-    default: return &fn->func_dict;
-  }
-}
 
 }  // namespace
 }  // namespace jit

@@ -6,6 +6,8 @@
 // read (stores to others, and same-value stores, only move the recorded tag); anything else leads to a new walk.
 #include "guards.h"
 
+#include "guard_accessors.h"
+#include "guard_checks.h"
 #include "guard_parse.h"
 
 namespace jit {
@@ -38,7 +40,7 @@ PyObject* without_weak_roots(PyObject* records, const Section& all) {
     PyObject* record = PyTuple_GET_ITEM(records, i);
     const Accessor& a = all.accessors[i];
     bool named = PyTuple_Check(record) && PyTuple_GET_SIZE(record) > 3;
-    bool kept = a.kind != A::Weak || weak_check(a.payload.get());
+    bool kept = a.kind->role != Role::kWeak || weak_check(a.payload.get());
     PyTuple_SET_ITEM(out.get(), i, kept ? Py_NewRef(record) : checked(named ? Py_BuildValue("(isOO)", -1, "weak", a.payload.get(), PyTuple_GET_ITEM(record, 3)) : Py_BuildValue("(isO)", -1, "weak", a.payload.get())));
   }
   return out.release();
@@ -192,7 +194,19 @@ PyObject* cache_link_result_method(PyObject*, PyObject* link) {
   return Py_NewRef(*result);
 }
 
+PyObject* guard_kinds(PyObject*, PyObject*) {
+  Ref accessors = Ref::steal(checked(PyList_New(0))), checks = Ref::steal(checked(PyList_New(0)));
+  auto append = [](PyObject* list, const char* name) {
+    Ref text = Ref::steal(checked(PyUnicode_FromString(name)));
+    if (PyList_Append(list, text.get()) != 0) throw PythonError();
+  };
+  for (const AccessorKind& kind : kAccessors) append(accessors.get(), kind.name);
+  for (const CheckKind& kind : kChecks) append(checks.get(), kind.name);
+  return Py_BuildValue("(OO)", accessors.get(), checks.get());
+}
+
 PyMethodDef functions[] = {
+    {"guard_kinds", Entry<guard_kinds>::call, METH_NOARGS, "guard_kinds() -> (names of the accessors, names of the checks) that a GuardProgram takes."},
     {"cache_link_result", cache_link_result_method, METH_O, "cache_link_result(link) -> what an element of a bounded functools.lru_cache holds."},
     {nullptr, nullptr, 0, nullptr},
 };
