@@ -180,7 +180,7 @@ def explain(model, **options):
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans for _, text in plan.kernels]
         return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")]) for g in graphs),
-                           breaks, [t for c in captured for t in c.guards.program()[2]], kernels, [g.python() for g in graphs],
+                           breaks, [t for c in captured for t in c.guards.texts()], kernels, [g.python() for g in graphs],
                            sum(getattr(plan, "launches", 0) for plan in plans))
 
     return run

@@ -143,7 +143,7 @@ FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any functi
 # Private operators of aten that graphs call by name: their backward or training forms, whose public operators do not give what a backward reads. Where
 # one is missing, compiling what needs it fails inside: one warning, and that function runs in eager.
 OPERATORS = frozenset("""
-_to_copy _cdist_backward _pdist_backward _ctc_loss _ctc_loss_backward _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors
+_to_copy _index_put_impl _cdist_backward _pdist_backward _ctc_loss _ctc_loss_backward _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors
 _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
 _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
 _scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+import jit
+from jit.runtime import facts
 from jit.runtime import guards as G
 from jit.runtime import load_plan, native
 from jit.runtime.plan import Plan
@@ -21,7 +23,30 @@ LOCAL = (-1, "local", 0)
 
 
 def program(accessors, checks, binds=()):
-    return G.program(accessors, checks, binds)
+    return G.program(accessors, [worded(accessors, *c) for c in checks], binds)
+
+
+def worded(accessors, at, kind="", payload=None):
+    """A check with the fact that tells it in words."""
+    name = lambda other: G.path(accessors, other)  # noqa: E731
+    with contextlib.suppress(Exception):  # of records that are wrong on purpose
+        if kind in ("same", "distinct", "no_alias"):
+            fact = facts.KINDS[kind](name(payload))
+        elif kind == "shares":
+            fact = facts.Shares(name(payload[0]), payload[1])
+        elif kind == "apart":
+            fact = facts.Apart(*(tuple(map(name, side)) for side in payload))
+        elif kind in ("subclass", "instance"):
+            fact = facts.KINDS[kind](*payload)
+        elif kind == "global_state":
+            fact = facts.GlobalState()
+            fact.value = payload
+        elif kind in ("dims", "at"):
+            return at, kind, payload
+        else:
+            fact = facts.KINDS[kind](payload)
+        return at, kind, payload, fact
+    return at, kind, payload
 
 
 def one(kind, payload=None):
@@ -286,11 +311,11 @@ def test_dims():
     # 4 <= size(0), size(0) divisible by 4, size(1) == 2 * n, stride(0) > 0
     regs = (("size", 0, 0), ("const", 4), ("sub", 0, 1), ("mod", 0, 1), ("size", 0, 1), ("int", 1), ("const", 2), ("mul", 5, 6), ("sub", 4, 7), ("stride", 0, 0))
     conditions = ((2, ">=0"), (3, "==0"), (8, "==0"), (9, ">0"))
-    p = program([LOCAL, (-1, "local", 1)], [(-1, "dims", ((0, 1), regs, conditions), "s0 % 4 == 0 and s1 == 2 * n")])
+    p = program([LOCAL, (-1, "local", 1)], [(-1, "dims", ((0, 1), regs, conditions))])
     assert p.check((torch.zeros(8, 6), 3))
     for bad in ((torch.zeros(2, 6), 3), (torch.zeros(9, 6), 3), (torch.zeros(8, 6), 4), (torch.zeros(8), 3), (8, 3), (torch.zeros(8, 6), True), (torch.zeros(8, 6), 1 << 80)):
         assert not p.check(bad)
-        assert p.explain(bad) == "s0 % 4 == 0 and s1 == 2 * n does not hold"
+        assert p.explain(bad) == "dims does not hold"
     for relation, good, bad in [("!=0", 1, 0), ("<0", -1, 0), ("<=0", 0, 1), (">0", 1, 0)]:
         q = program([LOCAL], [(-1, "dims", ((0,), (("int", 0),), ((0, relation),)))])
         assert q.check((good,)) and not q.check((bad,))
@@ -640,7 +665,7 @@ def test_module_tree():
     net.load_state_dict({k: torch.randn_like(v) for k, v in net.state_dict().items()})
     same()
     net.eval()
-    assert not p.check(()) and ".training: expected True, found False" in p.explain(())
+    assert not p.check(()) and "'training' of item '0'" in p.explain(()) and "expected True, found False" in p.explain(())
     net.train()
     same()
     net[0].weight.requires_grad_(False)
@@ -832,9 +857,24 @@ def test_bad_records():
 
 
 def test_names_in_explanations():
-    p = program([(-1, "local", 0, "self"), (0, "dict_attr", "layers"), (1, "item", 0)], [(2, "eq", 1), (1, "len", 1, "number of layers")])
-    assert p.explain((Plain(layers=[2]),)) == "self.layers[0]: expected 1, found 2"
-    assert p.explain((Plain(layers=[1, 2]),)) == "number of layers: expected length 1, found length 2"
+    p = program([(-1, "local", 0, "self"), (0, "dict_attr", "layers", "the layers"), (1, "item", 0)], [(2, "eq", 1), (1, "len", 1)])
+    assert p.explain((Plain(layers=[2]),)) == "item 0 of the layers: expected 1, found 2"
+    assert p.explain((Plain(layers=[1, 2]),)) == "the layers: expected length 1, found length 2"
+
+
+def test_names_of_a_capture():
+    """Places are told as the program writes them."""
+    def f(self, x, *, k):
+        return x * self.layers[0] * k["scale"]
+
+    compiled = jit.compile(f, dynamic=False)
+    one = Plain(layers=[1.5])
+    compiled(one, torch.ones(2), k={"scale": 2})
+    entry = compiled.entries[0]
+    for args, text in (((Plain(layers=[2.5]), torch.ones(2), {"scale": 2}), "self.layers[0]: expected 1.5, found 2.5"),
+                       ((one, torch.ones(2), {"scale": 3}), "k['scale']: expected 2, found 3"),
+                       ((one, torch.ones(2, 2), {"scale": 2}), "x: rank: expected 1, found 2")):
+        assert text in G.explain(entry.guards, args)
 
 
 def test_threads():
@@ -871,7 +911,7 @@ def test_what_is_asked_anew_on_each_call():
     assert not p.check(()) and "lambda" in p.explain(())
     answers[0] = 1
     token = variable.set(5)
-    assert not p.check(()) and "get()" in p.explain(())
+    assert not p.check(()) and "context_value" in p.explain(())
     variable.reset(token)
     assert p.check(())
     assert not program([(-1, "local", 0), (0, "context_value", none)], [(1, "is", none)]).check((3,))

@@ -22,12 +22,12 @@ from . import source as src
 from .break_code import BreakCode, Broken
 from .emit import Emitter
 from .executor import Frame, Returned
-from .guards import Sources
 from .library import attention_state, batching, context_variables
 from .library.autocast_state import reduced
 from ..graph.backward import is_spent
 from ..graph.kept import refused
 from ..graph.foreign import is_foreign
+from ..runtime import facts
 from .session import Session
 from .values.base import Raised
 from .values.constant import Constant
@@ -127,7 +127,7 @@ class Capture:
     def run(self) -> Captured:
         """Raises Unsupported when ``fullgraph`` is asked for and something cannot be captured."""
         s, settings, chain = self.session, self.settings, ()
-        s.guards.add(src.Const(None, "torch"), "global_state", None)
+        s.guards.add(src.Const(None, "torch"), s.guards.state)
         try:
             refuse_modes()
             self.set_up()
@@ -268,7 +268,7 @@ class Capture:
         unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
         e.write_back(recorded, [m for r in s.tracer.regions for m in r.written], unnoted)
         for origin, offset in s.tracer.places:
-            s.guards.add(src.Returned(src.GetAttr(origin, "storage_offset")), "eq", offset)
+            s.guards.add(src.Returned(src.GetAttr(origin, "storage_offset")), facts.Equals(offset))
         wanted, e.derived = results.derive(s.tracer, [t.handle(s) for t in e.outputs])
         e.outputs += [s.tensor_of(h) for h in wanted[len(e.outputs):]]
         gradient = s.tracer.gradient(wanted)
@@ -288,7 +288,7 @@ class Capture:
         if e.uncertain and not repeatable and not self.settings.fullgraph:
             raise assumptions.Reconsider("uncertain")  # what raises behind the graph comes too late: the program has to be interrupted there
         if attention_state.is_read(graph):
-            s.guards.settings.add("attention")
+            s.guards.state.read.add("attention")
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
         self.guard_aliases()
@@ -330,12 +330,12 @@ class Capture:
                 (changed if handle.base.mutated else others).append(value.source)
         around = [source for _, sources in members for source in sources]
         if changed and len(changed) + len(others) + len(around) > 1:
-            s.guards.add(changed[0], "apart", Sources((tuple(changed), (*others, *around))))
+            s.guards.add(changed[0], facts.Apart(tuple(changed), (*others, *around)))
         for region, sources in members:
             apart = (*changed, *others, *(source for source in around if source not in sources))
             if region.base.mutated and apart:
                 for source in sources:
-                    s.guards.add(source, "apart", Sources(((source,), apart)))
+                    s.guards.add(source, facts.Apart((source,), apart))
 
     # -- breaks -----------------------------------------------------------------------------------------------------
 

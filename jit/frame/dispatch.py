@@ -266,15 +266,7 @@ class Missed:
         return self.settings.region() if left else None
 
     def guard_program(self, captured):
-        accessors, checks, texts = captured.guards.program()
-        state = native_guards.narrowed_state(native_guards.global_state_snapshot(), captured.guards.settings)
-        rows = []
-        for (at, kind, payload), text in zip(checks, texts):
-            if kind == "global_state":
-                rows.append((-1, kind, state))
-            else:
-                rows.append((at, kind, payload, text))
-        return native_guards.program(accessors, rows)
+        return native_guards.program(*captured.guards.program())
 
     def explain_miss(self, dispatcher, values):
         why = []

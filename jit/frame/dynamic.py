@@ -7,7 +7,8 @@ import torch
 from .. import config
 from ..graph.dims import Sym
 from ..runtime import native
-from .source import Length, Local, Source, holding
+from ..runtime.holding import holding
+from .source import Length, Local, Source
 
 MAX_POSITIONS = 4
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's

@@ -14,12 +14,12 @@ from .. import torch_private
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.results import Called, Detached, OneOfSeveral, Result, Shown
-from ..runtime import native
+from ..runtime import facts, native
+from ..runtime.holding import holding
 from ..runtime.numbers import load_numbers
 from ..runtime.spent import refuse_backward, spent
 from . import source as src
 from .assemble import Assembler, function_from
-from .guards import NOWHERE
 from .values.base import Value
 from .values.constant import Constant
 from .values.containers import DictValue, ListValue, TupleValue
@@ -70,14 +70,6 @@ class CyclicValue(Unsupported):
     def __init__(self, value, key):
         super().__init__(f"{value.describe()} that contains itself leaves the captured region", kind="rebuild")
         self.key = key
-
-
-_REACHED = ("eq", "is", "at", "is_not", "type_is", "tensor", "same", "distinct", "len", "dict_keys", "elements")
-
-
-def loadable(source) -> bool:
-    """True when ``load_source`` can push the object without a descriptor lookup."""
-    return all(step.loadable for step in src.path(source))
 
 
 class Emitter:
@@ -190,9 +182,9 @@ class Emitter:
 
     def load_constant(self, value: Constant):
         """A plain object: itself where it is known or guarded already, else from where it came, without a guard on its value."""
-        if value.source is None or self.session.guards.has(value.source, ("eq", "is")):
+        if value.source is None or self.session.guards.has(value.source, facts.Equals, facts.Is):
             self.load_const(value.value)
-        elif loadable(value.source):
+        elif src.loadable(value.source):
             self.load_source(value.source)
         else:
             self.load_const(value.const(self.session))
@@ -216,8 +208,8 @@ class Emitter:
             return
         name = self.sources.get(source)
         if name is None:
-            if source.base is not None and source.guarded and not self.session.guards.has(source, _REACHED):
-                self.session.guards.add(source, "is_not", NOWHERE)  # what is read without a fact has to be there
+            if source.base is not None and source.guarded and not self.session.guards.reaches(source):
+                self.session.guards.add(source, facts.Present())  # what is read without a fact has to be there
             body, self.commands = self.commands, []
             source.load(self)
             name = self.sources[source] = self.temporary()
@@ -243,18 +235,18 @@ class Emitter:
         self.cmd("call", len(arguments), ())
 
     def load_source_or_const(self, value):
-        """A real object: by its source, or itself where the guards pin its identity and the code may hold it (``source.holding``)."""
+        """A real object: by its source, or itself where the guards pin its identity and the code may hold it (``holding``)."""
         source = value.source
         obj = value.real if isinstance(value, CellValue) else value.obj
         if source is None:
             self.load_const(obj)
         elif not (isinstance(source.root, src.Const) and source.watched):
             self.load_source(source)
-        elif (isinstance(obj, torch.Tensor) or src.holding(obj) == "place") and source.base is not None and loadable(source):
-            self.session.guards.add(source, "at", (id(obj), type(obj)))
+        elif (isinstance(obj, torch.Tensor) or holding(obj) == "place") and source.base is not None and src.loadable(source):
+            self.session.guards.add(source, facts.At(obj))
             self.load_source(source)
         else:
-            self.session.guards.add(source, "is", obj)
+            self.session.guards.add(source, facts.identity(obj))
             root = src.Const(obj)
             self.load_const(obj) if root.reference is None else self.load_source(root)
 

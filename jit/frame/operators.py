@@ -12,6 +12,7 @@ import torch
 
 from ..errors import Unsupported
 from ..graph.dims import Dim, bounds
+from ..runtime import facts
 from .values.base import Raised, Value, type_name
 from .values.constant import Constant, DimValue
 from .values.containers import ContainerValue, DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
@@ -404,24 +405,24 @@ def same_object(s, a: Value, b: Value) -> bool:
         if p.source is not None and isinstance(q, Constant) and not isinstance(p, Constant):
             p.pytype(s)
     if a.source is not None and b.source is not None and not (isinstance(a, Constant) or isinstance(b, Constant)):
-        s.guards.add(a.source, "distinct", b.source)
+        s.guards.add(a.source, facts.Distinct(b.source))
     return False
 
 
 def _same_constant(s, a: Constant, b: Constant) -> bool:
     same = a.value is b.value
     if a.source is not None and b.source is not None:
-        s.guards.add(a.source, "same" if same else "distinct", b.source)
+        s.guards.add(a.source, facts.Same(b.source) if same else facts.Distinct(b.source))
         return same
     if a.source is None:
         a, b = b, a
     if a.source is not None:
         if same:
-            s.guards.add(a.source, "is", a.value)
+            s.guards.add(a.source, facts.identity(a.value))
         elif type(a.value) is not type(b.value):
             a.pytype(s)
         else:
-            s.guards.add(a.source, "is_not", b.value)
+            s.guards.add(a.source, facts.IsNot(b.value))
     return same
 
 

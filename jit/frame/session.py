@@ -18,10 +18,11 @@ from ..graph.dims import Sym, free_symbols, hint
 from ..graph.ir import Loc
 from ..graph.sym_float import SymFloat, to_words
 from ..graph.tracer import Tracer
+from ..runtime import facts
 from . import source as src
 from . import tables
 from .calls import Calls
-from .guards import Guards, Sources
+from .guards import Guards
 from .size_facts import SizeFacts
 from .guesses import guess
 from .values import batched
@@ -162,14 +163,14 @@ class Session(Calls):
         sides = dictionary_of(changed), dictionary_of(other)
         if None not in sides and (other.cls is changed.cls or not (changed.source.watched or other.source.watched)):
             if changed.attrs is not other.attrs and not (changed.source.watched and other.source.watched):
-                self.guards.add(sides[0], "distinct", sides[1])
+                self.guards.add(sides[0], facts.Distinct(sides[1]))
             return
         if other.cls is not changed.cls:
             return
         if changed.source.watched and other.source.watched and changed.cls not in (list, set, collections.deque):
             return
         if changed.source.base is not None or other.source.base is not None or not (changed.source.watched and other.source.watched):
-            self.guards.add(changed.source, "distinct", other.source)
+            self.guards.add(changed.source, facts.Distinct(other.source))
 
     # -- real objects to values -----------------------------------------------------------------------------------
 
@@ -208,9 +209,9 @@ class Session(Calls):
         """The length of a container from outside: an int that is guarded, or a Dim once it has changed between captures."""
         dim = None if self.dynamic is None else self.dynamic.integer(self.tracer.env, self.integers, src.Length(source), n)
         if dim is None:
-            self.guards.add(source, "len", n)
+            self.guards.add(source, facts.Length(n))
             return n
-        self.guards.add(src.Length(source), "type_is", int)
+        self.guards.add(src.Length(source), facts.TypeIs(int))
         return dim
 
     def expect(self, source, n: int, cls):
@@ -244,7 +245,7 @@ class Session(Calls):
             return value
         if source is not None and source.slot:
             self.guards.fresh.add(source)
-        self.guards.add(source, "type_is", type(obj))
+        self.guards.add(source, facts.TypeIs(type(obj)))
         return value
 
     def _again(self, obj, value, source):
@@ -252,9 +253,9 @@ class Session(Calls):
         if value.source is None:
             value.source = source
         elif isinstance(value.source, src.Const):
-            self.guards.add(source, "is", obj)
+            self.guards.add(source, facts.identity(obj))
         elif type(obj) is not tuple:
-            self.guards.add(source, "same", value.source)
+            self.guards.add(source, facts.Same(value.source))
         else:
             return self._make(obj, source)
         return value
@@ -315,9 +316,9 @@ class Session(Calls):
             value = self.by_object[id(cell)] = CellValue(real=cell, source=source)
             self.keep.append(cell)
         if source.watched:
-            self.guards.add(source, "at", (id(cell), types.CellType))
+            self.guards.add(source, facts.At(cell))
         elif value.source != source:
-            self.guards.add(source, "same", value.source)
+            self.guards.add(source, facts.Same(value.source))
         return value
 
     def class_lookup(self, cls, name):
@@ -328,15 +329,15 @@ class Session(Calls):
             if result[0]:
                 at, raw = src.ClassAttr(source, name), result[1]
                 changes = (type(raw) in (int, float) or isinstance(raw, torch.Tensor)) and self.is_replaced(at, raw)
-                self.guards.add(at, "type_is" if changes else "is", type(raw) if changes else raw)
+                self.guards.add(at, facts.TypeIs(type(raw)) if changes else facts.identity(raw))
             else:
-                self.guards.add(source, "class_lacks", name)
+                self.guards.add(source, facts.ClassLacks(name))
         return result
 
     def inherits(self, cls, target) -> bool:
         """Whether ``target`` is among the bases of a class, which are guarded."""
         if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.templates:
-            self.guards.add(src.Mro(src.Const(cls, cls.__qualname__)), "is", _mro_of(cls))
+            self.guards.add(src.Mro(src.Const(cls, cls.__qualname__)), facts.identity(_mro_of(cls)))
         return target in _mro_of(cls)
 
     def is_data_descriptor(self, raw) -> bool:
@@ -388,7 +389,7 @@ class Session(Calls):
         if name in namespace:
             self.guards.add_presence(src.Item(root, name))
             return self.pinned(self.wrap(namespace[name], src.Item(root, name)))
-        self.guards.add(root, "dict_lacks", name)
+        self.guards.add(root, facts.DictLacks(name))
         return None
 
     def load_name(self, namespace, name):
@@ -437,7 +438,7 @@ class Session(Calls):
         """The real dict behind a value that is used as a function's globals."""
         if isinstance(value, DictValue) and value.obj is not None:
             if value.source is not None:
-                self.guards.add(value.source, "is", value.obj)
+                self.guards.add(value.source, facts.identity(value.obj))
             return value.obj
         raise Unsupported("globals made while capturing", kind="rebuild")
 
@@ -483,7 +484,7 @@ class Session(Calls):
             region.check(self.tracer)
             back = region.start - tensor.storage_offset()
             source = src.FlatMemory(value.source, back, region.count)
-            self.guards.add(value.source, "room", (-back * size, (back + region.count) * size))
+            self.guards.add(value.source, facts.Room((-back * size, (back + region.count) * size)))
             flat = self.tracer.input(region.flat(tensor), source)
             flat.base.region = region
             self.tracer.set(region, "base", flat.base)
@@ -492,7 +493,7 @@ class Session(Calls):
             self.keep.append(flat)
         else:
             anchor = region.anchor
-            self.guards.add(anchor.source, "shares", Sources((value.source, (tensor.storage_offset() - anchor.obj.storage_offset()) * size)))
+            self.guards.add(anchor.source, facts.Shares(value.source, (tensor.storage_offset() - anchor.obj.storage_offset()) * size))
         handle = self.tracer.shared_input(region, tensor, value.source)
         guard_tensor(self, value, handle.node.type)
         self.tensors[id(handle)] = value

@@ -47,11 +47,14 @@ class SizeFacts:
         lines = [f"{name} = {text}" for name, text in symbols.items()]
         return lines + [str(p) for p in self.env.guards]
 
-    def row(self, locate):
-        """The native check ("dims", ...), or None where nothing is symbolic. ``locate``: the index of a source's accessor."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is symbolic."""
+        return not self.env.guards and not self.origins()
+
+    def payload(self, locate):
+        """What the native check takes: (accessors, registers, conditions)."""
         origins = self.origins()
-        if not self.env.guards and not origins:
-            return None
         locations: list[int] = []
         regs: list[tuple] = []
         symbols: dict[str, int] = {}
@@ -86,4 +89,4 @@ class SizeFacts:
             least = self.least(name, origin[1])
             if least is not None:
                 conditions.append((reg(("sub", symbol(name), reg(("const", least)))), ">=0"))
-        return -1, "dims", (tuple(locations), tuple(regs), tuple(conditions))
+        return tuple(locations), tuple(regs), tuple(conditions)

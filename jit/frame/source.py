@@ -9,46 +9,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
-import types
 from contextvars import ContextVar
-
-import torch
 
 from ..errors import Unsupported
 from ..graph.memory import flat_memory
 from ..runtime import native
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that is not built into the interpreter
-_KEPT = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, enum.Enum)
-
-
-def holding(obj) -> str:
-    """How what outlives a capture may refer to an object of the program. "kept": itself, for constants, classes and code, which hold nothing. "weak": as a
-    ``native().Weak``. "place": by nothing but its source, since it cannot be referred to weakly and holds other objects. "itself": there is no other way."""
-    if isinstance(obj, _KEPT):
-        return "kept"
-    if isinstance(obj, torch.Tensor):
-        return "weak"
-    cls = type(obj)
-    if cls is types.FunctionType:
-        given = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
-        return "weak" if obj.__closure__ or not all(isinstance(v, _KEPT) for v in given) else "kept"
-    if cls is types.BuiltinFunctionType:
-        return "kept" if isinstance(obj.__self__, (type(None), type, types.ModuleType)) else "weak"
-    if cls.__weakrefoffset__ and (cls.__flags__ & _HEAP_TYPE or isinstance(obj, (types.MethodType, set, frozenset, collections.deque))):
-        return "weak"
-    if isinstance(obj, tuple):
-        return "kept" if all(isinstance(v, _KEPT) for v in obj) else "place"
-    return "place" if isinstance(obj, (dict, list, types.CellType)) or cls.__flags__ & _HEAP_TYPE else "itself"
-
-
-def loosely(obj):
-    """An object as facts hold it: a ``native().Weak`` where it is to be held so; in tuples likewise."""
-    if type(obj) is tuple:
-        return tuple(map(loosely, obj))
-    return native().Weak(obj) if holding(obj) == "weak" else obj
-
+from ..runtime.holding import holding
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -80,22 +46,23 @@ class Source:
         """Have the emitter ``e`` push the object (``jit.frame.emit.Emitter``)."""
         raise Unsupported(f"rebuilding {self}", kind="rebuild")
 
+    def chain(self):
+        """This source, the one that it is read from, and so on to the root."""
+        node = self
+        while node is not None:
+            yield node
+            node = node.base
+
     @property
     def root(self) -> Source:
-        node = self
-        while node.base is not None:
-            node = node.base
-        return node
+        for node in self.chain():
+            root = node
+        return root
 
     @property
     def watched(self) -> bool:
         """True when the chain starts at an object known by identity, so that no call argument is involved, and what it passes is expected to stay."""
-        node = self
-        while node.base is not None:
-            if node.fresh or not node.stays:
-                return False
-            node = node.base
-        return isinstance(node, (Const, Weak))
+        return all(not node.fresh and node.stays for node in self.chain()) and isinstance(self.root, (Const, Weak))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -585,12 +552,9 @@ class FunctionField(_Derived):
 def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument, an attribute, an
     item, or what a cell holds."""
-    return source is not None and all(step.rereadable for step in path(source))
+    return source is not None and all(step.rereadable for step in source.chain())
 
 
-def path(source: Source) -> list[Source]:
-    """The chain from the root to ``source``, root first."""
-    chain = [source]
-    while chain[-1].base is not None:
-        chain.append(chain[-1].base)
-    return chain[::-1]
+def loadable(source: Source) -> bool:
+    """Whether bytecode can load the object without a descriptor lookup."""
+    return all(step.loadable for step in source.chain())

@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from .. import torch_private
 from ..errors import NeedsEager, Unsupported
+from ..runtime import facts
 from ..runtime.guards import TensorSpec
 
 ALIGNMENT = 16  # bytes; CUDA kernels use wide loads from inputs that are aligned so
@@ -42,7 +43,7 @@ def guard_tensor(s, value, type_):
     if source is None:
         return
     if source.watched:
-        s.guards.add(source, "is", tensor)
+        s.guards.add(source, facts.identity(tensor))
 
     def fixed(values):
         return tuple(v if type(v) is int else None for v in values)
@@ -50,5 +51,5 @@ def guard_tensor(s, value, type_):
     spec = dataclasses.replace(TensorSpec.of(tensor), sizes=fixed(type_.shape), strides=fixed(type_.strides))
     if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT == 0:
         spec = dataclasses.replace(spec, align=ALIGNMENT)
-    s.guards.add(source, "tensor", spec)
+    s.guards.add(source, facts.Tensor(spec))
     s.guards.sizes.check_bound(source, type_)

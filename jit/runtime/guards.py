@@ -128,10 +128,9 @@ def program(accessors, checks, binds=()):
 
 
 def _line(accessors, check) -> str:
-    """A check in words: its description, or what it is made of."""
-    if len(check) > 3:
-        return check[3]
-    return f"{path(accessors, check[0])} {check[1]} {_short(check[2]) if len(check) > 2 else ''}"
+    """A check in words."""
+    at, kind, payload, fact = (*check, None, None)[:4]
+    return f"{path(accessors, at)}: {f'{kind} {short(payload)}' if fact is None else fact}" if at >= 0 else str(fact or kind)
 
 
 def global_state_snapshot() -> tuple:
@@ -152,102 +151,34 @@ def narrowed_state(snapshot: tuple, read) -> tuple:
     return (*snapshot[:-2], snapshot[-2] if "attention" in read else _UNREAD, snapshot[-1] if "switches" in read else _UNREAD)
 
 
+def state_difference(expected: tuple, found: tuple) -> str:
+    """How the state of this thread differs from a snapshot, in words."""
+    return "; ".join(f"{name}: expected {want}, found {have}" for name, want, have in zip(_STATE_FIELDS, expected, found) if want not in (have, _UNREAD))
+
+
 def path(accessors, index: int) -> str:
-    """An accessor as it would be written in Python."""
+    """An accessor by its name, or by what it reads."""
     if index < 0:
         return "global state"
-    parent, kind, *payload = accessors[index]
-    value = payload[0] if payload else None
-    if parent < 0 and len(payload) > 1:
-        return payload[1]
-    if kind == "local":
-        return f"local {value}"
-    if kind in ("const", "weak"):
-        value = value() if kind == "weak" else value
+    parent, kind, *rest = accessors[index]
+    if len(rest) > 1:
+        return str(rest[1])
+    value = rest[0]() if kind == "weak" else rest[0] if rest else None
+    if parent < 0:
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-        return name if isinstance(name, str) else f"<{type(value).__name__}>"
-    base = path(accessors, parent)
-    forms = {
-        "dict_attr": f"{base}.{value}",
-        "getattr": f"{base}.{value}",
-        "type_attr": f"type({base}).{value}",
-        "class_attr": f"{base}.{value}",
-        "type": f"type({base})",
-        "dict": f"{base}.__dict__",
-        "item": f"{base}[{value!r}]",
-        "cell": f"{base}.cell_contents",
-        "closure": f"{base}.__closure__[{value}]",
-        "function": f"{base}.__{value}__",
-        "grad": f"{base}.grad",
-        "wrapped": f"{base}.__wrapped__",
-        "iterator_state": f"state({base})",
-        "generator_state": f"state({base})",
-        "length": f"len({base})",
-        "returned": f"{base}()",
-        "context_value": f"{base}.get()",
-        "mro": f"{base}.__mro__",
-        "cache_link": f"{base}.result",
-    }
-    return forms[kind.removeprefix("fresh_")]
+        return f"local {value}" if kind == "local" else name if isinstance(name, str) else f"<{type(value).__name__}>"
+    return f"{kind} {'' if value is None else f'{value!r} '}of {path(accessors, parent)}"
 
 
-def _weak() -> type:
-    from jit.runtime import native
-
-    return native().Weak
-
-
-def _short(value) -> str:
+def short(value) -> str:
+    """An object in at most 120 characters."""
     if isinstance(value, torch.Tensor):
         return f"{type(value).__name__}({value.dtype}, {tuple(value.shape)}, {value.device})"
     try:
         text = repr(value)
-    except Exception:
+    except Exception:  # of the program's own class
         text = object.__repr__(value)
     return text if len(text) <= 120 else text[:117] + "..."
-
-
-def _expected(kind, payload, found, program, locals):
-    """(expected, found) in words."""
-    if kind == "type_is":
-        return f"type {payload.__qualname__}", f"type {type(found).__qualname__}"
-    if kind == "tensor":
-        return "", payload.mismatch(found)
-    if kind == "len":
-        return f"length {payload}", f"length {len(found) if hasattr(found, '__len__') else 'none'}"
-    if kind == "truth":
-        return f"a {'true' if payload else 'false'} value", _short(found)
-    if kind == "dict_keys":
-        return f"keys {_short(tuple(payload))}", f"keys {_short(tuple(found)) if isinstance(found, dict) else type(found).__name__}"
-    if kind == "dict_lacks":
-        return f"no key {payload!r}", "it"
-    if kind == "no_dict_attr":
-        return f"no attribute {payload!r} of its own", "one"
-    if kind in ("type_lacks", "class_lacks"):
-        return f"no attribute {payload!r} on its class", "one"
-    if kind in ("same", "distinct", "no_alias"):
-        other = path(program.accessors, payload)
-        text = {"same": f"the same object as {other}", "distinct": f"another object than {other}", "no_alias": f"memory apart from {other}"}[kind]
-        return text, "another object" if kind == "same" else "the same object" if kind == "distinct" else "shared memory"
-    if kind == "apart":
-        return "memory apart from each other", "shared memory"
-    if kind == "shares":
-        return f"memory of which {path(program.accessors, payload[0])} shows a part {payload[1]} bytes further on", "other memory"
-    if kind == "room":
-        return f"a storage with {payload[0]} bytes before the tensor and {payload[1]} from its start", "a smaller one"
-    if kind in ("subclass", "instance"):
-        cls, wanted = payload
-        return f"{kind} of {cls!r}: {bool(wanted)}", "the other answer"
-    if kind == "at":
-        return f"the {payload[1].__name__} at {payload[0]:#x}", f"{type(found).__name__} at {id(found):#x}"
-    if kind == "is" and type(payload) is _weak():
-        payload = payload()
-    if kind == "is_not":
-        return f"another object than {_short(payload)}", "it"
-    expected, shown = _short(payload), _short(found)
-    if expected == shown:
-        expected, shown = f"{expected} ({type(payload).__name__} at {id(payload):#x})", f"{shown} ({type(found).__name__} at {id(found):#x})"
-    return expected, shown
 
 
 def explain(program, locals) -> str:
@@ -256,19 +187,10 @@ def explain(program, locals) -> str:
     if failure is None:
         return ""
     index, reached, found = failure
-    accessor, kind, *rest = program.checks[index]
-    payload = rest[0] if rest else None
-    where = rest[1] if len(rest) > 1 and rest[1] else path(program.accessors, accessor)
-    if kind == "global_state":
-        from jit.runtime import native
-
-        now = native().global_state_snapshot()
-        differ = [f"{name}: expected {want}, found {have}" for name, want, have in zip(_STATE_FIELDS, payload, now) if want not in (have, _UNREAD)]
-        return "; ".join(differ)
-    if kind == "dims":
-        names = ", ".join(path(program.accessors, a) for a in payload[0])
-        return f"{where if len(rest) > 1 and rest[1] else 'a condition on the sizes of ' + names} does not hold"
+    at, kind, payload, fact = (*program.checks[index], None, None)[:4]
+    if at < 0:
+        return fact.mismatch(None) if fact else f"{kind} does not hold"
+    where = path(program.accessors, at)
     if not reached:
         return f"{where}: cannot be reached any more"
-    expected, shown = _expected(kind, payload, found, program, locals)
-    return f"{where}: {shown}" if not expected else f"{where}: expected {expected}, found {shown}"
+    return f"{where}: {f'expected {kind} {short(payload)}, found {short(found)}' if fact is None else fact.mismatch(found)}"

@@ -24,7 +24,7 @@ def is_read(graph) -> bool:
 def _setter(fn, name):
     @on_call(fn)
     def switch(s, args, kwargs):
-        s.guards.settings.add("attention")
+        s.guards.state.read.add("attention")
         s.set_entry(s.attention, name, args[0].truth(s))
         s.effect(fn, args)
         on = {n for n in GETTERS if s.attention.get(n, GETTERS[n]())}
@@ -36,7 +36,7 @@ def _setter(fn, name):
 def _getter(fn, name):
     @on_call(fn)
     def is_on(s, args, kwargs):
-        s.guards.settings.add("attention")
+        s.guards.state.read.add("attention")
         return Constant(s.attention.get(name, fn()))
 
 

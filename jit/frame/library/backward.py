@@ -9,6 +9,7 @@ import torch
 from ... import torch_private
 from ...errors import Unsupported
 from ...graph import backward as graph
+from ...runtime import facts
 from .. import source as src
 from ..tables import on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
 from ..values.constant import Constant
@@ -57,7 +58,7 @@ def _process_group_is_absent(s):
     if world is not None:
         if torch.distributed.is_initialized():
             raise _break("backward() in a process group")
-        s.guards.add(src.GetAttr(src.Const(world, "world"), "default_pg"), "is", None)
+        s.guards.add(src.GetAttr(src.Const(world, "world"), "default_pg"), facts.identity(None))
 
 
 def _no_hooks(s, value: TensorValue):
@@ -68,7 +69,7 @@ def _no_hooks(s, value: TensorValue):
         if getattr(value.obj, name, None):
             raise _break("backward() to a tensor with hooks on its gradient")
         if hasattr(value.obj, name):
-            s.guards.add(src.GetAttr(value.source, name), "is", getattr(value.obj, name))
+            s.guards.add(src.GetAttr(value.source, name), facts.identity(getattr(value.obj, name)))
 
 
 def _differentiate(s, roots, tangents, wrt, keep, create) -> list:
@@ -181,10 +182,10 @@ def _grad_from_outside(s, tensor):
     if obj.requires_grad and not obj.is_leaf or tensor.source is None:
         raise Unsupported("the grad of a tensor that is no leaf", kind="tensor-attribute")
     if tensor.source.watched:
-        s.guards.add(tensor.source, "is", obj)
+        s.guards.add(tensor.source, facts.identity(obj))
     value = s.wrap(obj.grad, src.Grad(tensor.source))
     if obj.grad is None:
-        s.guards.add(value.source, "is", None)
+        s.guards.add(value.source, facts.identity(None))
     return value
 
 

@@ -10,6 +10,7 @@ import types
 import torch
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import operators
 from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call
@@ -92,7 +93,7 @@ def id_(s, args, kwargs):
     if obj is None:
         return IdentityNumber(value)
     if value.source is not None:
-        s.guards.add(value.source, "is", obj)
+        s.guards.add(value.source, facts.identity(obj))
     return Constant(id(obj))
 
 
@@ -152,7 +153,7 @@ def dir_(s, args, kwargs):
         return s.fold(dir, args, {})
     if isinstance(args[0], ClassValue) and id(args[0].obj) not in s.templates:
         ask = functools.partial(names_of, args[0].pin(s))
-        s.guards.add(src.Returned(src.Const(ask, "dir")), "eq", ask())
+        s.guards.add(src.Returned(src.Const(ask, "dir")), facts.Equals(ask()))
         return s.from_python(list(ask()))
     if isinstance(args[0], ContainerValue) and args[0].cls is args[0].builtin:
         return s.from_python(dir(args[0].builtin))

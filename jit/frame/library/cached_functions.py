@@ -16,7 +16,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...runtime import native
+from ...runtime import facts, native
 from .. import source as src
 from ..decode import decode
 from ..tables import on_descriptor, on_method
@@ -123,7 +123,7 @@ def cached_call(s, cached, args, kwargs):
     if not pending(s, call):
         return call.result(call.made(), done=True)
     if type(value) is Constant:
-        s.guards.add(src.Const(call.cache), "dict_lacks", call.key)
+        s.guards.add(src.Const(call.cache), facts.DictLacks(call.key))
         call.again(done=False)
         return Constant(value.const(s))
     raise call.unsupported("has to be called for an entry of its cache")

@@ -9,6 +9,7 @@ import typing
 import torch
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import source as src
 from ..tables import on_call, on_function, on_method
 from ..values.base import Raised
@@ -71,7 +72,7 @@ def answered(s, cls, target) -> bool:
     if id(cls) in s.templates:
         raise Unsupported("an abstract class is asked of a class made while capturing", kind="special-method")
     if not found:
-        s.guards.add(src.Const(cls, cls.__qualname__), "subclass", (target, False))
+        s.guards.add(src.Const(cls, cls.__qualname__), facts.Subclass(target, False))
     return found
 
 
@@ -117,7 +118,7 @@ def protocol_instance(s, value, target) -> bool:
         found = isinstance(obj, target)
     except Exception as error:
         raise Unsupported(f"isinstance() raises {type(error).__name__}: {error}", kind="special-method") from None
-    s.guards.add(value.source, "instance", (target, found))
+    s.guards.add(value.source, facts.Instance(target, found))
     return found
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextvars import Context, ContextVar, Token
 
 from ...errors import Unsupported
+from ...runtime import facts
 from ..source import Const, ContextValue, GetAttr
 from ..tables import on_method
 from ..values.base import Raised
@@ -53,7 +54,7 @@ def _held(s, variable):
     if var not in s.context:
         now, source = var.get(ContextValue.UNSET), ContextValue(variable.source or Const(var, var.name))
         if now is ContextValue.UNSET:
-            s.guards.add(source, "is", now)
+            s.guards.add(source, facts.identity(now))
         return None if now is ContextValue.UNSET else s.wrap(now, source)
     return s.context[var]
 
@@ -106,10 +107,10 @@ def _of_real(s, var, token):
     real = token.obj
     if real is None or token.source is None or real.var is not var or " used " in repr(real):
         raise Unsupported("a reset of a ContextVar by this token", kind="argument-error")
-    s.guards.add(GetAttr(token.source, "var"), "is", var)
+    s.guards.add(GetAttr(token.source, "var"), facts.identity(var))
     old = GetAttr(token.source, "old_value")
     if real.old_value is Token.MISSING:
-        s.guards.add(old, "is", Token.MISSING)
+        s.guards.add(old, facts.identity(Token.MISSING))
         return None
     return s.wrap(real.old_value, old)
 

@@ -22,6 +22,7 @@ import weakref
 import torch
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import operators
 from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
@@ -487,7 +488,7 @@ def warn(s, args, kwargs):
         refuse_warning(s)
     ask = functools.partial(way_of_warnings, category.pin(s))
     way = ask()
-    s.guards.add(src.Returned(src.Const(ask, "warnings")), "eq", way)
+    s.guards.add(src.Returned(src.Const(ask, "warnings")), facts.Equals(way))
     if way == "recorded":
         s.hide_recorder(warnings._showwarnmsg_impl.__self__)
     elif way != "shown":

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import config, torch_private
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import source as src
 from ..assumptions import assume
 from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
@@ -38,7 +39,7 @@ def _query(fn, setting=None):
     @on_call(fn)
     def query(s, args, kwargs):
         if setting is not None:
-            s.guards.settings.add(setting)
+            s.guards.state.read.add(setting)
         return s.fold(fn, args, kwargs)
 
 
@@ -146,7 +147,7 @@ def _autograd_fact(s, tensor, name):
     """What autograd knows of a tensor that requires grad, beside that: for one from outside it becomes a guard."""
     if tensor.source is not None and tensor.handle(s).requires_grad:
         fact = getattr(tensor.obj, name)
-        s.guards.add(src.GetAttr(tensor.source, name), "eq", fact)
+        s.guards.add(src.GetAttr(tensor.source, name), facts.Equals(fact))
         return Constant(fact)
     return s.traced(lambda: s.tracer.attribute(tensor.handle(s), name))
 

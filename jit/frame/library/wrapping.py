@@ -10,7 +10,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...runtime import native
+from ...runtime import facts, native
 from .. import source as src
 from ..tables import new_value, wrapper
 from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
@@ -58,7 +58,7 @@ def wrap_method(s, obj, source):
     fn = s.wrap(obj.__func__, src.GetAttr(source, "__func__") if source is not None else None)
     owner = s.wrap(obj.__self__, src.GetAttr(source, "__self__") if source is not None else None)
     if source is not None:
-        s.guards.add(source, "type_is", types.MethodType)
+        s.guards.add(source, facts.TypeIs(types.MethodType))
     return MethodValue(fn, owner, obj, source)
 
 
@@ -68,7 +68,7 @@ def wrap_script_function(s, obj, source):
     fn = getattr(obj, "_torchdynamo_inline", None)
     if not isinstance(fn, types.FunctionType) or source is None:
         return s.opaque(obj, source)
-    s.guards.add(source, "is", obj)
+    s.guards.add(source, facts.identity(obj))
     return FunctionValue(fn, src.Const(fn, fn.__qualname__))
 
 
@@ -88,7 +88,7 @@ def wrap_mapping_proxy(s, obj, source):
     """A read-only view, known by identity, of a dict that nothing changes any more (``Signature.parameters``, say)."""
     if source is None or not source.watched:
         raise Unsupported("a mappingproxy as an argument", kind="opaque-container")
-    s.guards.add(source, "is", obj)
+    s.guards.add(source, facts.identity(obj))
     entries = {}
     for k, v in obj.items():
         key = s.wrap_key(k)
@@ -119,7 +119,7 @@ def take_apart(s, obj, source):
     """A ``zip``, ``map``, ``filter`` or ``enumerate`` has no position of its own (but for the count of an enumerate): it advances what it iterates over."""
     state = src.state_of(obj)
     at = src.IteratorState(source)
-    s.guards.add(at, "len", len(state))
+    s.guards.add(at, facts.Length(len(state)))
     if type(obj) is enumerate and s.dynamic is not None and not s.dynamic.unrolls(source, state[1]):
         raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
     parts = [s.wrap(v, src.Item(at, i)) for i, v in enumerate(state)]
@@ -140,7 +140,7 @@ def take_apart(s, obj, source):
 
 @wrapper(slice)
 def wrap_slice(s, obj, source):
-    s.guards.add(source, "type_is", slice)
+    s.guards.add(source, facts.TypeIs(slice))
     return SliceValue(*(s.wrap(getattr(obj, n), src.GetAttr(source, n) if source is not None else None) for n in ("start", "stop", "step")))
 
 

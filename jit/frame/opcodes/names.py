@@ -7,6 +7,7 @@ import sys
 import types
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import source as src
 from ..executor import NULL, op
 from ..values.base import Raised, lookup
@@ -236,7 +237,7 @@ _MODULES = src.Const(sys.modules, "sys.modules")
 def loaded(s, name):
     """A module that was imported, guarded to be the one under its name."""
     module = sys.modules[name]
-    s.guards.add(src.Item(_MODULES, name), "is", module)
+    s.guards.add(src.Item(_MODULES, name), facts.identity(module))
     return s.wrap(module, src.Const(module, name))
 
 
@@ -250,7 +251,7 @@ def import_from(f, i):
             raise Unsupported("import from an object that is no module", kind="import") from None
         full = f"{module.module.__name__}.{i.arg}"
         if full not in sys.modules:
-            f.s.guards.add(_MODULES, "dict_lacks", full)
+            f.s.guards.add(_MODULES, facts.DictLacks(full))
             raise Raised(f.s.exception(ImportError(f"cannot import name {i.arg!r} from {module.module.__name__!r}"))) from None
         f.push(loaded(f.s, full))
 

@@ -11,6 +11,7 @@ import ctypes
 import types
 
 from ...errors import Unsupported
+from ...runtime import facts
 
 _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # where a type object keeps its name: after the head of a variable-size object
 
@@ -144,7 +145,7 @@ class Value:
         if getattr(self, "obj", None) is None:
             return ("new", id(self), self)
         if self.source is not None:
-            s.guards.add(self.source, "is", self.obj)
+            s.guards.add(self.source, facts.identity(self.obj))
         return ("object", id(self.obj))
 
     def emit(self, e):

@@ -10,6 +10,7 @@ import torch
 
 from ...errors import Unsupported
 from ...graph.dims import free_symbols, hint
+from ...runtime import facts
 from ..source import Const, DictAttr, Source
 from .base import Raised, Value, lookup, type_name
 
@@ -49,7 +50,7 @@ class Constant(Value):
                 by_value = True
             if type(self.value) is str and not self.source.watched:
                 s.specialize(self.source, self.value)
-            s.guards.add(self.source, "eq" if by_value else "is", self.value)
+            s.guards.add(self.source, facts.Equals(self.value) if by_value else facts.identity(self.value))
         return self.value
 
     def pytype(self, s):
@@ -57,7 +58,7 @@ class Constant(Value):
             if self.value is None or self.value is True or self.value is False:
                 self.const(s)
             else:
-                s.guards.add(self.source, "type_is", type(self.value))
+                s.guards.add(self.source, facts.TypeIs(type(self.value)))
         return type(self.value)
 
     def truth(self, s):

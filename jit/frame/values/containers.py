@@ -10,6 +10,7 @@ import types
 import torch
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import source as src
 from .base import Raised, Value, type_name
 from .constant import Constant, DimValue
@@ -102,7 +103,7 @@ class ContainerValue(ObjectValue):
         if not self.is_untouched:
             return bool(self.plain_length(s) != 0)
         self.pytype(s)
-        s.guards.add(self.source, "truth", bool(self.obj))
+        s.guards.add(self.source, facts.Truth(bool(self.obj)))
         return bool(self.obj)
 
     @property
@@ -165,7 +166,7 @@ class SequenceValue(ContainerValue):
             if self.source is not None:
                 n = self.builtin.__len__(self.obj)
                 s.expect(self.source, n, self.builtin)
-                s.guards.add(self.source, "len", n)
+                s.guards.add(self.source, facts.Length(n))
             subscript = src.raw_subscript(self.obj)
             self._elements = [s.wrap(v, src.Item(self.source, i, subscript) if self.source is not None else None)
                               for i, v in enumerate(src.raw_elements(self.obj))]
@@ -421,7 +422,7 @@ class DictValue(ContainerValue):
             if self.source is not None:
                 keys = tuple(src.raw_elements(self.obj))
                 s.expect(self.source, len(keys), dict)
-                s.guards.add(self.source, "dict_keys", keys)
+                s.guards.add(self.source, facts.DictKeys(keys))
             self.keys_guarded = True
         if self._entries is None:
             entries = {}
@@ -481,7 +482,7 @@ class DictValue(ContainerValue):
                 s.guards.add_presence(self.item_source(key))
                 return s.wrap(dict.__getitem__(self.obj, key), self.item_source(key))
             if self.source is not None:
-                s.guards.add(self.source, "dict_lacks", key)
+                s.guards.add(self.source, facts.DictLacks(key))
             return None
         entry = self.load(s).get(key)
         return None if entry is None else entry[1]
@@ -719,7 +720,7 @@ class SetValue(ContainerValue):
                     raise Unsupported("a set from outside with elements that are not constants", kind="opaque-container")
             if self.source is not None:
                 s.expect(self.source, len(elements), self.builtin)
-                s.guards.add(self.source, "elements", tuple(elements))
+                s.guards.add(self.source, facts.Elements(tuple(elements)))
             values = [s.wrap_key(k) for k in elements]
             self._entries = {v.hash_key(s): v for v in values}
         return self._entries

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from ...runtime import facts
 from ..source import Source
 from .base import Value
 from .constant import Constant, DimValue
@@ -37,7 +38,7 @@ class FloatValue(Value):
                 leaf.const(s)
             else:
                 s.specialize(leaf.source, leaf.value)
-                s.guards.add(leaf.source, "eq", leaf.value)
+                s.guards.add(leaf.source, facts.Equals(leaf.value))
         return self.value
 
     def truth(self, s):

@@ -7,6 +7,7 @@ import operator
 import types
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import source as src
 from .base import Raised, Value, lookup, type_name
 from .constant import Constant
@@ -45,7 +46,7 @@ class CellValue(Value):
             if not self.source.watched:
                 for other in list(s.by_object.values()):
                     if isinstance(other, CellValue) and other is not self and other.source is not None and not other.source.watched:
-                        s.guards.add(self.source, "distinct", other.source)
+                        s.guards.add(self.source, facts.Distinct(other.source))
             s.effect(setattr, [self, Constant("cell_contents"), value])
 
     def identity(self):
@@ -79,7 +80,7 @@ class FunctionValue(ObjectValue):
 
     def pytype(self, s):
         if self.source is not None:
-            s.guards.add(self.source, "type_is", types.FunctionType)
+            s.guards.add(self.source, facts.TypeIs(types.FunctionType))
         return types.FunctionType
 
     def pin(self, s):
@@ -87,12 +88,12 @@ class FunctionValue(ObjectValue):
         if self.source is None:
             return self.obj
         if self.by_structure:
-            s.guards.add(self.source, "type_is", types.FunctionType)
-            s.guards.add(src.FunctionField(self.source, "code"), "is", self.code)
-            s.guards.add(src.GetAttr(self.source, "__globals__"), "is", self.globals)
+            s.guards.add(self.source, facts.TypeIs(types.FunctionType))
+            s.guards.add(src.FunctionField(self.source, "code"), facts.identity(self.code))
+            s.guards.add(src.GetAttr(self.source, "__globals__"), facts.identity(self.globals))
         else:
-            s.guards.add(self.source, "is", self.obj)
-            s.guards.add(src.FunctionField(src.Const(self.obj), "code"), "is", self.code)
+            s.guards.add(self.source, facts.identity(self.obj))
+            s.guards.add(src.FunctionField(src.Const(self.obj), "code"), facts.identity(self.code))
         return self.obj
 
     @property
@@ -102,7 +103,7 @@ class FunctionValue(ObjectValue):
     def pin_object(self, s):
         """Guard which object it is."""
         if self.source is not None:
-            s.guards.add(self.source, "is", self.obj)
+            s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
     def root(self):
@@ -118,7 +119,7 @@ class FunctionValue(ObjectValue):
         real = getattr(self.obj, attr)
         source = src.FunctionField(self.root(), field)
         if real is None:
-            s.guards.add(source, "is", None)
+            s.guards.add(source, facts.identity(None))
             return None
         return s.wrap(real, source)
 
@@ -188,7 +189,7 @@ class FunctionValue(ObjectValue):
             return None
         source = src.FunctionField(self.root(), "dict")
         if name not in self.obj.__dict__:
-            s.guards.add(source, "dict_lacks", name)
+            s.guards.add(source, facts.DictLacks(name))
             return None
         return s.wrap(self.obj.__dict__[name], src.Item(source, name))
 
@@ -201,7 +202,7 @@ class FunctionValue(ObjectValue):
         names = []
         if self.obj is not None:
             names = list(self.obj.__dict__)
-            s.guards.add(src.FunctionField(self.root(), "dict"), "dict_keys", tuple(names))
+            s.guards.add(src.FunctionField(self.root(), "dict"), facts.DictKeys(tuple(names)))
         return [n for n in [*names, *(a for a in self.attrs if a not in names)] if n not in _NOT_IN_DICT and self.attrs.get(n) is not DELETED]
 
     def setattr(self, s, name, value):
@@ -394,7 +395,7 @@ class ClassValue(ObjectValue):
         elif type(value) is str:
             return Constant(value, src.GetAttr(src.Const(cls, cls.__qualname__), name))
         else:
-            s.guards.add(src.GetAttr(src.Const(cls, cls.__qualname__), name), "is", value)
+            s.guards.add(src.GetAttr(src.Const(cls, cls.__qualname__), name), facts.identity(value))
         return s.from_python(value)
 
     def class_bind(self, s, raw, name, owner):
@@ -481,12 +482,12 @@ class BuiltinValue(Value):
 
     def pytype(self, s):
         if self.source is not None:
-            s.guards.add(self.source, "type_is", type(self.fn))
+            s.guards.add(self.source, facts.TypeIs(type(self.fn)))
         return type(self.fn)
 
     def pin(self, s):
         if self.source is not None:
-            s.guards.add(self.source, "is", self.fn)
+            s.guards.add(self.source, facts.identity(self.fn))
         return self.fn
 
     def is_const(self):
@@ -560,7 +561,7 @@ class PyModuleValue(Value):
 
     def pin(self, s):
         if self.source is not None:
-            s.guards.add(self.source, "is", self.module)
+            s.guards.add(self.source, facts.identity(self.module))
         return self.module
 
     def identity(self):
@@ -571,7 +572,7 @@ class PyModuleValue(Value):
 
     def getattr(self, s, name):
         module = self.pin(s)
-        s.guards.add(src.Const(module, module.__name__), "type_is", type(module))
+        s.guards.add(src.Const(module, module.__name__), facts.TypeIs(type(module)))
         if type(module) is not types.ModuleType and s.is_data_descriptor(s.class_lookup(type(module), name)[1]) and name not in ("__dict__", "__class__"):
             return s.wrap(getattr(module, name), src.GetAttr(src.Const(module, module.__name__), name))
         found = s.load_global(module.__dict__, name)

@@ -13,7 +13,7 @@ import itertools
 import types
 
 from ...errors import Unsupported
-from ...runtime import native
+from ...runtime import facts, native
 from .. import source as src
 from ..decode import VERSION, decode
 from .base import Raised, Value, type_name
@@ -59,23 +59,23 @@ class GeneratorValue(IteratorValue):
             return None if source is None else src.Item(source, i)
 
         if found is None:
-            s.guards.add(source, "is", None)
+            s.guards.add(source, facts.identity(None))
             self.state = "done"
             return
         code, namespace, position, handled, *slots = found
-        s.guards.add(item(0), "is", code)
-        s.guards.add(item(1), "is", namespace)
-        s.guards.add(item(2), "eq", position)
+        s.guards.add(item(0), facts.identity(code))
+        s.guards.add(item(1), facts.identity(namespace))
+        s.guards.add(item(2), facts.Equals(position))
         decoded = decode(code)
         at = decoded.index_at(position + 2 if parked else position)
         if not parked and decoded.instructions[at].op not in ("YIELD_VALUE", "RETURN_GENERATOR"):
             raise Unsupported(f"{self.describe()} is suspended in an unknown way", kind="iterator-escapes")
         if handled is None:
-            s.guards.add(item(3), "is", None)
+            s.guards.add(item(3), facts.identity(None))
         values = []
         for i, obj in enumerate(slots, 4):
             if obj is native().EMPTY_SLOT:
-                s.guards.add(item(i), "is", obj)
+                s.guards.add(item(i), facts.identity(obj))
             is_cell = type(obj) is types.CellType and i - 4 < len(decoded.names)
             values.append(NULL if obj is native().EMPTY_SLOT else s.wrap_cell(obj, item(i)) if is_cell else s.wrap(obj, item(i)))
         variables = dict(zip(decoded.names, values))
@@ -254,7 +254,7 @@ class GeneratorValue(IteratorValue):
     def hash_key(self, s):
         if self.obj is None:
             return super().hash_key(s)
-        s.guards.add(self.source, "is", self.obj)
+        s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
     # -- writing ------------------------------------------------------------------------------------------------------

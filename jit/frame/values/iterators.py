@@ -8,6 +8,7 @@ import gc
 import itertools
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .base import Raised, Value
 
 
@@ -19,7 +20,7 @@ class IteratorValue(Value):
 
     def pytype(self, s):
         if self.source is not None:
-            s.guards.add(self.source, "type_is", type(self.obj))
+            s.guards.add(self.source, facts.TypeIs(type(self.obj)))
         return self.py
 
     def iter(self, s):
@@ -196,7 +197,7 @@ class RealIterator(IteratorValue):
                 raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
             inner = src.IteratorState(self.source) if self.source is not None else None
             if inner is not None:
-                s.guards.add(inner, "len", len(state))
+                s.guards.add(inner, facts.Length(len(state)))
             parts = [s.wrap(v, src.Item(inner, i) if inner is not None else None) for i, v in enumerate(state)]
             for part in parts[1:]:
                 part.const(s)
@@ -234,7 +235,7 @@ class RealIterator(IteratorValue):
         return value
 
     def hash_key(self, s):
-        s.guards.add(self.source, "is", self.obj)
+        s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
 
@@ -253,7 +254,7 @@ class RealIteratorOver(IteratorValue):
         return self.inner.next(s)
 
     def hash_key(self, s):
-        s.guards.add(self.source, "is", self.obj)
+        s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
 

@@ -7,6 +7,7 @@ import types
 import weakref
 
 from ...errors import Unsupported
+from ...runtime import facts
 from .. import source as src
 from .base import Raised, Value, lookup, type_name
 from .constant import Constant
@@ -46,7 +47,7 @@ class ObjectValue(Value):
 
     def pytype(self, s):
         if self.source is not None:
-            s.guards.add(self.source, "type_is", self.cls)
+            s.guards.add(self.source, facts.TypeIs(self.cls))
         return self.cls
 
     def identity(self):
@@ -55,7 +56,7 @@ class ObjectValue(Value):
     def pin(self, s):
         """Guard that the object itself is the same one, so that it may be used as a constant."""
         if self.source is not None:
-            s.guards.add(self.source, "is", self.obj)
+            s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
     # -- attributes ---------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class ObjectValue(Value):
             return self.instance_attr(s, name)
         if name not in real:
             if self.source is not None:
-                s.guards.add(self.source, "no_dict_attr", name)
+                s.guards.add(self.source, facts.NoDictAttr(name))
             return None
         source = src.DictAttr(self.source, name, hides(self.cls, name)) if self.source is not None else None
         s.guards.add_presence(source)
@@ -126,7 +127,7 @@ class ObjectValue(Value):
             if self.attrs or has_slots(self.cls) or has_slots(first.cls):
                 raise Unsupported("objects that share their attributes", kind="attribute")
             if self.source is not None and first.source is not None:
-                s.guards.add(src.InstanceDict(self.source), "same", src.InstanceDict(first.source))
+                s.guards.add(src.InstanceDict(self.source), facts.Same(src.InstanceDict(first.source)))
             self.attrs = first.attrs
         elif first is self and isinstance(s.by_object.get(id(real)), ObjectValue):
             raise Unsupported("an object whose attributes are in a dictionary that is used otherwise", kind="attribute")
@@ -287,7 +288,7 @@ class ObjectValue(Value):
         if self.obj is not None:
             names = list(self.own_dict(s) or ())
             if self.source is not None:
-                s.guards.add(src.InstanceDict(self.source), "dict_keys", tuple(names))
+                s.guards.add(src.InstanceDict(self.source), facts.DictKeys(tuple(names)))
         names = [n for n in names if self.attrs.get(n) is not DELETED]
         slots = {n for c in self.cls.__mro__ for n, v in c.__dict__.items() if isinstance(v, types.MemberDescriptorType)}
         return names + [n for n, v in self.attrs.items() if v is not DELETED and n not in names and n not in slots]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...runtime import facts
 from .base import Raised, Value, type_name
 from .constant import Constant, DimValue, scalar
 from .objects import ObjectValue
@@ -58,7 +59,7 @@ class RangeValue(Value):
 
     def pytype(self, s):
         if self.source is not None:
-            s.guards.add(self.source, "eq", self.value)
+            s.guards.add(self.source, facts.Equals(self.value))
         return range
 
     def is_const(self):

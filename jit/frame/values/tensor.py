@@ -11,6 +11,7 @@ import torch
 
 from ...errors import NeedsEager, Unsupported
 from ...graph import known
+from ...runtime import facts
 from .. import source as src
 from .base import Raised, Value, type_name
 from .constant import Constant, DimValue, is_c_enum
@@ -45,7 +46,7 @@ class TensorValue(Value):
 
     def pytype(self, s):
         if self._handle is None and self.source is not None:
-            s.guards.add(self.source, "type_is", self.cls)
+            s.guards.add(self.source, facts.TypeIs(self.cls))
         return self.cls
 
     def identity(self):
@@ -56,7 +57,7 @@ class TensorValue(Value):
     def hash_key(self, s):
         if self.obj is not None:
             if self.source is not None:
-                s.guards.add(self.source, "is", self.obj)
+                s.guards.add(self.source, facts.identity(self.obj))
             return self.obj
         return ("tensor", id(self._handle), self)
 
@@ -103,7 +104,7 @@ class TensorValue(Value):
             return None
         self.pytype(s)
         if name not in self.obj.__dict__:
-            s.guards.add(self.source, "no_dict_attr", name)
+            s.guards.add(self.source, facts.NoDictAttr(name))
             return None
         source = src.DictAttr(self.source, name)
         s.guards.add_presence(source)

@@ -1,0 +1,468 @@
+"""What an entry relies on: typed facts about objects, one class for each check of the native guard program.
+
+A fact names its check (``kind``, an entry of the table in ``native/guard_checks.h``), gives what that check takes (``payload``), and says in words what it is
+(``str``) and how an object that it does not hold of differs (``mismatch``). A new kind is a class here and an entry there; ``tests/test_guard_mutations.py``
+asks for a program that changes it between calls.
+
+Facts that speak of further objects have their sources; what ``payload`` is given makes accessors of them.
+"""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+from jit.runtime import guards, native
+from jit.runtime.guards import short
+from jit.runtime.holding import holding, loosely
+
+NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
+
+
+class Fact:
+    """Base class. ``kind``: the name of the native check. ``of_object``: whether it is about the object at a source, which is then known to be there."""
+
+    __slots__ = ("value",)
+    kind = ""
+    of_object = True
+
+    def __init__(self, value=None):
+        self.value = value
+
+    @property
+    def key(self):
+        """What facts of this kind have in common that say the same."""
+        return self.value if isinstance(self.value, (str, int)) else id(self.value)
+
+    def payload(self, locate):
+        """What the native check takes. ``locate``: the index of a source's accessor."""
+        return self.value
+
+    def __str__(self):
+        return f"{self.kind} {self.value!s}"
+
+    def expected(self) -> str:
+        """What the object should be."""
+        return short(self.value)
+
+    def found(self, found) -> str:
+        """What another object is instead."""
+        return short(found)
+
+    def mismatch(self, found) -> str:
+        """How an object differs, in words."""
+        expected, shown = self.expected(), self.found(found)
+        if expected == shown:
+            expected, shown = f"{expected} ({type(self.value).__name__} at {id(self.value):#x})", f"{shown} ({type(found).__name__} at {id(found):#x})"
+        return f"expected {expected}, found {shown}"
+
+
+class TypeIs(Fact):
+    """The object is of exactly this type."""
+
+    __slots__ = ()
+    kind = "type_is"
+
+    def __str__(self):
+        return f"type is {self.value.__qualname__}"
+
+    def expected(self):
+        return f"type {self.value.__qualname__}"
+
+    def found(self, found):
+        return f"type {type(found).__qualname__}"
+
+
+class Is(Fact):
+    """It is this object, which the fact keeps alive only where that harms nothing (``holding``)."""
+
+    __slots__ = ("number",)
+    kind = "is"
+
+    def __init__(self, value):
+        self.number = id(value)
+        self.value = native().Weak(value) if holding(value) == "weak" else value
+
+    @property
+    def key(self):
+        return self.number
+
+    @property
+    def object(self):
+        return self.value() if type(self.value) is native().Weak else self.value
+
+    def __str__(self):
+        value = self.object
+        if value is None or isinstance(value, (bool, str)):
+            return f"is {value!r}"
+        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+            return f"is {value.__qualname__}"
+        return f"is {type(value).__name__} at {id(value):#x}"
+
+    def mismatch(self, found):
+        value = self.object
+        expected, shown = short(value), short(found)
+        if expected == shown:
+            expected, shown = f"{expected} ({type(value).__name__} at {id(value):#x})", f"{shown} ({type(found).__name__} at {id(found):#x})"
+        return f"expected {expected}, found {shown}"
+
+
+class At(Fact):
+    """It lies where this object does and is of its type: for what has its facts checked again when another one has come to lie there."""
+
+    __slots__ = ()
+    kind = "at"
+
+    def __init__(self, value):
+        self.value = id(value), type(value)
+
+    @property
+    def key(self):
+        return self.value
+
+    def __str__(self):
+        return f"is the {self.value[1].__name__} at {self.value[0]:#x}"
+
+    def expected(self):
+        return f"the {self.value[1].__name__} at {self.value[0]:#x}"
+
+    def found(self, found):
+        return f"{type(found).__name__} at {id(found):#x}"
+
+
+class IsNot(Fact):
+    """It is another object than this one."""
+
+    __slots__ = ()
+    kind = "is_not"
+
+    def expected(self):
+        return f"another object than {short(self.value)}"
+
+    def found(self, found):
+        return "it"
+
+
+class Present(IsNot):
+    """There is an object."""
+
+    __slots__ = ()
+
+    def __init__(self):
+        self.value = NOWHERE
+
+    def __str__(self):
+        return "is there"
+
+
+class Equals(Fact):
+    """It is of the constant's exact type and equal to it; -0.0 differs from 0.0 and nan equals nan, inside tuples and slices too."""
+
+    __slots__ = ()
+    kind = "eq"
+
+    @property
+    def key(self):
+        return type(self.value), repr(self.value)
+
+    def __str__(self):
+        return f"== {self.value!r}"
+
+
+class Length(Fact):
+    """``len()`` of it."""
+
+    __slots__ = ()
+    kind = "len"
+
+    def expected(self):
+        return f"length {self.value}"
+
+    def found(self, found):
+        return f"length {len(found) if hasattr(found, '__len__') else 'none'}"
+
+
+class Truth(Fact):
+    """``bool()`` of it."""
+
+    __slots__ = ()
+    kind = "truth"
+
+    def expected(self):
+        return f"a {'true' if self.value else 'false'} value"
+
+
+class _Held(Fact):
+    """Of objects that are held as ``loosely`` says."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, value):
+        self.number = type(value), repr(value)
+        self.value = loosely(value)
+
+    @property
+    def key(self):
+        return self.number
+
+
+class DictKeys(_Held):
+    """The keys of a dict, in order."""
+
+    __slots__ = ()
+    kind = "dict_keys"
+
+    def expected(self):
+        return f"keys {short(tuple(self.value))}"
+
+    def found(self, found):
+        return f"keys {short(tuple(found)) if isinstance(found, dict) else type(found).__name__}"
+
+
+class Elements(_Held):
+    """The elements of a set or frozenset, in order of iteration."""
+
+    __slots__ = ()
+    kind = "elements"
+
+
+class DictLacks(Fact):
+    """A dict has no such key."""
+
+    __slots__ = ("number",)
+    kind = "dict_lacks"
+
+    def __init__(self, value):
+        self.number = value if isinstance(value, (str, int)) else id(value)
+        self.value = native().Weak(value) if holding(value) == "weak" else value
+
+    @property
+    def key(self):
+        return self.number
+
+    def mismatch(self, found):
+        return f"expected no key {self.value!r}, found it"
+
+
+class NoDictAttr(Fact):
+    """Its own ``__dict__`` has no such name."""
+
+    __slots__ = ()
+    kind = "no_dict_attr"
+
+    def mismatch(self, found):
+        return f"expected no attribute {self.value!r} of its own, found one"
+
+
+class TypeLacks(Fact):
+    """No class in the MRO of its type has such a name."""
+
+    __slots__ = ()
+    kind = "type_lacks"
+
+    def mismatch(self, found):
+        return f"expected no attribute {self.value!r} on its class, found one"
+
+
+class ClassLacks(TypeLacks):
+    """No class in the MRO of the object, a class, has such a name."""
+
+    __slots__ = ()
+    kind = "class_lacks"
+
+
+class _OfClass(Fact):
+    __slots__ = ("answer",)
+
+    def __init__(self, cls, answer: bool):
+        self.value, self.answer = cls, answer
+
+    @property
+    def key(self):
+        return id(self.value)
+
+    def payload(self, locate):
+        return self.value, self.answer
+
+    def __str__(self):
+        return f"{self.kind} of {self.value!r}: {self.answer}"
+
+    def mismatch(self, found):
+        return f"expected {self}, found the other answer"
+
+
+class Subclass(_OfClass):
+    """``issubclass()`` of the object, a class, by its MRO and by what abstract classes have registered."""
+
+    __slots__ = ()
+    kind = "subclass"
+
+
+class Instance(_OfClass):
+    """``isinstance()``, asked on every call."""
+
+    __slots__ = ()
+    kind = "instance"
+
+
+class Tensor(Fact):
+    """A tensor's metadata: ``value`` is a ``TensorSpec``."""
+
+    __slots__ = ()
+    kind = "tensor"
+
+    def __str__(self):
+        return str(self.value)
+
+    def mismatch(self, found):
+        return self.value.mismatch(found)
+
+
+class _OfTwo(Fact):
+    """Of the object and the one at another source, ``value``."""
+
+    __slots__ = ()
+    words = other = ""
+
+    @property
+    def key(self):
+        return self.value
+
+    def payload(self, locate):
+        return locate(self.value)
+
+    def mismatch(self, found):
+        return f"expected {self.words} {self.value}, found {self.other}"
+
+
+class Same(_OfTwo):
+    __slots__ = ()
+    kind, words, other = "same", "the same object as", "another object"
+
+
+class Distinct(_OfTwo):
+    __slots__ = ()
+    kind, words, other = "distinct", "another object than", "the same object"
+
+
+class NoAlias(_OfTwo):
+    """The memory that two tensors reach does not overlap."""
+
+    __slots__ = ()
+    kind, words, other = "no_alias", "memory apart from", "shared memory"
+
+
+class Apart(Fact):
+    """Of tensors at the sources ``changed`` and ``others``, none that is changed reaches into the memory of another one."""
+
+    __slots__ = ("changed", "others")
+    kind = "apart"
+
+    def __init__(self, changed: tuple, others: tuple):
+        self.changed, self.others = changed, others
+
+    @property
+    def key(self):
+        return self.changed, self.others
+
+    def payload(self, locate):
+        return tuple(map(locate, self.changed)), tuple(map(locate, self.others))
+
+    def __str__(self):
+        return f"memory apart from {', '.join(map(str, (*self.changed, *self.others)))}"
+
+    def mismatch(self, found):
+        return "expected memory apart from each other, found shared memory"
+
+
+class Shares(Fact):
+    """The first elements of it and of the tensor at another source, two views of one storage, are so many bytes apart."""
+
+    __slots__ = ("distance",)
+    kind = "shares"
+
+    def __init__(self, other, distance: int):
+        self.value, self.distance = other, distance
+
+    @property
+    def key(self):
+        return self.value, self.distance
+
+    def payload(self, locate):
+        return locate(self.value), self.distance
+
+    def __str__(self):
+        return f"memory of which {self.value} shows a part {self.distance} bytes further on"
+
+    def mismatch(self, found):
+        return f"expected {self}, found other memory"
+
+
+class Room(Fact):
+    """Its storage has so many bytes before the tensor's first element, and from there on."""
+
+    __slots__ = ()
+    kind = "room"
+
+    @property
+    def key(self):
+        return self.value
+
+    def __str__(self):
+        return f"a storage with {self.value[0]} bytes before the tensor and {self.value[1]} from its start"
+
+    def mismatch(self, found):
+        return f"expected {self}, found a smaller one"
+
+
+class GlobalState(Fact):
+    """Torch's state in this thread is what it was when the program was made. ``read``: which parts of it that few programs read were read, see
+    ``guards.narrowed_state``."""
+
+    __slots__ = ("read",)
+    kind = "global_state"
+    of_object = False
+
+    def __init__(self):
+        self.value, self.read = None, set()
+
+    def payload(self, locate):
+        self.value = guards.narrowed_state(guards.global_state_snapshot(), self.read)
+        return self.value
+
+    def __str__(self):
+        return "torch's state"
+
+    def mismatch(self, found):
+        return guards.state_difference(self.value, guards.global_state_snapshot())
+
+
+class Dims(Fact):
+    """Conditions on sizes, strides and integers. ``sizes``: a ``SizeFacts`` of the capture, which ends with it; its words stay."""
+
+    __slots__ = ("sizes",)
+    kind = "dims"
+    of_object = False
+
+    def __init__(self, sizes):
+        self.sizes, self.value = sizes, "; ".join(sizes.texts())
+
+    def payload(self, locate):
+        sizes, self.sizes = self.sizes, None
+        return sizes.payload(locate)
+
+    def __str__(self):
+        return self.value
+
+    def mismatch(self, found):
+        return f"{self.value} does not hold"
+
+
+def identity(value) -> Fact:
+    """That it is this object; a tensor is known by its place, since all else that is relied on is guarded by facts of its own."""
+    return At(value) if isinstance(value, torch.Tensor) else Is(value)
+
+
+KINDS = {fact.kind: fact for fact in (TypeIs, Is, At, IsNot, Equals, Length, Truth, DictKeys, Elements, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Subclass, Instance, Tensor,
+                                      Same, Distinct, NoAlias, Apart, Shares, Room, GlobalState, Dims)}  # fmt: skip
