@@ -171,17 +171,17 @@ def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
 
     made = {step[1]: step[2:] for step in plan.steps if step[0] == "view"}
     results = plan.outputs[:n_outputs]
+    position = {o.node: k for k, o in reversed(list(enumerate(graph.outputs[:n_outputs])))}
     strided, others = [], []
     for k in differentiable:
-        if results[k] not in made or may_overlap_itself(root_of(graph.outputs[k].node).type):
+        root = root_of(graph.outputs[k].node)
+        source, *layout = made.get(results[k], (None,))
+        # The slot of the memory may be that of another view of it: what has the gradient is the result that is the memory itself.
+        base = source if source is not None and source < plan.n_inputs else position.get(root)
+        if source is None or base is None or may_overlap_itself(root.type):
             others.append(k)
             continue
-        source, *layout = made[results[k]]
-        if source >= plan.n_inputs and source not in results:
-            others.append(k)
-            continue
-        kind, base = ("input", source) if source < plan.n_inputs else ("output", results.index(source))
-        strided.append((k, kind, base, tuple(layout)))
+        strided.append((k, "input" if source < plan.n_inputs else "output", base, tuple(layout)))
     return tuple(strided), tuple(others)
 
 

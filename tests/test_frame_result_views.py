@@ -122,3 +122,36 @@ def test_floor_divide_has_no_derivative(divide, backend):
         return y.tolist(), x.grad.tolist()
 
     assert gradient(jit.compile(divide, backend=backend)) == gradient(divide)
+
+
+@pytest.mark.parametrize("returned", [(0, 1, 2), (1, 2), (2, 1), (0, 2), (1, 2, 3), (3, 2, 1, 0)], ids=str)
+@pytest.mark.parametrize("write", ["places", "product", "part", "row"])
+def test_views_of_memory_in_the_layout_of_one_of_them(write, returned):
+    """After a write through the transposed view, the memory is laid out as that one: all results are views of it with the gradient all the same."""
+
+    def f(x, i):
+        whole = x * 2
+        views = whole, whole.t(), whole.narrow(-1, 0, 1), whole[1:]
+        if write == "places":
+            views[1][i] = 2
+        elif write == "product":
+            views[1].mul_(x)
+        elif write == "part":
+            views[1][:, :2] = 3
+        else:
+            views[1][1] = x[0]
+        return tuple(views[k] for k in returned)
+
+    for dynamic in (None, True):
+        compiled = jit.compile(f, dynamic=dynamic)
+        for n in (3, 6, 5):
+            x, i, found = torch.randn(n, n), torch.tensor([1]), []
+            for run in (f, compiled):
+                leaf = x.clone().requires_grad_()
+                results = run(leaf, i)
+                (gradient,) = torch.autograd.grad(sum((r * (k + 1)).exp().sum() for k, r in enumerate(results)), leaf)
+                found.append(([(r.requires_grad, r.stride()) for r in results], [r.detach() for r in results], gradient))
+            (kinds, values, gradient), (ours, our_values, our_gradient) = found
+            assert ours == kinds
+            torch.testing.assert_close(our_values, values)
+            torch.testing.assert_close(our_gradient, gradient)

@@ -205,5 +205,33 @@ def test_parts_of_nothing(name, fn):
             assert got is want
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x, i: x[i], lambda x, i: x[:, i], lambda x, i: x[i, 0:0], lambda x, i: x[i, torch.zeros(0, dtype=torch.long)], lambda x, i: x.sin()[i].sum(),
+    lambda x, i: x.clone().index_fill_(0, i, 2), lambda x, i: put(x.clone(), i), lambda x, i: put(x.clone(), (i, slice(0, 0))), lambda x, i: x[(i > 0).long()],
+], ids=["item", "column", "no part", "no places", "sum", "fill", "put", "put nothing", "comparison"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_item_of_nothing_is_inside(fn, dynamic):
+    """A 0-dim index is checked as an int is, also where no element is read at it."""
+    compiled = jit.compile(fn, dynamic=dynamic)
+    for shape in ((3, 4), (5, 4), (1, 0), (3, 0), (0, 3), (0, 0)):
+        for k in (0, -1, 1, 3, -4, 7):
+            x, i, found = torch.randn(shape), torch.tensor(k), []
+            for run in (fn, compiled):
+                try:
+                    found.append(run(x, i))
+                except (IndexError, RuntimeError) as error:
+                    found.append((type(error), str(error)))
+            want, got = found
+            if isinstance(want, torch.Tensor):
+                torch.testing.assert_close(got, want)
+            else:
+                assert got == want, (shape, k)
+
+
+def put(x, index):
+    x[index] = 1.5
+    return x
+
+
 if __name__ == "__main__":
     out_of_range()

@@ -163,7 +163,7 @@ def test_a_symbolic_size_or_stride_without_a_condition_is_an_error():
     facts.check_bound("x", types[1].replace(shape=(4, 5)))
     env._record(next(iter(env.guards)).__class__("==0", Sym("unknown", 3, env=env) - n))
     with pytest.raises(GuardError, match="unknown"):
-        facts.row(lambda source: 0)
+        facts.payload(lambda source: 0)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -118,7 +118,19 @@ def split_index(t, x: TensorHandle, index):
             node = b.select(node, dim, wrap_index(v, node.shape[dim], dim))
         else:
             raise TypeError(f"only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type(v).__name__})")
+    if node.type.is_empty or any(v.type.is_empty for v in tensors.values()):
+        _check_positions(b, node, tensors)
     return node, tensors
+
+
+def _check_positions(b, x: Node, tensors: dict):
+    """0-dim indices of ``x`` are to be inside, as ints are, although nothing is read at them."""
+    for d, v in tensors.items():
+        if v.ndim == 0 and v.dtype not in (torch.bool, torch.uint8):
+            if v.device.type != "cpu":
+                raise Unsupported("an item of a tensor without elements at a position that a tensor says", "use an int", kind="tensor-select")
+            size = x.shape[d]
+            b.check(b.logical_and(b.ge(v.node, -size), b.lt(v.node, size)), f"the index is out of bounds for dimension {d}")
 
 
 def _as_int(v):
