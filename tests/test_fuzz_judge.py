@@ -55,6 +55,12 @@ def test_what_roundings_decide(decided, fn, tensors):
     assert bool(truth(fn, *tensors).doubtful.any()) is not decided
 
 
+def test_the_dtype_itself_is_double_precision():
+    """A program that says its arguments' dtype is no other in doubles: the parts go together there too."""
+    halves = (THIRDS.half(),)
+    assert truth(lambda x: torch.zeros_like(x).index_add(0, torch.tensor([1]), x.half()[:1]), *halves).values.dtype is torch.float64
+
+
 def test_a_wrong_element_is_found():
     """One element of a result that is wrong by a part in a hundred, in random programs on ordinary numbers."""
     found = missed = 0

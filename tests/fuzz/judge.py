@@ -25,7 +25,7 @@ OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm
 
 
 class InDoubles(TorchDispatchMode):
-    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and single precision is double precision here.
+    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and single precision and that are double precision here.
 
     Args:
         dtype: of the tensors that are doubles here.
@@ -43,9 +43,9 @@ class InDoubles(TorchDispatchMode):
         if name == "nan_to_num" and args[0].dtype is torch.float64:
             nan, most, least = (*args[1:], None, None, None)[:3]
             return func(args[0], nan, self.limits.max if most is None else most, self.limits.min if least is None else least)
-        if kwargs.get("dtype") is torch.float32:
+        if kwargs.get("dtype") in (torch.float32, self.dtype):
+            self.eps = max(self.eps, torch.finfo(kwargs["dtype"]).eps)
             kwargs["dtype"] = torch.float64
-            self.eps = max(self.eps, torch.finfo(torch.float32).eps)
         known = self.known(args, kwargs) if self.unordered else None
         result = func(*args, **kwargs)
         for a in args:
