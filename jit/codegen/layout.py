@@ -144,7 +144,7 @@ class Restrider:
         rule = registry.library(name).rule
         types = NotImplemented if rule is None else rule(*[aten._as_type(v) for v in values])
         if types is NotImplemented:
-            types = aten.trial(o, values)[0]
+            types = aten.types_by_probe(o, values)[0]
         if isinstance(types, list):
             types = tuple(types)
         return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None

@@ -7,12 +7,13 @@ import re
 import torch
 
 from jit import torch_private
-from jit.errors import EagerRaises, JitError, Unsupported
-from jit.graph import probe, registry
+from jit.errors import EagerRaises, Unsupported
+from jit.graph import registry, unstated_views
 from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
 from jit.graph.ir import CHECKED, Node, TensorType
+from jit.graph.probe import StandIns, ask
 from jit.recent import Recent
 
 NOT_BY_DEFAULT = frozenset(("normal",))  # makes its result on the CPU whatever the default device is
@@ -217,13 +218,13 @@ def as_python(name: str, result):
 
 
 def shared(o: Overload, values) -> tuple | None:
-    """For each result of the overload, the ``probe.Shown`` that says which argument's memory it shows, or None; None alone where all results are new memory.
+    """For each result of the overload, the ``unstated_views.Shown`` that says which argument's memory it shows, or None; None alone where all results are new memory.
 
     Operators with a type rule make new memory, and so do all that are kernels of their own and not made of others.
     """
     if registry.library(o.base).rule is not None or not o.composite or next(nodes_of(values), None) is None:
         return None
-    return trial(o, _with_device(o, values))[2]
+    return types_by_probe(o, _with_device(o, values))[2]
 
 
 def record(b, o: Overload, values, checked: bool = False):
@@ -238,7 +239,7 @@ def record(b, o: Overload, values, checked: bool = False):
     if rule is not None:
         types = rule(*[_as_type(v) for v in values])
     if types is NotImplemented:
-        types, values, _ = trial(o, values)
+        types, values, _ = types_by_probe(o, values)
     is_list = o.returns == ["List[Tensor]"]
     if isinstance(types, list):
         types = tuple(types)
@@ -273,7 +274,7 @@ def _as_type(v):
 _meta_cache = Recent(4096)
 
 
-def trial(o: Overload, values):
+def types_by_probe(o: Overload, values):
     """What a run of the overload on meta tensors says; symbolic sizes are specialised. Returns (result types, values, shared), see ``shared``."""
     values = [_static(v) for v in values]
     devices: list = []
@@ -282,7 +283,7 @@ def trial(o: Overload, values):
     device = torch.device(device)
     found = _meta_cache.get(key)
     if found is None:
-        found = _meta_cache[key] = _run_meta(o, values)
+        found = _meta_cache[key] = _by_meta(o, values)
     types, shown = found
     with_device = lambda t: None if t is None else t.replace(device=device)  # noqa: E731
     return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values, shown
@@ -295,11 +296,11 @@ def types_by_run(o: Overload, values):
     devices: list = []
     _key(values, devices)
     device = devices[0] if devices else torch.device("cpu")
-    try:
-        with torch.no_grad():
-            result = o.run([_materialize(v, "meta") for v in values])
-    except Exception as error:  # of the user's own kernel
-        raise EagerRaises(error) from None
+    with torch.no_grad():
+        try:
+            result = o.run([StandIns(0, "meta").of(v) for v in values])
+        except Exception as error:  # of the user's own kernel
+            raise EagerRaises(error) from None
     results = [result] if isinstance(result, torch.Tensor) else list(result)
     if not all(isinstance(r, torch.Tensor) for r in results):
         raise EagerRaises(TypeError("it returns what is no tensor"))
@@ -328,30 +329,25 @@ def _key(v, devices):
     return (type(v), v)
 
 
-def _materialize(v, device):
-    if isinstance(v, Node):
-        t = v.type
-        strided = torch.empty_strided(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), dtype=t.dtype, device=device)
-        return strided if device == "meta" else strided.zero_()
-    if isinstance(v, (list, tuple)):
-        return [_materialize(e, device) for e in v]
-    return None if isinstance(v, torch.Generator) else v
+def _ask(o: Overload, values, device: str = "meta", grad: bool = False, leaves=()):
+    """The ``probe.Answer`` to a call of the overload on tensors without data, or on zeros."""
+    return ask(o.run, (values,), {}, StandIns(0, device, leaves=leaves), grad)
 
 
-def _run_meta(o: Overload, values):
+def _by_meta(o: Overload, values):
     """(types of the results, ``shared``) by a run on meta tensors, or on zeros for those that have no meta kernel."""
-    args = [_materialize(v, "meta") for v in values]
+    values = list(values)
     if o.device_index is not None:
-        args[o.device_index] = torch.device("meta")
-    try:
-        with torch.no_grad():
-            result, shown = probe.run(lambda: o.run(args), list(tensors_of(args))) if o.composite else (o.run(args), None)
-    except JitError:
-        raise
-    except Exception as error:
+        values[o.device_index] = torch.device("meta")
+    answer = _ask(o, values)
+    shown = None
+    if answer.error is not None:
         if o.base not in SHAPES_BY_RUN:
-            raise _diagnose(o, values, error) from error
-        result, shown = _run_zeros(o, values), None
+            raise _diagnose(o, values, answer.error) from answer.error
+        answer = _on_zeros(o, values)
+    elif o.composite:
+        shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)], lambda: o.run(answer.given.of(values)))
+    result = answer.result
     if isinstance(result, torch.Tensor):
         return _as_run(o, values, _type_of(result)), shown
     return _as_run(o, values, tuple(None if r is None else _type_of(r) for r in result)), shown
@@ -372,22 +368,18 @@ def has_history(o: Overload, values, given, index: int) -> bool:
     wanted = tuple([n in given for n in nodes_of(values)])
     key = (o.name, o.overload, _key(values, []), wanted)
     if key not in _histories:
-        _histories[key] = _run_recorded(o, values, wanted)
+        _histories[key] = _run_recorded(o, values, given)
     found = _histories[key]
     return found is None or found[min(index, len(found) - 1)]
 
 
-def _run_recorded(o: Overload, values, wanted) -> tuple | None:
-    """Which results of a run on meta tensors require grad; None where it has no such run."""
-    args = [_materialize(v, "meta") for v in values]
+def _run_recorded(o: Overload, values, given) -> tuple | None:
+    """Which results of a run on meta tensors require grad where ``given`` do; None where it has no such run."""
+    values = list(values)
     if o.device_index is not None:
-        args[o.device_index] = torch.device("meta")
-    for t, wants in zip(tensors_of(args), wanted):
-        t.requires_grad_(wants)
-    try:
-        with torch.enable_grad():
-            result = o.run(args)
-    except Exception:  # there is no meta kernel
+        values[o.device_index] = torch.device("meta")
+    result = _ask(o, values, grad=True, leaves=given).result
+    if result is None:  # there is no meta kernel
         return None
     return tuple([r is not None and r.requires_grad for r in ([result] if isinstance(result, torch.Tensor) else result)])
 
@@ -400,10 +392,8 @@ def _as_run(o: Overload, values, types):
         return types
     if any(n.type.device.type != "cpu" or hint(n.type.numel) > _PROBED_NUMEL for n in nodes):
         return types
-    try:
-        with torch.no_grad():
-            real = o.run([_materialize(v, "cpu") for v in values])
-    except Exception:  # of zeros, such as of a matrix that is not invertible
+    real = _ask(o, values, "cpu").result
+    if real is None:  # it refuses zeros, such as a matrix that is not invertible
         return types
     shown = (real,) if isinstance(types, TensorType) else tuple(real)
     said = (types,) if isinstance(types, TensorType) else types
@@ -415,14 +405,14 @@ def _as_run(o: Overload, values, types):
 SHAPES_BY_RUN = frozenset("combinations corrcoef cov geqrf histogram ctc_loss".split())
 
 
-def _run_zeros(o: Overload, values):
+def _on_zeros(o: Overload, values):
+    """The answer to a run on zeros."""
     if any(hint(n.type.numel) > _VERIFY_NUMEL for n in nodes_of(values)):
         raise Unsupported(f"{o.name} has no shape rule", kind="no-shape-rule")
-    try:
-        with torch.no_grad():
-            return o.run([_materialize(v, "cpu") if not isinstance(v, torch.device) else v for v in values])
-    except Exception as error:
-        raise EagerRaises(error) from error
+    answer = _ask(o, values, "cpu")
+    if answer.error is not None:
+        raise EagerRaises(answer.error)
+    return answer
 
 
 def _type_of(t: torch.Tensor) -> TensorType:
@@ -452,14 +442,7 @@ def nodes_of(v):
 def _diagnose(o: Overload, values, error):
     """EagerRaises when a real run on zeros raises too, else Unsupported."""
     if not o.trusting and all(hint(n.type.numel) <= _VERIFY_NUMEL for n in nodes_of(values)):
-        state = torch.random.get_rng_state()
-        try:
-            with torch.no_grad():
-                o.run([_materialize(v, "cpu") if not isinstance(v, torch.device) else v for v in values])
-        except Exception as real:
+        real = _ask(o, values, "cpu").error
+        if real is not None:
             return EagerRaises(real)
-        finally:
-            torch.random.set_rng_state(state)
     return Unsupported(f"{o.name} has no shape rule: {error}", kind="no-shape-rule")
-
-

@@ -19,7 +19,7 @@ from jit import torch_private
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import NamedResult, TensorHandle
 from jit.graph.recording import positions
-from jit.graph.trial import Described, StandIns, error_of, smaller, without_traces
+from jit.graph.probe import Described, StandIns, ask, of_tensors, smaller
 
 _KINDS = 1 << 12  # calls that are remembered
 _SMALL = 1 << 12  # elements of all operands up to which an operation that cannot do without data is tried with some
@@ -122,21 +122,13 @@ def _asked(event: Event) -> tuple | None:
     for device in devices:
         sizes = smaller(event.read, _numbers(event.args)) if device is None and not small else None
         given = StandIns(1, device, sizes, grad=True)
-        args, kwargs = given.of(event.args), given.of(event.kwargs)
         before = [torch_private.version_of(given.of(d)) for d in event.read]
-        kept: set = set()
-
-        def pack(t):
-            kept.add(torch_private.storage_id(t))
-            return t
-
-        try:
-            with without_traces(), torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-                result = event.fn(*args, **kwargs)
-        except Exception:  # of PyTorch's: it may not take tensors without data
+        answer = ask(event.fn, event.args, event.kwargs, given, True, keeping=True)
+        if answer.error is not None:  # it may not take tensors without data
             continue
+        kept = answer.kept
         read = tuple(i for i, d in enumerate(event.read) if torch_private.storage_id(given.of(d)) in kept)
-        made = tuple(i for i, (t, _) in enumerate(zip(_tensors(result), event.made)) if torch_private.storage_id(t) in kept)
+        made = tuple(i for i, (t, _) in enumerate(zip(_tensors(answer.result), event.made)) if torch_private.storage_id(t) in kept)
         return read, made, tuple(i for i, d in enumerate(event.read) if torch_private.version_of(given.of(d)) != before[i])
     return None
 
@@ -160,7 +152,7 @@ def _backward_error(event: Event) -> str | None:
     if key not in _backwards:
         if len(_backwards) >= _KINDS:
             _backwards.clear()
-        _backwards[key] = _tried(event)
+        _backwards[key] = _asked_backward(event)
     return _backwards[key]
 
 
@@ -185,16 +177,16 @@ def _key(event: Event):
     return key
 
 
-def _tried(event: Event) -> str | None:
+def _asked_backward(event: Event) -> str | None:
     sizes, error = smaller(event.read), None
     for fill in (1, None):
         given = StandIns(fill, "cpu", sizes, grad=True)
-        made: list = []
-        if error_of(lambda: made.extend(_tensors(event.fn(*given.of(event.args), **given.of(event.kwargs)))), (), {}, True) is not None:
+        answer = ask(event.fn, event.args, event.kwargs, given, True)
+        if answer.error is not None:
             return None
-        made = [t for t in made if t.requires_grad]
+        made = [t for t in _tensors(answer.result) if t.requires_grad]
         wanted = [t for t in map(given.of, event.read) if t.requires_grad]
-        error = made and wanted and error_of(torch.autograd.grad, (made, wanted, [torch.ones_like(t) for t in made]), {"allow_unused": True}, True)
+        error = made and wanted and of_tensors(torch.autograd.grad, made, wanted, [torch.ones_like(t) for t in made], allow_unused=True).error
         if not error or "dtype" not in str(error):
             return None
     return str(error)

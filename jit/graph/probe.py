@@ -1,143 +1,197 @@
-"""Which results of an operator show the memory of an argument, asked of PyTorch itself on meta tensors.
+"""Probes: eager is asked what it says to a call that is being traced, by making that call on made-up tensors of the same types.
 
-An operator's schema says so of a view, but not where the operator is made of others: ``einsum`` of one operand permutes it, ``meshgrid`` expands, and
-``atleast_1d`` or ``sum_to_size`` may give the very tensor that they were given. So the operator is run on tensors without values, and the storages
-of its results are compared with those of its arguments. Where one is shared, a second run records the view operators on the way from the argument to the
-result, which are then done on the argument's handle.
+``StandIns`` makes the tensors and ``ask`` makes the call: without a gradient unless that is the question, apart from autocast, drawing no numbers from the program's
+generators, unseen by its hooks, and without a warning. The ``Answer`` has the result or the error, and what autograd kept for the backward. Nothing else in
+the package runs an operator on tensors that the program has not made. Operators of the user's own are never asked so: what they do is not known.
+
+Who asks what: ``aten`` types of results, ``shown`` which of them show memory of an argument, ``refusals`` errors, ``kept`` what autograd keeps, ``replay`` which
+gradients are defined, ``frame.values.deferred`` what kind of value is read off a tensor.
 """
 
 from __future__ import annotations
 
-import weakref
+import contextlib
+import math
+import warnings
 from typing import NamedTuple
 
 import torch
 
 from jit import torch_private
-from jit.errors import Unsupported
-from jit.graph.dims import Dim, specialize
-from jit.graph.handles import offset_in_base, view_path
-from jit.graph.registry import OPS
+from jit.errors import JitError
+from jit.graph.dims import Dim, hint
+from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.ir import Node, contiguous_strides
+from jit.graph.sym_float import SymFloat
 
 
-class Step(NamedTuple):
-    """A view operator: its name, its arguments after the tensor, and which of its results, where it has several."""
+class Described:
+    """A tensor of a call that was made earlier: what a stand-in has to be like."""
 
-    name: str
-    args: tuple
-    kwargs: dict
-    index: int | None
+    __slots__ = ("type", "requires_grad", "is_conj", "base")
 
-
-class Shown(NamedTuple):
-    """A result that shows the memory of tensor argument number ``argument`` (counted through lists), as ``steps`` make it: it is the argument itself
-    where there are none. ``steps`` is None where the way is not known. ``place``: the sizes, strides and offset of the result."""
-
-    argument: int
-    steps: tuple | None
-    place: tuple
+    def __init__(self, type, requires_grad: bool, is_conj: bool, base):
+        self.type, self.requires_grad, self.is_conj, self.base = type, requires_grad, is_conj, base
 
 
-def run(call, tensors: list):
-    """-> (result, shown) of ``call()``, which reads ``tensors``; these have storages of their own. ``shown`` has, for each tensor of the result, what it shows
-    of them: a ``Shown``, or None for new memory. It is None where all of it is new. Where not, the call is made twice."""
-    owners = {torch_private.storage_id(t): k for k, t in enumerate(tensors)}
-    result = call()
-    if not any(_storage(r) in owners for r in _results(result)):
-        return result, None
-    with _Recorder(tensors) as recorder:
-        result = call()
-    found = []
-    for r in _results(result):
-        argument = owners.get(_storage(r))
-        place = None if argument is None else (tuple(r.shape), r.stride(), r.storage_offset(), r.dtype)
-        found.append(None if argument is None else Shown(argument, recorder.paths.get(id(r)), place))
-    return result, tuple(found)
+class StandIns:
+    """Arguments with tensors in the place of handles and nodes, and numbers in that of symbols.
 
-
-def _results(result) -> list:
-    return [result] if isinstance(result, torch.Tensor) else list(result)
-
-
-def _storage(t) -> int | None:
-    return torch_private.storage_id(t) if isinstance(t, torch.Tensor) else None
-
-
-class _Recorder(torch_private.DispatchMode):
-    """``paths``: the id of a tensor that shows memory of an argument -> the steps that made it."""
-
-    def __init__(self, tensors):
-        super().__init__()
-        self.paths = {id(t): () for t in tensors}
-        self.held: list = []  # so that no id is used twice
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        self.held.append(result)
-        source = args[0] if args else None
-        before = self.paths.get(id(source))
-        view = any(r.alias_info is not None for r in torch_private.schema(func).returns)  # else the operator shares memory and does not say so
-        if before is not None and view and not any(isinstance(a, torch.Tensor) for a in args[1:]):
-            several = isinstance(result, (list, tuple))
-            for k, r in enumerate(result if several else (result,)):
-                if _storage(r) == _storage(source) and id(r) not in self.paths:
-                    step = Step(torch_private.schema(func).name.partition("::")[2], tuple(args[1:]), kwargs or {}, k if several else None)
-                    self.paths[id(r)] = (*before, step)
-        return result
-
-
-def show(tracer, handle, shown: Shown, node=None, call=None):
-    """The handle of a result that shows memory of the argument ``handle``. ``node``: what an expansion made for the result; ``call``: as ``ViewStep`` has it.
-
-    Raises Unsupported where it is not known how.
+    Args:
+        fill: a number that the tensors hold; None for values that are all different, between 0.1 and 1.1, and ones for integers.
+        device: where they are made; None: each where the tensor is for which it stands.
+        sizes: size -> another one to be used in its place.
+        grad: those of handles that require grad do so too, and are no leaves.
+        leaves: nodes whose tensors are leaves that require grad.
     """
-    if shown.steps is None:
-        return _unsafe(tracer, handle, shown, node, call)
-    for step in shown.steps:
-        entry = OPS.get(step.name)
-        if entry is None or not (entry.alias or entry.raw):
-            raise _unknown()
-        handle = tracer.call_op(step.name, (handle, *step.args), step.kwargs)
-        if step.index is not None:
-            handle = handle[step.index]
-    return handle
+
+    def __init__(self, fill=0, device: str | None = "cpu", sizes=None, grad: bool = False, leaves=()):
+        self.fill, self.device, self.sizes, self.grad, self.leaves = fill, device, sizes, grad, leaves
+        self.made: dict = {}  # id of a handle or node -> its tensor, and what that is a view of
+
+    def of(self, v):
+        """The stand-in for an argument."""
+        if isinstance(v, (TensorHandle, Node, Described)):
+            if id(v) not in self.made:
+                self.made[id(v)] = self._tensor(v)
+            return self.made[id(v)][1]
+        if type(v) is Dim:
+            return hint(v)
+        if type(v) is SymFloat:
+            return v.value
+        if type(v) in (list, tuple, SymSize):
+            return type(v)([self.of(e) for e in v])
+        if isinstance(v, dict):
+            return {k: self.of(e) for k, e in v.items()}
+        if isinstance(v, slice):
+            return slice(self.of(v.start), self.of(v.stop), self.of(v.step))
+        if isinstance(v, torch.Generator):
+            return None if self.device == "meta" else v.clone_state()
+        if isinstance(v, torch.device) and self.device == "meta":
+            return torch.device("meta")
+        return v
+
+    def _tensor(self, v):
+        t = v.type
+        shape, strides = tuple(map(hint, t.shape)), tuple(map(hint, t.strides))
+        if self.sizes:
+            shape = tuple(self.sizes.get(n, n) for n in shape)
+            strides = contiguous_strides(shape)
+        x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device or t.device)
+        if self.device != "meta":
+            self._fill(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
+        if not isinstance(v, Node):
+            if self.grad and v.requires_grad:
+                return x, _not_a_leaf(x.requires_grad_())
+            if v.is_conj:
+                return x, x.conj()
+        elif v in self.leaves:
+            x.requires_grad_()
+        return x, x
+
+    @property
+    def tensors(self) -> list:
+        """All that were made, in order, as the call got them."""
+        return [t for _, t in self.made.values()]
+
+    def _fill(self, x):
+        if self.fill == 0:
+            x.zero_()
+        elif self.fill is not None:
+            x.fill_(self.fill)
+        elif x.dtype.is_floating_point or x.dtype.is_complex:
+            steps = torch.arange(x.numel(), dtype=torch.float64)
+            x.copy_(((steps * 0.6180339887).frac() + 0.1).view(x.shape))
+        else:
+            x.fill_(1)
 
 
-def _unsafe(tracer, handle, shown: Shown, node, call):
-    """A result on the memory of an argument that is no view of it to autograd, as ``unsafe_split`` gives it: it has a version counter of its own, and where it has
-    a history, a change of either is none to the other's."""
-    path = None if node is None else view_path(node, handle.node)
-    if path == ():
-        node = tracer.builder.alias(handle.node)
-        path = view_path(node, handle.node)
-    view = None if path is None else tracer.view(handle, path, node)
-    if view is None or not _is_at(view, handle, shown.place):
-        raise _unknown()
-    if not view.requires_grad:
-        return tracer.attribute(view, "data")
-    input_itself = handle.base.input is not None and handle.base.node is handle.base.input and not handle.chain and handle.base.region is None
-    if input_itself and call is not None:
-        operator, rest, index = call
-        rest = tuple(tuple(map(_number, v)) if isinstance(v, (tuple, list)) else _number(v) for v in rest)
-        call = (operator, rest, index) if all(type(e) is int for v in rest for e in (v if type(v) is tuple else (v,))) else None
-    if not view.is_leaf and (handle.base.input is None or input_itself and call is not None):
-        tracer.restrict(view, "hidden")
-        view.chain[-1].call = call if input_itself else None
-        tracer.set(handle.base, "shadows", [*handle.base.shadows, weakref.ref(view)])
-        return view
-    raise _unknown()
+@contextlib.contextmanager
+def without_traces():
+    """A probe draws no numbers from the program's generators, warns of nothing, and is no part of autocast."""
+    states = [(g, g.get_state()) for g in _default_generators()]
+    try:
+        with torch_private.WithoutAutocast(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for generator, state in states:
+            if not torch.equal(generator.get_state(), state):  # a GPU's may not be set while a CUDA graph is captured
+                generator.set_state(state)
 
 
-def _number(v):
-    return specialize(v) if type(v) is Dim else v
+def _default_generators() -> list:
+    """The CPU's, and those of GPUs that the program uses: some probes are made on the tensors' own device."""
+    return [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
 
 
-def _unknown() -> Unsupported:
-    return Unsupported("a result that shows memory of an argument in a way that has no rule here", "clone() the result", kind="unknown-function")
+class Answer(NamedTuple):
+    """What eager says to a call.
+
+    Attributes:
+        result: what it gives, None where it raises.
+        error: what it raises, or None.
+        given: the ``StandIns`` that it was called with.
+        kept: ids of the storages that autograd keeps for the backward; empty unless that was asked.
+    """
+
+    result: object
+    error: Exception | None
+    given: StandIns
+    kept: frozenset
 
 
-def _is_at(view, handle, place) -> bool:
-    """Whether a view of ``handle`` has these sizes, strides, offset and dtype."""
-    sizes, strides, offset, dtype = place
-    there, start = offset_in_base(view), offset_in_base(handle)
-    return (*view.type.shape, *view.type.strides, view.type.dtype) == (*sizes, *strides, dtype) and None not in (there, start) and there - start == offset
+def ask(fn, args, kwargs, given: StandIns, grad: bool = False, keeping: bool = False) -> Answer:
+    """Call ``fn`` with stand-ins for handles, nodes and symbols among the arguments. ``grad``: in which grad mode; ``keeping``: whether to note what
+    autograd keeps."""
+    args, kwargs, kept = given.of(list(args)), given.of(dict(kwargs)), set()
+
+    def pack(t):
+        if keeping:
+            kept.add(torch_private.storage_id(t))
+        return t
+
+    # The program's own hooks see nothing of what a probe saves.
+    with without_traces(), torch.set_grad_enabled(grad), torch.autograd.graph.saved_tensors_hooks(pack, _same) if grad else contextlib.nullcontext():
+        try:
+            return Answer(fn(*args, **kwargs), None, given, frozenset(kept))
+        except JitError:
+            raise
+        except Exception as error:  # eager's own, which is what was asked
+            return Answer(None, error.with_traceback(None), given, frozenset(kept))
+
+
+def _same(t):
+    return t
+
+
+def error_of(fn, args, kwargs, given: StandIns, grad: bool = False) -> Exception | None:
+    """What a call of ``fn`` raises."""
+    return ask(fn, args, kwargs, given, grad).error
+
+
+def of_tensors(fn, *args, **kwargs) -> Answer:
+    """What eager says to a call with arguments that are made already, with gradients on."""
+    return ask(fn, args, kwargs, StandIns(), True)
+
+
+def smaller(tensors, numbers=frozenset()) -> dict:
+    """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even for even, and in their order. Those among ``numbers``
+    stay what they are, and what these divide stays divisible."""
+    sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
+    taken, found, last = {n for n in sizes if n <= 8}, {}, 8
+    for n in sizes:
+        if n > 8 and n not in numbers:
+            unit = math.lcm(2 - n % 2, *(k for k in numbers if 2 <= k <= n and n % k == 0))
+            last = last + unit - last % unit if n % 2 == 0 else last + 2 - (last - n) % 2
+            if n % 2:
+                while last % unit:
+                    last += 2
+            found[n] = last
+    return {n: small for n, small in found.items() if small < n and n not in taken}
+
+
+def _not_a_leaf(x):
+    """The same tensor as a result, which may be written; a view of a leaf may not."""
+    made = x.clone()
+    return made if made.stride() == x.stride() else x.view_as(x)

@@ -23,19 +23,19 @@ from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import SymSize, TensorHandle, overlaps_itself
 from jit.graph.registry import OPS, PYTHON, library
 from jit.graph.sym_float import SymFloat
-from jit.graph.trial import StandIns, error_of, smaller
+from jit.graph.probe import StandIns, ask, error_of, smaller
 
 _SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match", re.IGNORECASE)
 _SMALL = 1 << 12  # elements of all operands up to which they are made in their own sizes
 _EXACT = 1 << 16  # up to which they are where a call of smaller ones has raised
 _WHOLE = 1 << 22  # elements up to which a call that smaller ones refuse is tried with operands as large as they are
-_RESULT = 1 << 22  # elements that a trial may make, as far as that can be told
+_RESULT = 1 << 22  # elements that a probe may make, as far as that can be told
 _KINDS = 1 << 12  # calls that are remembered
 _UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_", "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu",
                       "as_strided", "as_strided_copy", "as_strided_scatter"))  # these reach what stand-ins do not have: memory beyond the tensor's elements
 
 _found: dict = {}  # what a call is -> None, DOUBT, Unsupported, or the error's (class, arguments)
-DOUBT = "doubt"  # all trials of a call have raised, and it may be that the values of other tensors are not refused
+DOUBT = "doubt"  # all probes of a call have raised, and it may be that the values of other tensors are not refused
 
 
 def of_dtypes(error: Exception) -> bool:
@@ -43,7 +43,7 @@ def of_dtypes(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or _SAYS.search(str(error)) is not None
 
 
-# Arguments of which a trial has the real ones.
+# Arguments of which a probe has the real ones.
 _PLAIN = (TensorHandle, int, Dim, SymFloat, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, slice, type,
           type(None), type(...))
 
@@ -189,11 +189,9 @@ class _Call:
         key = self.fn, tensors, tuple(type(v) for v in self.args), tuple(sorted(self.kwargs)), self.grad
         if key not in _found:
             _found[key] = None
-            zeros = StandIns(0, "cpu", sizes, self.grad)
-            error = error_of(self.fn, zeros.of(self.args), zeros.of(self.kwargs), self.grad)
+            error = error_of(self.fn, self.args, self.kwargs, StandIns(0, "cpu", sizes, self.grad), self.grad)
             if error is None or of_dtypes(error):  # else an index may be out of range, for which a GPU's kernel stops the process
-                zeros = StandIns(0, None, sizes, self.grad)
-                error = error_of(self.fn, zeros.of(self.args), zeros.of(self.kwargs), self.grad)
+                error = error_of(self.fn, self.args, self.kwargs, StandIns(0, None, sizes, self.grad), self.grad)
                 _found[key] = (type(error), error.args) if error is not None and (several or of_dtypes(error)) else None
         return _found[key]
 
@@ -201,9 +199,8 @@ class _Call:
         """What the call raises for the tensors into which it is to write: for values that it takes where it makes its result itself."""
         for fill in (0, 1, None):
             made = StandIns(fill, "cpu", sizes, self.grad)
-            args, kwargs = made.of(self.args), made.of(self.kwargs)
-            if error_of(self.fn, args, {k: v for k, v in kwargs.items() if k != "out"}, self.grad) is None:
-                return error_of(self.fn, args, kwargs, self.grad)
+            if error_of(self.fn, self.args, {k: v for k, v in self.kwargs.items() if k != "out"}, made, self.grad) is None:
+                return error_of(self.fn, self.args, self.kwargs, made, self.grad)
         return None
 
     def _refusal_to_show(self):
@@ -227,10 +224,10 @@ class _Call:
         for most in (None, 64):
             if most is not None:  # the numbers have to fit, however many elements there are
                 args = [v if _is_value(self.name, at) else _at_most(v, most) for at, v in enumerate(args)]
-            made: list = []
-            error = error_of(lambda: made.append(self.fn(*args, **{**kwargs, "device": "meta"})), (), {})
-            if error is not None and not isinstance(error, (TypeError, NotImplementedError)) or made and isinstance(made[0], torch.Tensor) and made[0].numel() <= _EXACT:
-                error = error_of(self.fn, args, kwargs)
+            answer = ask(self.fn, args, {**kwargs, "device": "meta"}, given)
+            error, made = answer.error, answer.result
+            if error is not None and not isinstance(error, (TypeError, NotImplementedError)) or isinstance(made, torch.Tensor) and made.numel() <= _EXACT:
+                error = error_of(self.fn, args, kwargs, given)
                 return None if error is None else (type(error), error.args)
         return None
 
@@ -248,7 +245,7 @@ class _Call:
             args, kwargs = made.of(self.args), made.of(self.kwargs)
             if of_one:
                 args, kwargs = [self._one(k, a) for k, a in enumerate(args)], {k: self._one(k, v) for k, v in kwargs.items()}
-            error = error_of(self.fn, args, kwargs, self.grad)
+            error = error_of(self.fn, args, kwargs, made, self.grad)
             if error is None:
                 return None
         return error
@@ -284,7 +281,7 @@ class _Call:
             made = StandIns(0, "cpu", sizes, self.grad)
             args, kwargs = made.of(self.args), made.of(self.kwargs)
             (args if type(at) is int else kwargs)[at] = extreme
-            if error_of(self.fn, args, kwargs, self.grad) is not None:
+            if error_of(self.fn, args, kwargs, made, self.grad) is not None:
                 return True
         return False
 
@@ -356,8 +353,7 @@ def confirmed(error: BaseException, fn, args, kwargs):
     if _writes(fn, kwargs) and _share_memory(tensors):
         return Unsupported("an operation on tensors that share memory, which eager may refuse", "clone() one of them", kind="overlapping-memory")
     device = "cpu" if sum(hint(h.type.numel) for h in tensors) <= 1 << 20 else "meta"
-    made = StandIns(0, device)
-    real = error_of(fn, made.of(list(args)), made.of(dict(kwargs)))
+    real = error_of(fn, args, kwargs, StandIns(0, device))
     if real is not None:
         keep_sizes((args, kwargs))  # its text tells them
         return EagerRaises(real)

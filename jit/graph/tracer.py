@@ -14,7 +14,7 @@ import torch
 
 from jit import failures, torch_private
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, changes, foreign, kept, known, layout, memory, probe, refusals, results
+from jit.graph import aten, autocast, changes, foreign, kept, known, layout, memory, refusals, results, unstated_views
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
@@ -404,7 +404,7 @@ class Tracer:
         own = list(aten.nodes_of(expansion)) or [None] * len(shown)
         by_position = not any(a.kwarg_only for a in o.arguments)
         calls = [(o.op, tuple(values[1:]), k) if by_position else None for k in range(len(shown))]
-        return [None if s is None else probe.show(self, given[s.argument], s, *made) for s, *made in zip(shown, own, calls)]
+        return [None if s is None else unstated_views.show(self, given[s.argument], s, *made) for s, *made in zip(shown, own, calls)]
 
     def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
         """Give the result of an elementwise op the strides that TensorIterator computes from its operands.

@@ -14,6 +14,7 @@ import torch
 from ... import torch_private
 from ...errors import Unsupported
 from ...graph.dims import hint
+from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
 from .base import Value
 from .constant import Constant, DimValue
@@ -154,33 +155,25 @@ def _plain(s, v) -> bool:
     return isinstance(v, (TensorValue, Constant, FloatValue, DimValue))
 
 
-def _tried(s, fn, args, kwargs, fill):
+def _probed(s, fn, args, kwargs, fill):
     """(what ``fn`` gives for tensors of the same shapes that hold zeros or ones, whether that is a view of one of them); None where it raises."""
-    made = set()
-
-    def filled(*size, **options):
-        made.add(torch_private.storage_id(t := fill(*size, **options)))
-        return t
-
-    samples, named = [_sample(s, a, filled) for a in args], {k: _sample(s, v, filled) for k, v in kwargs.items()}
-    try:
-        with torch.no_grad():
-            example = fn(*samples, **named)
-    except Exception:  # of PyTorch's, for these values
+    answer = ask(fn, [_given(s, a) for a in args], {k: _given(s, v) for k, v in kwargs.items()}, StandIns(fill))
+    if answer.error is not None:
         return None
+    made, example = set(map(torch_private.storage_id, answer.given.tensors)), answer.result
     parts = example if isinstance(example, tuple) else (example,)
     return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided and torch_private.storage_id(v) in made for v in parts)
 
 
-def _sample(s, v, fill):
+def _given(s, v):
+    """An argument as a probe takes it."""
     if isinstance(v, TensorValue):
-        t = v.handle(s).type
-        return fill(tuple(map(hint, t.shape)), dtype=t.dtype, device="cpu")
+        return v.handle(s)
     if isinstance(v, (ListValue, TupleValue)):
-        return (list if isinstance(v, ListValue) else tuple)(_sample(s, e, fill) for e in v.items_list(s))
+        return (list if isinstance(v, ListValue) else tuple)(_given(s, e) for e in v.items_list(s))
     if isinstance(v, SliceValue):
-        return slice(*(_sample(s, p, fill) for p in v.parts))
-    return hint(v.dim) if isinstance(v, DimValue) else v.value if isinstance(v, FloatValue) else v.const(s)
+        return slice(*(_given(s, p) for p in v.parts))
+    return v.dim if isinstance(v, DimValue) else v.value if isinstance(v, FloatValue) else v.const(s)
 
 
 def name_of(fn):
@@ -212,9 +205,9 @@ def defer(s, fn, args, kwargs, error: Unsupported) -> Deferred:
         raise error
     if s.grad_mode != torch.is_grad_enabled() and any(h.requires_grad for h in handles):
         raise error
-    tried = _tried(s, fn, args, kwargs, torch.zeros)
+    tried = _probed(s, fn, args, kwargs, 0)
     if tried is None and name == "tensor_split":
-        tried = _tried(s, fn, args, kwargs, torch.ones)  # into no parts at all is an error
+        tried = _probed(s, fn, args, kwargs, 1)  # into no parts at all is an error
     if tried is None:
         raise error
     example, view = tried

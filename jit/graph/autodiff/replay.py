@@ -13,7 +13,7 @@ from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import Dim, hint
 from jit.graph.ir import CHECKED, Node, Ref, operator
-from jit.graph.trial import StandIns, without_traces
+from jit.graph.probe import StandIns, of_tensors
 
 TARGET = "jit::vjp"
 
@@ -70,12 +70,12 @@ def _undefined(target: str, overload: str, args, inputs, wanted, present) -> lis
         return []
     made = StandIns(1)
     tensors = [made.of(i).requires_grad_(k in wanted) for k, i in enumerate(inputs)]
-    try:
-        with without_traces(), torch.enable_grad():
-            results = aten.Overload(target, operator(target, overload)).run(_filled(args, tensors))
-            results = [r for r, p in zip((results,) if isinstance(results, torch.Tensor) else results, present) if p and r.requires_grad]
-            found = torch.autograd.grad(results, [tensors[k] for k in wanted], [torch.ones_like(r) for r in results], allow_unused=True)
-    except Exception:  # of PyTorch's, for these values
+    results = of_tensors(aten.Overload(target, operator(target, overload)).run, _filled(args, tensors)).result
+    if results is None:  # it refuses these values
+        return []
+    results = [r for r, p in zip((results,) if isinstance(results, torch.Tensor) else results, present) if p and r.requires_grad]
+    found = of_tensors(torch.autograd.grad, results, [tensors[k] for k in wanted], [torch.ones_like(r) for r in results], allow_unused=True).result
+    if found is None:
         return []
     return [k for k, g in zip(wanted, found) if g is None]
 
