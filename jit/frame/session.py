@@ -220,9 +220,9 @@ class Session(Calls):
             raise Unsupported(f"a {cls.__name__} comes with ever new lengths", kind="container-length")
 
     def specialize(self, key, value):
-        """A number or text from outside is needed as a constant: one that is another at each call is left to the interpreter."""
+        """A number or text from outside is needed as a constant: one that changes on every call is left to the interpreter."""
         if self.dynamic is not None and not self.dynamic.takes(key, value):
-            raise Unsupported("what is another at each call is needed as a constant", kind="not-constant")
+            raise Unsupported("this value changes on every call but is used as a constant", kind="not-constant")
 
     def is_replaced(self, source, obj) -> bool:
         """Whether a slot of an object that stays has been seen to hold another object: a parameter under ``functional_call``, the state of a model."""
