@@ -142,7 +142,6 @@ def check(library, name, seconds, backends) -> dict:
     import gc
     import warnings
 
-    import torch
 
     import jit
     from jit import api

@@ -62,7 +62,6 @@ def _bound(fn, tensors):
 
 def schedule(graph, unaligned=frozenset(), symbols=()):
     """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` see ``Options``."""
-    import torch
 
     from .codegen import Options, compile_graph
     from .graph.passes.checks import keep_checks

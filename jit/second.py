@@ -19,7 +19,6 @@ _graph_log = logs.channel("graph")
 
 def without_autocast(fn) -> Callable:
     """``fn`` with autocast off: a captured graph has its casts in it."""
-    import torch
 
     @functools.wraps(fn)
     def call(*args):

@@ -14,7 +14,6 @@ import heapq
 import math
 from typing import Optional
 
-from .. import config
 from . import indexing
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
 

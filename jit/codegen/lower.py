@@ -20,7 +20,7 @@ from .. import config
 from ..errors import Unsupported
 from ..graph import dims
 from . import fusion, indexing, loops
-from .indexing import FIXED, VIEWS, is_one, linear
+from .indexing import FIXED, VIEWS, linear
 
 LOWER = {}
 HALF = loops.HALF

@@ -163,7 +163,7 @@ class Capture:
             for frame in (*(broken.frame for broken in chain), self.frame):
                 for held in () if frame is None else (frame.stack, frame.kept, frame.locals, frame.cells):
                     held.clear()
-            error = chain = None  # the error's traceback leads here
+            error = chain = None  # noqa: F841  the error's traceback leads here
 
     def eager(self, error) -> Captured:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""

@@ -16,7 +16,7 @@ from ..errors import Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import native
 from ..runtime.numbers import unpack
-from .capture import Captured, capture, eager_target
+from .capture import Captured, capture
 from .dynamic import Dynamic
 from .numbers import Integers, has_float
 

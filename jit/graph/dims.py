@@ -12,8 +12,12 @@ answer is recorded as a guard in the symbols' ``ShapeEnv``; without an environme
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from jit.errors import JitError
+
+if TYPE_CHECKING:
+    from jit.graph.shape_env import ShapeEnv
 
 _ELIMINATION_STEPS = 12
 

@@ -23,7 +23,7 @@ from jit.graph.handles import Base, NamedResult, TensorHandle, ViewStep, conform
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
-from jit.graph.sym_float import SymFloat, plain
+from jit.graph.sym_float import plain
 
 RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))

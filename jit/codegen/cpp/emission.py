@@ -71,7 +71,6 @@ class KernelText(Strips):
                 if count * kernel.buffer_of[s.buffer].dtype.itemsize >= STREAM_BYTES:
                     self.streamed.add(i)
         per_element = 0.5 + sum(COST.get(s.op, 1) * 0.25 if isinstance(s, loops.Compute) else 0.0 if isinstance(s, loops.Const) else 0.5 for s in kernel.body)
-        row_cost = per_element * elements / max(math.prod(hint(a.extent) for a in lay.rows), 1)
         rows = math.prod(hint(a.extent) for a in lay.rows)
         self.cost = max(1, round(per_element * 4))  # quarter units per element
         self.cooperate = self.alone = False  # threads share a row; only the last of them is still at work

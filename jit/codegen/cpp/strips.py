@@ -115,7 +115,7 @@ class Strips:
                     self._sum_of_strip(name, total, count)
                     with self.braces(f"if (j0 == 0 || !(run{name} - run{name} == 0 && {total} - {total} == 0 && t{name} - t{name} == 0))"):
                         self.put(f"t{name} = u{name} = 0;")
-                        self.put(f"double v = 0;")
+                        self.put("double v = 0;")
                         self.put("#pragma omp simd reduction(inscan, +: v)")
                         with self.braces(f"for (int l = 0; l < {count}; l++)"):
                             self.put(f"v += g{name}[l];")

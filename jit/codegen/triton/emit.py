@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
 from . import analysis, heuristics, ops, types

@@ -400,8 +400,7 @@ def stand_in(s, fn):
 def signature(s, args, kwargs):
     target = args[0]
     if isinstance(target, MethodValue):
-        fn, owner = target.fn, target.owner
-        real = fn.pin_object(s)
+        real = target.fn.pin_object(s)
         obj = inspect.signature(real)
         parameters = list(obj.parameters.values())[1:]
         obj = obj.replace(parameters=parameters)

@@ -237,7 +237,7 @@ SLOTS: dict = {operator.getitem: ("__getitem__", None), torch.Tensor.__getitem__
 def lower(s, value: Value):
     """A value as the tracer takes it: handles, Dims, constants and containers of them."""
     from .containers import DictValue, ListValue, TupleValue
-    from .slices import RangeValue, SliceValue
+    from .slices import SliceValue
     from .functions import FunctionValue
 
     if isinstance(value, TensorValue):

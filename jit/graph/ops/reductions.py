@@ -8,7 +8,7 @@ import torch
 
 from jit.graph import aten
 from jit.graph.build import HALF, is_number
-from jit.graph.dims import Dim, product
+from jit.graph.dims import product
 from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim

@@ -1,0 +1,22 @@
+"""What a linter finds in the package: names that nothing defines, imports and variables that nothing uses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def check(*arguments):
+    return subprocess.run([sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_linter_finds_nothing():
+    found = check("jit", "benchmarks", "examples")
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_linter_would_find_something(tmp_path):
+    (tmp_path / "unused.py").write_text("import os\n\n\ndef f():\n    return undefined\n")
+    found = check("--config", str(ROOT / "pyproject.toml"), str(tmp_path)).stdout
+    assert "F401" in found and "F821" in found
