@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import types
 from contextvars import ContextVar
 
 from ..errors import Unsupported
@@ -93,7 +94,7 @@ class Const(Source):
     def __init__(self, obj, text: str = "", owned: bool = False):
         self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
         self.held = obj if self.reference is None else None
-        self.text = text or f"<{type(obj).__name__}>"
+        self.text = text or (obj.__qualname__ if isinstance(obj, (types.FunctionType, type)) else f"<{type(obj).__name__}>")
         self.number = hash((Const, id(obj)))
 
     @property

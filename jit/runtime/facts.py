@@ -176,6 +176,9 @@ class Length(Fact):
     __slots__ = ()
     kind = "len"
 
+    def __str__(self):
+        return f"length is {self.value}"
+
     def expected(self):
         return f"length {self.value}"
 
@@ -188,6 +191,9 @@ class Truth(Fact):
 
     __slots__ = ()
     kind = "truth"
+
+    def __str__(self):
+        return f"is {'true' if self.value else 'false'}"
 
     def expected(self):
         return f"a {'true' if self.value else 'false'} value"
@@ -213,6 +219,9 @@ class DictKeys(_Held):
     __slots__ = ()
     kind = "dict_keys"
 
+    def __str__(self):
+        return f"keys are {short(tuple(self.value))}"
+
     def expected(self):
         return f"keys {short(tuple(self.value))}"
 
@@ -225,6 +234,9 @@ class Elements(_Held):
 
     __slots__ = ()
     kind = "elements"
+
+    def __str__(self):
+        return f"elements are {short(tuple(self.value))}"
 
 
 class DictLacks(Fact):
@@ -241,6 +253,9 @@ class DictLacks(Fact):
     def key(self):
         return self.number
 
+    def __str__(self):
+        return f"has no key {self.value!r}"
+
     def mismatch(self, found):
         return f"expected no key {self.value!r}, found it"
 
@@ -250,6 +265,9 @@ class NoDictAttr(Fact):
 
     __slots__ = ()
     kind = "no_dict_attr"
+
+    def __str__(self):
+        return f"has no attribute {self.value!r} of its own"
 
     def mismatch(self, found):
         return f"expected no attribute {self.value!r} of its own, found one"
@@ -261,6 +279,9 @@ class TypeLacks(Fact):
     __slots__ = ()
     kind = "type_lacks"
 
+    def __str__(self):
+        return f"has no attribute {self.value!r} on its class"
+
     def mismatch(self, found):
         return f"expected no attribute {self.value!r} on its class, found one"
 
@@ -270,6 +291,12 @@ class ClassLacks(TypeLacks):
 
     __slots__ = ()
     kind = "class_lacks"
+
+    def __str__(self):
+        return f"has no attribute {self.value!r}"
+
+    def mismatch(self, found):
+        return f"expected no attribute {self.value!r}, found one"
 
 
 class _OfClass(Fact):
@@ -286,7 +313,7 @@ class _OfClass(Fact):
         return self.value, self.answer
 
     def __str__(self):
-        return f"{self.kind} of {self.value!r}: {self.answer}"
+        return f"is {'' if self.answer else 'no '}{self.kind} of {self.value!r}"
 
     def mismatch(self, found):
         return f"expected {self}, found the other answer"
@@ -325,6 +352,9 @@ class _OfTwo(Fact):
     __slots__ = ()
     words = other = ""
 
+    def __str__(self):
+        return f"is {self.words} {self.value}"
+
     @property
     def key(self):
         return self.value
@@ -350,7 +380,7 @@ class NoAlias(_OfTwo):
     """The memory that two tensors reach does not overlap."""
 
     __slots__ = ()
-    kind, words, other = "no_alias", "memory apart from", "shared memory"
+    kind, words, other = "no_alias", "in memory apart from", "shared memory"
 
 
 class Apart(Fact):
