@@ -284,3 +284,25 @@ def test_reductions_over_dimensions_of_size_one_are_dense():
                 x.requires_grad_(needs)
                 want, got = function(x, d, keep), compiled(x, d, keep)
                 assert got.stride() == want.stride() and torch.allclose(want.double(), got.double()), (name, keep, x.stride())
+
+
+ELEMENTWISE = {
+    **{f.__name__: f for f in (torch.nan_to_num, torch.deg2rad, torch.rad2deg, F.hardtanh, F.relu6, F.gelu, F.silu, torch.exp, torch.round, torch.neg, torch.zeros_like, torch.clone, torch.isnan)},
+    "number over it": lambda x: 2 / x, "tensor over it": lambda x: x.__rdiv__(torch.tensor(2.0)), "plus a number": lambda x: x + 1, "times itself": lambda x: x * x,
+    "number minus it": lambda x: 1 - x, "sign of a number": lambda x: torch.copysign(x, -3.0), "power": lambda x: x**2, "limits": lambda x: x.clamp(0.2, 0.5), "larger": lambda x: x > 0.5,
+    "filled": lambda x: x.masked_fill(x > 0.5, 2), "chosen": lambda x: torch.where(x > 0.5, x, 1.0), "diagonal": lambda x: torch.diag(x), "doubles": lambda x: x.double(),
+    "loss": lambda x: F.binary_cross_entropy_with_logits(x, x, reduction="none"), "mean": lambda x: F.mse_loss(x, x * 2, reduction="none"), "huber": lambda x: F.huber_loss(x, x + 1, reduction="none"),
+    "interpolated": lambda x: torch.lerp(x, x, 0.5), "product added": lambda x: torch.addcmul(x, x, x), "inverted": lambda x: 3 // x, "remainder": lambda x: x % 0.25,
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_strides_of_dimensions_of_size_one(name):
+    """They address nothing, but a program can ask for them."""
+    fn = ELEMENTWISE[name]
+    compiled = jit.compile(lambda x: (fn(x), fn(x).stride()))
+    for shape in ((6, 6), (1, 4), (4, 1), (1, 1), (5, 1), (1, 3)):
+        x = torch.rand(shape).t()
+        want, (got, stride) = fn(x), compiled(x)
+        assert got.stride() == stride == want.stride(), shape
+        torch.testing.assert_close(got, want)

@@ -81,6 +81,7 @@ class Op:
     wraps: bool = False
     several: bool = False
     swapped: bool = False
+    like_first: bool = False
 
 
 OPS: dict[str, Op] = {}
@@ -100,16 +101,17 @@ def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool =
     return register
 
 
-def pointwise(*names: str, wraps: bool = False, swapped: bool = False):
+def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_first: bool = False):
     """Register an elementwise expansion; the result's strides follow the tensor arguments.
 
     ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on strides. ``swapped``: its kernel takes the second
-    operand first, whose strides then come first too.
+    operand first, whose strides then come first too. ``like_first``: its kernel writes into a tensor like the first operand, which has that one's strides where
+    it is dense, those of dimensions of size 1 among them.
     """
 
     def register(fn):
         for name in names:
-            OPS[name] = Op(name, fn, pointwise=True, wraps=wraps, swapped=swapped)
+            OPS[name] = Op(name, fn, pointwise=True, wraps=wraps, swapped=swapped, like_first=like_first)
         return fn
 
     return register

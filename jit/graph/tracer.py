@@ -29,7 +29,7 @@ RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
 
 
-_NUMBER_BOUNDS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "addcmul", "addcdiv", "lerp"])
+_NUMBER_BOUNDS = frozenset(["rdiv", "clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "addcmul", "addcdiv", "lerp"])
 _MASKED = frozenset(["where", "where_method", "masked_fill"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
@@ -422,7 +422,7 @@ class Tracer:
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype
             types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.name in _MASKED else t.replace(strides=layout.preserved_strides(t)) for t in types]
-        strides = layout.iterator_strides(node.type.shape, types)
+        strides = layout.preserved_strides(types[0]) if entry.like_first else layout.iterator_strides(node.type.shape, types)
         if same_ints(strides, node.type.strides):
             return node
         if node.id >= start and node.op not in ("permute", "reshape", "expand", "slice", "scalar", "float_scalar", "input"):

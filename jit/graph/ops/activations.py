@@ -154,7 +154,7 @@ def log_sigmoid(b, self):
     return y
 
 
-@pointwise("relu6")
+@pointwise("relu6", like_first=True)
 @_in_float
 def relu6(b, x):
     return _between(b, x, 0.0, 6.0)
@@ -165,7 +165,7 @@ def _between(b, x, low, high):
     return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))), kinked=True)
 
 
-@pointwise("hardtanh")
+@pointwise("hardtanh", like_first=True)
 def hardtanh(b, self, min_val=-1.0, max_val=1.0):
     return _between(b, self, min_val, max_val) if self.dtype.is_floating_point else NotImplemented
 

@@ -225,13 +225,10 @@ def true_divide(b, self, other):
     return b.div(x, y)
 
 
-@pointwise("rdiv", wraps=True)
-def rdiv(b, self, other):
+@op("rdiv", raw=True)
+def rdiv(t, self, other):
     """``number / tensor``: eager multiplies the reciprocal."""
-    (x,) = b.promote(self, to_float=True)
-    r = b.reciprocal(x)
-    x, y = b.promote(r, other)
-    return b.mul(x, y)
+    return t.call_op("mul", (t.call_op("reciprocal", (self,), {}), other), {})
 
 
 @pointwise("floor_divide", wraps=True)
@@ -326,7 +323,7 @@ _same_dtype_binary("atan2", "arctan2", to_float=True)
 _same_dtype_binary("hypot", of_integers=False)
 
 
-@pointwise("copysign")
+@pointwise("copysign", wraps=True)
 def copysign(b, self, other):
     if isinstance(other, Node) and other.dtype in HALF or self.dtype in HALF:
         return NotImplemented

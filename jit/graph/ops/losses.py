@@ -104,7 +104,9 @@ def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=No
         return b.sub(b.cast(log_sigmoid_of(b, b.neg(b.opmath(self))), self.dtype), b.mul(log_sigmoid, pos_weight))
 
     loss = b.with_gradient(loss, (self, slope), (target, slope_of_target))
-    return reduced(b, loss if weight is None else b.mul(loss, weight), reduction)
+    if weight is not None:
+        loss = b.mul(loss, weight)
+    return reduced(b, loss if pos_weight is not None else written_like(b, loss, target, reduction), reduction)  # eager makes it of 1 - target
 
 
 def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jit.graph import layout
 from jit.graph.build import is_number
 from jit.graph.handles import overlaps_itself
-from jit.graph.ir import Node, TensorType
+from jit.graph.ir import Node, TensorType, contiguous_strides
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.copies import cat
 from jit.graph.registry import op
@@ -89,7 +89,8 @@ def diag(b, self, diagonal=0):
         return diag_embed(b, self, diagonal)
     if self.type.rank != 2:
         raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {self.type.rank}D")
-    return b.clone(b.emit("diagonal", (self,), {"offset": diagonal, "dim1": 0, "dim2": 1}))
+    part = b.emit("diagonal", (self,), {"offset": diagonal, "dim1": 0, "dim2": 1})
+    return b.clone(part, contiguous_strides(part.shape))
 
 
 @op("diagflat")

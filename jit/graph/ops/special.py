@@ -31,7 +31,7 @@ def diff(b, self, n=1, dim=-1, prepend=None, append=None):
     return x
 
 
-@pointwise("nan_to_num")
+@pointwise("nan_to_num", like_first=True)
 def nan_to_num(b, self, nan=None, posinf=None, neginf=None):
     if not self.dtype.is_floating_point:
         return b.clone(self)
@@ -88,12 +88,12 @@ def outer(b, self, vec2):
     return b.mul(b.unsqueeze(x, 1), y)
 
 
-@pointwise("deg2rad")
+@pointwise("deg2rad", like_first=True)
 def deg2rad(b, self):
     return b.mul(self, math.pi / 180.0) if self.dtype.is_floating_point else NotImplemented
 
 
-@pointwise("rad2deg")
+@pointwise("rad2deg", like_first=True)
 def rad2deg(b, self):
     return b.mul(self, 180.0 / math.pi) if self.dtype.is_floating_point else NotImplemented
 
