@@ -25,7 +25,7 @@ from .executor import Frame, Returned
 from .library import attention_state, batching, context_variables
 from .library.autocast_state import reduced
 from ..graph.backward import is_spent
-from ..graph.kept import refused
+from ..graph.saved_tensors import refused
 from ..graph.foreign import is_foreign
 from ..runtime import facts
 from .session import Session

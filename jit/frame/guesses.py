@@ -11,7 +11,7 @@ import weakref
 
 import torch
 
-from ..graph import known
+from ..graph import constants
 from ..graph.interpret import compile_python
 from ..graph.ir import Graph, Output
 from ..runtime import native
@@ -28,7 +28,7 @@ def guess(s, node):
         if earlier is node:
             return value
     site = s.frames[-1].fn.code, s.frames[-1].pc
-    cone = known.cone(node)
+    cone = constants.cone(node)
     if site in s.unsteady or len(s.guesses) >= _MOST or not cone:
         return None
     inputs = [n for n in cone if n.op == "input"]
@@ -50,7 +50,7 @@ class Check:
 
     def __init__(self, s):
         nodes, self.values, self.sites = zip(*s.guesses)
-        cone = sorted({n for node in nodes for n in known.cone(node)}, key=lambda n: n.id)
+        cone = sorted({n for node in nodes for n in constants.cone(node)}, key=lambda n: n.id)
         inputs = [n for n in cone if n.op == "input"]
         self.sources = [s.inputs[n.attrs["index"]].source for n in inputs]
         self.compute = compile_python(Graph(inputs, cone, [Output(n) for n in nodes], s.tracer.env))

@@ -11,7 +11,7 @@ from jit.graph import layout
 from jit.graph.functions import differentiated
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, same_ints
-from jit.graph.kept import refused
+from jit.graph.saved_tensors import refused
 from jit.graph.prims import VIEWS
 
 

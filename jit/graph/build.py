@@ -106,7 +106,7 @@ class Builder:
     def __init__(self, env):
         self.env = env
         self.nodes: list[Node] = []
-        self.known: dict = {}  # see known.py
+        self.known: dict = {}  # see constants.py
         self.guess = None  # node -> the value that it is taken to have on every run, or None
         self.loc = None
         self.next_id = 0

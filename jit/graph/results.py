@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from jit.errors import NeedsEager, Unsupported
-from jit.graph import kept
+from jit.graph import saved_tensors
 from jit.graph.backward import is_spent
 from jit.graph.dims import Dim
 from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay, restriction
@@ -269,7 +269,7 @@ def gradient(tracer, outputs) -> Gradient | None:
     runs_once = any(h.base.mutated for h in tracer.inputs) and not all(n.repeatable for n in tracer.builder.nodes)
     fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base.fragile and not (runs_once and h.is_leaf and h.requires_grad))
     several = tuple(i for i in views if restriction(outputs[i].chain) == "several" and not _is_written_back(outputs[i].base))
-    return Gradient(wrt, tangents, views, changed, fragile, *kept.held_by_caller(tracer, outputs, wrt, tangents), several)
+    return Gradient(wrt, tangents, views, changed, fragile, *saved_tensors.held_by_caller(tracer, outputs, wrt, tangents), several)
 
 
 def shows_source(handle: TensorHandle, outputs) -> bool:
@@ -278,7 +278,7 @@ def shows_source(handle: TensorHandle, outputs) -> bool:
     source = handle.base.frozen.base
     if source.input is not None or source.frozen is not None or not same_ints(handle.base.frozen.strides, handle.base.type.strides):
         return True
-    if source.carries and kept.keeps(handle.tracer, source):
+    if source.carries and saved_tensors.keeps(handle.tracer, source):
         return True
     return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen.base is source) for h in outputs)
 

@@ -14,7 +14,7 @@ import torch
 
 from jit import failures, torch_private
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, changes, foreign, kept, known, layout, memory, refusals, results, unstated_views
+from jit.graph import aten, autocast, changes, constants, foreign, layout, memory, refusals, results, saved_tensors, unstated_views
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
@@ -69,7 +69,7 @@ class Tracer:
         self.places: tuple = ()
         self.depth = 0  # of calls inside calls
         self.steps_aside = None  # from whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see foreign.py
-        self.events: list[kept.Event] = []  # operations of which autograd may keep something, and writes
+        self.events: list[saved_tensors.Event] = []  # operations of which autograd may keep something, and writes
         self.wrote: tuple = ()  # bases that the present operation has written
         self.doubted = False  # whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py
 
@@ -181,13 +181,13 @@ class Tracer:
         if binding is not None and binding.overload is not None and foreign.is_foreign(binding.name):
             self.builder.loc = loc
             return foreign.call(self, binding.name, binding.overload, args, kwargs)
-        mark = self.checkpoint() if known.worth_trying(args) or kwargs and known.worth_trying(kwargs.values()) else None
+        mark = self.checkpoint() if constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values()) else None
         self.depth += 1
         try:
             try:
                 result = self._call(fn, args, kwargs, loc)
             except JitError as error:
-                return known.again(self, fn, args, kwargs, error, mark)
+                return constants.again(self, fn, args, kwargs, error, mark)
         except Unsupported as error:
             if self.depth == 1:
                 tell(error, fn, loc)
@@ -199,7 +199,7 @@ class Tracer:
             if wrote:
                 self.wrote = ()
             if wrote or self.grad_enabled:
-                kept.note(self, fn, args, kwargs, result, wrote, loc)
+                saved_tensors.note(self, fn, args, kwargs, result, wrote, loc)
         return result
 
     def _call(self, fn, args, kwargs, loc):
@@ -273,7 +273,7 @@ class Tracer:
         nodes = to_nodes(_pack(entry, args), handles)
         named = {k: to_node(v, handles) for k, v in kwargs.items()}
         if entry.pointwise and not handles:
-            return known.of_numbers(self, name, args, kwargs, overload)
+            return constants.of_numbers(self, name, args, kwargs, overload)
         try:
             result = entry.fn(self.builder, *nodes, **named)
         except TypeError as error:

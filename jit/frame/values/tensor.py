@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...errors import NeedsEager, Unsupported
-from ...graph import known
+from ...graph import constants
 from ...runtime import facts
 from .. import source as src
 from .base import Raised, Value, type_name
@@ -144,7 +144,7 @@ class TensorValue(Value):
         """A real tensor with the values, where they are known or guessed (``graph.known``, ``frame.guesses``); None for any other."""
         if self.obj is not None and (self.obj.is_floating_point() or self.obj.is_complex()):
             return None
-        return known.value(s.tracer.builder, self.handle(s).node)
+        return constants.value(s.tracer.builder, self.handle(s).node)
 
     def truth(self, s):
         s.tensor_slot(self.cls, "__bool__")

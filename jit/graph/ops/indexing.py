@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from jit.errors import EagerRaises, Unsupported
-from jit.graph import changes, known, layout
+from jit.graph import changes, constants, layout
 from jit.graph.build import is_number
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle, overlaps_itself
@@ -39,7 +39,7 @@ def _constant_index(t, v):
 
 def _positions(t, mask: TensorHandle) -> list:
     """A mask of known values as tensors of the positions that it selects, one for each of its dimensions; other masks as they are."""
-    if mask.dtype is not torch.bool or not mask.ndim or (found := known.value(t.builder, mask.node)) is None:
+    if mask.dtype is not torch.bool or not mask.ndim or (found := constants.value(t.builder, mask.node)) is None:
         return [mask]
     places = found.nonzero()
     if len(places) <= 64:
