@@ -157,3 +157,53 @@ def test_reasons_of_breaks_agree():
     assert rows == [(kind, f"{reason.meaning} | {reason.hint}") for kind, reason in KINDS.items()]
     programs = re.findall(r'^@?breaks\("([a-z-]+)"', (ROOT / "tests" / "test_frame_break_reasons.py").read_text(), re.M)
     assert sorted(programs) == sorted(KINDS)
+
+
+# Rules that call each other across files import each other where they are called. To be made fewer.
+CIRCLES = (
+    {"jit.frame.callees", "jit.frame.dispatch", "jit.frame.steps"},
+    {"jit.backends", "jit.second"},
+    {"jit.graph.dims", "jit.graph.shape_env"},
+    {"jit.graph.functions", "jit.graph.handles", "jit.graph.ir", "jit.graph.layout", "jit.graph.prims", "jit.graph.printing"},
+)
+
+
+def imported(path: Path, everywhere: bool) -> set:
+    """The modules of the package that a file imports: when it is loaded, or anywhere but for the sake of types."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing = [n for n in tree.body if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
+    body = [n for n in tree.body if n not in typing and (everywhere or isinstance(n, (ast.Import, ast.ImportFrom, ast.If, ast.Try)))]
+    names = {name for node in body for _, name in imports(node, path)}
+    known = {module_of(f) for f in FILES}
+    found = {name if name in known else name.rpartition(".")[0] for name in names}
+    return {name for name in found if name in known} - {module_of(path)}
+
+
+def circles(everywhere: bool) -> list:
+    """The sets of modules that import each other, directly or by way of others."""
+    graph = {module_of(f): imported(f, everywhere) for f in FILES}
+
+    def reached(start):
+        seen, todo = set(), [start]
+        while todo:
+            for name in graph[todo.pop()] - seen:
+                seen.add(name)
+                todo.append(name)
+        return seen
+
+    ahead = {name: reached(name) for name in graph}
+    groups = {frozenset(n for n in ahead[name] if name in ahead[n]) for name in graph if name in ahead[name]}
+    return sorted(groups, key=len)
+
+
+def test_no_circle_of_imports_when_modules_are_loaded():
+    assert circles(everywhere=False) == []
+
+
+def test_no_other_circles_of_imports_inside_functions():
+    others = [c for c in circles(everywhere=True) if c not in CIRCLES and "jit.frame.executor" not in c]
+    assert not others, others
+
+
+def test_a_circle_would_be_found():
+    assert any("jit.backends" in c for c in circles(everywhere=True))

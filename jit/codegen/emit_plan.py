@@ -8,6 +8,7 @@ from ..graph import dims
 from ..graph.ir import Ref
 from . import failing, indexing, memory
 from .indexing import VIEWS, base_of
+from .library_calls import REPLAY, arguments_of
 from .lower import ERROR
 
 
@@ -15,7 +16,6 @@ from .lower import ERROR
 OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
 
 
-REPLAY = "jit::vjp"  # the target of a library call that stands for the gradient of another
 
 
 def out_form(node) -> str | None:
@@ -166,8 +166,6 @@ class _PlanWriter:
 
     def arguments(self, target, overload, given, node) -> tuple:
         """Argument records of an operator, one for each argument of its schema."""
-        from .planner import arguments_of
-
         given = list(given)
         named = given.pop() if given and isinstance(given[-1], dict) else {}
         args = []

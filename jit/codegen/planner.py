@@ -8,12 +8,13 @@ from typing import Callable, Optional
 
 import torch
 
-from .. import logs, torch_private
-from ..graph.ir import TensorType, operator, same_ints
+from .. import logs
+from ..graph.ir import TensorType, same_ints
 from . import failing, fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
-from .emit_plan import REPLAY, emit, out_form
+from .emit_plan import emit, out_form
 from .layout import channels_last
+from .library_calls import returns_alias
 from .moments import one_pass
 from .padding import pad_rows
 from .prepare import prepare
@@ -389,37 +390,3 @@ def _unaliased(node):
     while node.op in ("alias", "detach"):
         node = node.inputs[0]
     return node
-
-
-@functools.lru_cache(4096)
-def _arguments(op) -> tuple:
-    return tuple(torch_private.schema(op).arguments)
-
-
-def arguments_of(target: str, overload: str) -> tuple:
-    """The arguments in the schema of an operator."""
-    return _arguments(operator(target, overload))
-
-
-# Composite operators of the library that are known to give new memory. Others may return an argument without saying so in their schema.
-_FRESH = frozenset("""linear matmul scaled_dot_product_attention conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d
-max_pool2d max_pool3d adaptive_avg_pool1d cross_entropy_loss layer_norm batch_norm group_norm instance_norm embedding einsum _convolution""".split())
-
-
-@functools.lru_cache(4096)
-def _operator_returns_alias(target: str, overload: str) -> bool:
-    if target.removeprefix("aten::") in _FRESH:
-        return False
-    if not target.startswith(("aten::", "prims::")):
-        return True  # whatever its schema says
-    if any(r.alias_info is not None for r in torch_private.schema(operator(target, overload)).returns):
-        return True
-    name = f"{target}.{overload}" if overload else target
-    return torch_private.has_kernel_for_key(name, "CompositeImplicitAutograd")
-
-
-def returns_alias(node) -> bool:
-    """Whether a library call's result may share memory with an argument."""
-    if node.op == "aten_call" and node.attrs["target"] == "aten::einsum" and len(node.inputs) == 1:
-        return True  # a permutation of its operand
-    return node.op != "aten_call" or node.attrs["target"] == REPLAY or _operator_returns_alias(node.attrs["target"], node.attrs["overload"])

@@ -17,7 +17,7 @@ import torch
 from .. import failures, logs, torch_private
 from ..errors import EagerRaises, NeedsEager, Unsupported
 from ..graph import memory, results
-from . import assumptions, breaks, guesses, library  # noqa: F401
+from . import assumptions, breaks, guesses, library, opcodes  # noqa: F401  (the latter two fill the tables of rules)
 from . import source as src
 from .break_code import BreakCode, Broken
 from .emit import Emitter

@@ -158,6 +158,3 @@ class Frame:
             handled = s.current_exception[-1] if s.current_exception else None
             if handled is not None and handled is not error and "__context__" not in error.attrs and error.obj is None:
                 s.set_entry(error.attrs, "__context__", handled)
-
-
-from . import opcodes  # noqa: E402,F401  (fills HANDLERS)

@@ -8,54 +8,15 @@ from __future__ import annotations
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.functions import differentiated
+from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
 from jit.graph.handles import TensorHandle
-from jit.graph.ir import Node, same_ints
+from jit.graph.ir import same_ints
 from jit.graph.saved_tensors import refused
 from jit.graph.prims import VIEWS
 
 
-def parts(node: Node) -> tuple:
-    """(roots, tangents, values that the gradients are taken with respect to) of a ``gradient`` node."""
-    n = node.attrs["roots"]
-    return node.inputs[:n], node.inputs[n: 2 * n], node.inputs[2 * n:]
-
-
 # Prims of which eager's history keeps no tensor: it can be walked again after a backward() that has freed what it keeps. A gradient node is not in it.
 _SAVES_NOTHING = VIEWS | {"add", "sub", "neg", "sum", "clone", "cat", "flip", "detach"}
-
-
-def _may_carry(n: Node) -> bool:
-    types = n.type if isinstance(n.type, tuple) else (n.type,)
-    return any(t is not None and (t.dtype.is_floating_point or t.dtype.is_complex) for t in types)
-
-
-def carrying(nodes, sources) -> set:
-    """``sources`` and those of ``nodes`` (in program order) that carry a gradient to one of them."""
-    found = set(sources)
-    for n in nodes:
-        if n not in found and n.op not in ("detach", "tangent") and any(i in found for i in n.inputs) and _may_carry(n):
-            found.add(n)
-    return found
-
-
-def passed(roots, carries: set, ends=frozenset()) -> set:
-    """The nodes among ``carries`` that gradients of ``roots`` reach, but for what only ``ends`` lead to."""
-    seen, stack = set(), [n for n in roots if n in carries]
-    while stack:
-        n = stack.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        if n.op == "detach" or n in ends:  # a source; whatever it shows is none of its history
-            continue
-        stack.extend(i for i in differentiated(n) if i in carries)
-    return seen
-
-
-def leaves(tracer) -> list:
-    """The handles of tensors from outside that require grad, and those that the program has made require grad."""
-    return [h for h in (*tracer.inputs, *tracer.inner_leaves) if h.requires_grad]
 
 
 def reached(tracer, roots, ends) -> set:
@@ -155,7 +116,7 @@ def is_spent(tracer, handle: TensorHandle) -> bool:
         n = stack.pop()
         if n in tracer.spent:
             return True
-        if n not in seen and n.op != "detach" and _may_carry(n):
+        if n not in seen and n.op != "detach" and may_carry(n):
             seen.add(n)
             stack.extend(n.inputs)
     return False

@@ -17,6 +17,7 @@ import torch
 
 from jit import torch_private
 from jit.graph.dims import Dim, hint
+from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
 from jit.graph.recording import positions
 from jit.graph.probe import Described, StandIns, ask, of_tensors, smaller
@@ -195,8 +196,6 @@ def _asked_backward(event: Event) -> str | None:
 def refused(tracer, roots) -> list:
     """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd keeps, or an operation's backward does not take its
     operands; None where it does not."""
-    from jit.graph.backward import carrying, leaves, passed  # which asks for this before a gradient is recorded
-
     writes: dict = {}  # id of a base -> numbers of the events that wrote to it
     for k, event in enumerate(tracer.events):
         for base in event.wrote:
@@ -245,8 +244,6 @@ def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
             of these inputs raises when the tensor has been written.
         loose: positions of the results that autograd does not keep: they may be written, and no backward raises.
     """
-    from jit.graph.backward import carrying
-
     held: dict = {}
     for kind, handles in (("input", tracer.inputs), ("output", outputs)):
         for k, h in enumerate(handles):

@@ -56,6 +56,7 @@ import dataclasses
 from typing import Callable
 
 from jit import logs
+from jit.runtime.extension import native
 
 _log = logs.channel("plan")
 
@@ -226,8 +227,6 @@ class GradSpec:
 
 def load_plan(plan: Plan):
     """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is wrong."""
-    from jit.runtime import native
-
     if _log:
         _log(plan.text())
     return native().load_plan(plan)
@@ -235,6 +234,4 @@ def load_plan(plan: Plan):
 
 def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec):
     """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises as ``load_plan`` does."""
-    from jit.runtime import native
-
     return native().differentiable(load_plan(forward), load_plan(backward), spec)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jit.errors import Unsupported
 from jit.graph.autodiff.reverse import Reverse
-from jit.graph.backward import carrying, parts, passed
 from jit.graph.functions import computed
+from jit.graph.gradient_paths import carrying, parts, passed
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.prims import VIEWS
 
