@@ -129,7 +129,7 @@ def test_replaced_many_times(name):
         exec(HEAD + text, space)
     programs = spaces[0]["f"], jit.compile(spaces[1]["f"])
     places = set()
-    for k in range(12):
+    for k in range(100):
         for space in spaces:
             torch.manual_seed(k)
             change = replace.replace("zeros(3)", f"full((3,), {k}.)").replace("ones(3, 3)", f"full((3, 3), {k}.)")
@@ -139,7 +139,9 @@ def test_replaced_many_times(name):
             want, got = (fn(torch.ones(3)) for fn in programs)
             same(want, got, rtol=1e-6)
         del want, got
-    assert len(places) < 12  # else this has shown nothing
+        if k >= 11 and len(places) <= k:
+            return
+    raise AssertionError("no address was used again, so that this has shown nothing")
 
 
 def test_arguments_and_results():
