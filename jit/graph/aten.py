@@ -331,14 +331,18 @@ def _key(v, devices):
 
 def _ask(o: Overload, values, device: str = "meta", grad: bool = False, leaves=()):
     """The ``probe.Answer`` to a call of the overload on tensors without data, or on zeros."""
-    return ask(o.run, (values,), {}, StandIns(0, device, leaves=leaves), grad)
+    return ask(o.run, (_on(o, values, device),), {}, StandIns(0, device, leaves=leaves), grad)
+
+
+def _on(o: Overload, values, device: str):
+    """The values with the meta device in place of the one on which an operator makes its result, for a run without data."""
+    if device != "meta" or o.device_index is None:
+        return values
+    return [torch.device("meta") if i == o.device_index else v for i, v in enumerate(values)]
 
 
 def _by_meta(o: Overload, values):
     """(types of the results, ``shared``) by a run on meta tensors, or on zeros for those that have no meta kernel."""
-    values = list(values)
-    if o.device_index is not None:
-        values[o.device_index] = torch.device("meta")
     answer = _ask(o, values)
     shown = None
     if answer.error is not None:
@@ -346,7 +350,7 @@ def _by_meta(o: Overload, values):
             raise _diagnose(o, values, answer.error) from answer.error
         answer = _on_zeros(o, values)
     elif o.composite:
-        shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)], lambda: o.run(answer.given.of(values)))
+        shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)], lambda: o.run(answer.given.of(_on(o, values, "meta"))))
     result = answer.result
     if isinstance(result, torch.Tensor):
         return _as_run(o, values, _type_of(result)), shown
@@ -375,9 +379,6 @@ def has_history(o: Overload, values, given, index: int) -> bool:
 
 def _run_recorded(o: Overload, values, given) -> tuple | None:
     """Which results of a run on meta tensors require grad where ``given`` do; None where it has no such run."""
-    values = list(values)
-    if o.device_index is not None:
-        values[o.device_index] = torch.device("meta")
     result = _ask(o, values, grad=True, leaves=given).result
     if result is None:  # there is no meta kernel
         return None

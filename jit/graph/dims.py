@@ -12,12 +12,8 @@ answer is recorded as a guard in the symbols' ``ShapeEnv``; without an environme
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from jit.errors import JitError
-
-if TYPE_CHECKING:
-    from jit.graph.shape_env import ShapeEnv
 
 _ELIMINATION_STEPS = 12
 
@@ -248,7 +244,7 @@ def _finish(terms: dict, const: int) -> IntExpr:
     return Dim(terms, const)
 
 
-def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None, env: "ShapeEnv | None" = None, multiple: int = 1) -> Dim:
+def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None, env=None, multiple: int = 1) -> Dim:
     """A new symbol with inclusive bounds. ``hint`` is its present value; ``multiple`` divides every value it takes."""
     atom = Atom("sym", name=name)
     atom.hint, atom.lo, atom.hi, atom.env, atom.multiple = hint, lo, hi, env, multiple
@@ -697,7 +693,7 @@ def hint(e: IntExpr) -> int:
     return _numeric(e, _symbol_hint)
 
 
-def env_of(e: IntExpr) -> "ShapeEnv | None":
+def env_of(e: IntExpr):
     """The ShapeEnv of the symbols of ``e``, or None."""
     for atom in _symbols(e):
         if atom.env is not None:

@@ -1,8 +1,9 @@
 """Probes: eager is asked what it says to a call that is being traced, by making that call on made-up tensors of the same types.
 
 ``StandIns`` makes the tensors and ``ask`` makes the call: without a gradient unless that is the question, apart from autocast, drawing no numbers from the program's
-generators, unseen by its hooks, and without a warning. The ``Answer`` has the result or the error, and what autograd kept for the backward. Nothing else in
-the package runs an operator on tensors that the program has not made. Operators of the user's own are never asked so: what they do is not known.
+generators, unseen by its hooks, and without a warning. The ``Answer`` has the result or the error, and what autograd kept for the backward. Operators of the
+user's own are never asked so: what they do is not known. Apart from this, a few rules make one small call of their own (which kernel attention takes, the sizes of an
+LSTM's workspace, ``conventions``), and known values are computed by ``constants``.
 
 Who asks what: ``aten`` types of results, ``shown`` which of them show memory of an argument, ``refusals`` errors, ``kept`` what autograd keeps, ``replay`` which
 gradients are defined, ``frame.values.deferred`` what kind of value is read off a tensor.

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from jit import torch_private
+from jit.graph.aten import tensors_of
 from jit.graph.dims import Dim, hint
 from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
@@ -129,17 +130,9 @@ def _asked(event: Event) -> tuple | None:
             continue
         kept = answer.kept
         read = tuple(i for i, d in enumerate(event.read) if torch_private.storage_id(given.of(d)) in kept)
-        made = tuple(i for i, (t, _) in enumerate(zip(_tensors(answer.result), event.made)) if torch_private.storage_id(t) in kept)
+        made = tuple(i for i, (t, _) in enumerate(zip(tensors_of(answer.result), event.made)) if torch_private.storage_id(t) in kept)
         return read, made, tuple(i for i, d in enumerate(event.read) if torch_private.version_of(given.of(d)) != before[i])
     return None
-
-
-def _tensors(v):
-    if isinstance(v, torch.Tensor):
-        yield v
-    elif isinstance(v, (list, tuple)):
-        for e in v:
-            yield from _tensors(e)
 
 
 _backwards: dict = {}  # what a call is -> what its backward raises, or None
@@ -185,7 +178,7 @@ def _asked_backward(event: Event) -> str | None:
         answer = ask(event.fn, event.args, event.kwargs, given, True)
         if answer.error is not None:
             return None
-        made = [t for t in _tensors(answer.result) if t.requires_grad]
+        made = [t for t in tensors_of(answer.result) if t.requires_grad]
         wanted = [t for t in map(given.of, event.read) if t.requires_grad]
         error = made and wanted and of_tensors(torch.autograd.grad, made, wanted, [torch.ones_like(t) for t in made], allow_unused=True).error
         if not error or "dtype" not in str(error):

@@ -1,6 +1,6 @@
 """Guard programs: plain records of accessors and checks, compiled to a native object that answers "do these locals fit?".
 
-Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may carry a name for explanations as a fourth item::
+Accessors are ``(parent index, kind, payload)``; roots have parent -1. Each may have a fourth item, of which ``str`` names it in explanations::
 
     ("local", i)            local i of the frame's start          ("const", object)   a root that is watched
     ("weak", object)        as "const", but the object is not kept alive: when it dies the program never matches again, lets go of
@@ -22,7 +22,7 @@ Accessors are ``(parent index, kind, payload)``; roots have parent -1 and may ca
 
 An accessor that cannot be reached makes the check on it fail. What was read of watched objects is not kept alive, but for constants, classes and code. Where
 an object is known by identity, as in "is", as a key, or among keys or elements, there may be a ``native().Weak`` of it, which does not keep it alive.
-Checks are ``(accessor index, kind, payload[, description])``::
+Checks are ``(accessor index, kind, payload[, fact])``; a ``facts.Fact`` says in words what is expected and what was found::
 
     ("type_is", T) ("is", object) ("is_not", object) ("eq", const) ("len", n) ("truth", bool)
     ("at", (id, type))              the object is of that type and lies there; for what has its facts checked again when another one has come to lie there

@@ -286,7 +286,7 @@ def main():
     p.add_argument("--device", default="cpu")
     p.add_argument("--timeout", type=float, default=600, help="seconds for one process")
     p.add_argument("--seconds", type=float, help="after these no further process is started")
-    p.add_argument("--level", help="build kernels with this in place of -O3: -O0 is three times as fast, and misses only what the C++ compiler itself gets wrong")
+    p.add_argument("--level", help="build kernels with this in place of -O3: -O0 is twice as fast, and misses only what the C++ compiler itself gets wrong")
     p.add_argument("--show", type=int, metavar="SEED", help="print a program and what is wrong with it instead")
     given = p.parse_args()
     if given.level:
