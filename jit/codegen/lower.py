@@ -265,7 +265,6 @@ _BOOL_FORM = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or"
               "sub": "logical_xor"}
 _INTEGER_IDENTITY = frozenset("ceil floor round trunc".split())
 _FLOAT_PREDICATE = {"isnan": False, "isinf": False, "isfinite": True}
-_CHOICES = frozenset("where maximum minimum fmax fmin".split())  # one of their operands comes out
 
 
 @lowers(*(loops.POINTWISE - {"cast"} - loops.WORDS))
@@ -273,8 +272,6 @@ def _pointwise(e, node, index, mask):
     args = [e.value(i, indexing.broadcast_index(i.type.shape, index), mask) for i in node.inputs]
     op, operand = node.op, e.b.dtype[args[-1]]
     dtype = register_dtype(node.type.dtype)
-    if op in _CHOICES and node.type.dtype in HALF:  # a number that is one of the elements is as exact as they are, and may be zero then
-        args = [_number(e, i, True) if i.op == "scalar" else a for a, i in zip(args, node.inputs)]
     if op == "where":
         return e.compute(op, *args, dtype=dtype)
     if operand is torch.bool:

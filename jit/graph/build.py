@@ -12,7 +12,7 @@ from jit.graph import layout
 from jit.graph.dims import Dim, plain_if_few, structurally_equal
 from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
-from jit.graph.prims import BINARY, TO_BOOL, UNARY, infer
+from jit.graph.prims import BINARY, EXACT_NUMBERS, TO_BOOL, UNARY, infer
 from jit.graph.sym_float import SymFloat
 
 HALF = (torch.float16, torch.bfloat16)
@@ -53,6 +53,18 @@ def scalar_dtype(v) -> torch.dtype:
     if type(v) not in _SCALAR_DTYPES:
         raise Unsupported(f"a {type(v).__name__} as a number", kind="argument-error")
     return _SCALAR_DTYPES[type(v)]
+
+
+def vectorized(x: Node) -> bool:
+    """Whether eager's kernel of an activation's gradient is the one for vectors of a CPU, which chooses by another comparison than that for single numbers of
+    GPUs and of halves: they differ for NaN."""
+    return x.type.device.type == "cpu" and not (x.op == "cast" and x.inputs[0].type.dtype in HALF)
+
+
+def wrapped(value: int, dtype: torch.dtype) -> int:
+    """An integer as one of ``dtype``, of which the lowest bits count."""
+    limits = torch.iinfo(dtype)
+    return (value - limits.min) % (1 << limits.bits) + limits.min
 
 
 _promoted: dict = {}
@@ -107,6 +119,7 @@ class Builder:
         self.env = env
         self.nodes: list[Node] = []
         self.known: dict = {}  # see constants.py
+        self.moved: set = set()  # tensors without dimensions that came from the CPU to the device of the other operands of one operation
         self.guess = None  # node -> the value that it is taken to have on every run, or None
         self.loc = None
         self.next_id = 0
@@ -129,8 +142,11 @@ class Builder:
         """A node with its inferred type."""
         return self.node(op, inputs, attrs, infer(op, tuple([i.type for i in inputs]), attrs, dtype))
 
-    def scalar(self, value, dtype: torch.dtype, device=None) -> Node:
-        """A rank-0 constant; the value is converted to the dtype's Python type."""
+    def scalar(self, value, dtype: torch.dtype, device=None, exact: bool = False) -> Node:
+        """A rank-0 constant: the value converted to the dtype, so that integers wrap and halves are rounded. ``exact``: the number among halves is the
+        program's own, as eager's arithmetic takes it (see ``EXACT_NUMBERS``)."""
+        if dtype in HALF and not exact and type(value) in (SymFloat, Dim):
+            return self.cast(self.scalar(value, torch.float32, device), dtype)
         if type(value) is SymFloat and dtype.is_floating_point:
             t = TensorType.contiguous((), dtype, device or self.default_device)
             return self.node("float_scalar", (), {"low": value.low, "high": value.high}, t)
@@ -141,8 +157,9 @@ class Builder:
                 value = complex(value)
             elif dtype.is_floating_point:
                 value = float(value)
+                value = value if exact or dtype not in HALF else torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).item()
             else:
-                value = int(value)
+                value = wrapped(int(value), dtype)
         return self.node("scalar", (), {"value": value}, TensorType.contiguous((), dtype, device or self.default_device))
 
     def full(self, shape, value, dtype, device=None) -> Node:
@@ -155,9 +172,9 @@ class Builder:
         attrs = {"length": length, "start": start, "step": step}
         return self.node("iota", (), attrs, TensorType.contiguous((length,), dtype, device or self.default_device))
 
-    def lift(self, v, like: Node) -> Node:
-        """A Node for a number next to ``like``."""
-        return v if isinstance(v, Node) else self.scalar(v, like.type.dtype, like.type.device)
+    def lift(self, v, like: Node, exact: bool = False) -> Node:
+        """A Node for a number next to ``like``; ``exact``: see ``scalar``."""
+        return v if isinstance(v, Node) else self.scalar(v, like.type.dtype, like.type.device, exact)
 
     # pointwise
 
@@ -169,9 +186,9 @@ class Builder:
 
     def binary(self, op: str, a, b) -> Node:
         if not isinstance(a, Node):
-            a = self.lift(a, b)
+            a = self.lift(a, b, op in EXACT_NUMBERS)
         elif not isinstance(b, Node):
-            b = self.lift(b, a)
+            b = self.lift(b, a, op in EXACT_NUMBERS)
         return self.emit(op, (a, b), {}, torch.bool if op in TO_BOOL else a.type.dtype)
 
     def where(self, cond: Node, a, b) -> Node:
@@ -191,17 +208,15 @@ class Builder:
         t = x.type
         return self.node("cast", (x,), {}, TensorType(t.shape, layout.preserved_strides(t), dtype, t.device))
 
-    def promote(self, *args, dtype: torch.dtype | None = None, to_float: bool = False, rounded: bool = False) -> list:
+    def promote(self, *args, dtype: torch.dtype | None = None, to_float: bool = False, exact: bool = False) -> list:
         """Nodes and numbers in their common dtype (or ``dtype``). Numbers become scalar nodes. ``to_float``: integers become the default float.
-        ``rounded``: numbers are rounded to a half type first, as some of eager's CPU kernels do; others take them in float32."""
+        ``exact``: numbers among halves are not rounded (see ``scalar``)."""
         if dtype is None:
             dtype = result_dtype(*args)
         if to_float and not dtype.is_floating_point and not dtype.is_complex:
             dtype = torch.get_default_dtype()
         device = self.device_of(*args)
-        if rounded and dtype in HALF and device.type == "cpu":
-            args = [torch.tensor(v, dtype=dtype).item() if isinstance(v, (int, float)) else v for v in args]
-        return [None if v is None else self.cast(v, dtype) if isinstance(v, Node) else self.scalar(v, dtype, device) for v in args]
+        return [None if v is None else self.cast(v, dtype) if isinstance(v, Node) else self.scalar(v, dtype, device, exact) for v in args]
 
     def device_of(self, *args) -> torch.device:
         """The device of the first tensor with dimensions, or of the first tensor."""
@@ -326,13 +341,19 @@ class Builder:
 
     def pad(self, x: Node, pads, value=0) -> Node:
         dtype = x.type.dtype
-        value = float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(value)
+        value = float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(float(value))  # as eager passes it on
         return self.emit("constant_pad", (x,), {"pads": tuple(map(tuple, pads)), "value": value})
 
     def power(self, x: Node, e: float) -> Node:
         """``x ** e`` for a number e, by the arithmetic that eager's kernels have for a few of them."""
         short = self.short_power(x, e)
         return self.pow(x, e) if short is None else short
+
+    def within(self, x: Node, low, high, nan: bool, strict: bool = False) -> Node:
+        """Where ``low <= x <= high``, or ``<`` where ``strict``. ``nan``: NaN is within, as for kernels that ask what is beyond."""
+        if not nan:
+            return self.logical_and(*((self.gt(x, low), self.lt(x, high)) if strict else (self.ge(x, low), self.le(x, high))))
+        return self.logical_not(self.logical_or(*((self.le(x, low), self.ge(x, high)) if strict else (self.lt(x, low), self.gt(x, high)))))
 
     def squared(self, x: Node) -> Node:
         """``x ** 2``, whose gradient is not that of ``x * x`` where that overflows."""

@@ -78,7 +78,9 @@ _TEXT = {
     "shl": lambda n, a: f"torch.bitwise_left_shift({a[0]}, {a[1]})",
     "shr": lambda n, a: f"torch.bitwise_right_shift({a[0]}, {a[1]})",
 }
-# Functions whose eager form takes a Python number as second operand. The number is then used unrounded, as eager does.
+# Functions that compute with a number among halves as the program gives it, in float32, as eager's kernels of arithmetic do; for all others it is rounded first.
+EXACT_NUMBERS = frozenset("add sub mul div fma floor_div trunc_div".split())
+# Functions whose eager form takes a Python number as second operand.
 NUMBER_OPERAND = frozenset("add sub mul div pow floor_div trunc_div fmod remainder eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor shl shr".split())
 
 

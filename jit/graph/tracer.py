@@ -367,6 +367,7 @@ class Tracer:
                 if not elementwise or a.type.shape:
                     raise Unsupported("tensors on several devices", "move them to one device first", kind="device")
                 a = self.call_op("to", (a, device), {})
+                self.builder.moved.add(a.node)
             moved.append(a)
         return tuple(moved)
 

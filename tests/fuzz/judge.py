@@ -180,9 +180,14 @@ def _exact(t):
 
 class Overlaps(TorchDispatchMode):
     """Whether an operator writes into memory that it reads in another order, or into elements that are the same: what comes of that is the kernel's own affair.
-    So is the median over an expanded dimension, for which PyTorch's CPU kernels read beyond the tensor's memory."""
+    So is the median over an expanded dimension, for which PyTorch's CPU kernels read beyond the tensor's memory, and what a view shows of memory that a result
+    has and does not fill, as that of a mean has where the kernel has used it for the terms."""
 
     found = False
+
+    def __init__(self):
+        super().__init__()
+        self.filled = {}  # the memory of a result -> (the result, which keeps it, its places there)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -197,7 +202,18 @@ class Overlaps(TorchDispatchMode):
                 places = _places(w)
                 self.found |= len(set(places)) < len(places) or any(
                     r.untyped_storage().data_ptr() == w.untyped_storage().data_ptr() and (there := _places(r)) != places and not set(there).isdisjoint(places) for r in read)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self.unfilled(func, result, {t.untyped_storage().data_ptr() for t in tensors_of([args, kwargs])})
+        return result
+
+    def unfilled(self, func, result, given):
+        """Looks for views of what no operator has written."""
+        for t in tensors_of(result):
+            memory = t.untyped_storage().data_ptr()
+            if memory not in given:
+                self.filled[memory] = t, set(_places(t))
+            elif func.overloadpacket.__name__ == "as_strided" and memory in self.filled:
+                self.found |= not self.filled[memory][1].issuperset(_places(t))
 
 
 def _places(t) -> list:

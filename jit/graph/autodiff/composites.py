@@ -137,5 +137,15 @@ def variance(b, n, g):
 @composite_vjp("floor_divide")
 def floor_divide(b, n, g):
     """There is none: PyTorch's own is asked for it, and raises when the backward comes there."""
-    args = (Ref(0), 1)
-    return [pair for x in n.inputs if x in b.carries for pair in replay_call(b, "aten::floor_divide", "Scalar", args, (x,), b.zeros(x.type), b.carries)]
+    return [pair for x in n.inputs for pair in _asked(b, x, "aten::floor_divide", "Scalar", (Ref(0), 1))]
+
+
+@composite_vjp("remainder_of_number")
+def remainder_of_number(b, n, g):
+    """There is none for ``number % x``, as for ``floor_divide``."""
+    return _asked(b, n.inputs[1], "aten::remainder", "Scalar_Tensor", (1, Ref(0)))
+
+
+def _asked(b, x, name, overload, args) -> list:
+    """PyTorch's own gradient for x of a call that is made when the backward comes there."""
+    return replay_call(b, name, overload, args, (x,), b.zeros(x.type), b.carries) if x in b.carries else []

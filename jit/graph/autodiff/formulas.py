@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 
 from jit.graph.autodiff.rules import composite_vjp
+from jit.graph.autodiff.vjps_pointwise import unpromoted
+from jit.graph.build import vectorized
 
 # For a number as exponent: the prim that makes the power, and which of its operands is the base.
 _BASES = {2.0: ("mul", lambda n: n.inputs[0]), 3.0: ("mul", lambda n: n.inputs[1]), 0.5: ("sqrt", lambda n: n.inputs[0]), -0.5: ("rsqrt", lambda n: n.inputs[0]),
@@ -16,11 +18,20 @@ _BASES = {2.0: ("mul", lambda n: n.inputs[0]), 3.0: ("mul", lambda n: n.inputs[1
 def power(b, n, g):
     """``x ** e`` of a number e: ``g (e x ** (e - 1))``"""
     e = n.attrs["exponent"]
-    op, base = _BASES[e]
+    op, base = _BASES.get(e, ("pow", lambda n: n.inputs[0])) if n.op != "pow" else ("pow", lambda n: n.inputs[0])
     if n.op != op or e == -2.0 and n.inputs[0].op != "mul":
         return NotImplemented
     x = base(n)
     return [(x, b.mul(g, b.mul(b.power(x, e - 1), e)))]
+
+
+@composite_vjp("power_of_number")
+def power_of_number(b, n, g):
+    """``a ** x`` of a number a: ``g (y log(a))``, the logarithm in double precision"""
+    a, x = n.attrs["base"], n.inputs[1]
+    if a == 0:
+        return [(x, b.mul(g, b.where(b.ge(x, 0.0), 0.0, b.mul(n, -math.inf))))]
+    return [(x, b.mul(g, b.mul(n, math.log(a) if a > 0 else math.nan)))]
 
 
 @composite_vjp("root")
@@ -32,11 +43,12 @@ def root(b, n, g):
 
 @composite_vjp("elu")
 def elu(b, n, g):
-    """``scale x`` above zero, ``alpha scale (exp(input_scale x) - 1)`` for others, NaN among them."""
+    """``scale x`` above zero, ``alpha scale (exp(input_scale x) - 1)`` for others."""
     x, (alpha, scale, input_scale) = n.inputs[1], n.attrs["factors"]
     slope = b.exp(x if input_scale == 1 else b.mul(x, input_scale))
     below = b.mul(b.scaled(b.scaled(g, input_scale), alpha * scale), slope)
-    return [(x, b.where(b.gt(x, 0.0), b.scaled(g, scale), below))]
+    above = b.gt(x, 0.0) if vectorized(x) else b.logical_not(b.le(x, 0.0))
+    return [(x, b.where(above, b.scaled(g, scale), below))]
 
 
 @composite_vjp("softplus")
@@ -60,8 +72,7 @@ def logit(b, n, g):
     """``g / (x (1 - x))`` within the limits, NaN or zero outside."""
     x, limits = n.inputs[1], n.attrs["limits"]
     low, high, outside = (*limits, 0.0) if limits else (0.0, 1.0, math.nan)
-    within = b.logical_and(b.ge(x, low), b.le(x, high))
-    return [(x, b.where(within, b.div(g, b.mul(x, b.sub(b.lift(1.0, x), x))), outside))]
+    return [(x, b.where(b.within(x, low, high, not vectorized(x)), b.div(g, b.mul(x, b.sub(b.lift(1.0, x), x))), outside))]
 
 
 @composite_vjp("sinc")
@@ -77,6 +88,9 @@ def sinc(b, n, g):
 def xlogy(b, n, g):
     """``x log(y)``: ``xlogy(g, y)``, zero where both are, and ``g x / y``"""
     _, x, _, y, _ = n.inputs
-    product = b.where(b.isnan(y), y, b.where(b.eq(g, 0.0), 0.0, b.mul(g, b.log(y))))
-    gx = b.where(b.logical_and(b.eq(x, 0.0), b.le(y, 0.0)), 0.0, product)
+    product, number = b.where(b.isnan(y), y, b.where(b.eq(g, 0.0), 0.0, b.mul(g, b.log(y)))), n.attrs["number"]
+    if number is None:
+        gx = b.where(b.logical_and(b.eq(x, 0.0), b.le(unpromoted(y), 0.0)), 0.0, product)
+    else:
+        gx = product if number > 0 else b.where(b.eq(x, 0.0), 0.0, product)
     return [(x, b.sum_to(gx, x.type.shape)), (y, b.sum_to(b.div(b.mul(g, x), y), y.type.shape))]

@@ -8,6 +8,7 @@ import torch
 
 from jit.graph import conventions
 from jit.graph.autodiff.rules import UNDEFINED, vjp
+from jit.graph.ir import Node
 
 
 @vjp("cast")
@@ -239,18 +240,26 @@ def div(b, n, g):
     return lambda: b.div(g, y), lambda: b.mul(b.neg(g), b.div(n, y))
 
 
+def unpromoted(x: Node) -> Node:
+    """A tensor without dimensions as it was before it took the dtype of others: what eager's formulas compute with."""
+    while x.op == "cast" and not x.type.rank:
+        x = x.inputs[0]
+    return x
+
+
 @vjp("pow")
 def power(b, n, g):
     x, e = n.inputs
     value = e.attrs["value"] if e.op == "scalar" else None
+    given = unpromoted(e)
 
     def base():
         if isinstance(value, (int, float)):
             if value == 0:
                 return b.zeros(x.type)
             return b.mul(g, b.mul(b.power(x, value - 1), value))
-        slope = b.mul(g, b.mul(e, b.pow(x, b.sub(e, 1))))
-        return b.where(b.eq(e, 0), 0, slope)
+        slope = b.mul(g, b.mul(e, b.pow(x, b.cast(b.sub(given, 1), x.dtype))))
+        return b.where(b.eq(given, 0), 0, slope)
 
     def exponent():
         at_zero = b.logical_and(b.eq(x, 0), b.ge(e, 0))
@@ -295,7 +304,7 @@ def remainder(b, n, g):
 @vjp("atan2")
 def atan2(b, n, g):
     x, y = n.inputs
-    square = b.add(_square(b, x), _square(b, y))
+    square = b.add(b.cast(_square(b, unpromoted(x)), n.dtype), b.cast(_square(b, unpromoted(y)), n.dtype))
     scale = b.where(b.eq(square, 0), 0, b.reciprocal(square))
     return lambda: b.mul(b.mul(g, y), scale), lambda: b.mul(b.mul(g, b.neg(x)), scale)
 

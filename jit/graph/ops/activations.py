@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.graph.build import vectorized
 from jit.graph.ir import contiguous_strides
 from jit.graph.registry import op, pointwise
 
@@ -92,14 +93,15 @@ def leaky_relu(b, x, negative_slope=0.01):
     return b.with_gradient(b.where(positive, x, b.mul(x, negative_slope)), (x, lambda: b.where(positive, b.lift(1.0, x), negative_slope)), kinked=True)
 
 
-def _elu(b, x, alpha, scale, input_scale):
+def _elu(b, x, alpha, scale, input_scale, input_slope=None):
+    """``input_slope``: the ``input_scale`` of the gradient, where that is another."""
     scaled = b.mul(x, input_scale) if input_scale != 1.0 else x
-    negative, below = b.mul(b.expm1(scaled), alpha * scale), b.le(x, 0.0)
+    negative, below = b.mul(b.expm1(scaled), alpha * scale), b.lt(x, 0.0) if x.device.type == "cpu" else b.le(x, 0.0)
     y = b.where(below, negative, b.mul(x, scale) if scale != 1.0 else x)
-    partial = (x, lambda: b.where(b.gt(x, 0.0), b.lift(scale, x), b.mul(b.exp(scaled), alpha * scale * input_scale)))
+    partial = (x, lambda: b.where(b.gt(x, 0.0) if vectorized(x) else b.logical_not(b.le(x, 0.0)), b.lift(scale, x), b.mul(b.exp(scaled), alpha * scale * input_scale)))
     if not all(type(v) in (int, float) for v in (alpha, scale, input_scale)):
         return b.with_gradient(y, partial)
-    return b.with_formula(y, "elu", partial, factors=(alpha, scale, input_scale))
+    return b.with_formula(y, "elu", partial, factors=(alpha, scale, input_scale if input_slope is None else input_slope))
 
 
 @pointwise("elu")
@@ -111,7 +113,7 @@ def elu(b, x, alpha=1.0, scale=1.0, input_scale=1.0):
 @pointwise("celu")
 @_in_float
 def celu(b, x, alpha=1.0):
-    return _elu(b, x, alpha, 1.0, 1.0 / alpha)
+    return _elu(b, x, alpha, 1.0, 1.0 / alpha, 1.0 / torch.tensor(alpha, dtype=torch.float32, device="cpu").item() if type(alpha) is float else None)
 
 
 @pointwise("selu")
@@ -157,7 +159,7 @@ def log_sigmoid(b, self):
 @pointwise("relu6", like_first=True)
 @_in_float
 def relu6(b, x):
-    return _between(b, x, 0.0, 6.0)
+    return _hardtanh(b, x, 0.0, 6.0)
 
 
 def _between(b, x, low, high):
@@ -165,9 +167,13 @@ def _between(b, x, low, high):
     return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))), kinked=True)
 
 
+def _hardtanh(b, x, low, high):
+    return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.within(x, low, high, nan=x.device.type != "cpu", strict=True)), kinked=True)
+
+
 @pointwise("hardtanh", like_first=True)
 def hardtanh(b, self, min_val=-1.0, max_val=1.0):
-    return _between(b, self, min_val, max_val) if self.dtype.is_floating_point else NotImplemented
+    return b.cast(_hardtanh(b, b.opmath(self), min_val, max_val), self.dtype) if self.dtype.is_floating_point else NotImplemented
 
 
 @pointwise("hardsigmoid")
@@ -188,13 +194,15 @@ def logit(b, self, eps=None):
     if not self.dtype.is_floating_point:
         return NotImplemented
     z = x = b.opmath(self)
-    limits = None if eps is None else tuple(torch.tensor(v, dtype=self.dtype, device="cpu").item() for v in (eps, 1.0 - eps))  # which eager rounds
+    limits = None if eps is None else (eps, 1.0 - eps)
+    if limits and self.device.type == "cpu":  # whose kernels round them
+        limits = tuple(torch.tensor(v, dtype=self.dtype, device="cpu").item() for v in limits)
     if limits:
-        z = b.minimum(b.maximum(x, limits[0]), limits[1])
+        z = b.where(b.lt(x, limits[0]), limits[0], b.where(b.gt(x, limits[1]), limits[1], x))
 
     def slope():
         low, high, outside = (*limits, 0.0) if limits else (0.0, 1.0, math.nan)
-        return b.where(b.logical_and(b.ge(x, low), b.le(x, high)), b.reciprocal(b.mul(x, b.sub(b.lift(1.0, x), x))), outside)
+        return b.where(b.within(x, low, high, not vectorized(x)), b.reciprocal(b.mul(x, b.sub(b.lift(1.0, x), x))), outside)
 
     return b.cast(b.with_formula(b.log(b.div(z, b.sub(b.lift(1.0, z), z))), "logit", (x, slope), limits=limits), self.dtype)
 
@@ -203,5 +211,5 @@ def logit(b, self, eps=None):
 def threshold(b, self, threshold, value):
     if self.dtype is torch.bool:
         raise RuntimeError("threshold of bool")
-    below = b.le(self, threshold)
+    below = b.le(b.opmath(self) if self.device.type == "cpu" else self, threshold)  # GPU kernels round the threshold
     return b.with_gradient(b.where(below, value, self), (self, lambda: b.logical_not(below)), kinked=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from jit.errors import Unsupported
 from jit.graph import conventions, layout
-from jit.graph.build import HALF, is_number
+from jit.graph.build import HALF, is_number, result_dtype
 from jit.graph.dims import Dim, bounds
 from jit.graph.ir import Node, TensorType
 from jit.graph.registry import op, pointwise
@@ -149,17 +151,37 @@ def _minus(b, x: Node, y: Node, alpha) -> Node:
 
 
 def _factor(b, y: Node, alpha) -> Node:
-    return b.promote(y, alpha, dtype=y.dtype, rounded=True)[1]
+    return b.promote(y, alpha, dtype=y.dtype, exact=_adds_exactly(b, y))[1]
+
+
+def _adds_exactly(b, *operands) -> bool:
+    """Whether sums take numbers among halves unrounded: on GPUs."""
+    return b.device_of(*operands).type != "cpu"
+
+
+def _arithmetic(b, fn, x, y, exact: bool = True, to_float: bool = False):
+    """``fn`` of two operands in their common dtype. ``exact``: numbers among halves are not rounded, nor are tensors without dimensions on the CPU, which
+    eager's kernels take as numbers: those for the CPU as second operand."""
+    dtype = result_dtype(x, y)
+    if exact and dtype in HALF:
+        of_gpu = b.device_of(x, y).type != "cpu"
+        if any(isinstance(v, Node) and not v.type.rank and v.dtype is not dtype and (v in b.moved or not of_gpu) for v in ((x, y) if of_gpu else (y,))):
+            return b.cast(fn(*b.promote(x, y, dtype=torch.float32)), dtype)
+    return fn(*b.promote(x, y, exact=exact, to_float=to_float))
 
 
 @pointwise("add", wraps=True)
 def add(b, self, other, *, alpha=1):
-    x, y = b.promote(self, other, rounded=True)
-    if x.dtype is torch.bool:
-        return b.logical_or(x, y) if alpha is True or alpha == 1 else NotImplemented
-    if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
-        return b.add(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
-    return _plus(b, x, y, alpha)
+    exact = _adds_exactly(b, self, other)
+
+    def plus(x, y):
+        if x.dtype is torch.bool:
+            return b.logical_or(x, y) if alpha is True or alpha == 1 else NotImplemented
+        if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
+            return b.add(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device, exact))
+        return _plus(b, x, y, alpha)
+
+    return _arithmetic(b, plus, self, other, exact)
 
 
 def _refuse_bool(*operands):
@@ -170,38 +192,42 @@ def _refuse_bool(*operands):
 @pointwise("sub", "subtract", wraps=True)
 def sub(b, self, other, *, alpha=1):
     _refuse_bool(self, other)
-    x, y = b.promote(self, other, rounded=True)
-    if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
-        return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device))
-    return _minus(b, x, y, alpha)
+    exact = _adds_exactly(b, self, other)
+
+    def minus(x, y):
+        if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
+            return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device, exact))
+        return _minus(b, x, y, alpha)
+
+    return _arithmetic(b, minus, self, other, exact)
 
 
 @pointwise("rsub", wraps=True, swapped=True)
 def rsub(b, self, other, *, alpha=1):
     _refuse_bool(self, other)
-    x, y = b.promote(self, other, rounded=True)
-    return _minus(b, y, x, alpha)
+    return _arithmetic(b, lambda x, y: _minus(b, y, x, alpha), self, other, _adds_exactly(b, self, other))
 
 
 @pointwise("mul", "multiply", wraps=True)
 def mul(b, self, other):
-    x, y = b.promote(self, other)
-    return b.logical_and(x, y) if x.dtype is torch.bool else b.mul(x, y)
+    return _arithmetic(b, lambda x, y: b.logical_and(x, y) if x.dtype is torch.bool else b.mul(x, y), self, other)
 
 
 @pointwise("div", "divide", wraps=True)
 def div(b, self, other, *, rounding_mode=None):
     if rounding_mode is None:
-        x, y = b.promote(self, other, to_float=True)
-        return b.div(x, y)
-    x, y = b.promote(self, other)
-    if x.dtype is torch.bool:
-        return NotImplemented
+        return true_divide(b, self, other)
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
-    if _may_divide_by_zero(x, y):
-        return _checked_division(b, "div", "Tensor_mode", x, y, rounding_mode)
-    return b.binary("floor_div" if rounding_mode == "floor" else "trunc_div", x, y)
+
+    def rounded(x, y):
+        if x.dtype is torch.bool:
+            return NotImplemented
+        if _may_divide_by_zero(x, y):
+            return _checked_division(b, "div", "Tensor_mode", x, y, rounding_mode)
+        return b.binary("floor_div" if rounding_mode == "floor" else "trunc_div", x, y)
+
+    return _arithmetic(b, rounded, self, other)
 
 
 def _may_divide_by_zero(x, y) -> bool:
@@ -221,8 +247,7 @@ def _checked_division(b, name, overload, x, y, *more):
 
 @pointwise("true_divide", wraps=True)
 def true_divide(b, self, other):
-    x, y = b.promote(self, other, to_float=True)
-    return b.div(x, y)
+    return _arithmetic(b, b.div, self, other, to_float=True)
 
 
 @op("rdiv", raw=True)
@@ -242,18 +267,22 @@ def rfloor_divide(b, self, other):
 
 
 def _without_derivative(b, result):
-    """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it raises."""
-    if isinstance(result, Node) and result.op == "floor_div":
-        b.marked(result, "floor_divide")
+    """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it raises. So does one through the remainder
+    of a number."""
+    if isinstance(result, Node):
+        made = result.inputs[0] if result.op == "cast" else result  # from float32, beside a number in a tensor
+        if made.op in ("floor_div", "remainder"):
+            b.marked(made, {"floor_div": "floor_divide", "remainder": "remainder_of_number"}[made.op])
     return result
 
 
 @pointwise("remainder", wraps=True)
 def remainder(b, self, other):
-    x, y = b.promote(self, other, rounded=True)
+    x, y = b.promote(self, other)
     if x.dtype is torch.bool:
         return NotImplemented
-    return _checked_division(b, "remainder", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.remainder(x, y)
+    result = _checked_division(b, "remainder", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.remainder(x, y)
+    return _without_derivative(b, result) if is_number(self) else result
 
 
 @pointwise("rremainder", wraps=True, swapped=True)
@@ -263,7 +292,7 @@ def rremainder(b, self, other):
 
 @pointwise("fmod", wraps=True)
 def fmod(b, self, other):
-    x, y = b.promote(self, other, rounded=True)
+    x, y = b.promote(self, other)
     if x.dtype is torch.bool:
         return NotImplemented
     return _checked_division(b, "fmod", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.fmod(x, y)
@@ -272,7 +301,7 @@ def fmod(b, self, other):
 @pointwise("pow")
 def pow_(b, self, exponent):
     if is_number(exponent) and not isinstance(exponent, Dim) and isinstance(self, Node):
-        x, _ = b.promote(self, exponent)
+        x, number = b.promote(self, exponent)
         if x.dtype is torch.bool:
             return NotImplemented
         if not x.dtype.is_floating_point and exponent < 0:
@@ -282,15 +311,18 @@ def pow_(b, self, exponent):
             return b.with_gradient(b.full(x.shape, 1, x.dtype, x.device), (x, lambda: b.full(x.shape, False, torch.bool, x.device)))
         if e == 1.0:
             return b.clone(x)
-        short = b.short_power(x, e)
-        if short is not None:
-            return b.marked(short, "power", exponent=e) if b.recording else short
+        y = b.short_power(x, e)
+        y = b.pow(x, number) if y is None else y
+        return b.marked(y, "power", exponent=e) if b.recording else y
     if is_number(self) and not isinstance(self, Dim) and self == 1:
         (x, y) = b.promote(self, exponent)
         zero = lambda: b.full(y.shape, 0, y.dtype, y.device)  # noqa: E731
         return b.with_gradient(b.full(y.shape, 1, y.dtype, y.device), (y, zero)) if y.dtype.is_floating_point else b.full(y.shape, 1, y.dtype, y.device)
-    x, y = b.promote(self, exponent, rounded=True)
-    return NotImplemented if x.dtype is torch.bool else b.pow(x, y)
+    x, y = b.promote(self, exponent)
+    if x.dtype is torch.bool:
+        return NotImplemented
+    power = b.pow(x, y)
+    return b.marked(power, "power_of_number", base=self) if b.recording and type(self) in (int, float) else power
 
 
 @op("rpow")
@@ -405,6 +437,11 @@ def where(b, condition, self=None, other=None):
             raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}")
         condition = b.ne(condition, 0)
     x, y = b.promote(self, other)
+    for number in (self, other):
+        if type(number) in (int, float):
+            torch.scalar_tensor(number, dtype=x.dtype, device="cpu")  # raises for what the dtype cannot hold, as in eager
+            if x.dtype in HALF and x.device.type != "cpu" and abs(number) > torch.finfo(x.dtype).max and not math.isinf(number):  # on GPUs for halves too
+                raise Unsupported(f"{number} among elements of {x.dtype}, which cannot hold it", kind="argument-error")
     return b.where(condition, x, y)
 
 
@@ -434,6 +471,11 @@ def masked_fill(b, self, mask, value):
 
 @pointwise("clamp", "clip")
 def clamp(b, self, min=None, max=None):
+    return _clamp(b, self, min, max)
+
+
+def _clamp(b, self, min, max, by_limit: bool = False):
+    """``by_limit``: for ``clamp_min`` or ``clamp_max``, whose kernels on GPUs do not pass over a limit that is NaN, as that of ``clamp`` with one limit does."""
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None and max is not None and isinstance(min, Node) != isinstance(max, Node):
@@ -442,11 +484,13 @@ def clamp(b, self, min=None, max=None):
         min, max = plain(min), plain(max)
     if all(v is None or isinstance(v, (int, Dim)) for v in (min, max)) and conventions.clamp_keeps_to_range():
         min, max = _within_range(min, self.dtype), _within_range(max, self.dtype)
-    x, lo, hi = b.promote(self, min, max, rounded=True)
+    x, lo, hi = b.promote(self, min, max)
     if x.dtype is torch.bool:
         return NotImplemented
     y = x if lo is None else b.maximum(x, lo)
     y = y if hi is None else b.minimum(y, hi)
+    if x.device.type == "cuda" and not by_limit and (lo is None or hi is None) and _is_nan(max if min is None else min):
+        y = b.clone(x)
     if not b.recording:
         return y
     if isinstance(max if min is None else min, Node) and conventions.clamp_shares_with_tensors():
@@ -464,6 +508,10 @@ def clamp(b, self, min=None, max=None):
         high = b.gt(x, hi)
         partials.append((max, lambda: high if lo is None else b.logical_or(high, b.gt(lo, hi))))
     return b.with_gradient(y, *partials)
+
+
+def _is_nan(v) -> bool:
+    return type(v) is float and v != v
 
 
 def _within_range(v, dtype):
@@ -490,12 +538,12 @@ def _shared_at_limits(b, y, x, lo, hi, min, max):
 
 @pointwise("clamp_min")
 def clamp_min(b, self, min):
-    return clamp(b, self, min, None)
+    return _clamp(b, self, min, None, by_limit=True)
 
 
 @pointwise("clamp_max")
 def clamp_max(b, self, max):
-    return clamp(b, self, None, max)
+    return _clamp(b, self, None, max, by_limit=True)
 
 
 @pointwise("addcmul")

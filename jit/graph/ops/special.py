@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from jit.graph.build import is_number
+from jit.graph.build import HALF, is_number
 from jit.graph.layout import normalize_dim, preserved_strides
 from jit.graph.ops.copies import cat
 from jit.graph.registry import op, pointwise
@@ -50,7 +50,8 @@ def xlogy(b, self, other):
     log = b.opmath(b.cast(b.log(y), dtype))  # eager's kernel rounds the logarithm
     zero = b.eq(x, 0.0)
     result = b.where(b.isnan(y), y, b.where(zero, 0.0, b.mul(x, log)))
-    return b.cast(b.with_formula(result, "xlogy", (x, lambda: b.where(zero, 0.0, log)), (y, lambda: b.div(x, y))), dtype)
+    number = other if type(other) in (int, float) else None
+    return b.cast(b.with_formula(result, "xlogy", (x, lambda: b.where(zero, 0.0, log)), (y, lambda: b.div(x, y)), number=number), dtype)
 
 
 @pointwise("logaddexp")
@@ -103,9 +104,11 @@ def softshrink(b, self, lambd=0.5):
     if not is_number(lambd) or not self.dtype.is_floating_point:
         return NotImplemented
     x = b.opmath(self)
+    if self.dtype in HALF and self.device.type != "cpu":
+        lambd = torch.tensor(lambd, dtype=self.dtype, device="cpu").item()
     small = b.mul(x, 0.0)
     shrunk = b.where(b.gt(x, float(lambd)), b.sub(x, float(lambd)), b.where(b.lt(x, -float(lambd)), b.add(x, float(lambd)), small))
-    return b.cast(b.with_gradient(shrunk, (x, lambda: b.gt(b.abs(x), float(lambd))), kinked=True), self.dtype)
+    return b.cast(b.with_gradient(shrunk, (x, lambda: _shrunk_slope(b, self, float(lambd))), kinked=True), self.dtype)  # whose limits are rounded on CPUs too
 
 
 @pointwise("hardshrink")
@@ -113,7 +116,12 @@ def hardshrink(b, self, lambd=0.5):
     if not self.dtype.is_floating_point:
         return NotImplemented
     inside = b.logical_and(b.ge(self, -float(lambd)), b.le(self, float(lambd)))
-    return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: b.gt(b.abs(self), float(lambd))), kinked=True)
+    return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: _shrunk_slope(b, self, float(lambd))), kinked=True)
+
+
+def _shrunk_slope(b, x, lambd: float):
+    """1 outside of [-lambd, lambd], on GPUs for NaN too."""
+    return b.gt(b.abs(x), lambd) if x.device.type == "cpu" else b.logical_not(b.logical_and(b.ge(x, -lambd), b.le(x, lambd)))
 
 
 @pointwise("sinc", "special_sinc")
