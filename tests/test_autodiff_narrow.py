@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from autodiff_harness import halves, leaf, sizes_of
 from graph_harness import flatten
 
+import jit
 from jit.graph.autodiff.narrow import narrowed
 from jit.graph.interpret import evaluate
 from jit.graph.passes import optimize
@@ -96,3 +97,25 @@ def test_work_for_the_absent_is_dropped():
     loss_only = optimize(narrowed(result.backward, [len(result.saved) + 1]))
     logits_only = optimize(narrowed(result.backward, [len(result.saved)]))
     assert len(loss_only.nodes) < len(result.backward.nodes) and len(logits_only.nodes) < len(loss_only.nodes)
+
+
+def test_an_absent_gradient_is_not_looked_up():
+    """An index that has no row is refused where a gradient is read there, and only there."""
+    def write(x, y, i):
+        y = y * 1
+        before = y - y * 2
+        y.index_add_(0, i, x[i].clone())
+        return before, y
+
+    compiled = jit.compile(write)
+    for index in (1, 10**9):
+        for wanted in ((0,), (0, 1)):
+            outcomes = []
+            for fn in (write, compiled):
+                x, y = (torch.ones(3, 0, requires_grad=True) for _ in range(2))
+                results = fn(x, y, torch.tensor([index]))
+                try:
+                    outcomes.append([g is None for g in torch.autograd.grad([results[k].sum() for k in wanted], (x, y), allow_unused=True)])
+                except RuntimeError as error:
+                    outcomes.append(type(error))
+            assert outcomes[0] == outcomes[1], (index, wanted)

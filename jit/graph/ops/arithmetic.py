@@ -159,13 +159,14 @@ def _adds_exactly(b, *operands) -> bool:
     return b.device_of(*operands).type != "cpu"
 
 
-def _arithmetic(b, fn, x, y, exact: bool = True, to_float: bool = False):
+def _arithmetic(b, fn, x, y, exact: bool = True, to_float: bool = False, either: bool = True):
     """``fn`` of two operands in their common dtype. ``exact``: numbers among halves are not rounded, nor are tensors without dimensions on the CPU, which
-    eager's kernels take as numbers: those for the CPU as second operand."""
+    eager's kernels take as numbers: as second operand, or on GPUs as ``either``."""
     dtype = result_dtype(x, y)
     if exact and dtype in HALF:
         of_gpu = b.device_of(x, y).type != "cpu"
-        if any(isinstance(v, Node) and not v.type.rank and v.dtype is not dtype and (v in b.moved or not of_gpu) for v in ((x, y) if of_gpu else (y,))):
+        numbers = [v for v in ((x, y) if of_gpu and either else (y,)) if isinstance(v, Node) and not v.type.rank and v.dtype is not dtype]
+        if any(v in b.moved or not of_gpu for v in numbers):
             return b.cast(fn(*b.promote(x, y, dtype=torch.float32)), dtype)
     return fn(*b.promote(x, y, exact=exact, to_float=to_float))
 
@@ -227,7 +228,7 @@ def div(b, self, other, *, rounding_mode=None):
             return _checked_division(b, "div", "Tensor_mode", x, y, rounding_mode)
         return b.binary("floor_div" if rounding_mode == "floor" else "trunc_div", x, y)
 
-    return _arithmetic(b, rounded, self, other)
+    return _arithmetic(b, rounded, self, other, either=False)
 
 
 def _may_divide_by_zero(x, y) -> bool:
@@ -247,7 +248,7 @@ def _checked_division(b, name, overload, x, y, *more):
 
 @pointwise("true_divide", wraps=True)
 def true_divide(b, self, other):
-    return _arithmetic(b, b.div, self, other, to_float=True)
+    return _arithmetic(b, b.div, self, other, to_float=True, either=False)
 
 
 @op("rdiv", raw=True)
