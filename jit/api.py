@@ -13,6 +13,7 @@ from typing import Callable
 import torch
 
 from . import arguments, backends, config
+from . import passes as user_passes
 from .explanation import Explanation
 from .frame import dispatch, steps
 from .frame.dynamic import mark_dynamic  # noqa: F401
@@ -21,7 +22,11 @@ from .frame.modules import compile_module
 from .runtime import unhooked
 
 
-def _backend(backend) -> Callable:
+def _backend(backend, passes=()) -> Callable:
+    return user_passes.applied(_plain_backend(backend), tuple(passes))
+
+
+def _plain_backend(backend) -> Callable:
     if backend is None:
         backend = config.backend
     if isinstance(backend, str):
@@ -34,7 +39,7 @@ def _backend(backend) -> Callable:
 
 
 def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None, backend=None, mode: str | None = None,
-            options: dict | None = None, disable: bool = False):
+            options: dict | None = None, disable: bool = False, passes=()):
     """Compile a function or an ``nn.Module``; usable as a decorator with or without arguments.
 
     Args:
@@ -46,15 +51,16 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
             does; one that asks for more gives a warning, once, that says what it does not get.
         options: values for ``jit.config``, by name, that hold while this function is compiled.
         disable: return ``model`` as it is.
+        passes: functions that change each captured graph before it is differentiated and compiled, in this order; see ``jit.passes``.
 
     Raises:
         TypeError, ValueError: for arguments that are not allowed, at once.
     """
-    arguments.check(fullgraph, dynamic, mode, options, disable)
+    arguments.check(fullgraph, dynamic, mode, options, disable, passes)
     arguments.tell_of_mode(mode, 2)
-    chosen = _backend(backend)
+    chosen = _backend(backend, passes)
     if model is None:
-        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable, passes=passes)
     if disable:
         return model
     settings = dispatch.Settings(chosen, fullgraph, dynamic, options=dict(options or {}), mode=mode)
@@ -144,7 +150,8 @@ def verify(model, *, gradients: bool = True, **options):
                 expected = eager(*given, **named)
             except Exception as error:
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
-        settings = dispatch.Settings(numerics.watching(report, gradients), options.get("fullgraph", False), options.get("dynamic"),
+        watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
+        settings = dispatch.Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
                                      options=dict(options.get("options") or {}))
         report.result = _compile(model, settings)(*args, **kwargs)
         if report.own_numbers:
@@ -162,7 +169,7 @@ def explain(model, **options):
 
     def run(*args, **kwargs):
         captured, plans = [], []
-        backend = _backend(options.get("backend"))
+        backend = _backend(options.get("backend"), options.get("passes", ()))
 
         def recorded(graph, examples, gradient=None):
             plans.append(backend(graph, examples, gradient))

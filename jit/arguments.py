@@ -17,12 +17,14 @@ MODES = {
 _told: set = set()  # modes that the user was told of
 
 
-def check(fullgraph, dynamic, mode, options, disable):
+def check(fullgraph, dynamic, mode, options, disable, passes=()):
     """Raise TypeError or ValueError, which say what is allowed."""
     for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)), ("dynamic", dynamic, (bool, type(None))),
                                  ("options", options, (dict, type(None)))):
         if not isinstance(value, allowed):
             raise TypeError(f"{name}={value!r}: expected {' or '.join(t.__name__ for t in allowed)}")
+    if not isinstance(passes, (list, tuple)) or not all(map(callable, passes)):
+        raise TypeError(f"passes={passes!r}: expected a list of functions of a jit.passes.GraphEditor")
     if mode not in MODES:
         raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
     for name, value in (options or {}).items():

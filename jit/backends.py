@@ -64,11 +64,10 @@ def schedule(graph, unaligned=frozenset(), symbols=()):
     """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` see ``Options``."""
 
     from .codegen import Options, compile_graph
-    from .graph.passes.checks import keep_checks
-    from .graph.passes.contractions import rewrite_contractions
+    from .graph.passes import SCHEDULED, run_passes
 
     with logs.timed("passes"):
-        graph = rewrite_contractions(keep_checks(graph))
+        graph = run_passes(graph, SCHEDULED)
     if _graph_log:
         _graph_log(graph.python())
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
@@ -81,14 +80,14 @@ def schedule(graph, unaligned=frozenset(), symbols=()):
 
 def compile_native(graph, examples, gradient=None) -> Plan:
     """Optimise, differentiate where ``gradient`` asks for it, schedule, generate and load kernels."""
-    from .graph.passes import optimize
+    from .graph.passes import STANDARD, run_passes
     from .graph.passes.convolutions import separate_bias
 
     unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
     if gradient is not None:
         return _compile_differentiable(graph, unaligned, gradient)
     with logs.timed("passes"):
-        graph = optimize(separate_bias(graph))
+        graph = run_passes(graph, (separate_bias, *STANDARD))
     makers = _view_makers(graph, _read_by_library(graph))
     compiled = schedule(graph, unaligned)
     call, makers = compiled.call, [m for m in makers if set(m[3]) <= set(compiled.int_symbols)]
@@ -116,7 +115,6 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
     from .codegen.layout import channels_last
     from .graph.autodiff import partition
     from .graph.autodiff.freed import kept_by_eager, uses
-    from .graph.autodiff.narrow import narrowed
     from .graph.passes.gradients import without_gates
     from .graph.printing import symbol_origins
     from .runtime.plan import GradSpec, load_differentiable
@@ -126,7 +124,7 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
         halves = partition(joint, (*gradient.changed, *gradient.fragile), gradient.loose)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
-    whole = narrowed(halves.backward, ()) if several else None  # before scheduling, which rewrites
+    whole = halves.backward.copy() if several else None  # before scheduling, which rewrites
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     read = uses(halves.backward, len(halves.saved)) if several else None
     without_gates(halves.backward)

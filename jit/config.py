@@ -29,6 +29,7 @@ OPTIONS = {
     "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's key"),
     "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0),
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager"),
+    "verify_graphs": Option(False, "check every graph after every pass: order, types, layouts, outputs"),
     "untested": Option(False, "compile with a torch that is newer than the tested ones; read when jit is imported"),
     "says_compiling": Option(True, "what torch.compiler.is_compiling() says in captured code; read while capturing"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),

@@ -51,5 +51,9 @@ class CompileError(JitError):
     """A generated kernel or the native runtime failed to build; the message names the tool, its output and a cure."""
 
 
+class PassError(JitError):
+    """A pass of the user's has raised, or left a graph that is none; the message names the pass."""
+
+
 class GuardError(JitError):
     """A guard cannot be expressed or was false for the very inputs it was made from."""

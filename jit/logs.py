@@ -13,6 +13,7 @@ CHANNELS = {
     "guards": "the guard program of each new entry",
     "recompiles": "why the existing entries of a function did not match",
     "graph_breaks": "each break or eager fallback: file, line, reason, hint",
+    "passes": "how many nodes each pass leaves; of passes of the user's the graph after them",
     "kernels": "source text of each generated kernel",
     "bytecode": "original and rewritten bytecode",
     "plan": "the steps that the native executor runs",

@@ -24,16 +24,16 @@ def _tell(stacklevel: int, strict: bool):
 
 
 def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None, backend=None, mode: str | None = None,
-            options: dict | None = None, disable: bool = False):
+            options: dict | None = None, disable: bool = False, passes=()):
     """Gives ``model`` back, and warns once. Arguments as in ``api.compile``.
 
     Raises:
         TypeError, ValueError: for arguments that are not allowed.
         CompileError: with ``fullgraph=True`` or ``JIT_STRICT=1``.
     """
-    arguments.check(fullgraph, dynamic, mode, options, disable)
+    arguments.check(fullgraph, dynamic, mode, options, disable, passes)
     if model is None:
-        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable, passes=passes)
     if disable:
         return model
     if isinstance(model, type) or not callable(model) and not isinstance(model, (staticmethod, classmethod)):

@@ -8,6 +8,7 @@ from pathlib import Path
 # Before jit is imported: the developer's own switches must not change what is tested.
 for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_FALLBACK_RANDOM", "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
     os.environ.pop(_name, None)
+os.environ["JIT_VERIFY_GRAPHS"] = "1"  # in this process, and in those that tests start
 
 import hypothesis
 import pytest

@@ -46,3 +46,10 @@ def test_training_step(example):
     assert "one curve" in out
     kernels, library = ([int(n) for n in re.search(rf"^ *{row} +(\d+) +(\d+)$", out, re.MULTILINE).groups()] for row in ("kernels", "library"))
     assert kernels[0] == 0 < kernels[1] and sum(kernels[1:] + library[1:]) < library[0]
+
+
+def test_custom_pass(example):
+    done = example("custom_pass")
+    assert "calls of the operator: 1" in done.stdout and "[jit:passes] rms_norm" in done.stderr and "custom_pass_example.rms_norm" in done.stderr
+    difference, of_gradient = (float(v) for v in re.search(r"rewritten by hand: (\S+), of its gradient (\S+)", done.stdout).groups())
+    assert difference < 1e-3 and of_gradient < 1e-2

@@ -15,7 +15,7 @@ import weakref
 import torch
 
 from .. import failures, logs, torch_private
-from ..errors import EagerRaises, NeedsEager, Unsupported
+from ..errors import EagerRaises, NeedsEager, PassError, Unsupported
 from ..graph import memory, results
 from . import assumptions, breaks, guesses, library, opcodes  # noqa: F401  (the latter two fill the tables of rules)
 from . import source as src
@@ -149,7 +149,7 @@ class Capture:
             if not settings.fullgraph:
                 let_go(error)
             return self.eager(error)
-        except (EagerRaises, assumptions.Reconsider, memory.SharedMemory):
+        except (EagerRaises, PassError, assumptions.Reconsider, memory.SharedMemory):
             raise
         except Exception as error:
             if settings.fullgraph:

@@ -12,7 +12,7 @@ import weakref
 from typing import Callable
 
 from .. import config, failures, logs, torch_private
-from ..errors import Unsupported
+from ..errors import PassError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import native
 from ..runtime.numbers import unpack
@@ -240,7 +240,7 @@ class Missed:
             entry = dispatcher.add_entry(program, target, region=self.region_of(captured))
             if captured.check is not None:
                 captured.check.belongs_to(dispatcher)
-        except Unsupported:
+        except (PassError, Unsupported):
             raise
         except Exception as error:
             return self.failed(fn, error)

@@ -199,6 +199,15 @@ class Graph:
         self.origins = {} if like is None else like.origins
         self.next_id = max(0 if like is None else like.next_id, max((n.id for n in nodes), default=-1) + 1)
 
+    def copy(self) -> Graph:
+        """The same graph of nodes of its own, with the same ids."""
+        new: dict = {}
+        for n in self.nodes:
+            new[n] = Node(n.id, n.op, tuple([new[i] for i in n.inputs]), n.attrs, n.type, n.loc)
+        made = Graph([new[n] for n in self.inputs], list(new.values()), [Output(new[o.node], o.mutates) for o in self.outputs], self.env, self)
+        made.origins = dict(self.origins)
+        return made
+
     def python(self) -> str:
         """The graph as a Python function ``graph(*inputs)`` on eager tensors; see ``printing``."""
         from jit.graph.printing import to_python
