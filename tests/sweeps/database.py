@@ -149,8 +149,8 @@ def tensor_difference(want, got, path, strides=True, exact=None, least=None, tie
 
 
 def doubled(v):
-    """``v`` with single precision tensors as double precision ones."""
-    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+    """``v`` with tensors of single precision and halves as double precision ones."""
+    wide = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64) | dict.fromkeys((torch.complex32, torch.complex64), torch.complex128)
     return mapped(lambda t: t.detach().to(wide.get(t.dtype, t.dtype)).requires_grad_(t.requires_grad), v)
 
 

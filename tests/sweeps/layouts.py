@@ -2,7 +2,7 @@
 
 Each sample of an operator is compiled once with ``dynamic=True`` on the default backend and called with its tensors as they are, then, in an order
 that the seed says, as slices of larger ones, transposed, every second element of a row, repeated by ``expand``, with a stride of 1 in dimensions of size 1, and as they are again.
-Results, strides, exceptions' types and gradients are compared with eager.
+Results, strides, exceptions' types and gradients are compared with eager. ``--dtypes`` does the same in every dtype of each operator.
 """
 
 import argparse
@@ -92,11 +92,15 @@ def arguments(sample, kind):
     return args, kwargs, leaves
 
 
-def check(op, most: int, seed: int) -> list[str]:
-    """What differs from eager, one line each."""
+def check(op, most: int, seed: int, every: bool = False, dense: bool = False) -> list[str]:
+    """What differs from eager, one line each. ``every``: in all dtypes that the operator has; ``dense``: in no other layout."""
+    dtypes = sorted(op.supported_dtypes("cpu"), key=str) if every else [dtype_of(op)]
+    return [f"{dtype}, {text}" if every else text for dtype in dtypes for text in _check(op, dtype, most, seed, dense)]
+
+
+def _check(op, dtype, most: int, seed: int, dense: bool) -> list[str]:
     import jit
 
-    dtype = dtype_of(op)
     grad = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     try:
         given = samples(op, dtype, grad, most)
@@ -110,7 +114,7 @@ def check(op, most: int, seed: int) -> list[str]:
         draw.shuffle(kinds)
         count = len(tensors_of(list(sample)))
         mixed = [draw.choice(["dense", *LAYOUTS]) for _ in range(count)]
-        for kind in ("dense", *kinds, mixed, "dense"):
+        for kind in ("dense",) if dense else ("dense", *kinds, mixed, "dense"):
             runs = []
             for fn in (op.op, op.op, compiled):
                 args, kwargs, leaves = arguments(sample, kind)
@@ -137,6 +141,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--only", help="regular expression over the operators' names")
     p.add_argument("--samples", type=int, default=4, help="of each operator")
+    p.add_argument("--dtypes", action="store_true", help="in every dtype that an operator has, not only in one")
+    p.add_argument("--dense", action="store_true", help="in no other layouts")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--timeout", type=float, default=180, help="seconds for one operator")
@@ -153,7 +159,7 @@ def main():
     def checked(name):
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
-        return check(chosen[name], given.samples, given.seed)
+        return check(chosen[name], given.samples, given.seed, given.dtypes, given.dense)
 
     with jit.config.patch(cache_limit=64):
         done = workers.run(list(chosen), checked, given.jobs, given.timeout, report)
