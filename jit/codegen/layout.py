@@ -14,7 +14,7 @@ import torch
 from .. import logs
 from ..errors import JitError
 from ..graph import aten, dims, layout, prims, registry
-from ..graph.ir import Graph, Node, Output, Ref, TensorType, same_ints
+from ..graph.ir import Graph, Node, Ref, TensorType, Transform, same_ints
 from ..graph.passes import convolutions
 from .indexing import base_of
 
@@ -53,19 +53,12 @@ def _views_of_results(graph) -> bool:
     return len(set(bases)) < len(bases)
 
 
-class Restrider:
+class Restrider(Transform):
     """Rebuilds a graph with other strides: those that a subclass gives in ``rebuild`` to the nodes that it ``prefers``, and what follows from them."""
 
     def __init__(self, graph):
-        self.graph, self.nodes, self.new = graph, [], {}
-        self.next_id = graph.next_id
+        super().__init__(graph)
         self.copies = {}
-
-    def add(self, op, inputs, attrs, type_, like) -> Node:
-        node = Node(self.next_id, op, tuple(inputs), attrs, type_, like.loc)
-        self.next_id += 1
-        self.nodes.append(node)
-        return node
 
     def in_format(self, node, strides) -> Node:
         """A node's value with the given strides, copied if they differ."""
@@ -88,17 +81,11 @@ class Restrider:
             self.copies[key] = self.add("reshape", (node,), {"shape": t.shape}, t, node)
         return self.copies[key]
 
-    def run(self) -> Graph:
-        for n in self.graph.nodes:
-            inputs = tuple(self.new[i] for i in n.inputs)
-            if n.op == "input" or (inputs == n.inputs and not self.prefers(n)):
-                self.nodes.append(n)
-                self.new[n] = n
-            else:
-                made = self.new[n] = self.rebuild(n, inputs)
-                self.graph.origins.setdefault(made.id, n.id)
-        outputs = [Output(self.result(self.new[o.node], o.node.type) if o.mutates is None else self.new[o.node], o.mutates) for o in self.graph.outputs]
-        return Graph(self.graph.inputs, self.nodes, outputs, self.graph.env, self.graph)
+    def visit(self, n, inputs):
+        return self.keep(n, inputs) if n.op == "input" or inputs == n.inputs and not self.prefers(n) else self.rebuild(n, inputs)
+
+    def output(self, o):
+        return self.result(self.new[o.node], o.node.type) if o.mutates is None else self.new[o.node]
 
     def prefers(self, n) -> bool:
         """Whether a node wants strides of its own, or of its inputs."""

@@ -9,7 +9,7 @@ of its own, ``squares``, which reads ``x`` alone.
 
 from __future__ import annotations
 
-from ..graph.ir import Graph, Node, Output
+from ..graph.ir import Graph, Transform
 from . import fusion
 from .indexing import is_one, size_hint
 from .prepare import live_nodes
@@ -56,17 +56,18 @@ def one_pass(graph: Graph) -> Graph:
             found[n] = x
     if not found:
         return graph
-    new, nodes = {}, []
-    for n in graph.nodes:
-        inputs = tuple([new[i] for i in n.inputs])
-        if n in found:
-            made = Node(n.id, "squares", (new[found[n]],), {**n.attrs, "count": _count(n)}, n.type, n.loc)
-        else:
-            made = n if inputs == n.inputs else Node(n.id, n.op, inputs, n.attrs, n.type, n.loc)
-        new[n] = made
-        nodes.append(made)
-    outputs = [Output(new[o.node], o.mutates) for o in graph.outputs]
-    made = Graph(graph.inputs, nodes, outputs, graph.env)
+    made = _OnePass(graph, found).run()
     live = live_nodes(made)
-    made.nodes = [n for n in nodes if n in live]
+    made.nodes = [n for n in made.nodes if n in live]
     return made
+
+
+class _OnePass(Transform):
+    def __init__(self, graph, found: dict):
+        super().__init__(graph)
+        self.found = found
+
+    def visit(self, n, inputs):
+        if n not in self.found:
+            return self.keep(n, inputs)
+        return self.add("squares", (self.new[self.found[n]],), {**n.attrs, "count": _count(n)}, n.type, n)

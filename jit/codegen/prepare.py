@@ -7,7 +7,7 @@ kernel does not see) and operands on another device are turned into ``aten_call`
 from __future__ import annotations
 
 from ..errors import Unsupported
-from ..graph.ir import Graph, Node, Output, Ref, TensorType
+from ..graph.ir import Graph, Ref, TensorType, Transform
 from . import fusion, loops, lower
 from .indexing import VIEWS, base_of
 
@@ -137,12 +137,11 @@ def _full(n):
     return "aten::full", "", (tuple(n.type.shape), n.attrs["value"], n.type.dtype, None, n.type.device)
 
 
-def library_call(node, inputs, new_id: int) -> Node:
-    """The same computation as an ``aten_call``. Raises Unsupported where there is none."""
+def library_call(node) -> dict:
+    """The attributes of an ``aten_call`` that computes the same from the same inputs. Raises Unsupported where there is none."""
     if node.op not in _LIBRARY:
         raise Unsupported(f"{node.op} over {node.type.dtype}", hint="run this part in eager, with jit.disable", kind="kernel")
-    target, overload, args = _LIBRARY[node.op](node)
-    return Node(new_id, "aten_call", tuple(inputs), {"target": target, "overload": overload, "args": args}, node.type, node.loc)
+    return dict(zip(("target", "overload", "args"), _LIBRARY[node.op](node)))
 
 
 def _needs_library(node) -> bool:
@@ -167,48 +166,40 @@ def prepare(graph: Graph) -> Graph:
     foreign = _foreign_operands(graph)
     if len(live) == len(graph.nodes) and not hazards and not foreign and not any(_needs_library(n) for n in graph.nodes):
         return graph
-    next_id = max((n.id for n in graph.nodes), default=0) + 1
-    new, nodes, moved = {}, [], {}
+    return _Prepare(graph, live, hazards, foreign).run()
 
-    def add(node):
-        nonlocal next_id
-        next_id = max(next_id, node.id) + 1
-        nodes.append(node)
-        return node
 
-    for n in graph.nodes:
-        if n not in live:
-            continue
-        inputs = tuple(new[i] for i in n.inputs)
-        if n in foreign:
-            inputs = list(inputs)
-            for k in foreign[n]:
-                key = (inputs[k], n.type.device)
-                if key not in moved:
-                    t = inputs[k].type.replace(device=n.type.device)
-                    attrs = {"target": "aten::_to_copy", "overload": "", "args": (Ref(0), None, None, n.type.device)}
-                    moved[key] = add(Node(next_id, "aten_call", (inputs[k],), attrs, t, n.loc))
-                inputs[k] = moved[key]
-            inputs = tuple(inputs)
+class _Prepare(Transform):
+    def __init__(self, graph, live, hazards, foreign):
+        super().__init__(graph)
+        self.live, self.hazards, self.foreign, self.moved = live, hazards, foreign, {}
+
+    def wants(self, n):
+        return n in self.live
+
+    def visit(self, n, inputs):
+        if n in self.foreign:
+            inputs = tuple([self.on(n, i) if k in self.foreign[n] else i for k, i in enumerate(inputs)])
         if n.op in VIEWS and _is_conjugate(inputs[0]):
             # A view of memory that is read conjugated: the flag belongs to the tensor object, so it is set last.
-            shown = add(Node(next_id, n.op, inputs[0].inputs, n.attrs, n.type, n.loc))
-            new[n] = add(Node(next_id, "aten_call", (shown,), inputs[0].attrs, n.type, n.loc))
-        elif _needs_library(n):
-            new[n] = add(library_call(n, inputs, next_id))
-        elif inputs == n.inputs:
-            new[n] = add(n)
-        else:
-            new[n] = add(Node(n.id, n.op, inputs, n.attrs, n.type, n.loc))
-    outputs = []
-    for o in graph.outputs:
-        node = new[o.node]
-        if o in hazards:
-            t = node.type
-            dense = TensorType.contiguous(t.shape, t.dtype, t.device)
-            node = add(Node(next_id, "clone", (node,), {}, dense, node.loc))
-        outputs.append(Output(node, o.mutates))
-    return Graph([new[i] for i in graph.inputs], nodes, outputs, graph.env)
+            shown = self.add(n.op, inputs[0].inputs, n.attrs, n.type, n)
+            return self.add("aten_call", (shown,), inputs[0].attrs, n.type, n)
+        return self.add("aten_call", inputs, library_call(n), n.type, n) if _needs_library(n) else self.keep(n, inputs)
+
+    def on(self, n, operand):
+        """An operand on the device of ``n``."""
+        key = (operand, n.type.device)
+        if key not in self.moved:
+            attrs = {"target": "aten::_to_copy", "overload": "", "args": (Ref(0), None, None, n.type.device)}
+            self.moved[key] = self.add("aten_call", (operand,), attrs, operand.type.replace(device=n.type.device), n)
+        return self.moved[key]
+
+    def output(self, o):
+        node = self.new[o.node]
+        if o not in self.hazards:
+            return node
+        t = node.type
+        return self.add("clone", (node,), {}, TensorType.contiguous(t.shape, t.dtype, t.device), node)
 
 
 def live_nodes(graph) -> set:

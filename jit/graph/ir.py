@@ -201,10 +201,7 @@ class Graph:
 
     def copy(self) -> Graph:
         """The same graph of nodes of its own, with the same ids."""
-        new: dict = {}
-        for n in self.nodes:
-            new[n] = Node(n.id, n.op, tuple([new[i] for i in n.inputs]), n.attrs, n.type, n.loc)
-        made = Graph([new[n] for n in self.inputs], list(new.values()), [Output(new[o.node], o.mutates) for o in self.outputs], self.env, self)
+        made = _Copy(self).run()
         made.origins = dict(self.origins)
         return made
 
@@ -226,6 +223,60 @@ class Graph:
         lines = [repr(n) for n in self.nodes]
         lines += [f"{'return' if o.mutates is None else f'x{self.inputs[o.mutates].id} <-'} {o.node.name}" for o in self.outputs]
         return "\n".join(lines)
+
+
+class Transform:
+    """A graph made anew, node by node in program order: a subclass says in ``visit`` what becomes of each.
+
+    A node that is kept has its id, whatever it reads now. One that is added has a new id, and ``origins`` says in whose place it stands.
+
+    Attributes:
+        graph: the graph that is read, which stays as it is.
+        new: node of ``graph`` -> what stands for it. nodes: of the new graph, so far.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph, self.new, self.nodes, self.next_id = graph, {}, [], graph.next_id
+
+    def add(self, op: str, inputs, attrs: dict, type, like: Node | None = None) -> Node:
+        """A new node, with the source position of ``like``."""
+        made = Node(self.next_id, op, tuple(inputs), attrs, type, like and like.loc)
+        self.next_id += 1
+        self.nodes.append(made)
+        return made
+
+    def keep(self, n: Node, inputs: tuple) -> Node:
+        """``n``, reading ``inputs``."""
+        made = n if inputs == n.inputs else Node(n.id, n.op, inputs, n.attrs, n.type, n.loc)
+        self.nodes.append(made)
+        return made
+
+    def wants(self, n: Node) -> bool:
+        """Whether a node is visited. One that is not may be read by none that is."""
+        return True
+
+    def visit(self, n: Node, inputs: tuple) -> Node:
+        """What stands for ``n``, whose inputs are now ``inputs``."""
+        return self.keep(n, inputs)
+
+    def output(self, o: Output) -> Node:
+        """What is returned or written for an output."""
+        return self.new[o.node]
+
+    def run(self) -> Graph:
+        for n in self.graph.nodes:
+            if self.wants(n):
+                made = self.new[n] = self.visit(n, tuple([self.new[i] for i in n.inputs]))
+                if made.id != n.id:
+                    self.graph.origins.setdefault(made.id, n.id)
+        outputs = [Output(self.output(o), o.mutates) for o in self.graph.outputs]
+        return Graph([self.new[n] for n in self.graph.inputs], self.nodes, outputs, self.graph.env, self.graph)
+
+
+class _Copy(Transform):
+    def visit(self, n, inputs):
+        self.nodes.append(Node(n.id, n.op, inputs, n.attrs, n.type, n.loc))
+        return self.nodes[-1]
 
 
 def operator(target: str, overload: str):

@@ -106,7 +106,7 @@ def _input(env, position: int, t: torch.Tensor, device) -> Node:
 
 def _peeled(n: Node) -> Node:
     """The node whose value ``n`` has, whatever its gradient is said to be."""
-    while n.op in ("custom_gradient", "alias"):
+    while n.op in ("custom_gradient", "alias") or n.op == "cast" and n.inputs[0].dtype is n.dtype:
         n = n.inputs[0]
     return n
 

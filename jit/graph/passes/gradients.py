@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jit.graph.ir import Graph, Node, Output
+from jit.graph.ir import Graph, Transform
 from jit.graph.prims import VIEWS
 
 _PLAIN = {"detach": "alias", "custom_gradient": "cast"}
@@ -29,25 +29,23 @@ def without_gates(graph: Graph) -> Graph:
 
 def with_copies(graph: Graph, positions) -> Graph:
     """The same graph computing from copies of the inputs at ``positions``; results that are views of them stay so."""
-    shown, copies, new = set(), {graph.inputs[i]: None for i in positions}, {}
-    for output in graph.outputs:
-        node = output.node
-        while node.op in VIEWS:
-            node = node.inputs[0]
-        if node in copies:
-            node = output.node
-            while node.op in VIEWS:
-                shown.add(node)
-                node = node.inputs[0]
-    nodes: list = []
+    return _WithCopies(graph, {graph.inputs[i] for i in positions}).run()
 
-    def node(op, inputs, attrs, type, loc):
-        nodes.append(Node(len(nodes), op, inputs, attrs, type, loc))
-        return nodes[-1]
 
-    for n in graph.nodes:
-        inputs = [new[i] if n in shown else copies.get(i) or new[i] for i in n.inputs]
-        new[n] = node(n.op, tuple(inputs), n.attrs, n.type, n.loc)
-        if n in copies:
-            copies[n] = node("clone", (new[n],), {}, n.type, None)
-    return Graph([new[i] for i in graph.inputs], nodes, [Output(new[o.node], o.mutates) for o in graph.outputs], graph.env)
+class _WithCopies(Transform):
+    def __init__(self, graph, copied: set):
+        super().__init__(graph)
+        self.copied, self.copies = copied, {}
+        self.shown: set = set()  # views of these inputs that are results
+        for output in graph.outputs:
+            path = [output.node]
+            while path[-1].op in VIEWS:
+                path.append(path[-1].inputs[0])
+            if path.pop() in copied:
+                self.shown.update(path)
+
+    def visit(self, n, inputs):
+        made = self.keep(n, inputs if n in self.shown else tuple([self.copies.get(old, new) for old, new in zip(n.inputs, inputs)]))
+        if n in self.copied:
+            self.copies[n] = self.add("clone", (made,), {}, n.type)
+        return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from jit.graph.build import Builder
-from jit.graph.ir import Graph, Node, Output
+from jit.graph.ir import Graph, Node, Output, Transform
 from jit.graph.prims import VIEWS
 
 
@@ -27,23 +27,19 @@ def protected_nodes(graph: Graph) -> set[Node]:
 def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
     """A copy of ``graph`` in which ``rule(builder, node, new inputs)`` gives the replacement of each node for which ``applies(node)``, or None to leave
     it; the same graph where it applies to none."""
-    if not any(applies(n) for n in graph.nodes):
-        return graph
-    b = Builder(graph.env)
-    b.next_id = graph.next_id
-    new: dict[Node, Node] = {}
-    for n in graph.nodes:
-        inputs = tuple([new[i] for i in n.inputs])
-        b.loc = n.loc
-        made = rule(b, n, inputs) if applies(n) else None
-        if made is None:
-            made = n if inputs == n.inputs else b.node(n.op, inputs, n.attrs, n.type)
-            if made is n:
-                b.nodes.append(n)
-        new[n] = made
-        if made is not n:
-            graph.origins.setdefault(made.id, n.id)
-    return Graph([new[i] for i in graph.inputs], b.nodes, [Output(new[o.node], o.mutates) for o in graph.outputs], graph.env, graph)
+    return _Rebuilt(graph, applies, rule).run() if any(applies(n) for n in graph.nodes) else graph
+
+
+class _Rebuilt(Transform):
+    def __init__(self, graph, applies, rule):
+        super().__init__(graph)
+        self.applies, self.rule, self.builder = applies, rule, Builder(graph.env)
+        self.builder.nodes, self.builder.next_id = self.nodes, graph.next_id
+
+    def visit(self, n, inputs):
+        self.builder.loc = n.loc
+        made = self.rule(self.builder, n, inputs) if self.applies(n) else None
+        return self.keep(n, inputs) if made is None else made
 
 
 class Rewriter:
