@@ -153,3 +153,20 @@ def test_median(name):
         result = check_grad(lambda x: fn(x) * 2, x.double().requires_grad_())
         assert not replays(result) or not x.dim()
     assert not replays(check_grad(lambda x: fn(x, 1).values, leaf(4, 5)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", [False, True])
+def test_attention_by_products_is_as_exact_as_eagers_in_halves(dtype, mask):
+    """Three dimensions: no fused kernel. Eager computes in float32."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (3 * torch.randn(4, n, 8, generator=generator).to(dtype) for n in (3, 6, 6))
+    bias = torch.randn(3, 6, generator=generator).to(dtype) if mask else None
+    outcomes = []
+    attention = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, bias, is_causal=not mask)  # noqa: E731
+    for fn in (attention, jit.compile(attention)):
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        out = fn(*leaves)
+        outcomes.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
+    for want, got in zip(*outcomes):
+        torch.testing.assert_close(got, want, rtol=torch.finfo(dtype).eps, atol=1e-3)

@@ -39,3 +39,24 @@ def test_of_two_dtypes(name):
                 except (RuntimeError, NotImplementedError) as error:
                     found.append(str(error))
             assert found[0] == found[1], (nothing, dtypes)
+
+
+@pytest.mark.parametrize("statistics", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("call", [
+    lambda x, w, b, m, v: torch.native_batch_norm(x, w, b, m, v, True, 0.1, 1e-5),
+    lambda x, w, b, m, v: torch.ops.aten._native_batch_norm_legit(x, w, b, m, v, True, 0.1, 1e-5),
+    lambda x, w, b, m, v: torch.ops.aten._native_batch_norm_legit(x, w, b, m, v, False, 0.1, 1e-5),
+    lambda x, w, b, m, v: torch.ops.aten._batch_norm_with_update(x, w, b, m, v, 0.1, 1e-5),
+    lambda x, w, b, m, v: torch.nn.functional.batch_norm(x, m, v, w, b, True),
+], ids=["native", "legit", "evaluation", "with_update", "functional"])
+def test_statistics_of_batch_norms_have_their_dtype(call, statistics):
+    def made():
+        torch.manual_seed(3)
+        return [torch.randn(6, 4, 5).bfloat16(), *(torch.rand(4).to(statistics) + 0.5 for _ in range(4))]
+
+    compiled = jit.compile(call)
+    for _ in range(2):
+        given, ours = made(), made()
+        want, got = call(*given), compiled(*ours)
+        for a, b in zip([*(want if isinstance(want, tuple) else [want]), *given], [*(got if isinstance(got, tuple) else [got]), *ours]):
+            torch.testing.assert_close(b, a, rtol=2e-2, atol=2e-2)

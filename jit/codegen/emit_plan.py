@@ -152,16 +152,14 @@ class _PlanWriter:
         self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted), tangents, outs, expect, () if node.repeatable else ("draws",)))
 
     def results(self, node):
-        """(slots of the results, their sizes and strides)."""
+        """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors says of a kernel need not be so)."""
         types = node.type if isinstance(node.type, tuple) else (node.type,)
         if isinstance(node.type, tuple):
             results = {n.attrs["index"]: n for n in self.p.getitems.get(node, ())}
             outs = [self.p.storages[results[i]].slot if i in results and results[i] in self.p.storages else None for i in range(len(types))]
         else:
             outs = [self.p.storages[node].slot]
-        expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides)) for t, o in zip(types, outs)]
-        if not node.attrs["target"].startswith(("aten::", "jit::")):  # the dtype has been said by a kernel that is none of PyTorch's
-            expect = [None if e is None else (*e, t.dtype) for t, e in zip(types, expect)]
+        expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides), t.dtype) for t, o in zip(types, outs)]
         return tuple(o if o is not None or t is None else self.p.new_slot() for o, t in zip(outs, types)), tuple(expect)
 
     def arguments(self, target, overload, given, node) -> tuple:

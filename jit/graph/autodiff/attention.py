@@ -75,6 +75,9 @@ def _repeated(b, x: Node, q: Node) -> Node:
 def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     from jit.graph.ops.externs import matmul
 
+    dtype = q.type.dtype
+    if dtype in HALF and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+        q, k, v = b.opmath(q), b.opmath(k), b.opmath(v)
     factor = math.sqrt(1.0 / math.sqrt(specialize(q.type.shape[-1])) if scale is None else abs(scale))
     left = b.mul(q, factor if scale is None or scale >= 0 else -factor)
     scores = matmul(b, left, b.t(b.mul(k, factor)))
@@ -87,7 +90,7 @@ def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     weights = _safe_softmax(b, scores)
     if dropout_p > 0:
         weights = dropped(b, weights, dropout_p)
-    return matmul(b, weights, v)
+    return b.cast(matmul(b, weights, v), dtype)
 
 
 def _safe_softmax(b, x: Node) -> Node:

@@ -250,11 +250,21 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
 @extern("_native_batch_norm_legit_functional", "native_batch_norm", total=True)
 def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps):
     """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's statistics are empty."""
-    if x.rank < 2 or x.dtype in HALF:
+    if x.rank < 2 or x.dtype in HALF and x.device.type != "cpu":
         return NotImplemented
     strides = _batch_norm_strides(x, False)
-    saved = TensorType.contiguous(x.shape[1:2] if training else (0,), x.dtype, x.device)
+    like = next((t for t in (weight, bias, mean, var) if t is not None), x)  # of halves the CPU's statistics have the dtype of the parameters
+    saved = TensorType.contiguous(x.shape[1:2] if training else (0,), like.dtype, x.device)
     return (x.replace(strides=strides), saved, saved, *(s for s in (mean, var) if s is not None))
+
+
+@extern("_batch_norm_with_update_functional", total=True)
+def batch_norm_with_update_types(x, weight, bias, mean, var, momentum, eps):
+    """(normalised, batch mean, batch 1/std, bytes reserved for the backward, new running mean, new running variance)."""
+    types = native_batch_norm_types(x, weight, bias, mean, var, True, momentum, eps)
+    if types is NotImplemented or x.device.type != "cpu":
+        return NotImplemented
+    return (*types[:3], TensorType.contiguous((0,), torch.uint8, x.device), *types[3:])
 
 
 def _with_statistics(name, functional, results):
