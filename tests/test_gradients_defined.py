@@ -151,3 +151,15 @@ def test_inputs_that_a_result_does_not_depend_on(fn, shape):
         for want, got in zip(*found, strict=True):
             assert (want is None) == (got is None)
             assert want is None or torch.equal(want, got)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_targets_have_no_gradient_in_any_dtype(dtype):
+    """Losses that are one library call for halves: the call's own gradient says which of its arguments have one."""
+    rows, signs = torch.randn(4, 3).to(dtype), torch.tensor([1.0, -1.0, 1.0, -1.0]).to(dtype)
+    for fn, given in ((F.hinge_embedding_loss, (rows[:, 0], signs)), (F.cosine_embedding_loss, (rows, rows + 1, signs))):
+        defined = []
+        for call in (fn, jit.compile(fn)):
+            leaves = [t.clone().requires_grad_() for t in given]
+            defined.append([g is not None for g in torch.autograd.grad(call(*leaves), leaves, allow_unused=True)])
+        assert defined[0] == defined[1]

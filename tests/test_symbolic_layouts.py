@@ -306,3 +306,34 @@ def test_strides_of_dimensions_of_size_one(name):
         want, (got, stride) = fn(x), compiled(x)
         assert got.stride() == stride == want.stride(), shape
         torch.testing.assert_close(got, want)
+
+
+EMPTY = [((0, 4), (7, 1)), ((0, 4), (1, 9)), ((3, 0), (5, 1)), ((0, 4, 5), (1, 9, 2)), ((2, 4, 0), (9, 2, 1)), ((0, 4, 2, 2), (16, 1, 8, 4)), ((2, 4, 1), (8, 1, 3))]
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x, w: F.batch_norm(x, None, None, training=True), lambda x, w: F.batch_norm(x, None, None, w, training=True), lambda x, w: F.batch_norm(x, w, w, w, w),
+    lambda x, w: x.mean(1, keepdim=True), lambda x, w: x.mean(0), lambda x, w: F.mse_loss(x, x + 1, reduction="none"), lambda x, w: F.smooth_l1_loss(x, x + 1, reduction="none"),
+    lambda x, w: F.l1_loss(x, x + 1, reduction="none"),
+], ids=["batch_norm", "with a weight", "inference", "mean", "mean of rows", "mse", "smooth_l1", "l1"])
+@pytest.mark.parametrize("shape, strides", EMPTY, ids=str)
+def test_strides_of_nothing_and_of_single_elements(fn, shape, strides):
+    x, outcomes = torch.full((1000,), 0.3).as_strided(shape, strides), []
+    w = torch.ones(shape[1])
+    for f in (fn, jit.compile(fn)):
+        try:
+            y = f(x, w)
+            outcomes.append((y.shape, y.stride()))
+        except (IndexError, ValueError) as error:
+            outcomes.append(type(error))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_statistics_stay_where_a_batch_is_empty():
+    norm = torch.nn.BatchNorm2d(4)
+    before = {k: v.clone() for k, v in norm.state_dict().items()}
+    x = torch.randn(0, 4, 3, 3, requires_grad=True)
+    jit.compile(norm)(x).sum().backward()
+    after = norm.state_dict()
+    assert all(torch.equal(before[k], after[k]) for k in ("running_mean", "running_var")) and x.grad.shape == x.shape
+    assert torch.equal(norm.weight.grad, torch.zeros(4)) and torch.equal(norm.bias.grad, torch.zeros(4))

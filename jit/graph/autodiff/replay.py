@@ -65,10 +65,10 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
 
 
 def _undefined(target: str, overload: str, args, inputs, wanted, present) -> list:
-    """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros. Some formulas do so where there are no elements; for such inputs PyTorch is asked."""
-    if not target.startswith("aten::") or not any(i.type.is_empty for i in inputs):
+    """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros: PyTorch is asked, without data where there would be any."""
+    if not target.startswith("aten::"):
         return []
-    made = StandIns(1)
+    made = StandIns(1, "cpu" if any(i.type.is_empty for i in inputs) else "meta")
     tensors = [made.of(i).requires_grad_(k in wanted) for k, i in enumerate(inputs)]
     results = of_tensors(aten.Overload(target, operator(target, overload)).run, _filled(args, tensors)).result
     if results is None:  # it refuses these values

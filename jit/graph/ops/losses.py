@@ -8,7 +8,7 @@ from jit import config
 from jit.graph.build import HALF
 from jit.graph.dims import product
 from jit.graph.ir import Node, same_ints
-from jit.graph.layout import preserved_strides
+from jit.graph.layout import iterator_strides, preserved_strides
 from jit.graph.ops.activations import log_sigmoid_of
 from jit.graph.ops.normalization import log_softmax
 from jit.graph.ops.reductions import mean, sum_
@@ -36,6 +36,8 @@ def _elementwise(name, fn):
         if not x.dtype.is_floating_point or config.match_eager_rounding and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss"):
             return NotImplemented  # eager's kernels round in between in their own ways
         loss = fn(b, x, y, *args)
+        if name != "l1_loss":  # the others are one kernel
+            loss.type = loss.type.replace(strides=iterator_strides(loss.shape, (x.type, y.type)))
         result = reduced(b, written_like(b, loss, self, reduction) if name == "huber_loss" else loss, reduction)
         return _mean_square(b, result, b.sub(x, y)) if name == "mse_loss" and reduction == MEAN else result
 

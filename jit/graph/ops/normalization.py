@@ -216,6 +216,8 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
     for n in nodes:
         if n is not None and not (n.type.rank == 1 and n.shape[0] == channels):
             raise RuntimeError(f"running_mean should contain {channels} elements not {n.shape}")
+    if x.type.is_empty and (training or mean is not None and var is not None):
+        return _batch_norm_of_nothing(t, self, weight, bias)
     wide = b.opmath(x)
     out = _batch_norm_strides(x.type, w is not None and c is not None and cudnn_enabled)
     if not training:
@@ -245,6 +247,14 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
         y = b.add(y, _channelwise(b, c, rank))
     y = with_strides(b, b.cast(y, x.dtype), out)
     return t.wrap(y, handles, False, 0)
+
+
+def _batch_norm_of_nothing(t, self, weight, bias):
+    """A copy, in which only the strides and the gradients' existence show what eager does; the running statistics stay."""
+    call, y = t.call_op, t.call_op("clone", (self,), {})
+    if weight is not None:
+        y = call("mul", (y, call("select", (weight, 0, 0), {})), {})
+    return y if bias is None else call("add", (y, call("select", (bias, 0, 0), {})), {})
 
 
 @extern("_native_batch_norm_legit_functional", "native_batch_norm", total=True)

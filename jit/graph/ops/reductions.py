@@ -51,7 +51,9 @@ def mean(b, self, dim=None, keepdim=False, *, dtype=None):
     dims = _empty_means_all(b, self, dim)
     x = b.opmath(b.cast(self, dtype))
     total = b.reduce("sum", x, dims, keepdim)
-    return b.cast(b.div(total, _size(x, dims)), dtype)
+    mean = b.div(total, _size(x, dims))
+    mean.type = mean.type.replace(strides=total.type.strides)  # eager divides in place
+    return b.cast(mean, dtype)
 
 
 @op("prod")
