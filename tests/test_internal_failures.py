@@ -95,7 +95,7 @@ RULES = {
     "op expansion": lambda m: m.setitem(*broken_op("softmax")),
     "type rule": lambda m: m.setattr(externs, "mm", broken(externs.mm)),
     "opcode handler": broken_handler,
-    "pass": lambda m: broken_step(m, passes, "optimize"),
+    "pass": lambda m: broken_step(m, passes, "run_passes"),
     "planner": lambda m: broken_step(m, planner, "prepare"),
     "lowering": lambda m: broken_step(m, lower, "lower_group"),
     "emitter": lambda m: broken_step(m, cpp, "kernel_text"),

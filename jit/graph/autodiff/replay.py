@@ -64,11 +64,14 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     return [(inputs[k], b.result(made, n)) for n, k in enumerate(wanted)]
 
 
+_MOST_ASKED = 1 << 16  # elements
+
+
 def _undefined(target: str, overload: str, args, inputs, wanted, present) -> list:
-    """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros: PyTorch is asked, without data where there would be any."""
-    if not target.startswith("aten::"):
+    """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros: PyTorch is asked, for tensors that are not large."""
+    if not target.startswith("aten::") or sum(hint(i.type.numel) for i in inputs) > _MOST_ASKED:
         return []
-    made = StandIns(1, "cpu" if any(i.type.is_empty for i in inputs) else "meta")
+    made = StandIns(1 if any(i.type.is_empty for i in inputs) else None)
     tensors = [made.of(i).requires_grad_(k in wanted) for k, i in enumerate(inputs)]
     results = of_tensors(aten.Overload(target, operator(target, overload)).run, _filled(args, tensors)).result
     if results is None:  # it refuses these values

@@ -554,6 +554,7 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
+    value = b.cast(value, x.dtype) if isinstance(value, Node) else value
     scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
     if x.device.type == "cuda" and not (type(value) in (int, float) and value == 1):  # whose kernels scale the product
         result = b.fma(b.lift(value, y), b.mul(y, z), x)
@@ -571,6 +572,7 @@ def addcdiv(b, self, tensor1, tensor2, *, value=1):
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
+    value = b.cast(value, x.dtype) if isinstance(value, Node) else value
     scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
     quotient = b.div(scaled(y), z)
     quotient = b.with_gradient(quotient, (y, lambda: scaled(b.reciprocal(z))), (z, lambda: b.neg(b.div(scaled(y), b.mul(z, z)))))
