@@ -10,7 +10,8 @@ import torch
 
 @dataclasses.dataclass
 class Built:
-    """A model in eval mode and the arguments of one call; ``args()`` and ``kwargs()`` are fresh copies, as a call may change them."""
+    """A model in eval mode and the arguments of one call; ``args()`` and ``kwargs()`` are fresh copies, as a call may
+    change them."""
 
     model: torch.nn.Module
     positional: tuple = ()

@@ -1,4 +1,5 @@
-"""The models of timm for benchmarks/capture.py: a small one of each of its files, that is of each family, at a small image size."""
+"""The models of timm for benchmarks/capture.py: a small one of each of its files, that is of each family, at a small
+image size."""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ FAMILIES = {
 }
 
 # Large models, of which two blocks are enough.
-CHANGES = {name: {"depth": 2} for name in ("deepseek_vit_412m", "gemma4_vit_167m", "samvit_base_patch16_224", "beit_base_patch16_224")}
+CHANGES = {name: {"depth": 2} for name in ("deepseek_vit_412m", "gemma4_vit_167m",
+                                           "samvit_base_patch16_224", "beit_base_patch16_224")}
 
 
 def names() -> list[str]:

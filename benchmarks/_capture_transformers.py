@@ -1,8 +1,9 @@
 """The architectures of transformers for benchmarks/capture.py, built from their configuration classes alone.
 
-A configuration is shrunk by the names of its attributes: every width is divided by one factor (so that what has to be equal, a multiple or a
-sum stays so), layers, experts, tokens of the vocabulary and positions become few. Inputs are made from the names of forward's parameters. The
-first of a ladder of sizes and of sets of inputs with which the model runs in eager is taken.
+A configuration is shrunk by the names of its attributes: every width is divided by one factor (so that what has to be
+equal, a multiple or a sum stays so), layers, experts, tokens of the vocabulary and positions become few. Inputs are
+made from the names of forward's parameters. The first of a ladder of sizes and of sets of inputs with which the model
+runs in eager is taken.
 """
 
 from __future__ import annotations
@@ -24,19 +25,25 @@ FACTORS = (8, 4, 2, 1)
 
 # What an attribute means, by the first pattern that its name fits.
 KINDS = (
-    ("layers", r"(^|_)(num_layers|n_layers?|num_hidden_layers|layers|depths?|num_blocks|blocks|num_stages_layers)$|_layers$|layers_per_|_depths?$|layer_count"),
+    ("layers",
+     r"(^|_)(num_layers|n_layers?|num_hidden_layers|layers|depths?|num_blocks|blocks|num_stages_layers)$"
+     r"|_layers$|layers_per_|_depths?$|layer_count"),
     ("vocabulary", r"vocab_size|num_embeddings$|codebook_size"),
     ("token", r"token_id$|token_index$|token_ids$|_token_id_|_id$"),
     ("experts", r"num_(local_|routed_)?experts$|n_routed_experts|moe_num_experts|num_experts_per_layer"),
     ("few", r"experts_per_tok|top_?k$|moe_k|n_group$|topk_group|num_shared_experts|n_shared_experts"),
-    ("positions", r"max_position_embeddings|n_positions|max_(source|target|text)_positions|context_length$|max_seq_len|seq_length$"),
+    ("positions",
+     r"max_position_embeddings|n_positions|max_(source|target|text)_positions|context_length$|max_seq_len|seq_length$"),
     ("queries", r"num_queries|num_object_queries|num_proposals|num_latents|num_query_tokens"),
-    ("count", r"num_channels$|in_channels$|in_chans$|groups?$|patch|kernel|stride|num_attention_heads|num_heads|n_heads?$|rank_ratio|input_channels|dilation"
-              r"|image_size|window"),
-    ("width", r"hidden_sizes?$|d_model|n_embd|n_inner|(^|_)dims?($|_)|_dim$|_dims$|intermediate_size|ffn|d_ff|d_kv|_rank$|width|channels|hidden|embed"
-              r"|inner|bottleneck_size|filters|mrope_section|_size$"),
+    ("count",
+     r"num_channels$|in_channels$|in_chans$|groups?$|patch|kernel|stride|num_attention_heads|num_heads|n_heads?$"
+     r"|rank_ratio|input_channels|dilation|image_size|window"),
+    ("width",
+     r"hidden_sizes?$|d_model|n_embd|n_inner|(^|_)dims?($|_)|_dim$|_dims$|intermediate_size|ffn|d_ff|d_kv|_rank$"
+     r"|width|channels|hidden|embed|inner|bottleneck_size|filters|mrope_section|_size$"),
 )
-NOT_PASSED = re.compile(r"^(id2label|label2id|architectures|transformers_version|_name_or_path|stage_names|torch_dtype|dtype)$")
+NOT_PASSED = re.compile(
+    r"^(id2label|label2id|architectures|transformers_version|_name_or_path|stage_names|torch_dtype|dtype)$")
 
 
 def kind_of(name):
@@ -44,7 +51,8 @@ def kind_of(name):
 
 
 class Shrinker:
-    """Makes the dict of a configuration small. ``factor`` divides widths; ``layers`` says whether stacks of layers are cut."""
+    """Makes the dict of a configuration small. ``factor`` divides widths; ``layers`` says whether stacks of layers are
+    cut."""
 
     def __init__(self, factor, layers=True):
         self.factor, self.layers = factor, layers
@@ -54,7 +62,8 @@ class Shrinker:
         return value // self.factor if value >= 16 and value % self.factor == 0 else value
 
     def token(self, value):
-        return value if value < VOCABULARY // 2 else self.tokens.setdefault(value, VOCABULARY - 1 - len(self.tokens) % (VOCABULARY // 2))
+        return value if value < VOCABULARY // 2 else self.tokens.setdefault(value,
+            VOCABULARY - 1 - len(self.tokens) % (VOCABULARY // 2))
 
     def number(self, name, value, kind, stages):
         if kind == "width":
@@ -76,9 +85,12 @@ class Shrinker:
         return value
 
     def shrink(self, values: dict, inner=False) -> dict:
-        """A new dict; keys that the constructor works out for itself are left out. ``inner``: of a configuration inside another."""
-        depth = next((values[k] for k in ("num_hidden_layers", "num_layers", "n_layer", "n_layers") if isinstance(values.get(k), int)), None)
-        stages = {len(v) for k, v in values.items() if isinstance(v, (list, tuple)) and v and all(isinstance(x, int) for x in v) and kind_of(k) in ("layers", "width")}
+        """A new dict; keys that the constructor works out for itself are left out. ``inner``: of a configuration inside
+        another."""
+        depth = next((values[k] for k in ("num_hidden_layers", "num_layers",
+                                          "n_layer", "n_layers") if isinstance(values.get(k), int)), None)
+        stages = {len(v) for k, v in values.items() if isinstance(v, (list, tuple))
+                  and v and all(isinstance(x, int) for x in v) and kind_of(k) in ("layers", "width")}
         small = {}
         for name, value in values.items():
             if NOT_PASSED.match(name) or name == "model_type" and not inner:
@@ -108,7 +120,8 @@ class Shrinker:
 
 @functools.cache
 def table() -> dict[str, tuple]:
-    """{architecture: (configuration class, model class)} of the installed transformers; architectures with a class of their own each."""
+    """{architecture: (configuration class, model class)} of the installed transformers; architectures with a class of
+    their own each."""
     try:
         import_timm()  # which some models build on
     except ImportError:
@@ -134,7 +147,8 @@ def names() -> list[str]:
 
 
 def classes(name):
-    """The configuration class and the model class; a configuration in no mapping stands for the first model of its file that takes it."""
+    """The configuration class and the model class; a configuration in no mapping stands for the first model of its file
+    that takes it."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -189,9 +203,11 @@ def make_input(name, config):
     if name in ("pixel_values_videos", "videos"):
         return torch.randn(BATCH, find(config, "num_frames", "frames") or 8, *image_shape(config))
     if name in ("input_features", "audio_features", "input_spectrogram", "spectrogram"):
-        bins = find(config, "num_mel_bins", "mel_bins", "input_feat_per_channel", "feature_size", "n_mels", "model_in_dim", "mel_dim", "num_mel_filters", "feature_dim") or 80
+        bins = find(config, "num_mel_bins", "mel_bins", "input_feat_per_channel",
+                    "feature_size", "n_mels", "model_in_dim", "mel_dim", "num_mel_filters", "feature_dim") or 80
         frames = 2 * (find(config, "max_source_positions") or 50)
-        return torch.randn(BATCH, bins, frames) if find(config, "max_source_positions") else torch.randn(BATCH, 100, bins)
+        return (torch.randn(BATCH, bins, frames) if find(config, "max_source_positions")
+                else torch.randn(BATCH, 100, bins))
     if name in ("input_values", "audio_values", "waveform"):
         return torch.randn(BATCH, 4000)
     if name in ("inputs_embeds", "hidden_states", "encoder_hidden_states", "inputs"):
@@ -205,9 +221,11 @@ def make_input(name, config):
     if name == "token_type_ids":
         return torch.zeros(BATCH, TOKENS, dtype=torch.long)
     if name == "past_values":
-        return torch.randn(BATCH, find(config, "context_length") or TOKENS, find(config, "num_input_channels", "input_size") or 1)
+        return torch.randn(BATCH, find(config, "context_length") or TOKENS,
+                           find(config, "num_input_channels", "input_size") or 1)
     if name in ("past_observed_mask", "observed_mask"):
-        return torch.ones(BATCH, find(config, "context_length") or TOKENS, find(config, "num_input_channels", "input_size") or 1)
+        return torch.ones(BATCH, find(config, "context_length") or TOKENS,
+                          find(config, "num_input_channels", "input_size") or 1)
     if name in ("grid_thw", "image_grid_thw"):
         return torch.tensor([[1, GRID, GRID]]).repeat(BATCH, 1)
     if name == "spatial_shapes":
@@ -222,12 +240,14 @@ def make_input(name, config):
 def patches(config):
     """The pictures of a grid of patches, a row for each patch, for models that take them so."""
     side, (channels, _, _) = find(config, "patch_size") or 16, image_shape(config)
-    return torch.randn(BATCH * GRID * GRID, channels * (find(config, "temporal_patch_size") or 1) * side * side if isinstance(side, int) else 768)
+    return torch.randn(BATCH * GRID * GRID, channels * (find(config, "temporal_patch_size") or 1) * side * side
+                       if isinstance(side, int) else 768)
 
 
 def input_sets(model, config):
     """Sets of keyword arguments worth trying, the fullest first."""
-    parameters = {k: p for k, p in inspect.signature(model.forward).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    parameters = {k: p for k, p in inspect.signature(model.forward).parameters.items()
+                  if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     made = {}
 
     for name in ("pixel_values", "hidden_states"):
@@ -248,9 +268,12 @@ def input_sets(model, config):
     main = [main] if main in parameters else []
     tokens = [k for k in ("input_ids", "attention_mask") if k in parameters and "input_ids" in parameters]
     decoder = [k for k in ("decoder_input_ids",) if k in parameters]
-    modal = [k for k in ("pixel_values", "input_values", "input_features", "bbox", "past_values", "past_observed_mask") if k in parameters]
-    sets = [values(dict.fromkeys(required + main + decoder + tokens + modal)), values(dict.fromkeys(required + main + decoder + tokens)),
-            values(dict.fromkeys(required + main + decoder)), values(dict.fromkeys(required + main)), values(dict.fromkeys(required + tokens[:1] + decoder)),
+    modal = [k for k in ("pixel_values", "input_values", "input_features",
+                         "bbox", "past_values", "past_observed_mask") if k in parameters]
+    sets = [values(dict.fromkeys(required + main + decoder + tokens + modal)),
+            values(dict.fromkeys(required + main + decoder + tokens)),
+            values(dict.fromkeys(required + main + decoder)), values(dict.fromkeys(required + main)),
+            values(dict.fromkeys(required + tokens[:1] + decoder)),
             values(dict.fromkeys(required + modal)), values(required)]
     kept = []
     for s in sets:
@@ -260,10 +283,12 @@ def input_sets(model, config):
 
 
 def tidy(model):
-    """Parameters that are left as they were in memory, or constant, are given values: a result of zeros or nan would show nothing."""
+    """Parameters that are left as they were in memory, or constant, are given values: a result of zeros or nan would
+    show nothing."""
     with torch.no_grad():
         for tensor in model.parameters():
-            if tensor.is_floating_point() and tensor.numel() and (not torch.isfinite(tensor).all() or tensor.abs().max() > 1e4 or not tensor.any()):
+            if tensor.is_floating_point() and tensor.numel() and (not torch.isfinite(tensor).all()
+                                                                  or tensor.abs().max() > 1e4 or not tensor.any()):
                 tensor.normal_(0, 0.02)
         for tensor in model.buffers():
             if tensor.is_floating_point() and tensor.numel() and torch.isnan(tensor).any():
@@ -282,16 +307,19 @@ def image_tokens(error, keywords, config):
         return None
     text = keywords["input_ids"]
     ids = torch.cat([text[:, :4], torch.full((BATCH, each), token), text[:, 4:]], 1)
-    return {**keywords, "input_ids": ids, **({"attention_mask": torch.cat([torch.ones_like(ids[:, TOKENS:]), keywords["attention_mask"]], 1)} if "attention_mask" in keywords else {})}
+    return {**keywords, "input_ids": ids, **({"attention_mask": torch.cat([torch.ones_like(ids[:, TOKENS:]),
+        keywords["attention_mask"]], 1)} if "attention_mask" in keywords else {})}
 
 
 # What a model says of an input of the wrong size: (the size that it has, the size wanted), in the order of the groups.
-_SIZES = ((r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", False), (r"to have (\d+) channels, but got (\d+) channels", True),
+_SIZES = ((r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", False),
+          (r"to have (\d+) channels, but got (\d+) channels", True),
           (r"normalized_shape=\[(\d+)\], .* input of size ?\[.*?(\d+)\]", True))
 
 
 def resized(error, keywords):
-    """Inputs with the size that a model's error message asks for; None when it asks for none, or no input has the size it complains of."""
+    """Inputs with the size that a model's error message asks for; None when it asks for none, or no input has the size
+    it complains of."""
     for pattern, wanted_first in _SIZES:
         found = re.search(pattern, str(error).replace("\n", " "))
         if found is None:
@@ -307,10 +335,13 @@ def resized(error, keywords):
 
 
 def fit_sections(config):
-    """The parts into which rotary positions are divided have to sum to half the rotated width of a head, which has become smaller."""
+    """The parts into which rotary positions are divided have to sum to half the rotated width of a head, which has
+    become smaller."""
     for inner in [config, *(v for v in vars(config).values() if hasattr(v, "to_dict"))]:
-        rope, width, heads = (getattr(inner, k, None) for k in ("rope_parameters", "hidden_size", "num_attention_heads"))
-        if not isinstance(rope, dict) or not isinstance(width, int) or not isinstance(heads, int) or not rope.get("mrope_section"):
+        rope, width, heads = (getattr(inner, k, None) for k in ("rope_parameters",
+                                                                "hidden_size", "num_attention_heads"))
+        if (not isinstance(rope, dict) or not isinstance(width, int) or not isinstance(heads, int)
+            or not rope.get("mrope_section")):
             continue
         head = getattr(inner, "head_dim", None) or width // heads
         parts, total = rope["mrope_section"], int(head * (rope.get("partial_rotary_factor") or 1)) // 2

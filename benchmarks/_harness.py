@@ -30,16 +30,19 @@ def parser(doc: str, seconds: float | None = 1.0) -> argparse.ArgumentParser:
     """The arguments that every benchmark has; ``doc`` is the script's docstring."""
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda if there is one")
-    p.add_argument("--compilers", default=",".join(COMPILERS), help=f"comma-separated, of {', '.join(COMPILERS)}; a mode may follow: jit:max-autotune")
+    p.add_argument("--compilers", default=",".join(COMPILERS),
+                   help=f"comma-separated, of {', '.join(COMPILERS)}; a mode may follow: jit:max-autotune")
     p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's own choice)")
     p.add_argument("--json", help="write all figures to this file")
     if seconds is not None:
-        p.add_argument("--seconds", type=float, default=seconds, help=f"timing of each row and compiler (default {seconds})")
+        p.add_argument("--seconds", type=float, default=seconds,
+                       help=f"timing of each row and compiler (default {seconds})")
     return p
 
 
 def start(args) -> list[str]:
-    """Settle device and threads, print what was measured on, return the list of compilers. Raises SystemExit on an unknown one."""
+    """Settle device and threads, print what was measured on, return the list of compilers. Raises SystemExit on an
+    unknown one."""
     import torch
 
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,8 +52,10 @@ def start(args) -> list[str]:
     for name in names:
         base, _, mode = name.partition(":")
         if base not in COMPILERS or (mode and mode not in MODES):
-            raise SystemExit(f"no compiler {name!r}; there are {', '.join(COMPILERS)}, with one of {', '.join(MODES)} after a colon")
-    where = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+            raise SystemExit(f"no compiler {name!r}; there are {', '.join(COMPILERS)}, with one of {', '.join(MODES)} "
+                             "after a colon")
+    where = (torch.cuda.get_device_name() if args.device == "cuda"
+             else f"{platform.machine()} CPU, {torch.get_num_threads()} threads")
     print(f"{where}, torch {torch.__version__}, Python {platform.python_version()}", flush=True)
     return names
 
@@ -71,9 +76,11 @@ def sync(device: str):
 
 
 def interleaved(programs: dict, device: str, seconds: float, flush: bool = False) -> dict[str, float]:
-    """Median seconds of each zero-argument callable, a call of each in turn until ``seconds`` per callable have passed (7 rounds at least).
+    """Median seconds of each zero-argument callable, a call of each in turn until ``seconds`` per callable have passed
+    (7 rounds at least).
 
-    On a GPU the time is between two events on the stream; with ``flush`` its second-level cache is overwritten before each call.
+    On a GPU the time is between two events on the stream; with ``flush`` its second-level cache is overwritten before
+    each call.
     """
     import torch
 
@@ -112,13 +119,15 @@ def geomean(values) -> float:
 def in_subprocess(script: str, arguments: list[str], timeout: float, cache: str | None = None) -> dict:
     """Run ``script`` with ``arguments``; return the JSON object on its line that starts with RESULT, or {"error": ...}.
 
-    The kernel caches of both compilers are in the folder ``cache``, or else in a new one, so that the process starts cold.
+    The kernel caches of both compilers are in the folder ``cache``, or else in a new one, so that the process starts
+    cold.
     """
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
     with tempfile.TemporaryDirectory(prefix="jit-bench-") as folder:
         env["JIT_BENCH_CACHE"] = cache or folder
         try:
-            done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=timeout, env=env)
+            done = subprocess.run([sys.executable, script, *arguments],
+                                  capture_output=True, text=True, timeout=timeout, env=env)
         except subprocess.TimeoutExpired:
             return {"error": f"no result after {timeout:.0f} s"}
     for line in done.stdout.splitlines():

@@ -12,7 +12,8 @@ TRANSFORMERS = {
     "llama": (
         "LlamaConfig",
         "LlamaForCausalLM",
-        dict(hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4, vocab_size=32000),
+        dict(hidden_size=1024, intermediate_size=2816, num_hidden_layers=8,
+             num_attention_heads=16, num_key_value_heads=4, vocab_size=32000),
         4,
         512,
     ),
@@ -23,7 +24,8 @@ NAMES = (*TRANSFORMERS, *TIMM)
 
 
 def build(name: str, device: str, dtype: torch.dtype, small: bool) -> tuple[torch.nn.Module, tuple, dict]:
-    """(model in eval mode, positional arguments, keyword arguments); ``small`` cuts batch and length to what two CPU cores can do."""
+    """(model in eval mode, positional arguments, keyword arguments); ``small`` cuts batch and length to what two CPU
+    cores can do."""
     torch.manual_seed(0)
     if name not in TRANSFORMERS:
         model = import_timm().create_model(name, pretrained=False)

@@ -1,9 +1,10 @@
 """What a graph break costs, and what the frame evaluation hook costs the rest of the process.
 
-The first table: microseconds per call of functions with breaks on a tiny tensor, the least of several rounds, and speed over eager. The breaks are
-calls of print with nothing to print; "no break" is the same arithmetic in one graph, so that a break's price is the difference by the number of breaks.
-The second table: pure Python that does nothing but call functions, before the hook was ever installed, after it was, and while this
-thread is armed (as it is between a break and the return of the compiled function). 1.00x is the time before.
+The first table: microseconds per call of functions with breaks on a tiny tensor, the least of several rounds, and speed
+over eager. The breaks are calls of print with nothing to print; "no break" is the same arithmetic in one graph, so that
+a break's price is the difference by the number of breaks. The second table: pure Python that does nothing but call
+functions, before the hook was ever installed, after it was, and while this thread is armed (as it is between a break
+and the return of the compiled function). 1.00x is the time before.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def through_c(x):
     return out[0] + out[1] + out[2]
 
 
-CASES = {"no break": no_break, "1 break": one_break, "3 breaks": three_breaks, "1 break in a callee": break_in_callee, "10 breaks in a loop": loop_of_breaks,
+CASES = {"no break": no_break, "1 break": one_break, "3 breaks": three_breaks,
+         "1 break in a callee": break_in_callee, "10 breaks in a loop": loop_of_breaks,
          "3 calls through C": through_c}
 
 
@@ -86,7 +88,8 @@ class Tree:
         return 1 + sum(child.count() for child in self.children)
 
 
-PURE = {"fib(16)": lambda: fib(16), "walk of a tree": lambda: Tree(8).count(), "copy.deepcopy": lambda: copy.deepcopy([[i] * 4 for i in range(40)])}
+PURE = {"fib(16)": lambda: fib(16), "walk of a tree": lambda: Tree(8).count(),
+        "copy.deepcopy": lambda: copy.deepcopy([[i] * 4 for i in range(40)])}
 
 
 def least(programs: dict, rounds: int) -> dict[str, float]:
@@ -115,7 +118,8 @@ def main():
     before = least(PURE, 200)
     print(flush=True)
     x = torch.rand(8, device=args.device)
-    saved, lines, failed = measured([(title, program, (x,), plain, False) for title, program in CASES.items()], names, args)
+    saved, lines, failed = measured([(title, program, (x,), plain, False) for title, program in CASES.items()],
+                                    names, args)
     print("microseconds per call, and speed over eager")
     print(table(["", *names], lines))
 
@@ -125,7 +129,8 @@ def main():
         after = least(PURE, 200)
         inside = least({name: armed(program) for name, program in PURE.items()}, 200)
         print(f"\npure Python, milliseconds; the hook is {native().frame_hook_status()}")
-        rows = [[name, f"{before[name] * 1e3:.3f}", *(f"{t[name] * 1e3:.3f}  {t[name] / before[name]:.2f}x" for t in (after, inside))] for name in PURE]
+        rows = [[name, f"{before[name] * 1e3:.3f}", *(f"{t[name] * 1e3:.3f}  {t[name] / before[name]:.2f}x"
+                                                      for t in (after, inside))] for name in PURE]
         print(table(["", "never installed", "installed before", "armed"], rows))
         saved.append({"pure": {name: [before[name], after[name], inside[name]] for name in PURE}})
     harness.save(args, saved)

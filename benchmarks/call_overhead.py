@@ -1,8 +1,9 @@
-"""What a call costs beyond its work: tiny functions, where the kernel takes nanoseconds and the rest is guards and launching.
+"""What a call costs beyond its work: tiny functions, where the kernel takes nanoseconds and the rest is guards and
+launching.
 
-Microseconds per call, the least of several rounds. "vs eager" above 1 is faster than eager. The module rows are the same few
-operations behind a growing tree of modules, so that they show what guarding the tree costs. The rows "forward + backward" also
-call ``backward()`` and take the gradients away again.
+Microseconds per call, the least of several rounds. "vs eager" above 1 is faster than eager. The module rows are the
+same few operations behind a growing tree of modules, so that they show what guarding the tree costs. The rows "forward
++ backward" also call ``backward()`` and take the gradients away again.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def microseconds(programs: dict, args, device: str, seconds: float) -> dict[str,
 def measured(todo, names, args) -> tuple:
     """Microseconds of each case under each compiler: (records, lines of a table, whether jit failed).
 
-    ``todo``: (title, program, its arguments, what a program becomes before it is called, whether gradients are recorded).
+    ``todo``: (title, program, its arguments, what a program becomes before it is called, whether gradients are
+    recorded).
     """
     saved, lines, failed = [], [], False
     for title, program, arguments, prepare, gradients in todo:

@@ -1,9 +1,12 @@
-"""How much of the world's models is captured: every architecture of transformers and every family of timm, in inference.
+"""How much of the world's models is captured: every architecture of transformers and every family of timm, in
+inference.
 
 Each model is built from its configuration alone, at a tiny size and with random weights, and run in eager, under
-jit.compile(backend="eager") and under jit.compile with the CPU kernels, twice each; all outputs are compared with eager's. Models that
-do not run in eager at the sizes tried are listed apart, and so are those whose result in eager changes when their weights are changed by a rounding.
-Random numbers are drawn as eager draws them. "as told" are models with another result where torch.compiler.is_compiling() is true, which are right where it is not. The kernels of earlier runs are taken from the cache unless JIT_CACHE_DIR says otherwise.
+jit.compile(backend="eager") and under jit.compile with the CPU kernels, twice each; all outputs are compared with
+eager's. Models that do not run in eager at the sizes tried are listed apart, and so are those whose result in eager
+changes when their weights are changed by a rounding. Random numbers are drawn as eager draws them. "as told" are models
+with another result where torch.compiler.is_compiling() is true, which are right where it is not. The kernels of earlier
+runs are taken from the cache unless JIT_CACHE_DIR says otherwise.
 
     capture.py --transformers                all architectures of the installed transformers
     capture.py --timm                        one model of each family of the installed timm
@@ -41,7 +44,8 @@ def _on_alarm(signum, frame):
 
 
 def provider(library):
-    """The module that lists and builds the models of a library: ``names() -> list[str]`` and ``build(name) -> Built``."""
+    """The module that lists and builds the models of a library: ``names() -> list[str]`` and ``build(name) ->
+    Built``."""
     if library == "transformers":
         import _capture_transformers as module
     else:
@@ -74,15 +78,19 @@ def first_difference(ours, theirs, path="output", seen=None):
         if ours.stride() != theirs.stride() and theirs.numel():
             return f"{path} has strides {ours.stride()} and not {theirs.stride()}"
         if not theirs.is_floating_point() and not theirs.is_complex():
-            return None if torch.equal(ours, theirs) else f"{path} differs in {int((ours != theirs).sum())} of {theirs.numel()}"
-        tolerance = 1e-3 if theirs.dtype in (torch.float32, torch.complex64) else 3e-2 if theirs.dtype in (torch.float16, torch.bfloat16) else 1e-8
+            return (None if torch.equal(ours, theirs)
+                    else f"{path} differs in {int((ours != theirs).sum())} of {theirs.numel()}")
+        tolerance = (1e-3 if theirs.dtype in (torch.float32, torch.complex64)
+                     else 3e-2 if theirs.dtype in (torch.float16, torch.bfloat16) else 1e-8)
         if not theirs.numel():
             return None
         finite = theirs[torch.isfinite(theirs)]
         scale = float(finite.abs().max()) if finite.numel() else 1.0
         if torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale + 1e-7, equal_nan=True):
             return None
-        return f"{path} differs by {float((ours - theirs).abs().nan_to_num(float('inf')).max()):.2e} where the largest value is {scale:.2e}"
+        return (
+            f"{path} differs by {float((ours - theirs).abs().nan_to_num(float('inf')).max()):.2e} where the largest "
+            f"value is {scale:.2e}")
     if type(ours) is not type(theirs):
         return f"{path} is a {type(ours).__name__} and not a {type(theirs).__name__}"
     seen = seen or set()
@@ -96,7 +104,8 @@ def first_difference(ours, theirs, path="output", seen=None):
     if isinstance(theirs, (list, tuple)):
         if len(ours) != len(theirs):
             return f"{path} has {len(ours)} items and not {len(theirs)}"
-        return next((d for i, (a, b) in enumerate(zip(ours, theirs)) if (d := first_difference(a, b, f"{path}[{i}]", seen))), None)
+        return next((d for i, (a, b) in enumerate(zip(ours, theirs))
+                     if (d := first_difference(a, b, f"{path}[{i}]", seen))), None)
     if isinstance(theirs, (int, float, str, type(None))):
         return None if ours == theirs or ours != ours and theirs != theirs else f"{path} is {ours!r} and not {theirs!r}"
     if hasattr(theirs, "__dict__") and type(theirs).__module__.split(".")[0] in ("transformers", "timm"):
@@ -114,7 +123,8 @@ def run(program, built):
 
 
 def rounding_decides(built, expected) -> bool:
-    """Whether eager's own result is another one when the weights change by a rounding or two, as where near ties are sorted."""
+    """Whether eager's own result is another one when the weights change by a rounding or two, as where near ties are
+    sorted."""
     import torch
 
     model = copy.deepcopy(built.model)
@@ -192,10 +202,12 @@ def check(library, name, seconds, backends) -> dict:
                 result["why"] = wrong or f"second call: {again}"
                 signal.alarm(int(seconds))
                 if rounding_decides(built, expected):
-                    return {k: v for k, v in row.items() if k not in backends} | {"ran": f"a rounding of the weights decides: {result['why']}"}
+                    return ({k: v for k, v in row.items() if k not in backends} |
+                            {"ran": f"a rounding of the weights decides: {result['why']}"})
                 if as_told(settings, built, expected):
                     result["status"] = "told"
-            failures = sorted({str(w.message).replace("\n", " ")[:300] for w in caught if str(w.message).startswith("jit: ")})
+            failures = sorted({str(w.message).replace("\n", " ")[:300]
+                               for w in caught if str(w.message).startswith("jit: ")})
             if failures:
                 result["failures"] = failures
         except TimedOut:
@@ -206,7 +218,8 @@ def check(library, name, seconds, backends) -> dict:
             signal.alarm(0)
         result["graphs"] = sum(c.graph is not None and any(n.op != "input" for n in c.graph.nodes) for c in captured)
         result["captures"] = len(captured)
-        result["breaks"] = [{"where": where(b.file, b.line), "function": b.function, "kind": b.kind, "why": " ".join(b.why.split())[:300]}
+        result["breaks"] = [{"where": where(b.file, b.line), "function": b.function,
+                             "kind": b.kind, "why": " ".join(b.why.split())[:300]}
                             for c in captured for b in c.breaks]
     jit.reset()
     del built, expected
@@ -232,17 +245,21 @@ def work(library, seconds, backends):
 
 
 class Worker:
-    """A process that checks models one by one, replaced after a crash, a hang, or ``chunk`` models (whose memory goes with it)."""
+    """A process that checks models one by one, replaced after a crash, a hang, or ``chunk`` models (whose memory goes
+    with it)."""
 
     def __init__(self, library, seconds, backends, chunk):
-        self.command = [sys.executable, __file__, "--worker", library, "--timeout", str(seconds), "--backends", ",".join(backends)]
+        self.command = [sys.executable, __file__, "--worker", library,
+                        "--timeout", str(seconds), "--backends", ",".join(backends)]
         self.limit = seconds * (len(backends) + 1) + 60
         self.chunk, self.process, self.done = chunk, None, 0
         self.library = library
 
     def start(self):
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(harness.ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+        env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(harness.ROOT),
+                                                           os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
         self.lines = queue.SimpleQueue()
         threading.Thread(target=self.read, args=(self.process, self.lines), daemon=True).start()
         self.done = 0
@@ -350,12 +367,16 @@ def main():
     parser.add_argument("--transformers", action="store_true", help="architectures of transformers")
     parser.add_argument("--timm", action="store_true", help="families of timm")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
-    parser.add_argument("--backends", default="eager,kernels", help="comma-separated, of eager and kernels (default: both)")
-    parser.add_argument("--timeout", type=int, default=120, help="seconds for one model under one backend (default 120)")
+    parser.add_argument("--backends", default="eager,kernels",
+                        help="comma-separated, of eager and kernels (default: both)")
+    parser.add_argument("--timeout", type=int, default=120,
+                        help="seconds for one model under one backend (default 120)")
     parser.add_argument("--chunk", type=int, default=40, help="models per worker process (default 40)")
-    parser.add_argument("--part", default="1/1", help="i/n: every n-th model from the i-th on, for several machines or processes")
+    parser.add_argument("--part", default="1/1",
+                        help="i/n: every n-th model from the i-th on, for several machines or processes")
     parser.add_argument("--json", help="write all rows to this file, after each model")
-    parser.add_argument("--summary", nargs="+", metavar="FILE", help="print the totals of files written by --json and stop")
+    parser.add_argument("--summary", nargs="+", metavar="FILE",
+                        help="print the totals of files written by --json and stop")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     backends = [b for b in args.backends.split(",") if b]
@@ -366,7 +387,8 @@ def main():
         return summary(rows, [b for b in backends if any(b in r for r in rows)])
     rows, failed = [], False
     for library in [l for l in ("transformers", "timm") if getattr(args, l)] or ["transformers", "timm"]:
-        names = [n for n in provider(library).names() if not args.names or any(fnmatch.fnmatch(n, p) for p in args.names)]
+        names = [n for n in provider(library).names() if not args.names
+                 or any(fnmatch.fnmatch(n, p) for p in args.names)]
         part, parts = map(int, args.part.split("/"))
         names = names[part - 1::parts]
         if args.list:
@@ -381,7 +403,8 @@ def main():
                 failed |= word in ("WRONG", "ERROR", "CRASH")
                 graphs = "/".join(str(row[b]["graphs"]) for b in backends if b in row) or "-"
                 seconds = "/".join(f"{row[b].get('first_s', 0):.1f}" for b in backends if b in row) or "-"
-                print(f"{name:36} {word:9} graphs {graphs:7} {seconds:>9} s  {details(row, backends)[:160]}", flush=True)
+                print(f"{name:36} {word:9} graphs {graphs:7} {seconds:>9} s  {details(row, backends)[:160]}",
+                      flush=True)
                 if args.json:
                     with open(args.json, "w") as file:
                         json.dump(rows, file, indent=1)

@@ -1,7 +1,8 @@
-"""Time to a first result in a new process: with empty kernel caches, and again with the caches that the first process left.
+"""Time to a first result in a new process: with empty kernel caches, and again with the caches that the first process
+left.
 
-Seconds of importing the compiler and of the first call, for a small kernel, a chain of modules and a transformer layer. Each figure is from
-a process of its own.
+Seconds of importing the compiler and of the first call, for a small kernel, a chain of modules and a transformer layer.
+Each figure is from a process of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def build(name: str, device: str):
 
     torch.manual_seed(0)
     if name == "kernel":
-        return (lambda x, y: torch.nn.functional.gelu(x + y).sum(-1)), (torch.randn(64, 256, device=device), torch.randn(256, device=device))
+        return (lambda x, y: torch.nn.functional.gelu(x + y).sum(-1)), (torch.randn(64, 256, device=device),
+                                                                        torch.randn(256, device=device))
     if name == "mlp":
         layers = [m for _ in range(6) for m in (torch.nn.Linear(256, 256), torch.nn.LayerNorm(256), torch.nn.GELU())]
         return torch.nn.Sequential(*layers).to(device).eval(), (torch.randn(32, 256, device=device),)
@@ -57,14 +59,16 @@ def main():
     names = [n for n in harness.start(args) if n != "eager"]
     # Both compilers build or load some parts once per machine; do that before measuring.
     for name in names:
-        harness.in_subprocess(__file__, ["--program", "kernel", "--compiler", name, "--device", args.device], args.timeout)
+        harness.in_subprocess(__file__, ["--program", "kernel", "--compiler", name, "--device", args.device],
+                              args.timeout)
     saved, lines, failed = [], [], False
     for program in args.programs.split(","):
         totals = {}
         for name in names:
             with tempfile.TemporaryDirectory(prefix="jit-bench-") as cache:
                 for state in ("empty caches", "caches kept"):
-                    arguments = ["--program", program, "--compiler", name, "--device", args.device, "--threads", str(args.threads)]
+                    arguments = ["--program", program, "--compiler", name,
+                                 "--device", args.device, "--threads", str(args.threads)]
                     row = harness.in_subprocess(__file__, arguments, args.timeout, cache=cache)
                     saved.append({"program": program, "compiler": name, "state": state, **row})
                     if "error" in row:
@@ -74,7 +78,8 @@ def main():
                     totals[name, state] = row["import_s"] + row["first_call_s"]
                     ratio = totals.get(("torch.compile", state))
                     versus = f"{ratio / totals[name, state]:.1f}x" if ratio and name != "torch.compile" else ""
-                    lines.append([program, state, name, f"{row['import_s']:.2f} s", f"{row['first_call_s']:.2f} s", versus])
+                    lines.append([program, state, name, f"{row['import_s']:.2f} s",
+                                  f"{row['first_call_s']:.2f} s", versus])
     print(table(["", "", "compiler", "import", "first call", "sooner than torch.compile"], lines))
     harness.save(args, saved)
     raise SystemExit(failed)

@@ -1,15 +1,18 @@
-"""How exact compiled code is beside eager: random nets of convolutions, norms and reductions, values and gradients, against float64.
+"""How exact compiled code is beside eager: random nets of convolutions, norms and reductions, values and gradients,
+against float64.
 
-Each net is made from its seed: convolutions (plain, grouped, depthwise, dilated, strided, transposed), batch, group, layer and instance norms in training
-mode, activations, pooling, residual sums, channel gates, softmax, and several reductions at the end, on contiguous or channels-last images. The same
-parameters and inputs go through eager, each compiler, and eager in float64, which is taken for the truth. Compared are the results, the
-running statistics, and the gradients of inputs and parameters for random tangents.
+Each net is made from its seed: convolutions (plain, grouped, depthwise, dilated, strided, transposed), batch, group,
+layer and instance norms in training mode, activations, pooling, residual sums, channel gates, softmax, and several
+reductions at the end, on contiguous or channels-last images. The same parameters and inputs go through eager, each
+compiler, and eager in float64, which is taken for the truth. Compared are the results, the running statistics, and the
+gradients of inputs and parameters for random tangents.
 
-The error of a tensor is |computed - truth| / |truth| in the Euclidean norm over all its elements, and of several draws of the inputs (--draws) the
-median: where a value lies within rounding of a kink (relu, maximum) one draw may go the other way, in any compiler, and is then wrong
-by far more than rounding. An error below half a unit of rounding (eps / 4) counts as that much: a tensor that is rounded once has about as much.
-A tensor's ratio is a compiler's error over eager's. A net shows its worst tensor's ratio and the geometric mean of all its tensors' ratios; the
-last lines show the geometric mean of all nets' means, and the worst tensor of all. Below 1 is more exact than eager.
+The error of a tensor is |computed - truth| / |truth| in the Euclidean norm over all its elements, and of several draws
+of the inputs (--draws) the median: where a value lies within rounding of a kink (relu, maximum) one draw may go the
+other way, in any compiler, and is then wrong by far more than rounding. An error below half a unit of rounding (eps /
+4) counts as that much: a tensor that is rounded once has about as much. A tensor's ratio is a compiler's error over
+eager's. A net shows its worst tensor's ratio and the geometric mean of all its tensors' ratios; the last lines show the
+geometric mean of all nets' means, and the worst tensor of all. Below 1 is more exact than eager.
 """
 
 from __future__ import annotations
@@ -105,7 +108,8 @@ class Net(nn.Module):
             stages += made
             if k and pick([0, 0, 1]):
                 c = self.channels
-                stages.append(Residual(nn.Conv2d(c, c, 3, padding=1, groups=pick([1, c])), self.norm(), self.activation()))
+                stages.append(Residual(nn.Conv2d(c, c, 3, padding=1, groups=pick([1, c])),
+                                       self.norm(), self.activation()))
         self.stages = nn.Sequential(*stages)
         self.ends = self.random.sample(sorted(REDUCTIONS), 3)
         del self.random
@@ -133,8 +137,10 @@ class Net(nn.Module):
 
     def norm(self):
         pick, c = self.random.choice, self.channels
-        return pick([lambda: nn.BatchNorm2d(c), lambda: nn.BatchNorm2d(c), lambda: nn.GroupNorm(pick([1, 2, 4]), c) if c % 4 == 0 else nn.GroupNorm(1, c),
-                     lambda: ChannelNorm((c,)), lambda: ChannelNorm((c, *self.size)), lambda: nn.InstanceNorm2d(c, affine=True)])()
+        return pick([lambda: nn.BatchNorm2d(c), lambda: nn.BatchNorm2d(c),
+                     lambda: nn.GroupNorm(pick([1, 2, 4]), c) if c % 4 == 0 else nn.GroupNorm(1, c),
+                     lambda: ChannelNorm((c,)), lambda: ChannelNorm((c, *self.size)),
+                     lambda: nn.InstanceNorm2d(c, affine=True)])()
 
     def activation(self):
         name = self.random.choice(ACTIVATIONS)
@@ -190,8 +196,10 @@ def compare(seed, names, dtype, channels_last, draws) -> dict:
         x = torch.randn(net.shape).to(dtype)
         if channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        tangents = [torch.randn(t.shape).to(dtype) for t in torch.utils._pytree.tree_leaves(eager_shapes(programs["truth"][0], x))]
-        runs = {name: run(program, net, x.double() if name == "truth" else x, tangents) for name, (net, program) in programs.items()}
+        tangents = [torch.randn(t.shape).to(dtype)
+                    for t in torch.utils._pytree.tree_leaves(eager_shapes(programs["truth"][0], x))]
+        runs = {name: run(program, net, x.double() if name == "truth" else x, tangents) for name,
+                (net, program) in programs.items()}
         for name, found in errors.items():
             for what, truth in runs["truth"].items():
                 found.setdefault(what, []).append(error(runs[name][what], truth))
@@ -216,7 +224,8 @@ def main():
     p.add_argument("--seed", type=int, default=0, help="of the first net; the next ones count on (default 0)")
     p.add_argument("--draws", type=int, default=25, help="draws of the inputs of each net (default 25)")
     p.add_argument("--dtype", default="float32", help="default float32")
-    p.add_argument("--layout", choices=["both", "contiguous", "channels_last"], default="both", help="of the inputs; both: of every other net (default)")
+    p.add_argument("--layout", choices=["both", "contiguous", "channels_last"],
+                   default="both", help="of the inputs; both: of every other net (default)")
     p.add_argument("--verbose", action="store_true", help="the worst three tensors of each net")
     args = p.parse_args()
     names = [n for n in harness.start(args) if n != "eager"]
@@ -231,16 +240,21 @@ def main():
             ratios = {what: max(e, floor) / max(eager, floor) for what, (e, eager) in found[name].items()}
             mean, most = harness.geomean(ratios.values()), max(ratios, key=ratios.get)
             worst[name].append((mean, ratios[most], seed, most))
-            rows.append({"net": seed, "channels_last": last, "compiler": name, "mean": mean, "worst": ratios[most], "tensor": most})
+            rows.append({"net": seed, "channels_last": last, "compiler": name,
+                         "mean": mean, "worst": ratios[most], "tensor": most})
             line += f"{mean:>20.2f} {ratios[most]:>6.2f}  "
             if args.verbose:
                 for what in sorted(ratios, key=ratios.get)[-3:][::-1]:
-                    line += f"\n       {ratios[what]:6.2f} {what}: {found[name][what][0]:.2e}, eager {found[name][what][1]:.2e}"
+                    line += (
+                        f"\n       {ratios[what]:6.2f} {what}: {found[name][what][0]:.2e}, eager "
+                        f"{found[name][what][1]:.2e}")
         print(line, flush=True)
     for name in names:
         _, top, seed, what = max(worst[name], key=lambda w: w[1])
-        print(f"{name}: geometric mean {harness.geomean(w[0] for w in worst[name]):.3f}, of the nets' worst {harness.geomean(w[1] for w in worst[name]):.3f}; "
-              f"worst {top:.2f} ({what} of net {seed}); above 2: {sum(w[1] > 2 for w in worst[name])} of {args.nets} nets")
+        print(f"{name}: geometric mean {harness.geomean(w[0] for w in worst[name]):.3f}, of the nets' worst "
+              f"{harness.geomean(w[1] for w in worst[name]):.3f}; "
+              f"worst {top:.2f} ({what} of net {seed}); above 2: {sum(w[1] > 2 for w in worst[name])} of {args.nets} "
+              "nets")
     harness.save(args, rows)
 
 

@@ -1,8 +1,9 @@
-"""Memory-bound kernels: eager, torch.compile and jit on the same inputs, against the rate of a plain copy in the same run.
+"""Memory-bound kernels: eager, torch.compile and jit on the same inputs, against the rate of a plain copy in the same
+run.
 
 Each row is one function that a fusing compiler should turn into one or two passes over memory. "of copy" is the rate at
-which its inputs are read once and its outputs written once, over the rate of a copy of 64 million bytes or more: 1.0 is as fast as
-memory allows. The last line is the geometric mean of the ratios of times.
+which its inputs are read once and its outputs written once, over the rate of a copy of 64 million bytes or more: 1.0 is
+as fast as memory allows. The last line is the geometric mean of the ratios of times.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def measure(function, args, names, device, seconds, tolerance) -> dict:
             del out
             programs[name] = lambda program=program: program(*args)
         except Exception as error:
-            figures[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:120]}
+            figures[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[
+                :120]}
     for name, seconds_taken in harness.interleaved(programs, device, seconds, flush=True).items():
         figures[name]["us"] = seconds_taken * 1e6
     return figures
@@ -158,7 +160,8 @@ def main():
 
     source = torch.randn(max(rows, 4096), 4096, device=args.device, dtype=dtype)
     target = torch.empty_like(source)
-    copy = 2 * nbytes(source) / harness.interleaved({"copy": lambda: target.copy_(source)}, args.device, args.seconds, flush=True)["copy"]
+    copy = 2 * nbytes(source) / harness.interleaved({"copy": lambda: target.copy_(source)},
+                                                    args.device, args.seconds, flush=True)["copy"]
     print(f"{str(dtype)[6:]}, copy {copy / 1e9:.0f} GB/s\n", flush=True)
 
     saved, lines, ratios, failed = [], [], {name: [] for name in names}, False

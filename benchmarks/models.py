@@ -1,8 +1,9 @@
-"""Whole models in inference: eager, torch.compile and jit, a process of its own for every pair, kernel caches empty at its start.
+"""Whole models in inference: eager, torch.compile and jit, a process of its own for every pair, kernel caches empty at
+its start.
 
-Columns: seconds of the first call (capture, code generation and compiling), median milliseconds of a later call, speed over
-eager, and the error against the same model in double the precision, beside eager's own. A row whose error is more than
-twice eager's is WRONG.
+Columns: seconds of the first call (capture, code generation and compiling), median milliseconds of a later call, speed
+over eager, and the error against the same model in double the precision, beside eager's own. A row whose error is more
+than twice eager's is WRONG.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def one(args):
 
     with torch.no_grad():
         precise = copy.deepcopy(model).to(exact_dtype)
-        exact = [t.clone() for t in tensors(precise(*map(raised, positional), **{k: raised(v) for k, v in keywords.items()}))]
+        exact = [t.clone() for t in tensors(precise(*map(raised, positional),
+                                                    **{k: raised(v) for k, v in keywords.items()}))]
         del precise
         eager_error = relative_error(tensors(model(*positional, **keywords)), exact)
         program = harness.wrap(args.compiler, model)
@@ -61,12 +63,14 @@ def one(args):
             program(*positional, **keywords)
             harness.sync(args.device)
             samples.append((time.perf_counter() - begin) * 1e3)
-    harness.result(cold_s=cold, ms=statistics.median(samples), min_ms=min(samples), rel_error=error, eager_error=eager_error, ok=error <= 2 * eager_error + 1e-6)
+    harness.result(cold_s=cold, ms=statistics.median(samples), min_ms=min(samples),
+                   rel_error=error, eager_error=eager_error, ok=error <= 2 * eager_error + 1e-6)
 
 
 def main():
     parser = harness.parser(__doc__, seconds=3.0)
-    parser.add_argument("--models", default="", help="comma-separated names (default: gpt2,resnet50 on a CPU, all on a GPU)")
+    parser.add_argument("--models", default="",
+                        help="comma-separated names (default: gpt2,resnet50 on a CPU, all on a GPU)")
     parser.add_argument("--dtype", default="", help="default: bfloat16 on a GPU, float32 on a CPU")
     parser.add_argument("--small", action="store_true", default=None, help="small batches (default on a CPU)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one model under one compiler")
@@ -86,7 +90,8 @@ def main():
     for model in models:
         rows = {}
         for name in names:
-            arguments = ["--model", model, "--compiler", name, "--device", args.device, "--dtype", dtype, "--seconds", str(args.seconds), "--threads", str(args.threads)]
+            arguments = ["--model", model, "--compiler", name, "--device",
+                         args.device, "--dtype", dtype, "--seconds", str(args.seconds), "--threads", str(args.threads)]
             row = rows[name] = harness.in_subprocess(__file__, arguments + (["--small"] if small else []), args.timeout)
             saved.append({"model": model, "compiler": name, **row})
             wrong = "error" in row or not row["ok"]
@@ -95,7 +100,9 @@ def main():
                 lines.append([model, name, "-", "-", "-", row["error"]])
             else:
                 over = rows["eager"]["min_ms"] / row["min_ms"] if "min_ms" in rows.get("eager", {}) else None
-                lines.append([model, name, f"{row['cold_s']:.2f} s", f"{row['ms']:.2f} ms", f"{over:.2f}x" if over else "-", f"{row['rel_error']:.1e} / {row['eager_error']:.1e} {'WRONG' if wrong else 'ok'}"])
+                lines.append([model, name, f"{row['cold_s']:.2f} s", f"{row['ms']:.2f} ms", f"{over:.2f}x" if over
+                              else "-",
+                              f"{row['rel_error']:.1e} / {row['eager_error']:.1e} {'WRONG' if wrong else 'ok'}"])
                 if not wrong and over:
                     speed.setdefault(name, []).append(over)
                 cold.setdefault(name, {})[model] = row["cold_s"]
@@ -109,7 +116,8 @@ def main():
     for name in cold:
         common = [theirs[m] / c for m, c in cold[name].items() if m in theirs]
         if name.startswith("jit") and common:
-            print(f"{name}: first call {harness.geomean(common):.1f}x sooner than torch.compile's (geometric mean of {len(common)})")
+            print(f"{name}: first call {harness.geomean(common):.1f}x sooner than torch.compile's (geometric mean of "
+                  f"{len(common)})")
     harness.save(args, saved)
     raise SystemExit(failed)
 

@@ -1,7 +1,9 @@
-"""A compiled ``optimizer.step()`` on its own: microseconds per step for a list of small parameters, where the work is nothing and the overhead all.
+"""A compiled ``optimizer.step()`` on its own: microseconds per step for a list of small parameters, where the work is
+nothing and the overhead all.
 
-Eager's ``foreach`` and ``fused`` forms are rows of their own; each compiler gets the same form, compiled as a function that calls ``step()``. The learning rate
-follows a scheduler in one row: a rate or a step counter that changes must not compile anything again.
+Eager's ``foreach`` and ``fused`` forms are rows of their own; each compiler gets the same form, compiled as a function
+that calls ``step()``. The learning rate follows a scheduler in one row: a rate or a step counter that changes must not
+compile anything again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ OPTIMIZERS = {
 
 def parameters(count: int, size: int, device: str) -> list:
     generator = torch.Generator().manual_seed(0)
-    made = [torch.nn.Parameter(torch.randn(*((size, size) if k % 2 else (size,)), generator=generator).to(device)) for k in range(count)]
+    made = [torch.nn.Parameter(torch.randn(*((size, size) if k % 2 else (size,)), generator=generator).to(device))
+            for k in range(count)]
     for p in made:
         p.grad = torch.randn(p.shape, generator=generator).to(device)
     return made
@@ -42,7 +45,8 @@ def program(kind, options, args, scheduled: bool):
 def main():
     p = harness.parser(__doc__, seconds=0.5)
     p.add_argument("--count", type=int, default=53, help="parameters, half of them matrices (default 53)")
-    p.add_argument("--size", type=int, default=16, help="elements of a vector, rows and columns of a matrix (default 16)")
+    p.add_argument("--size", type=int, default=16,
+                   help="elements of a vector, rows and columns of a matrix (default 16)")
     args = p.parse_args()
     names = harness.start(args)
     rows = [(title, *case, False) for title, case in OPTIMIZERS.items()]
@@ -71,7 +75,8 @@ def main():
                 failed |= name.startswith("jit")
         times = microseconds(programs, (), args.device, args.seconds)
         saved.append({"step": title, **times, **errors})
-        lines.append([title, *(errors.get(n) or (f"{times[n]:.1f}" + (f"  {times['eager'] / times[n]:5.2f}x" if n != "eager" and "eager" in times else "")) for n in names)])
+        lines.append([title, *(errors.get(n) or (f"{times[n]:.1f}" + (f"  {times['eager'] / times[n]:5.2f}x"
+            if n != "eager" and "eager" in times else "")) for n in names)])
         print(f"  {title}", flush=True)
     print(f"\nmicroseconds per step of {args.count} parameters, and speed over eager")
     print(table(["", *names], lines))

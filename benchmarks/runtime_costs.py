@@ -1,8 +1,10 @@
-"""What a call costs in the native runtime: plan, target, dispatcher with a tensor guard, and watched guards over a deep module tree.
+"""What a call costs in the native runtime: plan, target, dispatcher with a tensor guard, and watched guards over a deep
+module tree.
 
     python benchmarks/runtime_costs.py
 
-Prints microseconds per call (the best of five rounds, process time). No compiled code but one 8-element kernel is involved.
+Prints microseconds per call (the best of five rounds, process time). No compiled code but one 8-element kernel is
+involved.
 """
 
 import argparse
@@ -18,7 +20,9 @@ from torch import nn
 from jit.runtime import guards, load_plan, native
 from jit.runtime.plan import Plan
 
-KERNEL = '#include <cstdint>\nextern "C" void add_one(void** p, const int64_t* n) { for (int64_t i = 0; i < n[0]; ++i) ((float*)p[1])[i] = ((const float*)p[0])[i] + 1; }\n'
+KERNEL = (
+    '#include <cstdint>\nextern "C" void add_one(void** p, const int64_t* n) { for (int64_t i = 0; i < n[0]; ++i) '
+    '((float*)p[1])[i] = ((const float*)p[0])[i] + 1; }\n')
 
 
 def microseconds(call, *args, count=100_000):
@@ -93,7 +97,8 @@ def module_guards(root):
         return len(accessors) - 1
 
     def walk(at, module):
-        checks.extend([(at, "type_is", type(module)), (at, "no_dict_attr", "forward"), (add(at, "dict_attr", "training"), "eq", True)])
+        checks.extend([(at, "type_is", type(module)), (at, "no_dict_attr", "forward"),
+                       (add(at, "dict_attr", "training"), "eq", True)])
         for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
             checks.append((add(at, "dict_attr", hooks), "len", 0))
         parameters = add(at, "dict_attr", "_parameters")

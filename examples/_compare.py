@@ -1,7 +1,8 @@
-"""What the examples share: running one function or module in eager, under torch.compile and under jit, and a table of the three.
+"""What the examples share: running one function or module in eager, under torch.compile and under jit, and a table of
+the three.
 
-The benchmarks use it too. Every figure comes from the same process and the same inputs; the timed rounds of the three are
-interleaved, so that a machine that slows down for a while slows all of them. Kernel caches start empty, so that
+The benchmarks use it too. Every figure comes from the same process and the same inputs; the timed rounds of the three
+are interleaved, so that a machine that slows down for a while slows all of them. Kernel caches start empty, so that
 "cold" is the time of a first call ever: capture, code generation and the compilation of every kernel.
 """
 
@@ -48,7 +49,8 @@ def arguments(doc: str, seconds: float = 3.0) -> argparse.ArgumentParser:
     """The arguments that every comparing example has; ``doc`` is the script's docstring."""
     p = argparse.ArgumentParser(description=doc.split("\n")[0])
     p.add_argument("--seconds", type=float, default=seconds, help=f"timing of each compiler (default {seconds})")
-    p.add_argument("--compilers", type=lambda text: text.split(","), default=list(COMPILERS), help=f"comma-separated, of {', '.join(COMPILERS)}")
+    p.add_argument("--compilers", type=lambda text: text.split(","), default=list(COMPILERS),
+                   help=f"comma-separated, of {', '.join(COMPILERS)}")
     return p
 
 
@@ -61,8 +63,9 @@ def synchronize():
 def import_timm():
     """The module ``timm``.
 
-    timm imports torchvision for its image transforms. torchvision's compiled part does not load beside a CPU build of torch; the
-    two operators that its import looks up are declared here instead. Raises ImportError saying what to install.
+    timm imports torchvision for its image transforms. torchvision's compiled part does not load beside a CPU build of
+    torch; the two operators that its import looks up are declared here instead. Raises ImportError saying what to
+    install.
     """
     extra = Path(sys.prefix) / "extra"
     if importlib.util.find_spec("torchvision") is None and extra.is_dir():
@@ -75,7 +78,8 @@ def import_timm():
     try:
         import timm
     except ImportError as error:
-        raise ImportError(f"{error}; timm and torchvision come with `make demo`, or: pip install --no-deps -r requirements-models.txt") from error
+        raise ImportError(f"{error}; timm and torchvision come with `make demo`, or: pip install --no-deps -r "
+                          "requirements-models.txt") from error
     return timm
 
 
@@ -100,7 +104,8 @@ def compiled(compiler: str, program, **options):
         import jit
         import jit.runtime
 
-        jit.runtime.native()  # built once per machine and kept in the usual cache folder, unlike the kernels measured here
+        # Built once per machine and kept in the usual cache folder, unlike the kernels measured here.
+        jit.runtime.native()
         jit.config.cache_dir = os.path.join(CACHE, "jit")
         return jit.compile(program, **options)
     raise ValueError(f"no compiler {compiler!r}; there are: {', '.join(COMPILERS)}")
@@ -136,7 +141,8 @@ def difference(value, reference) -> tuple[float, float]:
 
 @dataclasses.dataclass
 class Row:
-    """One compiler's figures: seconds of the first call, milliseconds of a later one (median and least), differences from eager."""
+    """One compiler's figures: seconds of the first call, milliseconds of a later one (median and least), differences
+    from eager."""
 
     compiler: str
     cold_s: float = 0.0
@@ -152,9 +158,11 @@ class Row:
 
 
 def compare(program, *args, compilers=COMPILERS, seconds: float = 2.0, warmup: int = 3, **kwargs) -> list[Row]:
-    """Run ``program(*args, **kwargs)`` without gradients under each compiler; at least 5 timed calls of each in about ``seconds``.
+    """Run ``program(*args, **kwargs)`` without gradients under each compiler; at least 5 timed calls of each in about
+    ``seconds``.
 
-    Returns a Row per compiler, eager first. A compiler that raises gets a row with its error; eager's own errors are raised.
+    Returns a Row per compiler, eager first. A compiler that raises gets a row with its error; eager's own errors are
+    raised.
     """
     rows, programs = [], {}
     with torch.no_grad():
@@ -178,7 +186,8 @@ def compare(program, *args, compilers=COMPILERS, seconds: float = 2.0, warmup: i
             except Exception as error:
                 if compiler == "eager":
                     raise
-                row.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+                row.error = (
+                    f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
         samples = _interleaved(programs, args, kwargs, seconds)
     for row in rows:
         if row.compiler in samples:
@@ -187,7 +196,8 @@ def compare(program, *args, compilers=COMPILERS, seconds: float = 2.0, warmup: i
 
 
 def _interleaved(programs: dict, args, kwargs, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of calls, a round of each program in turn; short calls are timed in batches of about a millisecond."""
+    """Milliseconds of calls, a round of each program in turn; short calls are timed in batches of about a
+    millisecond."""
     samples = {name: [] for name in programs}
     batch = {}
     for name, program in programs.items():
@@ -212,7 +222,8 @@ def table(columns: list[str], rows: list[list]) -> str:
     """Rows of cells under column headings, the first column to the left and the others to the right."""
     cells = [columns] + [[str(c) for c in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = ["  ".join([row[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(row[1:], widths[1:])]).rstrip() for row in cells]
+    lines = ["  ".join([row[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(row[1:], widths[1:])]).rstrip()
+             for row in cells]
     return "\n".join([lines[0], "-" * len(lines[0])] + lines[1:])
 
 
@@ -222,7 +233,8 @@ def milliseconds(ms: float) -> str:
 
 
 def report(title: str, rows: list[Row], tolerance: float | None = None) -> bool:
-    """Print the table of ``compare``; times against eager above 1 are faster than eager. Returns False when jit failed or was wrong."""
+    """Print the table of ``compare``; times against eager above 1 are faster than eager. Returns False when jit failed
+    or was wrong."""
     tolerance = TOLERANCE[torch.float32] if tolerance is None else tolerance
     base = next((r for r in rows if r.compiler == "eager"), None)
     lines = []
@@ -233,13 +245,15 @@ def report(title: str, rows: list[Row], tolerance: float | None = None) -> bool:
         speed = f"{base.min_ms / row.min_ms:.2f}x" if base and row.min_ms else "-"
         verdict = "" if row.compiler == "eager" else "ok" if row.ok(tolerance) else "DIFFERS"
         first = f"{row.cold_s:.2f} s" if row.compiler != "eager" else "-"
-        lines.append([row.compiler, first, milliseconds(row.ms), milliseconds(row.min_ms), speed, f"{row.max_error:.1e} {verdict}" if verdict else "-"])
+        lines.append([row.compiler, first, milliseconds(row.ms), milliseconds(row.min_ms),
+                      speed, f"{row.max_error:.1e} {verdict}" if verdict else "-"])
     print(f"\n{title}")
     print(table(["", "first call", "median", "least", "vs eager", "max error"], lines))
     by_name = {r.compiler: r for r in rows}
     ours, theirs = by_name.get("jit"), by_name.get("torch.compile")
     if ours and theirs and not ours.error and not theirs.error:
-        print(f"jit against torch.compile: first call {theirs.cold_s / max(ours.cold_s, 1e-9):.1f}x sooner, later calls {theirs.min_ms / ours.min_ms:.2f}x as fast")
+        print(f"jit against torch.compile: first call {theirs.cold_s / max(ours.cold_s, 1e-9):.1f}x sooner, later "
+              f"calls {theirs.min_ms / ours.min_ms:.2f}x as fast")
     for row in rows:
         if row.error:
             print(f"{row.compiler} failed: {row.error}")

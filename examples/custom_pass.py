@@ -1,7 +1,8 @@
-"""Passes of your own: an operation of a model is replaced by an operator that you have written, and another by cheaper arithmetic.
+"""Passes of your own: an operation of a model is replaced by an operator that you have written, and another by cheaper
+arithmetic.
 
-The program is not touched: ``jit.compile(model, passes=[...])`` changes what is captured of it. The result is compared with a model that was
-rewritten by hand.
+The program is not touched: ``jit.compile(model, passes=[...])`` changes what is captured of it. The result is compared
+with a model that was rewritten by hand.
 """
 
 import argparse
@@ -38,16 +39,20 @@ class Block(torch.nn.Module):
         return x + self.down(F.gelu(self.up(norm_as_written(x, self.weight))))
 
 
-# 1. A pattern and what stands for it, both as plain functions. The tensors say for which dtypes and numbers of dimensions. The operator has no gradient
+# 1. A pattern and what stands for it, both as plain functions. The tensors say for which dtypes and numbers of
+# dimensions. The operator has no gradient
 #    of its own, so that the gradient stays that of the pattern.
-ours = passes.Replacement(norm_as_written, rms_norm, (torch.ones(2, 2, 2), torch.ones(2)), name="rms_norm", keep_gradient=True)
+ours = passes.Replacement(norm_as_written, rms_norm, (torch.ones(2, 2, 2), torch.ones(2)),
+                          name="rms_norm", keep_gradient=True)
 
 
-# 2. A function of the graph. Nodes have ``op``, ``inputs``, ``shape``, ``dtype``, and new ones come from calling functions of PyTorch on them.
+# 2. A function of the graph. Nodes have ``op``, ``inputs``, ``shape``, ``dtype``, and new ones come from calling
+# functions of PyTorch on them.
 def cheaper_gelu(graph):
     for node in graph.nodes:
         if node.op == "erf":
-            graph.replace(node, graph.call(lambda x: torch.tanh(1.12838 * (x + 0.0901 * x**3)), *node.inputs, before=node))
+            graph.replace(node, graph.call(lambda x: torch.tanh(1.12838 * (x + 0.0901 * x**3)),
+                                           *node.inputs, before=node))
 
 
 def main():
@@ -67,7 +72,8 @@ def main():
     gradient = torch.autograd.grad(y.sum(), model.weight)[0]
     wanted = torch.autograd.grad(by_hand(x).sum(), model.weight)[0]
     print(f"calls of the operator: {rms_norm.calls}")
-    print(f"largest difference from the model rewritten by hand: {(y - by_hand(x)).abs().max():.1e}, of its gradient {(gradient - wanted).abs().max():.1e}")
+    print(f"largest difference from the model rewritten by hand: {(y - by_hand(x)).abs().max():.1e}, of its gradient "
+          f"{(gradient - wanted).abs().max():.1e}")
     print(f"from the model as it is: {(y - plain(x)).abs().max():.1e}")
     print("--- captured, after both passes")
     jit.logs.enable("passes")

@@ -1,7 +1,7 @@
 """What happens at a step that cannot be captured, and how to find and remove it.
 
-The results are eager's in any case. The log names the file, the line, the reason and what to do; fullgraph=True turns the
-break into an error.
+The results are eager's in any case. The log names the file, the line, the reason and what to do; fullgraph=True turns
+the break into an error.
 
 Run: python examples/graph_breaks.py
 """

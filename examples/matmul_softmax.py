@@ -1,7 +1,7 @@
 """A small program, where the cost of a call decides: the softmax of a 100x100 matrix product.
 
-torch.compile is slower than eager here, because what it does before its kernel starts takes longer than what fusion saves. jit
-checks its guards and runs its plan in native code.
+torch.compile is slower than eager here, because what it does before its kernel starts takes longer than what fusion
+saves. jit checks its guards and runs its plan in native code.
 
 Run: python examples/matmul_softmax.py [--seconds 2]
 """

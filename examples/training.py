@@ -1,8 +1,9 @@
-"""Training: a small transformer learns to continue arithmetic sequences, with the same data, in eager, under torch.compile and under jit.
+"""Training: a small transformer learns to continue arithmetic sequences, with the same data, in eager, under
+torch.compile and under jit.
 
 Run: python examples/training.py [--steps N] [--every N]
-The three start from the same weights and see the same batches, so their losses have to follow one curve. The model is compiled; the loss,
-``backward()`` and the optimizer are called as usual.
+The three start from the same weights and see the same batches, so their losses have to follow one curve. The model is
+compiled; the loss, ``backward()`` and the optimizer are called as usual.
 """
 
 import argparse
@@ -95,7 +96,8 @@ def main():
     print(f"{'later':>6}" + "".join(f"{ms:>13.2f} ms" for _, _, ms in results.values()))
     curves = [losses for losses, _, _ in results.values()]
     apart = max((abs(a - b) / max(abs(a), 0.1) for other in curves[1:] for a, b in zip(curves[0], other)), default=0.0)
-    print(f"largest difference of two losses: {apart:.2e} of the loss ({'one curve' if apart <= TOLERANCE else 'the curves part'})")
+    print(f"largest difference of two losses: {apart:.2e} of the loss "
+          f"({'one curve' if apart <= TOLERANCE else 'the curves part'})")
     sys.exit(apart > TOLERANCE)
 
 

@@ -1,9 +1,12 @@
-"""A whole training step in one compiled function: forward, loss, backward(), clipping and AdamW, in eager, under torch.compile and under jit.
+"""A whole training step in one compiled function: forward, loss, backward(), clipping and AdamW, in eager, under
+torch.compile and under jit.
 
 Run: python examples/training_step.py [--steps N] [--every N]
-The three start from the same weights and see the same batches, so their losses have to follow one curve. "kernels" are those that a compiler has generated
-and launches in one step, by its own count; "library" are the operators of PyTorch that run beside them, by PyTorch's profiler (for eager, all there are).
-On a GPU "device" counts everything that the profiler saw on it in one step, where it may look. Under torch.compile the step is compiled but for backward(), which runs between its graphs.
+The three start from the same weights and see the same batches, so their losses have to follow one curve. "kernels" are
+those that a compiler has generated and launches in one step, by its own count; "library" are the operators of PyTorch
+that run beside them, by PyTorch's profiler (for eager, all there are). On a GPU "device" counts everything that the
+profiler saw on it in one step, where it may look. Under torch.compile the step is compiled but for backward(), which
+runs between its graphs.
 """
 
 import argparse
@@ -17,8 +20,9 @@ from torch.profiler import ProfilerActivity, profile
 from _compare import COMPILERS, compiled, device, synchronize
 from training import TOLERANCE, Model, batches
 
-VIEWS = frozenset("""view reshape transpose t permute expand as_strided slice select squeeze unsqueeze alias detach unbind split chunk narrow lift_fresh
-result_type empty empty_like empty_strided resolve_conj item _local_scalar_dense _unsafe_view view_as flatten to""".split())
+VIEWS = frozenset("""view reshape transpose t permute expand as_strided slice select squeeze unsqueeze alias detach
+unbind split chunk narrow lift_fresh result_type empty empty_like empty_strided resolve_conj item _local_scalar_dense
+_unsafe_view view_as flatten to""".split())
 
 
 def step(model, optimizer, ids):
@@ -33,7 +37,8 @@ def step(model, optimizer, ids):
 
 
 def observe(run, *arguments):
-    """-> (operators of PyTorch, activities on the GPU) of one call: what no other operator calls, and computes something."""
+    """-> (operators of PyTorch, activities on the GPU) of one call: what no other operator calls, and computes
+    something."""
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
     with profile(activities=activities) as seen:
         run(*arguments)
@@ -47,7 +52,8 @@ def observe(run, *arguments):
                 return True
         return False
 
-    called = [e for e in events if e.name.startswith("aten::") and e.name[6:] not in VIEWS and not within_an_operator(e)]
+    called = [e for e in events if e.name.startswith("aten::") and e.name[6:] not in VIEWS
+              and not within_an_operator(e)]
     return len(called), on_device
 
 
@@ -83,7 +89,8 @@ def train(compiler: str, steps: int) -> dict:
     synchronize()
     later = (time.perf_counter() - begin) / max(steps - 2, 1) * 1e3
     library, on_device = observe(run, model, optimizer, ids)
-    return {"losses": torch.stack(losses).tolist(), "first": first, "later": later, "library": library, "device": on_device, "kernels": generated(compiler, model, optimizer, ids)}
+    return {"losses": torch.stack(losses).tolist(), "first": first, "later": later,
+            "library": library, "device": on_device, "kernels": generated(compiler, model, optimizer, ids)}
 
 
 def main():
@@ -103,7 +110,8 @@ def main():
         print(f"{row:>8}" + "".join(f"{r[row]:>16}" for r in results.values()))
     curves = [r["losses"] for r in results.values()]
     apart = max((abs(a - b) / max(abs(a), 0.1) for other in curves[1:] for a, b in zip(curves[0], other)), default=0.0)
-    print(f"largest difference of two losses: {apart:.2e} of the loss ({'one curve' if apart <= TOLERANCE else 'the curves part'})")
+    print(f"largest difference of two losses: {apart:.2e} of the loss "
+          f"({'one curve' if apart <= TOLERANCE else 'the curves part'})")
     sys.exit(apart > TOLERANCE)
 
 

@@ -1,4 +1,5 @@
-"""A real model: GPT-2 (or BERT, Llama, T5) from transformers with random weights, in eager, under torch.compile and under jit.
+"""A real model: GPT-2 (or BERT, Llama, T5) from transformers with random weights, in eager, under torch.compile and
+under jit.
 
 Run: python examples/transformer.py [--model gpt2|bert|llama|t5] [--batch N] [--length N]
 On a GPU the default is bfloat16, 4 sequences of 512 tokens; on a CPU it is float32, one sequence of 64.
@@ -20,7 +21,8 @@ def build(name: str):
     if name == "gpt2":
         return hf.GPT2LMHeadModel(hf.GPT2Config()), {"use_cache": False}
     if name == "llama":
-        config = hf.LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4, vocab_size=32000)
+        config = hf.LlamaConfig(hidden_size=1024, intermediate_size=2816,
+                                num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4, vocab_size=32000)
         return hf.LlamaForCausalLM(config), {"use_cache": False}
     return hf.T5ForConditionalGeneration(hf.T5Config()), {"use_cache": False}
 
@@ -42,7 +44,9 @@ def main():
         extra["decoder_input_ids"] = ids
     rows = compare(model, input_ids=ids, seconds=options.seconds, compilers=options.compilers, **extra)
     millions = sum(p.numel() for p in model.parameters()) / 1e6
-    title = f"{options.model}, {millions:.0f} M parameters, {options.batch} x {options.length} tokens, {str(dtype)[6:]} on {device()}, inference"
+    title = (
+        f"{options.model}, {millions:.0f} M parameters, {options.batch} x {options.length} tokens, {str(dtype)[6:]} on "
+        f"{device()}, inference")
     sys.exit(not report(title, rows, TOLERANCE[dtype]))
 
 

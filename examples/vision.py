@@ -13,7 +13,8 @@ from _compare import TOLERANCE, arguments, compare, default_dtype, device, impor
 
 def main():
     parser = arguments(__doc__)
-    parser.add_argument("--model", default="resnet50", help="a name known to timm, such as vit_base_patch16_224 or convnext_tiny")
+    parser.add_argument("--model", default="resnet50",
+                        help="a name known to timm, such as vit_base_patch16_224 or convnext_tiny")
     parser.add_argument("--batch", type=int, default=64 if device() == "cuda" else 2)
     options = parser.parse_args()
 

@@ -31,7 +31,8 @@ def _plain_backend(backend) -> Callable:
         backend = config.backend
     if isinstance(backend, str):
         if backend not in backends.BACKENDS:
-            raise ValueError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
+            raise ValueError(f"backend={backend!r}: expected a callable or one of "
+                             f"{', '.join(map(repr, backends.BACKENDS))}")
         return backends.BACKENDS[backend]
     if not callable(backend):
         raise TypeError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
@@ -45,13 +46,16 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
     Args:
         model: the function, method or module. Its arguments, results and effects stay what they are in eager.
         fullgraph: raise ``jit.Unsupported`` where the graph would break, instead of running that step in eager.
-        dynamic: None makes a size a symbol once it has changed, True makes all sizes of arguments symbols at once, False none.
-        backend: None for our kernels, "eager" to run the captured graph op by op, or ``fn(graph, example_inputs) -> callable``.
-        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", as in ``torch.compile``. All compile as the default
-            does; one that asks for more gives a warning, once, that says what it does not get.
+        dynamic: None makes a size a symbol once it has changed, True makes all sizes of arguments symbols at once,
+            False none.
+        backend: None for our kernels, "eager" to run the captured graph op by op, or ``fn(graph, example_inputs) ->
+            callable``.
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", as in ``torch.compile``. All
+            compile as the default does; one that asks for more gives a warning, once, that says what it does not get.
         options: values for ``jit.config``, by name, that hold while this function is compiled.
         disable: return ``model`` as it is.
-        passes: functions that change each captured graph before it is differentiated and compiled, in this order; see ``jit.passes``.
+        passes: functions that change each captured graph before it is differentiated and compiled, in this order; see
+            ``jit.passes``.
 
     Raises:
         TypeError, ValueError: for arguments that are not allowed, at once.
@@ -60,7 +64,8 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
     arguments.tell_of_mode(mode, 2)
     chosen = _backend(backend, passes)
     if model is None:
-        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable, passes=passes)
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic,
+                                 backend=backend, mode=mode, options=options, disable=disable, passes=passes)
     if disable:
         return model
     settings = dispatch.Settings(chosen, fullgraph, dynamic, options=dict(options or {}), mode=mode)
@@ -96,7 +101,8 @@ def _compile(model, settings):
 
 
 def disable(fn=None):
-    """Mark a function (or all calls of a module) to run in eager wherever compiled code calls it. Usable as a decorator."""
+    """Mark a function (or all calls of a module) to run in eager wherever compiled code calls it. Usable as a
+    decorator."""
     if fn is None:
         return disable
     if isinstance(fn, torch.nn.Module):
@@ -125,15 +131,18 @@ def compile_count() -> int:
 
 
 def verify(model, *, gradients: bool = True, **options):
-    """``jit.verify(fn)(*args)`` compiles afresh, calls it once, and compares each graph with eager and float64; see ``jit.numerics`` for how.
+    """``jit.verify(fn)(*args)`` compiles afresh, calls it once, and compares each graph with eager and float64; see
+    ``jit.numerics`` for how.
 
-    The function is called twice, in eager on deep copies of the module and the arguments, and compiled. Keyword arguments as in ``compile``.
+    The function is called twice, in eager on deep copies of the module and the arguments, and compiled. Keyword
+    arguments as in ``compile``.
 
     Args:
         gradients: compare the gradients of each graph too, for random tangents.
 
     Returns:
-        A function of the arguments that gives a ``jit.numerics.Verification``: ``ok``, ``faults``, a text by ``print``, ``raise_if_wrong()``.
+        A function of the arguments that gives a ``jit.numerics.Verification``: ``ok``, ``faults``, a text by ``print``,
+            ``raise_if_wrong()``.
     """
     from . import numerics
 
@@ -155,7 +164,8 @@ def verify(model, *, gradients: bool = True, **options):
                                      options=dict(options.get("options") or {}))
         report.result = _compile(model, settings)(*args, **kwargs)
         if report.own_numbers:
-            report.unchecked.append("the result of the whole: kernels draw other random numbers than eager; those of eager with jit.config.fallback_random")
+            report.unchecked.append("the result of the whole: kernels draw other random numbers than eager; those of "
+                                    "eager with jit.config.fallback_random")
         elif report.ok:
             numerics.compare_results(report, expected, report.result)
         return report
@@ -164,8 +174,8 @@ def verify(model, *, gradients: bool = True, **options):
 
 
 def explain(model, **options):
-    """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield at most, a coroutine with
-    ``asyncio.run``. Keyword arguments as in ``compile``."""
+    """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield
+    at most, a coroutine with ``asyncio.run``. Keyword arguments as in ``compile``."""
 
     def run(*args, **kwargs):
         captured, plans = [], []
@@ -186,8 +196,10 @@ def explain(model, **options):
         graphs = [c.graph for c in captured if c.graph is not None and any(n.op != "input" for n in c.graph.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans for _, text in plan.kernels]
-        return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")]) for g in graphs),
-                           breaks, [t for c in captured for t in c.guards.texts()], kernels, [g.python() for g in graphs],
+        return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")])
+                                                         for g in graphs),
+                           breaks, [t for c in captured for t in c.guards.texts()],
+                           kernels, [g.python() for g in graphs],
                            sum(getattr(plan, "launches", 0) for plan in plans))
 
     return run

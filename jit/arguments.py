@@ -19,7 +19,8 @@ _told: set = set()  # modes that the user was told of
 
 def check(fullgraph, dynamic, mode, options, disable, passes=()):
     """Raise TypeError or ValueError, which say what is allowed."""
-    for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)), ("dynamic", dynamic, (bool, type(None))),
+    for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)),
+                                 ("dynamic", dynamic, (bool, type(None))),
                                  ("options", options, (dict, type(None)))):
         if not isinstance(value, allowed):
             raise TypeError(f"{name}={value!r}: expected {' or '.join(t.__name__ for t in allowed)}")
@@ -45,5 +46,6 @@ def tell_of_mode(mode, stacklevel: int):
 def refuse(model):
     """Raise the TypeError for what is neither a function nor a module."""
     if isinstance(model, type):
-        raise TypeError(f"jit.compile takes a function or a module, not the class {model.__qualname__}; compile an instance, or its method")
+        raise TypeError(f"jit.compile takes a function or a module, not the class {model.__qualname__}; compile an "
+                        "instance, or its method")
     raise TypeError(f"jit.compile takes a function or a module, not {type(model).__name__}")

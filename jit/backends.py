@@ -19,7 +19,8 @@ class Plan:
     """A compiled graph as the rewritten bytecode calls it.
 
     Attributes:
-        native: callable on the graph's input tensors and then the integers of ``int_symbols``; gives a tuple of tensors.
+        native: callable on the graph's input tensors and then the integers of ``int_symbols``; gives a tuple of
+            tensors.
         int_symbols: names of the size symbols that are passed as integers.
         kernels: (name, source text) of each kernel.
         backward: the graph of the gradients, where there is one.
@@ -92,7 +93,8 @@ def compile_native(graph, examples, gradient=None) -> Plan:
     compiled = schedule(graph, unaligned)
     call, makers = compiled.call, [m for m in makers if set(m[3]) <= set(compiled.int_symbols)]
     if makers:
-        call = _with_library_views(call, makers, len(graph.inputs), compiled.int_symbols, any(t.requires_grad for t in examples))
+        call = _with_library_views(call, makers, len(graph.inputs), compiled.int_symbols,
+                                   any(t.requires_grad for t in examples))
     return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
 
 
@@ -104,12 +106,14 @@ def _compile_differentiable(graph, unaligned, gradient) -> Plan:
     with logs.timed("autodiff"):
         traced, graph = graph, separate_bias(graph)
         joint = differentiate(graph, gradient.wrt, gradient.tangents)
-    again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs if o.mutates is not None}, traced)
+    again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs
+                                                                        if o.mutates is not None}, traced)
     return compile_joint(joint, graph, unaligned, gradient, again)
 
 
 def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -> Plan:
-    """A forward and a backward plan for the ``joint`` graph of ``graph``; ``again`` is told what there is to be differentiated again."""
+    """A forward and a backward plan for the ``joint`` graph of ``graph``; ``again`` is told what there is to be
+    differentiated again."""
     import torch
 
     from .codegen.layout import channels_last
@@ -138,31 +142,36 @@ def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -
         tangents=gradient.tangents,
         saved=halves.saved,
         grads=halves.grads,
-        symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols else origins[name] for name in backward.int_symbols),
+        symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
+                      else origins[name] for name in backward.int_symbols),
         views=strided,
         several=tuple(k for k, *_ in strided if k in gradient.several),
         second=again.of(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
         depends=tuple(() if k is None else ways for k, ways in zip(halves.grads, halves.depends, strict=True)),
         keeps=kept_by_eager(graph, gradient.wrt, gradient.tangents),
         uses=read,
-        watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way) for place, *way in gradient.watched if place not in halves.saved),
+        watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way)
+                      for place, *way in gradient.watched if place not in halves.saved),
         narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
     if others:
         makers = _view_makers(graph, others)
         if any(not set(symbols) <= set(forward.int_symbols) for *_, symbols in makers):
-            raise Unsupported("a view whose sizes are known to the program only is a result, and needs a gradient", "return a copy", kind="gradient")
+            raise Unsupported("a view whose sizes are known to the program only is a result, and needs a gradient",
+                              "return a copy", kind="gradient")
         call = _with_library_views(call, makers, len(graph.inputs), forward.int_symbols)
     if not torch.is_grad_enabled():  # the program switches it on by itself
         call = torch.enable_grad()(call)
-    return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels], graph, halves.backward, len(forward.launches) + len(backward.launches))
+    return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels],
+                graph, halves.backward, len(forward.launches) + len(backward.launches))
 
 
 def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
-    """``GradSpec.views`` of a forward plan, for its results at the positions ``differentiable``, which are views of inputs or of other results; and the
-    positions of those that the library makes: they are of another dtype, or strided freely, or views of memory in which elements share a place, such as an
-    expanded input, or of what a library call showed of an input. There the gradient depends on which view operator was used, and not on the strides alone."""
+    """``GradSpec.views`` of a forward plan, for its results at the positions ``differentiable``, which are views of
+    inputs or of other results; and the positions of those that the library makes: they are of another dtype, or strided
+    freely, or views of memory in which elements share a place, such as an expanded input, or of what a library call
+    showed of an input. There the gradient depends on which view operator was used, and not on the strides alone."""
     from .graph.handles import may_overlap_itself
     from .graph.results import root_of
 
@@ -173,7 +182,8 @@ def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
     for k in differentiable:
         root = root_of(graph.outputs[k].node)
         source, *layout = made.get(results[k], (None,))
-        # The slot of the memory may be that of another view of it: what has the gradient is the result that is the memory itself.
+        # The slot of the memory may be that of another view of it: what has the gradient is the result that is the
+        # memory itself.
         base = source if source is not None and source < plan.n_inputs else position.get(root)
         if source is None or base is None or may_overlap_itself(root.type):
             others.append(k)
@@ -183,8 +193,9 @@ def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
 
 
 def _read_by_library(graph) -> list:
-    """The positions of results that are views of inputs or of other results as another dtype, or strided freely over an input. A library call of the plan
-    makes these, and such a tensor would not share its version counter with what it shows."""
+    """The positions of results that are views of inputs or of other results as another dtype, or strided freely over an
+    input. A library call of the plan makes these, and such a tensor would not share its version counter with what it
+    shows."""
     from .graph.prims import VIEWS
     from .graph.results import root_of
 
@@ -195,24 +206,27 @@ def _read_by_library(graph) -> list:
         while node.op in VIEWS:
             ops.add(node.op)
             node = node.inputs[0]
-        if "reinterpret" in ops and (root.op == "input" or root in returned) or "as_strided" in ops and root.op == "input":
+        if ("reinterpret" in ops and (root.op == "input" or root in returned)
+            or "as_strided" in ops and root.op == "input"):
             found.append(k)
     return found
 
 
 def _view_makers(graph, positions) -> list:
-    """(position, base, function, names of the symbols that it takes) for results that are views; see ``view_function``."""
+    """(position, base, function, names of the symbols that it takes) for results that are views; see
+    ``view_function``."""
     from .graph.interpret import view_function
 
     return [(k, *view_function(graph, k)) for k in positions]
 
 
 def _with_library_views(call, makers, n_inputs, int_symbols, hidden: bool = False):
-    """``call`` with some results made anew by PyTorch's own view operators, so that autograd knows them as views of their bases. ``hidden``: nothing of that
-    is recorded."""
+    """``call`` with some results made anew by PyTorch's own view operators, so that autograd knows them as views of
+    their bases. ``hidden``: nothing of that is recorded."""
     import torch
 
-    makers = [(k, base, torch.no_grad()(function) if hidden else function, [int_symbols.index(name) for name in symbols]) for k, base, function, symbols in makers]
+    makers = [(k, base, torch.no_grad()(function) if hidden else function,
+               [int_symbols.index(name) for name in symbols]) for k, base, function, symbols in makers]
 
     def with_views(*args):
         results = list(call(*args))
@@ -226,7 +240,8 @@ def _with_library_views(call, makers, n_inputs, int_symbols, hidden: bool = Fals
 
 
 def _narrow(backward, first: int, int_symbols, unaligned):
-    """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of ``backward`` from ``first`` on."""
+    """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of
+    ``backward`` from ``first`` on."""
     from .graph.autodiff.narrow import narrowed
     from .graph.passes import optimize
     from .graph.passes.gradients import without_gates
@@ -236,7 +251,8 @@ def _narrow(backward, first: int, int_symbols, unaligned):
     def narrow(present):
         try:
             with logs.timed("a backward for some results"):
-                graph = optimize(without_gates(narrowed(backward, [first + k for k, given in enumerate(present) if not given])))
+                graph = optimize(without_gates(narrowed(backward,
+                                                        [first + k for k, given in enumerate(present) if not given])))
                 compiled = schedule(graph, unaligned)
         except Unsupported:
             if gated:
@@ -249,14 +265,16 @@ def _narrow(backward, first: int, int_symbols, unaligned):
             return None
         # One that needs fewer sizes would be called with too many: the whole backward serves.
         if gated and tuple(compiled.int_symbols) != tuple(int_symbols):
-            raise NotImplementedError("jit: a backward of torch.autograd.Function with symbolic sizes, for some of the results")
+            raise NotImplementedError("jit: a backward of torch.autograd.Function with symbolic sizes, for some of the "
+                                      "results")
         return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
 
     return narrow
 
 
 def compile_eager(graph, examples, gradient=None) -> Plan:
-    """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults. Autograd differentiates it."""
+    """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults. Autograd
+    differentiates it."""
     import torch
 
     from .graph.interpret import compile_python

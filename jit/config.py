@@ -1,4 +1,5 @@
-"""Every option: name, type, default, its environment variable and one line of help. Read and write them as ``jit.config.NAME``."""
+"""Every option: name, type, default, its environment variable and one line of help. Read and write them as
+``jit.config.NAME``."""
 
 from __future__ import annotations
 
@@ -23,24 +24,30 @@ class Option:
 
 
 OPTIONS = {
-    "cache_dir": Option(os.path.join(os.path.expanduser("~"), ".cache", "jit"), "folder of the kernel cache and of the built runtime"),
-    "backend": Option("jit", "backend of jit.compile when the call names none: jit, or eager to tell capture faults from kernel faults"),
+    "cache_dir": Option(os.path.join(os.path.expanduser("~"), ".cache", "jit"),
+                        "folder of the kernel cache and of the built runtime"),
+    "backend": Option("jit", "backend of jit.compile when the call names none: jit, or eager to tell capture faults "
+                             "from kernel faults"),
     "cache_limit": Option(8, "compiled entries a function may have before it runs in eager", 1),
-    "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's key"),
+    "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's "
+                               "key"),
     "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0),
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager"),
     "verify_graphs": Option(False, "check every graph after every pass: order, types, layouts, outputs"),
     "untested": Option(False, "compile with a torch that is newer than the tested ones; read when jit is imported"),
     "says_compiling": Option(True, "what torch.compiler.is_compiling() says in captured code; read while capturing"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),
-    "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while capturing"),
-    "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread checks; read when jit is imported"),
+    "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while "
+                                     "capturing"),
+    "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "
+                           "checks; read when jit is imported"),
     "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1),
 }
 
 
 def _checked(name: str, value):
-    """``value`` if the option ``name`` takes it. Raises TypeError for another type and ValueError for a number that is too small."""
+    """``value`` if the option ``name`` takes it. Raises TypeError for another type and ValueError for a number that is
+    too small."""
     option = OPTIONS[name]
     if type(value) is not option.type:
         raise TypeError(f"jit.config.{name} takes {option.type.__name__}, not {type(value).__name__}")

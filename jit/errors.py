@@ -22,9 +22,11 @@ class Unsupported(JitError):
     def __init__(self, why: str, hint: str = "", where: tuple | None = None, *, kind: str):
         super().__init__(why)
         self.why, self.hint, self.where, self.kind = why, hint or KINDS[kind].hint, where, kind
-        self.told = False  # of kind "internal": whether the user has been told of it; ``cause`` is what a rule of ours has raised
+        # Of kind "internal": whether the user has been told of it; ``cause`` is what a rule of ours has raised.
+        self.told = False
         self.cause: BaseException | None = None
-        self.frames: list = []  # the frames that were being executed, the outermost first, as far as each can be resumed
+        # The frames that were being executed, the outermost first, as far as each can be resumed.
+        self.frames: list = []
 
     def __str__(self):
         text = self.why

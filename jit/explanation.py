@@ -20,7 +20,8 @@ class Explanation:
         break_reasons: the records, in order.
         guards: the facts that the compiled code relies on, in words.
         kernels: source text of each generated kernel.
-        launch_count: how many kernels one run of all graphs launches, with their backward; library calls are not among them.
+        launch_count: how many kernels one run of all graphs launches, with their backward; library calls are not among
+            them.
         graphs: the graphs as runnable Python.
     """
 
@@ -34,7 +35,8 @@ class Explanation:
     launch_count: int = 0
 
     def __str__(self):
-        lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, {len(self.kernels)} kernels, "
+        lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, "
+                 f"{len(self.kernels)} kernels, "
                  f"{len(self.guards)} guards"]
         lines += [str(r) for r in self.break_reasons]
         for i, text in enumerate(self.graphs):

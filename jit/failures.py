@@ -1,7 +1,8 @@
-"""Failures of the compiler itself: exceptions of its rules that are neither the program's nor a step that it knows that it does not support.
+"""Failures of the compiler itself: exceptions of its rules that are neither the program's nor a step that it knows that
+it does not support.
 
-The program runs on, in eager where the compiler has failed, and its user is told once for each place, of the line of the program and of the rule. With ``config.strict`` the failure is
-raised instead.
+The program runs on, in eager where the compiler has failed, and its user is told once for each place, of the line of
+the program and of the rule. With ``config.strict`` the failure is raised instead.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class InternalFailure(UserWarning):
 
 
 def rule_of(error: BaseException) -> tuple | None:
-    """(file, line, function) of the innermost code of ours that ``error`` went through, or None. What caused it is looked at first."""
+    """(file, line, function) of the innermost code of ours that ``error`` went through, or None. What caused it is
+    looked at first."""
     if error.__cause__ is not None:
         found = rule_of(error.__cause__)
         if found is not None:
@@ -38,7 +40,8 @@ def rule_of(error: BaseException) -> tuple | None:
 
 
 def report(error: BaseException, where: tuple | None, consequence: str):
-    """Warn of ``error``, raised by a rule at ``where`` (file, line, function) of the program; ``consequence`` says what happens now. Raises it with ``config.strict``."""
+    """Warn of ``error``, raised by a rule at ``where`` (file, line, function) of the program; ``consequence`` says what
+    happens now. Raises it with ``config.strict``."""
     if config.strict or isinstance(error, InternalFailure):  # the warning itself, where warnings are errors
         raise error
     rule = rule_of(error)
@@ -49,7 +52,8 @@ def report(error: BaseException, where: tuple | None, consequence: str):
             return
         _told.add(key)
     by = f" in {rule[2]} ({rule[0]}:{rule[1]})" if rule else ""
-    text = (f"jit: compiling {function} ({file}:{line}) failed with {type(error).__name__}: {error}{by}; {consequence}. "
+    text = (f"jit: compiling {function} ({file}:{line}) failed with {type(error).__name__}: {error}{by}; "
+            f"{consequence}. "
             "This is a fault of the compiler: please report it. JIT_STRICT=1 raises instead.")
     warnings.warn_explicit(text, InternalFailure, file, line)
 

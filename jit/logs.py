@@ -1,4 +1,5 @@
-"""Log channels, switched on by ``JIT_LOGS=graph,guards`` (or ``all``) and written to stderr or to the file ``JIT_LOGS_OUT``."""
+"""Log channels, switched on by ``JIT_LOGS=graph,guards`` (or ``all``) and written to stderr or to the file
+``JIT_LOGS_OUT``."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def channel(name: str) -> Channel:
 
 
 def enable(names: str = ""):
-    """Switch on exactly the channels in a comma-separated list (``all`` for every one); raise ValueError for an unknown one."""
+    """Switch on exactly the channels in a comma-separated list (``all`` for every one); raise ValueError for an unknown
+    one."""
     wanted = [n.strip() for n in names.split(",") if n.strip()]
     chosen = set(CHANNELS) if "all" in wanted else {channel(n).name for n in wanted if n != "all"}
     for n, c in _channels.items():

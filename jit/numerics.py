@@ -1,19 +1,21 @@
-"""``jit.verify``: is what the compiled code computes as exact as eager, and if not, which operation is the first that is not?
+"""``jit.verify``: is what the compiled code computes as exact as eager, and if not, which operation is the first that
+is not?
 
-Every graph that a call captures is computed four ways on the inputs of that call: by its kernels as they run, fused; operation by operation
-in eager; the same in float64, which is taken for the truth; and in float64 with each value multiplied by 1 + r, |r| below the rounding unit
-of its dtype, which shows how much rounding any order of evaluation may cost (stochastic arithmetic, as in D. Stott Parker, Monte Carlo
-arithmetic, 1997). A value passes if its error is within
+Every graph that a call captures is computed four ways on the inputs of that call: by its kernels as they run, fused;
+operation by operation in eager; the same in float64, which is taken for the truth; and in float64 with each value
+multiplied by 1 + r, |r| below the rounding unit of its dtype, which shows how much rounding any order of evaluation may
+cost (stochastic arithmetic, as in D. Stott Parker, Monte Carlo arithmetic, 1997). A value passes if its error is within
 
     8 max(largest error of eager, largest change by the noise) + 8 units of rounding of the value itself.
 
-Random numbers, comparisons and indices are taken from eager in the float64 runs, so that all four take the same way. Values that are not
-floating point may differ in one element out of a hundred, for ties.
+Random numbers, comparisons and indices are taken from eager in the float64 runs, so that all four take the same way.
+Values that are not floating point may differ in one element out of a hundred, for ties.
 
-The results are those of the call itself. Where they pass, the graph is compiled once more with all values in between as results, which are
-compared too, in kernels that are fused less for that. Where a result fails, the graph is cut: compiled up to an operation, for the operation
-halfway, and so on, so that what is in front of the fault stays fused as it is. For a gradient it is cut from the other side: an intermediate
-value becomes an input, and the gradient of that input is compared.
+The results are those of the call itself. Where they pass, the graph is compiled once more with all values in between as
+results, which are compared too, in kernels that are fused less for that. Where a result fails, the graph is cut:
+compiled up to an operation, for the operation halfway, and so on, so that what is in front of the fault stays fused as
+it is. For a gradient it is cut from the other side: an intermediate value becomes an input, and the gradient of that
+input is compared.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from .graph.printing import expression, unbound_symbols
 from .graph.recording import Gradient
 
 FACTOR = 8
-_WIDE = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
+_WIDE = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64,
+         torch.complex64: torch.complex128}
 _LOOSE = {torch.float16: 3e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-6}
 _LEFT_OUT = ("autograd_function", "tangent")  # whose backwards are graphs inside the graph
 
@@ -41,9 +44,11 @@ class Fault:
     """The first operation whose value, or whose gradient, is less exact than it should be.
 
     Attributes:
-        what: "value", "gradient", or "program" where the graph is computed as it says, but is not what the program computes.
+        what: "value", "gradient", or "program" where the graph is computed as it says, but is not what the program
+            computes.
         op, text: the operation and how it is written in the captured graph.
-        loc: (file, line, function) where the program, or the library function that it calls, does it; ``user`` the line of the program itself.
+        loc: (file, line, function) where the program, or the library function that it calls, does it; ``user`` the line
+            of the program itself.
         error, eager_error, allowed: largest errors against float64 of the compiled code and of eager, and the bound.
     """
 
@@ -69,9 +74,10 @@ class Fault:
 
 @dataclasses.dataclass
 class Verification:
-    """What ``jit.verify`` found. ``ok``: nothing that is wrong. ``faults``: at most one value and one gradient per graph. ``checked``: how many values,
-    also in between, and gradients were compared.
-    ``unchecked``: what could not be, with the reason. ``result``: what the compiled call returned. ``own_numbers``: kernels draw random numbers."""
+    """What ``jit.verify`` found. ``ok``: nothing that is wrong. ``faults``: at most one value and one gradient per
+    graph. ``checked``: how many values, also in between, and gradients were compared.
+    ``unchecked``: what could not be, with the reason. ``result``: what the compiled call returned. ``own_numbers``:
+    kernels draw random numbers."""
 
     faults: list[Fault] = dataclasses.field(default_factory=list)
     checked: int = 0
@@ -85,7 +91,8 @@ class Verification:
         return not self.faults
 
     def __str__(self):
-        found = f"{len(self.faults)} not as exact as eager" if self.faults else "all as exact as eager" if self.checked else "nothing was compared"
+        found = (f"{len(self.faults)} not as exact as eager" if self.faults
+                 else "all as exact as eager" if self.checked else "nothing was compared")
         lines = [f"{self.graphs} graphs, {self.checked} values and gradients compared: {found}"]
         return "\n".join([*lines, *map(str, self.faults), *(f"not checked: {u}" for u in self.unchecked)])
 
@@ -122,8 +129,9 @@ def _floating(node) -> bool:
 
 
 def _part(graph, outputs, cut=(), wide=False, noisy=False):
-    """The part of a graph that computes ``outputs``, as a graph without writes, in which the nodes of ``cut`` are inputs, after the others.
-    ``noisy``: each floating point value is multiplied by a further input. Returns (graph, the nodes that these are for)."""
+    """The part of a graph that computes ``outputs``, as a graph without writes, in which the nodes of ``cut`` are
+    inputs, after the others. ``noisy``: each floating point value is multiplied by a further input. Returns (graph, the
+    nodes that these are for)."""
     needed, stack = set(), list(outputs)
     while stack:
         n = stack.pop()
@@ -156,9 +164,11 @@ def _part(graph, outputs, cut=(), wide=False, noisy=False):
 
 
 def _discrete(graph):
-    """The nodes that have to be the same in all runs: random numbers, and what is not floating point but computed from it."""
+    """The nodes that have to be the same in all runs: random numbers, and what is not floating point but computed from
+    it."""
     return [n for n in graph.nodes if n.op != "input" and _tensor(n) and (
-        n.impure or n.op == "reinterpret" or not _floating(n) and any(not _tensor(i) or _floating(i) for i in n.inputs))]
+        n.impure or n.op == "reinterpret" or not _floating(n) and any(not _tensor(i) or _floating(i)
+                                                                      for i in n.inputs))]
 
 
 # -- one graph
@@ -168,7 +178,8 @@ class _Check:
     """Compares one captured graph on the inputs of one call."""
 
     def __init__(self, graph, tensors, sizes, report, name):
-        self.graph, self.tensors, self.sizes, self.report, self.name, self.found = graph, tensors, sizes, report, name, None
+        self.graph, self.tensors, self.sizes, self.report, self.name, self.found = (graph,
+            tensors, sizes, report, name, None)
         self.outputs = list(dict.fromkeys(o.node for o in graph.outputs if o.node.op != "input"))
         self.forced = _discrete(graph)
 
@@ -209,7 +220,8 @@ class _Check:
         return (1 + r * torch.finfo(node.dtype).eps).to(value.device, _WIDE.get(node.dtype, node.dtype))
 
     def values(self, actual):
-        """Compare the results; the first node of the graph whose value is wrong becomes a fault. ``actual``: values of results in the call itself."""
+        """Compare the results; the first node of the graph whose value is wrong becomes a fault. ``actual``: values of
+        results in the call itself."""
         with torch.no_grad():
             every = [n for n in self.graph.nodes if n.op not in ("input", "scalar", "float_scalar") and _tensor(n)]
             part, _ = _part(self.graph, every)
@@ -222,13 +234,15 @@ class _Check:
             if bad is None:
                 bad = self.worst(inner) if inner else None
                 if bad is not None:
-                    self.fault("value", bad, self.last[bad], "no result shows it: the values in between were stored to see them")
+                    self.fault("value", bad, self.last[bad],
+                               "no result shows it: the values in between were stored to see them")
                 return
             order = [n for n in every if n in self.ancestors(bad) or n is bad]
             low, high = 0, len(order) - 1
             note = ""
             if self.worst([bad]) is None:
-                note = "only in the graph as a whole: the operations in front of it are exact when the kernels end there"
+                note = (
+                    "only in the graph as a whole: the operations in front of it are exact when the kernels end there")
                 low = high
             while low < high:
                 middle = (low + high) // 2
@@ -249,13 +263,15 @@ class _Check:
         return found
 
     def worst(self, wanted, got=None):
-        """The first of the nodes that the kernels compute wrongly when they compute these, or None. ``got``: what they computed."""
+        """The first of the nodes that the kernels compute wrongly when they compute these, or None. ``got``: what they
+        computed."""
         if got is None:
             random = [n for n in self.forced if n.impure]
             part, _ = _part(self.graph, wanted, random)
             got = self.kernels(part, [twin(t) for t in [*self.tensors, *[self.fixed[n] for n in random]]])
         self.last = {}
-        for node, ours, eager, exact, noisy in zip(wanted, got, self.eager(wanted), self.exact(wanted), self.exact(wanted, noisy=True)):
+        for node, ours, eager, exact, noisy in zip(wanted, got, self.eager(wanted),
+                                                   self.exact(wanted), self.exact(wanted, noisy=True)):
             self.last[node] = compare(ours, eager, exact, noisy)
             if not self.last[node][0]:
                 return node
@@ -269,11 +285,13 @@ class _Check:
         with_gradient = dict.fromkeys(returned[i] for i in gradient.tangents)
         self.targets = [n for n in with_gradient if n.op != "input" and _floating(n) and n not in self.forced]
         if any(n.impure and any(map(_floating, n.inputs)) for n in self.forced):
-            self.report.unchecked.append(f"{self.name}: gradients through operations that draw random numbers, such as dropout")
+            self.report.unchecked.append(f"{self.name}: gradients through operations that draw random numbers, such as "
+                                         "dropout")
         if not self.targets:
             return
         generator = torch.Generator().manual_seed(1)
-        self.tangents = {n: torch.randn(self.like[n].shape, generator=generator, dtype=torch.float64).to(self.like[n]) for n in self.targets}
+        self.tangents = {n: torch.randn(self.like[n].shape, generator=generator, dtype=torch.float64).to(self.like[n])
+                         for n in self.targets}
         bad = self.wrong_gradient(tuple(gradient.wrt), ())
         self.report.checked += self.compared
         if bad is None:
@@ -284,8 +302,10 @@ class _Check:
             if n.op != "detach" and behind.intersection(n.inputs):
                 behind.add(n)
         leading = set().union(*(self.ancestors(t) for t in self.targets))
-        order = [n for n in self.graph.nodes if n in behind and n in leading and n is not start and _floating(n) and n not in self.forced]
-        low, high = -1, len(order)  # the gradient of order[low] is wrong, that of order[high] is right; -1 stands for the input
+        order = [n for n in self.graph.nodes if n in behind and n in leading
+                 and n is not start and _floating(n) and n not in self.forced]
+        # The gradient of order[low] is wrong, that of order[high] is right; -1 stands for the input.
+        low, high = -1, len(order)
         error = self.found
         while high - low > 1:
             middle = (low + high) // 2
@@ -300,7 +320,8 @@ class _Check:
         self.fault("gradient", users[0] if users else source, error, note)
 
     def wrong_gradient(self, wrt, cut):
-        """The first of the inputs ``wrt`` of the cut graph whose gradient is wrong, or None; its errors in ``found``."""
+        """The first of the inputs ``wrt`` of the cut graph whose gradient is wrong, or None; its errors in
+        ``found``."""
         targets = [t for t in self.targets if not cut or t in cut or cut[0] in self.ancestors(t)]
         targets = [t for t in targets if t not in cut]
         self.compared = 0
@@ -314,7 +335,8 @@ class _Check:
             asked = Gradient(tuple(wrt), tuple(range(len(targets))))
             ours = self.grad(lambda given: self.kernels(part, given, asked), [*self.tensors, *at], wrt, tangents)
             eager = self.grad(lambda given: self.run(part, given), [*self.tensors, *at], wrt, tangents)
-            exact, noisy = (self.exact_gradient(targets, [*cut, *random], at, wrt, tangents, noise) for noise in (False, True))
+            exact, noisy = (self.exact_gradient(targets, [*cut, *random], at, wrt, tangents, noise)
+                            for noise in (False, True))
         for i, *four in zip(wrt, ours, eager, exact, noisy):
             if any(g is None for g in four):
                 continue
@@ -329,7 +351,8 @@ class _Check:
         part, noise = _part(self.graph, targets, [*cut, *forced], wide=True, noisy=noisy)
         given = [widened(t) for t in [*self.tensors, *at, *[self.fixed[n] for n in forced]]]
         factors = self.noise(noise)
-        return self.grad(lambda values: self.run(part, [*values, *factors]), given, wrt, [t.to(_WIDE.get(t.dtype, t.dtype)) for t in tangents])
+        return self.grad(lambda values: self.run(part, [*values, *factors]),
+                         given, wrt, [t.to(_WIDE.get(t.dtype, t.dtype)) for t in tangents])
 
     @staticmethod
     def grad(fn, given, wrt, tangents):
@@ -338,17 +361,20 @@ class _Check:
         pairs = [(r, t) for r, t in zip(results, tangents) if r.requires_grad]
         if not pairs:
             return [None] * len(wrt)
-        return torch.autograd.grad([r for r, _ in pairs], [given[i] for i in wrt], [t.to(r.dtype) for r, t in pairs], allow_unused=True)
+        return torch.autograd.grad([r for r, _ in pairs], [given[i] for i in wrt],
+                                   [t.to(r.dtype) for r, t in pairs], allow_unused=True)
 
     def fault(self, what, node, measured, note):
         _, error, eager_error, allowed = measured
         text = "an input" if node.op == "input" else f"{node.name} = {expression(node)}"
-        op, loc, user = node.attrs.get("target", node.op), node.loc and tuple(node.loc)[:3], getattr(node.loc, "user", None)
+        op, loc, user = (node.attrs.get("target", node.op), node.loc and tuple(node.loc)[:3],
+                         getattr(node.loc, "user", None))
         self.report.faults.append(Fault(what, op, text, loc, user, error, eager_error, allowed, note))
 
 
 def compare(ours, eager, exact, noisy):
-    """-> (whether ``ours`` passes, its largest error, eager's, the bound where it is exceeded most). ``exact``, ``noisy``: float64."""
+    """-> (whether ``ours`` passes, its largest error, eager's, the bound where it is exceeded most). ``exact``,
+    ``noisy``: float64."""
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
         return False, float("inf"), 0.0, 0.0
     if not ours.numel():
@@ -362,13 +388,16 @@ def compare(ours, eager, exact, noisy):
     finite = exact.isfinite() & eager.isfinite()
     wide = exact.dtype
     error, eager_error, change = ((v.to(wide) - exact).abs() for v in (ours, eager, noisy))
-    noise = max((v[finite & v.isfinite()].max().item() if (finite & v.isfinite()).any() else 0.0) for v in (eager_error, change))
+    noise = max((v[finite & v.isfinite()].max().item() if (finite & v.isfinite()).any() else 0.0)
+                for v in (eager_error, change))
     bound = FACTOR * noise + FACTOR * unit * exact.abs() + torch.finfo(ours.dtype).tiny
     wrong = finite & ~(error <= bound)
     wrong |= ~finite & eager.isnan() & ~ours.isnan()
     if not wrong.any():
-        return True, error[finite].max().item() if finite.any() else 0.0, eager_error[finite].max().item() if finite.any() else 0.0, FACTOR * noise
-    excess = torch.where(wrong, error.nan_to_num(torch.inf) / bound.clamp(min=1e-300), torch.zeros_like(error)).flatten()
+        return (True, error[finite].max().item() if finite.any() else 0.0,
+                eager_error[finite].max().item() if finite.any() else 0.0, FACTOR * noise)
+    excess = torch.where(wrong, error.nan_to_num(torch.inf) / bound.clamp(min=1e-300),
+                         torch.zeros_like(error)).flatten()
     k = int(excess.argmax())
     return False, error.flatten()[k].item(), eager_error.flatten()[k].item(), bound.flatten()[k].item()
 
@@ -390,7 +419,8 @@ def widened(tensor):
 
 
 def computed(graph, arguments, results) -> dict:
-    """Node -> its value in a call of the plan of ``graph``, of the results that can be told: not those that random numbers or later writes change."""
+    """Node -> its value in a call of the plan of ``graph``, of the results that can be told: not those that random
+    numbers or later writes change."""
     if any(n.impure for n in graph.nodes):
         return {}
     writes = any(o.mutates is not None for o in graph.outputs)
@@ -398,7 +428,8 @@ def computed(graph, arguments, results) -> dict:
     values = {}
     for o in graph.outputs:
         value = next(returned) if o.mutates is None else arguments[o.mutates]
-        if o.node.op != "input" and not (writes and (o.node.op in VIEWS or sum(p.node is o.node for p in graph.outputs) > 1)):
+        if o.node.op != "input" and not (writes and (o.node.op in VIEWS
+                                                     or sum(p.node is o.node for p in graph.outputs) > 1)):
             values[o.node] = value.detach().clone()
     return values
 
@@ -440,17 +471,22 @@ def watching(report: Verification, gradients: bool):
 
 
 def compare_results(report: Verification, eager, ours, path="the result"):
-    """Compare what the program returned in eager and compiled, coarsely: a difference says that the graphs are not what the program computes."""
+    """Compare what the program returned in eager and compiled, coarsely: a difference says that the graphs are not what
+    the program computes."""
     if isinstance(eager, torch.Tensor) and isinstance(ours, torch.Tensor):
         if eager.shape != ours.shape or eager.dtype != ours.dtype:
             text = f"{ours.dtype} {tuple(ours.shape)}, in eager {eager.dtype} {tuple(eager.shape)}"
             report.faults.append(Fault("program", path, text, None, None, float("inf"), 0.0, 0.0))
-        elif eager.numel() and eager.layout is torch.strided and (eager.dtype.is_floating_point or eager.dtype.is_complex):
-            allowed = _LOOSE.get(eager.dtype, 1e-3) * max(1e-3, eager.detach().abs().nan_to_num(0.0, 0.0, 0.0).max().item())
+        elif eager.numel() and eager.layout is torch.strided and (eager.dtype.is_floating_point
+                                                                  or eager.dtype.is_complex):
+            allowed = _LOOSE.get(eager.dtype, 1e-3) * max(1e-3,
+                                                          eager.detach().abs().nan_to_num(0.0, 0.0, 0.0).max().item())
             difference = (eager.detach() - ours.detach()).abs()
-            difference = difference[~(eager.detach() == ours.detach()) & ~(eager.isnan() & ours.isnan())].double().nan_to_num(torch.inf)
+            difference = difference[~(eager.detach() == ours.detach()) &
+                                    ~(eager.isnan() & ours.isnan())].double().nan_to_num(torch.inf)
             if difference.numel() and difference.max().item() > allowed:
-                report.faults.append(Fault("program", path, "the compiled result is not eager's", None, None, difference.max().item(), 0.0, allowed))
+                report.faults.append(Fault("program", path, "the compiled result is not eager's",
+                                           None, None, difference.max().item(), 0.0, allowed))
     elif isinstance(eager, (list, tuple)) and type(eager) is type(ours) and len(eager) == len(ours):
         for i, (a, b) in enumerate(zip(eager, ours)):
             compare_results(report, a, b, f"{path}[{i}]")

@@ -1,7 +1,8 @@
 """Passes of the user's own: ``jit.compile(fn, passes=[...])``.
 
-A pass is a function of a ``GraphEditor``. It sees each captured graph before gradients are derived and kernels are made, so that what it puts there is
-differentiated, fused and compiled like the program's own operations. ``Replacement`` makes one from two functions on tensors. See docs/passes.md.
+A pass is a function of a ``GraphEditor``. It sees each captured graph before gradients are derived and kernels are
+made, so that what it puts there is differentiated, fused and compiled like the program's own operations.
+``Replacement`` makes one from two functions on tensors. See docs/passes.md.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ def name_of(p) -> str:
 
 
 def key(p) -> str:
-    """Hexadecimal digits that change with the text of a pass: ``p.key`` if it has one, which a pass that depends on other values has to set, else from the
-    code of its functions."""
+    """Hexadecimal digits that change with the text of a pass: ``p.key`` if it has one, which a pass that depends on
+    other values has to set, else from the code of its functions."""
     given = getattr(p, "key", None)
     if isinstance(given, str):
         return given
-    parts = [repr([(t.dtype, t.dim()) for t in example]) for example in p.examples] if isinstance(p, Replacement) else []
+    parts = ([repr([(t.dtype, t.dim()) for t in example]) for example in p.examples] if isinstance(p, Replacement)
+             else [])
     functions = (p.pattern, p.replacement, p.where) if isinstance(p, Replacement) else (p,)
     for fn in functions:
         code = getattr(fn, "__code__", None) or getattr(getattr(type(fn), "__call__", None), "__code__", None)
@@ -53,7 +55,8 @@ def applied(backend: Callable, passes: tuple) -> Callable:
                 if editor.changes:
                     graph = editor.result()
             if _log:
-                _log(f"{name_of(p)} ({key(p)}): {editor.changes} node{'s'[:editor.changes != 1]} replaced" + (f"\n{graph.python()}" if editor.changes else ""))
+                _log(f"{name_of(p)} ({key(p)}): {editor.changes} node{'s'[:editor.changes != 1]} replaced" +
+                     (f"\n{graph.python()}" if editor.changes else ""))
         plan = backend(graph, examples, gradient)
         return plan if plan.graph is graph else dataclasses.replace(plan, graph=graph)
 

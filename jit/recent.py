@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Recent(dict):
-    """A dict of at most ``most`` entries. ``get`` and ``[key] = value`` count as uses; nothing else should be used to read or write it."""
+    """A dict of at most ``most`` entries. ``get`` and ``[key] = value`` count as uses; nothing else should be used to
+    read or write it."""
 
     __slots__ = ("most",)
 

@@ -1,8 +1,9 @@
 """Derivatives of compiled gradients, for ``create_graph=True``.
 
-When a backward is to be differentiable itself, the graph of the gradients is compiled like any other graph that is differentiated, when that is first asked for: with a
-forward, which reads what the first forward has saved, and a backward, which can be differentiated in its turn. Where an operation of the backward has no derivative
-here, the traced graph is run op by op on eager tensors, and PyTorch differentiates it.
+When a backward is to be differentiable itself, the graph of the gradients is compiled like any other graph that is
+differentiated, when that is first asked for: with a forward, which reads what the first forward has saved, and a
+backward, which can be differentiated in its turn. Where an operation of the backward has no derivative here, the traced
+graph is run op by op on eager tensors, and PyTorch differentiates it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class SecondDerivatives:
     traced: object
 
     def of(self, halves, types, gradient, int_symbols, unaligned, saved_unaligned) -> Callable:
-        """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may be ``unaligned`` are those of inputs and of saved values."""
+        """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may
+        be ``unaligned`` are those of inputs and of saved values."""
         from .graph.autodiff import Differentiated
 
         kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
@@ -82,7 +84,8 @@ class _Second:
                 found = self.compiled[key] = self.compile(*key)
             if isinstance(found, _Compiled) and all(p.holds(self.sizes(inputs, ints, p)) for p in found.guards):
                 _check_unchanged(found.reads.intersection(stale))
-                results = found.call(*inputs, *given, *saved, *[ints[self.int_symbols.index(name)] for name in found.int_symbols])
+                results = found.call(*inputs, *given, *saved,
+                                     *[ints[self.int_symbols.index(name)] for name in found.int_symbols])
                 return tuple([None if k is None else results[k] for k in found.grads])
         why = self.cannot_run_again()
         if why:
@@ -158,7 +161,8 @@ class _Second:
         graph = self.traced
         kept = [o for o in graph.outputs if o.mutates is None]  # nothing is written again
         alone = Graph(graph.inputs, graph.nodes, kept, graph.env)
-        return without_autocast(compile_python(alone)), [self.int_symbols.index(name) for name in unbound_symbols(alone)]
+        return without_autocast(compile_python(alone)), [self.int_symbols.index(name)
+                                                         for name in unbound_symbols(alone)]
 
     def cannot_run_again(self) -> str:
         """Why the graph would give other results when it is run again on its inputs; empty if it does not."""
@@ -170,7 +174,9 @@ class _Second:
         if any(map(draws, graph.nodes)):
             return f"the forward draws random numbers{reason}. hint: draw them outside, and pass them in"
         if any(n.attrs.get("second", "") is None for n in graph.nodes):
-            return f"of a torch.autograd.Function only the backward is known{reason}. hint: keep its call outside the compiled function"
+            return (
+                f"of a torch.autograd.Function only the backward is known{reason}. hint: keep its call outside the "
+                "compiled function")
         reads = {graph.inputs[i] for i in self.changed}
         for node in graph.nodes:
             if any(i in reads for i in node.inputs):
@@ -187,12 +193,14 @@ class _Second:
         source = self.source
         with torch.enable_grad():
             outputs = forward(*inputs, *[ints[k] for k in names])
-            pairs = [(outputs[i], t) for i, t in zip(source.tangents, tangents) if t is not None and outputs[i].requires_grad]
+            pairs = [(outputs[i], t) for i, t in zip(source.tangents, tangents) if t is not None
+                     and outputs[i].requires_grad]
             if not pairs:
                 return (None,) * len(source.wrt)
             sources = [inputs[i] for i in source.wrt]
             needed = [x for x in sources if x.requires_grad]
-            found = iter(torch.autograd.grad([o for o, _ in pairs], needed, [t for _, t in pairs], create_graph=True, allow_unused=True))
+            found = iter(torch.autograd.grad([o for o, _ in pairs], needed,
+                                             [t for _, t in pairs], create_graph=True, allow_unused=True))
             return tuple([next(found) if x.requires_grad else None for x in sources])
 
 
@@ -210,5 +218,7 @@ def place_of(graph) -> tuple | None:
 
 def _check_unchanged(positions):
     if positions:
-        raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace operation: "
-                           f"input {min(positions)} of the compiled function was written after the forward, and create_graph=True computes from it anew")
+        raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
+                           "operation: "
+                           f"input {min(positions)} of the compiled function was written after the forward, and "
+                           "create_graph=True computes from it anew")

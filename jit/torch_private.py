@@ -1,9 +1,10 @@
 """Every private name of PyTorch that the compiler relies on, looked up here and nowhere else.
 
-A name is private if a part of its path begins with an underscore: it may change with any release. Each is one assignment here, which says what it is used for and
-what happens where a PyTorch does not have it. One that nothing can replace is ``required``: without it the functions are run in eager (see ``versions.py``, which reads
-``missing``). Without one that is ``optional`` something is slower, breaks the graph or is left to eager; ``Absent`` then stands for it, which can be a key of a
-table and is never found there.
+A name is private if a part of its path begins with an underscore: it may change with any release. Each is one
+assignment here, which says what it is used for and what happens where a PyTorch does not have it. One that nothing can
+replace is ``required``: without it the functions are run in eager (see ``versions.py``, which reads ``missing``).
+Without one that is ``optional`` something is slower, breaks the graph or is left to eager; ``Absent`` then stands for
+it, which can be a key of a table and is never found there.
 
 The C++ sources use PyTorch's own headers, which are as private.
 """
@@ -30,7 +31,8 @@ class Absent:
         self.path = path
 
     def __call__(self, *args, **kwargs):
-        raise CompileError(f"torch {torch.__version__} has no torch.{self.path}, which the compiler uses; `python -m jit doctor` says which versions are supported")
+        raise CompileError(f"torch {torch.__version__} has no torch.{self.path}, which the compiler uses; `python -m "
+                           "jit doctor` says which versions are supported")
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -73,7 +75,8 @@ def optional(path: str, use: str, without: str, otherwise=None):
 
 def _matching(prefix: str, suffix: str = "") -> dict:
     """The functions of ``torch._C`` by what is between a prefix and a suffix in their names."""
-    return {name[len(prefix):len(name) - len(suffix)]: getattr(torch._C, name) for name in dir(torch._C) if name.startswith(prefix) and name.endswith(suffix)}
+    return {name[len(prefix):len(name) - len(suffix)]: getattr(torch._C, name)
+            for name in dir(torch._C) if name.startswith(prefix) and name.endswith(suffix)}
 
 
 _BREAK = "a program that calls it breaks the graph"
@@ -82,22 +85,26 @@ _BREAK = "a program that calls it breaks the graph"
 
 TensorBase = required("_C.TensorBase", "the class whose C methods are bound to operations")
 dispatch_keys = required("_C._dispatch_keys", "the dispatch keys of a tensor, which its guard compares")
-set_version_counter = required("_C._autograd._unsafe_set_version_counter", "takes back what a graph has added to the version counter of an input")
+set_version_counter = required("_C._autograd._unsafe_set_version_counter",
+                               "takes back what a graph has added to the version counter of an input")
 is_view = required("Tensor._is_view", "whether writes to a returned tensor reach another one that requires grad")
 shallow_copies = optional("_has_compatible_shallow_copy_type", "Module.to asks it of each parameter", _BREAK)
-fused_attention_choice = optional("_fused_sdp_choice", "which kernel eager takes for attention on a GPU", "attention that has a gradient is made of products",
+fused_attention_choice = optional("_fused_sdp_choice", "which kernel eager takes for attention on a GPU",
+                                  "attention that has a gradient is made of products",
                                   lambda *args, **kwargs: 0)
 
 
 set_creation_meta = optional("_C._autograd._set_creation_meta", "which views autograd refuses to change in place",
-                             "one of several views of a changed argument may be changed in place", lambda view, meta: None)
+                             "one of several views of a changed argument may be changed in place",
+                             lambda view, meta: None)
 creation_meta = optional("_C._autograd.CreationMeta", "which views autograd refuses to change in place", "the same")
 
 
 def one_of_several(view):
     """``view``, which autograd is told to be one of several results of an operation."""
     if view._is_view() and torch.is_grad_enabled():
-        view.grad_fn  # noqa: B018  (asking makes it anew where the base has been written since, which is refused to one of several)
+        # Asking makes it anew where the base has been written since, which is refused to one of several.
+        view.grad_fn  # noqa: B018
         set_creation_meta(view, creation_meta.MULTI_OUTPUT_NODE)
     return view
 
@@ -122,7 +129,8 @@ def in_forward_mode() -> bool:
     return getattr(forward_ad, "_current_level", 0) >= 0
 
 
-for _path, _use in (("Tensor._version", "version counters"), ("Tensor._base", "bases of views"), ("UntypedStorage._cdata", "identity of storages")):
+for _path, _use in (("Tensor._version", "version counters"), ("Tensor._base", "bases of views"),
+                    ("UntypedStorage._cdata", "identity of storages")):
     required(_path, _use)
 
 # -- operators ----------------------------------------------------------------------------------------------------
@@ -132,21 +140,27 @@ NAMESPACES = (
     required("_C._VariableFunctions", "the functions torch.* that are implemented in C"),
     *(optional(f"_C.{name}", "C functions of a namespace", "its functions break the graph", types.SimpleNamespace())
       for name in ("_nn", "_fft", "_linalg", "_special")))
-has_kernel_for_key = required("_C._dispatch_has_kernel_for_dispatch_key", "whether an operator is composed, and may return a view; which operators autocast casts")
-COMPOSITES = tuple(required(f"_C.DispatchKey.Composite{kind}Autograd", "whether an operator is made of others, and may return a view") for kind in ("Implicit", "Explicit"))
+has_kernel_for_key = required("_C._dispatch_has_kernel_for_dispatch_key",
+                              "whether an operator is composed, and may return a view; which operators autocast casts")
+COMPOSITES = tuple(required(f"_C.DispatchKey.Composite{kind}Autograd",
+    "whether an operator is made of others, and may return a view") for kind in ("Implicit", "Explicit"))
 _written_in_python = optional("_library.custom_ops.OPDEFS", "which operators torch.nn itself defines in Python",
                               "those are taken for operators of the program's own", {})
 foreach_neg_ = required("_foreach_neg_", "shows whether foreach functions that work in place return their list")
 # What pybind11 keeps as __self__ of its functions.
-FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any function made by pybind11", "their __self__ is taken for an owner"), "__self__", None))
+FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any function made by pybind11",
+                                       "their __self__ is taken for an owner"), "__self__", None))
 
-# Private operators of aten that graphs call by name: their backward or training forms, whose public operators do not give what a backward reads. Where
-# one is missing, compiling what needs it fails inside: one warning, and that function runs in eager.
+# Private operators of aten that graphs call by name: their backward or training forms, whose public operators do not
+# give what a backward reads. Where one is missing, compiling what needs it fails inside: one warning, and that function
+# runs in eager.
 OPERATORS = frozenset("""
-_to_copy _index_put_impl _cdist_backward _pdist_backward _ctc_loss _ctc_loss_backward _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors
-_scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
-_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
-_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
+_to_copy _index_put_impl _cdist_backward _pdist_backward _ctc_loss _ctc_loss_backward _histogramdd_bin_edges
+_histogramdd_from_bin_cts _histogramdd_from_bin_tensors _scaled_dot_product_attention_math
+_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention
+_scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
+_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu
+_scaled_dot_product_flash_attention_for_cpu_backward
 """.split())
 
 
@@ -167,20 +181,28 @@ if not hasattr(torch.ops.aten.add.Tensor, "_schema"):
 # -- modes and transforms that see every operation ----------------------------------------------------------------
 
 peek_transform = required("_C._functorch.peek_interpreter_stack", "refuses to capture inside a transform of torch.func")
-is_transformed = required("_C._functorch.is_functorch_wrapped_tensor", "refuses tensors that belong to a transform of torch.func")
+is_transformed = required("_C._functorch.is_functorch_wrapped_tensor",
+                          "refuses tensors that belong to a transform of torch.func")
 function_modes = required("overrides._get_current_function_mode_stack", "refuses to capture under a TorchFunctionMode")
 dispatch_modes = required("_C._len_torch_dispatch_stack", "refuses to capture under a TorchDispatchMode")
-DefaultDevice = optional("utils._device.DeviceContext", "the mode of torch.set_default_device, which is known", "under it functions run in eager", Absent)
-WithoutTorchFunction = required("_C.DisableTorchFunction", "takes the compiler's own tensors out of the program's modes")
-DispatchMode = required("utils._python_dispatch.TorchDispatchMode", "records the views that an operator made of others makes")
+DefaultDevice = optional("utils._device.DeviceContext", "the mode of torch.set_default_device, which is known",
+                         "under it functions run in eager", Absent)
+WithoutTorchFunction = required("_C.DisableTorchFunction",
+                                "takes the compiler's own tensors out of the program's modes")
+DispatchMode = required("utils._python_dispatch.TorchDispatchMode",
+                        "records the views that an operator made of others makes")
 push_mode = optional("_C._push_on_torch_function_stack", "a mode is entered in captured code", _BREAK)
 pop_mode = optional("_C._pop_torch_function_stack", "a mode is left in captured code", _BREAK)
 in_function_mode = optional("_C._is_torch_function_mode_enabled", "whether a mode was entered in captured code", _BREAK)
-check_vmap_randomness = torch.vmap.__globals__.get("_check_randomness_arg", Absent("vmap's check of randomness"))  # followed; without it torch.vmap is a break
-INDEX_MODE = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")  # transformers enters it around vmap; unknown modes break the graph
-TRANSFORMS = frozenset(("torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.vmap"))  # modules whose functions are a break
+# followed; without it torch.vmap is a break.
+check_vmap_randomness = torch.vmap.__globals__.get("_check_randomness_arg", Absent("vmap's check of randomness"))
+# Transformers enters it around vmap; unknown modes break the graph.
+INDEX_MODE = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+# Modules whose functions are a break.
+TRANSFORMS = frozenset(("torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.vmap"))
 
-# Class and module names of Python code in PyTorch that is known by where it stands; elsewhere it is followed like other code.
+# Class and module names of Python code in PyTorch that is known by where it stands; elsewhere it is followed like other
+# code.
 TORCH_COMPILED = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
 TORCH_HIDDEN = "DisableContext.__call__.<locals>._fn"
 # Modules whose Python functions only compute on their tensor arguments.
@@ -189,7 +211,8 @@ PYTHON_OPERATIONS = frozenset(("torch.functional", "torch.nn.functional", "torch
 
 def mapped_code():
     """The code of what ``torch.vmap`` returns, or None; without it a call of that is a break."""
-    return next((c for c in torch.vmap.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "wrapped"), None)
+    return next((c for c in torch.vmap.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "wrapped"),
+                None)
 
 
 # -- global state -------------------------------------------------------------------------------------------------
@@ -207,22 +230,29 @@ class _AutocastOff(contextlib.ExitStack):
         return super().__enter__()
 
 
-WithoutAutocast = optional("_C._DisableAutocast", "turns autocast off, for graphs that have their casts in them", "torch.autocast does it", _AutocastOff)
+WithoutAutocast = optional("_C._DisableAutocast", "turns autocast off, for graphs that have their casts in them",
+                           "torch.autocast does it", _AutocastOff)
 deterministic = tuple(optional(f"_C.{name}", "torch.are_deterministic_algorithms_enabled() asks it", _BREAK)
                       for name in ("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only"))
 gpu_count = optional("_C._cuda_getDeviceCount", "torch.cuda.is_available() asks it", _BREAK)
-cudnn_switches = tuple(optional(f"_C.{name}", "torch.backends.cudnn asks it", _BREAK) for name in ("_get_cudnn_enabled", "_get_cudnn_benchmark"))
-autocast_queries = tuple(optional(f"_C.{name}", "torch.autocast() asks it", _BREAK) for name in ("_is_autocast_available", "_get_privateuse1_backend_name"))
-is_capturing_stream = optional("cuda.graphs._cuda_isCurrentStreamCapturing", "torch.cuda.is_current_stream_capturing() asks it", _BREAK)
+cudnn_switches = tuple(optional(f"_C.{name}", "torch.backends.cudnn asks it", _BREAK)
+                       for name in ("_get_cudnn_enabled", "_get_cudnn_benchmark"))
+autocast_queries = tuple(optional(f"_C.{name}", "torch.autocast() asks it", _BREAK)
+                         for name in ("_is_autocast_available", "_get_privateuse1_backend_name"))
+is_capturing_stream = optional("cuda.graphs._cuda_isCurrentStreamCapturing",
+                               "torch.cuda.is_current_stream_capturing() asks it", _BREAK)
 # torch.nn.attention.sdpa_kernel calls both; a kind that has only one of them breaks the graph.
 attention_setters, attention_getters = _matching("_set_sdp_use_"), _matching("_get_", "_sdp_enabled")
-current_raw_stream = optional("_C._cuda_getCurrentRawStream", "doctor's check that PyTorch tells its CUDA stream", "GPU kernels cannot be run")
+current_raw_stream = optional("_C._cuda_getCurrentRawStream", "doctor's check that PyTorch tells its CUDA stream",
+                              "GPU kernels cannot be run")
 
 # Queries of which a captured region knows the answer.
 ANSWERS = {
-    None: tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK) for name in ("_get_tracing_state", "_log_api_usage_once")),
+    None: tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK)
+                for name in ("_get_tracing_state", "_log_api_usage_once")),
     False: tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK) for name in (
-        "_is_tracing", "_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic", "_are_functorch_transforms_active")),
+        "_is_tracing", "_has_torch_function", "_has_torch_function_unary",
+        "_has_torch_function_variadic", "_are_functorch_transforms_active")),
     True: (optional("_C._is_torch_function_enabled", "asked by PyTorch's Python code", _BREAK),),
 }
 
@@ -230,29 +260,36 @@ ANSWERS = {
 
 
 def _function_apply():
-    """Up to torch 2.13 it is written in Python, from 2.14 on in C: the function, or the descriptor of the class method."""
+    """Up to torch 2.13 it is written in Python, from 2.14 on in C: the function, or the descriptor of the class
+    method."""
     raw = vars(torch.autograd.Function).get("apply")
     return getattr(raw, "__func__", raw) or required("autograd.Function.apply", "calls of a torch.autograd.Function")
 
 
 function_apply = _function_apply()
-gradient_hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a leaf; one that is missing is a break
+# Attributes of a leaf; one that is missing is a break.
+gradient_hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def process_groups():
-    """The object whose ``default_pg`` is set while there are process groups, or None where torch.distributed was not built."""
+    """The object whose ``default_pg`` is set while there are process groups, or None where torch.distributed was not
+    built."""
     world = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)
     return getattr(world, "_world", None)
 
 
 # -- modules and optimizers ---------------------------------------------------------------------------------------
 
-infer_parameters = optional("nn.modules.lazy.LazyModuleMixin._infer_parameters", "the first call of a lazy module runs in eager", _BREAK)
+infer_parameters = optional("nn.modules.lazy.LazyModuleMixin._infer_parameters",
+                            "the first call of a lazy module runs in eager", _BREAK)
 parse_to = optional("_C._nn._parse_to", "Module.to parses its arguments by it", _BREAK)
-optimizer_value = optional("optim.optimizer._get_value", "reads a step counter", "the code of PyTorch is followed, which asks whether it is compiled")
-stack_if_compiling = optional("optim.optimizer._stack_if_compiling", "makes a tensor of numbers for PyTorch's compiler alone", "likewise")
+optimizer_value = optional("optim.optimizer._get_value", "reads a step counter",
+                           "the code of PyTorch is followed, which asks whether it is compiled")
+stack_if_compiling = optional("optim.optimizer._stack_if_compiling",
+                              "makes a tensor of numbers for PyTorch's compiler alone", "likewise")
 group_tensors = optional("_C._group_tensors_by_device_and_dtype", "how optimizers group their tensors", _BREAK)
-fused_steps = {name: optional(f"_fused_{name}_", "the fused step of an optimizer", _BREAK) for name in ("adam", "adamw", "sgd", "adagrad")}
+fused_steps = {name: optional(f"_fused_{name}_", "the fused step of an optimizer", _BREAK)
+               for name in ("adam", "adamw", "sgd", "adagrad")}
 unscale_ = optional("_amp_foreach_non_finite_check_and_unscale_", "a GradScaler calls it", _BREAK)
 update_scale_ = optional("_amp_update_scale_", "a GradScaler calls it", _BREAK)
 
@@ -262,6 +299,8 @@ assert_ = optional("_assert", "assertions on values of tensors are assumptions",
 check_all = optional("_check_tensor_all_with", "the same for torch._check_tensor_all", "they break the graph")
 reduction = required("nn._reduction", "the number of a loss's reduction")
 masked = optional("masked._ops", "the steps of masked reductions", "they break the graph")
-hide_from_compiler = optional("_disable_dynamo", "a decorator within PyTorch that hides functions from its own compiler", "what it decorates breaks the graph",
+hide_from_compiler = optional("_disable_dynamo",
+    "a decorator within PyTorch that hides functions from its own compiler", "what it decorates breaks the graph",
                               lambda fn: fn)
-frame_actions = optional("_C._dynamo.eval_frame", "keeps the hook of PyTorch's compiler off our code", "it looks at our code, which costs it time and nothing else")
+frame_actions = optional("_C._dynamo.eval_frame", "keeps the hook of PyTorch's compiler off our code",
+                         "it looks at our code, which costs it time and nothing else")

@@ -1,4 +1,5 @@
-"""The public functions on a version of Python or PyTorch that the compiler does not know: everything runs in eager. No room is imported."""
+"""The public functions on a version of Python or PyTorch that the compiler does not know: everything runs in eager. No
+room is imported."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
     """
     arguments.check(fullgraph, dynamic, mode, options, disable, passes)
     if model is None:
-        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable, passes=passes)
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic,
+                                 backend=backend, mode=mode, options=options, disable=disable, passes=passes)
     if disable:
         return model
     if isinstance(model, type) or not callable(model) and not isinstance(model, (staticmethod, classmethod)):

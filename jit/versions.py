@@ -1,7 +1,8 @@
 """Which versions of Python and PyTorch the compiler was tested with, and what is done about others.
 
-Bytecode is another one in each version of Python, and what eager computes changes with PyTorch, so on a version that is not in these tables ``jit.compile`` runs functions in
-eager (``uncompiled.py``), and says so once. A later PyTorch may be tried with ``JIT_UNTESTED=1`` if it has the private names of ``torch_private.py``.
+Bytecode is another one in each version of Python, and what eager computes changes with PyTorch, so on a version that is
+not in these tables ``jit.compile`` runs functions in eager (``uncompiled.py``), and says so once. A later PyTorch may
+be tried with ``JIT_UNTESTED=1`` if it has the private names of ``torch_private.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ TORCH = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 
 
 def _text(versions) -> str:
-    return f"{'.'.join(map(str, versions[0]))} {'and' if len(versions) == 2 else 'to'} {'.'.join(map(str, versions[-1]))}"
+    return (
+        f"{'.'.join(map(str, versions[0]))} {'and' if len(versions) == 2 else 'to'} {'.'.join(map(str, versions[-1]))}")
 
 
 SUPPORTED = f"CPython {_text(PYTHON)} with torch {_text(TORCH)}"
@@ -33,7 +35,9 @@ def torch_version() -> tuple:
 def python_fault() -> str | None:
     """What is wrong with this Python, or None."""
     if sys.implementation.name != "cpython" or sys.version_info[:2] not in PYTHON:
-        return f"{'Python' if sys.implementation.name == 'cpython' else sys.implementation.name} {sys.version.split()[0]} is not supported"
+        return (
+            f"{'Python' if sys.implementation.name == 'cpython' else sys.implementation.name} {sys.version.split()[0]} "
+            "is not supported")
     return None
 
 

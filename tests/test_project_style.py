@@ -16,6 +16,15 @@ def test_the_linter_finds_nothing():
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+LONGEST = 120
+
+
+def test_lines_are_short_enough():
+    files = [p for room in ("jit", "benchmarks", "examples") for p in sorted((ROOT / room).rglob("*.py"))]
+    long = [f"{p.relative_to(ROOT)}:{k}" for p in files for k, line in enumerate(p.read_text().splitlines(), 1) if len(line) > LONGEST]
+    assert len(files) > 200 and long == []
+
+
 def test_the_linter_would_find_something(tmp_path):
     (tmp_path / "unused.py").write_text("import os\n\n\ndef f():\n    return undefined\n")
     found = check("--config", str(ROOT / "pyproject.toml"), str(tmp_path)).stdout

@@ -1,4 +1,5 @@
-"""From graphs to kernels and plans. ``compile_graph`` is the door; see ``fusion`` for what shares a kernel and ``lower`` for how it computes."""
+"""From graphs to kernels and plans. ``compile_graph`` is the door; see ``fusion`` for what shares a kernel and
+``lower`` for how it computes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """The kernel cache: a content-addressed store of bytes, one folder per user, safe for many processes.
 
-An entry is one file, ``<key>``, holding the payload and a 40-byte trailer (magic, SHA-256 of the payload). A shared object keeps
-loading with a trailer behind it, so the very file whose digest was checked is the one handed to ``dlopen``.
+An entry is one file, ``<key>``, holding the payload and a 40-byte trailer (magic, SHA-256 of the payload). A shared
+object keeps loading with a trailer behind it, so the very file whose digest was checked is the one handed to
+``dlopen``.
 
-Safety. The folder has mode 0700 and has to belong to the user, files are written under another name and renamed, the owner and the digest are
-checked before anything is returned, and a file that fails a check is removed and reported as absent, so that it is rebuilt. A folder that
-cannot be used gives one warning and a private temporary folder, which is removed when the process ends.
+Safety. The folder has mode 0700 and has to belong to the user, files are written under another name and renamed, the
+owner and the digest are checked before anything is returned, and a file that fails a check is removed and reported as
+absent, so that it is rebuilt. A folder that cannot be used gives one warning and a private temporary folder, which is
+removed when the process ends.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _folders: dict[str, str] = {}
 
 
 def key(*parts: str | bytes) -> str:
-    """A key for what the parts say: 64 hexadecimal digits. Parts are length-prefixed, so ("ab", "c") and ("a", "bc") differ."""
+    """A key for what the parts say: 64 hexadecimal digits. Parts are length-prefixed, so ("ab", "c") and ("a", "bc")
+    differ."""
     h = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -38,7 +41,8 @@ def key(*parts: str | bytes) -> str:
 
 
 def directory() -> str:
-    """The folder in use, made on the first call: ``<config.cache_dir>/kernels``, or a private temporary one when that cannot be used."""
+    """The folder in use, made on the first call: ``<config.cache_dir>/kernels``, or a private temporary one when that
+    cannot be used."""
     base = config.cache_dir
     folder = _folders.get(base)
     if folder is None:
@@ -64,8 +68,8 @@ def file(key: str) -> str | None:
 def put(key: str, data: bytes) -> str:
     """Store ``data`` under ``key``, replacing what was there in one step, and return the entry's path.
 
-    A store that cannot be written any more (a full disk, a folder taken away) moves to a temporary folder with a warning.
-    Raises OSError when that fails too.
+    A store that cannot be written any more (a full disk, a folder taken away) moves to a temporary folder with a
+    warning. Raises OSError when that fails too.
     """
     try:
         return _write(directory(), key, data)
@@ -112,7 +116,8 @@ def _read(path: str) -> bytes | None:
         info = os.fstat(handle)
         data = f.read() if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() else b""
     view = memoryview(data)
-    if len(data) >= _TRAILER and view[-_TRAILER:-32] == _MAGIC and hashlib.sha256(view[:-_TRAILER]).digest() == view[-32:]:
+    if (len(data) >= _TRAILER and view[-_TRAILER:-32] == _MAGIC
+        and hashlib.sha256(view[:-_TRAILER]).digest() == view[-32:]):
         return data
     try:
         os.unlink(path)
@@ -147,7 +152,8 @@ def _open_folder(base: str) -> str:
 def _temporary_folder(base: str, error: OSError) -> str:
     folder = tempfile.mkdtemp(prefix="jit-")
     warnings.warn(
-        f"the kernel cache in {base} cannot be used ({error}); compiled kernels go to {folder} and are lost when this process ends. "
+        f"the kernel cache in {base} cannot be used ({error}); compiled kernels go to {folder} and are lost when this "
+        "process ends. "
         "Set JIT_CACHE_DIR to a folder that you own and can write to.",
         RuntimeWarning,
         stacklevel=3,

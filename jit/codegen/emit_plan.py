@@ -1,4 +1,5 @@
-"""The last step of planning: abstract steps with storages become the runtime's plan with slots, registers and offsets."""
+"""The last step of planning: abstract steps with storages become the runtime's plan with slots, registers and
+offsets."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ class _PlanWriter:
         t = node.type
         if node.op not in VIEWS and t == s.type:
             return slot
-        if t == s.type and type(indexing.offset_in_base(node)) is int and indexing.offset_in_base(node) == 0 and s.kind != "input":
+        if (t == s.type and type(indexing.offset_in_base(node)) is int
+            and indexing.offset_in_base(node) == 0 and s.kind != "input"):
             return slot
         found = self.view_slots.get(node)
         if found is None:
@@ -80,15 +82,17 @@ class _PlanWriter:
         """A new slot with ``node``'s value as a view of the storage in the slot ``source``."""
         slot = self.p.new_slot()
         offset = self.regs.reg(indexing.offset_in_base(node))
-        self.steps.append(("view", slot, source, self.regs.regs(node.type.shape), self.regs.regs(node.type.strides), offset))
+        self.steps.append(("view", slot, source, self.regs.regs(node.type.shape),
+                           self.regs.regs(node.type.strides), offset))
         return slot
 
     def results_of_graph(self) -> list:
-        """The slots of the results. Two results are two objects, which a view of all of its memory, ``y[:]`` beside ``y``, would not be: a slot is
-        one tensor, so only the memory's owner has it, and others get views of it."""
+        """The slots of the results. Two results are two objects, which a view of all of its memory, ``y[:]`` beside
+        ``y``, would not be: a slot is one tensor, so only the memory's owner has it, and others get views of it."""
         nodes = [o.node for o in self.p.graph.outputs if o.mutates is None]
         slots = [self.tensor(n) for n in nodes]
-        return [self.view(n, self.begin(self.p.storages[base_of(n)])) if n.op in VIEWS and slots.count(s) > 1 else s for n, s in zip(nodes, slots)]
+        return [self.view(n, self.begin(self.p.storages[base_of(n)])) if n.op in VIEWS and slots.count(s) > 1
+                else s for n, s in zip(nodes, slots)]
 
     # steps
 
@@ -137,7 +141,8 @@ class _PlanWriter:
         form = out_form(node)
         if form:
             slot = self.begin(self.p.storages[node])
-            self.steps.append(("aten", target, form, (*args, ("slot", slot)), (self.p.new_slot(),), (None,), failing.manners(node)))
+            self.steps.append(("aten", target, form, (*args, ("slot", slot)),
+                               (self.p.new_slot(),), (None,), failing.manners(node)))
             return
         outs, expect = self.results(node)
         self.steps.append(("aten", target, overload, args, outs, expect, failing.manners(node)))
@@ -149,17 +154,21 @@ class _PlanWriter:
         given = iter(given)
         tangents = tuple(self.tensor(node.inputs[next(given).index]) if p else None for p in present)
         outs, expect = self.results(node)
-        self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted), tangents, outs, expect, () if node.repeatable else ("draws",)))
+        self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted),
+                           tangents, outs, expect, () if node.repeatable else ("draws",)))
 
     def results(self, node):
-        """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors says of a kernel need not be so)."""
+        """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors
+        says of a kernel need not be so)."""
         types = node.type if isinstance(node.type, tuple) else (node.type,)
         if isinstance(node.type, tuple):
             results = {n.attrs["index"]: n for n in self.p.getitems.get(node, ())}
-            outs = [self.p.storages[results[i]].slot if i in results and results[i] in self.p.storages else None for i in range(len(types))]
+            outs = [self.p.storages[results[i]].slot if i in results and results[i] in self.p.storages
+                    else None for i in range(len(types))]
         else:
             outs = [self.p.storages[node].slot]
-        expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides), t.dtype) for t, o in zip(types, outs)]
+        expect = [None if t is None or o is None else (self.regs.regs(t.shape), self.regs.regs(t.strides), t.dtype)
+                  for t, o in zip(types, outs)]
         return tuple(o if o is not None or t is None else self.p.new_slot() for o, t in zip(outs, types)), tuple(expect)
 
     def arguments(self, target, overload, given, node) -> tuple:
@@ -221,13 +230,15 @@ class _PlanWriter:
         self.free(set(outputs))
         from ..runtime.plan import Plan
 
-        return Plan(n_inputs=p.n_inputs, n_ints=len(self.regs.int_symbols), regs=tuple(self.regs.program), n_slots=p.n_slots,
-                    steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)), commit=self.commit,
+        return Plan(n_inputs=p.n_inputs, n_ints=len(self.regs.int_symbols),
+                    regs=tuple(self.regs.program), n_slots=p.n_slots,
+                    steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)),
+                    commit=self.commit,
                     aligned=tuple(sorted(p.aligned_inputs())))
 
     def write_last(self, copies):
-        """Part the steps: what makes memory and names its parts belongs before the commit, which is the kernels that write inputs, those that follow them, and
-        ``copies``."""
+        """Part the steps: what makes memory and names its parts belongs before the commit, which is the kernels that
+        write inputs, those that follow them, and ``copies``."""
         if self.commit is None:
             self.commit = len(self.steps)
         writing = self.steps[self.commit:]

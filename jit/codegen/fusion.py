@@ -1,10 +1,10 @@
 """Which graph nodes share a kernel.
 
-A *root* is a computation that gets a place of its own in a kernel: a reduction, a value that must be stored, or one that is too dear to
-compute in each of its readers. All other pointwise and indexing nodes are *inlined* into the trees of the roots that read them.
-A *group* is a set of roots over one iteration space, that is, one kernel. Groups grow from producers to consumers in program order, then
-siblings that read the same tensor are joined. Reachability between groups is kept as bit sets, so a join that would make a cycle
-is seen at once and the whole pass stays near linear.
+A *root* is a computation that gets a place of its own in a kernel: a reduction, a value that must be stored, or one
+that is too dear to compute in each of its readers. All other pointwise and indexing nodes are *inlined* into the trees
+of the roots that read them. A *group* is a set of roots over one iteration space, that is, one kernel. Groups grow from
+producers to consumers in program order, then siblings that read the same tensor are joined. Reachability between groups
+is kept as bit sets, so a join that would make a cycle is seen at once and the whole pass stays near linear.
 """
 
 from __future__ import annotations
@@ -23,30 +23,36 @@ EXTERN = frozenset("input aten_call getitem".split())
 
 # Relative cost of one element; 1 where not named.
 COST = {op: 8 for op in "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf pow".split()}
-COST.update({op: 16 for op in "asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot random_bits".split()})
+COST.update({op: 16
+             for op in "asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot random_bits".split()})
 COST.update({op: 3 for op in "div sqrt rsqrt reciprocal floor_div trunc_div fmod remainder".split()})
 COST.update({op: 0 for op in "scalar full clone".split()} | {op: 2 for op in "cat gather index".split()})
 
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
-CHEAP_TO_BROADCAST = {"cpu": 2, "cuda": 8}  # cost of a value that is computed for every element it is broadcast to: another launch costs more on a GPU
-CHEAP_WITHOUT_READS = {"cpu": 6, "cuda": 24}  # cost of a value that each of several readers may compute for itself from nothing as large as it is
+# Cost of a value that is computed for every element it is broadcast to: another launch costs more on a GPU.
+CHEAP_TO_BROADCAST = {"cpu": 2, "cuda": 8}
+# Cost of a value that each of several readers may compute for itself from nothing as large as it is.
+CHEAP_WITHOUT_READS = {"cpu": 6, "cuda": 24}
 _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
-LARGEST_UPDATE = {"cpu": 1 << 12, "cuda": 1 << 20, "meta": 0}  # elements of the tensors that one kernel updates together with others
+# Elements of the tensors that one kernel updates together with others.
+LARGEST_UPDATE = {"cpu": 1 << 12, "cuda": 1 << 20, "meta": 0}
 MAX_CAT_INLINE = 4        # operands of a concatenation that is computed by selection in its reader
 
 
 class Root:
     """A computation placed in a group.
 
-    ``source`` is evaluated at every point of ``domain`` (a shape); ``reduced`` are the domain's dimensions that it reduces or scans.
-    ``node`` is the graph node that it (or, for one operand of a concatenation, a part of it) materialises.
-    ``reads`` maps each base value outside the tree to its alignments in the domain. ``place`` maps domain dimensions to group dimensions.
+    ``source`` is evaluated at every point of ``domain`` (a shape); ``reduced`` are the domain's dimensions that it
+    reduces or scans. ``node`` is the graph node that it (or, for one operand of a concatenation, a part of it)
+    materialises. ``reads`` maps each base value outside the tree to its alignments in the domain. ``place`` maps domain
+    dimensions to group dimensions.
     """
 
-    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads", "size", "position", "group", "place", "after", "part", "bit", "strides", "offset")
+    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads",
+                 "size", "position", "group", "place", "after", "part", "bit", "strides", "offset")
 
     def __init__(self, node, position, part=None):
         self.node, self.position, self.part = node, position, part
@@ -98,7 +104,8 @@ class Group:
 
 
 class Schedule:
-    """The result: ``order`` is the groups in execution order; ``stored``: the nodes that get a buffer; ``home``: node -> its group(s)' roots."""
+    """The result: ``order`` is the groups in execution order; ``stored``: the nodes that get a buffer; ``home``: node
+    -> its group(s)' roots."""
 
     def __init__(self):
         self.order, self.stored, self.roots = [], set(), {}
@@ -170,7 +177,8 @@ class _Trees:
                 self.inlined.add(n)
 
     def _inline(self, n) -> bool:
-        if n.op in REDUCTIONS or n.op == "cumsum" or n in self.wanted or self.count[n] > MAX_TREE or len(self.leaves[n]) > 12:
+        if (n.op in REDUCTIONS or n.op == "cumsum" or n in self.wanted
+            or self.count[n] > MAX_TREE or len(self.leaves[n]) > 12):
             return False
         users = self.users[n]
         size = max(numel_hint(n.type.shape), 1)
@@ -187,7 +195,8 @@ class _Trees:
             if any(l.op in REDUCTIONS for l in self.leaves[n]) and reads > size * 2:
                 return False
             return cost <= CHEAP_TO_BROADCAST[n.type.device.type] or reads <= size * 4 and cost <= 8
-        big = [l for l in self.leaves[n] if numel_hint(l.type.shape if not isinstance(l.type, tuple) else ()) * 4 > size]
+        big = [l for l in self.leaves[n] if numel_hint(l.type.shape if not isinstance(l.type, tuple)
+                                                       else ()) * 4 > size]
         if not big:
             return cost <= CHEAP_WITHOUT_READS[n.type.device.type]
         return len(big) == 1 and cost <= CHEAP_TO_REPEAT and not any(l.op in REDUCTIONS for l in big)
@@ -230,7 +239,8 @@ def _operands(node, align):
     if op == "index":
         first, rank = node.attrs["dims"][0], len(node.inputs[1].type.shape)
         inner = None if align is None else align[first : first + rank]
-        return [(node.inputs[0], None)] + [(i, indexing.broadcast_alignment(i.type.shape, inner)) for i in node.inputs[1:]]
+        return [(node.inputs[0], None)] + [(i, indexing.broadcast_alignment(i.type.shape, inner))
+                                           for i in node.inputs[1:]]
     if op in ("cat", "constant_pad", "flip"):
         return [(i, None) for i in node.inputs]
     return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]
@@ -261,8 +271,8 @@ def _transposes(root) -> bool:
 
 
 def wants_split(device, dims, reduced, inner_reduced: bool):
-    """Whether a reduction has too few rows for the machine and rows long enough to be cut into a second parallel axis: None, "rows" (the
-    contiguous dimension is reduced) or "columns"."""
+    """Whether a reduction has too few rows for the machine and rows long enough to be cut into a second parallel axis:
+    None, "rows" (the contiguous dimension is reduced) or "columns"."""
     rows, row = 1, 1
     for d, s in enumerate(dims):
         if d in reduced:
@@ -450,7 +460,8 @@ class _Fuser:
         return joined
 
     def _merge_by_read(self, g, other, root):
-        """Join the group of another producer of ``root`` to the group ``g`` that it is in, when ``root`` reads it in step."""
+        """Join the group of another producer of ``root`` to the group ``g`` that it is in, when ``root`` reads it in
+        step."""
         mapping = None
         for node, aligns in root.reads.items():
             for q in self.roots.get(node, ()):
@@ -471,16 +482,19 @@ class _Fuser:
                     mapping = one
         if mapping is not None:
             # ``root`` reads a reduction's result: what was reduced to it is paired with what its own group reduces.
-            free, spare = [[d for d in sorted(h.reduced) if d not in known] for h, known in ((other, mapping.keys()), (g, mapping.values()))]
+            free, spare = [[d for d in sorted(h.reduced) if d not in known]
+                           for h, known in ((other, mapping.keys()), (g, mapping.values()))]
             if len(free) == len(spare):
                 mapping.update(zip(free, spare))
             self._merge(g, other, mapping, related=True)
 
     def _merge(self, g, other, mapping, related):
-        """Move the members of ``other`` to ``g``; ``mapping``: dimension of ``other`` -> dimension of ``g``. Returns whether it was done."""
+        """Move the members of ``other`` to ``g``; ``mapping``: dimension of ``other`` -> dimension of ``g``. Returns
+        whether it was done."""
         if g.device != other.device or g.extern or other.extern or len(g.members) + len(other.members) > MAX_MEMBERS:
             return False
-        if len(mapping) != len(other.dims) or len(other.dims) != len(g.dims) or len(set(mapping.values())) != len(mapping):
+        if (len(mapping) != len(other.dims) or len(other.dims) != len(g.dims)
+            or len(set(mapping.values())) != len(mapping)):
             return False
         if not all(same(other.dims[x], g.dims[y]) for x, y in mapping.items()):
             return False
@@ -506,7 +520,8 @@ class _Fuser:
         if downstream and not related:
             return False
         if downstream and (moved or g.reduced):
-            # A chain of row computations across the two: reductions of one must not be fed by ``after`` values of a split other.
+            # A chain of row computations across the two: reductions of one must not be fed by ``after`` values of a
+            # split other.
             if g.split or other.split:
                 return False
         for m in other.members:
@@ -530,7 +545,8 @@ class _Fuser:
         return True
 
     def _read_in_step(self, g, other, mapping) -> bool:
-        """Whether every read between the members of two groups would be of the same iteration's value once they are one."""
+        """Whether every read between the members of two groups would be of the same iteration's value once they are
+        one."""
 
         def moved(m, place):
             return tuple(p if p == FIXED or m.group is g else mapping[p] for p in place)
@@ -551,11 +567,13 @@ class _Fuser:
     # siblings
 
     def _siblings(self):
-        """Join groups without a path between them that read one tensor in step over one space, or that write equal parts of one."""
+        """Join groups without a path between them that read one tensor in step over one space, or that write equal
+        parts of one."""
         for parts in self.roots.values():
             for m in parts[1:]:
                 first = parts[0]
-                if m.group is not first.group and len(m.domain) == len(first.domain) and all(map(same, m.domain, first.domain)):
+                if (m.group is not first.group and len(m.domain) == len(first.domain)
+                    and all(map(same, m.domain, first.domain))):
                     mapping = {x: y for x, y in zip(m.place, first.place) if x != FIXED}
                     self._merge(first.group, m.group, mapping, related=False)
         readers = {}
@@ -576,7 +594,8 @@ class _Fuser:
                 g, other = first.group, m.group
                 if g is other or len(g.dims) != len(other.dims):
                     continue
-                if g.device.type == "cpu" and bool(g.reduced) != bool(other.reduced) and any(map(_transposes, (g if other.reduced else other).members)):
+                if (g.device.type == "cpu" and bool(g.reduced) != bool(other.reduced)
+                    and any(map(_transposes, (g if other.reduced else other).members))):
                     continue  # loops without a reduction transpose by tiles
                 mapping = {}
                 for k, d in enumerate(align):
@@ -585,17 +604,19 @@ class _Fuser:
                 self._merge(g, other, mapping, related=False)
 
     def _updates(self):
-        """Join small kernels over one space that do nothing but make results and give inputs new values: the updates of an optimizer, which have no
-        tensor in common."""
+        """Join small kernels over one space that do nothing but make results and give inputs new values: the updates of
+        an optimizer, which have no tensor in common."""
         written: dict = {}
         for o in self.graph.outputs:
             changed = written.setdefault(base_of(o.node), set())
             if o.mutates is not None:
                 changed.add(self.graph.inputs[o.mutates])
-        read = set().union(*(g.reads - {m.node for m in g.members} for g in self.groups)) | {base_of(i) for g in self.groups if g.extern is not None for i in g.extern.inputs}
+        read = set().union(*(g.reads - {m.node for m in g.members} for g in self.groups)) | {base_of(i)
+            for g in self.groups if g.extern is not None for i in g.extern.inputs}
         alike: dict = {}
         for g in list(self.groups):
-            if g.extern is not None or g.reduced or not all(m.node in written and m.node not in read and m.part is None for m in g.members):
+            if g.extern is not None or g.reduced or not all(m.node in written and m.node not in read and m.part is None
+                                                            for m in g.members):
                 continue
             if any(type(d) is not int for d in g.dims) or math.prod(g.dims) > LARGEST_UPDATE[g.device.type]:
                 continue
@@ -603,7 +624,8 @@ class _Fuser:
             changed = set().union(*(written[m.node] for m in g.members))
             if known:
                 other, others = known[-1]
-                if not others & g.reads and not changed & other.reads and self._merge(other, g, {d: d for d in range(len(g.dims))}, related=False):
+                if (not others & g.reads and not changed & other.reads
+                    and self._merge(other, g, {d: d for d in range(len(g.dims))}, related=False)):
                     others |= changed
                     continue
             known.append((g, changed))
@@ -635,7 +657,8 @@ class _Fuser:
                 self.groups.append(g)
             elif n not in self.inlined or n in self.wanted:
                 if n.op == "cat":
-                    parts = [k for k, i in enumerate(n.inputs) if not (len(i.type.shape) == 1 and _is_zero(i.type.shape[0]))]
+                    parts = [k for k, i in enumerate(n.inputs) if not (len(i.type.shape) == 1
+                                                                       and _is_zero(i.type.shape[0]))]
                     self.roots[n] = [Root(n, position, k) for k in parts or (0,)]
                 else:
                     self.roots[n] = [Root(n, position)]
@@ -696,12 +719,13 @@ class _Fuser:
 
     @staticmethod
     def _delayed(order, after, stored) -> list:
-        """The order with kernels moved to their first reader, where they make more than they free. What a backward computes again from saved
-        values could run at its very start, and would fill the memory until it is read."""
+        """The order with kernels moved to their first reader, where they make more than they free. What a backward
+        computes again from saved values could run at its very start, and would fill the memory until it is read."""
         label = {id(g): k << _LABEL_BITS for k, g in enumerate(order)}
         last = {}
         for k, g in enumerate(order):
-            for node in {node for m in g.members for node in m.reads} | {base_of(i) for i in (g.extern.inputs if g.extern is not None else ())}:
+            for node in {node for m in g.members for node in m.reads} | {base_of(i)
+                for i in (g.extern.inputs if g.extern is not None else ())}:
                 last[node] = k
         keys = sorted(label.values())
         for k in reversed(range(len(order))):

@@ -1,8 +1,9 @@
-"""Views as arithmetic on indices: how an index into a view becomes one into the value under it, and which dimensions stay in step.
+"""Views as arithmetic on indices: how an index into a view becomes one into the value under it, and which dimensions
+stay in step.
 
-An *index* is a tuple of IntExprs, one per dimension. An *alignment* is its cheap abstraction for the fusion pass: for each
-dimension of a value, the dimension of the loop nest whose variable indexes it directly, or ``FIXED`` for a dimension of size 1;
-the whole is None when some dimension is indexed in any other way.
+An *index* is a tuple of IntExprs, one per dimension. An *alignment* is its cheap abstraction for the fusion pass: for
+each dimension of a value, the dimension of the loop nest whose variable indexes it directly, or ``FIXED`` for a
+dimension of size 1; the whole is None when some dimension is indexed in any other way.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def numel_hint(shape) -> int:
 def segments(source, target) -> list:
     """Pair runs of dimensions with equal products in two shapes of equal element count.
 
-    Returns a list of (source dims, target dims) in order. Dimensions of size 1 belong to no run, so that a run of one dimension on both sides
-    is that dimension unchanged.
+    Returns a list of (source dims, target dims) in order. Dimensions of size 1 belong to no run, so that a run of one
+    dimension on both sides is that dimension unchanged.
     """
     src = [i for i, s in enumerate(source) if not is_one(s)]
     dst = [i for i, s in enumerate(target) if not is_one(s)]
@@ -111,7 +112,8 @@ def reshape_index(source, target, index) -> tuple:
 
 
 def view_index(node, index) -> tuple:
-    """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``; of ``as_strided`` where that one is dense."""
+    """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``; of ``as_strided`` where that one is
+    dense."""
     op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
     if op in ("alias", "detach"):
         return index
@@ -175,7 +177,8 @@ def view_alignment(node, align) -> Optional[tuple]:
         return broadcast_alignment(shape, align)
     if op == "slice":
         d = attrs["dim"]
-        whole = type(attrs["start"]) is int and attrs["start"] == 0 and attrs["step"] == 1 and same(attrs["length"], shape[d])
+        whole = (type(attrs["start"]) is int and attrs["start"] == 0 and attrs["step"] == 1
+                 and same(attrs["length"], shape[d]))
         return align if whole else None
     if op == "reshape":
         out = [FIXED] * len(shape)
@@ -190,7 +193,8 @@ def view_alignment(node, align) -> Optional[tuple]:
 def view_offset(node):
     """What a view adds to its input's element offset, given that the input is materialised with its type's strides.
 
-    ``as_strided`` returns its own offset, which is absolute: (True, offset); every other view (False, offset to add)."""
+    ``as_strided`` returns its own offset, which is absolute: (True, offset); every other view (False, offset to add).
+    """
     op, attrs = node.op, node.attrs
     if op == "as_strided":
         return True, attrs["offset"] or 0
@@ -199,7 +203,8 @@ def view_offset(node):
         return False, attrs["start"] * strides[attrs["dim"]]
     if op == "diagonal":
         offset, rank = attrs["offset"], len(strides)
-        return False, (-offset * strides[attrs["dim1"] % rank] if offset < 0 else offset * strides[attrs["dim2"] % rank])
+        return False, (-offset * strides[attrs["dim1"] % rank] if offset < 0
+                       else offset * strides[attrs["dim2"] % rank])
     return False, 0
 
 

@@ -1,10 +1,11 @@
 """Runs convolutions in the channels-last format: a rewrite of a graph that changes strides and nothing else.
 
-The library's convolutions are about twice as fast on channels-last activations, on tensor cores and on CPUs alike. The first convolution's input is
-copied into that format; the strides of everything behind it are inferred again, so that pointwise work in between stays in
-the format; views that need the old strides, and the graph's outputs, get them back by a copy, which fuses with its producer.
-Weights are left to the library, which reorders them in either case. For training it is the joint graph that is rewritten, before it is divided,
-so that what the forward saves and what the backward reads have one format.
+The library's convolutions are about twice as fast on channels-last activations, on tensor cores and on CPUs alike. The
+first convolution's input is copied into that format; the strides of everything behind it are inferred again, so that
+pointwise work in between stays in the format; views that need the old strides, and the graph's outputs, get them back
+by a copy, which fuses with its producer. Weights are left to the library, which reorders them in either case. For
+training it is the joint graph that is rewritten, before it is divided, so that what the forward saves and what the
+backward reads have one format.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def _views_of_results(graph) -> bool:
 
 
 class Restrider(Transform):
-    """Rebuilds a graph with other strides: those that a subclass gives in ``rebuild`` to the nodes that it ``prefers``, and what follows from them."""
+    """Rebuilds a graph with other strides: those that a subclass gives in ``rebuild`` to the nodes that it ``prefers``,
+    and what follows from them."""
 
     def __init__(self, graph):
         super().__init__(graph)
@@ -72,7 +74,8 @@ class Restrider(Transform):
         return self.copies[key]
 
     def result(self, node, t: TensorType) -> Node:
-        """A node's value as a result of type ``t``: with the very strides, also where a dimension of one element makes them no difference in memory."""
+        """A node's value as a result of type ``t``: with the very strides, also where a dimension of one element makes
+        them no difference in memory."""
         node = self.in_format(node, t.strides)
         if same_ints(node.type.strides, t.strides):
             return node
@@ -82,7 +85,8 @@ class Restrider(Transform):
         return self.copies[key]
 
     def visit(self, n, inputs):
-        return self.keep(n, inputs) if n.op == "input" or inputs == n.inputs and not self.prefers(n) else self.rebuild(n, inputs)
+        return (self.keep(n, inputs) if n.op == "input" or inputs == n.inputs and not self.prefers(n)
+                else self.rebuild(n, inputs))
 
     def output(self, o):
         return self.result(self.new[o.node], o.node.type) if o.mutates is None else self.new[o.node]
@@ -92,13 +96,15 @@ class Restrider(Transform):
         raise NotImplementedError
 
     def rebuild(self, n, inputs) -> Node:
-        if n.op != "getitem" and all(same_ints(a.type.strides, b.type.strides) for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)):
+        if n.op != "getitem" and all(same_ints(a.type.strides, b.type.strides)
+                                     for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)):
             return self.add(n.op, inputs, n.attrs, n.type, n)
         if n.op == "getitem":
             return self.add(n.op, inputs, n.attrs, inputs[0].type[n.attrs["index"]], n)
         type_ = self.infer(n, inputs)
         if type_ is None:
-            inputs = tuple(self.in_format(a, b.type.strides) if isinstance(a.type, TensorType) else a for a, b in zip(inputs, n.inputs))
+            inputs = tuple(self.in_format(a, b.type.strides) if isinstance(a.type, TensorType) else a
+                           for a, b in zip(inputs, n.inputs))
             type_ = n.type
         return self.add(n.op, inputs, n.attrs, type_, n)
 
@@ -111,7 +117,8 @@ class Restrider(Transform):
             if n.op == "clone" or n.op == "as_strided":
                 return n.type if n.op == "clone" else None
             type_ = prims.infer(n.op, types, n.attrs, n.type.dtype)
-        except (layout.ShapeError, JitError, RuntimeError):  # RuntimeError: what a run on meta tensors gives for operators that have none
+        except (layout.ShapeError, JitError, RuntimeError):
+            # RuntimeError: what a run on meta tensors gives for operators that have none.
             return None
         return type_ if type_ is not None and same_ints(type_.shape, n.type.shape) else None
 

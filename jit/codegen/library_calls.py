@@ -1,4 +1,5 @@
-"""What the planner needs to know of an operator of the library: its arguments, and whether its result may be memory of an argument."""
+"""What the planner needs to know of an operator of the library: its arguments, and whether its result may be memory of
+an argument."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ def arguments_of(target: str, overload: str) -> tuple:
     return _arguments(operator(target, overload))
 
 
-# Composite operators of the library that are known to give new memory. Others may return an argument without saying so in their schema.
-_FRESH = frozenset("""linear matmul scaled_dot_product_attention conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d
-max_pool2d max_pool3d adaptive_avg_pool1d cross_entropy_loss layer_norm batch_norm group_norm instance_norm embedding einsum _convolution""".split())
+# Composite operators of the library that are known to give new memory. Others may return an argument without saying so
+# in their schema.
+_FRESH = frozenset("""linear matmul scaled_dot_product_attention conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+conv_transpose3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d cross_entropy_loss layer_norm batch_norm
+group_norm instance_norm embedding einsum _convolution""".split())
 
 
 @functools.lru_cache(4096)
@@ -41,4 +44,5 @@ def returns_alias(node) -> bool:
     """Whether a library call's result may share memory with an argument."""
     if node.op == "aten_call" and node.attrs["target"] == "aten::einsum" and len(node.inputs) == 1:
         return True  # a permutation of its operand
-    return node.op != "aten_call" or node.attrs["target"] == REPLAY or _operator_returns_alias(node.attrs["target"], node.attrs["overload"])
+    return (node.op != "aten_call" or node.attrs["target"] == REPLAY
+            or _operator_returns_alias(node.attrs["target"], node.attrs["overload"]))

@@ -1,4 +1,5 @@
-"""The kernel language: an iteration space, reduction axes and a straight SSA body of loads, computes, reductions and stores.
+"""The kernel language: an iteration space, reduction axes and a straight SSA body of loads, computes, reductions and
+stores.
 
 A kernel stands for this program, in which the statements after ``p`` run in order for each point of the parallel axes::
 
@@ -6,13 +7,14 @@ A kernel stands for this program, in which the statements after ``p`` run in ord
         for each (r0, ...): element-level statements
         row-level statements
 
-A value is *element-level* when it depends on a reduction (``r``) axis, and *row-level* otherwise. ``Reduce`` turns an element-level
-value into a row-level one, which later element-level statements may use again: softmax reads its row, reduces it, and uses the row
-again. Whether a row is kept on chip or read again per pass is the emitter's choice.
+A value is *element-level* when it depends on a reduction (``r``) axis, and *row-level* otherwise. ``Reduce`` turns an
+element-level value into a row-level one, which later element-level statements may use again: softmax reads its row,
+reduces it, and uses the row again. Whether a row is kept on chip or read again per pass is the emitter's choice.
 
-Indices are in elements of the buffer's dtype, from the pointer that is passed, over the axis names, the size symbols and the names of
-bounded values (an indirect load). A value that data decide becomes part of an address through ``Bounded`` alone, which brings it into its
-range first, and a ``Check`` reports it; ``verify_addresses`` holds this for every kernel that is built. Half types never appear in arithmetic: after a load they are cast to float32, and cast back
+Indices are in elements of the buffer's dtype, from the pointer that is passed, over the axis names, the size symbols
+and the names of bounded values (an indirect load). A value that data decide becomes part of an address through
+``Bounded`` alone, which brings it into its range first, and a ``Check`` reports it; ``verify_addresses`` holds this for
+every kernel that is built. Half types never appear in arithmetic: after a load they are cast to float32, and cast back
 before a store. All names are C identifiers, and axis, size, value and buffer names are disjoint.
 """
 
@@ -35,15 +37,20 @@ SCAN_OPS = ("sum",)
 
 # Pointwise operators by arity. Comparisons, logical operators and predicates give bool.
 UNARY = frozenset(
-    "cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
-    "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan isinf isfinite signbit".split())
+    "cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan "
+    "asin acos atan "
+    "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan isinf isfinite "
+    "signbit".split())
 BINARY = frozenset(
-    "add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le gt ge "
+    "add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le "
+    "gt ge "
     "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr".split())
 TERNARY = frozenset(["where", "fma"])
-BOOL_RESULT = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split())
+BOOL_RESULT = frozenset(
+    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split())
 WORDS = frozenset(["from_words"])  # the low and high 32 bits of a double, as integers -> the double
-RANDOM = frozenset(["random_bits"])  # a seed and a counter, int64 -> random bits as int32 or int64; see ``graph.philox``
+# A seed and a counter, int64 -> random bits as int32 or int64; see ``graph.philox``.
+RANDOM = frozenset(["random_bits"])
 POINTWISE = UNARY | BINARY | TERNARY | WORDS | RANDOM
 
 
@@ -79,8 +86,8 @@ def axis_symbol(name: str, extent):
 
 @dataclass(frozen=True)
 class Buffer:
-    """A pointer argument. ``role``: "in", "out", "inout" (read and written at the same index in one iteration) or "error"
-    (one int32 that ``Check`` writes)."""
+    """A pointer argument. ``role``: "in", "out", "inout" (read and written at the same index in one iteration) or
+    "error" (one int32 that ``Check`` writes)."""
 
     name: str
     dtype: torch.dtype
@@ -89,7 +96,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Load:
-    """``dst = buffer[index]`` in the buffer's dtype; where ``mask`` (a bool value) is false nothing is read and dst is ``other``."""
+    """``dst = buffer[index]`` in the buffer's dtype; where ``mask`` (a bool value) is false nothing is read and dst is
+    ``other``."""
 
     dst: str
     buffer: str
@@ -118,7 +126,8 @@ class IndexValue:
 
 @dataclass(frozen=True)
 class Compute:
-    """``dst = op(*args)``; ``op`` is the name of a pointwise prim. ``dtype`` is the type of dst; ``cast`` converts and rounds to it."""
+    """``dst = op(*args)``; ``op`` is the name of a pointwise prim. ``dtype`` is the type of dst; ``cast`` converts and
+    rounds to it."""
 
     dst: str
     op: str
@@ -128,9 +137,10 @@ class Compute:
 
 @dataclass(frozen=True)
 class Reduce:
-    """``dst`` = ``arg`` combined over all reduction axes; ``arg`` has dst's dtype, except for argmax and argmin, which give the int64
-    position of the first extreme in row-major order of the reduction axes (a NaN is extreme). max and min propagate NaN. A sum of float32 values may
-    also be given in float64, before it is rounded. ``precise``: such a sum adds in float64 from the first value on."""
+    """``dst`` = ``arg`` combined over all reduction axes; ``arg`` has dst's dtype, except for argmax and argmin, which
+    give the int64 position of the first extreme in row-major order of the reduction axes (a NaN is extreme). max and
+    min propagate NaN. A sum of float32 values may also be given in float64, before it is rounded. ``precise``: such a
+    sum adds in float64 from the first value on."""
 
     dst: str
     op: str
@@ -151,7 +161,8 @@ class Scan:
 
 @dataclass(frozen=True)
 class Store:
-    """``buffer[index] = value`` where ``mask`` holds. A row-level store is done once per row, an element-level one per element."""
+    """``buffer[index] = value`` where ``mask`` holds. A row-level store is done once per row, an element-level one per
+    element."""
 
     buffer: str
     index: "dims.IntExpr"
@@ -161,7 +172,8 @@ class Store:
 
 @dataclass(frozen=True)
 class Bounded:
-    """``dst = value`` where ``0 <= value < extent``, and 0 elsewhere; both int64. The only values that an index expression may name."""
+    """``dst = value`` where ``0 <= value < extent``, and 0 elsewhere; both int64. The only values that an index
+    expression may name."""
 
     dst: str
     value: str
@@ -172,8 +184,8 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Check:
-    """Where not ``0 <= value < extent``, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error buffer, or, for a
-    negative code on a GPU, stop the kernel."""
+    """Where not ``0 <= value < extent``, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error
+    buffer, or, for a negative code on a GPU, stop the kernel."""
 
     value: str
     extent: "dims.IntExpr"
@@ -186,12 +198,14 @@ Stmt = Union[Load, Const, IndexValue, Compute, Reduce, Scan, Bounded, Store, Che
 
 
 def index_key(e):
-    """A hashable stand-in for an index expression whose equality is structural; comparing Dims themselves may guard or raise."""
+    """A hashable stand-in for an index expression whose equality is structural; comparing Dims themselves may guard or
+    raise."""
     return e if type(e) is int else (frozenset(e.terms.items()), e.const)
 
 
 def reads(stmt) -> tuple:
-    """The names of the values that a statement uses directly; those inside an index expression are in ``index_symbols``."""
+    """The names of the values that a statement uses directly; those inside an index expression are in
+    ``index_symbols``."""
     if isinstance(stmt, Compute):
         return stmt.args
     if isinstance(stmt, (Reduce, Scan)):
@@ -214,7 +228,8 @@ def index_symbols(stmt) -> frozenset:
 
 
 def expression_of(stmt):
-    """The expression over axes and sizes in a statement: an index, or the extent of a bounded value; None where there is none."""
+    """The expression over axes and sizes in a statement: an index, or the extent of a bounded value; None where there
+    is none."""
     if isinstance(stmt, (Load, Store)):
         return stmt.index
     if isinstance(stmt, (Bounded, Check)):
@@ -224,8 +239,9 @@ def expression_of(stmt):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A loop kernel. ``axes``: the parallel axes, outermost first, the innermost being the fastest-varying of the main store;
-    ``raxes``: the reduction axes, outermost first; ``sizes``: the size symbols, passed as int64 in this order; ``buffers``: the pointer arguments."""
+    """A loop kernel. ``axes``: the parallel axes, outermost first, the innermost being the fastest-varying of the main
+    store; ``raxes``: the reduction axes, outermost first; ``sizes``: the size symbols, passed as int64 in this order;
+    ``buffers``: the pointer arguments."""
 
     name: str
     axes: tuple
@@ -258,15 +274,18 @@ class Kernel:
         for s in self.body:
             if isinstance(s, (Store, Check, Reduce)):
                 continue
-            if isinstance(s, Scan) or any(r in found for r in reads(s)) or any(n in raxes or n in found for n in index_symbols(s)):
+            if (isinstance(s, Scan) or any(r in found for r in reads(s))
+                or any(n in raxes or n in found for n in index_symbols(s))):
                 found.add(s.dst)
         return frozenset(found)
 
     def is_element(self, stmt) -> bool:
-        """Whether a statement runs once per element (it uses a reduction axis or an element-level value) or once per row."""
+        """Whether a statement runs once per element (it uses a reduction axis or an element-level value) or once per
+        row."""
         if isinstance(stmt, (Store, Check)):
             raxes = {a.name for a in self.raxes}
-            return any(r in self.element_values for r in reads(stmt)) or any(n in raxes or n in self.element_values for n in index_symbols(stmt))
+            return (any(r in self.element_values for r in reads(stmt))
+                    or any(n in raxes or n in self.element_values for n in index_symbols(stmt)))
         return stmt.dst in self.element_values
 
     def text(self, name: Optional[str] = None) -> str:
@@ -275,7 +294,8 @@ class Kernel:
 
     @functools.cached_property
     def key(self) -> str:
-        """A hash of the structure, equal for kernels that differ only in names: the identity under which a kernel is compiled."""
+        """A hash of the structure, equal for kernels that differ only in names: the identity under which a kernel is
+        compiled."""
         names = {}
         for prefix, group in (("p", self.axes), ("r", self.raxes), ("b", self.buffers)):
             names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
@@ -366,7 +386,8 @@ def verify(kernel: Kernel) -> Kernel:
     axes = [a.name for a in kernel.axes + kernel.raxes]
     names = axes + list(kernel.sizes) + [b.name for b in kernel.buffers]
     need(len(set(names)) == len(names), "axis, size and buffer names are distinct")
-    need(all(a.kind == "p" for a in kernel.axes) and all(a.kind == "r" for a in kernel.raxes), "axes are p and raxes are r")
+    need(all(a.kind == "p" for a in kernel.axes) and all(a.kind == "r" for a in kernel.raxes),
+         "axes are p and raxes are r")
     need(kernel.device in ("cpu", "cuda"), "the device is cpu or cuda")
     for a in kernel.axes + kernel.raxes:
         need(set(dims.free_symbols(a.extent)) <= set(kernel.sizes), f"the extent of {a.name} is over sizes")
@@ -379,12 +400,14 @@ def verify(kernel: Kernel) -> Kernel:
         if isinstance(s, (Load, Store, Check)):
             need(s.buffer in kernel.buffer_of, f"buffer {s.buffer} is declared")
             role = kernel.buffer_of[s.buffer].role
-            need(role in {Load: ("in", "inout"), Store: ("out", "inout"), Check: ("error",)}[type(s)], f"{s.buffer} has the role {role}")
+            need(role in {Load: ("in", "inout"), Store: ("out", "inout"), Check: ("error",)}[type(s)],
+                 f"{s.buffer} has the role {role}")
             need(s.mask is None or dtype[s.mask] is torch.bool, "a mask is bool")
         if isinstance(s, Store):
             need(dtype[s.value] is kernel.buffer_of[s.buffer].dtype, f"the value stored to {s.buffer} has its dtype")
             if kernel.is_element(s):
-                static = {a.name for a in kernel.raxes if a.extent != 1} if all(type(a.extent) is int for a in kernel.raxes) else set()
+                static = ({a.name for a in kernel.raxes if a.extent != 1}
+                          if all(type(a.extent) is int for a in kernel.raxes) else set())
                 need(static <= index_symbols(s), "an element-level store is indexed by every reduction axis")
         elif isinstance(s, Check):
             need(dtype[s.value] is torch.int64 and s.code != 0, "a check has an int64 value and a code")
@@ -395,15 +418,19 @@ def verify(kernel: Kernel) -> Kernel:
             if not dtype[s.dst].is_floating_point and not dtype[s.dst].is_complex and dtype[s.dst] is not torch.bool:
                 integers.add(s.dst)
         if isinstance(s, Compute):
-            need(s.op in POINTWISE and len(s.args) == arity(s.op), f"{s.op} is a pointwise prim with {len(s.args)} arguments")
+            need(s.op in POINTWISE and len(s.args) == arity(s.op),
+                 f"{s.op} is a pointwise prim with {len(s.args)} arguments")
             if s.op != "cast":
-                need(s.dtype not in HALF and all(dtype[a] not in HALF for a in s.args), f"{s.op} is not computed in a half type")
+                need(s.dtype not in HALF and all(dtype[a] not in HALF for a in s.args),
+                     f"{s.op} is not computed in a half type")
             if s.op in BOOL_RESULT:
                 need(s.dtype is torch.bool, f"{s.op} gives bool")
             if s.op == "where":
-                need(dtype[s.args[0]] is torch.bool and dtype[s.args[1]] is dtype[s.args[2]] is s.dtype, "where takes bool and two of its dtype")
+                need(dtype[s.args[0]] is torch.bool and dtype[s.args[1]] is dtype[s.args[2]] is s.dtype,
+                     "where takes bool and two of its dtype")
             elif s.op == "fma":
-                need(s.dtype.is_floating_point and all(dtype[a] is s.dtype for a in s.args), "the arguments of fma have its dtype")
+                need(s.dtype.is_floating_point and all(dtype[a] is s.dtype for a in s.args),
+                     "the arguments of fma have its dtype")
             elif s.op in BINARY and s.op not in BOOL_RESULT:
                 need(all(dtype[a] is s.dtype for a in s.args), f"the arguments of {s.op} have its dtype")
             elif s.op in BINARY:
@@ -415,7 +442,8 @@ def verify(kernel: Kernel) -> Kernel:
         if isinstance(s, Reduce):
             need(kernel.raxes and s.op in REDUCE_OPS, f"{s.op} is a reduction, in a kernel with reduction axes")
             unrounded = s.op == "sum" and dtype[s.arg] is torch.float32 and s.dtype is torch.float64
-            need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype or unrounded, f"the dtype of {s.op}")
+            need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype or unrounded,
+                 f"the dtype of {s.op}")
             need(dtype[s.arg] not in HALF, "no reduction in a half type")
             need(s.op not in ("any", "all") or s.dtype is torch.bool, "any and all reduce bools")
         if isinstance(s, Scan):
@@ -425,8 +453,9 @@ def verify(kernel: Kernel) -> Kernel:
 
 
 def verify_addresses(kernel: Kernel) -> Kernel:
-    """Check that no address depends on data but through a bounded value that is also checked, and that nothing is read where there may be nothing to
-    read; return the kernel. This is run on every kernel that is lowered. Raises VerifyError."""
+    """Check that no address depends on data but through a bounded value that is also checked, and that nothing is read
+    where there may be nothing to read; return the kernel. This is run on every kernel that is lowered. Raises
+    VerifyError."""
     plain = {a.name for a in kernel.axes + kernel.raxes} | set(kernel.sizes)
     bounded, checked = {}, set()
     for s in kernel.body:
@@ -440,7 +469,8 @@ def verify_addresses(kernel: Kernel) -> Kernel:
                 if found is None:
                     raise VerifyError(f"{name} is in an index and not bounded\n{kernel.text()}")
                 if s.mask is None and not dims.nonnegative(found.extent - 1):
-                    raise VerifyError(f"an access at {name}, which is within {found.extent}, needs a mask: that may be nothing\n{kernel.text()}")
+                    raise VerifyError(f"an access at {name}, which is within {found.extent}, needs a mask: that may be "
+                                      f"nothing\n{kernel.text()}")
     for s in bounded.values():
         if (s.value, index_key(s.extent)) not in checked:
             raise VerifyError(f"{s.dst} is bounded, and {s.value} is not checked\n{kernel.text()}")
@@ -487,7 +517,8 @@ class KernelBuilder:
         return name
 
     def load(self, buffer: str, index, mask=None, other=0) -> str:
-        return self._value(lambda n: Load(n, buffer, index, mask, other), ("load", buffer, index_key(index), mask, repr(other)), self._buffer_dtype[buffer])
+        return self._value(lambda n: Load(n, buffer, index, mask, other),
+                           ("load", buffer, index_key(index), mask, repr(other)), self._buffer_dtype[buffer])
 
     def const(self, value, dtype) -> str:
         return self._value(lambda n: Const(n, value, dtype), ("const", repr(value), dtype), dtype)
@@ -512,8 +543,9 @@ class KernelBuilder:
         self.body.append(Store(buffer, index, value, mask))
 
     def position(self, value: str, extent, error: str, code: int, mask=None):
-        """An int64 value as a term of an index expression. Where it is not in 0 .. extent-1 the term is 0, and, where ``mask`` holds, the error buffer
-        ``error`` gets ``code``. Accesses at the term need a mask where ``extent`` may be 0."""
+        """An int64 value as a term of an index expression. Where it is not in 0 .. extent-1 the term is 0, and, where
+        ``mask`` holds, the error buffer ``error`` gets ``code``. Accesses at the term need a mask where ``extent`` may
+        be 0."""
         check = (value, index_key(extent), error, code, mask)
         if check not in self._checks:
             self._checks.add(check)
@@ -525,7 +557,8 @@ class KernelBuilder:
 
     def finish(self, name: str) -> Kernel:
         """The kernel, with its size symbols collected in order of first use."""
-        kernel = Kernel(name, tuple(self.axes), tuple(self.raxes), tuple(self.buffers), (), tuple(self.body), self.device)
+        kernel = Kernel(name, tuple(self.axes), tuple(self.raxes), tuple(self.buffers),
+                        (), tuple(self.body), self.device)
         known = {a.name for a in kernel.axes + kernel.raxes} | set(self.dtype)
         sizes = {}
         for e in [a.extent for a in kernel.axes + kernel.raxes]:
@@ -536,7 +569,8 @@ class KernelBuilder:
 
 
 def absolute_values(kernel: Kernel) -> frozenset:
-    """The values that are only ever added to, or taken from, constants of at least 1: their relative error near zero does not matter."""
+    """The values that are only ever added to, or taken from, constants of at least 1: their relative error near zero
+    does not matter."""
     constants = {s.dst: s.value for s in kernel.body if isinstance(s, Const)}
     good, bad = set(), set()
     for s in kernel.body:

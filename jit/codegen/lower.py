@@ -1,11 +1,12 @@
 """From a fusion group to a kernel: each root is evaluated at the group's indices, by recursion through the graph.
 
-The value of a node is asked for at an index (a tuple of expressions over the loop axes). Views only change the index; a pointwise op asks
-its operands; a value that another kernel or a library call made is a load at ``sum(index * stride)``; a reduction of this group is
-computed once per row. Values that are asked for twice at one index are computed once. Adding an op is one entry of ``LOWER``.
+The value of a node is asked for at an index (a tuple of expressions over the loop axes). Views only change the index; a
+pointwise op asks its operands; a value that another kernel or a library call made is a load at ``sum(index * stride)``;
+a reduction of this group is computed once per row. Values that are asked for twice at one index are computed once.
+Adding an op is one entry of ``LOWER``.
 
-Arithmetic in half types is done in float32. An explicit ``cast`` rounds in both directions: to a half type, and from one when
-the value in hand has not been rounded to it yet.
+Arithmetic in half types is done in float32. An explicit ``cast`` rounds in both directions: to a half type, and from
+one when the value in hand has not been rounded to it yet.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from .indexing import FIXED, VIEWS, linear
 
 LOWER = {}
 HALF = loops.HALF
-KERNEL_DTYPES = frozenset([torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
+KERNEL_DTYPES = frozenset([torch.float32, torch.float64, torch.float16,
+                           torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
                            torch.uint8, torch.bool])
 
 
-# Prims whose result need not be a value of a half type that it is announced in; all others move values, or round by themselves.
+# Prims whose result need not be a value of a half type that it is announced in; all others move values, or round by
+# themselves.
 ROUNDED = loops.POINTWISE - frozenset(["cast", "where"]) | frozenset(["sum", "prod", "cumsum", "full", "iota"])
 
 
@@ -49,7 +52,8 @@ def register_dtype(dtype):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies: a storage (any hashable key, one pointer argument each), strides and an offset, in elements."""
+    """Where a value lies: a storage (any hashable key, one pointer argument each), strides and an offset, in
+    elements."""
 
     storage: object
     strides: tuple
@@ -113,7 +117,8 @@ class Emitter:
                 self.sym[d] = self.b.axis(group.dims[d], "r")
 
     def _cut_position(self, cut, position) -> list:
-        """The indices of the group's dimensions at a position in the range that is cut; None for those that are not known yet."""
+        """The indices of the group's dimensions at a position in the range that is cut; None for those that are not
+        known yet."""
         sym = list(self.sym)
         for d in reversed(cut):
             sym[d] = position % self.group.dims[d] if d != cut[0] else position
@@ -178,7 +183,8 @@ class Emitter:
 
     def load(self, place: Place, index, mask, shape) -> str:
         e = place.offset + linear(index, place.strides)
-        certain = mask is None or self.b.unsure.isdisjoint(dims.free_symbols(e)) and all(dims.nonnegative(i) and dims.nonnegative(s - 1 - i) for i, s in zip(index, shape))
+        certain = (mask is None or self.b.unsure.isdisjoint(dims.free_symbols(e))
+                   and all(dims.nonnegative(i) and dims.nonnegative(s - 1 - i) for i, s in zip(index, shape)))
         mask = None if certain else mask
         name = self.b.load(self.buffer(place.storage, place.dtype, False), e, mask)
         if place.dtype in HALF:
@@ -200,13 +206,16 @@ class Emitter:
             if base not in self.members and base.op not in fusion.SOURCES:
                 place = self.places(base)
                 if place is not None:
-                    view = Place(place.storage, node.type.strides, place.offset + indexing.offset_in_base(node), place.dtype)
+                    view = Place(place.storage, node.type.strides, place.offset + indexing.offset_in_base(node),
+                                 place.dtype)
                     return self.load(view, index, mask, node.type.shape)
-            if node.op == "as_strided" and base.op in fusion.SOURCES:  # of values that are told by their place in memory, if they are not all the same
+            # Of values that are told by their place in memory, if they are not all the same.
+            if node.op == "as_strided" and base.op in fusion.SOURCES:
                 place = indexing.offset_in_base(node) + linear(index, node.type.strides)
                 return self.value(base, (place,) if base.op == "iota" else (0,) * len(base.type.shape), mask)
             return self.value(node.inputs[0], indexing.view_index(node, index), mask)
-        if node not in self.members and node.op not in fusion.SOURCES:  # constants are made anew: a schedule does not see reads of them
+        # Constants are made anew: a schedule does not see reads of them.
+        if node not in self.members and node.op not in fusion.SOURCES:
             place = self.places(node)
             if place is not None:
                 return self.load(place, index, mask, node.type.shape)
@@ -260,8 +269,10 @@ def parallel_order(group):
 # pointwise
 
 
-_BOOL_FORM = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and",
-              "bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "bitwise_not": "logical_not", "ne": "logical_xor",
+_BOOL_FORM = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or",
+              "minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and",
+              "bitwise_and": "logical_and", "bitwise_or": "logical_or",
+              "bitwise_xor": "logical_xor", "bitwise_not": "logical_not", "ne": "logical_xor",
               "sub": "logical_xor"}
 _INTEGER_IDENTITY = frozenset("ceil floor round trunc".split())
 _FLOAT_PREDICATE = {"isnan": False, "isinf": False, "isfinite": True}
@@ -296,7 +307,8 @@ def _pointwise(e, node, index, mask):
         if op in ("fmax", "fmin"):
             op = {"fmax": "maximum", "fmin": "minimum"}[op]
     if op == "trunc_div" and config.match_eager_rounding and node.type.dtype in HALF:
-        return e.compute("trunc", e.round(e.compute("div", *args, dtype=dtype), node.type.dtype), dtype=dtype)  # eager rounds the quotient
+        # Eager rounds the quotient.
+        return e.compute("trunc", e.round(e.compute("div", *args, dtype=dtype), node.type.dtype), dtype=dtype)
     return e.compute(op, *args, dtype=dtype)
 
 
@@ -332,7 +344,8 @@ def _scalar(e, node, index, mask):
 
 
 def _number(e, node, element: bool):
-    """The number of a node in the register dtype; as an ``element`` of a tensor it is rounded to the node's own dtype."""
+    """The number of a node in the register dtype; as an ``element`` of a tensor it is rounded to the node's own
+    dtype."""
     value, dtype = node.attrs["value"], register_dtype(node.type.dtype)
     if isinstance(value, dims.Dim):
         value = e.b.cast(e.b.index(value), dtype)
@@ -374,7 +387,8 @@ def _iota(e, node, index, mask):
 @lowers("flip")
 def _flip(e, node, index, mask):
     shape = node.type.shape
-    return e.value(node.inputs[0], tuple(s - 1 - i if d in node.attrs["dims"] else i for d, (i, s) in enumerate(zip(index, shape))), mask)
+    flipped = tuple(s - 1 - i if d in node.attrs["dims"] else i for d, (i, s) in enumerate(zip(index, shape)))
+    return e.value(node.inputs[0], flipped, mask)
 
 
 @lowers("constant_pad")
@@ -420,8 +434,9 @@ ERROR = "error flag"  # the storage key of the int32 that a failed check sets
 
 
 def _position(e, index_node, index, mask, size, wrap, code):
-    """An index tensor's entry as a term of an index expression: wrapped from the end where negative, 0 where out of range, which is an error where
-    ``mask`` holds: the flag becomes ``code``, 1 for IndexError, 2 for RuntimeError; a GPU kernel stops there, as eager's do."""
+    """An index tensor's entry as a term of an index expression: wrapped from the end where negative, 0 where out of
+    range, which is an error where ``mask`` holds: the flag becomes ``code``, 1 for IndexError, 2 for RuntimeError; a
+    GPU kernel stops there, as eager's do."""
     i = e.b.cast(e.value(index_node, index, mask), torch.int64)
     if wrap:
         limit = e.b.index(size) if isinstance(size, dims.Dim) else e.constant(size, torch.int64)
@@ -450,7 +465,8 @@ def _index(e, node, index, mask):
     terms = []
     for d, tensor in zip(where, node.inputs[1:]):
         size = x.type.shape[d]
-        terms.append(_position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner), mask, size, wrap=node.attrs.get("wrap", True), code=1))
+        terms.append(_position(e, tensor, indexing.broadcast_index(tensor.type.shape, inner),
+                               mask, size, wrap=node.attrs.get("wrap", True), code=1))
     for d in where:
         mask = e.both(mask, e.less(0, x.type.shape[d]))
     return e.value(x, index[:first] + tuple(terms) + index[first + rank :], mask)
@@ -459,7 +475,8 @@ def _index(e, node, index, mask):
 # reductions
 
 
-_REDUCE = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin"}
+_REDUCE = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min",
+           "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin"}
 
 
 def reduction_identity(op, dtype):
@@ -534,7 +551,8 @@ def _squares(e, node, index, mask):
         return e.compute(op, a, b, dtype=dtype)
 
     if e.stage == 2:
-        total, squares = (e.b.load(e.buffer((node, part), dtype, False), e.partial_index(node)) for part in ("total", "partial"))
+        total, squares = (e.b.load(e.buffer((node, part), dtype, False), e.partial_index(node))
+                          for part in ("total", "partial"))
         off = do("sub", do("div", total, count), do("div", e.b.reduce("sum", total), everything))
         return e.b.reduce("sum", do("add", squares, do("mul", count, do("mul", off, off))))
     zero = e.constant(0.0, dtype)
@@ -597,12 +615,16 @@ class Lowered:
     partials: dict
 
 
-FULL_VECTOR = 16  # columns times chunks of a reduction over few columns (measured: where results are stored as well, more lanes are slower)
-COLUMN_CHUNKS = 528 * 64  # columns times chunks of a sum over columns: measured on an H200, with its 132 multiprocessors
+# Columns times chunks of a reduction over few columns (measured: where results are stored as well, more lanes are
+# slower).
+FULL_VECTOR = 16
+# Columns times chunks of a sum over columns: measured on an H200, with its 132 multiprocessors.
+COLUMN_CHUNKS = 528 * 64
 
 
 def chunk_plan(group):
-    """(dimensions, chunk length) by which a split reduction is cut: the same for every number of threads, so that results are too.
+    """(dimensions, chunk length) by which a split reduction is cut: the same for every number of threads, so that
+    results are too.
 
     One dimension; on a GPU, where rows lie across the memory, as many of the leading ones as are needed, as one range.
     """
@@ -619,7 +641,8 @@ def chunk_plan(group):
     else:
         wanted = min(max(total // 8192, 2), 264)
     if group.split == "columns" and group.device.type != "cpu":
-        count = next(k for k in range(1, len(reduced) + 1) if math.prod(size[d] for d in reduced[:k]) >= wanted or k == len(reduced))
+        count = next(k for k in range(1, len(reduced) + 1) if math.prod(size[d] for d in reduced[:k]) >= wanted
+                     or k == len(reduced))
         cut = tuple(reduced[:count])
     else:
         cut = (next((d for d in reduced if size[d] >= wanted), max(reduced, key=lambda d: size[d])),)
@@ -634,8 +657,9 @@ def chunk_plan(group):
 
 
 def few_columns(group):
-    """(dimensions, chunk length) for a reduction over columns that are too few for a CPU's vectors, or None: positions of the dimension around them, which lies
-    as they do, are dealt out to chunks, so that chunks and columns are one line of memory."""
+    """(dimensions, chunk length) for a reduction over columns that are too few for a CPU's vectors, or None: positions
+    of the dimension around them, which lies as they do, are dealt out to chunks, so that chunks and columns are one
+    line of memory."""
     columns = [d for d in range(len(group.dims)) if d not in group.reduced]
     if group.device.type != "cpu" or group.split != "columns" or any(type(s) is not int for s in group.dims):
         return None
@@ -649,8 +673,10 @@ def few_columns(group):
 
 
 def _around(root, group, columns, count):
-    """The reduced dimension of a group along which one row of columns follows the other in the largest tensor that a root reads, or None."""
-    node, aligns = max(root.reads.items(), key=lambda r: 0 if isinstance(r[0].type, tuple) else indexing.numel_hint(r[0].type.shape))
+    """The reduced dimension of a group along which one row of columns follows the other in the largest tensor that a
+    root reads, or None."""
+    node, aligns = max(root.reads.items(), key=lambda r: 0 if isinstance(r[0].type, tuple)
+                       else indexing.numel_hint(r[0].type.shape))
     if isinstance(node.type, tuple) or len(aligns) != 1 or None in aligns:
         return None
     stride = {root.place[d]: s for s, d in zip(node.type.strides, next(iter(aligns))) if d != FIXED}
@@ -682,7 +708,8 @@ def lower_group(group, places, stored, name) -> list:
     for m in group.members:
         if m.needs_row or not any(p in group.reduced for p in m.out_place()):
             second.emit_member(m)
-    return [Lowered(first.finish(name + "_a"), first.arguments, partials), Lowered(second.finish(name + "_b"), second.arguments, {})]
+    return [Lowered(first.finish(name + "_a"), first.arguments, partials),
+            Lowered(second.finish(name + "_b"), second.arguments, {})]
 
 
 def drop_dead(builder):
@@ -698,7 +725,8 @@ def drop_dead(builder):
 
 
 def reads_first(builder):
-    """Move each store behind the last load of its buffer: what takes the memory of an input or operand is written when all of the old elements have been read."""
+    """Move each store behind the last load of its buffer: what takes the memory of an input or operand is written when
+    all of the old elements have been read."""
     last = {s.buffer: k for k, s in enumerate(builder.body) if isinstance(s, loops.Load)}
     waiting, body = {}, []
     for k, s in enumerate(builder.body):

@@ -1,7 +1,8 @@
 """Where intermediate buffers lie: one arena per plan, with offsets assigned by lifetime, and in-place reuse.
 
-Buffers are visited in order of their first use and take the smallest free gap that fits. Sizes that hold symbols cannot be compared for all
-values, so such a buffer only takes the place of a dead one of the very same size; they lie behind the buffers of constant size.
+Buffers are visited in order of their first use and take the smallest free gap that fits. Sizes that hold symbols cannot
+be compared for all values, so such a buffer only takes the place of a dead one of the very same size; they lie behind
+the buffers of constant size.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def _symbolic(spans, arena):
 
 
 def storage_numel(t) -> object:
-    """The number of elements that a tensor type spans in memory: 1 + sum((size - 1) * stride), or 0 without elements."""
+    """The number of elements that a tensor type spans in memory: 1 + sum((size - 1) * stride), or 0 without
+    elements."""
     if t.is_empty:
         return 0
     if t.is_contiguous:
@@ -118,7 +120,8 @@ def storage_numel(t) -> object:
 
 
 def in_step(group, reader, align, place_of_store) -> bool:
-    """Whether a read of ``reader`` with this alignment visits each element in the iteration that stores the element of the same index."""
+    """Whether a read of ``reader`` with this alignment visits each element in the iteration that stores the element of
+    the same index."""
     if align is None:
         return False
     place = tuple(indexing.FIXED if d == indexing.FIXED else reader.place[d] for d in align)

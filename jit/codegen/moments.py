@@ -1,10 +1,11 @@
 """Variances of split reductions in one pass over the memory.
 
-``sum((x - mean(x))**2)`` waits for the mean of everything, and would read ``x`` again. Where the reduction is cut into chunks, each chunk of n values takes
-the sums of ``x - first`` and of its square, ``first`` being its first value, and from these the squares about its own mean. ``(first - mean)**2`` is at most
-n times the chunk's variance, so the cancellation costs a factor of n roundings at worst, and a few in practice. The chunks are combined by their counts,
-totals and squares (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979). Such a sum becomes a node
-of its own, ``squares``, which reads ``x`` alone.
+``sum((x - mean(x))**2)`` waits for the mean of everything, and would read ``x`` again. Where the reduction is cut into
+chunks, each chunk of n values takes the sums of ``x - first`` and of its square, ``first`` being its first value, and
+from these the squares about its own mean. ``(first - mean)**2`` is at most n times the chunk's variance, so the
+cancellation costs a factor of n roundings at worst, and a few in practice. The chunks are combined by their counts,
+totals and squares (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+1979). Such a sum becomes a node of its own, ``squares``, which reads ``x`` alone.
 """
 
 from __future__ import annotations

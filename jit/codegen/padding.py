@@ -1,7 +1,8 @@
 """Rows that begin at aligned addresses, in matrices that a kernel makes for the library to multiply.
 
-cuBLAS has no fast kernels for matrices whose rows do not begin at multiples of 16 bytes: on an H200 the two products of the backward of a
-classifier of 50257 columns take 1.1 ms each, and 0.2 ms with padded rows. Where such a matrix is an intermediate of ours, its rows are laid further apart.
+cuBLAS has no fast kernels for matrices whose rows do not begin at multiples of 16 bytes: on an H200 the two products of
+the backward of a classifier of 50257 columns take 1.1 ms each, and 0.2 ms with padded rows. Where such a matrix is an
+intermediate of ours, its rows are laid further apart.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ PRODUCTS = frozenset(["aten::mm", "aten::addmm"])
 
 
 def padded_strides(t: TensorType):
-    """Strides with aligned rows for a row-major type of a half dtype; None where the rows are aligned, or it would not pay."""
-    if t.device.type != "cuda" or t.dtype.itemsize != 2 or t.rank < 2 or type(t.shape[-1]) is not int or dims.hint(t.numel) < WORTH_PADDING:
+    """Strides with aligned rows for a row-major type of a half dtype; None where the rows are aligned, or it would not
+    pay."""
+    if (t.device.type != "cuda" or t.dtype.itemsize != 2 or t.rank < 2
+        or type(t.shape[-1]) is not int or dims.hint(t.numel) < WORTH_PADDING):
         return None
     unit, width = ALIGNMENT_BYTES // t.dtype.itemsize, t.shape[-1]
     if width < 8 * unit or width % unit == 0 or not same_ints(t.strides, contiguous_strides(t.shape)):

@@ -25,10 +25,11 @@ plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
 
 @dataclass
 class Options:
-    """``target``: "native" compiles kernels, "reference" leaves them to the interpreter in ``reference``. ``fuse=False`` gives
-    each root its own kernel; ``in_place`` lets results take the memory of dying operands; ``channels_last`` lets convolutions run in that
-    format; ``unaligned``: the numbers of CUDA inputs whose address is not a multiple of 16 (kernels assume that of the others, so the caller has to
-    guard it); ``symbols``: names of sizes that are among the integers of a call even if no kernel of the graph uses them."""
+    """``target``: "native" compiles kernels, "reference" leaves them to the interpreter in ``reference``.
+    ``fuse=False`` gives each root its own kernel; ``in_place`` lets results take the memory of dying operands;
+    ``channels_last`` lets convolutions run in that format; ``unaligned``: the numbers of CUDA inputs whose address is
+    not a multiple of 16 (kernels assume that of the others, so the caller has to guard it); ``symbols``: names of sizes
+    that are among the integers of a call even if no kernel of the graph uses them."""
 
     target: str = "native"
     fuse: bool = True
@@ -40,7 +41,8 @@ class Options:
 
 @dataclass
 class Storage:
-    """Memory behind a materialised value. ``kind``: input, extern, alloc (a tensor of its own) or temp (a part of the arena)."""
+    """Memory behind a materialised value. ``kind``: input, extern, alloc (a tensor of its own) or temp (a part of the
+    arena)."""
 
     kind: str
     slot: int
@@ -58,8 +60,9 @@ class Storage:
 class CompiledGraph:
     """A graph ready to run.
 
-    ``plan``: the runtime's Plan. ``kernels``: (name, source text) of each distinct kernel. ``loops``: name -> loop kernel. ``launches``: the
-    loop kernels in launch order. ``int_symbols``: the size symbols to be passed as ints after the tensors. ``call(*tensors, *ints)`` runs it.
+    ``plan``: the runtime's Plan. ``kernels``: (name, source text) of each distinct kernel. ``loops``: name -> loop
+    kernel. ``launches``: the loop kernels in launch order. ``int_symbols``: the size symbols to be passed as ints after
+    the tensors. ``call(*tensors, *ints)`` runs it.
     """
 
     plan: object
@@ -123,7 +126,8 @@ class Planner:
         self.plan_groups = fusion.fuse(g, self.options.fuse)
         written = [_unaliased(o.node) for o in g.outputs if o.mutates is not None]
         if written:
-            self.plan_groups.order = failing.writes_last(self.plan_groups.order, self.plan_groups.roots, written, self.plan_groups.stored)
+            self.plan_groups.order = failing.writes_last(self.plan_groups.order,
+                                                         self.plan_groups.roots, written, self.plan_groups.stored)
         for i, n in enumerate(g.inputs):
             self.storages[n] = Storage("input", i, n.type, dtype=n.type.dtype)
         self._times()
@@ -219,7 +223,8 @@ class Planner:
                         break
 
     def _in_step(self, group, source, root) -> bool:
-        """Whether every read of ``source`` in the group is of the very element that ``root`` stores in the same iteration."""
+        """Whether every read of ``source`` in the group is of the very element that ``root`` stores in the same
+        iteration."""
         place, strides = root.out_place(), {}
         for p, s in zip(place, root.node.type.strides):
             if p != FIXED:
@@ -239,23 +244,27 @@ class Planner:
         return True
 
     def _write_into_inputs(self):
-        """Let the kernel that makes an input's new value write it there, where nothing reads the old value any more and no later step may raise."""
+        """Let the kernel that makes an input's new value write it there, where nothing reads the old value any more and
+        no later step may raise."""
         self.direct, self.committing = set(), set()
         plain = {base_of(o.node) for o in self.graph.outputs if o.mutates is None}
         readers = {}
         for n, times in self.uses.items():
             if n.op == "input":
                 readers[n] = times
-        last = max((t for t, group in enumerate(self.plan_groups.order) if failing.may_fail(group, self.storages)), default=-1)
+        last = max((t for t, group in enumerate(self.plan_groups.order) if failing.may_fail(group, self.storages)),
+                   default=-1)
         aliased = {base_of(i) for n in self.graph.nodes if n.op == "aten_call" and returns_alias(n) for i in n.inputs}
         for o in self.graph.outputs:
             if o.mutates is None:
                 continue
             n, target = _unaliased(o.node), self.graph.inputs[o.mutates]
             roots = self.plan_groups.roots.get(n, ())
-            if len(roots) != 1 or roots[0].part is not None or n in plain or n not in self.storages or target in aliased:
+            if (len(roots) != 1 or roots[0].part is not None or n in plain
+                or n not in self.storages or target in aliased):
                 continue
-            if sum(_unaliased(p.node) is n for p in self.graph.outputs) != 1 or n in aliased or self.storages[n].kind != "temp":
+            if (sum(_unaliased(p.node) is n for p in self.graph.outputs) != 1
+                or n in aliased or self.storages[n].kind != "temp"):
                 continue
             root, t = roots[0], self.home[n]
             if t <= last:
@@ -269,7 +278,8 @@ class Planner:
             if any(x > t for x in times):
                 continue
             if t in times:
-                if row_only and root.group.reduced and any(target in m.reads for m in root.group.members if m is not root):
+                if row_only and root.group.reduced and any(target in m.reads
+                                                           for m in root.group.members if m is not root):
                     continue
                 if not self._in_step_of(root.group, target, root, target.type.strides):
                     continue
@@ -371,7 +381,8 @@ class Planner:
             else:
                 from .triton.compile import compile_triton
 
-                aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]} for k, key in zip(kernels, keys) if key[1]}
+                aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]}
+                           for k, key in zip(kernels, keys) if key[1]}
                 found = compile_triton(kernels, aligned=aligned)
                 self.sources += [(k.name, found[k.name].source.text) for k in kernels]
             self.code.update((key, found[self.named[key].name]) for key in keys)
@@ -382,7 +393,8 @@ class Planner:
 
         plan = emit(self)
         kernels = {k.name: k for k in self.named.values()}
-        return CompiledGraph(plan, self.sources, kernels, [self.named[key] for key in self.launch_keys], tuple(self.regs.int_symbols))
+        return CompiledGraph(plan, self.sources, kernels, [self.named[key] for key in self.launch_keys],
+                             tuple(self.regs.int_symbols))
 
 
 def _unaliased(node):

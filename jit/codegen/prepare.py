@@ -1,7 +1,9 @@
-"""Makes a graph compilable: what kernels cannot compute becomes a library call, and hazards of the outputs become copies.
+"""Makes a graph compilable: what kernels cannot compute becomes a library call, and hazards of the outputs become
+copies.
 
-A dtype without kernels (complex, float8, ...), an ``as_strided`` of a graph input (its offset counts from the start of the storage, which a
-kernel does not see) and operands on another device are turned into ``aten_call`` nodes. The graph that is given is not changed.
+A dtype without kernels (complex, float8, ...), an ``as_strided`` of a graph input (its offset counts from the start of
+the storage, which a kernel does not see) and operands on another device are turned into ``aten_call`` nodes. The graph
+that is given is not changed.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from ..graph.ir import Graph, Ref, TensorType, Transform
 from . import fusion, loops, lower
 from .indexing import VIEWS, base_of
 
-_BINARY_TENSOR = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "pow": "pow", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
-                  "fmod": "fmod", "remainder": "remainder", "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor"}
+_BINARY_TENSOR = {"add": "add", "sub": "sub", "mul": "mul", "div": "div",
+                  "pow": "pow", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
+                  "fmod": "fmod", "remainder": "remainder", "bitwise_and": "bitwise_and",
+                  "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor"}
 _BINARY_DEFAULT = frozenset("maximum minimum fmax fmin atan2 copysign hypot logical_and logical_or logical_xor".split())
 _LIBRARY = {}
 
@@ -73,7 +77,8 @@ def _cat(n):
 
 @_library("constant_pad")
 def _pad(n):
-    return "aten::constant_pad_nd", "", (Ref(0), tuple(p for pair in reversed(n.attrs["pads"]) for p in pair), n.attrs["value"])
+    return "aten::constant_pad_nd", "", (Ref(0), tuple(p for pair in reversed(n.attrs["pads"]) for p in pair),
+                                         n.attrs["value"])
 
 
 @_library("sum")
@@ -87,7 +92,8 @@ def _one_dim(n):
     if len(d) != 1:
         raise Unsupported(f"{n.op} over several dimensions of {n.inputs[0].type.dtype}", kind="kernel")
     extra = (n.type.dtype,) if n.op == "prod" else ()
-    return f"aten::{n.op}", "" if n.op.startswith("arg") else {"prod": "dim_int"}.get(n.op, "dim"), (Ref(0), d[0], n.attrs["keepdim"], *extra)
+    return (f"aten::{n.op}", "" if n.op.startswith("arg") else {"prod": "dim_int"}.get(n.op, "dim"),
+            (Ref(0), d[0], n.attrs["keepdim"], *extra))
 
 
 @_library("amax", "amin")
@@ -109,8 +115,10 @@ def _gather(n):
 def _index(n):
     if not n.attrs.get("wrap", True):
         one = len(n.inputs[1].type.shape) == 1
-        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0], Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
-    return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k) for k in range(1, len(n.inputs))))
+        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0],
+                                           Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
+    return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k)
+        for k in range(1, len(n.inputs))))
 
 
 @_library("as_strided")
@@ -129,7 +137,8 @@ def _reinterpret(n):
 @_library("iota")
 def _iota(n):
     start, step = n.attrs["start"], n.attrs["step"]
-    return "aten::arange", "start_step", (start, start + n.attrs["length"] * step, step, n.type.dtype, None, n.type.device)
+    return "aten::arange", "start_step", (start, start + n.attrs["length"] * step,
+                                          step, n.type.dtype, None, n.type.device)
 
 
 @_library("scalar", "full")
@@ -138,9 +147,11 @@ def _full(n):
 
 
 def library_call(node) -> dict:
-    """The attributes of an ``aten_call`` that computes the same from the same inputs. Raises Unsupported where there is none."""
+    """The attributes of an ``aten_call`` that computes the same from the same inputs. Raises Unsupported where there is
+    none."""
     if node.op not in _LIBRARY:
-        raise Unsupported(f"{node.op} over {node.type.dtype}", hint="run this part in eager, with jit.disable", kind="kernel")
+        raise Unsupported(f"{node.op} over {node.type.dtype}", hint="run this part in eager, with jit.disable",
+                          kind="kernel")
     return dict(zip(("target", "overload", "args"), _LIBRARY[node.op](node)))
 
 
@@ -164,7 +175,8 @@ def prepare(graph: Graph) -> Graph:
     live = live_nodes(graph)
     hazards = [o for o in graph.outputs if o.mutates is not None and base_of(o.node).op == "input"]
     foreign = _foreign_operands(graph)
-    if len(live) == len(graph.nodes) and not hazards and not foreign and not any(_needs_library(n) for n in graph.nodes):
+    if (len(live) == len(graph.nodes) and not hazards and not foreign
+        and not any(_needs_library(n) for n in graph.nodes)):
         return graph
     return _Prepare(graph, live, hazards, foreign).run()
 

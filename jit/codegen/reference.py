@@ -1,4 +1,5 @@
-"""A slow interpreter of loop kernels on torch tensors: the meaning of the language, which the emitters are tested against.
+"""A slow interpreter of loop kernels on torch tensors: the meaning of the language, which the emitters are tested
+against.
 
 The whole iteration space is one broadcast tensor per value, with one dimension per axis (parallel, then reduction).
 """
@@ -34,7 +35,8 @@ def _minimum(a, b):
 
 
 def _random_bits(seed, counter):
-    """Philox2x32-10 (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), key and counter as in ``graph.philox``."""
+    """Philox2x32-10 (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), key and counter as in
+    ``graph.philox``."""
     word = 0xFFFFFFFF
     a, b, key = counter & word, (counter >> 32) + (seed >> 32) & word, seed & word
     for _ in range(10):
@@ -128,7 +130,8 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
         if mask is not None:
             bad = bad & mask
         if bad.expand(torch.broadcast_shapes(bad.shape, extents)).any() and 0 not in extents:
-            raise IndexError(f"{buffer}[{int(index.min())} .. {int(index.max())}] of {buffers[buffer].numel()}\n{kernel.text()}")
+            raise IndexError(f"{buffer}[{int(index.min())} .. {int(index.max())}] of "
+                             f"{buffers[buffer].numel()}\n{kernel.text()}")
 
     def within(s):
         return (values[s.value] >= 0) & (values[s.value] < index_of(s.extent))
@@ -137,8 +140,10 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
         if isinstance(s, loops.Load):
             index, mask, storage = index_of(s.index), values.get(s.mask), buffers[s.buffer]
             checked(s.buffer, index, mask)
-            value = storage[index.clamp(0, max(storage.numel() - 1, 0))] if storage.numel() else torch.zeros(index.shape, dtype=storage.dtype)
-            values[s.dst] = value if mask is None else torch.where(mask, value, torch.tensor(s.other, dtype=value.dtype))
+            value = (storage[index.clamp(0, max(storage.numel() - 1, 0))] if storage.numel()
+                     else torch.zeros(index.shape, dtype=storage.dtype))
+            values[s.dst] = value if mask is None else torch.where(mask,
+                                                                   value, torch.tensor(s.other, dtype=value.dtype))
         elif isinstance(s, loops.Const):
             values[s.dst] = torch.tensor(s.value, dtype=s.dtype).reshape([1] * rank)
         elif isinstance(s, loops.IndexValue):
@@ -176,7 +181,8 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def run_plan(compiled, *arguments) -> tuple:
-    """Run a ``CompiledGraph`` that was compiled with ``target="reference"``: the meaning of a plan's steps, on CPU tensors.
+    """Run a ``CompiledGraph`` that was compiled with ``target="reference"``: the meaning of a plan's steps, on CPU
+    tensors.
 
     ``arguments``: the input tensors, then the ints. Raises IndexError when a kernel reports an index out of range.
     """
@@ -234,7 +240,8 @@ def run_plan(compiled, *arguments) -> tuple:
             elif kind == "view":
                 _, dst, src, sizes, strides, offset = step
                 source = slots[src]
-                slots[dst] = source.as_strided([regs[r] for r in sizes], [regs[r] for r in strides], source.storage_offset() + regs[offset])
+                slots[dst] = source.as_strided([regs[r] for r in sizes],
+                                               [regs[r] for r in strides], source.storage_offset() + regs[offset])
             elif kind == "copy":
                 slots[step[1]].copy_(slots[step[2]])
             elif kind == "flag":

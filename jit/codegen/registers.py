@@ -9,8 +9,8 @@ from ..graph.ir import origins_in
 class Registers:
     """Compiles IntExprs to registers; equal subexpressions share one.
 
-    Symbols are read from the first input dimension (or stride) that is that symbol alone; a symbol that no input shows becomes an
-    extra int argument, listed in ``int_symbols``.
+    Symbols are read from the first input dimension (or stride) that is that symbol alone; a symbol that no input shows
+    becomes an extra int argument, listed in ``int_symbols``.
     """
 
     _OPS = {"//": "floordiv", "%": "mod", "max": "max", "min": "min"}
@@ -42,7 +42,8 @@ class Registers:
         for mono, c in e.terms.items():
             term = None
             for atom in mono:
-                r = self.symbol(atom.name) if atom.kind == "sym" else self._emit(self._OPS[atom.kind], self.reg(atom.a), self.reg(atom.b))
+                r = (self.symbol(atom.name) if atom.kind == "sym"
+                     else self._emit(self._OPS[atom.kind], self.reg(atom.a), self.reg(atom.b)))
                 term = r if term is None else self._emit("mul", term, r)
             if c != 1:
                 term = self._emit("mul", term, self._emit("const", c))
@@ -67,6 +68,7 @@ def run(program, tensors, ints=()) -> list:
             out.append(ints[a[0]])
         else:
             x, y = out[a[0]], out[a[1]]
-            out.append({"add": x + y, "sub": x - y, "mul": x * y, "max": max(x, y), "min": min(x, y)}[op] if op not in ("floordiv", "mod")
+            out.append({"add": x + y, "sub": x - y, "mul": x * y, "max": max(x, y),
+                        "min": min(x, y)}[op] if op not in ("floordiv", "mod")
                        else x // y if op == "floordiv" else x % y)
     return out

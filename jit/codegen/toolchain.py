@@ -1,8 +1,10 @@
-"""The C++ compiler: finding g++, choosing flags, building shared objects side by side, loading them next to torch's OpenMP runtime.
+"""The C++ compiler: finding g++, choosing flags, building shared objects side by side, loading them next to torch's
+OpenMP runtime.
 
-Kernels are headerless C++ that names libm, libmvec and OpenMP entry points itself. They are linked against libm and libmvec alone: the ``GOMP_*``
-symbols come from the OpenMP runtime that torch has already loaded, which is put into the global scope first. A second runtime would mean a second
-thread pool, which ignores ``torch.set_num_threads`` and fights torch's own for the cores.
+Kernels are headerless C++ that names libm, libmvec and OpenMP entry points itself. They are linked against libm and
+libmvec alone: the ``GOMP_*`` symbols come from the OpenMP runtime that torch has already loaded, which is put into the
+global scope first. A second runtime would mean a second thread pool, which ignores ``torch.set_num_threads`` and fights
+torch's own for the cores.
 """
 
 from __future__ import annotations
@@ -26,15 +28,18 @@ from jit.errors import CompileError
 from jit.runtime import sanitizers
 
 # No -ffast-math: NaN, infinities, signed zeros and the order of additions outside an explicit simd reduction are kept.
-# -fno-math-errno and -fno-trapping-math only give up errno and floating-point exception flags, without which nothing with a call or a
-# select in it is vectorised. 512-bit vectors are asked for because g++ prefers 256 on most processors that have them: measured on Sapphire
-# Rapids, tanh, exp and NaN-propagating maxima run 1.3 to 1.7 times faster with 512; elsewhere the option has no effect. -ffp-contract=off keeps
-# a*b+c at two roundings, as eager has it (x*x - y*y is 0 for x == y); helpers that want a fused multiply-add say so.
-# -fno-thread-jumps: jump threading turns chains of selects into a web of masks, at up to half the speed.
+# -fno-math-errno and -fno-trapping-math only give up errno and floating-point exception flags, without which nothing
+# with a call or a select in it is vectorised. 512-bit vectors are asked for because g++ prefers 256 on most processors
+# that have them: measured on Sapphire Rapids, tanh, exp and NaN-propagating maxima run 1.3 to 1.7 times faster with
+# 512; elsewhere the option has no effect. -ffp-contract=off keeps a*b+c at two roundings, as eager has it (x*x - y*y is
+# 0 for x == y); helpers that want a fused multiply-add say so. -fno-thread-jumps: jump threading turns chains of
+# selects into a web of masks, at up to half the speed.
 FLAGS = (
-    "-std=c++17", "-O3", "-march=native", *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()), "-fopenmp",
+    "-std=c++17", "-O3", "-march=native", *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
+    "-fopenmp",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-thread-jumps",
-    "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-fno-semantic-interposition",
+    "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
+    "-fno-stack-protector", "-fno-semantic-interposition",
     "-fvisibility=hidden", "-fno-plt", "-w", *sanitizers.flags("kernels"),
 )  # fmt: skip
 _UNALIGNED = "-Wa,-muse-unaligned-vector-move"
@@ -73,7 +78,8 @@ def _is_gnu(path: str) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def fingerprint() -> str:
-    """What a build depends on besides its source: compiler (path, size, time of change), flags, CPU model and CPU flags."""
+    """What a build depends on besides its source: compiler (path, size, time of change), flags, CPU model and CPU
+    flags."""
     path = os.path.realpath(compiler())
     return "\n".join((_stamp(path), " ".join(flags() + LINK_FLAGS + LIBRARIES), *cpu_features()))
 
@@ -88,14 +94,17 @@ def _stamp(path: str) -> str:
 def flags() -> tuple[str, ...]:
     """``FLAGS``, and what keeps aligned moves to the stack from ending the process on x86.
 
-    g++ 12 drops the realignment of the stack in functions that call nothing, and stores to its arrays there as if they were aligned all the same, where it takes
-    their address into a register first. The assembler (binutils 2.38 or later) can encode every such move for any address, which takes no longer where it is
-    aligned. Where the assembler is older, the compiler is told to use no memory below the stack pointer, which mends the kernels in which this was found.
+    g++ 12 drops the realignment of the stack in functions that call nothing, and stores to its arrays there as if they
+    were aligned all the same, where it takes their address into a register first. The assembler (binutils 2.38 or
+    later) can encode every such move for any address, which takes no longer where it is aligned. Where the assembler is
+    older, the compiler is told to use no memory below the stack pointer, which mends the kernels in which this was
+    found.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return FLAGS
     assembler = shutil.which("as")
-    key = cache.key("assembler", _stamp(os.path.realpath(compiler())), _stamp(os.path.realpath(assembler)) if assembler else "")
+    key = cache.key("assembler", _stamp(os.path.realpath(compiler())),
+                    _stamp(os.path.realpath(assembler)) if assembler else "")
     known = cache.get(key)
     if known is None:
         known = b"yes" if _accepts(_UNALIGNED) else b"no"
@@ -139,7 +148,8 @@ def build(sources: list[str]) -> list[str]:
     paths = {k: cache.file(k) for k in keys}
     missing = {k: s for k, s in zip(keys, sources) if paths[k] is None}
     if missing:
-        with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation unit(s)"):
+        with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation "
+                                                                                  "unit(s)"):
             running = [(k, source, *_start(source, os.path.join(folder, k[:16]))) for k, source in missing.items()]
             for k, source, process, output in running:
                 text = process.communicate()[0].decode(errors="replace")
@@ -154,12 +164,14 @@ def build(sources: list[str]) -> list[str]:
 
 
 def _start(source: str, stem: str) -> tuple[subprocess.Popen, str]:
-    """A running compiler and the path that it will write. The text goes through a file, so that no process waits for another's pipe."""
+    """A running compiler and the path that it will write. The text goes through a file, so that no process waits for
+    another's pipe."""
     with open(stem + ".cpp", "w") as f:
         f.write(source)
     command = [compiler(), *flags(), *LINK_FLAGS, stem + ".cpp", "-o", stem + ".so", *LIBRARIES]
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), stem + ".so"
+        return (subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT),
+                stem + ".so")
     except OSError as error:
         raise CompileError(f"{command[0]} could not be started: {error}. Set CXX to a working g++.") from error
 
@@ -171,8 +183,10 @@ def _failure(process: subprocess.Popen, text: str, source: str) -> str:
     lines = text.strip().splitlines()
     shown = "\n".join(lines[:40]) + (f"\n... {len(lines) - 40} more lines" if len(lines) > 40 else "")
     return (
-        f"{process.args[0]} failed with exit status {process.returncode} on a generated kernel, whose source is in {path}:\n{shown}\n"
-        "If the compiler is at fault (too old, killed for want of memory, missing libmvec), set CXX to another g++ (11 or later)."
+        f"{process.args[0]} failed with exit status {process.returncode} on a generated kernel, whose source is in "
+        f"{path}:\n{shown}\n"
+        "If the compiler is at fault (too old, killed for want of memory, missing libmvec), set CXX to another g++ (11 "
+        "or later)."
     )
 
 
@@ -191,13 +205,15 @@ def openmp_runtimes() -> list[str]:
 def _share_openmp():
     runtimes = openmp_runtimes()
     if not runtimes:
-        raise CompileError("torch has loaded no OpenMP runtime (libgomp, libiomp5 or libomp); CPU kernels need a torch built with OpenMP")
+        raise CompileError("torch has loaded no OpenMP runtime (libgomp, libiomp5 or libomp); CPU kernels need a torch "
+                           "built with OpenMP")
     ours = next((p for p in runtimes if os.path.dirname(torch.__file__) in p), runtimes[0])
     return ctypes.CDLL(ours, mode=ctypes.RTLD_GLOBAL)
 
 
 class Library(ctypes.CDLL):
-    """A loaded kernel library. It is closed when nothing refers to it; the dynamic linker counts, and plans hold what they call by themselves."""
+    """A loaded kernel library. It is closed when nothing refers to it; the dynamic linker counts, and plans hold what
+    they call by themselves."""
 
     def __del__(self):
         if getattr(self, "_handle", None) and not sys.is_finalizing():
@@ -216,7 +232,8 @@ def load(path: str) -> Library:
     try:
         return Library(path, mode=ctypes.RTLD_LOCAL)
     except OSError as error:
-        raise CompileError(f"the kernel library {path} does not load: {error}. Remove it, or set JIT_CACHE_DIR to another folder.") from error
+        raise CompileError(f"the kernel library {path} does not load: {error}. Remove it, or set JIT_CACHE_DIR to "
+                           "another folder.") from error
 
 
 def address(library: Library, name: str) -> Address:

@@ -416,7 +416,8 @@ class Assembler:
 
 
 def function_from(code, globals_: dict, name: str | None = None, closure=None, defaults=None, kwdefaults=None):
-    """A function of ``code``. ``closure`` is a tuple of cells in the order of ``code.co_freevars``, or a dict of them."""
+    """A function of ``code``. ``closure`` is a tuple of cells in the order of ``code.co_freevars``, or a dict of
+    them."""
     if isinstance(closure, dict):
         closure = tuple(closure[n] for n in code.co_freevars)
     function = types.FunctionType(code, globals_, name or code.co_name, defaults, tuple(closure) if closure else None)

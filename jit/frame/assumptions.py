@@ -1,9 +1,10 @@
 """Branches on tensor values of which one side only raises: ``if bad.any(): raise ValueError(...)``, ``assert ok``.
 
-Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function looks at it
-after the graph has run and before anything of the program's is changed; where it does not hold, the call is done in eager instead, which
-raises what the program raises. Graphs that change their inputs or draw random numbers cannot be run twice: those are captured again without assumptions.
-A function whose assumption fails on more than a quarter of the calls does its work twice on each of these: it is captured again with a break at the branch.
+Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
+looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
+done in eager instead, which raises what the program raises. Graphs that change their inputs or draw random numbers
+cannot be run twice: those are captured again without assumptions. A function whose assumption fails on more than a
+quarter of the calls does its work twice on each of these: it is captured again with a break at the branch.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ _PATIENCE = 3  # failures that are put up with, however few calls there were
 
 
 class Doubt:
-    """Called by the rewritten function of an entry whenever its assumption fails. ``missed`` and ``dispatcher`` are those of the entry."""
+    """Called by the rewritten function of an entry whenever its assumption fails. ``missed`` and ``dispatcher`` are
+    those of the entry."""
 
     def __init__(self):
         self.failures, self.missed, self.dispatcher = 0, None, None
 
     def watch(self, missed, dispatcher, entry):
-        """Have the entry taken back once the assumption has failed too often. Not with ``fullgraph``, where there may be no break instead."""
+        """Have the entry taken back once the assumption has failed too often. Not with ``fullgraph``, where there may
+        be no break instead."""
         if not missed.settings.fullgraph:
             self.missed, self.dispatcher, entry.doubt = weakref.ref(missed), weakref.ref(dispatcher), self
 
@@ -41,7 +44,8 @@ class Doubt:
 
 
 class Reconsider(Exception):
-    """The capture is to be done again, without assumptions, or without another thing that a flag of the session allows: ``what``."""
+    """The capture is to be done again, without assumptions, or without another thing that a flag of the session allows:
+    ``what``."""
 
     def __init__(self, what: str = "assuming"):
         super().__init__(what)
@@ -53,7 +57,8 @@ def only_raises(frame, index: int) -> bool:
     for instr in frame.instructions[index: index + _LONGEST]:
         if instr.op == "RAISE_VARARGS":
             return True
-        if instr.target is not None or instr.op.startswith(("RETURN", "YIELD", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR")):
+        if instr.target is not None or instr.op.startswith(("RETURN", "YIELD",
+                                                            "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR")):
             return False
     return False
 
@@ -66,7 +71,8 @@ def assume(s, tensor, expected: bool) -> bool:
     holds = s.torch_call(torch.ne if expected else torch.eq, [tensor.detached(s), s.from_python(0)], {})
     if handle.shape:
         holds = s.torch_call(torch.Tensor.reshape, [holds, s.from_python(())], {})
-    s.set_field(s, "assumption", holds if s.assumption is None else s.torch_call(torch.logical_and, [s.assumption, holds], {}))
+    s.set_field(s, "assumption", holds if s.assumption is None
+                else s.torch_call(torch.logical_and, [s.assumption, holds], {}))
     return True
 
 

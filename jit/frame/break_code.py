@@ -1,6 +1,8 @@
-"""What the rewritten function does at a break: live values into locals and onto the stack, then the code of ``jit.frame.splice``.
+"""What the rewritten function does at a break: live values into locals and onto the stack, then the code of
+``jit.frame.splice``.
 
-The frames of a break are the outermost one and those entered from it directly by call instructions, so that each can be resumed.
+The frames of a break are the outermost one and those entered from it directly by call instructions, so that each can be
+resumed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _FRAME_READERS = (locals, vars, dir, eval, exec)
 
 @dataclasses.dataclass
 class Broken:
-    """A frame at a break: its checkpoint before the breaking instruction and the stack at that point (a caller's: below the call)."""
+    """A frame at a break: its checkpoint before the breaking instruction and the stack at that point (a caller's: below
+    the call)."""
 
     frame: object
     mark: tuple
@@ -30,13 +33,15 @@ class Broken:
 
 
 def reads_frame(frame, instr, stack) -> bool:
-    """Whether a call looks into the frame that makes it: a zero-argument ``super()``, ``locals()``, ``eval(text)`` ..."""
+    """Whether a call looks into the frame that makes it: a zero-argument ``super()``, ``locals()``, ``eval(text)``
+    ..."""
     if instr.op == "CALL":
         total = instr.arg[0]
         below = stack[len(stack) - total - 2]
         callee, count = (stack[len(stack) - total - 1], total) if below is NULL else (below, total + 1)
     elif instr.op == "CALL_FUNCTION_EX":
-        return any(isinstance(v, BuiltinValue) and v.fn in _FRAME_READERS or isinstance(v, ClassValue) and v.obj is super for v in stack[-4:])
+        return any(isinstance(v, BuiltinValue) and v.fn in _FRAME_READERS
+                   or isinstance(v, ClassValue) and v.obj is super for v in stack[-4:])
     else:
         return False
     if isinstance(callee, ClassValue):
@@ -47,8 +52,8 @@ def reads_frame(frame, instr, stack) -> bool:
 
 
 def lets_go_of(frame, slot: int) -> bool:
-    """Whether some way on from where a frame is takes the iterator in a stack slot away before it has come to its end, and goes on in the frame: a
-    ``break``, or an exception that is handled."""
+    """Whether some way on from where a frame is takes the iterator in a stack slot away before it has come to its end,
+    and goes on in the frame: a ``break``, or an exception that is handled."""
     instructions, depth = frame.instructions, decode(frame.fn.code).stack_depth
     seen, work = set(), [frame.pc]
     while work:
@@ -95,16 +100,20 @@ class BreakCode:
         quiet = [dataclasses.replace(f, push_callable=lambda asm, resume: asm.load_const(None),
                                      push_cell=lambda asm, name: asm.load_const(None),
                                      push_chain=f.push_chain and (lambda asm, resumes: asm.load_const(None)),
-                                     go_on=f.go_on and (lambda asm, index, slots, handled: asm.load_const(None))) for f in self.frames]
+                                     go_on=f.go_on and (lambda asm, index, slots, handled: asm.load_const(None)))
+                                     for f in self.frames]
         emit_break(asm, quiet, tail_call=object)
 
     def check_generators(self):
-        """A loop that is left early closes its generator at once, which a resume function cannot: its caller holds what it is given."""
+        """A loop that is left early closes its generator at once, which a resume function cannot: its caller holds what
+        it is given."""
         for k, broken in enumerate(self.chain):
             for slot, v in enumerate(broken.stack):
-                if isinstance(v, GeneratorValue) and v.obj is None and v.left_inside_block() and not any(v is w for w in broken.frame.locals.values()) and (
+                if isinstance(v, GeneratorValue) and v.obj is None and v.left_inside_block() and not any(v is w
+                    for w in broken.frame.locals.values()) and (
                         not self.held_outside(k, v) and lets_go_of(broken.frame, slot)):
-                    raise (Unsupported if k else NeedsEager)("a loop that may be left early goes through a generator that is inside a try or with block",
+                    raise (Unsupported if k else NeedsEager)("a loop that may be left early goes through a generator "
+                                                             "that is inside a try or with block",
                                                              "make a list of it first", kind="iterator-escapes")
 
     def emit(self):
@@ -121,8 +130,8 @@ class BreakCode:
         self.e.cmd("defer", lambda asm: emit_break(asm, self.frames, tail_call=native().TailCall))
 
     def forget(self, asm):
-        """Let go of what was made on the way: from here on only the program's variables and stack keep its objects alive, and a
-        generator, say, is closed when the program drops it."""
+        """Let go of what was made on the way: from here on only the program's variables and stack keep its objects
+        alive, and a generator, say, is closed when the program drops it."""
         e = self.e
         for name in (*e.argnames, *e.memo.values(), *e.sources.values(), *(f".out{i}" for i in range(len(e.outputs)))):
             asm.load_const(None)
@@ -132,18 +141,22 @@ class BreakCode:
         frame = broken.frame
         instr = frame.instructions[frame.pc]
         innermost = k == len(self.chain) - 1
-        return BreakFrame(frame.fn.code, frame.pc, {n: f".l{k}.{n}" for n in self.live(frame)}, tuple(v is NULL for v in broken.stack),
-                          lambda asm, resume: self.push_callable(asm, k, resume), lambda asm, name: asm.load_fast(f".v{k}.{name}"),
+        return BreakFrame(frame.fn.code, frame.pc, {n: f".l{k}.{n}" for n in self.live(frame)},
+                          tuple(v is NULL for v in broken.stack),
+                          lambda asm, resume: self.push_callable(asm, k, resume),
+                          lambda asm, name: asm.load_fast(f".v{k}.{name}"),
                           push_chain=self.push_chain if k == 0 and self.together() else None,
-                          reads_frame=innermost and reads_frame(frame, instr, broken.stack), has_globals=frame.globals is self.chain[0].frame.globals,
+                          reads_frame=innermost and reads_frame(frame, instr, broken.stack),
+                          has_globals=frame.globals is self.chain[0].frame.globals,
                           go_on=self.go_on_there if k == 0 and self.go_on is not None else None,
                           handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if isinstance(v, Previous)})
 
     def together(self) -> bool:
-        """Whether one function may go on in all the frames. A generator that only a callee holds runs on where that returns, and so must not be
-        held by the function for all."""
+        """Whether one function may go on in all the frames. A generator that only a callee holds runs on where that
+        returns, and so must not be held by the function for all."""
         return self.go_on is None and not any(handles_exception(b.stack) for b in self.chain) and not any(
-            isinstance(v, GeneratorValue) and v.may_run_on() and not self.held_outside(k, v) for k, b in enumerate(self.chain) if k for v in b.stack)
+            isinstance(v, GeneratorValue) and v.may_run_on() and not self.held_outside(k, v)
+            for k, b in enumerate(self.chain) if k for v in b.stack)
 
     def held_outside(self, k, value) -> bool:
         """Whether a frame around the ``k``-th one holds a value too."""
@@ -199,9 +212,11 @@ class BreakCode:
 
     @staticmethod
     def makes_closure(frame) -> bool:
-        """True unless the frame's cells are exactly those of a function that exists and that later calls have too, and which may be kept alive."""
+        """True unless the frame's cells are exactly those of a function that exists and that later calls have too, and
+        which may be kept alive."""
         code, fn = frame.fn.code, frame.fn
-        return bool(code.co_cellvars or (code.co_freevars and (fn.obj is None or fn.by_structure or fn.root().reference is not None)))
+        return bool(code.co_cellvars or (code.co_freevars and (fn.obj is None
+                                                               or fn.by_structure or fn.root().reference is not None)))
 
     def push_callable(self, asm, k, resume):
         broken = self.chain[k]

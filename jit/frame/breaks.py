@@ -29,12 +29,15 @@ class BreakReason:
         return hashlib.sha256(f"{self.kind}|{self.file}|{self.line}|{self.function}".encode()).hexdigest()[:8]
 
     def __str__(self):
-        text = f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}: {self.why} [{self.kind}]"
+        text = (
+            f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}: "
+            f"{self.why} [{self.kind}]")
         return text + f"\n  hint: {self.hint}"
 
 
 def record(error: Unsupported, where, whole_frame=False) -> BreakReason:
-    """Make and log the record of an Unsupported step at (file, line, function); tell of one that a failure of ours has made so."""
+    """Make and log the record of an Unsupported step at (file, line, function); tell of one that a failure of ours has
+    made so."""
     file, line, function = error.where or where or ("?", 0, "?")
     if error.kind == "internal" and not error.told:
         failures.report(error, (file, line, function), "this step runs in eager")

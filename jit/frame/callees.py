@@ -1,7 +1,9 @@
-"""Python functions that a broken frame reaches through C code (``map``, ``sorted(key=)``, hooks, descriptors): a dispatcher each, served by the frame hook.
+"""Python functions that a broken frame reaches through C code (``map``, ``sorted(key=)``, hooks, descriptors): a
+dispatcher each, served by the frame hook.
 
-The hook (``runtime/native/frame_hook.cpp``) knows a ``Region`` per ``jit.compile`` settings. It is armed while the rewritten function of an entry
-with a break runs, and asks ``Callees.decide`` about every code object that it has not seen.
+The hook (``runtime/native/frame_hook.cpp``) knows a ``Region`` per ``jit.compile`` settings. It is armed while the
+rewritten function of an entry with a break runs, and asks ``Callees.decide`` about every code object that it has not
+seen.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from .dispatch import Missed, Settings, function_of_cells, track
 
 log = logs.channel("graph_breaks")
 
-# Top-level packages whose functions are evaluated as they are: they do no tensor work of their own, or are not to be looked into.
+# Top-level packages whose functions are evaluated as they are: they do no tensor work of their own, or are not to be
+# looked into.
 LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
-    "jit", "torch", "torchgen", "triton", "numpy", "sympy", "pytest", "_pytest", "pluggy", "hypothesis", "coverage", "IPython", "ipykernel",
+    "jit", "torch", "torchgen", "triton", "numpy", "sympy", "pytest", "_pytest",
+    "pluggy", "hypothesis", "coverage", "IPython", "ipykernel",
     "pydevd", "_pydevd_bundle", "debugpy", "tqdm", "greenlet", "gevent",
 }
 # What a module's call enters: the one function of torch that stands for the user's code.
@@ -48,7 +52,8 @@ class CalleeMissed(Missed):
         return entry
 
     def worth_calling(self, captured) -> bool:
-        """A frame that has no operation and has seen no tensor before a break is cheaper to evaluate; its callees are offered in their turn."""
+        """A frame that has no operation and has seen no tensor before a break is cheaper to evaluate; its callees are
+        offered in their turn."""
         return captured.graph is not None or (bool(captured.breaks) and captured.sees_tensors)
 
     def leave_alone(self):
@@ -65,7 +70,8 @@ class Callees:
         self.region = native().Region(self.decide)
 
     def decide(self, fn, first):
-        """For the hook: None (its frames are evaluated as they are), or (dispatcher, takes the closure's cells first, one per first argument)."""
+        """For the hook: None (its frames are evaluated as they are), or (dispatcher, takes the closure's cells first,
+        one per first argument)."""
         try:
             return self.dispatcher_of(fn, first)
         except Exception as error:  # the program must not see it
@@ -83,7 +89,8 @@ class Callees:
         plain = function_of_cells(code, fn.__globals__) if cells else fn
         missed = CalleeMissed(self.settings, code, self.region, bound)
         dispatcher = track(native().Dispatcher(plain, missed))
-        log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is reached through C code and compiled on its own")
+        log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is reached through C code and compiled on "
+            "its own")
         return dispatcher, cells, owned
 
     def remember(self, code, owner):
@@ -111,7 +118,8 @@ def make_region(settings):
         return None
     status = native().frame_hook_status()
     if status in ("not built", "taken", "off"):
-        why = {"not built": "was not built for this interpreter", "taken": "is in use by another tool", "off": "is switched off"}[status]
+        why = {"not built": "was not built for this interpreter", "taken": "is in use by another tool",
+               "off": "is switched off"}[status]
         if status not in _said:
             _said.add(status)
             log(f"the frame evaluation hook {why}: functions that breaks reach through C code run in eager")

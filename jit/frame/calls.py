@@ -1,4 +1,5 @@
-"""Calling: binding of arguments, inlining of Python functions, instantiation of classes, C callables through the tables."""
+"""Calling: binding of arguments, inlining of Python functions, instantiation of classes, C callables through the
+tables."""
 
 from __future__ import annotations
 
@@ -41,17 +42,22 @@ class Calls:
             return special(self, fn, args, kwargs)
         if real is not None:
             if getattr(real, "_jit_disabled", False):
-                raise Unsupported(f"call of {real.__qualname__}, which is disabled", "the function is marked with jit.disable", kind="disabled")
+                raise Unsupported(f"call of {real.__qualname__}, which is disabled",
+                                  "the function is marked with jit.disable", kind="disabled")
             if fn.code.co_qualname == torch_private.TORCH_COMPILED:
                 native().quiet_code(fn.code)  # it puts a frame hook of its own in place
-                raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled", "compile it with one of the two", kind="disabled")
+                raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled",
+                                  "compile it with one of the two", kind="disabled")
             if fn.code.co_qualname == torch_private.TORCH_HIDDEN and (real.__module__ or "").startswith("torch."):
                 # What torch.compile, once used, hides of PyTorch from itself.
                 return dict(zip(fn.code.co_freevars, fn.cells(self)))["fn"].get(self).call(self, args, kwargs)
             if fn.globals.get("__name__") in torch_private.TRANSFORMS:
-                raise Unsupported(f"{real.__qualname__}, a transform of torch.func", "it runs in eager; compile the function that it transforms, or write the gradient with torch.autograd",
+                raise Unsupported(f"{real.__qualname__}, a transform of torch.func",
+                    "it runs in eager; compile the function that it transforms, or write the gradient with "
+                    "torch.autograd",
                                   kind="functorch")
-            if real.__module__ and real.__module__.startswith("torch") and self.tracer.supports(real) and any_tensor(args, kwargs):
+            if (real.__module__ and real.__module__.startswith("torch")
+                and self.tracer.supports(real) and any_tensor(args, kwargs)):
                 mark = self.checkpoint()
                 try:
                     return self.torch_call(real, args, kwargs)
@@ -124,8 +130,8 @@ class Calls:
         return bound
 
     def argument_error(self, fn, args, kwargs, text):
-        """Raise the TypeError that CPython raises for a wrong call, with its very text, by calling a function of the same
-        signature that does nothing."""
+        """Raise the TypeError that CPython raises for a wrong call, with its very text, by calling a function of the
+        same signature that does nothing."""
         try:
             signature_twin(fn, self)(*[None] * len(args), **dict.fromkeys(kwargs))
         except TypeError as error:
@@ -133,7 +139,8 @@ class Calls:
         raise Unsupported(f"{fn.qualname}() {text}", kind="argument-error")
 
     def guard_kinds(self, args, kwargs, fn=None):
-        """Guard the types of arguments: what implements the C function ``fn`` asks of which class a value is, or whether it is None."""
+        """Guard the types of arguments: what implements the C function ``fn`` asks of which class a value is, or
+        whether it is None."""
         for value in (*args, *kwargs.values()):
             if type(value) is Deferred and not only_keeps(fn):
                 value.needed()
@@ -171,14 +178,15 @@ class Calls:
                           hint="call it outside the compiled function, or on constants")
 
     def by_table(self, fn, run, args, kwargs) -> Value:
-        """What a table's entry for a C function gives. Entries take arguments as they come; a call that the function itself refuses is
-        left to it."""
+        """What a table's entry for a C function gives. Entries take arguments as they come; a call that the function
+        itself refuses is left to it."""
         try:
             return run()
         except (TypeError, ValueError, IndexError, KeyError):
             if accepts(fn, args, kwargs):
                 raise
-            raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with the wrong arguments", kind="argument-error") from None
+            raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with the wrong arguments",
+                              kind="argument-error") from None
 
     def is_pure(self, fn) -> bool:
         if fn in tables.pure:
@@ -186,14 +194,16 @@ class Calls:
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, type):
             return owner in (str, bytes, int, float)
-        return isinstance(owner, (str, bytes, int, float, complex)) or getattr(fn, "__module__", None) in ("math", "_operator", "cmath")
+        return (isinstance(owner, (str, bytes, int, float, complex))
+                or getattr(fn, "__module__", None) in ("math", "_operator", "cmath"))
 
     def call_unbound(self, raw, args, kwargs) -> Value:
         """``type.method(instance, ...)`` of a C type."""
         from .values.tensor import TensorValue
 
         owner = args[0]
-        if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch_private.TensorBase) and self.tracer.supports(raw)):
+        if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch_private.TensorBase)
+                                              and self.tracer.supports(raw)):
             return self.torch_call(raw, args, kwargs)
         if isinstance(owner, ObjectValue):
             return owner.builtin_method(self, raw, args[1:], kwargs)
@@ -219,7 +229,8 @@ class Calls:
         if isinstance(init, types.FunctionType):
             self.bound_method(self.wrap_class_attr(cls, "__init__"), instance).call(self, args, kwargs)
         elif not hasattr(init, "__objclass__"):
-            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate", hint="make the object outside the compiled function")
+            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}",
+                              kind="instantiate", hint="make the object outside the compiled function")
         elif init is not None and init is not object.__init__ and not isinstance(instance, TupleValue):
             from .values.objects import BuiltinMethod
 
@@ -238,10 +249,12 @@ class Calls:
     def allocate(self, cls, args=(), kwargs=None) -> Value:
         """``cls.__new__`` for classes whose ``__new__`` is implemented in C."""
         if self.class_lookup(cls, "__del__")[0]:
-            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}, whose finalizer has to run", kind="instantiate",
+            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}, whose finalizer has to run",
+                              kind="instantiate",
                               hint="make the object outside the compiled function")
         if issubclass(cls, BaseExceptionGroup) and not makes_group(cls, args):
-            raise Unsupported(f"a new {cls.__qualname__} of these arguments", kind="instantiate", hint="make the object outside the compiled function")
+            raise Unsupported(f"a new {cls.__qualname__} of these arguments",
+                              kind="instantiate", hint="make the object outside the compiled function")
         if issubclass(cls, BaseException):
             value = ObjectValue(cls)
             value.init_args = tuple(args)
@@ -266,7 +279,8 @@ class Calls:
 
 def makes_group(cls, args) -> bool:
     """Whether ``cls(*args)``, of an exception group, raises nothing and gives an object of just that class."""
-    if cls is not ExceptionGroup or len(args) != 2 or not isinstance(args[0], Constant) or not isinstance(args[0].value, str):
+    if cls is not ExceptionGroup or len(args) != 2 or not isinstance(args[0],
+                                                                     Constant) or not isinstance(args[0].value, str):
         return False
     parts = args[1]._elements if isinstance(args[1], (ListValue, TupleValue)) else None
     return bool(parts) and all(isinstance(v, ObjectValue) and issubclass(v.cls, Exception) for v in parts)
@@ -320,9 +334,11 @@ def any_tensor(args, kwargs) -> bool:
     for value in (*args, *kwargs.values()):
         if isinstance(value, TensorValue):
             return True
-        if isinstance(value, SequenceValue) and value._elements is not None and any(isinstance(v, TensorValue) for v in value._elements):
+        if (isinstance(value, SequenceValue) and value._elements is not None
+            and any(isinstance(v, TensorValue) for v in value._elements)):
             return True
         if isinstance(value, SequenceValue) and value._elements is None and (
-                any(isinstance(v, torch.Tensor) for v in value.obj) or any(isinstance(v, TensorValue) for v in value.tail)):
+                any(isinstance(v, torch.Tensor) for v in value.obj)
+                or any(isinstance(v, TensorValue) for v in value.tail)):
             return True
     return False

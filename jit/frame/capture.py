@@ -1,8 +1,8 @@
 """Capturing one call: execute the frame symbolically, then emit the rewritten function and its guards.
 
-A step that cannot be captured ends the region there: what was captured is compiled, the step itself is run for real by the
-rewritten bytecode, and a resume function, captured on its own when it is called, goes on from the next instruction. Where the
-rest cannot be resumed that way it runs in eager from the step on, or the whole frame does; each is recorded.
+A step that cannot be captured ends the region there: what was captured is compiled, the step itself is run for real by
+the rewritten bytecode, and a resume function, captured on its own when it is called, goes on from the next instruction.
+Where the rest cannot be resumed that way it runs in eager from the step on, or the whole frame does; each is recorded.
 """
 
 from __future__ import annotations
@@ -67,12 +67,14 @@ class Captured:
 
     def summary(self) -> Captured:
         """What is remembered of it: nothing that refers to the program's objects."""
-        return Captured(None, None, graph=self.graph is not None or None, breaks=self.breaks, sees_tensors=self.sees_tensors, failed=self.failed)
+        return Captured(None, None, graph=self.graph is not None or None,
+                        breaks=self.breaks, sees_tensors=self.sees_tensors, failed=self.failed)
 
 
 def refuse_modes():
-    """Raise NeedsEager while a mode or a transform of the program's sees every operation: compiled code would go past it, and what an operator makes,
-    such as a random number, may be another one for each element of a map. The mode of a default device is known."""
+    """Raise NeedsEager while a mode or a transform of the program's sees every operation: compiled code would go past
+    it, and what an operator makes, such as a random number, may be another one for each element of a map. The mode of a
+    default device is known."""
     if torch_private.peek_transform() is not None:
         raise NeedsEager("a transform of torch.func is active", "compile the function that calls it", kind="functorch")
     modes = [m for m in torch_private.function_modes() if not isinstance(m, torch_private.DefaultDevice)]
@@ -89,7 +91,8 @@ class Capture:
     Args:
         fn: the function; ``values`` its bound locals in CPython's order.
         settings: ``jit.frame.dispatch.Settings``.
-        bound: what the first argument is known to be, whatever the call (the module of a compiled module), or a weak reference to it, or None.
+        bound: what the first argument is known to be, whatever the call (the module of a compiled module), or a weak
+            reference to it, or None.
     """
 
     def __init__(self, fn, values, settings, dynamic=None, bound=None):
@@ -107,20 +110,25 @@ class Capture:
         """The outermost frame, with the arguments as its locals."""
         s, fn, code = self.session, self.fn, self.code
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            raise NeedsEager("an asynchronous generator as the compiled function", "compile what it calls", kind="generator-target")
+            raise NeedsEager("an asynchronous generator as the compiled function",
+                             "compile what it calls", kind="generator-target")
         if code is fn.__code__:
             first = 0
             function = s.wrap(fn, src.Const(fn, fn.__qualname__, owned=True))
         else:
             first = len(code.co_freevars)
-            cells = [s.wrap_cell(cell, src.Local(i, name)) for i, (name, cell) in enumerate(zip(code.co_freevars, self.values))]
-            function = FunctionValue(code=code, globals=fn._jit_namespace, closure=tuple(cells), qualname=fn.__qualname__)
-        n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+            cells = [s.wrap_cell(cell, src.Local(i, name))
+                     for i, (name, cell) in enumerate(zip(code.co_freevars, self.values))]
+            function = FunctionValue(code=code, globals=fn._jit_namespace,
+                                     closure=tuple(cells), qualname=fn.__qualname__)
+        n = (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) +
+             bool(code.co_flags & inspect.CO_VARKEYWORDS))
         locals_ = {}
         for i, (name, value) in enumerate(zip(code.co_varnames[:n], self.values[first:]), first):
             root = src.Local(i, name)
             if self.bound is not None and i == first:
-                root = src.Weak(self.bound) if isinstance(self.bound, weakref.ref) else src.Const(value, name, owned=True)
+                root = (src.Weak(self.bound) if isinstance(self.bound, weakref.ref)
+                        else src.Const(value, name, owned=True))
             locals_[name] = s.wrap(value, root)
         self.frame = Frame(s, function, locals_)
 
@@ -171,7 +179,8 @@ class Capture:
         return Captured(None, self.session.guards, breaks=self.breaks, sees_tensors=self.sees_tensors())
 
     def failed(self, error) -> Captured:
-        """As ``eager`` where a rule of ours has failed: for the facts so far, with all sizes as they are, so that other arguments are tried again."""
+        """As ``eager`` where a rule of ours has failed: for the facts so far, with all sizes as they are, so that other
+        arguments are tried again."""
         env = self.session.tracer.env
         for name in list(self.session.symbol_origins()):
             if name in env.symbols:
@@ -188,7 +197,8 @@ class Capture:
         return any(isinstance(v, (TensorValue, ModuleObject)) for v in self.session.by_object.values())
 
     def where(self):
-        return self.frame.where() if self.frame is not None else (self.code.co_filename, self.code.co_firstlineno, self.code.co_qualname)
+        return self.frame.where() if self.frame is not None else (self.code.co_filename,
+                                                                  self.code.co_firstlineno, self.code.co_qualname)
 
     def execute(self):
         """Run the outermost frame: ("returned", value) or ("broke", error, the frames at the break)."""
@@ -238,13 +248,14 @@ class Capture:
         return e
 
     def effects(self):
-        """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first, and likewise of autocast; then
-        the real generators are put where they have come to."""
+        """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first, and
+        likewise of autocast; then the real generators are put where they have come to."""
         s = self.session
         kept = [e for e in s.effects if e[0] is not torch_private.set_grad_enabled]
         if s.grad_mode != torch.is_grad_enabled():
             kept.append((torch_private.set_grad_enabled, [Constant(s.grad_mode)]))
-        return context_variables.reduced(s, attention_state.reduced(s, batching.reduced(s, reduced(s, kept)))) + [g.settle() for g in s.real_generators if g.moved]
+        return (context_variables.reduced(s, attention_state.reduced(s, batching.reduced(s, reduced(s, kept)))) +
+                [g.settle() for g in s.real_generators if g.moved])
 
     def finish_return(self, value) -> Captured:
         e = self.emitter()
@@ -256,7 +267,8 @@ class Capture:
     def assemble(self, e: Emitter) -> Captured:
         s = self.session
         if any(g.left_inside_block() and not e.memoised(g) for g in s.generators):
-            raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is collected",
+            raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is "
+                             "collected",
                              "run it to its end, or close() it", kind="iterator-escapes")
         if s.assumption is not None:
             self.doubt = assumptions.Doubt()
@@ -277,16 +289,20 @@ class Capture:
             e.overwritten = tuple((i, why) for i, why in zip((*gradient.tangents, *gradient.views), errors) if why)
         e.spent = tuple(i for i, h in enumerate(wanted) if h.requires_grad and not h.is_input and is_spent(s.tracer, h))
         if any(wanted[i].chain for i in e.spent):
-            raise NeedsEager("a view of a tensor whose history was freed is a result", "return the tensor itself", kind="gradient")
+            raise NeedsEager("a view of a tensor whose history was freed is a result",
+                             "return the tensor itself", kind="gradient")
         graph = s.tracer.finish(wanted, gradient is not None or s.tracer.inner_gradients)
         if s.tracer.inner_gradients:
             graph = self.with_gradients(graph, gradient is not None)
         if s.assumption is not None:
             assumptions.check(graph)
-        repeatable = not recorded and not any(o.mutates is not None for o in graph.outputs) and all(n.repeatable for n in graph.nodes)
-        repeatable &= not any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)  # what they have done is not done again
+        repeatable = (not recorded and not any(o.mutates is not None for o in graph.outputs)
+                      and all(n.repeatable for n in graph.nodes))
+        # What they have done is not done again.
+        repeatable &= not any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)
         if e.uncertain and not repeatable and not self.settings.fullgraph:
-            raise assumptions.Reconsider("uncertain")  # what raises behind the graph comes too late: the program has to be interrupted there
+            # What raises behind the graph comes too late: the program has to be interrupted there.
+            raise assumptions.Reconsider("uncertain")
         if attention_state.is_read(graph):
             s.guards.state.read.add("attention")
         plan, inputs = None, []
@@ -300,7 +316,8 @@ class Capture:
         if bytecode_log:
             import dis
 
-            bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\nrewritten:\n{dis.Bytecode(target.__code__).dis()}")
+            bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\n"
+                         f"rewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
                         sees_tensors=self.sees_tensors(), check=check, doubt=self.doubt)
 
@@ -318,7 +335,8 @@ class Capture:
         return eliminate_dead_nodes(graph if differentiated else without_gradients(graph))
 
     def guard_aliases(self):
-        """An input that is changed must not share memory with another input on later calls, but for those of a region, whose places in it are guarded."""
+        """An input that is changed must not share memory with another input on later calls, but for those of a region,
+        whose places in it are guarded."""
         s = self.session
         changed, others, members = [], [], []
         for handle, value in zip(s.tracer.inputs, s.inputs):
@@ -340,8 +358,8 @@ class Capture:
     # -- breaks -----------------------------------------------------------------------------------------------------
 
     def finish_break(self, error, chain) -> Captured:
-        """Compile what was captured up to the break, which is in the last frame of ``chain``; where that frame cannot be resumed,
-        the call that entered it is the break."""
+        """Compile what was captured up to the break, which is in the last frame of ``chain``; where that frame cannot
+        be resumed, the call that entered it is the break."""
         s = self.session
         self.breaks.append(breaks.record(error, self.where()))
         while True:
@@ -377,8 +395,8 @@ def let_go(error):
 
 
 def capture(fn, values, settings, dynamic=None, bound=None, assuming=True) -> Captured:
-    """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing that some inputs share memory. ``assuming``:
-    whether to make any assumptions."""
+    """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing
+    that some inputs share memory. ``assuming``: whether to make any assumptions."""
     refused, shared, calls = set() if assuming else {"assuming"}, [], []
     while True:
         attempt = getattr(fn, "_jit_capture", Capture)(fn, values, settings, dynamic, bound)

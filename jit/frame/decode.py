@@ -70,7 +70,8 @@ class CanonicalCode:
         return not called.isdisjoint(_READS_LOCALS) or ("super" in called and "__class__" in self.names)
 
     def handled_slots(self, index: int) -> frozenset:
-        """Stack slots before instruction ``index`` where PUSH_EXC_INFO has left the exception that was handled before."""
+        """Stack slots before instruction ``index`` where PUSH_EXC_INFO has left the exception that was handled
+        before."""
         if self._handled is None:
             self._handled = handled_slots(self.instructions, self.stack_depths)
         return self._handled[index]
@@ -354,7 +355,8 @@ def stack_depths(instructions) -> list:
 
 
 def handled_slots(instructions, depths) -> list:
-    """Per instruction, the stack slots that PUSH_EXC_INFO has filled and POP_EXCEPT has not emptied, by following every path."""
+    """Per instruction, the stack slots that PUSH_EXC_INFO has filled and POP_EXCEPT has not emptied, by following every
+    path."""
     found: list = [None] * len(instructions)
     work = [(0, frozenset())]
     while work:

@@ -25,7 +25,8 @@ _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
 _counts = {"graphs": 0}
 _MOST_FAILURES = 4  # of our rules in one function, until it runs in eager for good
-_EAGER_RAISES = ("raises", "gradient", "lazy-module")  # frames that run in eager for what they do, not for what they call
+# Frames that run in eager for what they do, not for what they call.
+_EAGER_RAISES = ("raises", "gradient", "lazy-module")
 
 
 @dataclasses.dataclass(eq=False)
@@ -33,8 +34,9 @@ class Settings:
     """What ``jit.compile`` was asked for.
 
     Attributes:
-        backend: ``fn(graph, example_inputs, gradient) -> callable``: tensors (graph inputs, then symbolic ints) to a tuple of tensors; ``gradient``
-            is None or the ``jit.graph.recording.Gradient`` that its results have to carry.
+        backend: ``fn(graph, example_inputs, gradient) -> callable``: tensors (graph inputs, then symbolic ints) to a
+            tuple of tensors; ``gradient`` is None or the ``jit.graph.recording.Gradient`` that its results have to
+            carry.
         fullgraph, dynamic: as in ``jit.compile``.
         on_capture: called with each Captured, for ``jit.explain``.
         unsteady: places where a value was guessed that has changed since (guesses.py).
@@ -84,19 +86,23 @@ class Settings:
         return call, sources + ([Integers(integers)] if floats else integers)
 
     def resume_function(self, fn, resume, compiled):
-        """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if ``compiled``."""
-        key = (fn.code, id(fn.globals), fn.obj if resume.freevars else None, resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled)
+        """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if
+        ``compiled``."""
+        key = (fn.code, id(fn.globals), fn.obj if resume.freevars else None,
+               resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled)
         made = self.resumes.get(key)
         if made is None:
             skip_code(resume.code)
-            made = types.FunctionType(resume.code, fn.globals, fn.code.co_name, None, fn.obj.__closure__ if resume.freevars else None)
+            made = types.FunctionType(resume.code, fn.globals, fn.code.co_name,
+                                      None, fn.obj.__closure__ if resume.freevars else None)
             made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
             self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
         return made
 
     def resume_with_cells(self, fn, resume, compiled):
         """As ``resume_function`` for a frame with cells of its own: these are its first parameters."""
-        key = (fn.code, id(fn.globals), resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled, "cells")
+        key = (fn.code, id(fn.globals), resume.code.co_code, resume.code.co_linetable,
+               resume.code.co_varnames, resume.params, compiled, "cells")
         made = self.resumes.get(key)
         if made is None:
             skip_code(resume.code)
@@ -107,10 +113,13 @@ class Settings:
 
 
     def resume_chain(self, parts):
-        """One function that goes on in several frames, the innermost first: each (function, resume, whether its cells are given, the
-        parameter that is the result of the frame before). Its parameters are all the cells, then the parameters of each resume."""
-        key = ("chain",) + tuple((fn.code, id(fn.globals), fn.obj if resume.freevars and not closure else None, resume.code.co_code, resume.code.co_linetable,
-                                  resume.code.co_varnames, resume.params, result) for fn, resume, closure, result in parts)
+        """One function that goes on in several frames, the innermost first: each (function, resume, whether its cells
+        are given, the parameter that is the result of the frame before). Its parameters are all the cells, then the
+        parameters of each resume."""
+        key = ("chain",) + tuple((fn.code, id(fn.globals), fn.obj if resume.freevars and not closure else None,
+                                  resume.code.co_code, resume.code.co_linetable,
+                                  resume.code.co_varnames, resume.params, result)
+                                  for fn, resume, closure, result in parts)
         made = self.resumes.get(key)
         if made is None:
             self.resumes[key] = made = make_dispatcher(chain_function(self, parts), self, resumed=True)
@@ -135,8 +144,9 @@ def unpacked(call):
 
 
 def torch_skip():
-    """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames; None where this torch has none that is known.
-    Without it that compiler looks at code of ours when both are at work, which costs it time and nothing else."""
+    """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames; None where this torch
+    has none that is known. Without it that compiler looks at code of ours when both are at work, which costs it time
+    and nothing else."""
     try:
         hook = torch_private.frame_actions
         strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
@@ -188,7 +198,9 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
     given = list(rest)
     if rest:  # it lets go of the arguments before the call: a generator among them is closed when the program drops it
         given[-1] = f"({rest[-1]}, {', '.join(f'({a} := None)' for a in rest)})[0]"
-    text = f"lambda {', '.join(cells + rest)}: function(code, namespace, name, None, ({', '.join(cells)},))({', '.join(given)})"
+    text = (
+        f"lambda {', '.join(cells + rest)}: function(code, namespace, name, None, "
+        f"({', '.join(cells)},))({', '.join(given)})")
     call = eval(text, {"function": types.FunctionType, "code": code, "namespace": namespace, "name": code.co_name})
     call._jit_resumed, call._jit_namespace = code, namespace
     return call
@@ -284,7 +296,8 @@ class Missed:
     def give_up(self, fn):
         self.given_up = True
         code = user_code(fn)
-        text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.cache_limit} times and runs in "
+        text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.cache_limit} "
+                "times and runs in "
                 f"eager from now on. What kept changing: {self.reasons[-1] if self.reasons else 'not known'}")
         recompiles_log(text)
         if not self.settings.quiet:
@@ -292,7 +305,8 @@ class Missed:
         return None
 
     def failed(self, fn, error):
-        """A failure for which there is no entry: one warning, and this call runs in eager, or the error itself with ``fullgraph`` or ``config.strict``."""
+        """A failure for which there is no entry: one warning, and this call runs in eager, or the error itself with
+        ``fullgraph`` or ``config.strict``."""
         if self.settings.fullgraph:
             raise error
         code = user_code(fn)
@@ -313,7 +327,8 @@ def wrapped_function(dispatcher) -> types.FunctionType:
 
 
 def make_dispatcher(fn, settings: Settings, bound=None, resumed=False):
-    """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a break."""
+    """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a
+    break."""
     missed = Missed(settings, bound, resumed)
     return track(native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound))
 

@@ -1,4 +1,5 @@
-"""Which sizes and integers become symbols: those that changed since an earlier capture, and those marked or asked for."""
+"""Which sizes and integers become symbols: those that changed since an earlier capture, and those marked or asked
+for."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ def mark_dynamic(tensor: torch.Tensor, *dims: int):
 
 
 class Dynamic:
-    """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a symbol at
-    once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a loop's. ``in_one_graph``: breaks are errors."""
+    """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a
+    symbol at once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a
+    loop's. ``in_one_graph``: breaks are errors."""
 
     def __init__(self, mode: bool | None, resumed=False, in_one_graph=False):
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
@@ -31,7 +33,8 @@ class Dynamic:
         self.integers: dict[Source, object] = {}
         self.negative: set[Source] = set()
         self.floats: dict[Source, object] = {}
-        self.objects: dict[Source, object] = {}  # what has been there: a number, or a reference that does not keep it alive; None for several
+        # What has been there: a number, or a reference that does not keep it alive; None for several.
+        self.objects: dict[Source, object] = {}
         self.facts: dict[object, set] = {}
         self.captures = 0  # so far
 
@@ -59,7 +62,8 @@ class Dynamic:
         return self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
 
     def admits(self, seen: set, fact, most: int) -> bool:
-        """Whether ``fact`` is one of the first ``most``. When few captures are left there may be one only, so that the last ones hold for whatever comes."""
+        """Whether ``fact`` is one of the first ``most``. When few captures are left there may be one only, so that the
+        last ones hold for whatever comes."""
         if self.few_left and not self.in_one_graph and seen - {fact} or fact not in seen and len(seen) >= most:
             return False
         seen.add(fact)
@@ -86,14 +90,16 @@ class Dynamic:
             return False
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
-        at_once = bool(self.mode) or self.resumed and isinstance(source, Local)  # a loop counter, but not the attributes of a module
+        # A loop counter, but not the attributes of a module.
+        at_once = bool(self.mode) or self.resumed and isinstance(source, Local)
         at_once = at_once or self.few_left and isinstance(source, Length)
         return self.integers[source] is None or at_once and not source.watched
 
     def is_replaced(self, source, obj) -> bool:
         """True once there has been another object at a source."""
         if source not in self.objects:
-            self.objects[source] = native().Weak(obj) if holding(obj) == "weak" and not isinstance(obj, torch.Tensor) else id(obj)
+            self.objects[source] = (native().Weak(obj) if holding(obj) == "weak" and not isinstance(obj, torch.Tensor)
+                                    else id(obj))
         seen = self.objects[source]
         if seen is not None and (id(obj) != seen if type(seen) is int else seen() is not obj):
             self.objects[source] = None

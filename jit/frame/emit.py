@@ -1,7 +1,8 @@
-"""From values back to bytecode: the rewritten function that runs the graph, replays the effects and rebuilds what is live.
+"""From values back to bytecode: the rewritten function that runs the graph, replays the effects and rebuilds what is
+live.
 
-Commands are recorded first, because what the graph has to return is known only when everything that is rebuilt has been seen;
-``finish`` then puts the graph call in front and assembles.
+Commands are recorded first, because what the graph has to return is known only when everything that is rebuilt has been
+seen; ``finish`` then puts the graph call in front and assembles.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def write_recorded(target: torch.Tensor, value: torch.Tensor):
 
 
 def select(source: torch.Tensor, index: tuple, recorded: bool, view: tuple | None) -> torch.Tensor:
-    """``source[index]``, or a view (sizes, strides, offset from its first element) of that; ``recorded``: in which grad mode."""
+    """``source[index]``, or a view (sizes, strides, offset from its first element) of that; ``recorded``: in which grad
+    mode."""
     with torch.set_grad_enabled(recorded):
         part = source[index]
         if view is None:
@@ -48,7 +50,8 @@ def select(source: torch.Tensor, index: tuple, recorded: bool, view: tuple | Non
 
 
 def shown(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, recorded: bool) -> torch.Tensor:
-    """A view of the memory of ``member``; the offset counts from its first element. ``recorded``: in which grad mode."""
+    """A view of the memory of ``member``; the offset counts from its first element. ``recorded``: in which grad
+    mode."""
     with torch.set_grad_enabled(recorded and torch.is_grad_enabled()):
         return member.as_strided(sizes, strides, member.storage_offset() + offset)
 
@@ -181,7 +184,8 @@ class Emitter:
             self.cmd("pop")
 
     def load_constant(self, value: Constant):
-        """A plain object: itself where it is known or guarded already, else from where it came, without a guard on its value."""
+        """A plain object: itself where it is known or guarded already, else from where it came, without a guard on its
+        value."""
         if value.source is None or self.session.guards.has(value.source, facts.Equals, facts.Is):
             self.load_const(value.value)
         elif src.loadable(value.source):
@@ -202,7 +206,8 @@ class Emitter:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def load_source(self, source):
-        """Push the object at a source. What is read from another object is read at the start, before anything changes."""
+        """Push the object at a source. What is read from another object is read at the start, before anything
+        changes."""
         if source.immediate:
             source.load(self)
             return
@@ -219,7 +224,8 @@ class Emitter:
         self.cmd("load_fast", name)
 
     def load_base(self, source):
-        """Push the object that ``source`` is read from; where only the last step leads to what is replaced, that object is known."""
+        """Push the object that ``source`` is read from; where only the last step leads to what is replaced, that object
+        is known."""
         holder = self.session.by_source.get(source.base) if source.fresh else None
         if getattr(holder, "obj", None) is not None:
             self.load_source_or_const(holder)
@@ -235,14 +241,16 @@ class Emitter:
         self.cmd("call", len(arguments), ())
 
     def load_source_or_const(self, value):
-        """A real object: by its source, or itself where the guards pin its identity and the code may hold it (``holding``)."""
+        """A real object: by its source, or itself where the guards pin its identity and the code may hold it
+        (``holding``)."""
         source = value.source
         obj = value.real if isinstance(value, CellValue) else value.obj
         if source is None:
             self.load_const(obj)
         elif not (isinstance(source.root, src.Const) and source.watched):
             self.load_source(source)
-        elif (isinstance(obj, torch.Tensor) or holding(obj) == "place") and source.base is not None and src.loadable(source):
+        elif (isinstance(obj, torch.Tensor) or holding(obj) ==
+              "place") and source.base is not None and src.loadable(source):
             self.session.guards.add(source, facts.At(obj))
             self.load_source(source)
         else:
@@ -280,7 +288,8 @@ class Emitter:
         self.commands = body
 
     def load_float(self, value):
-        """A symbolic float, computed at the start; where Python's arithmetic raises, the original function runs in its place."""
+        """A symbolic float, computed at the start; where Python's arithmetic raises, the original function runs in its
+        place."""
         if value.fn is None:
             self.load_source(value.source)
         else:
@@ -292,7 +301,8 @@ class Emitter:
             self.load_source(given)
         else:
             program = given.program
-            self.load_or_give_up(given, program.arguments, load_numbers(len(program.arguments), program.rows, given.results))
+            self.load_or_give_up(given, program.arguments, load_numbers(len(program.arguments),
+                                                                        program.rows, given.results))
 
     def load_or_give_up(self, key, arguments, fn):
         """Push ``fn(*arguments)``, computed once at the start; if that is None, the original function is what runs."""
@@ -315,7 +325,8 @@ class Emitter:
         self.cmd("load_fast", name)
 
     def load_after_graph(self, value, fn, args, kwargs):
-        """Push ``fn(*args, **kwargs)``, called right after the graph has run and before any change of the program's is made."""
+        """Push ``fn(*args, **kwargs)``, called right after the graph has run and before any change of the program's is
+        made."""
         name = self.computed.get(value)
         if name is None:
             name = self.computed[value] = self.temporary()
@@ -439,7 +450,8 @@ class Emitter:
         self.cmd("store_attr", name)
 
     def build_object(self, value: ObjectValue, fn, args, fill=None):
-        """Push ``fn(*args)``, then its contents through ``fill`` = (C method, elements | None for a dict) and its attributes."""
+        """Push ``fn(*args)``, then its contents through ``fill`` = (C method, elements | None for a dict) and its
+        attributes."""
         self.call_const(fn, args)
         self.remember(self.key(value))
         name = self.memo[self.key(value)]
@@ -483,9 +495,10 @@ class Emitter:
             self.cmd("pop")
 
     def write_back(self, changed, written, unnoted):
-        """Do, before anything else, what the graph leaves undone on changed inputs: write what those with a history hold now, ``changed`` being (index of
-        the input, handle on its value) for each, advance the version counters of ``written``, which were changed through shared memory, and put back those
-        of ``unnoted``, which were changed by way of ``data``."""
+        """Do, before anything else, what the graph leaves undone on changed inputs: write what those with a history
+        hold now, ``changed`` being (index of the input, handle on its value) for each, advance the version counters of
+        ``written``, which were changed through shared memory, and put back those of ``unnoted``, which were changed by
+        way of ``data``."""
         body, self.commands = self.commands, []
         for handle in unnoted:
             self.call_const(put_back_version, [self.session.tensors[id(handle)]])
@@ -568,7 +581,8 @@ class Emitter:
         self.cmd("place", "holds")
 
     def run_original(self):
-        """Leave the rewritten function; the original one is called in its place, and is the only one of them in tracebacks."""
+        """Leave the rewritten function; the original one is called in its place, and is the only one of them in
+        tracebacks."""
         self.push_null()
         self.load_const(native().TailCall)
         self.load_const(self.original)
@@ -578,11 +592,12 @@ class Emitter:
         self.cmd("return_value")
 
     def finish(self, plan, plan_inputs, name: str, eager=None, repeatable=True):
-        """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors
-        of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say) ``eager`` is called
-        with the arguments: nothing has been changed yet, and what the program does before and about the exception is its own business. Only where the plan had
-        begun to write when it failed, the exception is passed on. The same holds for calls that are made after the graph, if running it twice is as running it
-        once (``repeatable``)."""
+        """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the
+        tensors of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say)
+        ``eager`` is called with the arguments: nothing has been changed yet, and what the program does before and about
+        the exception is its own business. Only where the plan had begun to write when it failed, the exception is
+        passed on. The same holds for calls that are made after the graph, if running it twice is as running it once
+        (``repeatable``)."""
         asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
         body, self.commands = self.commands, []
         asm_globals = self.code_globals or {}

@@ -190,7 +190,8 @@ def _jump(instructions, i, instr):
         return [Raw("JUMP_BACKWARD_NO_INTERRUPT" if to_send else "JUMP_BACKWARD", 0, instr, target, True)]
     if op in _INVERSE:
         if not _PY312:
-            return [Raw(op.replace("JUMP_", "JUMP_BACKWARD_" if backward else "JUMP_FORWARD_"), 0, instr, target, backward)]
+            return [Raw(op.replace("JUMP_", "JUMP_BACKWARD_" if backward else "JUMP_FORWARD_"),
+                        0, instr, target, backward)]
         if not backward:
             return [Raw(op, 0, instr, target)]
         return [Raw(_INVERSE[op], 0, instr, i + 1), Raw("JUMP_BACKWARD", 0, instr, target, True)]

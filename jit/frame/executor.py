@@ -13,7 +13,8 @@ MAX_STEPS = 2_000_000
 
 
 def op(*names):
-    """Register the handler of canonical ops: ``fn(frame, instr)``. It returns None to go on, or the next instruction's index."""
+    """Register the handler of canonical ops: ``fn(frame, instr)``. It returns None to go on, or the next instruction's
+    index."""
 
     def decorate(fn):
         for name in names:
@@ -139,7 +140,8 @@ class Frame:
             try:
                 raise raised
             finally:
-                del raised  # else it and this frame, and so the program's objects, keep each other until they are collected
+                # Else it and this frame, and so the program's objects, keep each other until they are collected.
+                del raised
         index, depth, push_lasti = instr.handler
         del self.stack[depth:]
         if push_lasti:

@@ -1,4 +1,5 @@
-"""The guards of one capture: facts about sources, recorded when they are used, translated to the native guard program."""
+"""The guards of one capture: facts about sources, recorded when they are used, translated to the native guard
+program."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from .source import Source
 
 
 class Guards:
-    """All that one capture relies on: an append-only list of (source, ``jit.runtime.facts.Fact``) without repeats, with checkpoints.
+    """All that one capture relies on: an append-only list of (source, ``jit.runtime.facts.Fact``) without repeats, with
+    checkpoints.
 
     Attributes:
         sizes: what is relied on of symbols, a ``SizeFacts``.
@@ -67,7 +69,8 @@ class Guards:
         rows = [row[:2] for row in self._rows]
         if self._present:
             reached = {step for source in self._reached for step in source.chain()}
-            rows += [(source, Present()) for source in self._present if source not in reached]  # nothing else reaches these
+            # Nothing else reaches these.
+            rows += [(source, Present()) for source in self._present if source not in reached]
         return rows if self.sizes.is_empty else [*rows, (None, Dims(self.sizes))]
 
     def texts(self) -> list[str]:
@@ -90,6 +93,7 @@ class Guards:
                 accessors.append((parent, kind, payload, source))
             return at
 
-        checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate), fact) for source, fact in self.rows()]
+        checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate), fact)
+                  for source, fact in self.rows()]
         locate = None  # it refers to itself, and so to the program's objects
         return accessors, checks

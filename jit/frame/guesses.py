@@ -1,8 +1,10 @@
-"""Values of integer tensors that Python reads, taken to stay what they are in this call: counts, flags, the sizes of pictures in a batch.
+"""Values of integer tensors that Python reads, taken to stay what they are in this call: counts, flags, the sizes of
+pictures in a batch.
 
-As with sizes, the first capture is for the values at hand. They are computed again from the call's arguments before anything else is
-done; where one is another, that call runs in eager, the entry goes, and from then on the places that read them are graph breaks. Only what
-is computed from integer and boolean inputs is guessed: what depends on floating point numbers is another at every call.
+As with sizes, the first capture is for the values at hand. They are computed again from the call's arguments before
+anything else is done; where one is another, that call runs in eager, the entry goes, and from then on the places that
+read them are graph breaks. Only what is computed from integer and boolean inputs is guessed: what depends on floating
+point numbers is another at every call.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from ..graph.ir import Graph, Output
 from ..runtime import native
 
 _ELEMENTS, _MOST = 64, 32
-REFUSALS = (RuntimeError, IndexError, ValueError)  # what eager's operators raise; all else is a failure of the compiler, and told
+# What eager's operators raise; all else is a failure of the compiler, and told.
+REFUSALS = (RuntimeError, IndexError, ValueError)
 
 
 def guess(s, node):
     """The present value of ``node``, on which the entry relies from here on; None where it is not to be guessed."""
-    if s.unsteady is None or not s.frames or node.type.is_symbolic or node.dtype.is_floating_point or node.dtype.is_complex or node.type.numel > _ELEMENTS:
+    if (s.unsteady is None or not s.frames or node.type.is_symbolic or node.dtype.is_floating_point
+        or node.dtype.is_complex or node.type.numel > _ELEMENTS):
         return None
     for earlier, value, _ in s.guesses:
         if earlier is node:
@@ -33,7 +37,8 @@ def guess(s, node):
         return None
     inputs = [n for n in cone if n.op == "input"]
     tensors = [s.inputs[n.attrs["index"]] for n in inputs]
-    if any(t.obj is None or t.source is None or t.obj.is_meta or t.obj.dtype.is_floating_point or t.obj.dtype.is_complex for t in tensors):
+    if any(t.obj is None or t.source is None or t.obj.is_meta or t.obj.dtype.is_floating_point or t.obj.dtype.is_complex
+           for t in tensors):
         return None
     compute = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))
     try:
@@ -46,7 +51,8 @@ def guess(s, node):
 
 
 class Check:
-    """Called with the inputs that the guesses depend on: whether all hold. Else the entry is given up and its guesses are not made again."""
+    """Called with the inputs that the guesses depend on: whether all hold. Else the entry is given up and its guesses
+    are not made again."""
 
     def __init__(self, s):
         nodes, self.values, self.sites = zip(*s.guesses)

@@ -1,4 +1,5 @@
-"""Functions that a program calls to talk to the compiler; what they mean in captured code is in ``library/interpreter.py``."""
+"""Functions that a program calls to talk to the compiler; what they mean in captured code is in
+``library/interpreter.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compiled modules: an instance of a subclass made for it, sharing the module's ``__dict__``, whose call is a dispatcher.
+"""Compiled modules: an instance of a subclass made for it, sharing the module's ``__dict__``, whose call is a
+dispatcher.
 
 ``isinstance`` holds, state_dict keys stay, and an attribute written on either is seen on both.
 """
@@ -23,13 +24,16 @@ def _compile_again(module, options):
 def _plain_settings(settings) -> dict | None:
     """The settings as a dict that can be pickled, or None where the backend cannot be found by its name."""
     backend = settings.backend
-    if getattr(sys.modules.get(getattr(backend, "__module__", None)), getattr(backend, "__qualname__", ""), None) is not backend:
+    if getattr(sys.modules.get(getattr(backend, "__module__", None)), getattr(backend, "__qualname__", ""),
+               None) is not backend:
         return None
-    return dict(backend=backend, fullgraph=settings.fullgraph, dynamic=settings.dynamic, options=settings.options, mode=settings.mode)
+    return dict(backend=backend, fullgraph=settings.fullgraph, dynamic=settings.dynamic,
+                options=settings.options, mode=settings.mode)
 
 
 def _calls(function) -> types.FunctionType:
-    """A function that calls its first argument, so that a ``__call__`` that its class is given later counts. Messages name ``function``."""
+    """A function that calls its first argument, so that a ``__call__`` that its class is given later counts. Messages
+    name ``function``."""
     code = getattr(function, "__code__", None)
     forward = lambda self, *args, **kwargs: self(*args, **kwargs)  # noqa: E731
     if code is None:

@@ -12,7 +12,8 @@ _EXACT = 1 << 53
 
 
 class NumberProgram:
-    """Rows under construction. Each method gives the index of a row, or None for what a row cannot compute as Python does.
+    """Rows under construction. Each method gives the index of a row, or None for what a row cannot compute as Python
+    does.
 
     Attributes:
         arguments: what the program is called with: values, to be emitted.

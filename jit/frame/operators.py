@@ -1,4 +1,5 @@
-"""Operators on values: arithmetic, comparison, ``is``, ``in``, truth; by constant folding, tensors, containers or special methods."""
+"""Operators on values: arithmetic, comparison, ``is``, ``in``, truth; by constant folding, tensors, containers or
+special methods."""
 
 from __future__ import annotations
 
@@ -23,14 +24,19 @@ from .values.objects import BuiltinMethod, ObjectValue
 from .values.tensor import SLOTS, TensorValue
 
 BINARY = {
-    "+": (operator.add, operator.iadd, "add"), "-": (operator.sub, operator.isub, "sub"), "*": (operator.mul, operator.imul, "mul"),
+    "+": (operator.add, operator.iadd, "add"), "-": (operator.sub, operator.isub, "sub"),
+    "*": (operator.mul, operator.imul, "mul"),
     "/": (operator.truediv, operator.itruediv, "truediv"), "//": (operator.floordiv, operator.ifloordiv, "floordiv"),
-    "%": (operator.mod, operator.imod, "mod"), "**": (operator.pow, operator.ipow, "pow"), "@": (operator.matmul, operator.imatmul, "matmul"),
+    "%": (operator.mod, operator.imod, "mod"), "**": (operator.pow, operator.ipow, "pow"),
+    "@": (operator.matmul, operator.imatmul, "matmul"),
     "<<": (operator.lshift, operator.ilshift, "lshift"), ">>": (operator.rshift, operator.irshift, "rshift"),
-    "&": (operator.and_, operator.iand, "and"), "|": (operator.or_, operator.ior, "or"), "^": (operator.xor, operator.ixor, "xor"),
+    "&": (operator.and_, operator.iand, "and"), "|": (operator.or_, operator.ior, "or"),
+    "^": (operator.xor, operator.ixor, "xor"),
 }
-COMPARE = {"<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"), "==": (operator.eq, "__eq__", "__eq__"),
-           "!=": (operator.ne, "__ne__", "__ne__"), ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__")}
+COMPARE = {"<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"),
+           "==": (operator.eq, "__eq__", "__eq__"),
+           "!=": (operator.ne, "__ne__", "__ne__"), ">": (operator.gt, "__gt__", "__lt__"),
+           ">=": (operator.ge, "__ge__", "__le__")}
 _MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 UNARY = {"-": (operator.neg, "__neg__"), "+": (operator.pos, "__pos__"), "~": (operator.invert, "__invert__")}
 BY_FUNCTION = {}
@@ -64,9 +70,11 @@ def binary(s, symbol: str, a: Value, b: Value, inplace: bool = False) -> Value:
     if later is not None:
         return later
     if isinstance(a, Constant) and isinstance(a.value, np.generic) and isinstance(b, TensorValue):
-        raise Unsupported("a numpy scalar on the left of a tensor", kind="numpy", hint="write the tensor first, or use a Python number")
+        raise Unsupported("a numpy scalar on the left of a tensor", kind="numpy",
+                          hint="write the tensor first, or use a Python number")
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
-        if isinstance(a, TensorValue) or not (isinstance(a, ObjectValue) and not isinstance(a, ContainerValue) and a.has_special(s, f"__{name}__")):
+        if isinstance(a, TensorValue) or not (isinstance(a, ObjectValue) and not isinstance(a, ContainerValue)
+                                              and a.has_special(s, f"__{name}__")):
             if not (isinstance(b, ObjectValue) and not isinstance(b, ContainerValue)):
                 return s.torch_call(inplace_fn if inplace else fn, [a, b], {})
     if isinstance(a, (FloatValue, DimValue)) or isinstance(b, (FloatValue, DimValue)):
@@ -117,7 +125,8 @@ def _refuse(s, fn, a, b):
 
 
 def _special_holder(v) -> bool:
-    return isinstance(v, ObjectValue) and not isinstance(v, ClassValue) and not (isinstance(v, ContainerValue) and v.cls is v.builtin)
+    return (isinstance(v, ObjectValue) and not isinstance(v, ClassValue)
+            and not (isinstance(v, ContainerValue) and v.cls is v.builtin))
 
 
 def _dims(s, symbol, a, b):
@@ -147,8 +156,10 @@ def _dims(s, symbol, a, b):
 def _container(s, symbol, a, b, inplace):
     if symbol == "*" and isinstance(b, SequenceValue) and not isinstance(a, SequenceValue):
         a, b = b, a
-    if isinstance(a, SequenceValue) and a.cls in (list, tuple) or isinstance(a, TupleValue) and not a.user_special(s, f"__{BINARY[symbol][2]}__"):
-        if symbol == "+" and isinstance(b, ObjectValue) and not isinstance(b, (ClassValue, ContainerValue)) and b.has_special(s, "__radd__"):
+    if (isinstance(a, SequenceValue) and a.cls in (list, tuple) or isinstance(a, TupleValue)
+        and not a.user_special(s, f"__{BINARY[symbol][2]}__")):
+        if (symbol == "+" and isinstance(b, ObjectValue) and not isinstance(b, (ClassValue, ContainerValue))
+            and b.has_special(s, "__radd__")):
             result = b.call_special(s, "__radd__", [a])  # a number's method comes before what sequences do
             if not (isinstance(result, Constant) and result.value is NotImplemented):
                 return result
@@ -159,7 +170,8 @@ def _container(s, symbol, a, b, inplace):
             return _join_sizes(s, a, b)
         if symbol == "+" and isinstance(b, SequenceValue) and isinstance(a, ListValue) == isinstance(b, ListValue):
             return a.like(a.load(s) + b.load(s))
-        if symbol == "*" and isinstance(b, ObjectValue) and not isinstance(b, ClassValue) and (b.has_special(s, "__mul__") or b.has_special(s, "__rmul__")):
+        if (symbol == "*" and isinstance(b, ObjectValue) and not isinstance(b, ClassValue)
+            and (b.has_special(s, "__mul__") or b.has_special(s, "__rmul__"))):
             return None  # its methods come first
         if symbol == "*" and s.has_index(b):
             elements = a.load(s) * s.index(b)
@@ -180,13 +192,15 @@ def _container(s, symbol, a, b, inplace):
         return DictValue(entries)
     if isinstance(a, SetValue) and isinstance(b, SetValue) and symbol in "&|-^":
         x, y = a.load(s), b.load(s)
-        keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)], "-": [k for k in x if k not in y],
+        keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)],
+                "-": [k for k in x if k not in y],
                 "^": [*(k for k in x if k not in y), *(k for k in y if k not in x)]}[symbol]
         if symbol == "&" and len(y) <= len(x):  # CPython goes through the smaller one
             x, y = y, x
         entries = {k: x.get(k, y.get(k)) for k in keys}
         if inplace and a.cls is set:
-            a.update(s, entries, {"&": set.__iand__, "|": set.__ior__, "-": set.__isub__, "^": set.__ixor__}[symbol], [b])
+            a.update(s, entries, {"&": set.__iand__, "|": set.__ior__, "-": set.__isub__, "^": set.__ixor__}[symbol],
+                     [b])
             return a
         return SetValue(entries, a.cls)
     return None
@@ -210,7 +224,8 @@ def special(s, symbol, name, a, b, inplace=False):
     forward, backward = (a, f"__{name}__", b), (b, f"__r{name}__", a)
     if isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is not b.cls and s.inherits(b.cls, a.cls):
         tried += [backward, forward]
-    elif isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is b.cls and not isinstance(a, ContainerValue):
+    elif (isinstance(a, ObjectValue) and isinstance(b, ObjectValue) and a.cls is b.cls
+          and not isinstance(a, ContainerValue)):
         tried.append(forward)  # one of the same class is not asked as the right operand
     else:
         tried += [forward, backward]
@@ -227,7 +242,8 @@ def special(s, symbol, name, a, b, inplace=False):
             return result
     cls = a.pytype(s)
     if symbol == "+" and cls in (str, list, tuple):
-        raise Raised(s.exception(TypeError(f'can only concatenate {cls.__name__} (not "{type_name(b.pytype(s))}") to {cls.__name__}')))
+        raise Raised(s.exception(TypeError(f'can only concatenate {cls.__name__} (not "{type_name(b.pytype(s))}") to '
+                                           f'{cls.__name__}')))
     shown = {"**": "** or pow()"}.get(symbol, symbol) + ("=" if inplace else "")
     raise Raised(s.exception(TypeError(
         f"unsupported operand type(s) for {shown}: '{type_name(a.pytype(s))}' and '{type_name(b.pytype(s))}'")))
@@ -258,7 +274,8 @@ def compare(s, symbol: str, a: Value, b: Value) -> Value:
             v.needed()
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         other = b if isinstance(a, TensorValue) else a
-        if isinstance(other, Constant) and not isinstance(other.value, (int, float, complex)) or not (other.is_const() or isinstance(other, (TensorValue, DimValue))):
+        if (isinstance(other, Constant) and not isinstance(other.value, (int, float, complex))
+            or not (other.is_const() or isinstance(other, (TensorValue, DimValue)))):
             if symbol in ("==", "!="):
                 a.pytype(s), other.pytype(s)
                 return Constant(symbol == "!=")
@@ -320,7 +337,8 @@ _COMPARED_HERE = (list, tuple, dict, set, frozenset, collections.deque)
 
 
 def _compares_in_c(s, owner, name) -> bool:
-    """Whether the class of an object has a comparison of its own that is written in C, which no rule here stands for."""
+    """Whether the class of an object has a comparison of its own that is written in C, which no rule here stands
+    for."""
     if not isinstance(owner, ObjectValue) or isinstance(owner, (ClassValue, MethodValue, BuiltinMethod)):
         return False
     if isinstance(owner, ContainerValue) and owner.builtin in _COMPARED_HERE:
@@ -339,12 +357,14 @@ def _compare_special(s, symbol, a, b):
             result = owner.call_special(s, name, [other])
             if not (isinstance(result, Constant) and result.value is NotImplemented):
                 return result
-        elif symbol == "!=" and isinstance(owner, ObjectValue) and not isinstance(owner, ClassValue) and owner.user_special(s, "__eq__"):
+        elif (symbol == "!=" and isinstance(owner, ObjectValue) and not isinstance(owner, ClassValue)
+              and owner.user_special(s, "__eq__")):
             result = owner.call_special(s, "__eq__", [other])
             if not (isinstance(result, Constant) and result.value is NotImplemented):
                 return Constant(not result.truth(s))
         elif _compares_in_c(s, owner, name):
-            raise Unsupported(f"comparison {symbol} of {a.describe()} and {b.describe()}, by code in C", kind="operator")
+            raise Unsupported(f"comparison {symbol} of {a.describe()} and {b.describe()}, by code in C",
+                              kind="operator")
     if symbol in ("==", "!="):
         return Constant(_identical(s, a, b) == (symbol == "=="))
     raise Raised(s.exception(TypeError(
@@ -375,7 +395,8 @@ def _compare_containers(s, symbol, a, b):
 
 
 def _compare_views(s, symbol, a, b) -> bool:
-    """Views of dictionaries compare by their lengths, then by whether the elements of the smaller one are in the other; no value is hashed."""
+    """Views of dictionaries compare by their lengths, then by whether the elements of the smaller one are in the other;
+    no value is hashed."""
     fn = COMPARE["==" if symbol == "!=" else symbol][0]
     if symbol in ("==", "!=") and not isinstance(a, DictView):
         a, b = b, a  # the view's method compares, and asks for its own elements
@@ -391,7 +412,8 @@ def same_object(s, a: Value, b: Value) -> bool:
     x, y = a.identity(), b.identity()
     if x == y:
         return x is not None
-    numbers = [v.dim if isinstance(v, DimValue) else v.value if isinstance(v, Constant) and type(v.value) is int else None for v in (a, b)]
+    numbers = [v.dim if isinstance(v, DimValue) else v.value if isinstance(v, Constant) and type(v.value) is int
+               else None for v in (a, b)]
     if None not in numbers:
         if not numbers[0] == numbers[1]:
             return False

@@ -5,9 +5,9 @@ parameters, cells as its closure), puts the stack back and jumps to that instruc
 original's, under the same exception-table regions, and the whole stack is restored, so that loops, ``with`` blocks and
 ``try`` bodies go on as if nothing had happened. The frame's own cells become free variables.
 
-Inside an ``except`` body the exception has to be the thread's current one (PUSH_EXC_INFO, as the original did): the resumed
-code's POP_EXCEPT takes it away again. Either the caller sees to that, or the resume function is given the exception and does it
-(``handled``). Resuming at a handler's first instruction needs the exception on the stack only.
+Inside an ``except`` body the exception has to be the thread's current one (PUSH_EXC_INFO, as the original did): the
+resumed code's POP_EXCEPT takes it away again. Either the caller sees to that, or the resume function is given the
+exception and does it (``handled``). Resuming at a handler's first instruction needs the exception on the stack only.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
             and in ``live_locals(index)`` are needed. The others are unbound in the resumed frame.
         stack_depth: slots on the stack before the instruction; it has to be what the flow analysis says.
         null_mask: a truth value per slot, the bottom first, True for a NULL; missing ones are False.
-        handled: slots where PUSH_EXC_INFO has left the exception that was handled before. The parameter of such a slot is the
-            exception handled from there on, which the resume function makes the current one again.
+        handled: slots where PUSH_EXC_INFO has left the exception that was handled before. The parameter of such a slot
+            is the exception handled from there on, which the resume function makes the current one again.
 
     Raises:
         Unsupported: for generators, class bodies and modules, inside a frame's setup, and where a ``super()`` that

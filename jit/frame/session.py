@@ -1,4 +1,5 @@
-"""One capture in progress: the tracer, the guards, the effect log, the undo journal, and how real objects become values."""
+"""One capture in progress: the tracer, the guards, the effect log, the undo journal, and how real objects become
+values."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from .values.constant import Constant, DimValue, is_leaf
 from .values.containers import DictValue, ListValue, TupleValue
 from .values.deferred import defer
 from .values.floats import FloatValue
-from .values.functions import BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue
+from .values.functions import (
+    BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue,
+)
 from .values.objects import IMMUTABLE_TYPE, ModuleObject, ObjectValue, instance_dict
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue, lift, lower
 
@@ -39,11 +42,13 @@ from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue, lift, lower
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _mro_of = type.__dict__["__mro__"].__get__  # whatever a metaclass makes of the name
 PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # what PyTorch takes them for
-FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))  # of operations that take symbolic floats
+# Of operations that take symbolic floats.
+FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))
 
 
 class Session(Calls):
-    """State shared by all frames of one capture. ``dynamic`` decides which sizes become symbols (see ``jit.frame.dynamic``)."""
+    """State shared by all frames of one capture. ``dynamic`` decides which sizes become symbols (see
+    ``jit.frame.dynamic``)."""
 
     def __init__(self, dynamic=None):
         self.tracer = Tracer()
@@ -67,9 +72,12 @@ class Session(Calls):
         self.grad_switches = 0  # how often the program has set or asked for it
         self.autocast: dict = {}  # what the program has set of its state; see library.autocast_state
         self.attention: dict = {}  # likewise; see library.attention_state
-        self.tensor_attributes: dict = {}  # (a tensor's identity, name) -> what the program has hung on it, None for nothing any more
-        self.context: dict = {}  # ContextVar -> what the program has set it to, None for nothing; see library.context_variables
-        self.maps, self.modes = (), ()  # the calls of torch.vmap, and the index modes, that the program is in; see values.batched
+        # (a tensor's identity, name) -> what the program has hung on it, None for nothing any more.
+        self.tensor_attributes: dict = {}
+        # ContextVar -> what the program has set it to, None for nothing; see library.context_variables.
+        self.context: dict = {}
+        # The calls of torch.vmap, and the index modes, that the program is in; see values.batched.
+        self.maps, self.modes = (), ()
         self.frames: list = []
         self.steps = 0
         self.current_exception: list = []
@@ -77,7 +85,8 @@ class Session(Calls):
         self.real_generators: list = []  # that came in and were read
         self.region = self.regions = 0  # the checkpointed call that is being executed, and how many there were
         self.inner_gradients = True  # whether backward() inside is captured
-        self.guesses, self.unsteady = (), None  # see guesses.py: (node, value, place); places where no value is guessed, None: nowhere
+        # See guesses.py: (node, value, place); places where no value is guessed, None: nowhere.
+        self.guesses, self.unsteady = (), None
         self.tracer.builder.guess = functools.partial(guess, self)
         self.unbroken = False  # whether a break is an error
         self.tracer.steps_aside = self.why_aside
@@ -85,13 +94,18 @@ class Session(Calls):
         self.recorders: list[list] = []  # that what is pending adds to
         self.dicts: dict[int, ObjectValue] = {}  # the instance dictionaries that were looked into -> their first owner
         self.trial = None  # while a cached function is tried: what the ones it calls gave; see library.cached_functions
-        self.calls_made: list = []  # [cached function, key, whether this attempt has come to it] that were made while capturing
-        self.assuming, self.assumption = True, None  # see assumptions.py: a tensor that has to be true after the graph has run
+        # [cached function, key, whether this attempt has come to it] that were made while capturing.
+        self.calls_made: list = []
+        # See assumptions.py: a tensor that has to be true after the graph has run.
+        self.assuming, self.assumption = True, None
 
     def close(self):
-        """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive their call."""
-        for held in (self.by_object, self.dicts, self.recorders, self.by_source, self.templates, self.keep, self.inputs, self.tensors, self.undo, self.effects,
-                     self.globals_written, self.class_written, self.touched, self.frames, self.current_exception, self.generators, self.real_generators):
+        """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive
+        their call."""
+        for held in (self.by_object, self.dicts, self.recorders, self.by_source,
+                     self.templates, self.keep, self.inputs, self.tensors, self.undo, self.effects,
+                     self.globals_written, self.class_written, self.touched,
+                     self.frames, self.current_exception, self.generators, self.real_generators):
             held.clear()
         vars(self.tracer).clear()  # its handles refer to it
         self.tracer = None
@@ -99,7 +113,8 @@ class Session(Calls):
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def checkpoint(self):
-        return (len(self.undo), len(self.effects), self.guards.checkpoint(), self.tracer.checkpoint(), len(self.inputs), len(self.frames),
+        return (len(self.undo), len(self.effects), self.guards.checkpoint(),
+                self.tracer.checkpoint(), len(self.inputs), len(self.frames),
                 len(self.current_exception))
 
     def rollback(self, mark):
@@ -140,7 +155,8 @@ class Session(Calls):
         self.effects.append((fn, list(args)))
 
     def why_aside(self, is_python: bool) -> str | None:
-        """Why an operator that is not PyTorch's own is called between two graphs and not in one, if it is: see ``graph.foreign``."""
+        """Why an operator that is not PyTorch's own is called between two graphs and not in one, if it is: see
+        ``graph.foreign``."""
         if is_python and not self.unbroken:
             return "has a kernel in Python"
         if any(fn is not torch_private.set_grad_enabled for fn, _ in self.effects):
@@ -148,7 +164,8 @@ class Session(Calls):
         return "is called inside a map" if self.maps or self.modes else None
 
     def touch(self, value):
-        """A real object is about to change: what is read or changed besides must be other objects on later calls too."""
+        """A real object is about to change: what is read or changed besides must be other objects on later calls
+        too."""
         if value.source is None or value in self.touched:
             return
         self.undo.append((self.touched, value, _ABSENT, True))
@@ -157,7 +174,8 @@ class Session(Calls):
             self.keep_apart(value, other)
 
     def keep_apart(self, changed, other):
-        """Guard that two real objects of one class stay two. Objects of a module tree are taken to: pairs of them are too many."""
+        """Guard that two real objects of one class stay two. Objects of a module tree are taken to: pairs of them are
+        too many."""
         if other is changed or not isinstance(other, (ObjectValue, TensorValue)) or other.source is None:
             return
         sides = dictionary_of(changed), dictionary_of(other)
@@ -169,7 +187,8 @@ class Session(Calls):
             return
         if changed.source.watched and other.source.watched and changed.cls not in (list, set, collections.deque):
             return
-        if changed.source.base is not None or other.source.base is not None or not (changed.source.watched and other.source.watched):
+        if (changed.source.base is not None or other.source.base is not None
+            or not (changed.source.watched and other.source.watched)):
             self.guards.add(changed.source, facts.Distinct(other.source))
 
     # -- real objects to values -----------------------------------------------------------------------------------
@@ -206,8 +225,10 @@ class Session(Calls):
         return value
 
     def length_at(self, source, n: int):
-        """The length of a container from outside: an int that is guarded, or a Dim once it has changed between captures."""
-        dim = None if self.dynamic is None else self.dynamic.integer(self.tracer.env, self.integers, src.Length(source), n)
+        """The length of a container from outside: an int that is guarded, or a Dim once it has changed between
+        captures."""
+        dim = None if self.dynamic is None else self.dynamic.integer(self.tracer.env,
+                                                                     self.integers, src.Length(source), n)
         if dim is None:
             self.guards.add(source, facts.Length(n))
             return n
@@ -220,20 +241,24 @@ class Session(Calls):
             raise Unsupported(f"a {cls.__name__} comes with ever new lengths", kind="container-length")
 
     def specialize(self, key, value):
-        """A number or text from outside is needed as a constant: one that changes on every call is left to the interpreter."""
+        """A number or text from outside is needed as a constant: one that changes on every call is left to the
+        interpreter."""
         if self.dynamic is not None and not self.dynamic.takes(key, value):
             raise Unsupported("this value changes on every call but is used as a constant", kind="not-constant")
 
     def is_replaced(self, source, obj) -> bool:
-        """Whether a slot of an object that stays has been seen to hold another object: a parameter under ``functional_call``, the state of a model."""
+        """Whether a slot of an object that stays has been seen to hold another object: a parameter under
+        ``functional_call``, the state of a model."""
         if self.dynamic is None or not source.watched:
             return False
-        if isinstance(obj, (type, types.ModuleType, types.BuiltinFunctionType)) or isinstance(obj, types.FunctionType) and "<locals>" not in obj.__qualname__:
+        if (isinstance(obj, (type, types.ModuleType, types.BuiltinFunctionType))
+            or isinstance(obj, types.FunctionType) and "<locals>" not in obj.__qualname__):
             return False
         return self.dynamic.is_replaced(source, obj)
 
     def number(self, obj, source, value):
-        """The value of an int or float from outside: ``value``, a constant, or a symbolic one if it has changed between captures."""
+        """The value of an int or float from outside: ``value``, a constant, or a symbolic one if it has changed between
+        captures."""
         if type(obj) is int:
             dim = self.dynamic.integer(self.tracer.env, self.integers, source, obj)
             if dim is None:
@@ -345,7 +370,8 @@ class Session(Calls):
         return any([self.class_lookup(type(raw), "__set__")[0], self.class_lookup(type(raw), "__delete__")[0]])
 
     def written_on_class(self, cls, name):
-        """What the captured code has assigned to ``name`` on the class that a lookup on ``cls`` finds it on, or None."""
+        """What the captured code has assigned to ``name`` on the class that a lookup on ``cls`` finds it on, or
+        None."""
         for c in cls.__mro__:
             value = self.class_written.get((c, name))
             if value is not None or name in c.__dict__:
@@ -369,7 +395,8 @@ class Session(Calls):
         maker = tables.new_values.get(type(obj))
         if maker is not None:
             return maker(self, obj)
-        if isinstance(obj, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)):
+        if isinstance(obj, (type, types.ModuleType, types.FunctionType,
+                            types.BuiltinFunctionType, types.MethodDescriptorType)):
             return self.wrap(obj, src.Const(obj, getattr(obj, "__qualname__", ""), owned=True))
         if isinstance(obj, tuple):
             return TupleValue([self.from_python(v) for v in obj], type(obj))
@@ -425,7 +452,8 @@ class Session(Calls):
         cls = error if isinstance(error, type) else type(error)
         value = ObjectValue(cls)
         value.init_args = tuple(args) if args is not None else tuple(
-            self.from_python(a) if is_leaf(a) or isinstance(a, tuple) else Constant(str(a)) for a in (() if isinstance(error, type) else error.args))
+            self.from_python(a) if is_leaf(a) or isinstance(a, tuple) else Constant(str(a))
+            for a in (() if isinstance(error, type) else error.args))
         if isinstance(error, AttributeError) and error.name is not None:
             value.attrs["name"] = Constant(error.name)
         return value
@@ -450,10 +478,12 @@ class Session(Calls):
         if value.obj is not None and value.source is not None:
             cls = value.pytype(self)
             given = self.wrap(value.obj.args, src.GetAttr(value.source, "args"))
-            if cls.__str__ not in (BaseException.__str__, KeyError.__str__) or cls.__repr__ is not BaseException.__repr__ or not given.is_const():
+            if (cls.__str__ not in (BaseException.__str__, KeyError.__str__)
+                or cls.__repr__ is not BaseException.__repr__ or not given.is_const()):
                 raise Unsupported(f"the text of {value.describe()}, which comes from outside", kind="format")
             given.const(self)
-        return value.obj if value.obj is not None else value.cls.__new__(value.cls, *(a.const(self) for a in value.init_args))
+        return value.obj if value.obj is not None else value.cls.__new__(value.cls,
+                                                                         *(a.const(self) for a in value.init_args))
 
     # -- tensors ------------------------------------------------------------------------------------------------------
 
@@ -474,11 +504,13 @@ class Session(Calls):
         return handle
 
     def shared_input(self, value: TensorValue, region):
-        """Make a real tensor a view of the memory that it shares with others; the first one brings that memory as the graph input."""
+        """Make a real tensor a view of the memory that it shares with others; the first one brings that memory as the
+        graph input."""
         from .tensor_guards import guard_tensor
 
         if value.source is None:
-            raise Unsupported("a tensor that is known by itself shares memory with one that is changed", "clone one of them", kind="aliased-mutation")
+            raise Unsupported("a tensor that is known by itself shares memory with one that is changed",
+                              "clone one of them", kind="aliased-mutation")
         tensor, size = value.obj, value.obj.element_size()
         if region.base is None:
             region.check(self.tracer)
@@ -493,7 +525,8 @@ class Session(Calls):
             self.keep.append(flat)
         else:
             anchor = region.anchor
-            self.guards.add(anchor.source, facts.Shares(value.source, (tensor.storage_offset() - anchor.obj.storage_offset()) * size))
+            self.guards.add(anchor.source, facts.Shares(value.source,
+                                                        (tensor.storage_offset() - anchor.obj.storage_offset()) * size))
         handle = self.tracer.shared_input(region, tensor, value.source)
         guard_tensor(self, value, handle.node.type)
         self.tensors[id(handle)] = value
@@ -550,7 +583,8 @@ class Session(Calls):
             return defer(self, fn, args, kwargs, error)
         except Raised as raised:
             if self.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
-                raise Unsupported("an error of torch that may name an argument's own class of containers", kind="argument-error") from None
+                raise Unsupported("an error of torch that may name an argument's own class of containers",
+                                  kind="argument-error") from None
             raise
         return own[0] if own else value  # a list that is given back is the very list
 
@@ -619,16 +653,19 @@ class Session(Calls):
             value = value.getattr(self, "__index__").call(self, [], {})
         if isinstance(value, ObjectValue):
             if not value.has_special(self, "__index__"):
-                raise Raised(self.exception(TypeError(f"'{type_name(value.pytype(self))}' object cannot be interpreted as an integer")))
+                raise Raised(self.exception(TypeError(f"'{type_name(value.pytype(self))}' object cannot be interpreted "
+                                                      "as an integer")))
             return self.index(value.call_special(self, "__index__", []))
         number = value.const(self)
         try:
             return number.__index__()
         except AttributeError:
-            raise Raised(self.exception(TypeError(f"'{type_name(type(number))}' object cannot be interpreted as an integer"))) from None
+            raise Raised(self.exception(TypeError(f"'{type_name(type(number))}' object cannot be interpreted as an "
+                                                  "integer"))) from None
 
     def has_index(self, value) -> bool:
-        """Whether a value is an index of a sequence. A tensor is, as far as Python is concerned; one whose values are not known is a break."""
+        """Whether a value is an index of a sequence. A tensor is, as far as Python is concerned; one whose values are
+        not known is a break."""
         if issubclass(getattr(value, "cls", object), torch.Tensor):
             if isinstance(value, TensorValue) and value.known(self) is not None:
                 return True
@@ -652,7 +689,8 @@ class Session(Calls):
 
 
 def dictionary_of(value):
-    """The source of the dictionary in which a real object keeps its attributes, or which it is; None for other values."""
+    """The source of the dictionary in which a real object keeps its attributes, or which it is; None for other
+    values."""
     if type(value) is DictValue and value.obj is not None and type(value.obj) is dict:
         return value.source
     if type(value) in (ObjectValue, ModuleObject) and value.obj is not None and instance_dict(value.obj) is not None:
@@ -672,4 +710,5 @@ def has_own_class(value) -> bool:
     """Whether a container is of a class derived from the builtin one, or a number of an enumeration."""
     if type(value) in (ListValue, TupleValue) and value.cls is value.builtin and value._elements is not None:
         return any(map(has_own_class, value._elements))
-    return isinstance(value, Constant) and isinstance(value.value, enum.Enum) or isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin
+    return (isinstance(value, Constant) and isinstance(value.value, enum.Enum)
+            or isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin)

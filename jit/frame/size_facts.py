@@ -1,7 +1,7 @@
 """Facts about symbolic sizes, strides, integers and floats of one capture, as one native check.
 
-Every symbol has an origin, where a call reads its value; every predicate that the capture relied on is compiled here, and a symbol
-without an origin is an error: what cannot be checked cannot be relied on.
+Every symbol has an origin, where a call reads its value; every predicate that the capture relied on is compiled here,
+and a symbol without an origin is an error: what cannot be checked cannot be relied on.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ _REGISTERS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", 
 
 
 class SizeFacts:
-    """``env``: the ShapeEnv of the capture's tracer. ``integers``: symbol of an integer from outside -> (source, "int").
-    ``dynamic``: which of these may be negative, or None."""
+    """``env``: the ShapeEnv of the capture's tracer. ``integers``: symbol of an integer from outside -> (source,
+    "int"). ``dynamic``: which of these may be negative, or None."""
 
     def __init__(self, env, integers: dict, dynamic):
         self.env, self.integers, self.dynamic = env, integers, dynamic
 
     def origins(self) -> dict:
-        """Symbol -> what it stands for: (source, "size" | "stride", dim), (source, "int") or (value, "float_low" | "float_high")."""
+        """Symbol -> what it stands for: (source, "size" | "stride", dim), (source, "int") or (value, "float_low" |
+        "float_high")."""
         return {**self.env.origins, **self.integers}
 
     def check_bound(self, source, type_):
@@ -74,7 +75,8 @@ class SizeFacts:
                 if name not in origins:
                     raise GuardError(f"a condition on {name}, which no call can read")
                 origin, what, *dim = origins[name]
-                symbols[name] = reg((what, located(origin), *dim) if what in ("size", "stride") else ("int", located(origin)))
+                symbols[name] = reg((what, located(origin), *dim) if what in ("size", "stride")
+                                    else ("int", located(origin)))
             return symbols[name]
 
         def build(tree):

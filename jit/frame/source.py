@@ -1,8 +1,9 @@
 """Where a value came from: a chain from a root (a local of the frame, or an object known by identity) to the object.
 
-A source says all of itself: how a guard reaches the object again on the next call (``step``: a native accessor, of which ``runtime/native/guard_accessors.h``
-has the table), how emitted bytecode loads it (``load``), and what it is called in messages (``str``). Sources are interned by equality, so equal chains are
-one dictionary key. A new kind is a class here and an entry in that table.
+A source says all of itself: how a guard reaches the object again on the next call (``step``: a native accessor, of
+which ``runtime/native/guard_accessors.h`` has the table), how emitted bytecode loads it (``load``), and what it is
+called in messages (``str``). Sources are interned by equality, so equal chains are one dictionary key. A new kind is a
+class here and an entry in that table.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Source:
 
     @property
     def watched(self) -> bool:
-        """True when the chain starts at an object known by identity, so that no call argument is involved, and what it passes is expected to stay."""
+        """True when the chain starts at an object known by identity, so that no call argument is involved, and what it
+        passes is expected to stay."""
         return all(not node.fresh and node.stays for node in self.chain()) and isinstance(self.root, (Const, Weak))
 
 
@@ -86,15 +88,17 @@ class Local(Source):
 
 
 class Const(Source):
-    """An object known by identity (a function's globals, a bound module). The entry keeps it alive where that harms nothing (``holding``), or where it is
-    ``owned``: made while capturing, or the compiled function's own. Else the guards fail once it is gone."""
+    """An object known by identity (a function's globals, a bound module). The entry keeps it alive where that harms
+    nothing (``holding``), or where it is ``owned``: made while capturing, or the compiled function's own. Else the
+    guards fail once it is gone."""
 
     rereadable = True
 
     def __init__(self, obj, text: str = "", owned: bool = False):
         self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
         self.held = obj if self.reference is None else None
-        self.text = text or (obj.__qualname__ if isinstance(obj, (types.FunctionType, type)) else f"<{type(obj).__name__}>")
+        self.text = text or (obj.__qualname__ if isinstance(obj, (types.FunctionType, type))
+                             else f"<{type(obj).__name__}>")
         self.number = hash((Const, id(obj)))
 
     @property
@@ -157,7 +161,8 @@ class _Derived(Source):
 
 @dataclasses.dataclass(frozen=True)
 class DictAttr(_Derived):
-    """``of.__dict__[name]``: an attribute found in the instance dictionary. ``hidden``: the class makes another thing of ``of.name``."""
+    """``of.__dict__[name]``: an attribute found in the instance dictionary. ``hidden``: the class makes another thing
+    of ``of.name``."""
 
     name: str
     hidden: bool = False
@@ -218,7 +223,8 @@ class Grad(_Derived):
 
 @dataclasses.dataclass(frozen=True)
 class FlatMemory(_Derived):
-    """A stretch of the memory of the tensor ``of``: ``count`` elements from ``back`` elements before its first one. No guard reads it."""
+    """A stretch of the memory of the tensor ``of``: ``count`` elements from ``back`` elements before its first one. No
+    guard reads it."""
 
     back: int
     count: int
@@ -310,7 +316,8 @@ class CacheLink(_Derived):
 
 @dataclasses.dataclass(frozen=True)
 class IteratorState(_Derived):
-    """What an iterator of a builtin type reduces to, as one tuple: its arguments and its position (see ``state_of``)."""
+    """What an iterator of a builtin type reduces to, as one tuple: its arguments and its position (see
+    ``state_of``)."""
 
     def step(self):
         return ("iterator_state", None)
@@ -329,7 +336,8 @@ class _Unset:
 
 @dataclasses.dataclass(frozen=True)
 class ContextValue(_Derived):
-    """What the ContextVar ``of`` holds in the context of the call, whatever its default; ``UNSET`` where it was not set."""
+    """What the ContextVar ``of`` holds in the context of the call, whatever its default; ``UNSET`` where it was not
+    set."""
 
     UNSET = _Unset()
     fresh = True
@@ -364,7 +372,8 @@ class Returned(_Derived):
 
 @dataclasses.dataclass(frozen=True)
 class GeneratorState(_Derived):
-    """``native().generator_state(of)``: code, globals, position, handled exception, variables and stack of a suspended generator."""
+    """``native().generator_state(of)``: code, globals, position, handled exception, variables and stack of a suspended
+    generator."""
 
     rereadable = True
 
@@ -382,7 +391,8 @@ _CONTAINERS = (list, tuple, set, frozenset, collections.OrderedDict, dict, colle
 
 
 def raw_elements(container) -> list:
-    """What a builtin container or an instance of a subclass holds, in order; the keys of a dict. Never runs the subclass's own code."""
+    """What a builtin container or an instance of a subclass holds, in order; the keys of a dict. Never runs the
+    subclass's own code."""
     return list(_builtin_base(container).__iter__(container))
 
 
@@ -431,8 +441,8 @@ class InstanceDict(_Derived):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Item(_Derived):
-    """What a dict, list or tuple holds at a key or index, which is a plain constant (or an object known by identity). ``subscript``: the
-    builtin's, where the class has its own; it is read past that."""
+    """What a dict, list or tuple holds at a key or index, which is a plain constant (or an object known by identity).
+    ``subscript``: the builtin's, where the class has its own; it is read past that."""
 
     key: object  # what ``loosely`` makes of it
     subscript: object = None
@@ -475,7 +485,8 @@ class Item(_Derived):
 
     def __str__(self):
         key = self.real_key()
-        key = repr(key) if isinstance(key, (str, int, float, bytes, tuple, type(None))) else f"{type(key).__name__} at {id(key):#x}"
+        key = (repr(key) if isinstance(key, (str, int, float, bytes, tuple, type(None)))
+               else f"{type(key).__name__} at {id(key):#x}")
         return f"{self.of}[{key}]"
 
 
@@ -551,8 +562,8 @@ class FunctionField(_Derived):
 
 
 def changeable(source: Source | None) -> bool:
-    """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument, an attribute, an
-    item, or what a cell holds."""
+    """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument,
+    an attribute, an item, or what a cell holds."""
     return source is not None and all(step.rereadable for step in source.chain())
 
 

@@ -42,14 +42,16 @@ class BreakFrame:
             parameters in ``resume.params``. It makes the closure: the cells of ``resume.freevars``.
         push_cell: ``push_cell(asm, name)`` emits code that pushes what the cell of a variable holds; needed for
             methods that call ``super()`` and whose first parameter is a cell.
-        push_chain: of the outermost frame: ``push_chain(asm, resumes)`` pushes one callable that goes on in all frames, the innermost
-            first; it takes the parameters of each resume in turn, but for the slots that hold a callee's result.
-        reads_frame: whether the instruction is a call that looks into its frame; None: decided from what the code names.
+        push_chain: of the outermost frame: ``push_chain(asm, resumes)`` pushes one callable that goes on in all frames,
+            the innermost first; it takes the parameters of each resume in turn, but for the slots that hold a callee's
+            result.
+        reads_frame: whether the instruction is a call that looks into its frame; None: decided from what the code
+            names.
         has_globals: the emitted function's globals are this frame's.
         handled: stack slots that PUSH_EXC_INFO has filled -> the local that holds the exception handled from there on.
-        go_on: of an outermost frame that is a generator's, which no resume function continues: ``go_on(asm, index, slots, handled)`` pushes a
-            callable and its arguments that go on at ``index`` with a stack in the locals ``slots`` (None for a NULL, and for what PUSH_EXC_INFO
-            has left).
+        go_on: of an outermost frame that is a generator's, which no resume function continues: ``go_on(asm, index,
+            slots, handled)`` pushes a callable and its arguments that go on at ``index`` with a stack in the locals
+            ``slots`` (None for a NULL, and for what PUSH_EXC_INFO has left).
     """
 
     code: object
@@ -68,8 +70,8 @@ class BreakFrame:
 def emit_break(asm: Assembler, frames: list, tail_call=None):
     """Emits the break and returns its result from the emitted function.
 
-    With ``tail_call`` the emitted function returns ``tail_call(resume, *arguments)`` for its own frame instead of making the
-    call.
+    With ``tail_call`` the emitted function returns ``tail_call(resume, *arguments)`` for its own frame instead of
+    making the call.
 
     The assembler's stack holds the stacks of all ``frames``, the outermost at the bottom. Handled exceptions (the
     break is in an ``except`` body) have to be in place, by PUSH_EXC_INFO.
@@ -97,13 +99,16 @@ def _past_jumps(decoded, index) -> int:
 
 
 def _one_way(frames) -> bool:
-    """Whether every caller goes on at the instruction after its call, whatever the callee does: no handler is around a call."""
-    return all(decode(f.code).instructions[f.index].handler is None and OPS[decode(f.code).instructions[f.index].op].flow == "next"
+    """Whether every caller goes on at the instruction after its call, whatever the callee does: no handler is around a
+    call."""
+    return all(decode(f.code).instructions[f.index].handler is None
+               and OPS[decode(f.code).instructions[f.index].op].flow == "next"
                and decode(f.code).stack_depth(f.index + 1) == len(f.nulls) + 1 for f in frames[:-1])
 
 
 def _go_on_together(asm, frames, bases, decoded, way, index, tail_call):
-    """The whole stack -> a tail call of one function that goes on in the innermost frame and then in each of its callers."""
+    """The whole stack -> a tail call of one function that goes on in the innermost frame and then in each of its
+    callers."""
     frame, resumes = frames[-1], []
     depth = asm.depth - bases[-1]
     nulls = _nulls_at(frame, decoded, way, depth)
@@ -116,7 +121,8 @@ def _go_on_together(asm, frames, bases, decoded, way, index, tail_call):
             depth = len(nulls)
         live = decode(frame.code).live_locals(index)
         cells = frame.code.co_cellvars + frame.code.co_freevars
-        resumes.append(make_resume(frame.code, index, [n for n in frame.locals if n in live and n not in cells], depth, nulls))
+        resumes.append(make_resume(frame.code, index, [n for n in frame.locals if n in live and n not in cells],
+                                   depth, nulls))
         held = {}
         for i in reversed(range(depth if k == len(frames) - 1 else depth - 1)):
             if nulls[i]:
@@ -144,7 +150,8 @@ def _emit_frame(asm, frames, bases, k, tail_call=None):
     decoded = decode(frame.code)
     instr = decoded.instructions[frame.index]
     done = asm.new_label("done", base + 1)
-    together = k and k == len(frames) - 1 and tail_call is not None and frames[0].push_chain is not None and _one_way(frames)
+    together = (k and k == len(frames) - 1 and tail_call is not None and frames[0].push_chain is not None
+                and _one_way(frames))
     caught = jumped = None
     with asm.at(instr):
         if instr.handler is None:
@@ -247,7 +254,8 @@ def _nulls_at(frame, decoded, way, depth) -> list:
 
 
 def _set_aside(asm, depth, nulls, handled) -> list:
-    """Take the top ``depth`` stack slots off. Returns the variable of each; None of a NULL and of what PUSH_EXC_INFO has left there."""
+    """Take the top ``depth`` stack slots off. Returns the variable of each; None of a NULL and of what PUSH_EXC_INFO
+    has left there."""
     slots: list = [None] * depth
     for i in reversed(range(depth)):
         if nulls[i]:

@@ -1,9 +1,11 @@
-"""Generator and coroutine functions as compiled functions: what runs between two yields is captured, one step at a time.
+"""Generator and coroutine functions as compiled functions: what runs between two yields is captured, one step at a
+time.
 
-The function makes its generator as ever, and gives it to a *driver*, a generator or coroutine of ours, which is what the program gets. For each
-``send`` the driver calls a compiled *step*: captured code follows the real generator from where it stands to its next yield and puts it there
-(``values/generators.py``). So between two steps the real generator is just where eager would have it, and whatever is not captured, an
-exception that is thrown in, say, is left to it. At a graph break it is put behind the instruction that broke, and a step for that place goes on.
+The function makes its generator as ever, and gives it to a *driver*, a generator or coroutine of ours, which is what
+the program gets. For each ``send`` the driver calls a compiled *step*: captured code follows the real generator from
+where it stands to its next yield and puts it there (``values/generators.py``). So between two steps the real generator
+is just where eager would have it, and whatever is not captured, an exception that is thrown in, say, is left to it. At
+a graph break it is put behind the instruction that broke, and a step for that place goes on.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ def named(driver, fn):
 
 
 def drive(generator, steps):
-    """Does in compiled steps what ``yield from generator`` would do, but for closing the generator: that is thrown in, too."""
+    """Does in compiled steps what ``yield from generator`` would do, but for closing the generator: that is thrown in,
+    too."""
     held = [steps.send(generator, None)]
     while type(held[0]) is not Finished:
         error = sent = None
@@ -140,7 +143,8 @@ class Steps:
 
 
 def make_step(settings, code, position, parked):
-    """The dispatcher of the steps of ``code``'s generators from one place. ``parked``: between two instructions, else at a yield."""
+    """The dispatcher of the steps of ``code``'s generators from one place. ``parked``: between two instructions, else
+    at a yield."""
     if parked:
         def step(generator):
             try:
@@ -216,7 +220,8 @@ def park(capture, asm, index, variables, slots, handled):
 
     Args:
         variables: name -> the emitted function's local that holds the value, or the cell.
-        slots: the locals that hold the stack's values, the bottom first; None for a NULL, and for what PUSH_EXC_INFO has left.
+        slots: the locals that hold the stack's values, the bottom first; None for a NULL, and for what PUSH_EXC_INFO
+            has left.
         handled: slot -> the local that holds the exception handled from there on.
     """
     decoded = decode(capture.code)

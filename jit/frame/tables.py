@@ -4,7 +4,8 @@ from __future__ import annotations
 
 wrappers: dict = {}           # type -> fn(s, obj, source) -> Value: how a real object of that type is represented
 new_values: dict = {}         # type -> fn(s, obj) -> Value: a plain result made while capturing
-calls: dict = {}              # C callable or class -> fn(s, args, kwargs) -> Value; a class method's descriptor: with the class as first argument
+# C callable or class -> fn(s, args, kwargs) -> Value; a class method's descriptor: with the class as first argument.
+calls: dict = {}
 functions: dict = {}          # Python function -> fn(s, args, kwargs) -> Value, instead of inlining it
 methods: dict = {}            # (class, name) of a C method of an object -> fn(s, value, args, kwargs) -> Value
 pure: set = set()             # C callables without effects: called for real on constants
@@ -28,7 +29,8 @@ def _register(table):
     return keyed
 
 
-wrapper, new_value, on_call, on_function = _register(wrappers), _register(new_values), _register(calls), _register(functions)
+wrapper, new_value, on_call, on_function = (_register(wrappers), _register(new_values),
+                                            _register(calls), _register(functions))
 on_code = _register(codes)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))

@@ -24,13 +24,16 @@ def check_supported(tensor: torch.Tensor):
         raise Unsupported(f"tensor subclass {type(tensor).__name__}", kind="tensor-subclass",
                           hint="compile the function that works on plain tensors")
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise Unsupported(f"a tensor of layout {tensor.layout}" if not tensor.is_quantized else "a quantized tensor", kind="tensor-layout")
+        raise Unsupported(f"a tensor of layout {tensor.layout}" if not tensor.is_quantized else "a quantized tensor",
+                          kind="tensor-layout")
     if tensor.is_conj() or tensor.is_neg():
-        raise Unsupported("a tensor with its conjugate or negative bit set", kind="lazy-conjugate", hint="call resolve_conj() first")
+        raise Unsupported("a tensor with its conjugate or negative bit set",
+                          kind="lazy-conjugate", hint="call resolve_conj() first")
     try:
         tensor.is_leaf  # noqa: B018
     except RuntimeError as error:  # of a view that was made under no_grad() and written to since, say
-        raise Unsupported(f"a view whose history PyTorch does not tell: {str(error).partition('.')[0]}", kind="gradient") from None
+        raise Unsupported(f"a view whose history PyTorch does not tell: {str(error).partition('.')[0]}",
+                          kind="gradient") from None
     if torch_private.is_transformed(tensor):
         raise Unsupported("a tensor inside a torch.func transform", kind="functorch")
     if torch_private.in_forward_mode() and forward_ad.unpack_dual(tensor).tangent is not None:
@@ -38,7 +41,8 @@ def check_supported(tensor: torch.Tensor):
 
 
 def guard_tensor(s, value, type_):
-    """Guard the metadata of a real tensor as its graph type has it. Sizes and strides that are symbolic are left to ``s.guards.sizes``."""
+    """Guard the metadata of a real tensor as its graph type has it. Sizes and strides that are symbolic are left to
+    ``s.guards.sizes``."""
     tensor, source = value.obj, value.source
     if source is None:
         return

@@ -1,4 +1,5 @@
-"""Ops without an expansion: library calls, found by PyTorch's operator schemas and typed by a rule or by a run on meta tensors."""
+"""Ops without an expansion: library calls, found by PyTorch's operator schemas and typed by a rule or by a run on meta
+tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whethe
 class Argument:
     """One schema argument, with what is needed to match values fast."""
 
-    __slots__ = ("name", "kind", "optional", "list", "default", "has_default", "kwarg_only", "written", "aliased", "length")
+    __slots__ = ("name", "kind", "optional", "list", "default", "has_default",
+                 "kwarg_only", "written", "aliased", "length")
 
     def __init__(self, a):
         text = str(a.type)
@@ -76,7 +78,8 @@ class Argument:
 class Overload:
     """An aten overload: its operator, arguments, and what its results are."""
 
-    __slots__ = ("op", "name", "overload", "arguments", "returns", "random", "data_dependent", "views", "mutates", "device_index", "base", "plain", "trusting", "_composite")
+    __slots__ = ("op", "name", "overload", "arguments", "returns", "random",
+                 "data_dependent", "views", "mutates", "device_index", "base", "plain", "trusting", "_composite")
 
     def __init__(self, base: str, op):
         schema = torch_private.schema(op)
@@ -89,17 +92,21 @@ class Overload:
         self.views = not self.mutates and any(r.alias_info is not None for r in schema.returns)
         symbolic = set(re.findall(r"SymInt(?:\[\d*\])?\?? (\w+)", str(schema)))
         # Arguments that are numbers of dimensions and the like: no sizes.
-        self.plain = tuple(i for i, a in enumerate(self.arguments) if a.kind == "int" and not a.list and a.name not in symbolic)
-        # LAPACK's routines exchange the rows that these numbers name, wherever in memory that is: they are given no made-up ones.
+        self.plain = tuple(i for i, a in enumerate(self.arguments) if a.kind == "int"
+                           and not a.list and a.name not in symbolic)
+        # LAPACK's routines exchange the rows that these numbers name, wherever in memory that is: they are given no
+        # made-up ones.
         self.trusting = any(a.kind == "Tensor" and "pivots" in a.name for a in self.arguments)
         self._composite = None
         self.device_index = next((i for i, a in enumerate(self.arguments) if a.kind == "Device"), None)
 
     @property
     def composite(self) -> bool:
-        """Whether it is made of other operators, so that its schema does not say all of what its results share with its arguments."""
+        """Whether it is made of other operators, so that its schema does not say all of what its results share with its
+        arguments."""
         if self._composite is None:
-            self._composite = self.name.startswith("aten::") and any(map(self.op.has_kernel_for_dispatch_key, torch_private.COMPOSITES))
+            self._composite = (self.name.startswith("aten::")
+                               and any(map(self.op.has_kernel_for_dispatch_key, torch_private.COMPOSITES)))
         return self._composite
 
     def run(self, values):
@@ -159,8 +166,10 @@ def overloads(name: str) -> list[Overload]:
 
 
 def bind(name: str, args, kwargs, b, only=None):
-    """The first overload that fits, with its argument values. Numbers given for tensors become 0-dim tensors as a last resort."""
-    candidates = [Overload(name, only)] if only is not None and isinstance(only, torch_private.OpOverload) else overloads(name)
+    """The first overload that fits, with its argument values. Numbers given for tensors become 0-dim tensors as a last
+    resort."""
+    candidates = ([Overload(name, only)] if only is not None and isinstance(only, torch_private.OpOverload)
+                  else overloads(name))
     for o in candidates:
         values = o.bind(args, kwargs)
         if values is not None:
@@ -185,18 +194,22 @@ def bind(name: str, args, kwargs, b, only=None):
 
 
 def call(b, name: str, args, kwargs, only=None, checked: bool = False):
-    """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes. ``checked``: see ``record``."""
+    """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes. ``checked``: see
+    ``record``."""
     return record(b, *functional(b, name, args, kwargs, only), checked)
 
 
 def functional(b, name: str, args, kwargs, only=None):
-    """(overload, argument values) of a call of ``aten::name`` that makes tensors. Raises Unsupported for what has no such form."""
+    """(overload, argument values) of a call of ``aten::name`` that makes tensors. Raises Unsupported for what has no
+    such form."""
     found = bind(name, args, kwargs, b, only)
     if found is None:
-        raise Unsupported(f"no form of {name} takes these arguments", "check the call against the documentation", kind="unknown-function")
+        raise Unsupported(f"no form of {name} takes these arguments", "check the call against the documentation",
+                          kind="unknown-function")
     o, values = found
     if o.data_dependent:
-        raise Unsupported(f"the result of {name} depends on the data", "keep it outside the compiled region", kind="data-dependent-shape")
+        raise Unsupported(f"the result of {name} depends on the data",
+                          "keep it outside the compiled region", kind="data-dependent-shape")
     if o.mutates:
         raise Unsupported(f"{name} changes its arguments and has no functional form here", kind="mutating-op")
     if o.views:
@@ -207,7 +220,8 @@ def functional(b, name: str, args, kwargs, only=None):
 
 
 def as_python(name: str, result):
-    """A result of ``aten::name`` as PyTorch's Python functions return it: lists as tuples, several results as their named tuple."""
+    """A result of ``aten::name`` as PyTorch's Python functions return it: lists as tuples, several results as their
+    named tuple."""
     if isinstance(result, list):
         return tuple(result)
     if isinstance(result, tuple):
@@ -218,7 +232,8 @@ def as_python(name: str, result):
 
 
 def shared(o: Overload, values) -> tuple | None:
-    """For each result of the overload, the ``unstated_views.Shown`` that says which argument's memory it shows, or None; None alone where all results are new memory.
+    """For each result of the overload, the ``unstated_views.Shown`` that says which argument's memory it shows, or
+    None; None alone where all results are new memory.
 
     Operators with a type rule make new memory, and so do all that are kernels of their own and not made of others.
     """
@@ -228,7 +243,8 @@ def shared(o: Overload, values) -> tuple | None:
 
 
 def record(b, o: Overload, values, checked: bool = False):
-    """An ``aten_call`` of overload ``o`` with all arguments given. ``checked``: whether it may raise, whatever is known of the operator otherwise."""
+    """An ``aten_call`` of overload ``o`` with all arguments given. ``checked``: whether it may raise, whatever is known
+    of the operator otherwise."""
     values = _with_device(o, values)
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
@@ -259,7 +275,8 @@ def _with_device(o: Overload, values):
         given = values[o.device_index]
         if given is not None or next(nodes_of(values), None) is None:
             values = list(values)
-            values[o.device_index] = resolve_device(given, torch.device("cpu") if o.base in NOT_BY_DEFAULT else torch.get_default_device())
+            values[o.device_index] = resolve_device(given, torch.device("cpu") if o.base in NOT_BY_DEFAULT
+                                                    else torch.get_default_device())
     return values
 
 
@@ -275,11 +292,13 @@ _meta_cache = Recent(4096)
 
 
 def types_by_probe(o: Overload, values):
-    """What a run of the overload on meta tensors says; symbolic sizes are specialised. Returns (result types, values, shared), see ``shared``."""
+    """What a run of the overload on meta tensors says; symbolic sizes are specialised. Returns (result types, values,
+    shared), see ``shared``."""
     values = [_static(v) for v in values]
     devices: list = []
     key = (o.name, o.overload, _key(values, devices), torch.get_default_dtype())
-    device = values[o.device_index] if o.device_index is not None and values[o.device_index] is not None else devices[0] if devices else torch.device("cpu")
+    device = (values[o.device_index] if o.device_index is not None and values[o.device_index] is not None
+              else devices[0] if devices else torch.device("cpu"))
     device = torch.device(device)
     found = _meta_cache.get(key)
     if found is None:
@@ -290,8 +309,8 @@ def types_by_probe(o: Overload, values):
 
 
 def types_by_run(o: Overload, values):
-    """As ``_meta_types`` for an operator that has a kernel for meta tensors and must not be run on others; nothing is remembered. Raises EagerRaises with what
-    that kernel raises."""
+    """As ``_meta_types`` for an operator that has a kernel for meta tensors and must not be run on others; nothing is
+    remembered. Raises EagerRaises with what that kernel raises."""
     values = [_static(v) for v in values]
     devices: list = []
     _key(values, devices)
@@ -335,7 +354,8 @@ def _ask(o: Overload, values, device: str = "meta", grad: bool = False, leaves=(
 
 
 def _on(o: Overload, values, device: str):
-    """The values with the meta device in place of the one on which an operator makes its result, for a run without data."""
+    """The values with the meta device in place of the one on which an operator makes its result, for a run without
+    data."""
     if device != "meta" or o.device_index is None:
         return values
     return [torch.device("meta") if i == o.device_index else v for i, v in enumerate(values)]
@@ -350,7 +370,8 @@ def _by_meta(o: Overload, values):
             raise _diagnose(o, values, answer.error) from answer.error
         answer = _on_zeros(o, values)
     elif o.composite:
-        shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)], lambda: o.run(answer.given.of(_on(o, values, "meta"))))
+        shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)],
+                                     lambda: o.run(answer.given.of(_on(o, values, "meta"))))
     result = answer.result
     if isinstance(result, torch.Tensor):
         return _as_run(o, values, _type_of(result)), shown
@@ -358,9 +379,10 @@ def _by_meta(o: Overload, values):
 
 
 def records(b, name: str, args, kwargs, given, index: int) -> bool:
-    """Whether eager gives result ``index`` of ``aten::name`` a history where the nodes ``given`` among its arguments require grad. True for what is no
-    operator of PyTorch's, such as reflected arithmetic."""
-    found = bind(name, args, {k: v for k, v in kwargs.items() if k != "requires_grad"}, b)  # which only Python's form of a creation takes
+    """Whether eager gives result ``index`` of ``aten::name`` a history where the nodes ``given`` among its arguments
+    require grad. True for what is no operator of PyTorch's, such as reflected arithmetic."""
+    # Which only Python's form of a creation takes.
+    found = bind(name, args, {k: v for k, v in kwargs.items() if k != "requires_grad"}, b)
     return found is None or has_history(*found, given, index)
 
 
@@ -382,12 +404,13 @@ def _run_recorded(o: Overload, values, given) -> tuple | None:
     result = _ask(o, values, grad=True, leaves=given).result
     if result is None:  # there is no meta kernel
         return None
-    return tuple([r is not None and r.requires_grad for r in ([result] if isinstance(result, torch.Tensor) else result)])
+    return tuple([r is not None and r.requires_grad for r in ([result] if isinstance(result, torch.Tensor)
+                                                              else result)])
 
 
 def _as_run(o: Overload, values, types):
-    """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms and decompositions. Only small calls
-    of PyTorch's own operators are made for it, on zeros."""
+    """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms
+    and decompositions. Only small calls of PyTorch's own operators are made for it, on zeros."""
     nodes = list(nodes_of(values))
     if o.random or o.trusting or not o.name.startswith("aten::") or not nodes:
         return types
@@ -398,7 +421,8 @@ def _as_run(o: Overload, values, types):
         return types
     shown = (real,) if isinstance(types, TensorType) else tuple(real)
     said = (types,) if isinstance(types, TensorType) else types
-    made = tuple(a if a is None or tuple(r.shape) != a.shape else a.replace(strides=r.stride()) for a, r in zip(said, shown))
+    made = tuple(a if a is None or tuple(r.shape) != a.shape else a.replace(strides=r.stride())
+                 for a, r in zip(said, shown))
     return made[0] if isinstance(types, TensorType) else made
 
 

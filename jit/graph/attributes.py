@@ -55,7 +55,8 @@ ATTRIBUTES = {
     "output_nr": lambda t, h: 0,
     "retains_grad": lambda t, h: False,
 }
-for _name in ("is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_nested", "is_quantized", "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu"):
+for _name in ("is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia",
+              "is_nested", "is_quantized", "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu"):
     ATTRIBUTES[_name] = lambda t, h: False
 
 

@@ -1,8 +1,8 @@
 """Autocast: which operands of an op are converted, and to what, while ``torch.autocast`` is on.
 
-PyTorch's dispatcher knows which operators it intercepts; what is done with them is one of three policies. Operators that it does not
-intercept run on what they are given; one that is composed of others is intercepted in its parts, which an expansion or a library call here does not
-show: those are refused unless none of their parts can be intercepted.
+PyTorch's dispatcher knows which operators it intercepts; what is done with them is one of three policies. Operators
+that it does not intercept run on what they are given; one that is composed of others is intercepted in its parts, which
+an expansion or a library call here does not show: those are refused unless none of their parts can be intercepted.
 
 Source: https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
 """
@@ -23,27 +23,33 @@ from jit.graph.registry import OPS
 KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 # Run in the low precision type.
-LOWER = frozenset("""_convolution convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm addmv addr
-matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell
-rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention _scaled_dot_product_flash_attention _native_multi_head_attention mkldnn_rnn_layer
+LOWER = frozenset("""_convolution convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
+conv_transpose3d prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul
+linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+scaled_dot_product_attention _scaled_dot_product_flash_attention _native_multi_head_attention mkldnn_rnn_layer
 _addmm_activation cudnn_convolution cudnn_convolution_transpose""".split())
 # Run in the widest type among their operands.
-PROMOTE = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put index_copy tensordot scatter_add cat stack".split())
+PROMOTE = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put index_copy tensordot "
+                    "scatter_add cat stack".split())
 PROMOTE_ON_CPU = frozenset("cat stack index_copy".split())
 # All other intercepted operators run in float32.
 
 # Ops that come down to an intercepted one and are cast as it is.
 SAME_AS = {
-    "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "hstack": "cat", "vstack": "cat", "row_stack": "cat", "nll_loss_nd": "nll_loss",
-    "cross_entropy_loss": "log_softmax", "pairwise_distance": "norm", "square": "pow", "rpow": "pow", "rdiv": "reciprocal",
-    "arccos": "acos", "arcsin": "asin", "arctan2": "atan2", "special_erfinv": "erfinv", "special_expm1": "expm1", "special_log1p": "log1p",
+    "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "hstack": "cat",
+    "vstack": "cat", "row_stack": "cat", "nll_loss_nd": "nll_loss",
+    "cross_entropy_loss": "log_softmax", "pairwise_distance": "norm", "square": "pow",
+    "rpow": "pow", "rdiv": "reciprocal",
+    "arccos": "acos", "arcsin": "asin", "arctan2": "atan2", "special_erfinv": "erfinv",
+    "special_expm1": "expm1", "special_log1p": "log1p",
     "special_softmax": "softmax", "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp",
 }  # fmt: skip
 # Ops with an expansion, parts of which autocast would intercept. Other expansions have no such parts.
 COMPOSED = frozenset("einsum histogramdd linalg_norm pad diff".split())
 # Ops without an expansion that are composed of operators, none of which is intercepted.
-PLAIN = frozenset("""embedding feature_dropout alpha_dropout celu selu relu6 adaptive_max_pool1d adaptive_avg_pool1d max_pool1d avg_pool1d max_pool2d
-upsample_nearest1d upsample_nearest2d upsample_bilinear2d argsort count_nonzero nansum cumulative_trapezoid""".split())
+PLAIN = frozenset("""embedding feature_dropout alpha_dropout celu selu relu6 adaptive_max_pool1d adaptive_avg_pool1d
+max_pool1d avg_pool1d max_pool2d upsample_nearest1d upsample_nearest2d upsample_bilinear2d argsort count_nonzero nansum
+cumulative_trapezoid""".split())
 _CONTRACTS = re.compile("transformer|attention|convolution|lstm|gru|rnn|linalg|trilinear|thnn|mkldnn|::")
 
 
@@ -94,7 +100,8 @@ def convert(t, name: str, args, kwargs):
     written = kwargs.get("out") is not None  # forms with ``out=`` are not intercepted; what they are composed of may be
     if written or not _intercepted(name, device):
         if _is_composed(name) or written and _is_implicit(name):
-            raise Unsupported(f"{name} under autocast", "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
+            raise Unsupported(f"{name} under autocast",
+                              "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
         return None
     if name in LOWER:
         target = low

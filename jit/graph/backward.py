@@ -1,7 +1,8 @@
 """``backward()`` and ``torch.autograd.grad`` inside the program, as nodes of the graph.
 
-A ``gradient`` node stands for the gradients of some values (roots) with respect to others: inputs are the roots, their tangents, and what the gradients are taken with
-respect to; its results are the gradients. ``autodiff.inner`` puts the operations in its place when the graph is complete.
+A ``gradient`` node stands for the gradients of some values (roots) with respect to others: inputs are the roots, their
+tangents, and what the gradients are taken with respect to; its results are the gradients. ``autodiff.inner`` puts the
+operations in its place when the graph is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from jit.graph.saved_tensors import refused
 from jit.graph.prims import VIEWS
 
 
-# Prims of which eager's history keeps no tensor: it can be walked again after a backward() that has freed what it keeps. A gradient node is not in it.
+# Prims of which eager's history keeps no tensor: it can be walked again after a backward() that has freed what it
+# keeps. A gradient node is not in it.
 _SAVES_NOTHING = VIEWS | {"add", "sub", "neg", "sum", "clone", "cat", "flip", "detach"}
 
 
@@ -25,7 +27,8 @@ def reached(tracer, roots, ends) -> set:
 
 
 def make_leaf(tracer, handle: TensorHandle):
-    """``requires_grad_()`` of a tensor that an operation of the program has made: what was made of it before does not depend on it."""
+    """``requires_grad_()`` of a tensor that an operation of the program has made: what was made of it before does not
+    depend on it."""
     tracer.set(handle, "_node", tracer.builder.alias(handle.node))
     tracer.set(handle, "_grad", True)
     tracer.set(handle, "_leaf", True)
@@ -34,7 +37,8 @@ def make_leaf(tracer, handle: TensorHandle):
 
 
 def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
-    """Handles of the gradients of ``roots`` with respect to ``wrt`` (handles); None where there is no way from one to the other.
+    """Handles of the gradients of ``roots`` with respect to ``wrt`` (handles); None where there is no way from one to
+    the other.
 
     Args:
         tangents: a handle for each root, or None for a scalar that counts once.
@@ -51,17 +55,21 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
             raise Unsupported("backward() from a tensor that does not require grad", kind="autograd")
         if t is None:
             if root.type.shape or root.dtype.is_complex:
-                raise Unsupported("backward() from a tensor that is no scalar, without a gradient", "give it one", kind="autograd")
+                raise Unsupported("backward() from a tensor that is no scalar, without a gradient",
+                                  "give it one", kind="autograd")
             seeds.append(b.clone(b.scalar(1.0, root.dtype, root.device)))
-        elif not same_ints(t.type.shape, root.type.shape) or t.type.dtype is not root.type.dtype or t.type.device != root.type.device or t.requires_grad and create:
+        elif (not same_ints(t.type.shape, root.type.shape) or t.type.dtype is not root.type.dtype
+              or t.type.device != root.type.device or t.requires_grad and create):
             raise Unsupported("backward() with a gradient of another shape or dtype", kind="autograd")
         else:
-            seeds.append(t.node if same_ints(t.type.strides, layout.preserved_strides(root.type)) else b.clone(t.node, layout.preserved_strides(root.type)))
+            seeds.append(t.node if same_ints(t.type.strides, layout.preserved_strides(root.type))
+                         else b.clone(t.node, layout.preserved_strides(root.type)))
     ends = [h.node for h in roots]
     sources = {h.node for h in wrt}
     _check_versions(tracer, ends, sources)
     if any(refused(tracer, roots)):
-        raise Unsupported("backward() that raises: through a value that has been changed in place since, or an operation that does not take its operands", kind="autograd")
+        raise Unsupported("backward() that raises: through a value that has been changed in place since, or an "
+                          "operation that does not take its operands", kind="autograd")
     carries = carrying(b.nodes, sources)
     way = passed(ends, carries)
     if way & tracer.spent:
@@ -94,7 +102,8 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
 
 
 def _expanded(tracer) -> tuple:
-    """The nodes so far with operations in the place of gradients, and a mapping from the nodes to them: which gradient depends on what."""
+    """The nodes so far with operations in the place of gradients, and a mapping from the nodes to them: which gradient
+    depends on what."""
     from jit.graph.autodiff.inner import expanded_nodes
     from jit.graph.ir import Graph
 
@@ -102,9 +111,11 @@ def _expanded(tracer) -> tuple:
 
 
 def _check_versions(tracer, ends, sources):
-    """A gradient must not be asked of a leaf's value that has been overwritten since: eager finds out, or counts it to the leaf."""
+    """A gradient must not be asked of a leaf's value that has been overwritten since: eager finds out, or counts it to
+    the leaf."""
     old = {h.base.input for h in tracer.inputs if h.requires_grad and h.base.input is not h.base.node}
-    present = sources | {h.node for h in tracer.inputs if h.requires_grad}  # these show what they held before as where their gradient goes
+    # These show what they held before as where their gradient goes.
+    present = sources | {h.node for h in tracer.inputs if h.requires_grad}
     if old & passed(ends, carrying(tracer.builder.nodes, old | sources), present):
         raise Unsupported("backward() through a parameter that has been changed in place since", kind="autograd")
 

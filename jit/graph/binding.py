@@ -18,19 +18,23 @@ from jit.graph import registry
 
 DUNDERS = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add_", "__sub__": "sub", "__isub__": "sub_", "__rsub__": "rsub",
-    "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul_", "__truediv__": "true_divide", "__itruediv__": "true_divide_", "__div__": "true_divide",
+    "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul_", "__truediv__": "true_divide",
+    "__itruediv__": "true_divide_", "__div__": "true_divide",
     "__idiv__": "true_divide_", "__rdiv__": "rdiv", "__rtruediv__": "rdiv",
     "__floordiv__": "floor_divide", "__ifloordiv__": "floor_divide_", "__rfloordiv__": "rfloor_divide",
     "__mod__": "remainder", "__imod__": "remainder_", "__rmod__": "rremainder",
-    "__pow__": "pow", "__ipow__": "pow_", "__rpow__": "rpow", "__matmul__": "matmul", "__rmatmul__": "rmatmul", "__imatmul__": "imatmul",
+    "__pow__": "pow", "__ipow__": "pow_", "__rpow__": "rpow", "__matmul__": "matmul",
+    "__rmatmul__": "rmatmul", "__imatmul__": "imatmul",
     "__and__": "bitwise_and", "__rand__": "bitwise_and", "__iand__": "bitwise_and_",
     "__or__": "bitwise_or", "__ror__": "bitwise_or", "__ior__": "bitwise_or_",
     "__xor__": "bitwise_xor", "__rxor__": "bitwise_xor", "__ixor__": "bitwise_xor_",
-    "__lshift__": "bitwise_left_shift", "__ilshift__": "bitwise_left_shift_", "__rshift__": "bitwise_right_shift", "__irshift__": "bitwise_right_shift_",
+    "__lshift__": "bitwise_left_shift", "__ilshift__": "bitwise_left_shift_",
+    "__rshift__": "bitwise_right_shift", "__irshift__": "bitwise_right_shift_",
     "__rlshift__": "rlshift", "__rrshift__": "rrshift",
     "__neg__": "neg", "__pos__": "positive", "__abs__": "abs", "__invert__": "bitwise_not",
     "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge",
-    "__getitem__": "__getitem__", "__setitem__": "__setitem__", "__len__": "__len__", "__bool__": "__bool__", "__contains__": "__contains__",
+    "__getitem__": "__getitem__", "__setitem__": "__setitem__", "__len__": "__len__",
+    "__bool__": "__bool__", "__contains__": "__contains__",
     "__float__": "item", "__int__": "item", "__index__": "item", "__complex__": "item", "__iter__": "unbind_list",
 }  # fmt: skip
 
@@ -38,7 +42,8 @@ DUNDERS = {
 METHODS = {"where": "where_method"}
 
 _REFLECTED = {
-    "add": "add", "sub": "rsub", "mul": "mul", "truediv": "rdiv", "floordiv": "rfloor_divide", "mod": "rremainder", "pow": "rpow", "matmul": "rmatmul",
+    "add": "add", "sub": "rsub", "mul": "mul", "truediv": "rdiv", "floordiv": "rfloor_divide",
+    "mod": "rremainder", "pow": "rpow", "matmul": "rmatmul",
     "and_": "bitwise_and", "or_": "bitwise_or", "xor": "bitwise_xor", "lshift": "rlshift", "rshift": "rrshift",
     "eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le",
 }  # fmt: skip
@@ -46,8 +51,9 @@ _REFLECTED = {
 
 class Binding(NamedTuple):
     """``name`` of the op; ``python`` when the callable is a Python function; ``overload`` for ``torch.ops`` objects;
-    ``reflected``: the op to use, with exchanged operands, when only the second operand is a tensor; ``unreduced``: the position of ``reduction``,
-    which PyTorch's Python bindings of losses take for 0 (none) where it is left out, whatever their schemas say."""
+    ``reflected``: the op to use, with exchanged operands, when only the second operand is a tensor; ``unreduced``: the
+    position of ``reduction``, which PyTorch's Python bindings of losses take for 0 (none) where it is left out,
+    whatever their schemas say."""
 
     name: str
     python: object = None
@@ -58,10 +64,12 @@ class Binding(NamedTuple):
 
 def _operators() -> dict:
     table = {}
-    for py in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"):
+    for py in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
+               "matmul", "and_", "or_", "xor", "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"):
         dunder = f"__{py.rstrip('_')}__"
         table[getattr(operator, py)] = Binding(DUNDERS[dunder], reflected=_REFLECTED[py])
-    for py in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift", "irshift"):
+    for py in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod",
+               "ipow", "imatmul", "iand", "ior", "ixor", "ilshift", "irshift"):
         name = DUNDERS[f"__{py}__"]
         plain = py[1:] if py not in ("iand", "ior") else py[1:] + "_"
         table[getattr(operator, py)] = Binding(name, reflected=_REFLECTED[plain])
@@ -95,7 +103,8 @@ def _builtin_functions() -> dict:
 def _reduction(name: str) -> int | None:
     """The position of ``reduction`` among the arguments of ``aten::name``, if it has one."""
     packet = getattr(torch.ops.aten, name, None)
-    for overload in packet.overloads() if packet is not None and name.rstrip("_nd2").endswith(("_loss", "kl_div", "entropy", "logits")) else ():
+    for overload in (packet.overloads() if packet is not None
+                     and name.rstrip("_nd2").endswith(("_loss", "kl_div", "entropy", "logits")) else ()):
         names = [a.name for a in torch_private.schema(getattr(packet, overload)).arguments]
         if "reduction" in names:
             return names.index("reduction")
@@ -122,7 +131,8 @@ def _methods() -> dict:
 
 # Methods that are Python functions only for the sake of type errors or __torch_function__.
 _PYTHON_METHODS = (
-    "__pow__", "__ipow__", "__rpow__", "__rsub__", "__rdiv__", "__rtruediv__", "__floordiv__", "__rfloordiv__", "__rmod__", "__rmatmul__", "__rlshift__",
+    "__pow__", "__ipow__", "__rpow__", "__rsub__", "__rdiv__", "__rtruediv__",
+    "__floordiv__", "__rfloordiv__", "__rmod__", "__rmatmul__", "__rlshift__",
     "__rrshift__", "__len__", "__iter__", "__contains__",
 )  # fmt: skip
 
@@ -167,10 +177,12 @@ def _resolve(fn) -> Binding | None:
         found = _table[fn]
         return found._replace(unreduced=_reduction(found.name)) if type(fn) is types.BuiltinFunctionType else found
     if isinstance(fn, (torch_private.OpOverload, torch_private.OpOverloadPacket)):
-        schema = torch_private.schema(fn if isinstance(fn, torch_private.OpOverload) else getattr(fn, fn.overloads()[0]))
+        schema = torch_private.schema(fn if isinstance(fn, torch_private.OpOverload)
+                                      else getattr(fn, fn.overloads()[0]))
         namespace, _, name = schema.name.partition("::")
         return Binding(name if namespace == "aten" else schema.name, overload=fn)
-    if isinstance(fn, types.FunctionType) and fn.__module__ in torch_private.PYTHON_OPERATIONS:  # its source is run on proxies
+    # Its source is run on proxies.
+    if isinstance(fn, types.FunctionType) and fn.__module__ in torch_private.PYTHON_OPERATIONS:
         from jit.graph.functional import run_python
 
         return Binding(fn.__name__, python=run_python(fn))

@@ -32,7 +32,8 @@ def resolve_device(device, default: torch.device) -> torch.device:
     else:
         device = torch.device(device)
     if device.type == "cuda" and device.index is None:
-        return default if default.type == "cuda" and default.index is not None else torch.device("cuda", torch.cuda.current_device())
+        return (default if default.type == "cuda" and default.index is not None
+                else torch.device("cuda", torch.cuda.current_device()))
     return device
 
 
@@ -56,8 +57,8 @@ def scalar_dtype(v) -> torch.dtype:
 
 
 def vectorized(x: Node) -> bool:
-    """Whether eager's kernel of an activation's gradient is the one for vectors of a CPU, which chooses by another comparison than that for single numbers of
-    GPUs and of halves: they differ for NaN."""
+    """Whether eager's kernel of an activation's gradient is the one for vectors of a CPU, which chooses by another
+    comparison than that for single numbers of GPUs and of halves: they differ for NaN."""
     return x.type.device.type == "cpu" and not (x.op == "cast" and x.inputs[0].type.dtype in HALF)
 
 
@@ -88,7 +89,8 @@ def result_dtype(*args) -> torch.dtype:
     """``torch.result_type`` of Nodes and Python numbers.
 
     Tensors with dimensions outrank 0-dim tensors, which outrank numbers, unless the lower rank has a higher category
-    (bool, int, float, complex). Source: ``c10 result_type`` rules, https://pytorch.org/docs/stable/tensor_attributes.html
+    (bool, int, float, complex). Source: ``c10 result_type`` rules,
+    https://pytorch.org/docs/stable/tensor_attributes.html
     """
     dim = zero = number = None
     for v in args:
@@ -113,13 +115,15 @@ def result_dtype(*args) -> torch.dtype:
 
 
 class Builder:
-    """Nodes of one graph. ``loc`` is given to every new node; ``recording`` says whether autograd would record the present operation."""
+    """Nodes of one graph. ``loc`` is given to every new node; ``recording`` says whether autograd would record the
+    present operation."""
 
     def __init__(self, env):
         self.env = env
         self.nodes: list[Node] = []
         self.known: dict = {}  # see constants.py
-        self.moved: set = set()  # tensors without dimensions that came from the CPU to the device of the other operands of one operation
+        # Tensors without dimensions that came from the CPU to the device of the other operands of one operation.
+        self.moved: set = set()
         self.guess = None  # node -> the value that it is taken to have on every run, or None
         self.loc = None
         self.next_id = 0
@@ -143,8 +147,8 @@ class Builder:
         return self.node(op, inputs, attrs, infer(op, tuple([i.type for i in inputs]), attrs, dtype))
 
     def scalar(self, value, dtype: torch.dtype, device=None, exact: bool = False) -> Node:
-        """A rank-0 constant: the value converted to the dtype, so that integers wrap and halves are rounded. ``exact``: the number among halves is the
-        program's own, as eager's arithmetic takes it (see ``EXACT_NUMBERS``)."""
+        """A rank-0 constant: the value converted to the dtype, so that integers wrap and halves are rounded. ``exact``:
+        the number among halves is the program's own, as eager's arithmetic takes it (see ``EXACT_NUMBERS``)."""
         if dtype in HALF and not exact and type(value) in (SymFloat, Dim):
             return self.cast(self.scalar(value, torch.float32, device), dtype)
         if type(value) is SymFloat and dtype.is_floating_point:
@@ -157,16 +161,20 @@ class Builder:
                 value = complex(value)
             elif dtype.is_floating_point:
                 value = float(value)
-                value = value if exact or dtype not in HALF else torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).item()
+                value = (value if exact or dtype not in HALF
+                         else torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).item())
             else:
                 value = wrapped(int(value), dtype)
-        return self.node("scalar", (), {"value": value}, TensorType.contiguous((), dtype, device or self.default_device))
+        return self.node("scalar", (), {"value": value},
+                         TensorType.contiguous((), dtype, device or self.default_device))
 
     def full(self, shape, value, dtype, device=None) -> Node:
         shape = tuple(shape)
         if type(value) is not Dim:
-            value = bool(value) if dtype is torch.bool else float(value) if dtype.is_floating_point else complex(value) if dtype.is_complex else int(value)
-        return self.node("full", (), {"shape": shape, "value": value}, TensorType.contiguous(shape, dtype, device or self.default_device))
+            value = (bool(value) if dtype is torch.bool else float(value) if dtype.is_floating_point
+                     else complex(value) if dtype.is_complex else int(value))
+        return self.node("full", (), {"shape": shape, "value": value},
+                         TensorType.contiguous(shape, dtype, device or self.default_device))
 
     def iota(self, length, start=0, step=1, dtype=torch.int64, device=None) -> Node:
         attrs = {"length": length, "start": start, "step": step}
@@ -199,7 +207,8 @@ class Builder:
         return self.emit("where", (cond, a, b), {}, a.type.dtype)
 
     def fma(self, x: Node, y: Node, z: Node) -> Node:
-        """``x * y + z``. Of floats it is rounded once, as eager's kernels that write it in one expression are compiled; no product overflows in it."""
+        """``x * y + z``. Of floats it is rounded once, as eager's kernels that write it in one expression are compiled;
+        no product overflows in it."""
         return self.emit("fma", (x, y, z), {}, z.type.dtype) if is_float(z.type.dtype) else self.add(z, self.mul(x, y))
 
     def cast(self, x: Node, dtype: torch.dtype) -> Node:
@@ -209,14 +218,15 @@ class Builder:
         return self.node("cast", (x,), {}, TensorType(t.shape, layout.preserved_strides(t), dtype, t.device))
 
     def promote(self, *args, dtype: torch.dtype | None = None, to_float: bool = False, exact: bool = False) -> list:
-        """Nodes and numbers in their common dtype (or ``dtype``). Numbers become scalar nodes. ``to_float``: integers become the default float.
-        ``exact``: numbers among halves are not rounded (see ``scalar``)."""
+        """Nodes and numbers in their common dtype (or ``dtype``). Numbers become scalar nodes. ``to_float``: integers
+        become the default float. ``exact``: numbers among halves are not rounded (see ``scalar``)."""
         if dtype is None:
             dtype = result_dtype(*args)
         if to_float and not dtype.is_floating_point and not dtype.is_complex:
             dtype = torch.get_default_dtype()
         device = self.device_of(*args)
-        return [None if v is None else self.cast(v, dtype) if isinstance(v, Node) else self.scalar(v, dtype, device, exact) for v in args]
+        return [None if v is None else self.cast(v, dtype) if isinstance(v, Node)
+                else self.scalar(v, dtype, device, exact) for v in args]
 
     def device_of(self, *args) -> torch.device:
         """The device of the first tensor with dimensions, or of the first tensor."""
@@ -290,13 +300,15 @@ class Builder:
         return self.emit("alias", (x,), {})
 
     def with_gradient(self, y: Node, *partials, kinked: bool = False) -> Node:
-        """``y`` with these ``partials``, each (x, function that gives dy/dx, elementwise, of a shape that x broadcasts to): what eager's formula
-        gives where the derivative of the expansion differs from it, as at a kink; None instead of the function, for the last x only: eager leaves that
-        gradient undefined, which is not the same as zero. ``kinked``: the derivative of the partial is zero, and eager says so; None of it is undefined.
-        Where nothing is differentiated, ``y``."""
+        """``y`` with these ``partials``, each (x, function that gives dy/dx, elementwise, of a shape that x broadcasts
+        to): what eager's formula gives where the derivative of the expansion differs from it, as at a kink; None
+        instead of the function, for the last x only: eager leaves that gradient undefined, which is not the same as
+        zero. ``kinked``: the derivative of the partial is zero, and eager says so; None of it is undefined. Where
+        nothing is differentiated, ``y``."""
         if not self.recording:
             return y
-        operands = [v for x, partial in partials if isinstance(x, Node) for v in ((x, self.cast(partial(), x.type.dtype)) if partial else (x,))]
+        operands = [v for x, partial in partials if isinstance(x, Node)
+                    for v in ((x, self.cast(partial(), x.type.dtype)) if partial else (x,))]
         return self.emit("custom_gradient", (y, *operands), {"kinked": True} if kinked else {}, y.type.dtype)
 
     def with_formula(self, y: Node, name: str, *partials, **attrs) -> Node:
@@ -305,12 +317,14 @@ class Builder:
         return self.marked(made, name, **attrs) if self.recording else made
 
     def with_gradient_of(self, y: Node, x: Node) -> Node:
-        """The value of ``y``, whose gradient is all ``x``'s: what a tensor is after it was written where nothing is recorded."""
+        """The value of ``y``, whose gradient is all ``x``'s: what a tensor is after it was written where nothing is
+        recorded."""
         one = self.scalar(1, x.type.dtype, x.type.device)
         return self.node("custom_gradient", (y, x, one), {}, y.type)
 
     def with_zero_gradients(self, y: Node, xs) -> Node:
-        """The value of ``y`` with its gradient, and zero for that of each of ``xs``, which its expansion did not need."""
+        """The value of ``y`` with its gradient, and zero for that of each of ``xs``, which its expansion did not
+        need."""
         own = (y, self.scalar(1, y.type.dtype, y.type.device))
         zeros = [v for x in xs for v in (x, self.scalar(0, x.type.dtype, x.type.device))]
         return self.node("custom_gradient", (y, *own, *zeros), {}, y.type)
@@ -320,7 +334,8 @@ class Builder:
         return self.emit("detach", (x,), {})
 
     def marked(self, x: Node, name: str, **attrs) -> Node:
-        """``x``, a node that was just made, as the result of the composite ``name``, which has a gradient rule of its own."""
+        """``x``, a node that was just made, as the result of the composite ``name``, which has a gradient rule of its
+        own."""
         x.attrs = {**x.attrs, **({"grad": name} if name else {}), **attrs}
         return x
 
@@ -328,7 +343,8 @@ class Builder:
 
     def clone(self, x: Node, strides=None) -> Node:
         t = x.type
-        return self.node("clone", (x,), {}, TensorType(t.shape, layout.preserved_strides(t) if strides is None else tuple(strides), t.dtype, t.device))
+        return self.node("clone", (x,), {}, TensorType(t.shape, layout.preserved_strides(t) if strides is None
+                                                       else tuple(strides), t.dtype, t.device))
 
     def contiguous(self, x: Node) -> Node:
         return x if x.type.is_contiguous else self.clone(x, contiguous_strides(x.type.shape))
@@ -341,7 +357,8 @@ class Builder:
 
     def pad(self, x: Node, pads, value=0) -> Node:
         dtype = x.type.dtype
-        value = float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(float(value))  # as eager passes it on
+        # As eager passes it on.
+        value = float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(float(value))
         return self.emit("constant_pad", (x,), {"pads": tuple(map(tuple, pads)), "value": value})
 
     def power(self, x: Node, e: float) -> Node:
@@ -350,10 +367,13 @@ class Builder:
         return self.pow(x, e) if short is None else short
 
     def within(self, x: Node, low, high, nan: bool, strict: bool = False) -> Node:
-        """Where ``low <= x <= high``, or ``<`` where ``strict``. ``nan``: NaN is within, as for kernels that ask what is beyond."""
+        """Where ``low <= x <= high``, or ``<`` where ``strict``. ``nan``: NaN is within, as for kernels that ask what
+        is beyond."""
         if not nan:
-            return self.logical_and(*((self.gt(x, low), self.lt(x, high)) if strict else (self.ge(x, low), self.le(x, high))))
-        return self.logical_not(self.logical_or(*((self.le(x, low), self.ge(x, high)) if strict else (self.lt(x, low), self.gt(x, high)))))
+            return self.logical_and(*((self.gt(x, low), self.lt(x, high)) if strict
+                                      else (self.ge(x, low), self.le(x, high))))
+        return self.logical_not(self.logical_or(*((self.le(x, low), self.ge(x, high)) if strict
+                                                  else (self.lt(x, low), self.gt(x, high)))))
 
     def squared(self, x: Node) -> Node:
         """``x ** 2``, whose gradient is not that of ``x * x`` where that overflows."""
@@ -369,7 +389,8 @@ class Builder:
         if not is_float(x.type.dtype):
             return None
         if e in (0.5, -0.5):  # whose kernel for float16 is that of any power: +inf for the root of -inf
-            return None if x.type.dtype is torch.float16 and x.type.device.type == "cpu" else self.sqrt(x) if e > 0 else self.rsqrt(x)
+            return (None if x.type.dtype is torch.float16 and x.type.device.type == "cpu"
+                    else self.sqrt(x) if e > 0 else self.rsqrt(x))
         if e == -1.0:
             return self.reciprocal(x)
         return self.reciprocal(self.mul(x, x)) if e == -2.0 else x if e == 1.0 else None
@@ -407,13 +428,16 @@ class Builder:
         return self.emit("gather", (x, index), {"dim": dim})
 
     def index(self, x: Node, dims, indices, wrap: bool = True) -> Node:
-        """``x`` read at index tensors of one shape on neighbouring ``dims``. Without ``wrap`` (one index only) a negative index is out of range."""
-        return self.emit("index", (x, *indices), {"dims": tuple(dims)} if wrap else {"dims": tuple(dims), "wrap": False})
+        """``x`` read at index tensors of one shape on neighbouring ``dims``. Without ``wrap`` (one index only) a
+        negative index is out of range."""
+        return self.emit("index", (x, *indices), {"dims": tuple(dims)} if wrap
+                         else {"dims": tuple(dims), "wrap": False})
 
     # library calls
 
     def aten(self, target: str, overload: str, args: tuple, type, impure: bool | str = False):
-        """An ``aten_call``. ``args`` has Nodes in place; they become inputs. Several results come back as a tuple of Nodes. ``impure``: see ``Node``."""
+        """An ``aten_call``. ``args`` has Nodes in place; they become inputs. Several results come back as a tuple of
+        Nodes. ``impure``: see ``Node``."""
         inputs: list[Node] = []
 
         def template(v):
@@ -434,8 +458,10 @@ class Builder:
         return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t) for i, t in enumerate(type))
 
     def check(self, condition: Node, message: str):
-        """Raise RuntimeError with ``message`` when the graph runs and ``condition``, a 0-dim boolean, is false; on a GPU as an assertion on the device."""
-        self.aten("aten::_functional_assert_async", "msg", (condition, message, condition), condition.type, impure="raises")
+        """Raise RuntimeError with ``message`` when the graph runs and ``condition``, a 0-dim boolean, is false; on a
+        GPU as an assertion on the device."""
+        self.aten("aten::_functional_assert_async", "msg", (condition, message, condition),
+                  condition.type, impure="raises")
 
 
 def _unary_method(name):

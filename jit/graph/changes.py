@@ -15,7 +15,8 @@ from jit.graph.registry import OPS
 
 
 def inplace(t, name: str, args, kwargs):
-    """The call of ``name_`` of the tracer ``t``: what ``name`` gives is written to the first argument, which is returned."""
+    """The call of ``name_`` of the tracer ``t``: what ``name`` gives is written to the first argument, which is
+    returned."""
     if name.startswith("_foreach_"):
         return _foreach(t, name, args, kwargs)
     target = args[0] if args else None
@@ -49,7 +50,8 @@ def _foreach(t, name: str, args, kwargs):
 
 @functools.cache
 def foreach_returns_list() -> bool:
-    """Whether this PyTorch's in-place foreach functions return the list that they were given; older ones return None."""
+    """Whether this PyTorch's in-place foreach functions return the list that they were given; older ones return
+    None."""
     tensors = [torch.zeros(1, device="cpu")]
     return torch_private.foreach_neg_(tensors) is tensors
 
@@ -70,7 +72,8 @@ def out(t, name: str, args, kwargs, out):
             raise Unsupported(f"out= of {name}", kind="out-argument")
         _check_result_dtype(v.type.dtype, target.type.dtype)
         if t.doubted and v.type.dtype is not target.type.dtype or v.type.device != target.type.device:
-            raise Unsupported("an out= tensor of another dtype or on another device", "give it the result's", kind="out-argument")
+            raise Unsupported("an out= tensor of another dtype or on another device",
+                              "give it the result's", kind="out-argument")
         if not same_ints(v.type.shape, target.type.shape):
             raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
     for target, v in zip(targets, values):
@@ -91,14 +94,17 @@ def check_overlap(target, handles):
     if target.base.input is not None:
         memory.check_apart(target.base, (h.base for h in handles))
     if any(h is not target and partly_shared(target, h) for h in handles):
-        raise Unsupported("a tensor is changed by an operation that reads other parts of its memory", "clone() what is read", kind="aliased-mutation")
+        raise Unsupported("a tensor is changed by an operation that reads other parts of its memory",
+                          "clone() what is read", kind="aliased-mutation")
 
 
 def _check_result_dtype(source: torch.dtype, target: torch.dtype):
     if source is not target and not torch.can_cast(source, target):
-        raise RuntimeError(f"result type {_type_name(source)} can't be cast to the desired output type {_type_name(target)}")
+        raise RuntimeError(f"result type {_type_name(source)} can't be cast to the desired output type "
+                           f"{_type_name(target)}")
 
 
 def _type_name(dtype: torch.dtype) -> str:
-    names = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
+    names = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
+             "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
     return names.get(str(dtype)[6:], str(dtype)[6:])

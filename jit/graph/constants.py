@@ -1,6 +1,8 @@
-"""Values that are known while tracing: those of tensors computed from constants alone, which no input and no random number reaches.
+"""Values that are known while tracing: those of tensors computed from constants alone, which no input and no random
+number reaches.
 
-A model that makes its own mask of ones, or a tensor of sizes, may branch on it, index by it or count with it as if it were Python data.
+A model that makes its own mask of ones, or a tensor of sizes, may branch on it, index by it or count with it as if it
+were Python data.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ _NODES, _ELEMENTS = 4000, 1 << 20  # of what is computed while tracing
 
 
 def value(builder, node: Node) -> torch.Tensor | None:
-    """What ``node`` holds on every run, or None where that depends on random numbers or on sizes that may change; where it depends on
-    inputs, what ``builder.guess`` says."""
+    """What ``node`` holds on every run, or None where that depends on random numbers or on sizes that may change; where
+    it depends on inputs, what ``builder.guess`` says."""
     if node not in builder.known:
         nodes = cone(node)
         if nodes and any(n.op == "input" for n in nodes):
@@ -31,21 +33,25 @@ def value(builder, node: Node) -> torch.Tensor | None:
 
 
 def _evaluated(builder, node: Node, nodes) -> torch.Tensor:
-    """What ``node`` holds. Raises Unsupported where an operation that it is computed from raises for these values, as it will when the program runs it."""
+    """What ``node`` holds. Raises Unsupported where an operation that it is computed from raises for these values, as
+    it will when the program runs it."""
     compute = compile_python(Graph([], nodes, [Output(node)], builder.env))
     try:
         with torch.no_grad():
             return compute()[0]
     except Exception as error:  # of eager's own operators: whatever they raise for these values
-        raise Unsupported(f"a value that cannot be computed while tracing: {type(error).__name__}: {error}", kind="data-dependent-value") from None
+        raise Unsupported(f"a value that cannot be computed while tracing: {type(error).__name__}: {error}",
+                          kind="data-dependent-value") from None
 
 
 def cone(node: Node) -> list | None:
-    """The nodes that ``node`` is computed from, in program order; None where one is random, large or of a size that may change, or there are too many."""
+    """The nodes that ``node`` is computed from, in program order; None where one is random, large or of a size that may
+    change, or there are too many."""
     seen, todo = {node}, [node]
     while todo:
         n = todo.pop()
-        if n.impure or len(seen) > _NODES or not all(map(_fixed, n.type if type(n.type) is tuple else (n.type,))) or _has_dim(tuple(n.attrs.values())):
+        if (n.impure or len(seen) > _NODES or not all(map(_fixed, n.type if type(n.type) is tuple else (n.type,)))
+            or _has_dim(tuple(n.attrs.values()))):
             return None
         for i in n.inputs:
             if i not in seen:
@@ -63,7 +69,8 @@ def _has_dim(v) -> bool:
 
 
 def worth_trying(v) -> bool:
-    """Whether there is a 0-dim tensor, an integer one or a mask among arguments, or in a container or slice among them."""
+    """Whether there is a 0-dim tensor, an integer one or a mask among arguments, or in a container or slice among
+    them."""
     if isinstance(v, TensorHandle):
         return not v.type.shape or not v.type.dtype.is_floating_point
     if type(v) is slice:
@@ -93,7 +100,8 @@ def as_numbers(builder, v):
 
 
 def again(tracer, fn, args, kwargs, error, mark):
-    """What ``fn`` gives where its failure with ``error`` is due to known tensors that it took for unknown ones. Else raises the error."""
+    """What ``fn`` gives where its failure with ``error`` is due to known tensors that it took for unknown ones. Else
+    raises the error."""
     b = tracer.builder
     if mark is None or _elementwise(fn):
         raise error
@@ -101,7 +109,8 @@ def again(tracer, fn, args, kwargs, error, mark):
     if isinstance(error, EagerRaises) and refusals.of_dtypes(error.error):
         raise error
     numbers, named = as_numbers(b, tuple(args)), {k: as_numbers(b, v) for k, v in kwargs.items()}
-    if has_number(args) and not has_number(numbers) or has_number(tuple(kwargs.values())) and not has_number(tuple(named.values())):
+    if (has_number(args) and not has_number(numbers) or has_number(tuple(kwargs.values()))
+        and not has_number(tuple(named.values()))):
         try:
             return tracer.call(fn, numbers, named, b.loc)
         except EagerRaises:
@@ -139,7 +148,8 @@ def _handles(tracer, result, error):
         if result.numel() > 64:
             raise error
         handle = tracer.constant(result)
-        return handle if same_ints(handle.type.strides, result.stride()) else tracer.fresh(tracer.builder.clone(handle.node, result.stride()))
+        return (handle if same_ints(handle.type.strides, result.stride())
+                else tracer.fresh(tracer.builder.clone(handle.node, result.stride())))
     if type(result) in (tuple, list):
         return type(result)(_handles(tracer, r, error) for r in result)
     return result
@@ -155,8 +165,10 @@ def _elementwise(fn) -> bool:
 def of_numbers(tracer, name, args, kwargs, overload):
     """An elementwise function of Python numbers alone, which is a tensor in eager."""
     fixed = tracer.env.specialize
-    args, kwargs = [fixed(v) if type(v) is Dim else v for v in args], {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}
+    args, kwargs = ([fixed(v) if type(v) is Dim else v for v in args],
+                    {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()})
     fn = getattr(torch, name, None)
-    if overload is not None or fn is None or not all(type(v) in (int, float, bool, complex, str) for v in (*args, *kwargs.values())):
+    if overload is not None or fn is None or not all(type(v) in (int, float, bool, complex, str)
+                                                     for v in (*args, *kwargs.values())):
         raise Unsupported(f"{name} without a tensor", kind="argument-error")
     return tracer.constant(fn(*args, **kwargs))

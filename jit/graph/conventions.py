@@ -1,5 +1,5 @@
-"""Which gradient this PyTorch gives where a function has none: its conventions at corners and ties have changed from version to version, so it is asked, once, by a
-small trial of each."""
+"""Which gradient this PyTorch gives where a function has none: its conventions at corners and ties have changed from
+version to version, so it is asked, once, by a small trial of each."""
 
 from __future__ import annotations
 
@@ -35,20 +35,22 @@ def clamp_passes_at_numbers() -> bool:
 
 @functools.cache
 def clamp_shares_with_tensors() -> bool:
-    """Whether x and a limit that is a tensor share the gradient where they are equal, as from torch 2.14 on; before x has all of it."""
+    """Whether x and a limit that is a tensor share the gradient where they are equal, as from torch 2.14 on; before x
+    has all of it."""
     return _gradients(torch.clamp, [0.0], [0.0], [1.0])[0] == [0.5]
 
 
 @functools.cache
 def clamp_keeps_to_range() -> bool:
-    """Whether a limit that the dtype cannot hold is the nearest number that it can, as from torch 2.15 on; before it wraps around, or raises."""
+    """Whether a limit that the dtype cannot hold is the nearest number that it can, as from torch 2.15 on; before it
+    wraps around, or raises."""
     return torch.zeros(1, dtype=torch.uint8, device="cpu").clamp(min=-1).item() == 0
 
 
 @functools.cache
 def statistics_lead_to_parameters() -> bool:
-    """Whether the mean and the deviation that group norm keeps for its backward lead to all its inputs, as from torch 2.14 on: the second derivatives by its weight
-    and bias are zeros then, and not undefined."""
+    """Whether the mean and the deviation that group norm keeps for its backward lead to all its inputs, as from torch
+    2.14 on: the second derivatives by its weight and bias are zeros then, and not undefined."""
     with _recording():
         x, w, b = (torch.ones(shape, device="cpu", requires_grad=True) for shape in ((1, 1, 2), 1, 1))
         g, = torch.autograd.grad(torch.group_norm(x, 1, w, b).sum(), x, create_graph=True)
@@ -57,7 +59,8 @@ def statistics_lead_to_parameters() -> bool:
 
 @functools.cache
 def fmax_shares() -> bool:
-    """Whether equal operands of ``fmax`` and ``fmin`` share the gradient, as from torch 2.14 on; before the first has all of it."""
+    """Whether equal operands of ``fmax`` and ``fmin`` share the gradient, as from torch 2.14 on; before the first has
+    all of it."""
     return _gradients(torch.fmax, [0.0], [0.0])[0] == [0.5]
 
 

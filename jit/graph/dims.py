@@ -1,12 +1,12 @@
 """Integer expressions in one normal form: tensor sizes and strides, and the loop indices that are computed from them.
 
 An ``IntExpr`` is an ``int`` or a ``Dim``. A ``Dim`` is an immutable polynomial with integer coefficients over *atoms*:
-symbols (``Sym``), floor divisions (``FloorDiv``), remainders (``Mod``), ``Max`` and ``Min``. Arithmetic normalises as it goes,
-so that equal polynomials are equal objects field by field, and results without any symbol come back as plain ints.
-Division and remainder have Python's floor semantics; divisors are taken to be positive.
+symbols (``Sym``), floor divisions (``FloorDiv``), remainders (``Mod``), ``Max`` and ``Min``. Arithmetic normalises as
+it goes, so that equal polynomials are equal objects field by field, and results without any symbol come back as plain
+ints. Division and remainder have Python's floor semantics; divisors are taken to be positive.
 
-Comparing two Dims gives a bool. It is decided by structure, then by bounds, then by the symbols' hints, in which case the
-answer is recorded as a guard in the symbols' ``ShapeEnv``; without an environment ``Undecidable`` is raised.
+Comparing two Dims gives a bool. It is decided by structure, then by bounds, then by the symbols' hints, in which case
+the answer is recorded as a guard in the symbols' ``ShapeEnv``; without an environment ``Undecidable`` is raised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Undecidable(JitError):
 
 
 class Atom:
-    """An indivisible factor. ``kind`` is ``sym``, ``//``, ``%``, ``max`` or ``min``; the last four have operands ``a`` and ``b``.
+    """An indivisible factor. ``kind`` is ``sym``, ``//``, ``%``, ``max`` or ``min``; the last four have operands ``a``
+    and ``b``.
 
     A symbol has ``name``, ``hint`` (int or None), inclusive bounds ``lo`` and ``hi`` (IntExpr or None), a known divisor
     ``multiple`` and an ``env`` (ShapeEnv or None). Symbols are equal when their names are.
@@ -244,7 +245,8 @@ def _finish(terms: dict, const: int) -> IntExpr:
     return Dim(terms, const)
 
 
-def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None, env=None, multiple: int = 1) -> Dim:
+def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None,
+        env=None, multiple: int = 1) -> Dim:
     """A new symbol with inclusive bounds. ``hint`` is its present value; ``multiple`` divides every value it takes."""
     atom = Atom("sym", name=name)
     atom.hint, atom.lo, atom.hi, atom.env, atom.multiple = hint, lo, hi, env, multiple
@@ -506,7 +508,8 @@ def _atom_limits(atom: Atom):
 
 
 def _eliminate(e: IntExpr, sign: int) -> IntExpr:
-    """An upper (sign +1) or lower (-1) estimate of ``e`` in which atoms with symbolic limits are replaced by these limits."""
+    """An upper (sign +1) or lower (-1) estimate of ``e`` in which atoms with symbolic limits are replaced by these
+    limits."""
     for _ in range(_ELIMINATION_STEPS):
         if not isinstance(e, Dim):
             return e
@@ -589,7 +592,8 @@ def structurally_equal(a: IntExpr, b: IntExpr) -> bool:
 
 
 def equal(a: IntExpr, b: IntExpr) -> bool:
-    """Whether two sizes are equal. Where neither structure nor bounds say, it is the answer at the sizes at hand, recorded; without a ShapeEnv, no."""
+    """Whether two sizes are equal. Where neither structure nor bounds say, it is the answer at the sizes at hand,
+    recorded; without a ShapeEnv, no."""
     if structurally_equal(a, b):
         return True
     if type(a) is not Dim and type(b) is not Dim:
@@ -598,7 +602,8 @@ def equal(a: IntExpr, b: IntExpr) -> bool:
 
 
 def plain_if_few(e: IntExpr) -> IntExpr:
-    """A size as a plain int where it is 0 or 1, which is recorded: these broadcast, and leave out what other sizes do not."""
+    """A size as a plain int where it is 0 or 1, which is recorded: these broadcast, and leave out what other sizes do
+    not."""
     return e if type(e) is not Dim else 1 if equal(e, 1) else 0 if equal(e, 0) else e
 
 
@@ -745,8 +750,8 @@ def _decide(kind: str, e: IntExpr) -> bool:
 def render(e: IntExpr, style: str = "c", names: dict | None = None) -> str:
     """``e`` as source text. ``names`` renames symbols.
 
-    Style ``py`` gives ``//``, ``%``, ``max`` and ``min``; style ``c`` gives ``/``, ``%`` and conditionals, with a corrected form
-    where a dividend is not provably non-negative, so that both have floor semantics.
+    Style ``py`` gives ``//``, ``%``, ``max`` and ``min``; style ``c`` gives ``/``, ``%`` and conditionals, with a
+    corrected form where a dividend is not provably non-negative, so that both have floor semantics.
     """
     if not isinstance(e, Dim):
         return str(e)

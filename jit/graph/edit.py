@@ -1,4 +1,5 @@
-"""A graph under change: what a pass of the user's is given. Operations are added by calling functions of PyTorch on nodes, and nodes are replaced by others."""
+"""A graph under change: what a pass of the user's is given. Operations are added by calling functions of PyTorch on
+nodes, and nodes are replaced by others."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from jit.graph.verify import InvalidGraph, verify
 
 
 class FunctionTracer(Tracer):
-    """The tracer of a whole Python function, which runs on proxies. A tensor that the function has from elsewhere becomes part of the graph if it is small."""
+    """The tracer of a whole Python function, which runs on proxies. A tensor that the function has from elsewhere
+    becomes part of the graph if it is small."""
 
     busy = 0  # whether a call is being recorded: tensor work is that of tracing itself then
 
@@ -27,7 +29,8 @@ class FunctionTracer(Tracer):
         self.busy += 1
         try:
             if self.busy == 1:
-                args, kwargs = self.with_constants(tuple(args)), {k: self.with_constants(v) for k, v in (kwargs or {}).items()}
+                args, kwargs = (self.with_constants(tuple(args)),
+                                {k: self.with_constants(v) for k, v in (kwargs or {}).items()})
             return super().call(fn, args, kwargs, loc)
         finally:
             self.busy -= 1
@@ -39,7 +42,8 @@ class FunctionTracer(Tracer):
 
 
 class Recording(torch.overrides.TorchFunctionMode):
-    """Records the calls that a Python function makes of PyTorch's functions without a proxy: those that make tensors from none."""
+    """Records the calls that a Python function makes of PyTorch's functions without a proxy: those that make tensors
+    from none."""
 
     def __init__(self, tracer: FunctionTracer):
         super().__init__()
@@ -50,7 +54,8 @@ class Recording(torch.overrides.TorchFunctionMode):
 
 
 def trace_on(fn, nodes, env, next_id: int, carries=(), loc=None) -> tuple:
-    """(what ``fn`` gives for ``nodes`` in place of tensors, with nodes for tensors; the nodes that were made; those of them that carry a gradient).
+    """(what ``fn`` gives for ``nodes`` in place of tensors, with nodes for tensors; the nodes that were made; those of
+    them that carry a gradient).
 
     Raises PassError where ``fn`` writes into what it is given, and what tracing raises.
     """
@@ -62,7 +67,8 @@ def trace_on(fn, nodes, env, next_id: int, carries=(), loc=None) -> tuple:
     with Recording(tracer):
         result = unwrap(fn(*[Proxy(tracer, handles[n]) for n in nodes]))
     if any(h.base.version != versions[n] for n, h in handles.items()):
-        raise PassError("the function writes into a tensor that it is given; a replacement may only write into tensors of its own")
+        raise PassError("the function writes into a tensor that it is given; a replacement may only write into tensors "
+                        "of its own")
     carrying = set()
 
     def node_of(v):
@@ -81,9 +87,10 @@ class GraphEditor:
     """The graph that a pass changes.
 
     Attributes:
-        nodes: all nodes in program order. A ``Node`` has ``op`` (the name of a basic operation, or ``"aten_call"`` for an operator of a library, which
-            ``attrs["target"]`` names), ``inputs`` (nodes), ``attrs``, ``shape``, ``dtype``, ``device``, ``name``, and ``loc``, the line of the program.
-            They are changed by the methods below only.
+        nodes: all nodes in program order. A ``Node`` has ``op`` (the name of a basic operation, or ``"aten_call"`` for
+            an operator of a library, which ``attrs["target"]`` names), ``inputs`` (nodes), ``attrs``, ``shape``,
+            ``dtype``, ``device``, ``name``, and ``loc``, the line of the program. They are changed by the methods below
+            only.
         inputs: the nodes that stand for the tensors that the graph is given.
         outputs: the nodes that it returns, or writes into an input.
         changes: how many nodes were replaced.
@@ -112,10 +119,12 @@ class GraphEditor:
         return [n for n in self._graph.nodes if node in n.inputs]
 
     def call(self, fn, *nodes: Node, before: Node, differentiable: bool = True):
-        """The result of ``fn`` on nodes in place of tensors, computed in the graph before the node ``before``: a node, or a tuple of nodes.
+        """The result of ``fn`` on nodes in place of tensors, computed in the graph before the node ``before``: a node,
+        or a tuple of nodes.
 
-        ``fn`` may call whatever can be captured: functions and methods of PyTorch, operators of the user's own. A gradient is derived for what it does, unless
-        it is not ``differentiable``, as operators of the user's own are not here: see ``keep_gradient`` of ``replace``.
+        ``fn`` may call whatever can be captured: functions and methods of PyTorch, operators of the user's own. A
+        gradient is derived for what it does, unless it is not ``differentiable``, as operators of the user's own are
+        not here: see ``keep_gradient`` of ``replace``.
 
         Raises:
             PassError: ``fn`` writes into its arguments, or does what cannot be captured.
@@ -126,11 +135,13 @@ class GraphEditor:
         if not all(n in earlier for n in nodes):
             raise ValueError(f"{fn!r} is called before {before.name} on nodes that are computed there or later")
         try:
-            result, made, carrying = trace_on(fn, nodes, self._graph.env, self._graph.next_id, self._carries if differentiable else (), before.loc)
+            result, made, carrying = trace_on(fn, nodes, self._graph.env,
+                                              self._graph.next_id, self._carries if differentiable else (), before.loc)
         except PassError:
             raise
         except JitError as error:
-            hint = "; with keep_gradient=True the gradient is that of what is replaced" if differentiable and any(n in self._carries for n in nodes) else ""
+            hint = ("; with keep_gradient=True the gradient is that of what is replaced" if differentiable
+                    and any(n in self._carries for n in nodes) else "")
             raise PassError(f"{getattr(fn, '__qualname__', fn)} cannot be captured: {error}{hint}") from error
         self._insert(place, made)
         self._carries |= carrying
@@ -138,9 +149,11 @@ class GraphEditor:
         return result
 
     def replace(self, node: Node, new: Node, keep_gradient: bool = False) -> None:
-        """Let all that reads ``node`` read ``new``, and return it in its place. ``node`` is dropped if nothing else needs it.
+        """Let all that reads ``node`` read ``new``, and return it in its place. ``node`` is dropped if nothing else
+        needs it.
 
-        ``keep_gradient``: gradients are those of ``node``, as if it were still computed, which it is as far as they need it.
+        ``keep_gradient``: gradients are those of ``node``, as if it were still computed, which it is as far as they
+        need it.
 
         Raises:
             PassError: ``new`` has another shape, dtype or device.
@@ -149,8 +162,10 @@ class GraphEditor:
         t, place = node.type, self._graph.nodes.index(node)
         if self._graph.nodes.index(new) >= place:
             raise ValueError(f"{new.name} is computed behind {node.name}, which it is to replace")
-        if not isinstance(new.type, TensorType) or not same_ints(new.shape, t.shape) or new.dtype is not t.dtype or new.device != t.device:
-            raise PassError(f"{node.name} ({t}) cannot be replaced by {new.name} ({new.type}): shape, dtype and device have to be the same")
+        if (not isinstance(new.type, TensorType) or not same_ints(new.shape, t.shape)
+            or new.dtype is not t.dtype or new.device != t.device):
+            raise PassError(f"{node.name} ({t}) cannot be replaced by {new.name} ({new.type}): shape, dtype and device "
+                            "have to be the same")
         shares = new not in self._fresh or new.op in VIEWS or new.op == "scalar"  # memory with something else
         if not same_ints(new.type.strides, t.strides) or shares and node in protected_nodes(self._graph):
             b = Builder(self._graph.env)

@@ -1,4 +1,5 @@
-"""``torch._foreach_*``: one operation on lists of tensors, as the operations on their elements that it stands for. Fusion puts them together again."""
+"""``torch._foreach_*``: one operation on lists of tensors, as the operations on their elements that it stands for.
+Fusion puts them together again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def foreach(tracer, name: str, args, kwargs):
     in_place = name.endswith("_")
     base = name[len(_PREFIX):].removesuffix("_")
     operation = _NAMES.get(base, base)
-    lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple)) and any(isinstance(e, TensorHandle) for e in v)]
+    lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple))
+             and any(isinstance(e, TensorHandle) for e in v)]
     if operation is None or not lists or in_place and lists[0] is not args[0]:
         return NotImplemented
     count = len(lists[0])
@@ -26,13 +28,15 @@ def foreach(tracer, name: str, args, kwargs):
     if base == "norm" and len(args) > 2 or base == "copy" and len(args) > 2:
         return NotImplemented
     names = _KEYWORDS.get(base, {})
-    if any(isinstance(args[k], TensorHandle) for k in names if k < len(args)) or isinstance(kwargs.get("scalars"), TensorHandle):
+    if (any(isinstance(args[k], TensorHandle) for k in names if k < len(args))
+        or isinstance(kwargs.get("scalars"), TensorHandle)):
         return NotImplemented
     if in_place:
         written = {id(h.base) for h in args[0]}
         others = [h for v in lists[1:] for h in v]
         if len(written) != count or any(id(h.base) in written for h in others):
-            raise Unsupported(f"{name} on tensors that share memory", "use separate operations", kind="aliased-mutation")
+            raise Unsupported(f"{name} on tensors that share memory", "use separate operations",
+                              kind="aliased-mutation")
     results = []
     for i in range(count):
         def at(v):
@@ -40,5 +44,6 @@ def foreach(tracer, name: str, args, kwargs):
 
         given = {"value" if k == "scalars" else k: at(v) for k, v in kwargs.items()}
         given.update((names[k], at(v)) for k, v in enumerate(args) if k in names)
-        results.append(tracer.call_op(operation + "_" * in_place, [at(v) for k, v in enumerate(args) if k not in names], given))
+        results.append(tracer.call_op(operation + "_" * in_place, [at(v) for k, v in enumerate(args) if k not in names],
+                                      given))
     return (args[0] if changes.foreach_returns_list() else None) if in_place else tuple(results)

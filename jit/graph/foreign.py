@@ -1,11 +1,14 @@
-"""Operators that PyTorch does not bring along: of ``torch.library``, ``torch.library.custom_op``, ``triton_op``, or an extension's C++.
+"""Operators that PyTorch does not bring along: of ``torch.library``, ``torch.library.custom_op``, ``triton_op``, or an
+extension's C++.
 
-A schema says nothing of what a kernel does besides: it may log, count, or send. So such a kernel runs where the program calls it, as often and in that order, and
-never while tracing, to find out a type or an error. ``TRIED`` is the one list of what may be run while tracing, with what ``torch.nn`` defines; all others go through ``call``.
+A schema says nothing of what a kernel does besides: it may log, count, or send. So such a kernel runs where the program
+calls it, as often and in that order, and never while tracing, to find out a type or an error. ``TRIED`` is the one list
+of what may be run while tracing, with what ``torch.nn`` defines; all others go through ``call``.
 
-A call becomes a step of the graph, which is never merged, dropped or run twice, where a fake kernel gives the type of its result and no gradient goes through it. All else is
-a break: the rewritten function calls the operator itself, so that PyTorch records it for autograd. A kernel in Python can see and change what the program's Python code
-reads, which a graph with steps before and after it does not keep up with; so it is a step only where no break is allowed.
+A call becomes a step of the graph, which is never merged, dropped or run twice, where a fake kernel gives the type of
+its result and no gradient goes through it. All else is a break: the rewritten function calls the operator itself, so
+that PyTorch records it for autograd. A kernel in Python can see and change what the program's Python code reads, which
+a graph with steps before and after it does not keep up with; so it is a step only where no break is allowed.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ _PARTS = ("torch.nn.",)  # of PyTorch that write operators in Python which only 
 
 
 def is_foreign(name: str) -> bool:
-    """Whether an operator, by a name such as ``torchvision::nms``, is none that may be tried out; names without a namespace are ``aten``'s."""
+    """Whether an operator, by a name such as ``torchvision::nms``, is none that may be tried out; names without a
+    namespace are ``aten``'s."""
     namespace, found, _ = name.partition("::")
     return bool(found) and namespace not in TRIED and not torch_private.module_of_operator(name).startswith(_PARTS)
 
@@ -38,7 +42,8 @@ def is_python(name: str) -> bool:
 
 
 def call(tracer, name: str, overload, args, kwargs):
-    """Record a call of the operator ``name`` of which ``overload`` is what the program calls, an overload or all of them.
+    """Record a call of the operator ``name`` of which ``overload`` is what the program calls, an overload or all of
+    them.
 
     Raises Unsupported where it cannot be a step of the graph.
     """
@@ -78,7 +83,8 @@ def call(tracer, name: str, overload, args, kwargs):
 
 def _bound(name, overload, nodes, named):
     """The overload that takes these arguments, with its values; None where there is none. Nothing is converted."""
-    overloads = [overload] if isinstance(overload, torch_private.OpOverload) else [getattr(overload, o) for o in overload.overloads()]
+    overloads = ([overload] if isinstance(overload, torch_private.OpOverload)
+                 else [getattr(overload, o) for o in overload.overloads()])
     for op in overloads:
         o = aten.Overload(name, op)
         values = None if any(a.is_out for a in torch_private.schema(op).arguments) else o.bind(nodes, named)

@@ -1,4 +1,5 @@
-"""Torch functions that are written in Python: direct entries for the frequent ones, and a way to run any other on proxies."""
+"""Torch functions that are written in Python: direct entries for the frequent ones, and a way to run any other on
+proxies."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ _OVERRIDES = {
     "has_torch_function_unary": lambda *args: False,
     "has_torch_function_variadic": lambda *args: False,
 }
-# Functions of torch that make a tensor from no tensor. In code that is run on proxies they must be recorded like the rest.
-FACTORIES = frozenset("""arange empty empty_strided eye full hann_window linspace logspace normal ones rand randint randn randperm scalar_tensor tensor
-zeros""".split())
+# Functions of torch that make a tensor from no tensor. In code that is run on proxies they must be recorded like the
+# rest.
+FACTORIES = frozenset("""arange empty empty_strided eye full hann_window linspace logspace normal ones rand randint
+randn randperm scalar_tensor tensor zeros""".split())
 _tracers: list = []  # the tracers for which Python functions are running, innermost last
 
 
@@ -94,7 +96,8 @@ def run_python(fn, rebound: bool = True):
         _tracers.append(tracer)
         mark = tracer.checkpoint()
         try:
-            result = body(*(_shallow_wrap(tracer, a) for a in args), **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
+            result = body(*(_shallow_wrap(tracer, a) for a in args),
+                          **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
         except (TypeError, AttributeError, ValueError) as error:
             # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
             if has_dims(args) or has_dims(tuple(kwargs.values())):
@@ -211,13 +214,16 @@ def embedding(t, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, 
 
 
 @python_function(F.cross_entropy)
-def cross_entropy(t, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", label_smoothing=0.0):
-    return t.call_op("cross_entropy_loss", (input, target, weight, _reduction(reduction, size_average, reduce), ignore_index, label_smoothing), {})
+def cross_entropy(t, input, target, weight=None, size_average=None, ignore_index=-100,
+                  reduce=None, reduction="mean", label_smoothing=0.0):
+    return t.call_op("cross_entropy_loss", (input, target, weight, _reduction(reduction, size_average, reduce),
+                                            ignore_index, label_smoothing), {})
 
 
 @python_function(F.nll_loss)
 def nll_loss(t, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
-    return t.call_op("nll_loss_nd", (input, target, weight, _reduction(reduction, size_average, reduce), ignore_index), {})
+    return t.call_op("nll_loss_nd", (input, target, weight, _reduction(reduction, size_average, reduce), ignore_index),
+                     {})
 
 
 @python_function(F.pad)
@@ -267,7 +273,8 @@ def is_tensor(t, obj):
 def norm(t, input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     given = {} if out is None else {"out": out}
     if input.dtype.is_complex and p != "nuc":
-        return t.call_op("linalg_vector_norm", (input, 2 if p in ("fro", None) else p, dim, keepdim), {"dtype": dtype, **given})
+        return t.call_op("linalg_vector_norm", (input, 2 if p in ("fro", None) else p, dim, keepdim),
+                         {"dtype": dtype, **given})
     if p == "nuc" and dtype is None:
         return t.call_op("nuclear_norm", (input, keepdim) if dim is None else (input, dim, keepdim), given)
     return t.call_op("norm", (input, p, dim, keepdim, dtype), given)
@@ -278,7 +285,9 @@ def _fill_masked(op, input, mask, *args):
     if mask is None:
         return input
     mask = rebind(torch_private.masked._input_mask)(input, mask=mask)
-    return rebind(torch_private.masked._where)(mask, input, rebind(torch_private.masked._reduction_identity)(op.__name__, input, *args))
+    return rebind(torch_private.masked._where)(mask, input,
+                                               rebind(torch_private.masked._reduction_identity)(op.__name__,
+                                                   input, *args))
 
 
 python_function(torch_private.masked._combine_input_and_mask)(run_python(_fill_masked, rebound=False))

@@ -1,8 +1,10 @@
 """Functions that bring their own backward (``torch.autograd.Function``) as one node of the graph.
 
-The backward is traced right after the forward, on *tangent* nodes that stand for the gradients it will be given. The node ``autograd_function`` holds all of it
-together: inputs are the results, the differentiable arguments, the tangents, one for each result, and the gradients; its value is the results once more.
-Differentiation (``autodiff.reverse``) puts the gradients that it has found in the place of the tangents. Where nothing is differentiated the results are what is left.
+The backward is traced right after the forward, on *tangent* nodes that stand for the gradients it will be given. The
+node ``autograd_function`` holds all of it together: inputs are the results, the differentiable arguments, the tangents,
+one for each result, and the gradients; its value is the results once more. Differentiation (``autodiff.reverse``) puts
+the gradients that it has found in the place of the tangents. Where nothing is differentiated the results are what is
+left.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _keys = count()
 
 
 def differentiated(node: Node) -> tuple:
-    """The inputs of a node to which it passes gradients on. A function's own backward may give nothing to an argument."""
+    """The inputs of a node to which it passes gradients on. A function's own backward may give nothing to an
+    argument."""
     if node.op != "autograd_function":
         return node.inputs
     _, arguments, _, gradients = parts(node)
@@ -28,11 +31,13 @@ def differentiated(node: Node) -> tuple:
 
 
 def parts(node: Node) -> tuple:
-    """(results, arguments, tangents, gradients) of an ``autograd_function`` node; the gradients one for each argument, with None where there is none."""
+    """(results, arguments, tangents, gradients) of an ``autograd_function`` node; the gradients one for each argument,
+    with None where there is none."""
     n, m = node.attrs["results"], node.attrs["arguments"]
     given = node.inputs
     found = iter(given[2 * n + m:])
-    return given[:n], given[n: n + m], given[n + m: 2 * n + m], tuple(next(found) if present else None for present in node.attrs["present"])
+    return (given[:n], given[n: n + m], given[n + m: 2 * n + m],
+            tuple(next(found) if present else None for present in node.attrs["present"]))
 
 
 class FunctionTrace:
@@ -48,14 +53,16 @@ class FunctionTrace:
         b = tracer.builder
         before = {h.base for h in self.arguments} | {h.base for h in tracer.inputs}
         if len({h.base for h in results}) != len(results):
-            raise Unsupported("an autograd.Function of which two results share memory", "clone() one of them", kind="autograd")
+            raise Unsupported("an autograd.Function of which two results share memory",
+                              "clone() one of them", kind="autograd")
         self.shown = [(h.base, h.type.strides) if h.base in before else None for h in results]
         self.results = [self._own(h.node) for h in results]
         self.start = b.next_id
         self.undone = len(tracer._undo)
         self.tangents = []
         for node in self.results:
-            t = b.node("tangent", (), {"key": next(_keys)}, node.type.replace(strides=layout.preserved_strides(node.type)))
+            t = b.node("tangent", (), {"key": next(_keys)},
+                       node.type.replace(strides=layout.preserved_strides(node.type)))
             self.tangents.append(TensorHandle(tracer, Base(t), (), t, True))
             self.tangents[-1].is_leaf = False
         self.first = b.next_id
@@ -76,8 +83,9 @@ class FunctionTrace:
         return handle
 
     def finish(self, gradients, second) -> list:
-        """The handles of the results. ``gradients``: a handle or None for each argument. ``second``: the gradient of the gradient is what was "traced";
-        an error ("once"); or not known (None), as it is for a backward that is not linear: gradients of gradients run it more often than eager does, and add up.
+        """The handles of the results. ``gradients``: a handle or None for each argument. ``second``: the gradient of
+        the gradient is what was "traced"; an error ("once"); or not known (None), as it is for a backward that is not
+        linear: gradients of gradients run it more often than eager does, and add up.
 
         Raises Unsupported for a backward that is more than a function of its arguments.
         """
@@ -87,21 +95,26 @@ class FunctionTrace:
                 raise Unsupported("a backward that changes tensors in place", "clone() them first", kind="autograd")
         made = [n for n in b.nodes if n.id >= self.start]
         if not all(n.repeatable for n in made):
-            raise Unsupported("a backward that draws random numbers", "draw them in the forward, and save them", kind="autograd")
+            raise Unsupported("a backward that draws random numbers", "draw them in the forward, and save them",
+                              kind="autograd")
         found = []
         for h, g in zip(self.arguments, gradients):
             if g is None:
                 continue
-            if g.type.device != h.type.device or g.type.dtype.is_complex != h.type.dtype.is_complex or not _sums_to(g.type.shape, h.type.shape):
-                raise Unsupported(f"a backward that gives a gradient of type {g.type} for {h.type}", "give it the shape of the argument", kind="autograd")
+            if (g.type.device != h.type.device or g.type.dtype.is_complex != h.type.dtype.is_complex
+                or not _sums_to(g.type.shape, h.type.shape)):
+                raise Unsupported(f"a backward that gives a gradient of type {g.type} for {h.type}",
+                                  "give it the shape of the argument", kind="autograd")
             found.append(g.node)
         arguments = [h.node for h in self.arguments]
         if second == "traced" and not is_linear(found, [t.base.node for t in self.tangents]):
             second = None
-        attrs = {"results": len(self.results), "arguments": len(arguments), "present": tuple(g is not None for g in gradients), "second": second}
+        attrs = {"results": len(self.results), "arguments": len(arguments),
+                 "present": tuple(g is not None for g in gradients), "second": second}
         inputs = (*self.results, *arguments, *(t.base.node for t in self.tangents), *found)
         call = b.node("autograd_function", inputs, attrs, tuple(n.type for n in self.results))
-        return [self._result(b.node("getitem", (call,), {"index": i}, n.type), shown) for i, (n, shown) in enumerate(zip(self.results, self.shown))]
+        return [self._result(b.node("getitem", (call,), {"index": i}, n.type), shown)
+                for i, (n, shown) in enumerate(zip(self.results, self.shown))]
 
     def _result(self, node: Node, shown) -> TensorHandle:
         handle = self.tracer.fresh(node, True)

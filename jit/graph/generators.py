@@ -1,7 +1,8 @@
 """Effects on PyTorch's random generators as operators, which a graph calls in program order between its draws.
 
-``jit::manual_seed(seed)`` is ``torch.manual_seed``, of all devices; ``jit::seed_generator``, ``jit::generator_state`` and
-``jit::set_generator_state`` are methods of one generator, None for the CPU's own. Those that give nothing give a tensor without elements.
+``jit::manual_seed(seed)`` is ``torch.manual_seed``, of all devices; ``jit::seed_generator``, ``jit::generator_state``
+and ``jit::set_generator_state`` are methods of one generator, None for the CPU's own. Those that give nothing give a
+tensor without elements.
 """
 
 from __future__ import annotations
@@ -94,5 +95,6 @@ def state(tracer, generator) -> TensorHandle:
 def set_state(tracer, generator, handle: TensorHandle):
     """Raises Unsupported for a tensor that is not of the generator's kind of state."""
     if handle.node.type != _state_type(generator):
-        raise Unsupported("a random state of another form than the generator's", "give it what get_state() has given", kind="global-state")
+        raise Unsupported("a random state of another form than the generator's",
+                          "give it what get_state() has given", kind="global-state")
     _record(tracer, "set_generator_state", (generator, handle.node), _NOTHING)

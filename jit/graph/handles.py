@@ -1,8 +1,9 @@
 """TensorHandle: a tensor as the program sees it, and the memory (Base) that it and its views share.
 
-Programs change tensors; graphs do not. A ``Base`` stands for one block of memory and names the node that holds its present value. A
-handle is a base and a chain of view steps. Reading a handle replays its chain on the base's present node, if that has changed since.
-Writing scatters the new value back through the chain, which gives the base its next node.
+Programs change tensors; graphs do not. A ``Base`` stands for one block of memory and names the node that holds its
+present value. A handle is a base and a chain of view steps. Reading a handle replays its chain on the base's present
+node, if that has changed since. Writing scatters the new value back through the chain, which gives the base its next
+node.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ def next_version() -> int:
 
 
 class Base:
-    """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input node or None."""
+    """Memory of one tensor and its views. ``type`` never changes; ``node`` is the present value; ``input`` is the input
+    node or None."""
 
-    __slots__ = ("node", "type", "version", "input", "example", "mutated", "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile")
+    __slots__ = ("node", "type", "version", "input", "example", "mutated",
+                 "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile")
 
     def __init__(self, node: Node, input: Node | None = None, example=None, carries: bool = False):
         self.node, self.type, self.version = node, node.type, next_version()
@@ -85,11 +88,12 @@ class TensorHandle:
     """One tensor object of the traced program. Made by the Tracer only.
 
     Attributes: ``type`` (TensorType), ``requires_grad``, ``is_input`` (it is a graph input itself, not a view of one),
-    ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base), ``member`` (where inputs share memory: the one
-    that it is a view of, None for an input itself).
+    ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base), ``member``
+    (where inputs share memory: the one that it is a view of, None for an input itself).
     """
 
-    __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin", "member", "_leaf", "_node", "_version", "__weakref__")
+    __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin",
+                 "member", "_leaf", "_node", "_version", "__weakref__")
 
     def __init__(self, tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False, origin=None):
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
@@ -158,10 +162,11 @@ class TensorHandle:
 
 
 class ViewStep:
-    """A view prim with its attributes and result type, to be applied to any version of the base. ``restricted``: the operation gave more views than this one
-    ("several"), gradients were not recorded ("no_grad"), or autograd takes the result for no view ("hidden"). Autograd then refuses to record a change of the view,
-    or the view itself after a change of the memory. ``call``: how PyTorch
-    makes a result that autograd takes for no view of the input whose memory it shows: (operator, what it is given beside the input, number of the result)."""
+    """A view prim with its attributes and result type, to be applied to any version of the base. ``restricted``: the
+    operation gave more views than this one ("several"), gradients were not recorded ("no_grad"), or autograd takes the
+    result for no view ("hidden"). Autograd then refuses to record a change of the view, or the view itself after a
+    change of the memory. ``call``: how PyTorch makes a result that autograd takes for no view of the input whose memory
+    it shows: (operator, what it is given beside the input, number of the result)."""
 
     __slots__ = ("op", "attrs", "type", "restricted", "call")
 
@@ -170,7 +175,8 @@ class ViewStep:
 
 
 def restriction(chain) -> str | None:
-    """Why autograd refuses to record a change of the view that these steps make: ``restricted`` of the last one that has any."""
+    """Why autograd refuses to record a change of the view that these steps make: ``restricted`` of the last one that
+    has any."""
     return next((step.restricted for step in reversed(chain) if step.restricted), None)
 
 
@@ -186,10 +192,12 @@ def view_path(node: Node, source: Node) -> tuple | None:
 
 
 def replay(b, node: Node, chain) -> Node:
-    """The view of ``node`` that the steps make. Raises Unsupported for ``as_strided`` of an input that has changed: what lies between its elements is not known."""
+    """The view of ``node`` that the steps make. Raises Unsupported for ``as_strided`` of an input that has changed:
+    what lies between its elements is not known."""
     for step in chain:
         if "place" in step.attrs and node.op != "input":
-            raise Unsupported("as_strided of an input that changes later", "use ordinary views", kind="overlapping-memory")
+            raise Unsupported("as_strided of an input that changes later",
+                              "use ordinary views", kind="overlapping-memory")
         node = b.node(step.op, (node,), step.attrs, step.type)
     return node
 
@@ -203,7 +211,8 @@ def conform(b, value: Node, t: TensorType, strides: bool = True) -> Node:
     if not same_ints(value.type.shape, t.shape):
         shape = layout.broadcast_shapes(value.type.shape, t.shape)
         if len(shape) != len(t.shape) or not all(p == q for p, q in zip(shape, t.shape)):
-            raise layout.ShapeError(f"output with shape {list(t.shape)} doesn't match the broadcast shape {list(shape)}")
+            raise layout.ShapeError(
+                f"output with shape {list(t.shape)} doesn't match the broadcast shape {list(shape)}")
         value = b.expand(value, t.shape)
     if strides and not same_ints(value.type.strides, t.strides):
         value = b.clone(value, t.strides)
@@ -229,8 +238,11 @@ def _scatter_reshape(b, step, parent, value):
 def _scatter_expand(b, step, parent, value):
     if not same_ints(step.type.shape, parent.type.shape):
         lead = step.type.rank - parent.type.rank
-        if any(not s == 1 for s in step.type.shape[:lead]) or not all(p == q for p, q in zip(step.type.shape[lead:], parent.type.shape)):
-            raise Unsupported("a write into an expanded tensor", "eager refuses it as well: clone() the tensor first", kind="overlapping-memory")
+        if any(not s == 1 for s in step.type.shape[:lead]) or not all(p == q
+                                                                      for p, q in zip(step.type.shape[lead:],
+                                                                               parent.type.shape)):
+            raise Unsupported("a write into an expanded tensor", "eager refuses it as well: clone() the tensor first",
+                              kind="overlapping-memory")
         return b.reshape(value, parent.type.shape)
     return value
 
@@ -254,7 +266,8 @@ def _scatter_slice(b, step, parent, value):
     # Every step-th position: read the value at (position - start) // step, clamped, and select by a mask.
     device = parent.type.device
     position = b.sub(b.iota(size, device=device), start)
-    hit = b.logical_and(b.eq(b.remainder(position, stride), 0), b.logical_and(b.ge(position, 0), b.lt(position, length * stride)))
+    hit = b.logical_and(b.eq(b.remainder(position, stride), 0),
+                        b.logical_and(b.ge(position, 0), b.lt(position, length * stride)))
     source = b.minimum(b.maximum(b.floor_div(position, stride), 0), length - 1)
     mask_shape = (1,) * dim + (size,) + (1,) * (parent.type.rank - dim - 1)
     return b.where(b.reshape(hit, mask_shape), b.index(value, (dim,), [source]), parent)
@@ -273,9 +286,11 @@ def _scatter_diagonal(b, step, parent, value):
 def _scatter_as_strided(b, step, parent, value):
     size, stride, t = step.attrs["size"], step.attrs["stride"], parent.type
     if parent.op != "input" or not _distinct_places(size, stride) or not layout.is_dense(t.shape, t.strides):
-        raise Unsupported("a write through as_strided into a changed tensor, or one whose elements overlap", "use ordinary views or index_put", kind="overlapping-memory")
+        raise Unsupported("a write through as_strided into a changed tensor, or one whose elements overlap",
+                          "use ordinary views or index_put", kind="overlapping-memory")
     if b.recording:  # PyTorch's formula for the gradient of this operator takes nothing out of the tensor's own
-        raise Unsupported("a write through as_strided where gradients are recorded", "use ordinary views or index_put", kind="overlapping-memory")
+        raise Unsupported("a write through as_strided where gradients are recorded",
+                          "use ordinary views or index_put", kind="overlapping-memory")
     return b.aten("aten::as_strided_scatter", "", (parent, value, size, stride, step.attrs["offset"]), t)
 
 
@@ -293,7 +308,8 @@ def _scatter_reinterpret(b, step, parent, value):
     if how == "imag":
         return whole(part("real"), value)
     if how == "conj":
-        return b.aten("aten::conj_physical", "", (value,), value.type.replace(strides=layout.preserved_strides(value.type)))
+        return b.aten("aten::conj_physical", "", (value,),
+                      value.type.replace(strides=layout.preserved_strides(value.type)))
     value = b.clone(value, contiguous_strides(value.type.shape))
     back = {"view_as_real": "view_as_complex", "view_as_complex": "view_as_real", "dtype": "dtype"}[how]
     return b.node("reinterpret", (value,), {"how": back}, layout.reinterpreted(value.type, back, t.dtype))
@@ -313,7 +329,8 @@ SCATTERS = {
 
 
 def _distinct_places(size, stride) -> bool:
-    """Whether all elements of a strided view lie apart: each stride, from the smallest, steps over all that the smaller ones reach."""
+    """Whether all elements of a strided view lie apart: each stride, from the smallest, steps over all that the smaller
+    ones reach."""
     if not all(type(v) is int for v in (*size, *stride)):
         return False
     reach = 0
@@ -344,7 +361,8 @@ def offset_in_base(handle: TensorHandle):
         if step.op == "slice":
             offset = offset + at["start"] * strides[at["dim"]]
         elif step.op == "diagonal":
-            offset = offset + (at["offset"] * strides[at["dim2"]] if at["offset"] >= 0 else -at["offset"] * strides[at["dim1"]])
+            offset = offset + (at["offset"] * strides[at["dim2"]] if at["offset"] >= 0
+                               else -at["offset"] * strides[at["dim1"]])
         elif step.op == "as_strided":
             offset = at.get("place", at["offset"])
         elif step.op == "reinterpret":
@@ -354,7 +372,8 @@ def offset_in_base(handle: TensorHandle):
 
 
 def _places(handle: TensorHandle):
-    """The places of a tensor's elements in its base's memory, or None where they are not known in numbers or too many to be listed."""
+    """The places of a tensor's elements in its base's memory, or None where they are not known in numbers or too many
+    to be listed."""
     start, t = offset_in_base(handle), handle.type
     if not all(type(v) is int for v in (start, *t.shape, *t.strides)) or math.prod(t.shape) > _LISTED:
         return None
@@ -373,7 +392,8 @@ def _region(handle: TensorHandle):
 
 
 def partly_shared(a: TensorHandle, b: TensorHandle) -> bool:
-    """Whether two tensors share some memory and are not the very same elements in the same order, as far as is known."""
+    """Whether two tensors share some memory and are not the very same elements in the same order, as far as is
+    known."""
     if a.base is not b.base or 0 in a.type.shape or 0 in b.type.shape:
         return False
     first, second = _region(a), _region(b)

@@ -30,8 +30,9 @@ def compile_python(graph: Graph):
 def view_function(graph: Graph, position: int):
     """How to make the returned output number ``position``, a view of an input or of another output, from its base.
 
-    Returns (the base's position among the outputs, or None for an input; a function of the graph's inputs, that output if there is one, and
-    integers, which gives a tuple of the view; the names of the size symbols that the integers are for).
+    Returns (the base's position among the outputs, or None for an input; a function of the graph's inputs, that output
+    if there is one, and integers, which gives a tuple of the view; the names of the size symbols that the integers are
+    for).
     """
     returned = [o.node for o in graph.outputs if o.mutates is None]
     chain = [returned[position]]

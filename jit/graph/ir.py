@@ -1,9 +1,9 @@
 """The graph: SSA nodes over tensors, in program order, without side effects.
 
-A ``Node`` has an op (the name of a prim of ``registry.PRIMS``), inputs, attributes and a ``TensorType``. In-place operations do not
-exist here: an input that the program changed is an ``Output`` with ``mutates`` set. A *view* node's value shares memory with its
-first input. An output that is a view of an ``input`` node must be a real view of that tensor: it shows what the mutating outputs
-write there.
+A ``Node`` has an op (the name of a prim of ``registry.PRIMS``), inputs, attributes and a ``TensorType``. In-place
+operations do not exist here: an input that the program changed is an ``Output`` with ``mutates`` set. A *view* node's
+value shares memory with its first input. An output that is a view of an ``input`` node must be a real view of that
+tensor: it shows what the mutating outputs write there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def contiguous_strides(shape) -> tuple[IntExpr, ...]:
 
 
 class TensorType:
-    """Shape and strides (tuples of IntExpr, strides in elements), dtype and device of one tensor. Immutable, compared structurally."""
+    """Shape and strides (tuples of IntExpr, strides in elements), dtype and device of one tensor. Immutable, compared
+    structurally."""
 
     __slots__ = ("shape", "strides", "dtype", "device", "_numel", "_contiguous")
 
@@ -68,9 +69,11 @@ class TensorType:
 
     @property
     def is_contiguous(self) -> bool:
-        """As ``Tensor.is_contiguous()``: strides of dimensions of size 1 do not matter; a tensor without elements is contiguous."""
+        """As ``Tensor.is_contiguous()``: strides of dimensions of size 1 do not matter; a tensor without elements is
+        contiguous."""
         if self._contiguous is None:
-            self._contiguous = same_ints(self.strides, contiguous_strides(self.shape)) or _is_contiguous(self.shape, self.strides)
+            self._contiguous = (same_ints(self.strides, contiguous_strides(self.shape))
+                                or _is_contiguous(self.shape, self.strides))
         return self._contiguous
 
     @property
@@ -79,7 +82,8 @@ class TensorType:
 
     def replace(self, shape=None, strides=None, dtype=None, device=None) -> "TensorType":
         return TensorType(
-            self.shape if shape is None else tuple(shape), self.strides if strides is None else tuple(strides), dtype or self.dtype, device or self.device
+            self.shape if shape is None else tuple(shape), self.strides if strides is None else tuple(strides),
+            dtype or self.dtype, device or self.device
         )
 
     def __eq__(self, other):
@@ -87,7 +91,8 @@ class TensorType:
             return True
         if type(other) is not TensorType:
             return NotImplemented
-        return self.dtype == other.dtype and self.device == other.device and same_ints(self.shape, other.shape) and same_ints(self.strides, other.strides)
+        return (self.dtype == other.dtype and self.device == other.device
+                and same_ints(self.shape, other.shape) and same_ints(self.strides, other.strides))
 
     def __hash__(self):
         return hash((self.shape, self.strides, self.dtype, self.device))
@@ -116,8 +121,8 @@ def _is_contiguous(shape, strides) -> bool:
 
 
 class Loc(NamedTuple):
-    """The source position that a node comes from; ``user``, that of the program itself where ``file`` is PyTorch's, as (file, line, function);
-    ``region``, the number of the checkpointed call that it is part of, 0 for none."""
+    """The source position that a node comes from; ``user``, that of the program itself where ``file`` is PyTorch's, as
+    (file, line, function); ``region``, the number of the checkpointed call that it is part of, 0 for none."""
 
     file: str
     line: int
@@ -136,11 +141,13 @@ class Ref:
     index: int
 
 
-CHECKED = "checked"  # the attribute of nodes whose exceptions the program sees: those that it was traced to, and few of its gradients
+# The attribute of nodes whose exceptions the program sees: those that it was traced to, and few of its gradients.
+CHECKED = "checked"
 
 
 class Node:
-    """One operation. ``attrs`` has hashable values; ``type`` is a tuple of (TensorType or None) when there are several results."""
+    """One operation. ``attrs`` has hashable values; ``type`` is a tuple of (TensorType or None) when there are several
+    results."""
 
     __slots__ = ("id", "op", "inputs", "attrs", "type", "loc")
 
@@ -165,7 +172,8 @@ class Node:
 
     @property
     def impure(self) -> bool:
-        """Whether the operation is done for more than its result: random numbers, PyTorch's state, or an exception that it may raise (``"raises"``)."""
+        """Whether the operation is done for more than its result: random numbers, PyTorch's state, or an exception that
+        it may raise (``"raises"``)."""
         return bool(self.attrs.get("impure"))
 
     @property
@@ -180,20 +188,24 @@ class Node:
 
 @dataclass(frozen=True)
 class Output:
-    """A result: returned when ``mutates`` is None, else written (``copy_``) into graph input number ``mutates`` after all reads."""
+    """A result: returned when ``mutates`` is None, else written (``copy_``) into graph input number ``mutates`` after
+    all reads."""
 
     node: Node
     mutates: int | None = None
 
 
 class Graph:
-    """Inputs (nodes ``input``, attribute ``index`` counts them), all nodes in topological program order, outputs, size symbols.
+    """Inputs (nodes ``input``, attribute ``index`` counts them), all nodes in topological program order, outputs, size
+    symbols.
 
-    ``origins``: id of a node that a rewrite has made -> id of the one in whose place it stands, with the same values. ``next_id``: no node had that id
-    or a higher one, be it one that is gone. Both are handed on by a graph that this one is a rewrite of, ``like``.
+    ``origins``: id of a node that a rewrite has made -> id of the one in whose place it stands, with the same values.
+    ``next_id``: no node had that id or a higher one, be it one that is gone. Both are handed on by a graph that this
+    one is a rewrite of, ``like``.
     """
 
-    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None, like: Graph | None = None):
+    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None,
+                 like: Graph | None = None):
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
         self.env = env if env is not None else ShapeEnv()
         self.origins = {} if like is None else like.origins
@@ -221,14 +233,16 @@ class Graph:
 
     def __repr__(self):
         lines = [repr(n) for n in self.nodes]
-        lines += [f"{'return' if o.mutates is None else f'x{self.inputs[o.mutates].id} <-'} {o.node.name}" for o in self.outputs]
+        lines += [f"{'return' if o.mutates is None else f'x{self.inputs[o.mutates].id} <-'} {o.node.name}"
+                  for o in self.outputs]
         return "\n".join(lines)
 
 
 class Transform:
     """A graph made anew, node by node in program order: a subclass says in ``visit`` what becomes of each.
 
-    A node that is kept has its id, whatever it reads now. One that is added has a new id, and ``origins`` says in whose place it stands.
+    A node that is kept has its id, whatever it reads now. One that is added has a new id, and ``origins`` says in whose
+    place it stands.
 
     Attributes:
         graph: the graph that is read, which stays as it is.
@@ -280,14 +294,15 @@ class _Copy(Transform):
 
 
 def operator(target: str, overload: str):
-    """The operator of that name. One of a library may be defined anew, so nothing is to be remembered under its name."""
+    """The operator of that name. One of a library may be defined anew, so nothing is to be remembered under its
+    name."""
     namespace, name = target.split("::")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
 
 
 def origins_in(inputs) -> dict[str, tuple]:
-    """Symbol name -> ("size" | "stride", position of the input node, dimension) that is its value: sizes before strides.
-    A stride along which there are not two elements may be anything."""
+    """Symbol name -> ("size" | "stride", position of the input node, dimension) that is its value: sizes before
+    strides. A stride along which there are not two elements may be anything."""
     found: dict[str, tuple] = {}
     for kind in ("size", "stride"):
         for i, node in enumerate(inputs):

@@ -1,4 +1,5 @@
-"""Shapes and strides of results, as eager gives them: broadcasting, TensorIterator's output strides, views, memory formats.
+"""Shapes and strides of results, as eager gives them: broadcasting, TensorIterator's output strides, views, memory
+formats.
 
 Every rule works over IntExpr. A comparison of Dims may record a guard in their ShapeEnv.
 """
@@ -16,7 +17,8 @@ class ShapeError(ValueError):
 
 
 def normalize_dim(dim: int, rank: int) -> int:
-    """A dimension counted from the front. Raises IndexError as torch does; rank 0 accepts 0 and -1. A symbol becomes a known number."""
+    """A dimension counted from the front. Raises IndexError as torch does; rank 0 accepts 0 and -1. A symbol becomes a
+    known number."""
     dim, n = specialize(dim) if type(dim) is Dim else dim, max(rank, 1)
     if not -n <= dim < n:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
@@ -45,7 +47,8 @@ def broadcast_shapes(*shapes):
             if type(size) is int and size == 1:
                 size = s
             elif size is not s and not size == s:
-                raise ShapeError(f"The size of tensor a ({size}) must match the size of tensor b ({s}) at non-singleton dimension {i}")
+                raise ShapeError(f"The size of tensor a ({size}) must match the size of tensor b ({s}) at "
+                                 f"non-singleton dimension {i}")
             elif type(s) is int:
                 size = s  # a constant is the better name for an equal symbol
         result.append(size)
@@ -128,13 +131,15 @@ def memory_format(t: TensorType) -> str:
 def iterator_strides(shape, operands) -> tuple:
     """Output strides of a TensorIterator operation over ``operands`` (TensorTypes, in the operation's argument order).
 
-    Source: the algorithm of ``aten/src/ATen/TensorIterator.cpp`` (fast set-up, stable sort of dimensions by the operands' strides).
+    Source: the algorithm of ``aten/src/ATen/TensorIterator.cpp`` (fast set-up, stable sort of dimensions by the
+    operands' strides).
     """
     rank = len(shape)
     # Row-major operands give a row-major result, but the tie-break by size makes empty shapes different.
     canonical = not any(_is_zero(s) for s in shape)
     for t in operands:
-        if t.rank and not (t.is_contiguous and (t.shape is shape or same_ints(t.shape, shape)) and same_ints(t.strides, contiguous_strides(shape))):
+        if t.rank and not (t.is_contiguous and (t.shape is shape or same_ints(t.shape, shape))
+                           and same_ints(t.strides, contiguous_strides(shape))):
             canonical = False
             break
     if canonical or rank == 0:
@@ -157,7 +162,8 @@ def iterator_strides(shape, operands) -> tuple:
 
 
 def _with_few(shape):
-    """The shape with sizes that are symbols, but 0 or 1 in this call, as numbers: layouts make much of these. That they are, or are not, is a guard."""
+    """The shape with sizes that are symbols, but 0 or 1 in this call, as numbers: layouts make much of these. That they
+    are, or are not, is a guard."""
     if all(type(s) is int or s > 1 for s in shape):
         return shape
     return tuple(s if type(s) is int or s > 1 else 1 if s == 1 else 0 for s in shape)
@@ -168,7 +174,8 @@ def broadcast_strides(t: TensorType, shape) -> tuple:
     lead = len(shape) - t.rank
     out = [0] * lead
     for d in range(t.rank):
-        repeated = not structurally_equal(t.shape[d], shape[lead + d]) and equal(t.shape[d], 1) and not _is_one(shape[lead + d])
+        repeated = (not structurally_equal(t.shape[d], shape[lead + d])
+                    and equal(t.shape[d], 1) and not _is_one(shape[lead + d]))
         out.append(0 if repeated else t.strides[d])
     return tuple(out)
 
@@ -279,7 +286,8 @@ def expand_strides(t: TensorType, shape) -> tuple:
     """Strides of ``t.expand(shape)``; ``shape`` has no -1. Raises ShapeError when a size other than 1 would change."""
     lead = len(shape) - t.rank
     if lead < 0:
-        raise ShapeError(f"the number of sizes provided ({len(shape)}) must be greater or equal to the number of dimensions in the tensor ({t.rank})")
+        raise ShapeError(f"the number of sizes provided ({len(shape)}) must be greater or equal to the number of "
+                         f"dimensions in the tensor ({t.rank})")
     strides: list = [0] * len(shape)
     if t.rank == 0:
         return tuple(strides)
@@ -294,7 +302,8 @@ def expand_strides(t: TensorType, shape) -> tuple:
             if type(size) is int and size == 1:
                 stride = 0
             elif not size == shape[i]:
-                raise ShapeError(f"The expanded size of the tensor ({shape[i]}) must match the existing size ({size}) at non-singleton dimension {i}")
+                raise ShapeError(f"The expanded size of the tensor ({shape[i]}) must match the existing size ({size}) "
+                                 f"at non-singleton dimension {i}")
         strides[i] = stride
     return tuple(strides)
 
@@ -310,7 +319,8 @@ def infer_size(shape, numel) -> tuple:
             raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
         return tuple(shape)
     if _is_zero(known):
-        raise ShapeError(f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 can be any value")
+        raise ShapeError(f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified "
+                         "dimension size -1 can be any value")
     size = numel // known
     if not structurally_equal(size * known, numel) and not size * known == numel:
         raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
@@ -336,7 +346,8 @@ def view_strides(shape, strides, new_shape) -> tuple | None:
     for d in range(len(shape) - 1, -1, -1):
         old_numel = old_numel * shape[d]
         if d == 0 or (not _is_one(shape[d - 1]) and not equal(strides[d - 1], old_numel * base)):
-            while v >= 0 and (_is_one(new_shape[v]) or (not structurally_equal(new_numel, old_numel) and new_numel < old_numel) or equal(new_shape[v], 1)):
+            while v >= 0 and (_is_one(new_shape[v]) or (not structurally_equal(new_numel, old_numel)
+                                                        and new_numel < old_numel) or equal(new_shape[v], 1)):
                 out[v] = new_numel * base
                 new_numel = new_numel * new_shape[v]
                 v -= 1
@@ -356,7 +367,8 @@ _PARTS = {v: k for k, v in _COMPLEX.items()}
 
 
 def reinterpreted(t, how: str, dtype=None):
-    """The type of a view that reads the memory of ``t`` as another dtype; see the prim ``reinterpret``. ``dtype`` is read for ``how="dtype"`` only.
+    """The type of a view that reads the memory of ``t`` as another dtype; see the prim ``reinterpret``. ``dtype`` is
+    read for ``how="dtype"`` only.
 
     Raises RuntimeError, as eager does, where sizes or strides do not allow it.
     """
@@ -368,7 +380,8 @@ def reinterpreted(t, how: str, dtype=None):
         return t.replace(shape=(*t.shape, 2), strides=(*(2 * s for s in t.strides), 1), dtype=_PARTS[t.dtype])
     if how == "view_as_complex":
         if t.dtype not in _COMPLEX:
-            raise RuntimeError(f"view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: {t.dtype}")
+            raise RuntimeError("view_as_complex is only supported for half, float and double tensors, but got a "
+                               f"tensor of scalar type: {t.dtype}")
         if not t.shape or not t.shape[-1] == 2:
             raise RuntimeError("Tensor must have a last dimension of size 2")
         if not t.strides[-1] == 1:
@@ -382,11 +395,15 @@ def reinterpreted(t, how: str, dtype=None):
     if not t.shape:
         raise RuntimeError(f"self.dim() cannot be 0 to view {t.dtype} as {dtype} (different element sizes)")
     if not t.strides[-1] == 1:
-        raise RuntimeError(f"self.stride(-1) must be 1 to view {t.dtype} as {dtype} (different element sizes), but got {t.strides[-1]}")
+        raise RuntimeError(f"self.stride(-1) must be 1 to view {t.dtype} as {dtype} (different element sizes), but got "
+                           f"{t.strides[-1]}")
     if old > new:
         k = old // new
-        return t.replace(shape=(*t.shape[:-1], t.shape[-1] * k), strides=(*(s * k for s in t.strides[:-1]), 1), dtype=dtype)
+        return t.replace(shape=(*t.shape[:-1], t.shape[-1] * k), strides=(*(s * k for s in t.strides[:-1]), 1),
+                         dtype=dtype)
     k = new // old
     if any(not s % k == 0 for s in (t.shape[-1], *t.strides[:-1])):
-        raise RuntimeError(f"a tensor of shape {list(t.shape)} and strides {list(t.strides)} cannot be viewed as {dtype} (different element sizes)")
-    return t.replace(shape=(*t.shape[:-1], t.shape[-1] // k), strides=(*(s // k for s in t.strides[:-1]), 1), dtype=dtype)
+        raise RuntimeError(f"a tensor of shape {list(t.shape)} and strides {list(t.strides)} cannot be viewed as "
+                           f"{dtype} (different element sizes)")
+    return t.replace(shape=(*t.shape[:-1], t.shape[-1] // k), strides=(*(s // k for s in t.strides[:-1]), 1),
+                     dtype=dtype)

@@ -1,7 +1,8 @@
 """Inputs that share memory, of which one is changed.
 
-A graph input stands for memory of its own. Where a program changes an input that overlaps another one, ``SharedMemory`` says so, and the capture starts anew with
-both in one ``Region``: the graph then has one flat input, the stretch of memory that all of them lie in, and they are views of it.
+A graph input stands for memory of its own. Where a program changes an input that overlaps another one, ``SharedMemory``
+says so, and the capture starts anew with both in one ``Region``: the graph then has one flat input, the stretch of
+memory that all of them lie in, and they are views of it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ def check_apart(base: Base, others):
         return
     begin, end = base.extent
     for other in others:
-        if other is not base and other.extent is not None and begin < other.extent[1] and other.extent[0] < end and base.example.device == other.example.device:
-            raise SharedMemory(base.example if base.region is None else base.region.tensors[0], other.example if other.region is None else other.region.tensors[0])
+        if (other is not base and other.extent is not None and begin < other.extent[1]
+            and other.extent[0] < end and base.example.device == other.example.device):
+            raise SharedMemory(base.example if base.region is None else base.region.tensors[0],
+                               other.example if other.region is None else other.region.tensors[0])
 
 
 def join(groups: list, tensors) -> list:
@@ -79,9 +82,11 @@ class Region:
         first = self.tensors[0]
         storages = {torch_private.storage_id(t) for t in self.tensors}
         if len(storages) > 1 or any(t.dtype is not first.dtype for t in self.tensors):
-            raise Unsupported("an input that is changed in place shares memory with one of another dtype, or by another storage", "clone one of them", kind="aliased-mutation")
+            raise Unsupported("an input that is changed in place shares memory with one of another dtype, or by "
+                              "another storage", "clone one of them", kind="aliased-mutation")
         if any(t.requires_grad for t in self.tensors):
-            raise Unsupported("an input that is changed in place shares memory with one that requires grad", "clone one of them", kind="aliased-mutation")
+            raise Unsupported("an input that is changed in place shares memory with one that requires grad",
+                              "clone one of them", kind="aliased-mutation")
 
     def flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """The stretch as a tensor, made from one of the inputs."""
@@ -94,7 +99,8 @@ class Region:
         node = strided_view(b, flat, tuple(tensor.shape), tensor.stride(), tensor.storage_offset() - self.start)
         path = None if node is None else view_path(node, flat)
         if path is None:
-            raise Unsupported("an input that is changed in place overlaps another one in a way that is not described by slices", "clone one of them", kind="aliased-mutation")
+            raise Unsupported("an input that is changed in place overlaps another one in a way that is not described "
+                              "by slices", "clone one of them", kind="aliased-mutation")
         if not path:
             path = view_path(b.alias(node), flat)
         handle = TensorHandle(tracer, self.base, path, node, False, origin)
@@ -109,24 +115,28 @@ class Region:
 
 
 def flat_memory(tensor: torch.Tensor, back: int, count: int) -> torch.Tensor:
-    """``count`` elements of the memory of ``tensor``, starting ``back`` (0 or less) from its first: a flat tensor without a history."""
+    """``count`` elements of the memory of ``tensor``, starting ``back`` (0 or less) from its first: a flat tensor
+    without a history."""
     return tensor.data.as_strided((count,), (1,), tensor.storage_offset() + back)
 
 
 def flat_view(b, node: Node) -> Node | None:
-    """All of the memory of a dense value as one dimension, in the order in which it lies there; None where the value is not dense. Plain sizes only."""
+    """All of the memory of a dense value as one dimension, in the order in which it lies there; None where the value is
+    not dense. Plain sizes only."""
     t = node.type
     order = sorted(range(t.rank), key=lambda d: (-t.strides[d], t.shape[d] != 1))
     if t.rank == 1 and t.strides == (1,):
         return node
     node = b.permute(node, order) if order != list(range(t.rank)) else node
-    if not same_ints(tuple(s for s, n in zip(node.type.strides, node.type.shape) if n != 1), tuple(s for s, n in zip(contiguous_strides(node.type.shape), node.type.shape) if n != 1)):
+    if not same_ints(tuple(s for s, n in zip(node.type.strides, node.type.shape) if n != 1),
+                     tuple(s for s, n in zip(contiguous_strides(node.type.shape), node.type.shape) if n != 1)):
         return None
     return b.try_view(node, (t.numel,))
 
 
 def strided_view(b, flat: Node, sizes: tuple, strides: tuple, offset: int) -> Node | None:
-    """The view of ``flat`` (of one dimension) with these sizes, strides and offset, made of slices, reshapes and a permutation; None where that is not possible."""
+    """The view of ``flat`` (of one dimension) with these sizes, strides and offset, made of slices, reshapes and a
+    permutation; None where that is not possible."""
     order = sorted((d for d, n in enumerate(sizes) if n != 1), key=lambda d: -strides[d])
     node, length, dim = flat, flat.type.shape[0], 0
     for k, d in enumerate(order):
@@ -141,7 +151,8 @@ def strided_view(b, flat: Node, sizes: tuple, strides: tuple, offset: int) -> No
             break
         start = offset // step * step
         inner = sum((sizes[e] - 1) * strides[e] for e in order[k + 1:])
-        if offset - start + inner >= step or start + n * step > length:  # its rows begin elsewhere than those of the whole
+        # Its rows begin elsewhere than those of the whole.
+        if offset - start + inner >= step or start + n * step > length:
             start = min(offset, length - n * step)
         if start < 0 or offset - start + inner >= step:
             return None

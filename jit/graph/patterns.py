@@ -10,26 +10,31 @@ from jit.graph.edit import GraphEditor, trace_on
 from jit.graph.ir import CHECKED, Node, TensorType
 from jit.graph.passes.dce import unmarked
 
-_COMMUTATIVE = frozenset("add mul maximum minimum fmax fmin eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split())
+_COMMUTATIVE = frozenset("add mul maximum minimum fmax fmin eq ne logical_and logical_or logical_xor bitwise_and "
+                         "bitwise_or bitwise_xor".split())
 
 
 class Replacement:
     """A pass that replaces each computation that is ``pattern``'s by ``replacement``'s.
 
     Args:
-        pattern: a function of tensors that returns one tensor. Other values of the computation stay where they are needed.
+        pattern: a function of tensors that returns one tensor. Other values of the computation stay where they are
+            needed.
         replacement: a function of the same tensors with a result of the same shape and dtype.
-        examples: a tuple with a tensor for each argument, or a list of such tuples, of which dtypes and numbers of dimensions count: the pattern is looked for
-            among tensors like these, of whatever size and on whatever device.
+        examples: a tuple with a tensor for each argument, or a list of such tuples, of which dtypes and numbers of
+            dimensions count: the pattern is looked for among tensors like these, of whatever size and on whatever
+                device.
         name: for messages; that of ``replacement`` where it is left out.
-        keep_gradient: gradients stay those of the pattern. Where a gradient is needed, a ``replacement`` that calls an operator of the user's own has to say so.
+        keep_gradient: gradients stay those of the pattern. Where a gradient is needed, a ``replacement`` that calls an
+            operator of the user's own has to say so.
         where: ``where(*nodes) -> bool``, asked before a place is changed with the nodes that stand for the arguments.
 
     Raises:
         PassError: the pattern cannot be captured, or does not return a tensor that it computes.
     """
 
-    def __init__(self, pattern, replacement, examples, name: str | None = None, keep_gradient: bool = False, where=None):
+    def __init__(self, pattern, replacement, examples, name: str | None = None,
+                 keep_gradient: bool = False, where=None):
         self.keep_gradient = keep_gradient
         self.pattern, self.replacement, self.where = pattern, replacement, where
         self.__name__ = name or getattr(replacement, "__name__", type(replacement).__name__)
@@ -84,7 +89,8 @@ class Replacement:
         return None
 
     def _is_result(self, graph: GraphEditor, bound, node: Node) -> bool:
-        """Whether the pattern computes ``node`` from the nodes ``bound``: it is traced on these, and has to be the same in all respects."""
+        """Whether the pattern computes ``node`` from the nodes ``bound``: it is traced on these, and has to be the same
+        in all respects."""
         env, made = graph._graph.env, graph._graph.next_id
         for carries in (graph._carries, *(() if graph._carries else (bound,))):
             mark = env.checkpoint()
@@ -112,7 +118,8 @@ def _peeled(n: Node) -> Node:
 
 
 def _bindings(p: Node, g: Node, found: dict):
-    """The ways to let nodes of a graph stand for the inputs of a pattern, by operations alone; sizes and attributes are looked at later."""
+    """The ways to let nodes of a graph stand for the inputs of a pattern, by operations alone; sizes and attributes are
+    looked at later."""
     p, g = _peeled(p), _peeled(g)
     if p.op == "input":
         if p in found:
@@ -137,11 +144,13 @@ def _pairs(ps, gs, found: dict):
 
 
 def _same(a: Node, b: Node, first: int | None) -> bool:
-    """Whether two nodes are computed alike. ``first``: nodes from this id on are new ones; others are the same node or different."""
+    """Whether two nodes are computed alike. ``first``: nodes from this id on are new ones; others are the same node or
+    different."""
     a, b = _peeled(a), _peeled(b)
     if a is b:
         return True
-    if a.op != b.op or a.op == "input" or len(a.inputs) != len(b.inputs) or a.impure or a.type != b.type or first is not None and a.id < first:
+    if (a.op != b.op or a.op == "input" or len(a.inputs) != len(b.inputs)
+        or a.impure or a.type != b.type or first is not None and a.id < first):
         return False
     if {k: v for k, v in a.attrs.items() if k != CHECKED} != {k: v for k, v in b.attrs.items() if k != CHECKED}:
         return False

@@ -1,11 +1,14 @@
-"""Random numbers as a function of a seed and a counter, so that kernels make them where they are read, and a backward makes the same ones again.
+"""Random numbers as a function of a seed and a counter, so that kernels make them where they are read, and a backward
+makes the same ones again.
 
-A draw takes one seed, an int64 number, from PyTorch's generator of the device: a node with an effect, which runs in program order and whose value is
-what a backward saves. Element number i of the tensor drawn, in row-major order, is Philox2x32-10 of the counter i under the key seed: the key's word
-is the lower half of the seed, and its upper half is added to the counter's upper word.
+A draw takes one seed, an int64 number, from PyTorch's generator of the device: a node with an effect, which runs in
+program order and whose value is what a backward saves. Element number i of the tensor drawn, in row-major order, is
+Philox2x32-10 of the counter i under the key seed: the key's word is the lower half of the seed, and its upper half is
+added to the counter's upper word.
 
-Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011. Half the multiplications of Philox4x32-10, which
-Triton and cuRAND have, and no word of the result is thrown away where 64 bits are asked for.
+Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011. Half the
+multiplications of Philox4x32-10, which Triton and cuRAND have, and no word of the result is thrown away where 64 bits
+are asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ _ALL = -(1 << 63), (1 << 63) - 1
 
 
 def random_bits(seed: torch.Tensor, counter: torch.Tensor, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """What the prim means, on eager tensors of int64 that broadcast: 64 bits as int64, or the lower 32 of them as int32."""
+    """What the prim means, on eager tensors of int64 that broadcast: 64 bits as int64, or the lower 32 of them as
+    int32."""
     left, right = counter & _WORD, ((counter >> 32) + (seed >> 32)) & _WORD
     for r in range(ROUNDS):
         key = (seed + r * WEYL) & _WORD
@@ -42,6 +46,7 @@ def is_seed(node: Node) -> bool:
 
 
 def bits(b, shape, device: torch.device, dtype=torch.int32, key=None, stream=0, streams=1) -> Node:
-    """Random bits of ``shape``. Of one seed ``key`` there may be several ``streams``, counted from 0, that are independent."""
+    """Random bits of ``shape``. Of one seed ``key`` there may be several ``streams``, counted from 0, that are
+    independent."""
     counter = b.reshape(b.iota(product(shape), stream, streams, device=device), shape)
     return b.emit("random_bits", (seed(b, device) if key is None else key, counter), {}, dtype)

@@ -24,7 +24,8 @@ def literal(v) -> str:
     if isinstance(v, complex):
         return f"complex({literal(v.real)}, {literal(v.imag)})"
     if isinstance(v, tuple):
-        return "(" + "".join(literal(e) + ", " for e in v).rstrip(" ") + ")" if len(v) == 1 else "(" + ", ".join(map(literal, v)) + ")"
+        return ("(" + "".join(literal(e) + ", " for e in v).rstrip(" ") + ")" if len(v) == 1
+                else "(" + ", ".join(map(literal, v)) + ")")
     if isinstance(v, list):
         return "[" + ", ".join(map(literal, v)) + "]"
     if isinstance(v, torch.device):
@@ -58,30 +59,37 @@ prim("input", "source", lambda n, a: n.name)(_no_rule)
 prim("scalar", "source", lambda n, a: f"torch.tensor({literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
 prim("float_scalar", "source", lambda n, a: f"torch.tensor({words(n)}, {_factory(n)})")(_no_rule)
 prim("tangent", "source", lambda n, a: n.name)(_no_rule)
-prim("full", "source", lambda n, a: f"torch.full({_size_list(n.shape)}, {literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
-prim("iota", "source", lambda n, a: f"torch.arange({literal(n.attrs['length'])}, {_factory(n)}) * {literal(n.attrs['step'])} + {literal(n.attrs['start'])}")(_no_rule)
+prim("full", "source", lambda n,
+     a: f"torch.full({_size_list(n.shape)}, {literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
+prim("iota", "source", lambda n, a: f"torch.arange({literal(n.attrs['length'])}, {_factory(n)}) * "
+                                    f"{literal(n.attrs['step'])} + {literal(n.attrs['start'])}")(_no_rule)
 
 # pointwise
 
-UNARY = """cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh
-cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan isinf isfinite signbit""".split()
-BINARY = """add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le gt ge
-logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr""".split()
+UNARY = """cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos
+tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan
+isinf isfinite signbit""".split()
+BINARY = """add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne
+lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr""".split()
 TERNARY = ["where", "fma"]
-TO_BOOL = frozenset("logical_not isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor".split())
+TO_BOOL = frozenset(
+    "logical_not isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor".split())
 
 _TEXT = {
     "cast": lambda n, a: f"{a[0]}.to({n.dtype})",
-    "floor_div": lambda n, a: f"torch.floor_divide({a[0]}, {a[1]})" if "grad" in n.attrs else f"torch.div({a[0]}, {a[1]}, rounding_mode='floor')",
+    "floor_div": lambda n, a: f"torch.floor_divide({a[0]}, {a[1]})" if "grad" in n.attrs
+    else f"torch.div({a[0]}, {a[1]}, rounding_mode='floor')",
     "fma": lambda n, a: f"torch.addcmul({a[2]}, {a[0]}, {a[1]})",
     "trunc_div": lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='trunc')",
     "shl": lambda n, a: f"torch.bitwise_left_shift({a[0]}, {a[1]})",
     "shr": lambda n, a: f"torch.bitwise_right_shift({a[0]}, {a[1]})",
 }
-# Functions that compute with a number among halves as the program gives it, in float32, as eager's kernels of arithmetic do; for all others it is rounded first.
+# Functions that compute with a number among halves as the program gives it, in float32, as eager's kernels of
+# arithmetic do; for all others it is rounded first.
 EXACT_NUMBERS = frozenset("add sub mul div fma floor_div trunc_div".split())
 # Functions whose eager form takes a Python number as second operand.
-NUMBER_OPERAND = frozenset("add sub mul div pow floor_div trunc_div fmod remainder eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor shl shr".split())
+NUMBER_OPERAND = frozenset("add sub mul div pow floor_div trunc_div fmod remainder eq ne lt le gt ge bitwise_and "
+                           "bitwise_or bitwise_xor shl shr".split())
 
 
 def _pointwise_rule(types, attrs, dtype):
@@ -141,7 +149,8 @@ def _slice(types, attrs, dtype):
     return t.replace(shape=shape, strides=t.strides[:d] + (t.strides[d] * attrs["step"],) + t.strides[d + 1 :])
 
 
-@prim("diagonal", "view", lambda n, a: f"{a[0]}.diagonal({literal(n.attrs['offset'])}, {n.attrs['dim1']}, {n.attrs['dim2']})")
+@prim("diagonal", "view", lambda n,
+      a: f"{a[0]}.diagonal({literal(n.attrs['offset'])}, {n.attrs['dim1']}, {n.attrs['dim2']})")
 def _diagonal(types, attrs, dtype):
     t, offset, d1, d2 = types[0], attrs["offset"], attrs["dim1"], attrs["dim2"]
     rows, cols = t.shape[d1], t.shape[d2]
@@ -149,10 +158,12 @@ def _diagonal(types, attrs, dtype):
     length = rows if rows <= cols else cols
     length = length if length >= 0 else 0
     keep = [d for d in range(t.rank) if d not in (d1, d2)]
-    return t.replace(shape=(*(t.shape[d] for d in keep), length), strides=(*(t.strides[d] for d in keep), t.strides[d1] + t.strides[d2]))
+    return t.replace(shape=(*(t.shape[d] for d in keep), length),
+                     strides=(*(t.strides[d] for d in keep), t.strides[d1] + t.strides[d2]))
 
 
-@prim("as_strided", "view", lambda n, a: f"{a[0]}.as_strided({_size_list(n.attrs['size'])}, {_size_list(n.attrs['stride'])}, {literal(n.attrs['offset'])})")
+@prim("as_strided", "view", lambda n, a: f"{a[0]}.as_strided({_size_list(n.attrs['size'])}, "
+                                         f"{_size_list(n.attrs['stride'])}, {literal(n.attrs['offset'])})")
 def _as_strided(types, attrs, dtype):
     return types[0].replace(shape=attrs["size"], strides=attrs["stride"])
 
@@ -187,14 +198,16 @@ def _reinterpret(types, attrs, dtype):
 
 @prim("custom_gradient", "copy", lambda n, a: f"_custom_gradient({', '.join(a)})")
 def _custom_gradient(types, attrs, dtype):
-    """``y, x0, d0, x1, d1, ...``: the value of y, whose gradient with respect to each x is ``d``, summed where x was broadcast, and nothing else. A last x without ``d``
-    has a gradient that is undefined. Where d is the number zero, x may be of any shape."""
+    """``y, x0, d0, x1, d1, ...``: the value of y, whose gradient with respect to each x is ``d``, summed where x was
+    broadcast, and nothing else. A last x without ``d`` has a gradient that is undefined. Where d is the number zero, x
+    may be of any shape."""
     return types[0]
 
 
 @prim("gate", "copy", lambda n, a: a[0])
 def _gate(types, attrs, dtype):
-    """``x, *tangents``: x, in a backward where one of these tangents is given; nothing where none is. See ``autodiff.narrow``."""
+    """``x, *tangents``: x, in a backward where one of these tangents is given; nothing where none is. See
+    ``autodiff.narrow``."""
     return types[0]
 
 
@@ -221,7 +234,8 @@ def _cat(types, attrs, dtype):
             raise layout.ShapeError(f"Tensors must have same number of dimensions: got {types[0].rank} and {t.rank}")
         for k in range(t.rank):
             if k != d and not structurally_equal(t.shape[k], types[0].shape[k]) and not t.shape[k] == types[0].shape[k]:
-                raise layout.ShapeError(f"Sizes of tensors must match except in dimension {d}. Expected size {types[0].shape[k]} but got size {t.shape[k]}")
+                raise layout.ShapeError(f"Sizes of tensors must match except in dimension {d}. Expected size "
+                                        f"{types[0].shape[k]} but got size {t.shape[k]}")
     shape = types[0].shape[:d] + (total,) + types[0].shape[d + 1 :]
     formats = {layout.memory_format(t) for t in types}
     strides = layout.channels_last_strides(shape) if formats == {"channels_last"} else contiguous_strides(shape)
@@ -238,7 +252,8 @@ def _constant_pad(types, attrs, dtype):
     """``pads``: one (before, after) pair for each dimension, from the first to the last."""
     t = types[0]
     shape = tuple(s + lo + hi for s, (lo, hi) in zip(t.shape, attrs["pads"]))
-    strides = layout.channels_last_strides(shape) if layout.memory_format(t) == "channels_last" else contiguous_strides(shape)
+    strides = (layout.channels_last_strides(shape) if layout.memory_format(t) == "channels_last"
+               else contiguous_strides(shape))
     return t.replace(shape=shape, strides=strides)
 
 
@@ -261,7 +276,8 @@ def _sum_text(n, a):
 
 
 def _one_by_one_text(function, dtype_argument):
-    """Reductions whose eager form takes one dimension: reduce from the last dimension to the first, then restore the shape."""
+    """Reductions whose eager form takes one dimension: reduce from the last dimension to the first, then restore the
+    shape."""
 
     def text(n, a):
         result = a[0]
@@ -311,14 +327,16 @@ def _cumsum(types, attrs, dtype):
 # indexing
 
 
-@prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})", lambda n: ("aten::gather", "", (Ref(0), n.attrs["dim"], Ref(1), False)))
+@prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})",
+      lambda n: ("aten::gather", "", (Ref(0), n.attrs["dim"], Ref(1), False)))
 def _gather(types, attrs, dtype):
     return TensorType.contiguous(types[1].shape, types[0].dtype, types[0].device)
 
 
 def _index_text(n, a):
     if not n.attrs.get("wrap", True):
-        return f"torch.index_select({a[0]}, {n.attrs['dims'][0]}, {a[1]})" if n.inputs[1].type.rank == 1 else f"torch.embedding({a[0]}, {a[1]})"
+        return (f"torch.index_select({a[0]}, {n.attrs['dims'][0]}, {a[1]})" if n.inputs[1].type.rank == 1
+                else f"torch.embedding({a[0]}, {a[1]})")
     lead = ":, " * n.attrs["dims"][0]
     return f"{a[0]}[{lead}{', '.join(a[1:])}{',' if len(a) == 2 else ''}]"
 
@@ -326,21 +344,24 @@ def _index_text(n, a):
 def _index_library(n):
     if not n.attrs.get("wrap", True):
         one = n.inputs[1].type.rank == 1
-        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0], Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
-    return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k) for k in range(1, len(n.inputs))))
+        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0],
+                                           Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
+    return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k)
+        for k in range(1, len(n.inputs))))
 
 
 @prim("index", "index", _index_text, _index_library)
 def _index(types, attrs, dtype):
-    """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape. With ``wrap`` false, negative indices are out of
-    range: ``index_select``, or ``embedding`` where the index is not a vector."""
+    """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape. With ``wrap``
+    false, negative indices are out of range: ``index_select``, or ``embedding`` where the index is not a vector."""
     x, dims = types[0], attrs["dims"]
     index = types[1].shape
     before, after = dims[0], x.rank - dims[-1] - 1
     shape = x.shape[:before] + index + x.shape[dims[-1] + 1 :]
     source = x.replace(shape=shape, strides=x.strides[:before] + (0,) * len(index) + x.strides[dims[-1] + 1 :])
     spread = []
-    for t in types[1:]:  # reshaped, so that their dimensions of one element have strides, which count in the order of those of the result
+    # Reshaped, so that their dimensions of one element have strides, which count in the order of those of the result.
+    for t in types[1:]:
         own = (1,) * before + t.shape + (1,) * after
         spread.append(t.replace(shape=own, strides=layout.view_strides(t.shape, t.strides, own)))
     return x.replace(shape=shape, strides=layout.iterator_strides(shape, [source, *spread]))
@@ -392,11 +413,13 @@ def _replay_text(n, a):
     given = iter(given)
     tangents = [template_text(next(given), a) if p else "None" for p in present]
     named = "{" + ", ".join(f"{k!r}: {v}" for k, v in keyword) + "}"
-    return f"_vjp({op}, [{', '.join(positional)}], {named}, [{', '.join(a[k] for k in wanted)}], [{', '.join(tangents)}])"
+    return (
+        f"_vjp({op}, [{', '.join(positional)}], {named}, [{', '.join(a[k] for k in wanted)}], [{', '.join(tangents)}])")
 
 
 prim("aten_call", "extern", _aten_text)(_no_rule)
-prim("getitem", "other", lambda n, a: f"{a[0]}[{n.attrs['index']}]")(lambda types, attrs, dtype: types[0][attrs["index"]])
+prim("getitem", "other", lambda n, a: f"{a[0]}[{n.attrs['index']}]")(lambda types,
+                                                                     attrs, dtype: types[0][attrs["index"]])
 
 VIEWS = frozenset(name for name, p in PRIMS.items() if p.kind == "view")
 POINTWISE = frozenset(name for name, p in PRIMS.items() if p.kind == "pointwise")
@@ -412,4 +435,5 @@ def strides_agree(a: TensorType, b: TensorType) -> bool:
     """Whether strides are equal wherever they matter, that is for sizes other than 1 in tensors that have elements."""
     if a.is_empty:
         return same_ints(a.shape, b.shape)
-    return all(structurally_equal(s, t) or (type(n) is int and n == 1) for n, s, t in zip(a.shape, a.strides, b.strides)) and same_ints(a.shape, b.shape)
+    return all(structurally_equal(s, t) or (type(n) is int and n == 1)
+               for n, s, t in zip(a.shape, a.strides, b.strides)) and same_ints(a.shape, b.shape)

@@ -33,7 +33,8 @@ class _CustomGradient(torch.autograd.Function):
         def share(d, shape):
             return g.new_zeros(shape) if d.dim() == 0 and d == 0 else (g * d).sum_to_size(shape)
 
-        return None, *[v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in (share(d, shape), None)], *ctx.undefined
+        return None, *[v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in (share(d, shape), None)],
+        *ctx.undefined
 
 _custom_gradient = _CustomGradient.apply
 '''
@@ -65,7 +66,8 @@ def _arguments(node: Node) -> list[str]:
     if node.op in NUMBER_OPERAND:
         scalar = [i.op in ("scalar", "float_scalar") and i.dtype == node.inputs[0].dtype for i in node.inputs]
         if scalar[1] and not scalar[0]:
-            names[1] = words(node.inputs[1]) if node.inputs[1].op == "float_scalar" else literal(node.inputs[1].attrs["value"])
+            names[1] = (words(node.inputs[1]) if node.inputs[1].op == "float_scalar"
+                        else literal(node.inputs[1].attrs["value"]))
     return names
 
 
@@ -75,7 +77,8 @@ def expression(node: Node) -> str:
     text = prim.text(node, _arguments(node))
     if node.op in ("aten_call", "getitem") and isinstance(node.type, TensorType):
         return f"_laid_out({text}, {', '.join(map(literal, node.type.strides))})" if node.type.rank > 1 else text
-    if isinstance(node.type, tuple) or prim.infer is None or node.op in ("input", "scalar", "float_scalar", "aten_call", "getitem"):
+    if isinstance(node.type, tuple) or prim.infer is None or node.op in ("input", "scalar",
+                                                                         "float_scalar", "aten_call", "getitem"):
         return text
     if prim.kind == "source":
         natural = TensorType.contiguous(node.shape, node.dtype, node.device)
@@ -112,7 +115,8 @@ def to_python(graph: Graph) -> str:
         imports.append("from jit.graph.philox import random_bits as _random_bits")
     helpers = HELPERS + (CUSTOM_GRADIENT if any(n.op == "custom_gradient" for n in graph.nodes) else "")
     helpers += FUNCTION if any(n.op == "autograd_function" for n in graph.nodes) else ""
-    lines = ["import torch", *imports, "", helpers, f"def graph({', '.join([*(n.name for n in graph.inputs), *unbound_symbols(graph)])}):"]
+    lines = ["import torch", *imports, "", helpers,
+             f"def graph({', '.join([*(n.name for n in graph.inputs), *unbound_symbols(graph)])}):"]
     for name, text in symbol_bindings(graph).items():
         lines.append(f"    {name} = {text}")
     loc = None
@@ -149,20 +153,26 @@ def to_python(graph: Graph) -> str:
 
 
 def function_text(graph: Graph, call: Node) -> list[str]:
-    """Lines that define the backward of an ``autograd_function`` and call it. All of the backward is in it, also what does not depend on a tangent:
-    it may depend on the results, whose gradients of gradients go through the function itself."""
+    """Lines that define the backward of an ``autograd_function`` and call it. All of the backward is in it, also what
+    does not depend on a tangent: it may depend on the results, whose gradients of gradients go through the function
+    itself."""
     results, arguments, tangents, gradients = parts(call)
     lines = [f"def _backward_{call.id}({', '.join(n.name for n in (*results, *tangents))}):"]
     for n in computed([g for g in gradients if g is not None], tangents[0].id):
         if n.op != "tangent":
-            lines += ["    " + line for line in function_text(graph, n)] if n.op == "autograd_function" else [f"    {n.name} = {expression(n)}"]
-    lines.append(f"    return [{', '.join('None' if g is None else f'{g.name}.sum_to_size({x.name}.shape)' for g, x in zip(gradients, arguments))}]")
-    lines.append(f"{call.name} = _Function{'Once' if call.attrs['second'] == 'once' else ''}.apply(_backward_{call.id}, {len(results)}, {', '.join(n.name for n in (*results, *arguments))})")
+            lines += (["    " + line for line in function_text(graph, n)] if n.op == "autograd_function"
+                      else [f"    {n.name} = {expression(n)}"])
+    values = ["None" if g is None else f"{g.name}.sum_to_size({x.name}.shape)" for g, x in zip(gradients, arguments)]
+    lines.append(f"    return [{', '.join(values)}]")
+    lines.append(
+        f"{call.name} = _Function{'Once' if call.attrs['second'] == 'once' else ''}.apply(_backward_{call.id}, "
+        f"{len(results)}, {', '.join(n.name for n in (*results, *arguments))})")
     return lines
 
 
 def unbound_symbols(graph: Graph) -> list[str]:
-    """Size symbols that the graph uses and that no input's shape shows; they are given as integers after the inputs, in this order."""
+    """Size symbols that the graph uses and that no input's shape shows; they are given as integers after the inputs, in
+    this order."""
     used: set[str] = set()
 
     def visit(v):

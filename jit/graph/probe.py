@@ -1,12 +1,15 @@
-"""Probes: eager is asked what it says to a call that is being traced, by making that call on made-up tensors of the same types.
+"""Probes: eager is asked what it says to a call that is being traced, by making that call on made-up tensors of the
+same types.
 
-``StandIns`` makes the tensors and ``ask`` makes the call: without a gradient unless that is the question, apart from autocast, drawing no numbers from the program's
-generators, unseen by its hooks, and without a warning. The ``Answer`` has the result or the error, and what autograd kept for the backward. Operators of the
-user's own are never asked so: what they do is not known. Apart from this, a few rules make one small call of their own (which kernel attention takes, the sizes of an
-LSTM's workspace, ``conventions``), and known values are computed by ``constants``.
+``StandIns`` makes the tensors and ``ask`` makes the call: without a gradient unless that is the question, apart from
+autocast, drawing no numbers from the program's generators, unseen by its hooks, and without a warning. The ``Answer``
+has the result or the error, and what autograd kept for the backward. Operators of the user's own are never asked so:
+what they do is not known. Apart from this, a few rules make one small call of their own (which kernel attention takes,
+the sizes of an LSTM's workspace, ``conventions``), and known values are computed by ``constants``.
 
-Who asks what: ``aten`` types of results, ``shown`` which of them show memory of an argument, ``refusals`` errors, ``kept`` what autograd keeps, ``replay`` which
-gradients are defined, ``frame.values.deferred`` what kind of value is read off a tensor.
+Who asks what: ``aten`` types of results, ``shown`` which of them show memory of an argument, ``refusals`` errors,
+``kept`` what autograd keeps, ``replay`` which gradients are defined, ``frame.values.deferred`` what kind of value is
+read off a tensor.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ class StandIns:
     """Arguments with tensors in the place of handles and nodes, and numbers in that of symbols.
 
     Args:
-        fill: a number that the tensors hold; None for values that are all different, between 0.1 and 1.1, and ones for integers.
+        fill: a number that the tensors hold; None for values that are all different, between 0.1 and 1.1, and ones for
+            integers.
         device: where they are made; None: each where the tensor is for which it stands.
         sizes: size -> another one to be used in its place.
         grad: those of handles that require grad do so too, and are no leaves.
@@ -143,8 +147,8 @@ class Answer(NamedTuple):
 
 
 def ask(fn, args, kwargs, given: StandIns, grad: bool = False, keeping: bool = False) -> Answer:
-    """Call ``fn`` with stand-ins for handles, nodes and symbols among the arguments. ``grad``: in which grad mode; ``keeping``: whether to note what
-    autograd keeps."""
+    """Call ``fn`` with stand-ins for handles, nodes and symbols among the arguments. ``grad``: in which grad mode;
+    ``keeping``: whether to note what autograd keeps."""
     args, kwargs, kept = given.of(list(args)), given.of(dict(kwargs)), set()
 
     def pack(t):
@@ -153,7 +157,8 @@ def ask(fn, args, kwargs, given: StandIns, grad: bool = False, keeping: bool = F
         return t
 
     # The program's own hooks see nothing of what a probe saves.
-    with without_traces(), torch.set_grad_enabled(grad), torch.autograd.graph.saved_tensors_hooks(pack, _same) if grad else contextlib.nullcontext():
+    with without_traces(), torch.set_grad_enabled(grad), torch.autograd.graph.saved_tensors_hooks(pack,
+        _same) if grad else contextlib.nullcontext():
         try:
             return Answer(fn(*args, **kwargs), None, given, frozenset(kept))
         except JitError:
@@ -177,8 +182,8 @@ def of_tensors(fn, *args, **kwargs) -> Answer:
 
 
 def smaller(tensors, numbers=frozenset()) -> dict:
-    """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even for even, and in their order. Those among ``numbers``
-    stay what they are, and what these divide stays divisible."""
+    """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even
+    for even, and in their order. Those among ``numbers`` stay what they are, and what these divide stays divisible."""
     sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
     taken, found, last = {n for n in sizes if n <= 8}, {}, 8
     for n in sizes:

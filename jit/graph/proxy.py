@@ -1,7 +1,7 @@
 """Proxy: a TensorHandle that behaves like a tensor in running Python code, through ``__torch_function__``.
 
-It lets Python-written functions of PyTorch (``torch.nn.functional``, ``torch.functional``, ``torch.Tensor`` methods) run as they are while every
-tensor operation in them is recorded. Tests use it to trace whole functions.
+It lets Python-written functions of PyTorch (``torch.nn.functional``, ``torch.functional``, ``torch.Tensor`` methods)
+run as they are while every tensor operation in them is recorded. Tests use it to trace whole functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _OWN = ("_handle", "_tracer")
 
 
 class Proxy:
-    """Wraps one handle. It must not pass for a ``torch.Tensor`` in ``isinstance``: torch's C code would read it as one."""
+    """Wraps one handle. It must not pass for a ``torch.Tensor`` in ``isinstance``: torch's C code would read it as
+    one."""
 
     __slots__ = ("_handle", "_tracer", "__weakref__")
 
@@ -67,14 +68,16 @@ def _operator(fn, reflected: bool):
     return backward if reflected else forward
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"):
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
+              "matmul", "and_", "or_", "xor", "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"):
     _plain = _name.rstrip("_")
     setattr(Proxy, f"__{_plain}__", _operator(getattr(operator, _name), False))
     if _plain not in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(Proxy, f"__r{_plain}__", _operator(getattr(operator, _name), True))
         setattr(Proxy, f"__i{_plain}__", _operator(getattr(operator, "i" + _plain), False))
 for _name in ("neg", "pos", "abs", "invert"):
-    setattr(Proxy, f"__{_name}__", (lambda fn: lambda self: call(self._tracer, fn, (self,), {}))(getattr(operator, _name)))
+    setattr(Proxy, f"__{_name}__", (lambda fn: lambda self: call(self._tracer,
+                                                                 fn, (self,), {}))(getattr(operator, _name)))
 Proxy.__getitem__ = _operator(operator.getitem, False)
 Proxy.__setitem__ = lambda self, index, value: call(self._tracer, operator.setitem, (self, index, value), {})
 

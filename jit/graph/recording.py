@@ -6,7 +6,8 @@ import dataclasses
 
 from jit.graph.ir import Node
 
-# Operations whose results have no gradient although they take tensors that do, or which of several results have one (PyTorch: output_differentiability).
+# Operations whose results have no gradient although they take tensors that do, or which of several results have one
+# (PyTorch: output_differentiability).
 NOT_DIFFERENTIABLE = frozenset("rand_like randn_like randint_like multinomial histc linspace logspace".split())
 DIFFERENTIABLE_RESULTS = {
     "linalg_lu": (False, True, True),
@@ -18,9 +19,11 @@ DIFFERENTIABLE_RESULTS = {
     "_thnn_fused_lstm_cell": (True, True, False),
     "_scaled_dot_product_flash_attention_for_cpu": (True, False),
     "native_layer_norm": (True, False, False),
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"), (True, False, False, False, False)),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
+                    (True, False, False, False, False)),
     "_native_batch_norm_legit_no_training": (True, False, False),
-    **dict.fromkeys(("_batch_norm_with_update", "_batch_norm_with_update_functional"), (True, False, False, False, False, False)),
+    **dict.fromkeys(("_batch_norm_with_update", "_batch_norm_with_update_functional"),
+                    (True, False, False, False, False, False)),
 }
 
 
@@ -38,14 +41,16 @@ def _has_gradient(t) -> bool:
 
 
 class Recording:
-    """What autograd would record of one operation: whether it does (``enabled``), and the nodes that ``carry`` a gradient into it. ``given``: the nodes of all
-    its arguments. ``asked``: a function that says whether eager gives the result a history where these nodes, and no others, require grad."""
+    """What autograd would record of one operation: whether it does (``enabled``), and the nodes that ``carry`` a
+    gradient into it. ``given``: the nodes of all its arguments. ``asked``: a function that says whether eager gives the
+    result a history where these nodes, and no others, require grad."""
 
     def __init__(self, enabled: bool, carry: set, given=(), asked=None):
         self.enabled, self.carry, self.given, self.asked = enabled, carry, carry.union(given), asked
 
     def missing(self, reached: set) -> list:
-        """The other carrying nodes for whose sake eager gives the result a history too: their values were not needed."""
+        """The other carrying nodes for whose sake eager gives the result a history too: their values were not
+        needed."""
         if not self.enabled or self.asked is None or len(reached) == len(self.carry):
             return []
         return sorted((n for n in self.carry - reached if self.asked({n})), key=lambda n: n.id)
@@ -72,10 +77,12 @@ def positions(bits: int) -> tuple:
 
 @dataclasses.dataclass(frozen=True)
 class Gradient:
-    """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results ``views`` are views of
-    inputs or of other results; autograd takes their gradient there. The inputs ``changed`` are written when the graph has run: what is kept of them for the
-    backward has to be a copy. So it has for ``fragile`` ones, which eager does not keep, and the program may write. ``watched`` and ``loose``: see saved_tensors.held_by_caller.
-    ``several``: those of ``views`` that came from an operation which gave several views."""
+    """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results
+    ``views`` are views of inputs or of other results; autograd takes their gradient there. The inputs ``changed`` are
+    written when the graph has run: what is kept of them for the backward has to be a copy. So it has for ``fragile``
+    ones, which eager does not keep, and the program may write. ``watched`` and ``loose``: see
+    saved_tensors.held_by_caller. ``several``: those of ``views`` that came from an operation which gave several
+    views."""
 
     wrt: tuple
     tangents: tuple

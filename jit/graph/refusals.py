@@ -1,10 +1,12 @@
-"""Calls that eager refuses, whatever values its tensors hold: for their shapes and dtypes, for numbers that do not fit, for types that a function does not take, or
-because autograd cannot record them.
+"""Calls that eager refuses, whatever values its tensors hold: for their shapes and dtypes, for numbers that do not fit,
+for types that a function does not take, or because autograd cannot record them.
 
-PyTorch looks for such mistakes in many places: its bindings, its type rules, its kernels. In the program the call raises where it stands, whether or not anybody reads
-its result. So the first call of each kind is made by PyTorch itself while tracing, on small tensors of the same types: on zeros, and where that raises, on ones and
-on other values, so that what is wrong with the values alone is told apart. What is raised for sizes smaller than the real ones has to be raised for those too.
-Where it cannot be told what is wrong, PyTorch's own kernel has to say: the call is *doubted*, and becomes a library call that is made whoever reads its result.
+PyTorch looks for such mistakes in many places: its bindings, its type rules, its kernels. In the program the call
+raises where it stands, whether or not anybody reads its result. So the first call of each kind is made by PyTorch
+itself while tracing, on small tensors of the same types: on zeros, and where that raises, on ones and on other values,
+so that what is wrong with the values alone is told apart. What is raised for sizes smaller than the real ones has to be
+raised for those too. Where it cannot be told what is wrong, PyTorch's own kernel has to say: the call is *doubted*, and
+becomes a library call that is made whoever reads its result.
 """
 
 from __future__ import annotations
@@ -25,14 +27,18 @@ from jit.graph.registry import OPS, PYTHON, library
 from jit.graph.sym_float import SymFloat
 from jit.graph.probe import StandIns, ask, error_of, smaller
 
-_SAYS = re.compile(r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match", re.IGNORECASE)
+_SAYS = re.compile(
+    r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match",
+    re.IGNORECASE)
 _SMALL = 1 << 12  # elements of all operands up to which they are made in their own sizes
 _EXACT = 1 << 16  # up to which they are where a call of smaller ones has raised
 _WHOLE = 1 << 22  # elements up to which a call that smaller ones refuse is tried with operands as large as they are
 _RESULT = 1 << 22  # elements that a probe may make, as far as that can be told
 _KINDS = 1 << 12  # calls that are remembered
-_UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_", "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu",
-                      "as_strided", "as_strided_copy", "as_strided_scatter"))  # these reach what stand-ins do not have: memory beyond the tensor's elements
+_UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_",
+                      "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu",
+                      # These reach what stand-ins do not have: memory beyond the tensor's elements.
+                      "as_strided", "as_strided_copy", "as_strided_scatter"))
 
 _found: dict = {}  # what a call is -> None, DOUBT, Unsupported, or the error's (class, arguments)
 DOUBT = "doubt"  # all probes of a call have raised, and it may be that the values of other tensors are not refused
@@ -44,23 +50,27 @@ def of_dtypes(error: Exception) -> bool:
 
 
 # Arguments of which a probe has the real ones.
-_PLAIN = (TensorHandle, int, Dim, SymFloat, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, slice, type,
+_PLAIN = (TensorHandle, int, Dim, SymFloat, float, complex, str, bytes,
+          range, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, slice, type,
           type(None), type(...))
 
 
 def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
-    """Raise EagerRaises, or Unsupported where eager's own words are not known, for a call that eager refuses. Returns whether the call is doubted."""
+    """Raise EagerRaises, or Unsupported where eager's own words are not known, for a call that eager refuses. Returns
+    whether the call is doubted."""
     name = binding.name if binding.name.endswith("__") else binding.name.removesuffix("_")
     if "::" in name or binding.name in _UNTRIED or tracer.autocast:
         return False
     entry = OPS.get(binding.name) or OPS.get(name)
     if binding.python is not None:
-        if fn not in PYTHON or fn.__module__ not in torch_private.PYTHON_OPERATIONS:  # its own source is traced, call by call
+        # Its own source is traced, call by call.
+        if fn not in PYTHON or fn.__module__ not in torch_private.PYTHON_OPERATIONS:
             return False
     elif entry is None and not aten.overloads(name) or any(o.trusting for o in aten.overloads(name)):
         return False
     if name == "__setitem__":
-        if len(args) != 3 or not isinstance(args[0], TensorHandle) or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type):
+        if (len(args) != 3 or not isinstance(args[0], TensorHandle)
+            or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type)):
             return False
         if not _has_tensors(args[1]):  # PyTorch writes by indices in ways of their own
             args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
@@ -70,7 +80,8 @@ def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
     error = call.error()
     if error is not None and _writes(fn, kwargs) and _share_memory(call.tensors):
         keep_sizes((args, kwargs))
-        raise Unsupported("an operation on tensors that share memory is refused, for that or for something else", "clone() one of them", kind="overlapping-memory")
+        raise Unsupported("an operation on tensors that share memory is refused, for that or for something else",
+                          "clone() one of them", kind="overlapping-memory")
     if error is DOUBT:
         keep_sizes((args, kwargs))  # which may be what is wrong
         return True
@@ -88,8 +99,9 @@ def _has_tensors(key) -> bool:
 
 
 class _Call:
-    """A call to be tried. ``tensors``: the handles among its arguments; ``plain``: whether there are stand-ins for all arguments;
-    ``sized``: the product of all integers that may be sizes; ``view``: whether the function makes views, which cost nothing whatever their sizes."""
+    """A call to be tried. ``tensors``: the handles among its arguments; ``plain``: whether there are stand-ins for all
+    arguments; ``sized``: the product of all integers that may be sizes; ``view``: whether the function makes views,
+    which cost nothing whatever their sizes."""
 
     def __init__(self, fn, name: str, args, kwargs, grad: bool, view: bool):
         self.fn, self.name, self.args, self.kwargs, self.view = fn, name, list(args), dict(kwargs), view
@@ -108,7 +120,8 @@ class _Call:
         if isinstance(v, TensorHandle):
             self.tensors.append(v)
             t = v.type
-            return t.dtype, tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), t.device.type, v.requires_grad, v.is_conj
+            return (t.dtype, tuple(map(hint, t.shape)), tuple(map(hint, t.strides)),
+                    t.device.type, v.requires_grad, v.is_conj)
         if type(v) is Dim:
             return self._kind(hint(v))
         if type(v) is SymFloat:
@@ -140,11 +153,13 @@ class _Call:
         if found is None or found is DOUBT:
             return found
         if found is Unsupported:
-            return Unsupported("a torch function refuses its arguments", "check the call against the documentation", kind="argument-error")
+            return Unsupported("a torch function refuses its arguments",
+                               "check the call against the documentation", kind="argument-error")
         return EagerRaises(found[0](*found[1]))
 
     def _refusal(self):
-        if not self.tensors and not any(o.arguments and o.arguments[0].kind == "Tensor" for o in aten.overloads(self.name)):
+        if not self.tensors and not any(o.arguments and o.arguments[0].kind == "Tensor"
+                                        for o in aten.overloads(self.name)):
             return self._refusal_to_make()
         if self.view and self.tensors:
             return self._refusal_to_show()
@@ -161,13 +176,17 @@ class _Call:
         by_out = self._raises_by_out(sizes) if self.kwargs.get("out") is not None else None
         if by_out is not None:
             error = by_out
-        elif not of_dtypes(error) and not library(self.name).total and self._raises(sizes, device="meta") is None and self._raises(sizes, of_one=True) is not None:
-            return DOUBT  # the values of the tensors may be what is wrong, as of a matrix that has no factors: the call itself will say
+        elif (not of_dtypes(error) and not library(self.name).total and self._raises(sizes, device="meta") is None
+              and self._raises(sizes, of_one=True) is not None):
+            # The values of the tensors may be what is wrong, as of a matrix that has no factors: the call itself will
+            # say.
+            return DOUBT
         if not sizes and on_cpu:
             return type(error), error.args
         if of_dtypes(error) and not on_cpu:
             return self._refusal_of_device(sizes)
-        if isinstance(error, TypeError) and self._raises(sizes, device="meta"):  # the types of the arguments are what is wrong
+        # The types of the arguments are what is wrong.
+        if isinstance(error, TypeError) and self._raises(sizes, device="meta"):
             return (type(error), error.args) if on_cpu else Unsupported
         if self._raises(sizes, of_one=True) is None:  # and of ones this does not hold: a number is what is wrong
             device = self.tensors[0].type.device.type
@@ -179,27 +198,33 @@ class _Call:
         return DOUBT if error is None or isinstance(error, NotImplementedError) else Unsupported
 
     def _refusal_of_device(self, sizes):
-        """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device, whose kernels may take others, or on several. These are
-        asked as well, once for dtypes and ranks, about what is not of floating point numbers alone on one device, and about nothing that draws random numbers."""
+        """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device,
+        whose kernels may take others, or on several. These are asked as well, once for dtypes and ranks, about what is
+        not of floating point numbers alone on one device, and about nothing that draws random numbers."""
         several = len({h.type.device for h in self.tensors}) > 1
         overloads = aten.overloads(self.name)
-        if any(o.random for o in overloads) or not several and (not overloads or all(h.type.dtype in _COMMON for h in self.tensors)):
+        if any(o.random for o in overloads) or not several and (not overloads
+                                                                or all(h.type.dtype in _COMMON for h in self.tensors)):
             return None
-        tensors = tuple((h.type.dtype, h.type.rank, h.type.device, any(hint(n) == 0 for n in h.type.shape)) for h in self.tensors)
+        tensors = tuple((h.type.dtype, h.type.rank, h.type.device, any(hint(n) == 0 for n in h.type.shape))
+                        for h in self.tensors)
         key = self.fn, tensors, tuple(type(v) for v in self.args), tuple(sorted(self.kwargs)), self.grad
         if key not in _found:
             _found[key] = None
             error = error_of(self.fn, self.args, self.kwargs, StandIns(0, "cpu", sizes, self.grad), self.grad)
-            if error is None or of_dtypes(error):  # else an index may be out of range, for which a GPU's kernel stops the process
+            # Else an index may be out of range, for which a GPU's kernel stops the process.
+            if error is None or of_dtypes(error):
                 error = error_of(self.fn, self.args, self.kwargs, StandIns(0, None, sizes, self.grad), self.grad)
                 _found[key] = (type(error), error.args) if error is not None and (several or of_dtypes(error)) else None
         return _found[key]
 
     def _raises_by_out(self, sizes) -> Exception | None:
-        """What the call raises for the tensors into which it is to write: for values that it takes where it makes its result itself."""
+        """What the call raises for the tensors into which it is to write: for values that it takes where it makes its
+        result itself."""
         for fill in (0, 1, None):
             made = StandIns(fill, "cpu", sizes, self.grad)
-            if error_of(self.fn, self.args, {k: v for k, v in self.kwargs.items() if k != "out"}, made, self.grad) is None:
+            if error_of(self.fn, self.args, {k: v for k, v in self.kwargs.items() if k != "out"},
+                        made, self.grad) is None:
                 return error_of(self.fn, self.args, self.kwargs, made, self.grad)
         return None
 
@@ -210,7 +235,8 @@ class _Call:
         error = self._raises(None, device="meta")
         if error is None or isinstance(error, NotImplementedError):
             return None
-        if any(h.type.device.type != "cpu" for h in self.tensors) or sum(hint(h.type.numel) for h in self.tensors) > _EXACT:
+        if (any(h.type.device.type != "cpu" for h in self.tensors)
+            or sum(hint(h.type.numel) for h in self.tensors) > _EXACT):
             return Unsupported
         error = self._raises(None)
         return None if error is None else (type(error), error.args)
@@ -226,25 +252,29 @@ class _Call:
                 args = [v if _is_value(self.name, at) else _at_most(v, most) for at, v in enumerate(args)]
             answer = ask(self.fn, args, {**kwargs, "device": "meta"}, given)
             error, made = answer.error, answer.result
-            if error is not None and not isinstance(error, (TypeError, NotImplementedError)) or isinstance(made, torch.Tensor) and made.numel() <= _EXACT:
+            if (error is not None and not isinstance(error, (TypeError, NotImplementedError))
+                or isinstance(made, torch.Tensor) and made.numel() <= _EXACT):
                 error = error_of(self.fn, args, kwargs, given)
                 return None if error is None else (type(error), error.args)
         return None
 
     def _makes(self, sizes) -> int:
-        """How many elements the result may have, if it is no larger than an outer product of the operands and of what numbers say."""
-        most = max((math.prod((sizes or {}).get(n, n) for n in map(hint, h.type.shape)) for h in self.tensors), default=1)
+        """How many elements the result may have, if it is no larger than an outer product of the operands and of what
+        numbers say."""
+        most = max((math.prod((sizes or {}).get(n, n) for n in map(hint, h.type.shape)) for h in self.tensors),
+                   default=1)
         return most * min(most, 1 << 10) * self.sized if len(self.tensors) > 1 else most * self.sized
 
     def _raises(self, sizes, device: str = "cpu", of_one: bool = False) -> Exception | None:
-        """What the call raises for all the values that are tried, on tensors whose sizes are replaced. ``of_one``: with 1 in place of each number
-        that is computed with."""
+        """What the call raises for all the values that are tried, on tensors whose sizes are replaced. ``of_one``: with
+        1 in place of each number that is computed with."""
         error = None
         for fill in (0, 1, None) if device != "meta" else (0,):
             made = StandIns(fill, device, sizes, self.grad)
             args, kwargs = made.of(self.args), made.of(self.kwargs)
             if of_one:
-                args, kwargs = [self._one(k, a) for k, a in enumerate(args)], {k: self._one(k, v) for k, v in kwargs.items()}
+                args, kwargs = ([self._one(k, a) for k, a in enumerate(args)],
+                                {k: self._one(k, v) for k, v in kwargs.items()})
             error = error_of(self.fn, args, kwargs, made, self.grad)
             if error is None:
                 return None
@@ -288,7 +318,8 @@ class _Call:
 
 _COMMON = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _RANGES = {torch.bool: (0, 1), torch.float16: (-65504, 65504)}
-_RANGES.update((d, (torch.iinfo(d).min, torch.iinfo(d).max)) for d in (torch.uint8, torch.int8, torch.int16, torch.int32))
+_RANGES.update((d, (torch.iinfo(d).min, torch.iinfo(d).max)) for d in (torch.uint8,
+                                                                       torch.int8, torch.int16, torch.int32))
 
 
 def _at_most(v, most: int):
@@ -300,7 +331,8 @@ def _at_most(v, most: int):
 
 @functools.cache
 def _is_value(name: str, at) -> bool:
-    """Whether argument ``at`` of an operator, a position or a name, is a number to compute with, and no size or dimension."""
+    """Whether argument ``at`` of an operator, a position or a name, is a number to compute with, and no size or
+    dimension."""
     if name == "__setitem__":
         return at == 2
     kinds = set()
@@ -346,18 +378,20 @@ def _writes(fn, kwargs) -> bool:
 
 
 def confirmed(error: BaseException, fn, args, kwargs):
-    """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of these shapes, else Unsupported: a rule
-    of ours has failed."""
+    """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of
+    these shapes, else Unsupported: a rule of ours has failed."""
     tensors: list = []
     _tensors_in((args, kwargs), tensors)
     if _writes(fn, kwargs) and _share_memory(tensors):
-        return Unsupported("an operation on tensors that share memory, which eager may refuse", "clone() one of them", kind="overlapping-memory")
+        return Unsupported("an operation on tensors that share memory, which eager may refuse",
+                           "clone() one of them", kind="overlapping-memory")
     device = "cpu" if sum(hint(h.type.numel) for h in tensors) <= 1 << 20 else "meta"
     real = error_of(fn, args, kwargs, StandIns(0, device))
     if real is not None:
         keep_sizes((args, kwargs))  # its text tells them
         return EagerRaises(real)
-    failure = Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}", kind="internal")
+    failure = Unsupported(f"{getattr(fn, '__name__', fn)} cannot be traced: {type(error).__name__}: {error}",
+                          kind="internal")
     failure.cause = error
     return failure
 

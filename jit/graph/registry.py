@@ -4,29 +4,34 @@ How to add an op
 ----------------
 Put it into a file ``jit/graph/ops/<family>.py`` (every module of that package is imported); nothing else needs an edit.
 
-``@op("softmax")`` registers ``fn(b, self, dim, dtype=None)`` for every callable of PyTorch whose schema name is ``aten::softmax``:
-``torch.softmax``, ``Tensor.softmax``, ``torch.ops.aten.softmax.int``, and also, derived from it, ``softmax_`` and ``out=``. Write the
-signature as Python callers see it (the tracer has already mapped ``input`` to ``self``, ``axis`` to ``dim``, ``keepdims`` to
-``keepdim``; ``other``, ``x2`` are your own names). Several names may be given. Options:
+``@op("softmax")`` registers ``fn(b, self, dim, dtype=None)`` for every callable of PyTorch whose schema name is
+``aten::softmax``: ``torch.softmax``, ``Tensor.softmax``, ``torch.ops.aten.softmax.int``, and also, derived from it,
+``softmax_`` and ``out=``. Write the signature as Python callers see it (the tracer has already mapped ``input`` to
+``self``, ``axis`` to ``dim``, ``keepdims`` to ``keepdim``; ``other``, ``x2`` are your own names). Several names may be
+given. Options:
 
 - ``varargs="size"``: trailing positional ints are packed into that tuple parameter (``x.view(2, 3)``).
-- ``alias=True``: the result may be the input itself or a view of it. The result node decides: the same node means the same
-  tensor object, a chain of view prims means a view, anything else is new memory. Without it, results are always new memory.
-- ``raw=True``: ``fn(tracer, *args)`` gets TensorHandles and returns finished results. For identity, metadata and mutation.
+- ``alias=True``: the result may be the input itself or a view of it. The result node decides: the same node means the
+  same tensor object, a chain of view prims means a view, anything else is new memory. Without it, results are always
+  new memory.
+- ``raw=True``: ``fn(tracer, *args)`` gets TensorHandles and returns finished results. For identity, metadata and
+  mutation.
 
-A composite gets a ``Builder`` b (``build.py``) and Nodes in place of tensors, and returns a Node or a tuple/list/NamedResult of them.
-Use ``b.add(x, y)``, ``b.cast``, ``b.sum(x, dims, keepdim)``...; these take Python numbers and Dims next to Nodes and do not promote
-dtypes: promote with ``b.promote(...)``. Return ``NotImplemented`` for a form that is better left to the ``aten_call`` fallback.
-Raise ``Unsupported`` for what cannot be captured. For an error that eager raises as well, raise the ordinary Python exception
-(ShapeError, IndexError, TypeError, ...): the tracer turns it into ``EagerRaises``.
+A composite gets a ``Builder`` b (``build.py``) and Nodes in place of tensors, and returns a Node or a
+tuple/list/NamedResult of them. Use ``b.add(x, y)``, ``b.cast``, ``b.sum(x, dims, keepdim)``...; these take Python
+numbers and Dims next to Nodes and do not promote dtypes: promote with ``b.promote(...)``. Return ``NotImplemented`` for
+a form that is better left to the ``aten_call`` fallback. Raise ``Unsupported`` for what cannot be captured. For an
+error that eager raises as well, raise the ordinary Python exception (ShapeError, IndexError, TypeError, ...): the
+tracer turns it into ``EagerRaises``.
 
-``@pointwise("where")`` is ``@op`` for elementwise operations: the result gets the strides that TensorIterator would give to the
-operation's tensor arguments, however many prims were used.
+``@pointwise("where")`` is ``@op`` for elementwise operations: the result gets the strides that TensorIterator would
+give to the operation's tensor arguments, however many prims were used.
 
-``@extern("mm")`` gives the result type of an op that stays an ``aten_call``: ``fn(*args) -> TensorType`` gets TensorTypes in place of
-tensors; return NotImplemented to fall back to running on meta tensors. ``total=True`` says that the operator never raises once its
-operands' types are known to be right; of an operator without a type rule ``total("cummax")`` says it. All other library calls may
-raise for the data that they meet, and are made although nobody reads their result.
+``@extern("mm")`` gives the result type of an op that stays an ``aten_call``: ``fn(*args) -> TensorType`` gets
+TensorTypes in place of tensors; return NotImplemented to fall back to running on meta tensors. ``total=True`` says that
+the operator never raises once its operands' types are known to be right; of an operator without a type rule
+``total("cummax")`` says it. All other library calls may raise for the data that they meet, and are made although nobody
+reads their result.
 
 A prim is an entry ``@prim(name, kind)`` on its type rule in ``prims.py``, with the text of its eager form.
 """
@@ -41,10 +46,11 @@ from typing import Callable
 class Prim:
     """A basic operation.
 
-    kind: ``source`` (no inputs), ``pointwise``, ``view``, ``copy``, ``reduction``, ``scan``, ``index``, ``extern`` or ``other``.
-    infer: ``(input types, attrs, dtype) -> TensorType``; ``dtype`` is the wanted result dtype or None. None for sources.
-    text: ``(node, argument texts) -> str``: a Python expression over eager tensors.
-    library: of a prim that may raise for the data that it meets, ``node -> (target, overload, argument template)`` of the ``aten_call``
+    kind: ``source`` (no inputs), ``pointwise``, ``view``, ``copy``, ``reduction``, ``scan``, ``index``, ``extern`` or
+    ``other``. infer: ``(input types, attrs, dtype) -> TensorType``; ``dtype`` is the wanted result dtype or None. None
+    for sources. text: ``(node, argument texts) -> str``: a Python expression over eager tensors.
+    library: of a prim that may raise for the data that it meets, ``node -> (target, overload, argument template)`` of
+    the ``aten_call``
         that raises the same; None for one that never raises.
     """
 
@@ -104,9 +110,10 @@ def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool =
 def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_first: bool = False):
     """Register an elementwise expansion; the result's strides follow the tensor arguments.
 
-    ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on strides. ``swapped``: its kernel takes the second
-    operand first, whose strides then come first too. ``like_first``: its kernel writes into a tensor like the first operand, which has that one's strides where
-    it is dense, those of dimensions of size 1 among them.
+    ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on
+    strides. ``swapped``: its kernel takes the second operand first, whose strides then come first too. ``like_first``:
+    its kernel writes into a tensor like the first operand, which has that one's strides where it is dense, those of
+    dimensions of size 1 among them.
     """
 
     def register(fn):
@@ -156,7 +163,8 @@ def total(*names: str):
 
 
 def may_raise(node) -> bool:
-    """Whether an operation may raise for the data that it meets, and so has to be done although nobody reads its result."""
+    """Whether an operation may raise for the data that it meets, and so has to be done although nobody reads its
+    result."""
     if node.op == "aten_call":
         namespace, _, name = node.attrs["target"].partition("::")
         return namespace != "jit" and not library(name if namespace == "aten" else node.attrs["target"]).total
@@ -168,7 +176,8 @@ PYTHON: dict[Callable, Callable] = {}
 
 
 def python_function(*functions: Callable):
-    """Register ``fn(tracer, *args, **kwargs)`` for torch functions that are written in Python, keyed by the function object."""
+    """Register ``fn(tracer, *args, **kwargs)`` for torch functions that are written in Python, keyed by the function
+    object."""
 
     def register(fn):
         for f in functions:

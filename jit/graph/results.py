@@ -1,8 +1,9 @@
 """What a graph gives back: results with their memory and history as eager has them, and the inputs that were changed.
 
-Some results eager makes in a way that no graph can: a view at a position that a tensor says, or a detached tensor that shares its version counter. For these the graph
-returns what they are made from, and the caller makes them (``derive``). Likewise an input into which values with a gradient were written gets them from the
-caller, by PyTorch's own ``copy_`` (``recorded_writes``).
+Some results eager makes in a way that no graph can: a view at a position that a tensor says, or a detached tensor that
+shares its version counter. For these the graph returns what they are made from, and the caller makes them (``derive``).
+Likewise an input into which values with a gradient were written gets them from the caller, by PyTorch's own ``copy_``
+(``recorded_writes``).
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Detached:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others, or, where that is None, of what the graph gives there;
-    the offset counts from that one's first element. ``recorded``: whether grad mode was on."""
+    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others, or, where that
+    is None, of what the graph gives there; the offset counts from that one's first element. ``recorded``: whether grad
+    mode was on."""
 
     position: int
     member: TensorHandle | None
@@ -61,14 +63,16 @@ class Shown:
 
 @dataclasses.dataclass(frozen=True)
 class OneOfSeveral:
-    """Result ``position`` is, for autograd, one of several views that an operation gave of an input after the program had changed it."""
+    """Result ``position`` is, for autograd, one of several views that an operation gave of an input after the program
+    had changed it."""
 
     position: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Called:
-    """Result ``position`` is number ``index`` of the results of ``operator`` for what the graph gives there and ``arguments``."""
+    """Result ``position`` is number ``index`` of the results of ``operator`` for what the graph gives there and
+    ``arguments``."""
 
     position: int
     operator: object
@@ -78,8 +82,8 @@ class Called:
 
 @dataclasses.dataclass(frozen=True)
 class Selected:
-    """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset) if there is one. In the index ``Result(k)`` stands for
-    ``results[k]``."""
+    """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset) if there is one.
+    In the index ``Result(k)`` stands for ``results[k]``."""
 
     position: int
     source: int
@@ -94,7 +98,8 @@ class Result:
 
 
 def derive(tracer, outputs):
-    """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of these, in order."""
+    """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of
+    these, in order."""
     found, derived, last = [*outputs, *_shared(tracer, outputs)], [], []
     held = {h.base for h in found if not _is_detached(h)}
     for i, h in enumerate(outputs):
@@ -105,14 +110,16 @@ def derive(tracer, outputs):
                 derived.append(Detached(i, "data"))
         elif any(step.call is not None for step in h.chain):
             if h.chain[-1].call is None:
-                raise Unsupported("a view of what shows the memory of an argument, but is no view of it, is a result", "clone() it", kind="unknown-function")
+                raise Unsupported("a view of what shows the memory of an argument, but is no view of it, is a result",
+                                  "clone() it", kind="unknown-function")
             found[i] = next(p for p in tracer.inputs if p.base is h.base and not p.chain)
             derived.append(Called(i, *h.chain[-1].call))
         elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in held):
             chain = tuple([step for step in h.chain if not step.attrs.get("asked")])
             wholes = [p for p in (*tracer.inputs, *found) if p.base is h.base and not p.chain] if not chain else ()
             found[i] = wholes[0] if wholes else _attached(tracer, h.base, chain)
-            derived.append(Detached(i, "data" if any(step.attrs.get("asked") == "data" for step in h.chain) else "detach"))
+            derived.append(Detached(i, "data" if any(step.attrs.get("asked") == "data" for step in h.chain)
+                                    else "detach"))
         elif h.base.carries and any(step.op == "detach" and not step.attrs for step in h.chain):
             whole = next((p for p in (*tracer.inputs, *found) if p.base is h.base and not p.chain), None)
             place = _place(h)
@@ -131,14 +138,16 @@ def derive(tracer, outputs):
 
 
 def _shared(tracer, outputs) -> list:
-    """Handles on the whole memory of which several of ``outputs`` are views that overlap, and which is no result itself. A change in place of one of these is
-    one of the others: they have to have a version counter and a history in common, which only tensors of one ``_base`` do."""
+    """Handles on the whole memory of which several of ``outputs`` are views that overlap, and which is no result
+    itself. A change in place of one of these is one of the others: they have to have a version counter and a history in
+    common, which only tensors of one ``_base`` do."""
     views = {}
     for h in outputs:
         base = h.base
         if base.input is None and base.region is None and base.frozen is None:
             views.setdefault(base, []).append(h)
-    shared = [base for base, found in views.items() if len(found) > 1 and all(h.chain for h in found) and not _all_apart(found)]
+    shared = [base for base, found in views.items() if len(found) > 1 and all(h.chain for h in found)
+              and not _all_apart(found)]
     return [_attached(tracer, base, ()) for base in shared]
 
 
@@ -147,8 +156,9 @@ def _all_apart(views) -> bool:
 
 
 def _apart(one, other) -> bool:
-    """Whether two places (sizes, strides, offset) in one memory are known to have no element in common: their extents do not meet, or they are parts of
-    one array, as what ``chunk`` and ``unbind`` give are, whose coordinates in it differ."""
+    """Whether two places (sizes, strides, offset) in one memory are known to have no element in common: their extents
+    do not meet, or they are parts of one array, as what ``chunk`` and ``unbind`` give are, whose coordinates in it
+    differ."""
     if one is None or other is None:
         return False
     (_, _, first), (_, _, second) = one, other
@@ -164,7 +174,8 @@ def _extent(place) -> int:
 
 
 def _box(place, strides) -> list | None:
-    """(start, length) of a place along each of the descending ``strides`` of an array and then what is left of the offset; None where it is no box in one."""
+    """(start, length) of a place along each of the descending ``strides`` of an array and then what is left of the
+    offset; None where it is no box in one."""
     sizes, steps, offset = place
     lengths = {}
     for size, step in zip(sizes, steps):
@@ -187,7 +198,8 @@ def _shown_member(position: int, h: TensorHandle) -> Shown:
     member = h.base.region.owner(h)
     place = _place(h)
     if place is None:
-        raise Unsupported("a view of memory that inputs share, as another dtype or of symbolic size, is a result", "clone() it", kind="aliased-mutation")
+        raise Unsupported("a view of memory that inputs share, as another dtype or of symbolic size, is a result",
+                          "clone() it", kind="aliased-mutation")
     sizes, strides, offset = place
     return Shown(position, member, sizes, strides, offset - offset_in_base(member), True)
 
@@ -195,7 +207,8 @@ def _shown_member(position: int, h: TensorHandle) -> Shown:
 def _place(h: TensorHandle):
     """(sizes, strides, offset) of a view in its memory, where they are plain numbers, else None."""
     offset = offset_in_base(h)
-    return (h.type.shape, h.type.strides, offset) if all(type(v) is int for v in (offset, *h.type.shape, *h.type.strides)) else None
+    return (h.type.shape, h.type.strides, offset) if all(type(v) is int
+                                                         for v in (offset, *h.type.shape, *h.type.strides)) else None
 
 
 def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
@@ -205,7 +218,8 @@ def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
     if h.chain:
         view = _place(h)
         if view is None or not same_ints(selection.strides, h.base.type.strides) or _is_detached(h):
-            raise Unsupported("a view of what a 0-dim tensor selects is a result", "clone() it, or select with an int", kind="tensor-select")
+            raise Unsupported("a view of what a 0-dim tensor selects is a result",
+                              "clone() it, or select with an int", kind="tensor-select")
 
     def add(handle):
         for k, known in enumerate(found):
@@ -221,8 +235,10 @@ def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
             then = selection.nodes[v]
             tensors.append(v if v.node is then else tracer.fresh(then))
             return Result(add(tensors[-1]))
-        if isinstance(v, (Dim, list)) or isinstance(v, slice) and any(isinstance(p, (Dim, TensorHandle)) for p in (v.start, v.stop, v.step)):
-            raise Unsupported("a view at a position that a tensor and a symbolic size say is a result", "clone() it", kind="tensor-select")
+        if isinstance(v, (Dim, list)) or isinstance(v, slice) and any(isinstance(p, (Dim, TensorHandle))
+                                                                      for p in (v.start, v.stop, v.step)):
+            raise Unsupported("a view at a position that a tensor and a symbolic size say is a result",
+                              "clone() it", kind="tensor-select")
         return v
 
     index = tuple(map(template, selection.index))
@@ -245,9 +261,11 @@ def _is_written_back(base: Base) -> bool:
 
 
 def recorded_writes(tracer) -> list:
-    """(changed input, handle on what it holds at the end) of the inputs into which values with a gradient were written. They are results of the
-    graph; the caller writes them back by PyTorch's own ``copy_``, which gives the input its history."""
-    return [(i, tracer.fresh(tracer.builder.clone(h.base.node), True)) for i, h in enumerate(tracer.inputs) if _is_written_back(h.base)]
+    """(changed input, handle on what it holds at the end) of the inputs into which values with a gradient were written.
+    They are results of the graph; the caller writes them back by PyTorch's own ``copy_``, which gives the input its
+    history."""
+    return [(i, tracer.fresh(tracer.builder.clone(h.base.node), True))
+            for i, h in enumerate(tracer.inputs) if _is_written_back(h.base)]
 
 
 def gradient(tracer, outputs) -> Gradient | None:
@@ -257,34 +275,43 @@ def gradient(tracer, outputs) -> Gradient | None:
     """
     whole = {h.base for h in outputs if not h.chain}
     carrying = [i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input and not is_spent(tracer, h)]
-    views = tuple(i for i in carrying if outputs[i].base.input is not None or outputs[i].chain and outputs[i].base in whole)
+    views = tuple(i for i in carrying if outputs[i].base.input is not None
+                  or outputs[i].chain and outputs[i].base in whole)
     tangents = tuple(i for i in carrying if i not in views)
     if not carrying:
         return None
     if tracer.inner_leaf:
-        raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed", "make it outside of the compiled function", kind="gradient")
+        raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed",
+                         "make it outside of the compiled function", kind="gradient")
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
     changed = tuple(i for i, h in enumerate(tracer.inputs) if _is_written_back(h.base))
-    # What is saved in place of a leaf may be too far on for a second derivative, and such a graph can not be run again for more.
+    # What is saved in place of a leaf may be too far on for a second derivative, and such a graph can not be run again
+    # for more.
     runs_once = any(h.base.mutated for h in tracer.inputs) and not all(n.repeatable for n in tracer.builder.nodes)
-    fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base.fragile and not (runs_once and h.is_leaf and h.requires_grad))
-    several = tuple(i for i in views if restriction(outputs[i].chain) == "several" and not _is_written_back(outputs[i].base))
-    return Gradient(wrt, tangents, views, changed, fragile, *saved_tensors.held_by_caller(tracer, outputs, wrt, tangents), several)
+    fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base.fragile
+                    and not (runs_once and h.is_leaf and h.requires_grad))
+    several = tuple(i for i in views if restriction(outputs[i].chain) == "several"
+                    and not _is_written_back(outputs[i].base))
+    return Gradient(wrt, tangents, views, changed, fragile,
+                    *saved_tensors.held_by_caller(tracer, outputs, wrt, tangents), several)
 
 
 def shows_source(handle: TensorHandle, outputs) -> bool:
-    """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, as a tensor or as what autograd keeps,
-    or the strides differ."""
+    """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, as a
+    tensor or as what autograd keeps, or the strides differ."""
     source = handle.base.frozen.base
-    if source.input is not None or source.frozen is not None or not same_ints(handle.base.frozen.strides, handle.base.type.strides):
+    if (source.input is not None or source.frozen is not None
+        or not same_ints(handle.base.frozen.strides, handle.base.type.strides)):
         return True
     if source.carries and saved_tensors.keeps(handle.tracer, source):
         return True
-    return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen.base is source) for h in outputs)
+    return any(h is not handle and (h.base is source or h.base.frozen is not None and h.base.frozen.base is source)
+               for h in outputs)
 
 
 def _shown_input(tracer, handle: TensorHandle) -> Node:
-    """The input, or the view of it, that ``handle`` shows. A real view of a tensor that requires grad does so too, unless the library detaches it."""
+    """The input, or the view of it, that ``handle`` shows. A real view of a tensor that requires grad does so too,
+    unless the library detaches it."""
     b, node = tracer.builder, handle.base.input
     recorded = any(h.base is handle.base and h.requires_grad for h in tracer.inputs)
     for step in handle.chain:
@@ -296,8 +323,8 @@ def _shown_input(tracer, handle: TensorHandle) -> Node:
 
 
 def _own_memory(tracer, outputs):
-    """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their gradients to it, and they share its
-    version counter."""
+    """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their
+    gradients to it, and they share its version counter."""
     shown = {h.base for h in outputs if h.chain}
     for h in outputs:
         base = h.base
@@ -307,7 +334,8 @@ def _own_memory(tracer, outputs):
 
 
 def finish(tracer, outputs, differentiated: bool = False) -> Graph:
-    """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can go on.
+    """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can
+    go on.
 
     Unless the graph will be ``differentiated``, it does not say where gradients stop.
     """

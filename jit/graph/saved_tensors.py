@@ -1,12 +1,14 @@
 """What eager keeps for the backward, and whether the program changes it.
 
-Autograd keeps what its formulas read, and a backward raises where that has been written since. A captured graph may read other values in its backward than eager does. So PyTorch is
-asked what it keeps, on tensors without data, for the operations about which it matters:
+Autograd keeps what its formulas read, and a backward raises where that has been written since. A captured graph may
+read other values in its backward than eager does. So PyTorch is asked what it keeps, on tensors without data, for the
+operations about which it matters:
 
-An input that the program may go on to write, such as an activation to which a residual is added in place, is kept itself only where eager keeps it too; elsewhere the backward reads
-what was computed from it, or a copy (``note``).
-A result that is reached through an operation of which the program has changed what eager keeps has a backward that raises (``refused``), and so has one that is
-reached through an operation whose backward does not take the dtypes that its forward takes.
+An input that the program may go on to write, such as an activation to which a residual is added in place, is kept
+itself only where eager keeps it too; elsewhere the backward reads what was computed from it, or a copy (``note``).
+A result that is reached through an operation of which the program has changed what eager keeps has a backward that
+raises (``refused``), and so has one that is reached through an operation whose backward does not take the dtypes that
+its forward takes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _SMALL = 1 << 12  # elements of all operands up to which an operation that canno
 
 
 class Event(NamedTuple):
-    """An operation that was recorded for autograd, or that wrote to memory, with descriptions in the place of handles."""
+    """An operation that was recorded for autograd, or that wrote to memory, with descriptions in the place of
+    handles."""
 
     fn: object
     args: list
@@ -90,7 +93,8 @@ _known: dict = {}  # what a call is -> its effects by position
 
 
 def _effects(event: Event) -> tuple | None:
-    """Ids of the bases of which autograd keeps something, and of those whose version counters go on; None where PyTorch does not say."""
+    """Ids of the bases of which autograd keeps something, and of those whose version counters go on; None where PyTorch
+    does not say."""
     key = _key(event)
     if key is None or key not in _known:
         found = _asked(event)
@@ -110,7 +114,8 @@ def _by_id(event: Event, found: tuple | None) -> tuple | None:
     if found is None:
         return None
     read, made, advanced = found
-    return {id(event.read[i].base) for i in read} | {id(event.made[i][0]) for i in made}, {id(event.read[i].base) for i in advanced}
+    return ({id(event.read[i].base) for i in read} | {id(event.made[i][0]) for i in made},
+            {id(event.read[i].base) for i in advanced})
 
 
 def _asked(event: Event) -> tuple | None:
@@ -119,7 +124,8 @@ def _asked(event: Event) -> tuple | None:
     devices = ["meta"]
     if small and all(d.type.device.type == "cpu" for d in event.read):
         devices.append("cpu")
-    elif any(d.type.device.type == "cuda" for d in event.read) and all(d.type.dtype.is_floating_point for d in event.read):
+    elif any(d.type.device.type == "cuda" for d in event.read) and all(d.type.dtype.is_floating_point
+                                                                       for d in event.read):
         devices.insert(0, None)  # some operators are others there, and there is no index that a kernel could fail on
     for device in devices:
         sizes = smaller(event.read, _numbers(event.args)) if device is None and not small else None
@@ -130,8 +136,10 @@ def _asked(event: Event) -> tuple | None:
             continue
         kept = answer.kept
         read = tuple(i for i, d in enumerate(event.read) if torch_private.storage_id(given.of(d)) in kept)
-        made = tuple(i for i, (t, _) in enumerate(zip(tensors_of(answer.result), event.made)) if torch_private.storage_id(t) in kept)
-        return read, made, tuple(i for i, d in enumerate(event.read) if torch_private.version_of(given.of(d)) != before[i])
+        made = tuple(i for i, (t, _) in enumerate(zip(tensors_of(answer.result), event.made))
+                     if torch_private.storage_id(t) in kept)
+        return read, made, tuple(i for i, d in enumerate(event.read)
+                                 if torch_private.version_of(given.of(d)) != before[i])
     return None
 
 
@@ -139,7 +147,8 @@ _backwards: dict = {}  # what a call is -> what its backward raises, or None
 
 
 def _backward_error(event: Event) -> str | None:
-    """What the backward of an operation says to the dtypes of its operands, whatever their values: PyTorch is asked, on small tensors."""
+    """What the backward of an operation says to the dtypes of its operands, whatever their values: PyTorch is asked, on
+    small tensors."""
     key = _key(event)
     if key is None:
         return None
@@ -151,7 +160,8 @@ def _backward_error(event: Event) -> str | None:
 
 
 def _key(event: Event):
-    """What a call is, but for the values of its tensors: an equal one keeps and writes the same. None for arguments that are no keys."""
+    """What a call is, but for the values of its tensors: an equal one keeps and writes the same. None for arguments
+    that are no keys."""
     places = {id(d): i for i, d in enumerate(event.read)}
 
     def kind(v):
@@ -180,20 +190,22 @@ def _asked_backward(event: Event) -> str | None:
             return None
         made = [t for t in tensors_of(answer.result) if t.requires_grad]
         wanted = [t for t in map(given.of, event.read) if t.requires_grad]
-        error = made and wanted and of_tensors(torch.autograd.grad, made, wanted, [torch.ones_like(t) for t in made], allow_unused=True).error
+        error = made and wanted and of_tensors(torch.autograd.grad, made,
+                                               wanted, [torch.ones_like(t) for t in made], allow_unused=True).error
         if not error or "dtype" not in str(error):
             return None
     return str(error)
 
 
 def refused(tracer, roots) -> list:
-    """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd keeps, or an operation's backward does not take its
-    operands; None where it does not."""
+    """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd
+    keeps, or an operation's backward does not take its operands; None where it does not."""
     writes: dict = {}  # id of a base -> numbers of the events that wrote to it
     for k, event in enumerate(tracer.events):
         for base in event.wrote:
             writes.setdefault(id(base), []).append(k)
-    suspects = [(k, e) for k, e in enumerate(tracer.events) if writes and any(writes.get(id(b), (-1,))[-1] > k for b in (*(d.base for d in e.read), *(b for b, _ in e.made)))]
+    suspects = [(k, e) for k, e in enumerate(tracer.events) if writes
+                and any(writes.get(id(b), (-1,))[-1] > k for b in (*(d.base for d in e.read), *(b for b, _ in e.made)))]
     mixed = [e for e in tracer.events if e.mixed and any(d.requires_grad for d in e.read)]
     if not suspects and not mixed:
         return [None] * len(roots)
@@ -224,17 +236,19 @@ def refused(tracer, roots) -> list:
                 why = _message(event, change)
                 break
         if why is None:
-            why = next((error for event in mixed if any(node in way for _, node in event.made) and (error := _backward_error(event))), None)
+            why = next((error for event in mixed if any(node in way for _, node in event.made)
+                        and (error := _backward_error(event))), None)
         found.append(why)
     return found
 
 
 def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
-    """What autograd keeps, for the backward from the results ``tangents`` to the inputs ``wrt`` (positions), of the tensors that the caller has: he may write to them.
+    """What autograd keeps, for the backward from the results ``tangents`` to the inputs ``wrt`` (positions), of the
+    tensors that the caller has: he may write to them.
 
     Returns:
-        watched: ((("input" | "output", position), tangents, wrt), ..), the latter two as positions in what was given: a backward that goes from any of these results to any
-            of these inputs raises when the tensor has been written.
+        watched: ((("input" | "output", position), tangents, wrt), ..), the latter two as positions in what was given: a
+            backward that goes from any of these results to any of these inputs raises when the tensor has been written.
         loose: positions of the results that autograd does not keep: they may be written, and no backward raises.
     """
     held: dict = {}
@@ -242,7 +256,8 @@ def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
         for k, h in enumerate(handles):
             if h.base.region is None and (kind == "input") == (h.base.input is not None):
                 held.setdefault(id(h.base), []).append((kind, k))
-    events = [e for e in tracer.events if any(id(d.base) in held for d in e.read) or any(id(b) in held for b, _ in e.made)]
+    events = [e for e in tracer.events if any(id(d.base) in held for d in e.read)
+              or any(id(b) in held for b, _ in e.made)]
     nodes = tracer.builder.nodes
     sources = {tracer.inputs[i].base.input: 1 << k for k, i in enumerate(wrt)}
     carries = carrying(nodes, sources) if events else ()
@@ -273,7 +288,8 @@ def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
                 for way in ways:
                     found[place, *way] = None
     kept = {place for place, *_ in found}
-    loose = tuple(k for k, h in enumerate(outputs) if h.base.input is None and id(h.base) not in unknown and ("output", k) not in kept)
+    loose = tuple(k for k, h in enumerate(outputs) if h.base.input is None
+                  and id(h.base) not in unknown and ("output", k) not in kept)
     return tuple((place, positions(to), positions(fro)) for place, to, fro in found), loose
 
 
@@ -293,4 +309,5 @@ def _message(event: Event, change: Event) -> str:
 
     name = getattr(event.fn, "__name__", "an operation")
     return ("one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"{name}(){place(event.loc)} has kept it, and {getattr(change.fn, '__name__', 'an operation')}(){place(change.loc)} has changed it since")
+            f"{name}(){place(event.loc)} has kept it, and "
+            f"{getattr(change.fn, '__name__', 'an operation')}(){place(change.loc)} has changed it since")

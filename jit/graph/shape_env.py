@@ -40,7 +40,8 @@ class ShapeEnv:
         self._seen: dict[Predicate, None] = {}
 
     def symbol(self, hint: int, origin, multiple: int = 1) -> IntExpr:
-        """A new symbol for a size whose present value is ``hint``; the plain int for 0 and 1, which are always specialised."""
+        """A new symbol for a size whose present value is ``hint``; the plain int for 0 and 1, which are always
+        specialised."""
         if hint in (0, 1):
             return hint
         name = f"{self.prefix}{len(self.origins)}"

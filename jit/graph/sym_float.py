@@ -13,8 +13,8 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 
 def to_words(value: float) -> tuple[int, int] | None:
-    """The low and the high 32 bits of a double, as signed integers; None for a finite number that float32 cannot hold, which eager
-    refuses as an operand of narrower tensors."""
+    """The low and the high 32 bits of a double, as signed integers; None for a finite number that float32 cannot hold,
+    which eager refuses as an operand of narrower tensors."""
     if value - value == 0 and not -FLOAT32_MAX <= value <= FLOAT32_MAX:
         return None
     return _words.unpack(_double.pack(value))
@@ -26,8 +26,8 @@ def from_words(low: int, high: int) -> float:
 
 
 class SymFloat:
-    """A float operand whose bits are two integer symbols. An operation that needs to know the number calls ``float()`` on it, or computes
-    or compares with it, which makes the present value a condition of the capture.
+    """A float operand whose bits are two integer symbols. An operation that needs to know the number calls ``float()``
+    on it, or computes or compares with it, which makes the present value a condition of the capture.
 
     Args:
         low, high: Dims of the two halves.
@@ -56,7 +56,8 @@ def _relies(name):
     return method
 
 
-for _name in """__bool__ __int__ __neg__ __pos__ __abs__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__
+for _name in """__bool__ __int__ __neg__ __pos__ __abs__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __radd__
+__sub__ __rsub__ __mul__ __rmul__
         __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__ __rpow__""".split():
     setattr(SymFloat, _name, _relies(_name))
 

@@ -1,7 +1,8 @@
 """Tracer: turns calls of torch functions on TensorHandles into a Graph.
 
-``call`` finds the op (``binding``), hands Nodes to its expansion (``registry.OPS``) or records a library call (``aten``), and wraps results
-into handles. In-place forms, ``out=`` and views are dealt with here, in ``changes`` and in ``handles``; no op needs to know of them.
+``call`` finds the op (``binding``), hands Nodes to its expansion (``registry.OPS``) or records a library call
+(``aten``), and wraps results into handles. In-place forms, ``out=`` and views are dealt with here, in ``changes`` and
+in ``handles``; no op needs to know of them.
 """
 
 from __future__ import annotations
@@ -14,22 +15,30 @@ import torch
 
 from jit import failures, torch_private
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
-from jit.graph import aten, autocast, changes, constants, foreign, layout, memory, refusals, results, saved_tensors, unstated_views
+from jit.graph import (
+    aten, autocast, changes, constants, foreign, layout, memory, refusals, results, saved_tensors, unstated_views,
+)
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
 from jit.graph.foreach import foreach
-from jit.graph.handles import Base, NamedResult, TensorHandle, ViewStep, conform, has_handle, may_overlap_itself, next_version, overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path
+from jit.graph.handles import (
+    Base, NamedResult, TensorHandle, ViewStep, conform, has_handle, may_overlap_itself, next_version,
+    overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path,
+)
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
 from jit.graph.sym_float import plain
 
-RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self", "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
-_DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
+RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self",
+           "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
+_DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype)
+                            and (d.is_floating_point or d.is_complex))
 
 
-_NUMBER_BOUNDS = frozenset(["rdiv", "clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "addcmul", "addcdiv", "lerp"])
+_NUMBER_BOUNDS = frozenset(["rdiv", "clamp", "clip", "clamp_min", "clamp_max",
+                            "masked_fill", "addcmul", "addcdiv", "lerp"])
 _MASKED = frozenset(["where", "where_method", "masked_fill"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
@@ -47,8 +56,8 @@ class Tracer:
         op_count: the number of operations recorded by ``call``.
         regions: of inputs that share memory (memory.Region).
         places: (origin of an input, its offset in its storage) of those inputs where the program relies on it.
-        decompose: False records operations whole, as library calls, where they have more than one step: the graph then gives
-            eager's results bit for bit.
+        decompose: False records operations whole, as library calls, where they have more than one step: the graph then
+            gives eager's results bit for bit.
     """
 
     def __init__(self, env: ShapeEnv | None = None, decompose: bool = True):
@@ -68,10 +77,13 @@ class Tracer:
         self.regions: list[memory.Region] = []
         self.places: tuple = ()
         self.depth = 0  # of calls inside calls
-        self.steps_aside = None  # from whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see foreign.py
+        # From whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see
+        # foreign.py.
+        self.steps_aside = None
         self.events: list[saved_tensors.Event] = []  # operations of which autograd may keep something, and writes
         self.wrote: tuple = ()  # bases that the present operation has written
-        self.doubted = False  # whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py
+        # Whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py.
+        self.doubted = False
 
     # state that can be rolled back
 
@@ -90,12 +102,14 @@ class Tracer:
     def checkpoint(self):
         """A mark for ``rollback``."""
         b = self.builder
-        return len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, len(self.events), self.env.checkpoint()
+        return (len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled,
+                self.needs_grad, self.inner_leaf, self.op_count, len(self.events), self.env.checkpoint())
 
     def rollback(self, checkpoint):
         """Return to exactly the state at ``checkpoint``: nodes, inputs, versions, grad mode, size guards."""
         b = self.builder
-        nodes, b.next_id, undo, inputs, self.grad_enabled, self.needs_grad, self.inner_leaf, self.op_count, events, env = checkpoint
+        nodes, b.next_id, undo, inputs, *flags, self.op_count, events, env = checkpoint
+        self.grad_enabled, self.needs_grad, self.inner_leaf = flags
         del b.nodes[nodes:]
         del self.inputs[inputs:]
         del self.events[events:]
@@ -110,15 +124,18 @@ class Tracer:
     def input(self, example: torch.Tensor, origin, dynamic_dims=()) -> TensorHandle:
         """A graph input of the example's shape, strides, dtype and device.
 
-        Sizes in ``dynamic_dims`` become symbols, and so do strides that are products of them. Raises Unsupported for tensors that are not
-        plain strided ones.
+        Sizes in ``dynamic_dims`` become symbols, and so do strides that are products of them. Raises Unsupported for
+        tensors that are not plain strided ones.
         """
         if example.layout is not torch.strided or example.is_quantized or example.is_nested:
             raise Unsupported(f"a {str(example.layout)[6:]} or quantized tensor", kind="tensor-layout")
         if example.is_conj() or example.is_neg():
-            raise Unsupported("a tensor with its conjugate or negative bit set", "call resolve_conj() first", kind="lazy-conjugate")
-        shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n) for d, n in enumerate(example.shape))
-        strides = _symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape) else tuple(example.stride())
+            raise Unsupported("a tensor with its conjugate or negative bit set",
+                              "call resolve_conj() first", kind="lazy-conjugate")
+        shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n)
+                      for d, n in enumerate(example.shape))
+        strides = (_symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape)
+                   else tuple(example.stride()))
         t = TensorType(shape, strides, example.dtype, example.device)
         node = self.builder.node("input", (), {"index": len(self.inputs)}, t)
         base = Base(node, node, example, example.requires_grad)
@@ -154,7 +171,8 @@ class Tracer:
         else:
             rows = [b.reshape(s, (1,)) for s in scalars]
             node = b.reshape(b.cat(rows, 0) if len(rows) > 1 else rows[0], tuple(value.shape))
-        return self.fresh(b.clone(node) if node.op in ("scalar", "float_scalar", "reshape") else node, value.requires_grad)
+        return self.fresh(b.clone(node) if node.op in ("scalar", "float_scalar", "reshape") else node,
+                          value.requires_grad)
 
     # calls
 
@@ -172,7 +190,8 @@ class Tracer:
         return entry is not None and (entry.wraps or entry.name in _NUMBER_BOUNDS)
 
     def call(self, fn, args=(), kwargs=None, loc=None):
-        """The result of ``fn(*args, **kwargs)``: handles, tuples, lists, ``SymSize``, ``NamedResult``, ints, Dims, dtypes...
+        """The result of ``fn(*args, **kwargs)``: handles, tuples, lists, ``SymSize``, ``NamedResult``, ints, Dims,
+        dtypes...
 
         Raises EagerRaises for what eager refuses too, Unsupported for what cannot be captured.
         """
@@ -181,7 +200,8 @@ class Tracer:
         if binding is not None and binding.overload is not None and foreign.is_foreign(binding.name):
             self.builder.loc = loc
             return foreign.call(self, binding.name, binding.overload, args, kwargs)
-        mark = self.checkpoint() if constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values()) else None
+        mark = (self.checkpoint() if constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values())
+                else None)
         self.depth += 1
         try:
             try:
@@ -205,7 +225,8 @@ class Tracer:
     def _call(self, fn, args, kwargs, loc):
         binding = resolve(fn)
         if binding is None:
-            raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known", kind="unknown-function")
+            raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known",
+                              kind="unknown-function")
         self.builder.loc = loc
         outer, self.doubted = self.doubted, refusals.check(self, fn, binding, args, kwargs)
         mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
@@ -230,7 +251,8 @@ class Tracer:
         # A rule that wants a plain int, such as the number of a dimension: it is known from here on.
         self.rollback(mark)
         fixed = self.env.specialize
-        return self.call(fn, tuple(fixed(v) if type(v) is Dim else v for v in args), {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
+        return self.call(fn, tuple(fixed(v) if type(v) is Dim else v for v in args),
+                         {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
 
     def call_op(self, name: str, args, kwargs, overload=None):
         """Run the op called ``name`` on arguments that hold handles."""
@@ -257,7 +279,8 @@ class Tracer:
             if made is not NotImplemented:
                 return made
         entry = self._entry(name, args, kwargs)
-        self.builder.recording = self.grad_enabled and (_has_gradient(args) or bool(kwargs) and _has_gradient(kwargs.values()))
+        self.builder.recording = self.grad_enabled and (_has_gradient(args)
+                                                        or bool(kwargs) and _has_gradient(kwargs.values()))
         if entry is None:
             if name.endswith("_") and not name.endswith("__"):
                 return changes.inplace(self, name[:-1], args, kwargs)
@@ -289,7 +312,8 @@ class Tracer:
             if entry.swapped:
                 operands = operands[::-1]
             result = self._iterator_layout(result, operands, start, entry)
-        asked = None if entry.alias or not self.builder.recording else lambda given, k: aten.records(self.builder, name, nodes, named, given, k)
+        asked = (None if entry.alias or not self.builder.recording else lambda given,
+                 k: aten.records(self.builder, name, nodes, named, given, k))
         made = self.wrap(result, handles, entry.alias, start, name, asked)
         for view in made if entry.several else ():
             if view.chain:
@@ -302,22 +326,26 @@ class Tracer:
         return made
 
     def _entry(self, name: str, args, kwargs):
-        """The op's entry, or None where it is left to the library: arithmetic on complex numbers is, and what may be refused."""
+        """The op's entry, or None where it is left to the library: arithmetic on complex numbers is, and what may be
+        refused."""
         entry = OPS.get(name)
         if self.doubted and entry is not None and not entry.alias and not entry.raw and aten.overloads(name):
             return None
-        if entry is None or entry.alias or entry.raw or not (any(map(_is_complex, args)) or any(map(_is_complex, kwargs.values()))):
+        if entry is None or entry.alias or entry.raw or not (any(map(_is_complex, args))
+                                                             or any(map(_is_complex, kwargs.values()))):
             return entry
         return None if aten.overloads(name) else entry
 
     def compute(self, name: str, args, kwargs):
-        """Nodes that the functional op ``name`` gives for arguments that hold handles; for in-place and ``out=`` forms."""
+        """Nodes that the functional op ``name`` gives for arguments that hold handles; for in-place and ``out=``
+        forms."""
         handles: list = []
         entry = self._entry(name, args, kwargs)
         result = NotImplemented
         if entry is not None and entry.raw:
             result = entry.fn(self, *_pack(entry, args), **kwargs)
-            return (result.node, [a for a in args if isinstance(a, TensorHandle)]) if isinstance(result, TensorHandle) else (result, [])
+            return (result.node, [a for a in args if isinstance(a, TensorHandle)]) if isinstance(result,
+                TensorHandle) else (result, [])
         if entry is None or not entry.alias:
             args = self._on_one_device(args, entry is not None and entry.pointwise)
         if entry is not None:
@@ -336,8 +364,10 @@ class Tracer:
         return result, handles
 
     def _whole(self, name, args, kwargs, result, start):
-        """One ``aten_call`` in place of an expansion, with the types that the expansion found; None when there is no such call."""
-        if not isinstance(result, Node) or sum(n.op not in ("scalar", "float_scalar", "cast") for n in self.builder.nodes[start:]) < 2:
+        """One ``aten_call`` in place of an expansion, with the types that the expansion found; None when there is no
+        such call."""
+        if not isinstance(result, Node) or sum(n.op not in ("scalar", "float_scalar", "cast")
+                                               for n in self.builder.nodes[start:]) < 2:
             return None
         handles: list = []
         args, kwargs = plain(args), plain(kwargs)
@@ -349,7 +379,8 @@ class Tracer:
         return self.builder.aten(overload.name, overload.overload, tuple(values), result.type, impure=overload.random)
 
     def _on_one_device(self, args, elementwise: bool):
-        """The arguments, with 0-dim CPU tensors among CUDA operands of an elementwise op moved. Raises Unsupported for other mixtures."""
+        """The arguments, with 0-dim CPU tensors among CUDA operands of an elementwise op moved. Raises Unsupported for
+        other mixtures."""
         device = mixed = None
         for a in args:
             if type(a) is TensorHandle:
@@ -375,26 +406,30 @@ class Tracer:
         handles: list = []
         if kwargs.get("requires_grad") is False:  # of a Python function that makes a tensor
             kwargs = {k: v for k, v in kwargs.items() if k != "requires_grad"}
-        if not any(has_handle(a) for a in args) and not any(has_handle(v) for v in kwargs.values()) and not aten.overloads(name):
+        if (not any(has_handle(a) for a in args) and not any(has_handle(v) for v in kwargs.values())
+            and not aten.overloads(name)):
             raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
         args, kwargs = self._on_one_device(plain(args), False), plain(kwargs)
         nodes = to_nodes(args, handles)
         only = overload if overload is not None and isinstance(overload, torch_private.OpOverload) else None
-        if only is not None and any(a.alias_info is not None and a.alias_info.is_write for a in torch_private.schema(only).arguments):
+        if only is not None and any(a.alias_info is not None and a.alias_info.is_write
+                                    for a in torch_private.schema(only).arguments):
             return changes.inplace(self, name.rstrip("_"), args, kwargs)
         named = {k: to_node(v, handles) for k, v in kwargs.items()}
         o, values = aten.functional(self.builder, name, nodes, named, only)
         shown = self._shown(o, values, handles)
         if shown is None or None in shown:
             result = aten.record(self.builder, o, values, self.doubted)
-            result = self.wrap(result if overload is not None else aten.as_python(name, result), handles, False, 0, name, lambda given, k: library(o.base).rule is not None or aten.has_history(o, values, given, k))
+            result = self.wrap(result if overload is not None else aten.as_python(name, result), handles, False,
+                0, name, lambda given, k: library(o.base).rule is not None or aten.has_history(o, values, given, k))
             return result if shown is None else _put(result, shown)
         result = shown[0] if o.returns == ["Tensor"] else shown
         return result if overload is not None else aten.as_python(name, result)
 
     def _shown(self, o: aten.Overload, values, handles, expansion=()) -> list | None:
-        """For each result of an operator, the handle where it is an argument or a view of one though the schema does not say so, else None; None alone where
-        all of it is new memory. ``expansion``: the nodes that an expansion made for the results."""
+        """For each result of an operator, the handle where it is an argument or a view of one though the schema does
+        not say so, else None; None alone where all of it is new memory. ``expansion``: the nodes that an expansion made
+        for the results."""
         shown = aten.shared(o, values)
         if shown is None:
             return None
@@ -405,12 +440,14 @@ class Tracer:
         own = list(aten.nodes_of(expansion)) or [None] * len(shown)
         by_position = not any(a.kwarg_only for a in o.arguments)
         calls = [(o.op, tuple(values[1:]), k) if by_position else None for k in range(len(shown))]
-        return [None if s is None else unstated_views.show(self, given[s.argument], s, *made) for s, *made in zip(shown, own, calls)]
+        return [None if s is None else unstated_views.show(self, given[s.argument], s, *made)
+                for s, *made in zip(shown, own, calls)]
 
     def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
         """Give the result of an elementwise op the strides that TensorIterator computes from its operands.
 
-        On CPU, operands of another dtype than the common one are converted first, which makes them dense; conditions and masks are not.
+        On CPU, operands of another dtype than the common one are converted first, which makes them dense; conditions
+        and masks are not.
         """
         tensors = [a for a in args if isinstance(a, Node)]
         types = [a.type for a in tensors]
@@ -422,11 +459,14 @@ class Tracer:
             common = result_dtype(*(a for a in args if isinstance(a, Node) or is_number(a)))
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype
-            types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.name in _MASKED else t.replace(strides=layout.preserved_strides(t)) for t in types]
-        strides = layout.preserved_strides(types[0]) if entry.like_first else layout.iterator_strides(node.type.shape, types)
+            types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.name in _MASKED
+                     else t.replace(strides=layout.preserved_strides(t)) for t in types]
+        strides = (layout.preserved_strides(types[0]) if entry.like_first
+                   else layout.iterator_strides(node.type.shape, types))
         if same_ints(strides, node.type.strides):
             return node
-        if node.id >= start and node.op not in ("permute", "reshape", "expand", "slice", "scalar", "float_scalar", "input"):
+        if node.id >= start and node.op not in ("permute", "reshape", "expand",
+                                                "slice", "scalar", "float_scalar", "input"):
             node.type = node.type.replace(strides=strides)
             return node
         return self.builder.clone(node, strides)
@@ -443,8 +483,8 @@ class Tracer:
         return self.grad_enabled and any(h.requires_grad for h in handles)
 
     def wrap(self, result, handles, alias: bool, start: int, name: str = "", asked=None):
-        """Handles for the nodes of a result, with the same Python structure. ``name``: of the op, which says whose results have no gradient. ``asked``: see
-        ``Recording``, with the number of the result behind."""
+        """Handles for the nodes of a result, with the same Python structure. ``name``: of the op, which says whose
+        results have no gradient. ``asked``: see ``Recording``, with the number of the result behind."""
         carries = {h.node for h in handles if h.requires_grad}
         given = [h.node for h in handles] if carries else ()
 
@@ -482,7 +522,8 @@ class Tracer:
             node = self.builder.clone(node)
         if grad is None or node.type.dtype not in _DIFFERENTIABLE:
             return self.fresh(node)
-        if node.op in ("aten_call", "getitem") and node.id >= start and grad.enabled and grad.asked is not None and not grad.asked(grad.carry):
+        if (node.op in ("aten_call", "getitem") and node.id >= start and grad.enabled
+            and grad.asked is not None and not grad.asked(grad.carry)):
             return self.fresh(self.builder.detach(node))
         reached = grad.reached(node)
         missing = grad.missing(reached)
@@ -496,8 +537,10 @@ class Tracer:
         return self.fresh(node, True)
 
     def view(self, handle: TensorHandle, path, node: Node, of_base: bool = False) -> TensorHandle:
-        """A handle that shows part of ``handle``'s memory: the view ``path`` of it, or, with ``of_base``, of the value that has that memory."""
-        grad = handle.requires_grad and node.type.dtype in _DIFFERENTIABLE and not any(step.op == "detach" for step in path)
+        """A handle that shows part of ``handle``'s memory: the view ``path`` of it, or, with ``of_base``, of the value
+        that has that memory."""
+        grad = (handle.requires_grad and node.type.dtype in _DIFFERENTIABLE
+                and not any(step.op == "detach" for step in path))
         if grad and not self.grad_enabled:
             node = self.builder.detach(node)
             path = (*path, ViewStep(node))
@@ -513,35 +556,44 @@ class Tracer:
         return result
 
     def restrict(self, view: TensorHandle, why: str):
-        """Of one of several views that an operation gave, or one made where gradients are not recorded, or a view of such a one: see ``ViewStep``."""
+        """Of one of several views that an operation gave, or one made where gradients are not recorded, or a view of
+        such a one: see ``ViewStep``."""
         view.chain[-1].restricted = why
         self.set(view.base, "restricted", (*view.base.restricted, weakref.ref(view)))
 
     def write(self, target: TensorHandle, value: Node, handles=()):
-        """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain."""
+        """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view
+        chain."""
         b = self.builder
         base = target.base
         # Eager allows some; they change elements that the view does not show, or one element several times.
-        if any(map(overlaps_itself, (target.type, base.type))) or target.chain and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type):
-            raise Unsupported("a write to a tensor of which several elements share memory", "clone() it first", kind="overlapping-memory")
+        if (any(map(overlaps_itself, (target.type, base.type))) or target.chain
+            and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):
+            raise Unsupported("a write to a tensor of which several elements share memory",
+                              "clone() it first", kind="overlapping-memory")
         if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
-            raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor", "select with an int, or clone() the selection", kind="tensor-select")
+            raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor",
+                              "select with an int, or clone() the selection", kind="tensor-select")
         if self.grad_enabled and target.requires_grad:
             self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
         if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
-            raise NeedsEager("a view that is one of several, or was made under no_grad, is changed in place where gradients are recorded", "clone() it first", kind="gradient")
+            raise NeedsEager("a view that is one of several, or was made under no_grad, is changed in place where "
+                             "gradients are recorded", "clone() it first", kind="gradient")
         if (grad or target.requires_grad) and any(ref() not in (None, target) for ref in base.restricted):
-            raise NeedsEager("a tensor is changed in place of which there are views that are several of one call, or were made under no_grad", "clone() them", kind="gradient")
+            raise NeedsEager("a tensor is changed in place of which there are views that are several of one call, or "
+                             "were made under no_grad", "clone() them", kind="gradient")
         if grad and any(step.op == "detach" for step in target.chain):
-            raise NeedsEager("a detached tensor is written with values that carry a gradient", "clone() it first", kind="gradient")
+            raise NeedsEager("a detached tensor is written with values that carry a gradient",
+                             "clone() it first", kind="gradient")
         if not self.grad_enabled and any(h.requires_grad for h in handles):
             if value.type.dtype in _DIFFERENTIABLE:
                 value = b.detach(value)
         value = conform(b, value, target.type, strides=not target.chain)
         if grad and target.requires_grad and not Recording(True, {target.node}).reached(value):
             # The gradient of what is overwritten is zero, and not undefined.
-            value = conform(b, b.where(b.scalar(True, torch.bool, target.device), value, target.node), target.type, strides=not target.chain)
+            value = conform(b, b.where(b.scalar(True, torch.bool, target.device), value, target.node),
+                            target.type, strides=not target.chain)
         if target.chain:
             parents = [base.node]
             for step in target.chain:
@@ -573,7 +625,8 @@ class Tracer:
     def _note_writer(self, region, target: TensorHandle, grad: bool):
         """Keep which of the inputs in a region is written: its version counter goes on."""
         if grad:
-            raise Unsupported("values with a gradient are written to an input that shares memory with another one", "clone one of them", kind="aliased-mutation")
+            raise Unsupported("values with a gradient are written to an input that shares memory with another one",
+                              "clone one of them", kind="aliased-mutation")
         owner = region.owner(target)
         self.set(region, "written", (*region.written, owner) if owner not in region.written else region.written)
 
@@ -581,15 +634,18 @@ class Tracer:
         """A leaf that requires grad cannot be written where operations are recorded, nor can a view of one."""
         shown = target.base.example
         leaf = shown is not None and not target.base.grad and shown.requires_grad and shown.is_leaf
-        of_view = shown is not None and torch_private.is_view(shown) and torch_private.base_of(shown).requires_grad and torch_private.base_of(shown).is_leaf
+        of_view = (shown is not None and torch_private.is_view(shown) and torch_private.base_of(shown).requires_grad
+                   and torch_private.base_of(shown).is_leaf)
         if target.is_leaf or leaf or of_view:
             which = "a leaf" if target.is_leaf else "a view of a leaf"
-            raise EagerRaises(RuntimeError(f"{which} Variable that requires grad is being used in an in-place operation."))
+            raise EagerRaises(RuntimeError(f"{which} Variable that requires grad is being used in an in-place "
+                                           "operation."))
 
     # attributes
 
     def attribute(self, handle: TensorHandle, name: str):
-        """The value of ``tensor.name`` for an attribute or property (not a method). Raises Unsupported when it is not known."""
+        """The value of ``tensor.name`` for an attribute or property (not a method). Raises Unsupported when it is not
+        known."""
         from jit.graph.attributes import attribute
 
         try:
@@ -629,7 +685,8 @@ def _keyword_only(fn) -> frozenset:
 
 
 def tell(error: Unsupported, fn, loc):
-    """Where a rule of ours has failed, and there is no other way to trace ``fn``, called at ``loc``, the user is told."""
+    """Where a rule of ours has failed, and there is no other way to trace ``fn``, called at ``loc``, the user is
+    told."""
     if error.cause is not None and not error.told:
         cause, error.cause, error.told = error.cause, None, True
         failures.report(cause, loc and (loc.user or loc[:3]), f"{getattr(fn, '__name__', fn)} is called in eager")
@@ -659,11 +716,13 @@ def _put(result, shown):
 
 
 def _has_gradient(values) -> bool:
-    return any(v.requires_grad if type(v) is TensorHandle else isinstance(v, (tuple, list)) and _has_gradient(v) for v in values)
+    return any(v.requires_grad if type(v) is TensorHandle else isinstance(v, (tuple, list)) and _has_gradient(v)
+               for v in values)
 
 
 def _settled(v):
-    """An argument of a view, with symbolic numbers that are negative now as plain ones: -1 is a size to be inferred, or counts from the end."""
+    """An argument of a view, with symbolic numbers that are negative now as plain ones: -1 is a size to be inferred, or
+    counts from the end."""
     if type(v) is Dim:
         low = bounds(v)[0]
         return specialize(v) if (low is None or low < 0) and v < 0 else v
@@ -691,8 +750,8 @@ def _pack(entry: Op, args):
 
 
 def _symbolic_strides(example, shape, env, origin):
-    """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its size. What they are is recorded
-    in ``env``, and so is that a stride of its own continues none."""
+    """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its
+    size. What they are is recorded in ``env``, and so is that a stride of its own continues none."""
     sizes, raw = tuple(example.shape), example.stride()
     strides: list = [None] * len(sizes)
     known: dict[int, object] = {1: 1, 0: 0}

@@ -1,9 +1,10 @@
 """Which results of an operator show the memory of an argument, asked of PyTorch itself on meta tensors.
 
-An operator's schema says so of a view, but not where the operator is made of others: ``einsum`` of one operand permutes it, ``meshgrid`` expands, and
-``atleast_1d`` or ``sum_to_size`` may give the very tensor that they were given. So the operator is run on tensors without values, and the storages
-of its results are compared with those of its arguments. Where one is shared, a second run records the view operators on the way from the argument to the
-result, which are then done on the argument's handle.
+An operator's schema says so of a view, but not where the operator is made of others: ``einsum`` of one operand permutes
+it, ``meshgrid`` expands, and ``atleast_1d`` or ``sum_to_size`` may give the very tensor that they were given. So the
+operator is run on tensors without values, and the storages of its results are compared with those of its arguments.
+Where one is shared, a second run records the view operators on the way from the argument to the result, which are then
+done on the argument's handle.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class Step(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A result that shows the memory of tensor argument number ``argument`` (counted through lists), as ``steps`` make it: it is the argument itself
-    where there are none. ``steps`` is None where the way is not known. ``place``: the sizes, strides and offset of the result."""
+    """A result that shows the memory of tensor argument number ``argument`` (counted through lists), as ``steps`` make
+    it: it is the argument itself where there are none. ``steps`` is None where the way is not known. ``place``: the
+    sizes, strides and offset of the result."""
 
     argument: int
     steps: tuple | None
@@ -39,8 +41,9 @@ class Shown(NamedTuple):
 
 
 def found(result, tensors: list, again) -> tuple | None:
-    """For each tensor of the result of a call on ``tensors``, which have storages of their own, the ``Shown`` that says what it shows of them, or None for new
-    memory; None alone where all of it is new. Where not, ``again`` makes the call a second time."""
+    """For each tensor of the result of a call on ``tensors``, which have storages of their own, the ``Shown`` that says
+    what it shows of them, or None for new memory; None alone where all of it is new. Where not, ``again`` makes the
+    call a second time."""
     owners = {torch_private.storage_id(t): k for k, t in reversed(list(enumerate(tensors)))}
     if not any(_storage(r) in owners for r in _results(result)):
         return None
@@ -75,18 +78,21 @@ class _Recorder(torch_private.DispatchMode):
         self.held.append(result)
         source = args[0] if args else None
         before = self.paths.get(id(source))
-        view = any(r.alias_info is not None for r in torch_private.schema(func).returns)  # else the operator shares memory and does not say so
+        # Else the operator shares memory and does not say so.
+        view = any(r.alias_info is not None for r in torch_private.schema(func).returns)
         if before is not None and view and not any(isinstance(a, torch.Tensor) for a in args[1:]):
             several = isinstance(result, (list, tuple))
             for k, r in enumerate(result if several else (result,)):
                 if _storage(r) == _storage(source) and id(r) not in self.paths:
-                    step = Step(torch_private.schema(func).name.partition("::")[2], tuple(args[1:]), kwargs or {}, k if several else None)
+                    step = Step(torch_private.schema(func).name.partition("::")[2],
+                                tuple(args[1:]), kwargs or {}, k if several else None)
                     self.paths[id(r)] = (*before, step)
         return result
 
 
 def show(tracer, handle, shown: Shown, node=None, call=None):
-    """The handle of a result that shows memory of the argument ``handle``. ``node``: what an expansion made for the result; ``call``: as ``ViewStep`` has it.
+    """The handle of a result that shows memory of the argument ``handle``. ``node``: what an expansion made for the
+    result; ``call``: as ``ViewStep`` has it.
 
     Raises Unsupported where it is not known how.
     """
@@ -103,8 +109,8 @@ def show(tracer, handle, shown: Shown, node=None, call=None):
 
 
 def _unsafe(tracer, handle, shown: Shown, node, call):
-    """A result on the memory of an argument that is no view of it to autograd, as ``unsafe_split`` gives it: it has a version counter of its own, and where it has
-    a history, a change of either is none to the other's."""
+    """A result on the memory of an argument that is no view of it to autograd, as ``unsafe_split`` gives it: it has a
+    version counter of its own, and where it has a history, a change of either is none to the other's."""
     path = None if node is None else view_path(node, handle.node)
     if path == ():
         node = tracer.builder.alias(handle.node)
@@ -114,11 +120,13 @@ def _unsafe(tracer, handle, shown: Shown, node, call):
         raise _unknown()
     if not view.requires_grad:
         return tracer.attribute(view, "data")
-    input_itself = handle.base.input is not None and handle.base.node is handle.base.input and not handle.chain and handle.base.region is None
+    input_itself = (handle.base.input is not None and handle.base.node is handle.base.input
+                    and not handle.chain and handle.base.region is None)
     if input_itself and call is not None:
         operator, rest, index = call
         rest = tuple(tuple(map(_number, v)) if isinstance(v, (tuple, list)) else _number(v) for v in rest)
-        call = (operator, rest, index) if all(type(e) is int for v in rest for e in (v if type(v) is tuple else (v,))) else None
+        call = (operator, rest, index) if all(type(e) is int for v in rest
+                                              for e in (v if type(v) is tuple else (v,))) else None
     if not view.is_leaf and (handle.base.input is None or input_itself and call is not None):
         tracer.restrict(view, "hidden")
         view.chain[-1].call = call if input_itself else None
@@ -132,11 +140,13 @@ def _number(v):
 
 
 def _unknown() -> Unsupported:
-    return Unsupported("a result that shows memory of an argument in a way that has no rule here", "clone() the result", kind="unknown-function")
+    return Unsupported("a result that shows memory of an argument in a way that has no rule here",
+                       "clone() the result", kind="unknown-function")
 
 
 def _is_at(view, handle, place) -> bool:
     """Whether a view of ``handle`` has these sizes, strides, offset and dtype."""
     sizes, strides, offset, dtype = place
     there, start = offset_in_base(view), offset_in_base(handle)
-    return (*view.type.shape, *view.type.strides, view.type.dtype) == (*sizes, *strides, dtype) and None not in (there, start) and there - start == offset
+    return (*view.type.shape, *view.type.strides, view.type.dtype) == (*sizes,
+        *strides, dtype) and None not in (there, start) and there - start == offset

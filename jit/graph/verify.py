@@ -15,8 +15,10 @@ class InvalidGraph(AssertionError):
 
 
 def _same_sizes(a, b) -> bool:
-    """Whether sizes or strides are the same, be it only by what is guarded: symbols that are equal for the tensors at hand."""
-    return len(a) == len(b) and all(structurally_equal(x, y) or Dim in (type(x), type(y)) and hint(x) == hint(y) for x, y in zip(a, b))
+    """Whether sizes or strides are the same, be it only by what is guarded: symbols that are equal for the tensors at
+    hand."""
+    return len(a) == len(b) and all(structurally_equal(x, y) or Dim in (type(x), type(y)) and hint(x) == hint(y)
+                                    for x, y in zip(a, b))
 
 
 def _refs(template):
@@ -50,7 +52,8 @@ def verify(graph: Graph) -> Graph:
                 raise InvalidGraph(f"input {o.mutates} is written twice")
             written.add(o.mutates)
             target = graph.inputs[o.mutates].type
-            if not same_ints(o.node.shape, target.shape) or o.node.dtype != target.dtype or o.node.device != target.device:
+            if (not same_ints(o.node.shape, target.shape) or o.node.dtype != target.dtype
+                or o.node.device != target.device):
                 raise InvalidGraph(f"{o.node} does not fit into input {o.mutates}: {target}")
     return graph
 
@@ -85,7 +88,8 @@ def _check_node(node, seen):
                 raise InvalidGraph(f"the dtype of {node} is not that of its operands")
         if node.op == "where" and types[0].dtype != torch.bool:
             raise InvalidGraph(f"the condition of {node} is not bool")
-    if node.op == "gather" and types[1].dtype != torch.int64 or node.op == "index" and any(t.dtype not in (torch.int64, torch.int32) for t in types[1:]):
+    if (node.op == "gather" and types[1].dtype != torch.int64 or node.op == "index"
+        and any(t.dtype not in (torch.int64, torch.int32) for t in types[1:])):
         raise InvalidGraph(f"the index of {node} is not an integer tensor")
     if node.op in ("scalar", "float_scalar", "input", "tangent"):
         return
@@ -100,5 +104,6 @@ def _check_node(node, seen):
     expected = infer(node.op, types, node.attrs, node.dtype)
     if not _same_sizes(expected.shape, node.shape) or expected.dtype != node.dtype or expected.device != node.device:
         raise InvalidGraph(f"{node} should be {expected}")
-    if PRIMS[node.op].kind == "view" and not strides_agree(expected, node.type) and not _same_sizes(expected.strides, node.type.strides):
+    if (PRIMS[node.op].kind == "view" and not strides_agree(expected, node.type)
+        and not _same_sizes(expected.strides, node.type.strides)):
         raise InvalidGraph(f"{node} should have strides {expected.strides}, not {node.type.strides}")

@@ -1,8 +1,8 @@
 """Builds the native extension ``_jit_native`` on first use and keeps it in the cache folder.
 
 The key of a build is a digest of the C++ sources, of torch's, Python's and the compiler's identity and of the flags,
-so an upgrade of any of them builds anew. Any number of processes may ask at once: one builds under a file lock, and the finished
-library appears by an atomic rename together with its SHA-256, which is checked before the library is loaded.
+so an upgrade of any of them builds anew. Any number of processes may ask at once: one builds under a file lock, and the
+finished library appears by an atomic rename together with its SHA-256, which is checked before the library is loaded.
 Only torch's headers and CPython's are needed; CUDA's are not (the driver is opened at run time).
 """
 
@@ -31,7 +31,8 @@ from jit.runtime import sanitizers
 MODULE = "_jit_native"
 KEEP_DAYS = 30
 SOURCE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers",
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt",
+         "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers",
          *sanitizers.flags("runtime"))
 
 
@@ -46,7 +47,8 @@ def compiler() -> str:
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name)
     if path is None:
-        raise CompileError(f"no C++ compiler: {name!r} is not on PATH. Cure: install g++ 11 or newer (Debian: apt-get install g++), or point CXX at one.")
+        raise CompileError(f"no C++ compiler: {name!r} is not on PATH. Cure: install g++ 11 or newer (Debian: apt-get "
+                           "install g++), or point CXX at one.")
     return path
 
 
@@ -57,7 +59,8 @@ def digest() -> str:
     h = hashlib.sha256()
     real = os.path.realpath(compiler())
     info = os.stat(real)
-    facts = (torch.__version__, torch.version.git_version, sys.hexversion, sysconfig.get_config_var("SOABI"), real, info.st_size, info.st_mtime_ns, FLAGS, loaded_cxx_library())
+    facts = (torch.__version__, torch.version.git_version, sys.hexversion,
+             sysconfig.get_config_var("SOABI"), real, info.st_size, info.st_mtime_ns, FLAGS, loaded_cxx_library())
     h.update(repr(facts).encode())
     for name in sorted(os.listdir(SOURCE_DIR)):
         if name.endswith((".cpp", ".h")):
@@ -75,19 +78,24 @@ def _torch_dir() -> str:
 
 def _compile_command(source: str, output: str) -> list[str]:
     root = _torch_dir()
-    includes = [os.path.join(root, "include"), os.path.join(root, "include", "torch", "csrc", "api", "include"), sysconfig.get_paths()["include"]]
-    return [compiler(), *FLAGS, *(f"-I{i}" for i in includes[:1]), *(f"-isystem{i}" for i in includes[1:]), "-c", source, "-o", output]
+    includes = [os.path.join(root, "include"), os.path.join(root, "include", "torch", "csrc", "api", "include"),
+                sysconfig.get_paths()["include"]]
+    return [compiler(), *FLAGS, *(f"-I{i}" for i in includes[:1]), *(f"-isystem{i}" for i in includes[1:]),
+            "-c", source, "-o", output]
 
 
 def _link_command(objects: list[str], output: str) -> list[str]:
     lib = os.path.join(_torch_dir(), "lib")
-    return [compiler(), "-shared", "-o", output, *objects, f"-L{lib}", "-ltorch_python", "-ltorch_cpu", "-lc10", *loaded_cxx_library(), "-ldl", "-Wl,-z,now"]
+    return [compiler(), "-shared", "-o", output, *objects, f"-L{lib}",
+            "-ltorch_python", "-ltorch_cpu", "-lc10", *loaded_cxx_library(), "-ldl", "-Wl,-z,now"]
 
 
 def loaded_cxx_library() -> list[str]:
-    """Path of the C++ standard library that this process has loaded with torch, in a list that is empty where it cannot be told.
+    """Path of the C++ standard library that this process has loaded with torch, in a list that is empty where it cannot
+    be told.
 
-    A compiler that links its own static copy makes a library with two sets of locale facets in one process: printing an integer then crashes.
+    A compiler that links its own static copy makes a library with two sets of locale facets in one process: printing an
+    integer then crashes.
     """
     try:
         with open("/proc/self/maps") as f:
@@ -104,7 +112,8 @@ def _run(commands: list[list[str]], jobs: int):
             while waiting and len(running) < jobs:
                 cmd = waiting.pop(0)
                 log = tempfile.TemporaryFile("w+", errors="replace")
-                running.append((cmd, subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT), log))
+                running.append((cmd, subprocess.Popen(cmd, stdin=subprocess.DEVNULL,
+                                                      stdout=log, stderr=subprocess.STDOUT), log))
             for item in list(running):
                 cmd, process, log = item
                 if process.poll() is None:
@@ -114,8 +123,10 @@ def _run(commands: list[list[str]], jobs: int):
                     log.seek(0)
                     text = log.read()
                     raise CompileError(
-                        f"the native runtime did not build (exit status {process.returncode}).\ncommand: {' '.join(cmd)}\n{text[-8000:]}\n"
-                        "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); `python -m jit doctor` checks both."
+                        f"the native runtime did not build (exit status {process.returncode}).\ncommand: "
+                        f"{' '.join(cmd)}\n{text[-8000:]}\n"
+                        "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); "
+                        "`python -m jit doctor` checks both."
                     )
             time.sleep(0.02)
     finally:
@@ -165,7 +176,8 @@ def _build_in(folder: str) -> str:
         except CompileError as e:
             if "frame_hook.cpp" not in str(e) and "generator_state.cpp" not in str(e):
                 raise
-            _run([c + ["-DJIT_NO_FRAME_HOOK"] for c in commands], jobs)  # this CPython's internal headers do not compile
+            # This CPython's internal headers do not compile.
+            _run([c + ["-DJIT_NO_FRAME_HOOK"] for c in commands], jobs)
         made = os.path.join(work, MODULE + ".so")
         _run([_link_command([o for _, o in units], made)], jobs=1)
         with open(made + ".sha256", "w") as f:
@@ -225,7 +237,8 @@ def library_path() -> str:
         private = tempfile.mkdtemp(prefix="jit-runtime-")
         atexit.register(shutil.rmtree, private, ignore_errors=True)
         warnings.warn(
-            f"jit: the cache folder {config.cache_dir!r} cannot be used ({e}); the native runtime is built in {private} for this process only. "
+            f"jit: the cache folder {config.cache_dir!r} cannot be used ({e}); the native runtime is built in "
+            f"{private} for this process only. "
             "Cure: set JIT_CACHE_DIR to a folder that only you can write.",
             stacklevel=2,
         )
@@ -243,5 +256,6 @@ def load():
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as e:
-        raise CompileError(f"the native runtime was built but does not load: {e}\nCure: delete {os.path.dirname(path)} and try again.") from e
+        raise CompileError(f"the native runtime was built but does not load: {e}\nCure: delete {os.path.dirname(path)} "
+                           "and try again.") from e
     return module

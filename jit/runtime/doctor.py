@@ -1,6 +1,8 @@
-"""``python -m jit doctor``: builds the native runtime ahead of use and checks what compiling needs. Each failure says how to cure it.
+"""``python -m jit doctor``: builds the native runtime ahead of use and checks what compiling needs. Each failure says
+how to cure it.
 
-A check is a function in the table; it returns a line for the user, or raises ``Problem``. A problem is fatal when compiled code cannot run without the thing.
+A check is a function in the table; it returns a line for the user, or raises ``Problem``. A problem is fatal when
+compiled code cannot run without the thing.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ def _compiler():
 def _headers():
     folder = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(folder, "Python.h")):
-        raise Problem(f"no Python.h in {folder}", "install Python's development files (Debian: apt-get install python3-dev)")
+        raise Problem(f"no Python.h in {folder}",
+                      "install Python's development files (Debian: apt-get install python3-dev)")
     return folder
 
 
@@ -87,10 +90,13 @@ def _cache():
         with tempfile.TemporaryFile(dir=config.cache_dir):
             pass
     except OSError as e:
-        raise Problem(f"{config.cache_dir} cannot be written ({e})", "set JIT_CACHE_DIR to a folder that you can write; without one everything is compiled anew in each process", fatal=False) from None
+        raise Problem(f"{config.cache_dir} cannot be written ({e})", "set JIT_CACHE_DIR to a folder that you can "
+                                                                     "write; without one everything is compiled anew "
+                                                                     "in each process", fatal=False) from None
     free = shutil.disk_usage(config.cache_dir).free
     if free < 256 << 20:
-        raise Problem(f"{config.cache_dir} has {free >> 20} MB left", "free some space, or set JIT_CACHE_DIR to another disk", fatal=False)
+        raise Problem(f"{config.cache_dir} has {free >> 20} MB left",
+                      "free some space, or set JIT_CACHE_DIR to another disk", fatal=False)
     return config.cache_dir
 
 
@@ -111,10 +117,13 @@ def _frame_hook():
 
     status = native().frame_hook_status()
     if status == "not built":
-        raise Problem("the frame evaluation hook was not built for this interpreter: functions that graph breaks reach through C code run in eager",
-                      "install the Python development files of CPython 3.11 or 3.12, with their internal headers", fatal=False)
+        raise Problem("the frame evaluation hook was not built for this interpreter: functions that graph breaks reach "
+                      "through C code run in eager",
+                      "install the Python development files of CPython 3.11 or 3.12, with their internal headers",
+                      fatal=False)
     if status == "taken":
-        raise Problem("another tool has the frame evaluation hook: functions that graph breaks reach through C code run in eager",
+        raise Problem("another tool has the frame evaluation hook: functions that graph breaks reach through C code "
+                      "run in eager",
                       "leave the debugger or the other compiler out", fatal=False)
     return status
 
@@ -132,28 +141,35 @@ def _openmp():
 
     from jit.runtime import build
 
-    source = 'extern "C" int omp_get_max_threads(); extern "C" int threads() { int n = 0;\n#pragma omp parallel reduction(+:n)\nn += 1;\nreturn n; }\n'
+    source = (
+        'extern "C" int omp_get_max_threads(); extern "C" int threads() { int n = 0;\n#pragma omp parallel '
+        'reduction(+:n)\nn += 1;\nreturn n; }\n')
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "probe")
         with open(path + ".cpp", "w") as f:
             f.write(source)
-        done = subprocess.run([build.compiler(), "-O1", "-fopenmp", "-shared", "-fPIC", path + ".cpp", "-o", path + ".so"], capture_output=True, text=True)
+        done = subprocess.run([build.compiler(), "-O1", "-fopenmp", "-shared",
+                               "-fPIC", path + ".cpp", "-o", path + ".so"], capture_output=True, text=True)
         if done.returncode:
-            raise Problem(f"the compiler cannot build OpenMP code: {done.stderr.strip()[-500:]}", "install libgomp's development files (Debian: they come with g++)")
+            raise Problem(f"the compiler cannot build OpenMP code: {done.stderr.strip()[-500:]}",
+                          "install libgomp's development files (Debian: they come with g++)")
         try:
             threads = ctypes.CDLL(path + ".so").threads()
         except OSError as e:
-            raise Problem(f"OpenMP code does not load: {e}", "install libgomp (Debian: apt-get install libgomp1)") from None
+            raise Problem(f"OpenMP code does not load: {e}",
+                          "install libgomp (Debian: apt-get install libgomp1)") from None
     found = openmp_libraries()
     home = os.path.realpath(os.path.dirname(torch.__file__))
     site = os.path.dirname(home)
     if len(found) > 1:
         raise Problem(
             f"{len(found)} OpenMP runtimes are loaded, which makes threads fight: {', '.join(found)}",
-            "import torch before anything that brings another one, and remove the other from LD_PRELOAD and LD_LIBRARY_PATH",
+            "import torch before anything that brings another one, and remove the other from LD_PRELOAD and "
+            "LD_LIBRARY_PATH",
         )
     if found and not found[0].startswith(site):
-        raise Problem(f"the OpenMP runtime is {found[0]}, not torch's own", "remove it from LD_PRELOAD and LD_LIBRARY_PATH, and import torch first", fatal=False)
+        raise Problem(f"the OpenMP runtime is {found[0]}, not torch's own",
+                      "remove it from LD_PRELOAD and LD_LIBRARY_PATH, and import torch first", fatal=False)
     return f"{found[0] if found else 'statically linked'}, {threads} threads"
 
 
@@ -164,7 +180,8 @@ def _triton():
     try:
         import triton
     except Exception as e:
-        raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}", "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
+        raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
+                      "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
     return triton.__version__
 
 
@@ -177,12 +194,17 @@ def _cuda():
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as e:
-        raise Problem(f"torch is built for CUDA {torch.version.cuda}, but the driver is missing: {e}", "install the NVIDIA driver if this machine has a GPU; the CPU works without", fatal=False) from None
+        raise Problem(f"torch is built for CUDA {torch.version.cuda}, but the driver is missing: {e}",
+                      "install the NVIDIA driver if this machine has a GPU; the CPU works without",
+                      fatal=False) from None
     if not torch.cuda.is_available():
-        raise Problem("the CUDA driver is there but torch sees no GPU", "check nvidia-smi, CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA " + torch.version.cuda, fatal=False)
+        raise Problem("the CUDA driver is there but torch sees no GPU",
+            "check nvidia-smi, CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA " + torch.version.cuda,
+            fatal=False)
     if isinstance(torch_private.current_raw_stream, torch_private.Absent):
         raise Problem("torch has no _cuda_getCurrentRawStream", "use a torch release from 2.11 on")
-    return ", ".join(f"{torch.cuda.get_device_name(i)} (sm_{''.join(map(str, torch.cuda.get_device_capability(i)))})" for i in range(torch.cuda.device_count()))
+    return ", ".join(f"{torch.cuda.get_device_name(i)} (sm_{''.join(map(str, torch.cuda.get_device_capability(i)))})"
+                     for i in range(torch.cuda.device_count()))
 
 
 def main(arguments=()) -> int:

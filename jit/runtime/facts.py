@@ -1,8 +1,9 @@
 """What an entry relies on: typed facts about objects, one class for each check of the native guard program.
 
-A fact names its check (``kind``, an entry of the table in ``native/guard_checks.h``), gives what that check takes (``payload``), and says in words what it is
-(``str``) and how an object that it does not hold of differs (``mismatch``). A new kind is a class here and an entry there; ``tests/test_guard_mutations.py``
-asks for a program that changes it between calls.
+A fact names its check (``kind``, an entry of the table in ``native/guard_checks.h``), gives what that check takes
+(``payload``), and says in words what it is (``str``) and how an object that it does not hold of differs (``mismatch``).
+A new kind is a class here and an entry there; ``tests/test_guard_mutations.py`` asks for a program that changes it
+between calls.
 
 Facts that speak of further objects have their sources; what ``payload`` is given makes accessors of them.
 """
@@ -21,7 +22,8 @@ NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is 
 
 
 class Fact:
-    """Base class. ``kind``: the name of the native check. ``of_object``: whether it is about the object at a source, which is then known to be there."""
+    """Base class. ``kind``: the name of the native check. ``of_object``: whether it is about the object at a source,
+    which is then known to be there."""
 
     __slots__ = ("value",)
     kind = ""
@@ -54,7 +56,8 @@ class Fact:
         """How an object differs, in words."""
         expected, shown = self.expected(), self.found(found)
         if expected == shown:
-            expected, shown = f"{expected} ({type(self.value).__name__} at {id(self.value):#x})", f"{shown} ({type(found).__name__} at {id(found):#x})"
+            expected, shown = (f"{expected} ({type(self.value).__name__} at {id(self.value):#x})",
+                               f"{shown} ({type(found).__name__} at {id(found):#x})")
         return f"expected {expected}, found {shown}"
 
 
@@ -104,12 +107,14 @@ class Is(Fact):
         value = self.object
         expected, shown = short(value), short(found)
         if expected == shown:
-            expected, shown = f"{expected} ({type(value).__name__} at {id(value):#x})", f"{shown} ({type(found).__name__} at {id(found):#x})"
+            expected, shown = (f"{expected} ({type(value).__name__} at {id(value):#x})",
+                               f"{shown} ({type(found).__name__} at {id(found):#x})")
         return f"expected {expected}, found {shown}"
 
 
 class At(Fact):
-    """It lies where this object does and is of its type: for what has its facts checked again when another one has come to lie there."""
+    """It lies where this object does and is of its type: for what has its facts checked again when another one has come
+    to lie there."""
 
     __slots__ = ()
     kind = "at"
@@ -157,7 +162,8 @@ class Present(IsNot):
 
 
 class Equals(Fact):
-    """It is of the constant's exact type and equal to it; -0.0 differs from 0.0 and nan equals nan, inside tuples and slices too."""
+    """It is of the constant's exact type and equal to it; -0.0 differs from 0.0 and nan equals nan, inside tuples and
+    slices too."""
 
     __slots__ = ()
     kind = "eq"
@@ -384,7 +390,8 @@ class NoAlias(_OfTwo):
 
 
 class Apart(Fact):
-    """Of tensors at the sources ``changed`` and ``others``, none that is changed reaches into the memory of another one."""
+    """Of tensors at the sources ``changed`` and ``others``, none that is changed reaches into the memory of another
+    one."""
 
     __slots__ = ("changed", "others")
     kind = "apart"
@@ -407,7 +414,8 @@ class Apart(Fact):
 
 
 class Shares(Fact):
-    """The first elements of it and of the tensor at another source, two views of one storage, are so many bytes apart."""
+    """The first elements of it and of the tensor at another source, two views of one storage, are so many bytes
+    apart."""
 
     __slots__ = ("distance",)
     kind = "shares"
@@ -447,8 +455,8 @@ class Room(Fact):
 
 
 class GlobalState(Fact):
-    """Torch's state in this thread is what it was when the program was made. ``read``: which parts of it that few programs read were read, see
-    ``guards.narrowed_state``."""
+    """Torch's state in this thread is what it was when the program was made. ``read``: which parts of it that few
+    programs read were read, see ``guards.narrowed_state``."""
 
     __slots__ = ("read",)
     kind = "global_state"
@@ -469,7 +477,8 @@ class GlobalState(Fact):
 
 
 class Dims(Fact):
-    """Conditions on sizes, strides and integers. ``sizes``: a ``SizeFacts`` of the capture, which ends with it; its words stay."""
+    """Conditions on sizes, strides and integers. ``sizes``: a ``SizeFacts`` of the capture, which ends with it; its
+    words stay."""
 
     __slots__ = ("sizes",)
     kind = "dims"
@@ -490,9 +499,11 @@ class Dims(Fact):
 
 
 def identity(value) -> Fact:
-    """That it is this object; a tensor is known by its place, since all else that is relied on is guarded by facts of its own."""
+    """That it is this object; a tensor is known by its place, since all else that is relied on is guarded by facts of
+    its own."""
     return At(value) if isinstance(value, torch.Tensor) else Is(value)
 
 
-KINDS = {fact.kind: fact for fact in (TypeIs, Is, At, IsNot, Equals, Length, Truth, DictKeys, Elements, DictLacks, NoDictAttr, TypeLacks, ClassLacks, Subclass, Instance, Tensor,
+KINDS = {fact.kind: fact for fact in (TypeIs, Is, At, IsNot, Equals, Length, Truth, DictKeys, Elements,
+                                      DictLacks, NoDictAttr, TypeLacks, ClassLacks, Subclass, Instance, Tensor,
                                       Same, Distinct, NoAlias, Apart, Shares, Room, GlobalState, Dims)}  # fmt: skip

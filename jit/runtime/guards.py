@@ -1,48 +1,55 @@
-"""Guard programs: plain records of accessors and checks, compiled to a native object that answers "do these locals fit?".
+"""Guard programs: plain records of accessors and checks, compiled to a native object that answers "do these locals
+fit?".
 
-Accessors are ``(parent index, kind, payload)``; roots have parent -1. Each may have a fourth item, of which ``str`` names it in explanations::
+Accessors are ``(parent index, kind, payload)``; roots have parent -1. Each may have a fourth item, of which ``str``
+names it in explanations::
 
     ("local", i)            local i of the frame's start          ("const", object)   a root that is watched
-    ("weak", object)        as "const", but the object is not kept alive: when it dies the program never matches again, lets go of
-                            all it holds, and the plan of its bound inputs; its dispatcher drops the entry. Or a ``native().Weak`` of it
+    ("weak", object)        as "const", but the object is not kept alive: when it dies the program never matches again,
+    lets go of
+                            all it holds, and the plan of its bound inputs; its dispatcher drops the entry. Or a
+                            ``native().Weak`` of it
     ("dict_attr", name)     object.__dict__[name]; for a class, its own __dict__ only
     ("getattr", name)       getattr(object, name); runs on every call, cannot be watched
-    ("type_attr", name)     what the MRO of type(object) has      ("class_attr", name)   what the MRO of the object, a class, has
-    ("type",)  ("dict",)    type(object), object.__dict__         ("item", key)          of a list, tuple or dict, past what a subclass makes of a subscript
-    ("cell",)               a cell's contents                     ("closure", i)         a function's i-th cell
-    ("function", field)     field: code, defaults, kwdefaults, dict (None when unset)
-    ("grad",)               tensor.grad                           ("wrapped",)           a dispatcher's original function
-    ("iterator_state",)     what an iterator of a builtin type reduces to, as one tuple
+    ("type_attr", name)     what the MRO of type(object) has      ("class_attr", name)   what the MRO of the object, a
+    class, has ("type",)  ("dict",)    type(object), object.__dict__         ("item", key)          of a list, tuple or
+    dict, past what a subclass makes of a subscript ("cell",)               a cell's contents
+    ("closure", i)         a function's i-th cell ("function", field)     field: code, defaults, kwdefaults, dict (None
+    when unset) ("grad",)               tensor.grad                           ("wrapped",)           a dispatcher's
+    original function ("iterator_state",)     what an iterator of a builtin type reduces to, as one tuple
     ("generator_state",)    ``native().generator_state(object)``
     ("length",)             ``len(object)``
     ("returned",)           what the function gives, called without arguments on every call
-    ("mro",)                the MRO of a class              ("cache_link",)         what an element of a bounded functools.lru_cache holds
-    ("context_value", none) what a ContextVar holds, ``none`` where it was not set
-    ("fresh_dict_attr", name), ("fresh_item", key), ...   any of them with "fresh_" before it, for what is replaced all the time: read on every call, not watched
+    ("mro",)                the MRO of a class              ("cache_link",)         what an element of a bounded
+    functools.lru_cache holds ("context_value", none) what a ContextVar holds, ``none`` where it was not set
+    ("fresh_dict_attr", name), ("fresh_item", key), ...   any of them with "fresh_" before it, for what is replaced all
+    the time: read on every call, not watched
 
-An accessor that cannot be reached makes the check on it fail. What was read of watched objects is not kept alive, but for constants, classes and code. Where
-an object is known by identity, as in "is", as a key, or among keys or elements, there may be a ``native().Weak`` of it, which does not keep it alive.
-Checks are ``(accessor index, kind, payload[, fact])``; a ``facts.Fact`` says in words what is expected and what was found::
+An accessor that cannot be reached makes the check on it fail. What was read of watched objects is not kept alive, but
+for constants, classes and code. Where an object is known by identity, as in "is", as a key, or among keys or elements,
+there may be a ``native().Weak`` of it, which does not keep it alive. Checks are ``(accessor index, kind, payload[,
+fact])``; a ``facts.Fact`` says in words what is expected and what was found::
 
     ("type_is", T) ("is", object) ("is_not", object) ("eq", const) ("len", n) ("truth", bool)
-    ("at", (id, type))              the object is of that type and lies there; for what has its facts checked again when another one has come to lie there
-    ("dict_keys", keys in order) ("dict_lacks", key) ("no_dict_attr", name) ("type_lacks", name) ("class_lacks", name)
-    ("elements", the elements of a set or frozenset in order of iteration; a set that is watched is read on every call)
-    ("subclass", (class, bool))     issubclass() of a class that is reached, by its MRO and by what abstract classes have registered
-    ("instance", (class, bool))     isinstance(); asked on every call
-    ("tensor", TensorSpec) ("same", accessor) ("distinct", accessor)
+    ("at", (id, type))              the object is of that type and lies there; for what has its facts checked again when
+    another one has come to lie there ("dict_keys", keys in order) ("dict_lacks", key) ("no_dict_attr", name)
+    ("type_lacks", name) ("class_lacks", name) ("elements", the elements of a set or frozenset in order of iteration; a
+    set that is watched is read on every call) ("subclass", (class, bool))     issubclass() of a class that is reached,
+    by its MRO and by what abstract classes have registered ("instance", (class, bool))     isinstance(); asked on every
+    call ("tensor", TensorSpec) ("same", accessor) ("distinct", accessor)
     ("no_alias", accessor)          the memory that two tensors reach does not overlap
     ("apart", (changed, others))    the accessors' tensors: none that is changed reaches into the memory of another one
     ("shares", (accessor, bytes))   the first elements of two views of one storage are so far apart
-    ("room", (before, after))       a tensor's storage has so many bytes before the tensor's first element, and from there on
-    ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``, see ``narrowed_state``
-    ("dims", (accessors, regs, conditions))
-        accessor -1; regs as in a plan, where ("size", k, dim), ("stride", k, dim) and ("int", k) read accessors[k]; conditions are
-        (reg, "==0" | "!=0" | ">=0" | ">0" | "<=0" | "<0")
+    ("room", (before, after))       a tensor's storage has so many bytes before the tensor's first element, and from
+    there on ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``, see
+    ``narrowed_state`` ("dims", (accessors, regs, conditions))
+        accessor -1; regs as in a plan, where ("size", k, dim), ("stride", k, dim) and ("int", k) read accessors[k];
+        conditions are (reg, "==0" | "!=0" | ">=0" | ">0" | "<=0" | "<0")
 
 "eq" wants the exact type; -0.0 differs from 0.0 and nan equals nan, inside tuples and slices too.
 
-``binds`` are (accessor, plan input) pairs: whenever the watched facts have been walked again, those inputs of the entry's plan are bound to what the accessors reach.
+``binds`` are (accessor, plan input) pairs: whenever the watched facts have been walked again, those inputs of the
+entry's plan are bound to what the accessors reach.
 """
 
 from __future__ import annotations
@@ -78,14 +85,17 @@ class TensorSpec:
         """The spec that exactly this tensor meets, with the sizes of ``dynamic_dims`` free (and then all strides)."""
         sizes = tuple(None if d in dynamic_dims else s for d, s in enumerate(tensor.shape))
         strides = tuple(tensor.stride()) if not dynamic_dims else None
-        return TensorSpec(type(tensor), tensor.dtype, tensor.device, sizes, strides, tensor.requires_grad, dispatch_keys(tensor))
+        return TensorSpec(type(tensor), tensor.dtype, tensor.device, sizes,
+                          strides, tensor.requires_grad, dispatch_keys(tensor))
 
     def __str__(self):
         def text(values):
             return "any" if values is None else "(" + ", ".join("*" if v is None else str(v) for v in values) + ")"
 
         grad = "" if self.requires_grad is None else f", requires_grad={self.requires_grad}"
-        return f"{self.cls.__name__} {str(self.dtype)[6:]} on {self.device}, sizes {text(self.sizes)}, strides {text(self.strides)}{grad}"
+        return (
+            f"{self.cls.__name__} {str(self.dtype)[6:]} on {self.device}, sizes {text(self.sizes)}, strides "
+            f"{text(self.strides)}{grad}")
 
     def mismatch(self, value) -> str:
         """How a value differs, in words: "size of dim 1: expected 4, found 5"; empty when it does not."""
@@ -99,14 +109,19 @@ class TensorSpec:
         if self.requires_grad is not None and value.requires_grad != self.requires_grad:
             out.append(f"requires_grad: expected {self.requires_grad}, found {value.requires_grad}")
         if self.keys is not None and dispatch_keys(value) != self.keys:
-            out.append(f"dispatch keys: expected {self.keys:#x}, found {dispatch_keys(value):#x} ({torch_private.dispatch_keys(value)})")
+            out.append(f"dispatch keys: expected {self.keys:#x}, found {dispatch_keys(value):#x} "
+                       f"({torch_private.dispatch_keys(value)})")
         if not out and self.sizes is not None:
             if value.dim() != len(self.sizes):
                 out.append(f"rank: expected {len(self.sizes)}, found {value.dim()}")
             else:
-                out += [f"size of dim {d}: expected {want}, found {have}" for d, (want, have) in enumerate(zip(self.sizes, value.shape)) if want is not None and want != have]
+                out += [f"size of dim {d}: expected {want}, found {have}"
+                        for d, (want, have) in enumerate(zip(self.sizes, value.shape))
+                        if want is not None and want != have]
         if not out and self.strides is not None:
-            out += [f"stride of dim {d}: expected {want}, found {have}" for d, (want, have) in enumerate(zip(self.strides, value.stride())) if want is not None and want != have]
+            out += [f"stride of dim {d}: expected {want}, found {have}"
+                    for d, (want, have) in enumerate(zip(self.strides, value.stride()))
+                    if want is not None and want != have]
         if not out and self.align and value.data_ptr() % self.align:
             out.append(f"data pointer: expected a multiple of {self.align}")
         return "; ".join(out)
@@ -130,30 +145,36 @@ def program(accessors, checks, binds=()):
 def _line(accessors, check) -> str:
     """A check in words."""
     at, kind, payload, fact = (*check, None, None)[:4]
-    return f"{path(accessors, at)}: {f'{kind} {short(payload)}' if fact is None else fact}" if at >= 0 else str(fact or kind)
+    return (f"{path(accessors, at)}: {f'{kind} {short(payload)}' if fact is None else fact}" if at >= 0
+            else str(fact or kind))
 
 
 def global_state_snapshot() -> tuple:
-    """The torch state of this thread that a capture depends on: grad and inference mode, autocast, default dtype and device, determinism, modes,
-    the kernels that attention may choose among, anomaly mode. Plain ints."""
+    """The torch state of this thread that a capture depends on: grad and inference mode, autocast, default dtype and
+    device, determinism, modes, the kernels that attention may choose among, anomaly mode. Plain ints."""
     from jit.runtime import native
 
     return native().global_state_snapshot()
 
 
 _UNREAD = -2
-_STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys", "grad mode", "CPU autocast dtype", "CUDA autocast dtype", "default dtype",
-                 "deterministic algorithms", "torch function modes and default device", "torch function state", "attention kernels", "anomaly mode and cuDNN switches")  # fmt: skip
+_STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys",
+                 "grad mode", "CPU autocast dtype", "CUDA autocast dtype", "default dtype",
+                 "deterministic algorithms", "torch function modes and default device",
+                 "torch function state", "attention kernels", "anomaly mode and cuDNN switches")  # fmt: skip
 
 
 def narrowed_state(snapshot: tuple, read) -> tuple:
-    """A snapshot that leaves open what ``read``, a set with any of "attention" and "switches", does not name: the last two fields."""
-    return (*snapshot[:-2], snapshot[-2] if "attention" in read else _UNREAD, snapshot[-1] if "switches" in read else _UNREAD)
+    """A snapshot that leaves open what ``read``, a set with any of "attention" and "switches", does not name: the last
+    two fields."""
+    return (*snapshot[:-2], snapshot[-2] if "attention" in read else _UNREAD,
+            snapshot[-1] if "switches" in read else _UNREAD)
 
 
 def state_difference(expected: tuple, found: tuple) -> str:
     """How the state of this thread differs from a snapshot, in words."""
-    return "; ".join(f"{name}: expected {want}, found {have}" for name, want, have in zip(_STATE_FIELDS, expected, found) if want not in (have, _UNREAD))
+    return "; ".join(f"{name}: expected {want}, found {have}"
+                     for name, want, have in zip(_STATE_FIELDS, expected, found) if want not in (have, _UNREAD))
 
 
 def path(accessors, index: int) -> str:
@@ -182,7 +203,8 @@ def short(value) -> str:
 
 
 def explain(program, locals) -> str:
-    """Why a program does not accept a tuple of locals: the accessor, what was expected and what was found. Empty when it does."""
+    """Why a program does not accept a tuple of locals: the accessor, what was expected and what was found. Empty when
+    it does."""
     failure = program.failure(tuple(locals))
     if failure is None:
         return ""
@@ -193,4 +215,5 @@ def explain(program, locals) -> str:
     where = path(program.accessors, at)
     if not reached:
         return f"{where}: cannot be reached any more"
-    return f"{where}: {f'expected {kind} {short(payload)}, found {short(found)}' if fact is None else fact.mismatch(found)}"
+    how = f"expected {kind} {short(payload)}, found {short(found)}" if fact is None else fact.mismatch(found)
+    return f"{where}: {how}"

@@ -43,8 +43,9 @@ def _code_of(handler):
 
 
 def is_foreign(error, repeatable: bool) -> bool:
-    """Whether an error that reached a rewritten function's handler, and which no native plan has raised, comes from elsewhere:
-    from a signal's handler, or, where only a plan can have raised it (not ``repeatable``), from another thread."""
+    """Whether an error that reached a rewritten function's handler, and which no native plan has raised, comes from
+    elsewhere: from a signal's handler, or, where only a plan can have raised it (not ``repeatable``), from another
+    thread."""
     called = error.__traceback__ and error.__traceback__.tb_next
     if called is None:
         return not repeatable

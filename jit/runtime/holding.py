@@ -1,4 +1,5 @@
-"""How what outlives a capture refers to objects of the program, so that it keeps none of them alive that the program could let go of."""
+"""How what outlives a capture refers to objects of the program, so that it keeps none of them alive that the program
+could let go of."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ _KEPT = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleTy
 
 
 def holding(obj) -> str:
-    """How what outlives a capture may refer to an object of the program. "kept": itself, for constants, classes and code, which hold nothing. "weak": as a
-    ``native().Weak``. "place": by nothing but its source, since it cannot be referred to weakly and holds other objects. "itself": there is no other way."""
+    """How what outlives a capture may refer to an object of the program. "kept": itself, for constants, classes and
+    code, which hold nothing. "weak": as a ``native().Weak``. "place": by nothing but its source, since it cannot be
+    referred to weakly and holds other objects. "itself": there is no other way."""
     if isinstance(obj, _KEPT):
         return "kept"
     if isinstance(obj, torch.Tensor):
@@ -27,7 +29,8 @@ def holding(obj) -> str:
         return "weak" if obj.__closure__ or not all(isinstance(v, _KEPT) for v in given) else "kept"
     if cls is types.BuiltinFunctionType:
         return "kept" if isinstance(obj.__self__, (type(None), type, types.ModuleType)) else "weak"
-    if cls.__weakrefoffset__ and (cls.__flags__ & _HEAP_TYPE or isinstance(obj, (types.MethodType, set, frozenset, collections.deque))):
+    if cls.__weakrefoffset__ and (cls.__flags__ & _HEAP_TYPE
+                                  or isinstance(obj, (types.MethodType, set, frozenset, collections.deque))):
         return "weak"
     if isinstance(obj, tuple):
         return "kept" if all(isinstance(v, _KEPT) for v in obj) else "place"

@@ -1,8 +1,10 @@
-"""Programs of numbers: what a plan's integers are computed from when they are floats that change between calls, with Python's own results.
+"""Programs of numbers: what a plan's integers are computed from when they are floats that change between calls, with
+Python's own results.
 
-A program is called with Python floats, ints and tensors of one element, and gives its results as the bytes of native int64 values, which a plan takes in place of its
-ints. It gives None where Python's arithmetic would raise or give something else than a float, for integers that a double does not hold exactly, and for finite numbers
-that float32 cannot hold, which eager refuses as operands of narrower tensors. Rows, each a double that later rows may read::
+A program is called with Python floats, ints and tensors of one element, and gives its results as the bytes of native
+int64 values, which a plan takes in place of its ints. It gives None where Python's arithmetic would raise or give
+something else than a float, for integers that a double does not hold exactly, and for finite numbers that float32
+cannot hold, which eager refuses as operands of narrower tensors. Rows, each a double that later rows may read::
 
     ("const", float)   ("number", argument)   ("item", argument)          # of a tensor on the CPU: what item() gives
     ("+" | "-" | "*" | "/" | "**", row, row)   ("neg", row)   ("sqrt", row)   # as Python and math have them

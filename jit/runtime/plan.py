@@ -1,33 +1,40 @@
 """A plan: the executable form of a graph, as plain data that the native executor interprets.
 
-Slots hold tensors (or memory); slots ``0 .. n_inputs-1`` are the inputs and are never replaced. Registers hold int64 values; all of them are computed,
-in order, when a call begins::
+Slots hold tensors (or memory); slots ``0 .. n_inputs-1`` are the inputs and are never replaced. Registers hold int64
+values; all of them are computed, in order, when a call begins::
 
     ("const", v)   ("size", input, dim)   ("stride", input, dim)   ("int", k)
-    ("add"|"sub"|"mul"|"floordiv"|"mod"|"max"|"min", reg, reg)          # floor semantics; a zero divisor raises RuntimeError
+    ("add"|"sub"|"mul"|"floordiv"|"mod"|"max"|"min", reg, reg)          # floor semantics; a zero divisor raises
+    RuntimeError
 
-Wherever a step below takes sizes, strides, an offset, a grid or ints it takes register indices. Sizes, strides and offsets count elements, arenas bytes::
+Wherever a step below takes sizes, strides, an offset, a grid or ints it takes register indices. Sizes, strides and
+offsets count elements, arenas bytes::
 
     ("alloc", slot, dtype, device, sizes, strides)
-        a fresh tensor; CPU memory comes from the pool, CUDA memory from torch's caching allocator. Memory is not initialised.
+        a fresh tensor; CPU memory comes from the pool, CUDA memory from torch's caching allocator. Memory is not
+        initialised.
     ("arena", slot, device, nbytes)
         one block of bytes.
     ("temp", slot, arena_slot, byte_offset, dtype, device, sizes, strides)
-        a tensor inside an arena that is still held; the offset has to be a multiple of the item size (64 for kernels that assume alignment).
+        a tensor inside an arena that is still held; the offset has to be a multiple of the item size (64 for kernels
+        that assume alignment).
     ("cpu", address, slots, ints)
         calls ``void f(void** pointers, const int64_t* ints)`` with the data pointers of the slots.
     ("gpu", GpuKernel, slots, ints, (grid_x, grid_y, grid_z))
         launches on torch's current stream of the plan's CUDA device.
     ("aten", "aten::addmm", overload, args, out_slots, expect[, manners])
-        a boxed call below autograd and autocast. ``args`` follow the operator's schema, one for each argument, keyword-only ones included:
-        ("slot", i) | ("reg", r) | ("regs", (r, ..)) | ("slots", (i | None, ..)) | ("const", object) | ("list", (args..)).
-        ``out_slots`` takes the results in order (None: not wanted); for an operator that returns one list of tensors, the list's elements.
-        ``expect`` is None or, per result, None, (sizes, strides) or (sizes, strides, dtype): other sizes or dtypes raise RuntimeError, other strides are copied into the expected ones.
-        ``manners`` are words: "draws" of an operator that moves random generators on, "once" of one that may do more than its schema says.
+        a boxed call below autograd and autocast. ``args`` follow the operator's schema, one for each argument,
+        keyword-only ones included: ("slot", i) | ("reg", r) | ("regs", (r, ..)) | ("slots", (i | None, ..)) | ("const",
+        object) | ("list", (args..)). ``out_slots`` takes the results in order (None: not wanted); for an operator that
+        returns one list of tensors, the list's elements. ``expect`` is None or, per result, None, (sizes, strides) or
+        (sizes, strides, dtype): other sizes or dtypes raise RuntimeError, other strides are copied into the expected
+        ones. ``manners`` are words: "draws" of an operator that moves random generators on, "once" of one that may do
+            more than its schema says.
     ("vjp", "aten::convolution", overload, args, wanted_slots, tangent_slots, out_slots, expect[, manners])
-        the gradient of one operator, replayed under PyTorch's own autograd: one result for each of ``wanted_slots``, zeros where there is none.
-        ``tangent_slots`` has, per tensor that the operator returns, the slot of its tangent or None. In ``args``, ("wanted", k) is the tensor in
-        ``wanted_slots[k]``; a ("slot", i) that names a wanted slot is taken for the first such tensor too.
+        the gradient of one operator, replayed under PyTorch's own autograd: one result for each of ``wanted_slots``,
+        zeros where there is none. ``tangent_slots`` has, per tensor that the operator returns, the slot of its tangent
+        or None. In ``args``, ("wanted", k) is the tensor in ``wanted_slots[k]``; a ("slot", i) that names a wanted slot
+        is taken for the first such tensor too.
     ("view", dst, src, sizes, strides, offset)
         the offset counts from src's first element.
     ("copy", dst, src)
@@ -39,15 +46,20 @@ Wherever a step below takes sizes, strides, an offset, a grid or ints it takes r
     ("check", slot, message)
         raises when the flag is not 0: RuntimeError for 2, else IndexError.
 
-``commit`` is the number of the first step that writes what was there before the call (None: no step does, or the caller does not mind): from it on there are
-only kernels, copies and frees, which do not raise. A call that raises has changed nothing: generators are put back, and what cannot be put back, the calls of
-"once" operators, is told to the function that runs the call again (``happened``). Results are made before the commit, and a signal that is pending is handled there.
+``commit`` is the number of the first step that writes what was there before the call (None: no step does, or the caller
+does not mind): from it on there are only kernels, copies and frees, which do not raise. A call that raises has changed
+nothing: generators are put back, and what cannot be put back, the calls of "once" operators, is told to the function
+that runs the call again (``happened``). Results are made before the commit, and a signal that is pending is handled
+there.
 
-``outputs`` are slots. An input gives the very object that was passed; a view (made by "view") of an input is made by torch's own operator, so that it is a view to autograd
-and shares the version counter. ``mutates`` lists the inputs that kernels or in-place operators write, whose version counters are bumped after the run. ``aligned`` lists those whose address GPU kernels
-take for a multiple of 16 (None: all): one that is not is copied to such a place while the plan runs.
+``outputs`` are slots. An input gives the very object that was passed; a view (made by "view") of an input is made by
+torch's own operator, so that it is a view to autograd and shares the version counter. ``mutates`` lists the inputs that
+kernels or in-place operators write, whose version counters are bumped after the run. ``aligned`` lists those whose
+address GPU kernels take for a multiple of 16 (None: all): one that is not is copied to such a place while the plan
+runs.
 
-The executor gives up the GIL for plans with ATen or GPU steps and for large inputs. A plan may be called again while it runs, from any thread.
+The executor gives up the GIL for plans with ATen or GPU steps and for large inputs. A plan may be called again while it
+runs, from any thread.
 """
 
 from __future__ import annotations
@@ -70,11 +82,13 @@ class GpuKernel:
         cubin: the binary.
         num_warps: warps per program.
         shared: bytes of dynamic shared memory.
-        ints: which of a step's ints are passed, in order, and how: ``((index, "i32" | "i64"), ...)``. (Triton leaves out those that are compile-time constants.)
+        ints: which of a step's ints are passed, in order, and how: ``((index, "i32" | "i64"), ...)``. (Triton leaves
+            out those that are compile-time constants.)
         scratch: trailing null pointers (Triton 3.6: global and profile scratch).
         cluster: thread blocks per cluster; only 1 is launched.
 
-    The launch passes the step's pointers, then the ints, then the scratch pointers. Kernels that need global scratch memory must not be made into a record.
+    The launch passes the step's pointers, then the ints, then the scratch pointers. Kernels that need global scratch
+    memory must not be made into a record.
     """
 
     name: str
@@ -148,7 +162,8 @@ class Plan:
                 lines.append(f"%{step[1]} = arena {step[2]} {names[step[3]]} bytes")
             elif kind == "temp":
                 _, slot, arena, offset, dtype, device, sizes, strides = step
-                lines.append(f"%{slot} = temp %{arena} + {names[offset]} {str(dtype)[6:]} {many(sizes)} strides {many(strides)}")
+                lines.append(f"%{slot} = temp %{arena} + {names[offset]} {str(dtype)[6:]} {many(sizes)} strides "
+                             f"{many(strides)}")
             elif kind == "cpu":
                 lines.append(f"cpu {step[1]:#x}({slots(step[2])}; {many(step[3])})")
             elif kind == "gpu":
@@ -178,34 +193,46 @@ class Plan:
 class GradSpec:
     """How two plans make a differentiable function.
 
-    The forward's results are the function's, then extra ones that only the backward reads. The backward takes the saved values, then one tangent per
-    differentiable result, laid out as ``torch.empty_like`` of it is; its ints are ``symbols``. It may keep or return the memory of what it is given.
+    The forward's results are the function's, then extra ones that only the backward reads. The backward takes the saved
+    values, then one tangent per differentiable result, laid out as ``torch.empty_like`` of it is; its ints are
+    ``symbols``. It may keep or return the memory of what it is given.
 
     Args:
         n_outputs: results of the function.
         wrt: positions of the inputs that have a gradient.
         tangents: positions of the results that have one. None of them is an input or a view of one.
-        saved: per tensor that the backward takes before the tangents: ("input", i) | ("output", j) | ("extra", k). Values as they are when the forward has run.
-        grads: per input of ``wrt``: the position of its gradient among the backward's outputs, or None where it is zero everywhere.
+        saved: per tensor that the backward takes before the tangents: ("input", i) | ("output", j) | ("extra", k).
+            Values as they are when the forward has run.
+        grads: per input of ``wrt``: the position of its gradient among the backward's outputs, or None where it is zero
+            everywhere.
         symbols: per int of the backward: ("size", input, dim) | ("stride", input, dim) | ("int", k), of the forward.
-        views: results that are views: (output, "input" | "output", base, (sizes, strides, offset)), in registers of the forward; the offset counts from the
-            base's first element. Torch's own operator makes them, so that autograd takes their gradient to the base.
-        several: the outputs among ``views`` that are, for autograd, one of several results of a view operator: it refuses to record a change in place of them.
+        views: results that are views: (output, "input" | "output", base, (sizes, strides, offset)), in registers of the
+            forward; the offset counts from the base's first element. Torch's own operator makes them, so that autograd
+            takes their gradient to the base.
+        several: the outputs among ``views`` that are, for autograd, one of several results of a view operator: it
+            refuses to record a change in place of them.
         name: of the node, as ``grad_fn.name()`` gives it.
-        second: ``second(inputs, saved, ints, tangents, wanted, changed, foreign) -> gradients``: a Python function that computes, by operators that are
-            differentiable themselves, a tuple with one gradient or None for each of ``wrt``. It is given the forward's inputs, the values of ``saved``, the
-            forward's ints, the tangents (None: none given), which of the gradients are wanted (bools), the positions of inputs outside ``saved`` that were
-            written since the forward, and whether there are tangents that kernels cannot read. It runs for ``create_graph=True``, with grad mode on, and, with
-            grad mode off, for tangents such as those of ``is_grads_batched=True``. Without it both raise NotImplementedError. It must not refer to the callable.
-        depends: per input of ``wrt``, positions in ``tangents`` that its gradient depends on: without any of them it is None, as in eager. None: all on all.
-        narrow: ``narrow(present) -> loaded plan``: a backward for the case that only the tangents marked in the tuple of bools ``present`` are given, with the inputs
-            and outputs of the other one; of the other tangents it may read the sizes alone. It is asked once for each case, perhaps on another thread; None says that
-            the backward for all tangents serves, with zeros, which is what is done without ``narrow``.
-        keeps: what a backward that does not retain the graph frees, as in eager: pairs (positions in ``tangents``, positions in ``wrt``), each for what lies on the way
-            from any of the former to any of the latter, and which a second backward must not come to. None: all, if anything is saved.
-        watched: (("input" | "output"), position, writes, positions in ``tangents``, positions in ``wrt``): tensors that eager keeps for the way from any of those tangents to
-            any of those inputs. A backward that goes there raises where they have been written since the call, but for ``writes`` times by the caller himself.
-        uses: per saved value the positions in ``tangents`` of those whose gradients read it: it is given up when none of these can be had any more. None: all.
+        second: ``second(inputs, saved, ints, tangents, wanted, changed, foreign) -> gradients``: a Python function that
+            computes, by operators that are differentiable themselves, a tuple with one gradient or None for each of
+            ``wrt``. It is given the forward's inputs, the values of ``saved``, the forward's ints, the tangents (None:
+            none given), which of the gradients are wanted (bools), the positions of inputs outside ``saved`` that were
+            written since the forward, and whether there are tangents that kernels cannot read. It runs for
+            ``create_graph=True``, with grad mode on, and, with grad mode off, for tangents such as those of
+            ``is_grads_batched=True``. Without it both raise NotImplementedError. It must not refer to the callable.
+        depends: per input of ``wrt``, positions in ``tangents`` that its gradient depends on: without any of them it is
+            None, as in eager. None: all on all.
+        narrow: ``narrow(present) -> loaded plan``: a backward for the case that only the tangents marked in the tuple
+            of bools ``present`` are given, with the inputs and outputs of the other one; of the other tangents it may
+            read the sizes alone. It is asked once for each case, perhaps on another thread; None says that the backward
+            for all tangents serves, with zeros, which is what is done without ``narrow``.
+        keeps: what a backward that does not retain the graph frees, as in eager: pairs (positions in ``tangents``,
+            positions in ``wrt``), each for what lies on the way from any of the former to any of the latter, and which
+            a second backward must not come to. None: all, if anything is saved.
+        watched: (("input" | "output"), position, writes, positions in ``tangents``, positions in ``wrt``): tensors that
+            eager keeps for the way from any of those tangents to any of those inputs. A backward that goes there raises
+            where they have been written since the call, but for ``writes`` times by the caller himself.
+        uses: per saved value the positions in ``tangents`` of those whose gradients read it: it is given up when none
+            of these can be had any more. None: all.
     """
 
     n_outputs: int
@@ -226,12 +253,14 @@ class GradSpec:
 
 
 def load_plan(plan: Plan):
-    """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is wrong."""
+    """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is
+    wrong."""
     if _log:
         _log(plan.text())
     return native().load_plan(plan)
 
 
 def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec):
-    """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises as ``load_plan`` does."""
+    """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises
+    as ``load_plan`` does."""
     return native().differentiable(load_plan(forward), load_plan(backward), spec)

@@ -1,12 +1,14 @@
-"""Results whose history cannot be walked: it was freed by a ``backward()`` inside the compiled function, or what it keeps has been overwritten there. They require
-grad as in eager, and a backward raises."""
+"""Results whose history cannot be walked: it was freed by a ``backward()`` inside the compiled function, or what it
+keeps has been overwritten there. They require grad as in eager, and a backward raises."""
 
 from __future__ import annotations
 
 import torch
 
-_MESSAGE = ("Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values "
-            "of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a "
+_MESSAGE = ("Trying to backward through the graph a second time (or directly access saved tensors after they have "
+            "already been freed). Saved intermediate values "
+            "of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you "
+            "need to backward through the graph a "
             "second time or if you need to access saved tensors after calling backward.")
 
 
@@ -35,7 +37,8 @@ def spent(value: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_backward(value: torch.Tensor, why: str) -> torch.Tensor:
-    """The same tensor; a backward that comes from it into the graph raises RuntimeError. Nothing happens where there is no history."""
+    """The same tensor; a backward that comes from it into the graph raises RuntimeError. Nothing happens where there is
+    no history."""
     node, number = value.grad_fn, value.output_nr
     if node is not None:
         def refuse(gradients):

@@ -1,6 +1,7 @@
 """Loop kernels to C++ text and to machine code.
 
-``emit`` gives the text of one translation unit; ``compile_cpp`` compiles what this process has not compiled yet and returns addresses.
+``emit`` gives the text of one translation unit; ``compile_cpp`` compiles what this process has not compiled yet and
+returns addresses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ KERNELS_PER_UNIT = 4  # a second compiler process pays from about this many kern
 
 
 def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
-    """(exported name, text) of one kernel. The name is made from the text, so structural duplicates have the same one."""
+    """(exported name, text) of one kernel. The name is made from the text, so structural duplicates have the same
+    one."""
     key = (kernel.key, torch.get_num_threads())
     text = _texts.get(key)
     if text is None:
@@ -55,7 +57,8 @@ def emit(kernels: list[loops.Kernel]) -> str:
 
 
 def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
-    """Kernel name -> address of ``void f(void** ptrs, const int64_t* ints)``; pointers in the order of ``kernel.buffers``, integers of ``kernel.sizes``.
+    """Kernel name -> address of ``void f(void** ptrs, const int64_t* ints)``; pointers in the order of
+    ``kernel.buffers``, integers of ``kernel.sizes``.
 
     Raises Unsupported as :func:`emit` does, and CompileError when the compiler fails.
     """

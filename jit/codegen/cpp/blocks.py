@@ -1,4 +1,5 @@
-"""Sums over columns by blocks of rows: a strip of columns is added up in registers for a few rows before it joins the totals, which lie in memory.
+"""Sums over columns by blocks of rows: a strip of columns is added up in registers for a few rows before it joins the
+totals, which lie in memory.
 
 That is more exact than one chain of additions for each column, and touches the totals less often.
 """
@@ -10,9 +11,11 @@ from jit.codegen.cpp.layout import CHEAP, COST
 
 
 def block_rows(text, k: int, states) -> int:
-    """How many rows of pass ``k`` are added up in registers, strip by strip of columns, before they join the totals; 0 for none.
+    """How many rows of pass ``k`` are added up in registers, strip by strip of columns, before they join the totals; 0
+    for none.
 
-    What is written, checked or scanned keeps the order of memory; what a row alone computes is computed again for each strip, which has to be cheap.
+    What is written, checked or scanned keeps the order of memory; what a row alone computes is computed again for each
+    strip, which has to be cheap.
     """
     lay, body = text.layout, text.kernel.body
     flush = [r for r in states if r.flushed]

@@ -1,9 +1,11 @@
-"""What the C++ compiler gets wrong: small loops that kernels are made of, compiled with the kernels' flags, run, and compared with PyTorch.
+"""What the C++ compiler gets wrong: small loops that kernels are made of, compiled with the kernels' flags, run, and
+compared with PyTorch.
 
-Compilers have bugs where vectorised code meets comparisons, conversions and gathers: g++ 12 takes ``table[(int64_t)(a != b)]`` for ``table[-1]``. A probe
-is one such loop. What fails and has another form that works becomes a *quirk*, a name that the emitter asks for (``quirks``); any other failure
-means that the compiler cannot be used, a CompileError that says so. The probes are run once for a compiler, its flags and the processor, before the first
-kernel is built; the result lies beside the native runtime.
+Compilers have bugs where vectorised code meets comparisons, conversions and gathers: g++ 12 takes ``table[(int64_t)(a
+!= b)]`` for ``table[-1]``. A probe is one such loop. What fails and has another form that works becomes a *quirk*, a
+name that the emitter asks for (``quirks``); any other failure means that the compiler cannot be used, a CompileError
+that says so. The probes are run once for a compiler, its flags and the processor, before the first kernel is built; the
+result lies beside the native runtime.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Probe:
 # values where formats end, rounding ties and comparisons differ
 
 
-_FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, float("nan"), float("inf"), -float("inf"), 1e-45, -1e-45, 1.2e-38, 1e-39, 3.4e38, -3.4e38,
+_FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7,
+           float("nan"), float("inf"), -float("inf"), 1e-45, -1e-45, 1.2e-38, 1e-39, 3.4e38, -3.4e38,
            8388607.5, 16777217.0, 65504.0, 65520.0, 6e-8, 3e-8, 127.5, -128.0, 255.0]  # fmt: skip
 
 
@@ -68,7 +71,8 @@ def _values(dtype) -> torch.Tensor:
     if dtype.is_floating_point:
         return torch.tensor(_FLOATS, dtype=F64).to(dtype)
     info = torch.iinfo(dtype)
-    numbers = [0, 1, 2, 3, 5, 7, 8, 63, 100, 127, -1, -2, -7, -8, -128, 255, 4096, -30000, 2**24 + 1, -(2**31), 2**31 - 1, 2**40 + 3, info.min, info.min + 1, info.max]
+    numbers = [0, 1, 2, 3, 5, 7, 8, 63, 100, 127, -1, -2, -7, -8, -128,
+               255, 4096, -30000, 2**24 + 1, -(2**31), 2**31 - 1, 2**40 + 3, info.min, info.min + 1, info.max]
     return torch.tensor(sorted({v for v in numbers if info.min <= v <= info.max}), dtype=dtype)
 
 
@@ -85,7 +89,8 @@ def _op(op: str, dtype, result=None, inputs=None, constant=None, arity=2) -> Pro
     result = result or dtype
     text = ops.expression(op, names[: len(arguments)], [dtype] * len(arguments), result, [None, constant])
     suffix = "" if constant is None else f" {constant}"
-    return Probe(f"{op}{suffix} of {_name(dtype)}" + ("" if result is dtype else f" to {_name(result)}"), f"r = {text};", given, reference.pointwise(op, list(arguments), result))
+    return Probe(f"{op}{suffix} of {_name(dtype)}" + ("" if result is dtype else f" to {_name(result)}"),
+                 f"r = {text};", given, reference.pointwise(op, list(arguments), result))
 
 
 def _name(dtype) -> str:
@@ -94,10 +99,12 @@ def _name(dtype) -> str:
 
 def _cast(source, target) -> Probe:
     given = _values(source)
-    if source.is_floating_point and not target.is_floating_point and target is not BOOL:  # what does not fit is anybody's guess
+    # What does not fit is anybody's guess.
+    if source.is_floating_point and not target.is_floating_point and target is not BOOL:
         info = torch.iinfo(target)
         wide = given.double()
-        given = torch.where((wide > max(info.min, -(2**62)) - 1) & (wide < min(info.max, 2**62) + 1), given, torch.ones((), dtype=source))
+        given = torch.where((wide > max(info.min, -(2**62)) - 1) & (wide < min(info.max, 2**62) + 1),
+                            given, torch.ones((), dtype=source))
     return _op("cast", source, target, (given.repeat(3),))
 
 
@@ -108,14 +115,17 @@ def _division(op: str, dtype) -> Probe:
 
 
 def _gathers() -> list:
-    """Loads at an index that is made from a comparison, as they stand and as the emitter writes them for ``bool_offset``."""
+    """Loads at an index that is made from a comparison, as they stand and as the emitter writes them for
+    ``bool_offset``."""
     table, found = torch.arange(33, dtype=F32) * 10, []
     numbers = ", ".join(f"{v}f" for v in table.tolist())
     head = f"static float memory[33] = {{{numbers}}}; float* table = memory + 16; asm(\"\" : \"+r\"(table));"
     bounds = head + " const int64_t limit = hidden(8), nowhere = hidden(0);"
     # the index as text -> its factor and what is added
-    forms = {"(int64_t)TRUTH": (1, 0), "(TRUTH ? INT64_C(1) : INT64_C(0))": (1, 0), "(int64_t)(int32_t)TRUTH": (1, 0), "(int64_t)(float)TRUTH": (1, 0),
-             "(int64_t)((uint64_t)(int64_t)TRUTH * (uint64_t)INT64_C(2))": (2, 0), "(int64_t)((uint64_t)(int64_t)TRUTH + (uint64_t)INT64_C(3))": (1, 3),
+    forms = {"(int64_t)TRUTH": (1, 0), "(TRUTH ? INT64_C(1) : INT64_C(0))": (1, 0),
+             "(int64_t)(int32_t)TRUTH": (1, 0), "(int64_t)(float)TRUTH": (1, 0),
+             "(int64_t)((uint64_t)(int64_t)TRUTH * (uint64_t)INT64_C(2))": (2, 0),
+             "(int64_t)((uint64_t)(int64_t)TRUTH + (uint64_t)INT64_C(3))": (1, 3),
              "(TRUTH ? INT64_C(5) : INT64_C(4))": (1, 4)}  # fmt: skip
     for dtype in (F32, F64, I64, U8):
         a, b = _pairs(dtype)
@@ -123,7 +133,8 @@ def _gathers() -> list:
             index = form.replace("TRUTH", "(x > y)")
             expected = table[16 + (a > b).long() * times + plus]
             what = f"a load at {form.replace('TRUTH', '(a > b)')} of {_name(dtype)}"
-            found.append(Probe(what, f"const int64_t i = {index}; r = table[i];", (a, b), expected, "bool_offset", head))
+            found.append(Probe(what, f"const int64_t i = {index}; r = table[i];",
+                               (a, b), expected, "bool_offset", head))
             bounded = f"const int64_t v = {index}, i = (uint64_t)v < (uint64_t)limit ? v : nowhere; r = table[i];"
             found.append(Probe(what + ", bounded", bounded, (a, b), expected, None, bounds))
     return found
@@ -133,8 +144,11 @@ def _masks() -> list:
     """Loads and stores under a condition, at addresses that are good only where it holds."""
     a, b = _pairs(I64)
     inside = (a >= 0) & (a < 16)
-    head = "static float memory[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; float* table = memory; asm(\"\" : \"+r\"(table));"
-    load = Probe("a masked load", "r = (x >= 0) & (x < 16) ? table[x] : -1.0f;", (a,), torch.where(inside, a, -1).float(), None, head)
+    head = (
+        "static float memory[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; float* table = memory; "
+        "asm(\"\" : \"+r\"(table));")
+    load = Probe("a masked load", "r = (x >= 0) & (x < 16) ? table[x] : -1.0f;",
+                 (a,), torch.where(inside, a, -1).float(), None, head)
     c, d = _pairs(F32)
     store = Probe("a masked store", "r = 7.0f; if (x > y) r = x;", (c, d), torch.where(c > d, c, 7.0))
     return [load, store]
@@ -149,13 +163,16 @@ def probes() -> list:
         found += [_op(op, dtype) for op in ("maximum", "minimum", "add", "mul", "div")]
         found += [_op(op, dtype, arity=1) for op in ("neg", "sign", "floor", "round")]
     for dtype in (U8, I16, I32, I64):
-        found += [_op(op, dtype) for op in ("sub", "mul", "maximum")] + [_op("lt", dtype, BOOL), _op("sign", dtype, arity=1)]
+        found += [_op(op, dtype) for op in ("sub", "mul", "maximum")] + [_op("lt", dtype, BOOL),
+                                                                         _op("sign", dtype, arity=1)]
         shifts = _pairs(dtype, I8)
-        found += [_op(op, dtype, inputs=(shifts[0], (shifts[1].long() % torch.iinfo(dtype).bits).to(dtype))) for op in ("shl", "shr")]
+        found += [_op(op, dtype, inputs=(shifts[0], (shifts[1].long() % torch.iinfo(dtype).bits).to(dtype)))
+                  for op in ("shl", "shr")]
         found += [_op(op, dtype, constant=c) for op in ("floor_div", "remainder") for c in (7, 8)]
     found += [_division(op, dtype) for op in ("floor_div", "remainder") for dtype in (I32, I64)]
     casts = [(F32, t) for t in (F64, F16, BF16, BOOL, U8, I32, I64)] + [(F64, F32), (F64, I64), (F16, F32), (BF16, F32)]
-    casts += [(BOOL, t) for t in (F32, U8, I32, I64)] + [(I64, t) for t in (F32, F64, BOOL, I32)] + [(I32, F32), (I32, I64), (U8, F32), (I16, F32)]
+    casts += [(BOOL, t) for t in (F32, U8, I32, I64)] + [(I64, t) for t in (F32, F64, BOOL, I32)] + [(I32, F32),
+        (I32, I64), (U8, F32), (I16, F32)]
     return found + [_cast(s, t) for s, t in casts] + _gathers() + _masks()
 
 
@@ -169,7 +186,8 @@ def _array(tensor) -> str:
 
 
 def source(all_probes: list) -> str:
-    """A program that runs the probes from the one whose number is its argument on and writes their results, one behind the other, to its standard output."""
+    """A program that runs the probes from the one whose number is its argument on and writes their results, one behind
+    the other, to its standard output."""
     arrays, functions, calls = {}, [], []
 
     def array(tensor):
@@ -186,15 +204,21 @@ def source(all_probes: list) -> str:
         parameters = ", ".join(f"const {kind}* {name}s" for kind, name in zip(kinds, "xy"))
         functions.append(
             f"static __attribute__((noinline)) void probe{k}({parameters}, {out}* rs) {{ {p.head}\n#pragma omp simd\n"
-            f"for (int64_t j = 0; j < {n}; j++) {{{loads} {ops.c_type(p.expected.dtype)} r; {p.text} rs[j] = r; }} }}\n")
+            f"for (int64_t j = 0; j < {n}; j++) "
+            f"{{{loads} {ops.c_type(p.expected.dtype)} r; {p.text} rs[j] = r; }} }}\n")
         given = ", ".join(f"(const {kind}*){array(t)}" for kind, t in zip(kinds, p.inputs))
-        calls.append(f"case {k}: probe{k}({given}, ({out}*)results); put({n * p.expected.element_size()}); [[fallthrough]];")
+        calls.append(f"case {k}: probe{k}({given}, ({out}*)results); put({n * p.expected.element_size()}); "
+                     "[[fallthrough]];")
     body = "".join(functions)
-    data = "".join(f"static {kind} {name}[] __attribute__((aligned(64))) = {{{text}}};\n" for (kind, text), name in arrays.items())
+    data = "".join(f"static {kind} {name}[] __attribute__((aligned(64))) = {{{text}}};\n" for (kind, text),
+                   name in arrays.items())
     largest = max(len(p.expected) * p.expected.element_size() for p in all_probes)
-    main = (f"static char results[{largest}] __attribute__((aligned(64)));\nextern \"C\" long write(int, const void*, unsigned long);\nextern \"C\" int atoi(const char*);\n"
-            "static void put(long n) { for (long done = 0; done < n;) { const long k = write(1, results + done, n - done); if (k <= 0) __builtin_trap(); done += k; } }\n"
-            f"int main(int, char** arguments) {{ switch (atoi(arguments[1])) {{\n{chr(10).join(calls)}\ndefault: ; }} return 0; }}\n")  # fmt: skip
+    main = (f"static char results[{largest}] __attribute__((aligned(64)));\nextern \"C\" long write(int, const void*, "
+            "unsigned long);\nextern \"C\" int atoi(const char*);\n"
+            "static void put(long n) { for (long done = 0; done < n;) { const long k = write(1, results + done, n - "
+            "done); if (k <= 0) __builtin_trap(); done += k; } }\n"
+            f"int main(int, char** arguments) "
+            f"{{ switch (atoi(arguments[1])) {{\n{chr(10).join(calls)}\ndefault: ; }} return 0; }}\n")  # fmt: skip
     return support.RUNTIME + ops.prelude(body) + data + body + main
 
 
@@ -208,16 +232,18 @@ def _same(got: bytes, expected: torch.Tensor) -> bool:
 
 
 def failures(compiler: str, flags) -> list:
-    """The numbers of the probes that give a wrong result, or kill their process, with this compiler. Raises CompileError where they cannot be compiled,
-    OSError where they cannot be run."""
+    """The numbers of the probes that give a wrong result, or kill their process, with this compiler. Raises
+    CompileError where they cannot be compiled, OSError where they cannot be run."""
     tried, wrong = probes(), []
     with tempfile.TemporaryDirectory(prefix="jit-check-") as folder:
         path = os.path.join(folder, "probes")
         with open(path + ".cpp", "w") as f:
             f.write(source(tried))
-        made = subprocess.run([compiler, *flags, path + ".cpp", "-o", path, *toolchain.LIBRARIES], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        made = subprocess.run([compiler, *flags, path + ".cpp", "-o", path, *toolchain.LIBRARIES],
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if made.returncode:
-            raise CompileError(f"{compiler} cannot compile the loops by which it is checked:\n{made.stderr.strip()[-2000:]}\nSet CXX to another g++ (11 or later).")
+            raise CompileError(f"{compiler} cannot compile the loops by which it is "
+                               f"checked:\n{made.stderr.strip()[-2000:]}\nSet CXX to another g++ (11 or later).")
         first = 0
         while first < len(tried):
             done = subprocess.run([path, str(first)], capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
@@ -241,7 +267,8 @@ def _folder() -> str:
 
 @functools.lru_cache(maxsize=None)
 def _findings() -> tuple:
-    """(what failed and has another form, by quirk; what failed otherwise), of the compiler in use: from its file, or from a run now."""
+    """(what failed and has another form, by quirk; what failed otherwise), of the compiler in use: from its file, or
+    from a run now."""
     h = hashlib.sha256()
     for file in (__file__, ops.__file__, support.__file__):
         with open(file, "rb") as f:
@@ -271,7 +298,8 @@ def quirks() -> frozenset:
     found, broken = _findings()
     if broken:
         shown = ", ".join(broken[:5]) + (f" and {len(broken) - 5} more" if len(broken) > 5 else "")
-        raise CompileError(f"{toolchain.compiler()} makes wrong code for loops that CPU kernels need: {shown}. Set CXX to another g++ (11 or later).")
+        raise CompileError(f"{toolchain.compiler()} makes wrong code for loops that CPU kernels need: {shown}. Set CXX "
+                           "to another g++ (11 or later).")
     return frozenset(found)
 
 

@@ -1,8 +1,9 @@
 """C++ text of one kernel, from its layout.
 
-The text has two functions: ``NAME_part`` runs a range of rows, and ``NAME`` shares the rows out, in one parallel region, or none when there is little to do.
-Vector loops are cut into strips of a fixed length: a strip's reduction state is one lane per position (exact NaN behaviour, several
-accumulators), and its results can be written around the cache with streaming stores.
+The text has two functions: ``NAME_part`` runs a range of rows, and ``NAME`` shares the rows out, in one parallel
+region, or none when there is little to do. Vector loops are cut into strips of a fixed length: a strip's reduction
+state is one lane per position (exact NaN behaviour, several accumulators), and its results can be written around the
+cache with streaming stores.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
 
 
 class KernelText(Strips):
-    """Writes one kernel. ``lines`` is the text; ``threads`` the number of threads that the machine is expected to give it."""
+    """Writes one kernel. ``lines`` is the text; ``threads`` the number of threads that the machine is expected to give
+    it."""
 
     def __init__(self, kernel: loops.Kernel, name: str, threads: int):
         self.layout: Layout = analyse(kernel)
@@ -35,7 +37,8 @@ class KernelText(Strips):
         self.name, self.threads = name, threads
         self.lines, self.indent = [], 0
         self.ahead = []  # (pointer, bytes per element) of the loads to prefetch in the present loop
-        self.limits, self.nowhere = {}, "0"  # extent of a bounded value -> its text; the text of what stands for values outside
+        # Extent of a bounded value -> its text; the text of what stands for values outside.
+        self.limits, self.nowhere = {}, "0"
         self.divisor = {}  # statement number of a division -> name of its prepared divisor
         self.states = {}  # statement number of a Reduce -> its state
         self.piece = 0  # the length of the part of a row's tail that is being written
@@ -59,7 +62,8 @@ class KernelText(Strips):
     def _decide(self):
         lay, kernel = self.layout, self.kernel
         elements = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes)
-        widest = max([b.dtype.itemsize for b in kernel.buffers] + [d.itemsize for d in self.dtypes.values() if d is not torch.int64], default=4)
+        widest = max([b.dtype.itemsize for b in kernel.buffers] + [d.itemsize for d in self.dtypes.values()
+                                                                   if d is not torch.int64], default=4)
         self.strip = 32 if widest > 4 else 64
         extent = lay.vector.extent
         if not lay.column and type(extent) is int and 0 < extent < self.strip:
@@ -67,10 +71,12 @@ class KernelText(Strips):
         self.streamed = set()
         for i, s in enumerate(kernel.body):
             if isinstance(s, loops.Store) and s.mask is None and self.unit(s) and hint(extent) >= self.strip:
-                count = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes if a.name in dims.free_symbols(s.index))
+                count = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes
+                                  if a.name in dims.free_symbols(s.index))
                 if count * kernel.buffer_of[s.buffer].dtype.itemsize >= STREAM_BYTES:
                     self.streamed.add(i)
-        per_element = 0.5 + sum(COST.get(s.op, 1) * 0.25 if isinstance(s, loops.Compute) else 0.0 if isinstance(s, loops.Const) else 0.5 for s in kernel.body)
+        per_element = 0.5 + sum(COST.get(s.op, 1) * 0.25 if isinstance(s, loops.Compute)
+                                else 0.0 if isinstance(s, loops.Const) else 0.5 for s in kernel.body)
         rows = math.prod(hint(a.extent) for a in lay.rows)
         self.cost = max(1, round(per_element * 4))  # quarter units per element
         self.cooperate = self.alone = False  # threads share a row; only the last of them is still at work
@@ -95,7 +101,8 @@ class KernelText(Strips):
             units = rows
         if kernel.raxes and not has_scan:
             unit_cost = per_element * elements / max(units, 1)
-            if (units < 8 * self.threads and unit_cost >= COOPERATE_WORK) or (units < self.threads and unit_cost >= SERIAL_WORK):
+            if (units < 8 * self.threads and unit_cost >= COOPERATE_WORK) or (units < self.threads
+                                                                              and unit_cost >= SERIAL_WORK):
                 self.cooperate = True
                 if lay.column:
                     self.block = BLOCK * 4
@@ -106,13 +113,15 @@ class KernelText(Strips):
                 self.block = min(self.block, extent)
 
     def _find_tile(self):
-        """Loads that are contiguous along another parallel axis than the vector axis go through square tiles, transposed in cache."""
+        """Loads that are contiguous along another parallel axis than the vector axis go through square tiles,
+        transposed in cache."""
         lay, kernel = self.layout, self.kernel
         if kernel.raxes or hint(lay.vector.extent) < 16:
             return
         found = {}
         for i, s in enumerate(kernel.body):
-            if not isinstance(s, loops.Load) or s.mask is not None or any(n in lay.definition for n in dims.free_symbols(s.index)):
+            if (not isinstance(s, loops.Load) or s.mask is not None
+                or any(n in lay.definition for n in dims.free_symbols(s.index))):
                 continue
             stride = dims.coefficient(s.index, lay.vector.name)
             if stride is None or (type(stride) is int and abs(stride) < 8):
@@ -151,7 +160,8 @@ class KernelText(Strips):
         return dims.render(e, "c", {**self.names, **known, **names}) if type(e) is not int else str(e)
 
     def text(self) -> str:
-        with self.braces(f"PART {self.name}_part(void** ptrs, const int64_t* ints, int64_t begin, int64_t end, int thread, int threads, char* shared)"):
+        with self.braces(f"PART {self.name}_part(void** ptrs, const int64_t* ints, int64_t begin, int64_t end, int "
+                         "thread, int threads, char* shared)"):
             self._arguments()
             self._rows()
             if self.streamed:
@@ -172,8 +182,9 @@ class KernelText(Strips):
         self._limits()
 
     def _limits(self):
-        """The extents of bounded values, and the 0 in the place of what lies outside. Where the compiler must not see that an index is made from a
-        comparison they are hidden from it: else it would find that the bounds always hold, and take them out."""
+        """The extents of bounded values, and the 0 in the place of what lies outside. Where the compiler must not see
+        that an index is made from a comparison they are hidden from it: else it would find that the bounds always hold,
+        and take them out."""
         bounds = [s for s in self.kernel.body if isinstance(s, (loops.Bounded, loops.Check))]
         hidden = bool(bounds) and "bool_offset" in compiler_check.quirks()
         for s in bounds:
@@ -192,7 +203,8 @@ class KernelText(Strips):
         return f"((uint64_t){self.value[s.value]} < (uint64_t){self.limits[loops.index_key(s.extent)]})"
 
     def _units(self) -> str:
-        factors = [f"(({self.expr(a.extent)} + {TILE - 1}) / {TILE})" if a is self.tile else f"({self.expr(a.extent)})" for a in self.layout.rows]
+        factors = [f"(({self.expr(a.extent)} + {TILE - 1}) / {TILE})" if a is self.tile
+                   else f"({self.expr(a.extent)})" for a in self.layout.rows]
         extent = self.expr(self.layout.vector.extent)
         if self.flat:
             factors = [f"({extent})"]
@@ -224,8 +236,10 @@ class KernelText(Strips):
                 if self.cooperate:
                     self.put(f"{self.name}_part(ptrs, ints, 0, units, (int)t, (int)k, shared);")
                 elif self.flat:
-                    self.put("const int64_t lines = (units + 255) / 256, from = lines * t / k * 256, to = lines * (t + 1) / k * 256;")
-                    self.put(f"if (from < units) {self.name}_part(ptrs, ints, from, to < units ? to : units, (int)t, (int)k, 0);")
+                    self.put("const int64_t lines = (units + 255) / 256, from = lines * t / k * 256, to = lines * (t + "
+                             "1) / k * 256;")
+                    self.put(f"if (from < units) {self.name}_part(ptrs, ints, from, to < units ? to : units, (int)t, "
+                             "(int)k, 0);")
                 else:
                     self.put("const int64_t from = units * t / k, to = units * (t + 1) / k;")
                     self.put(f"if (from < to) {self.name}_part(ptrs, ints, from, to, (int)t, (int)k, 0);")
@@ -245,7 +259,8 @@ class KernelText(Strips):
         if self.tile:
             axes.append(("tile", f"(({self.expr(self.tile.extent)} + {TILE - 1}) / {TILE})"))
             for i in self.tiled:
-                self.put(f"alignas(64) {ops.memory_type(self.kernel.buffer_of[self.kernel.body[i].buffer].dtype)} tile{i}[{TILE * TILE}];")
+                self.put(f"alignas(64) {ops.memory_type(self.kernel.buffer_of[self.kernel.body[i].buffer].dtype)} "
+                         f"tile{i}[{TILE * TILE}];")
         if self.block:
             axes.append(("blk", f"(({self.expr(extent)} + {self.block - 1}) / {self.block})"))
         if not axes:
@@ -268,7 +283,8 @@ class KernelText(Strips):
                 if type(extent) is int and extent % self.block == 0:
                     self.hi = str(self.block)
                 else:
-                    self.put(f"const int64_t width = {self.expr(extent)} - start < {self.block} ? {self.expr(extent)} - start : {self.block};")
+                    self.put(f"const int64_t width = {self.expr(extent)} - start < {self.block} ? {self.expr(extent)} "
+                             f"- start : {self.block};")
                     self.hi = "width"
             if self.tile:
                 self._tile_rows()
@@ -286,7 +302,8 @@ class KernelText(Strips):
         for i, stride in self.tiled.items():
             s = self.kernel.body[i]
             corner = dims.subst(s.index, {self.layout.vector.name: self.base, self.tile.name: dims.Sym("first", lo=0)})
-            self.put(f"transpose_tile(tile{i}, {self.pointer(s)} + ({self.expr(corner)}), {self.expr(stride)}, (int)count, (int)({self.hi}));")
+            self.put(f"transpose_tile(tile{i}, {self.pointer(s)} + ({self.expr(corner)}), {self.expr(stride)}, "
+                     f"(int)count, (int)({self.hi}));")
         with self.braces(f"for (int64_t {name} = first; {name} < first + count; {name}++)"):
             self._row()
 
@@ -304,11 +321,13 @@ class KernelText(Strips):
         lay = self.layout
         if lay.loops:
             e = self.expr(lay.loops[0].extent)
-            self.put(f"const int64_t r_lo = (int64_t)({e}) * thread / threads, r_hi = (int64_t)({e}) * (thread + 1) / threads;")
+            self.put(f"const int64_t r_lo = (int64_t)({e}) * thread / threads, r_hi = (int64_t)({e}) * (thread + 1) / "
+                     "threads;")
         else:
             e, w = self.expr(lay.vector.extent), self.strip
             self.put(f"const int64_t strips = (({e}) + {w - 1}) / {w}, r_lo = strips * thread / threads * {w};")
-            self.put(f"const int64_t r_end = strips * (thread + 1) / threads * {w}, r_hi = r_end < ({e}) ? r_end : ({e});")
+            self.put(f"const int64_t r_end = strips * (thread + 1) / threads * {w}, r_hi = r_end < ({e}) ? r_end : "
+                     f"({e});")
             self.lo, self.hi = "r_lo", "r_hi"
 
     # values kept between passes
@@ -347,7 +366,8 @@ class KernelText(Strips):
         out = ""
         for depth, a in enumerate(lay.loops):
             lo = " - r_lo" if self.cooperate and depth == 0 else ""
-            out = f"({self.names[a.name]}{lo})" if not out else f"({out} * ({self.expr(a.extent)}) + {self.names[a.name]})"
+            out = (f"({self.names[a.name]}{lo})" if not out
+                   else f"({out} * ({self.expr(a.extent)}) + {self.names[a.name]})")
         if lay.loops:
             return f"{out} * {self.block or '(' + self.expr(lay.vector.extent) + ')'}"
         return "-r_lo" if self.cooperate and not lay.column else "0"
@@ -374,8 +394,10 @@ class KernelText(Strips):
             else:
                 self._define(i)
         if vector:
-            lead = "if (thread == 0)" if self.cooperate and not self.alone and any(isinstance(body[i], loops.Store) for i in vector) else ""
-            if lead and any(not isinstance(body[i], (loops.Store, loops.Check)) and body[i].dst in lay.arrays for i in vector):
+            lead = ("if (thread == 0)" if self.cooperate and not self.alone
+                    and any(isinstance(body[i], loops.Store) for i in vector) else "")
+            if lead and any(not isinstance(body[i], (loops.Store, loops.Check)) and body[i].dst in lay.arrays
+                            for i in vector):
                 lead = ""  # every thread needs the arrays; all then store the same values
             with self.braces(lead):
                 self._vector_loop(vector, [])
@@ -387,7 +409,8 @@ class KernelText(Strips):
         return f"(uint8_t){self.value[name]}" if self.dtypes[name] is torch.bool else self.value[name]
 
     def _define(self, i: int, index: str | None = None):
-        """Declare the value of statement ``i`` in the present scope. ``index`` overrides the text of a load's or an index value's position."""
+        """Declare the value of statement ``i`` in the present scope. ``index`` overrides the text of a load's or an
+        index value's position."""
         s = self.kernel.body[i]
         name = self.names[s.dst]
         if isinstance(s, loops.Const):
@@ -400,14 +423,18 @@ class KernelText(Strips):
             text = f"{self._within(s)} ? {self.value[s.value]} : {self.nowhere}"
         else:
             kinds = [self.dtypes[a] for a in s.args]
-            constants = [self.kernel.body[self.layout.definition[a]].value if isinstance(self.kernel.body[self.layout.definition[a]], loops.Const) else None for a in s.args]
+            constants = [self.kernel.body[self.layout.definition[a]].value
+                         if isinstance(self.kernel.body[self.layout.definition[a]], loops.Const)
+                         else None for a in s.args]
             args = [self.value[a] for a in s.args]
             short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
             if short and (s.op in ops._COMPARE or (s.op == "cast" and s.dtype.is_floating_point)):
                 args = [self.narrow[a] for a in s.args]
             z = self.divisor.get(i)
-            text = f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z else ops.expression(s.op, args, kinds, s.dtype, constants, s.dst in self.absolute)
-        self.put(f"const {ops.c_type(s.dtype) if not isinstance(s, loops.Load) else ops.c_type(self.dtypes[s.dst])} {name} = {text};")
+            text = (f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z
+                    else ops.expression(s.op, args, kinds, s.dtype, constants, s.dst in self.absolute))
+        self.put(f"const {ops.c_type(s.dtype) if not isinstance(s, loops.Load) else ops.c_type(self.dtypes[s.dst])} "
+                 f"{name} = {text};")
         self.value[s.dst] = name
 
     def _load(self, s, text: str) -> str:
@@ -473,7 +500,8 @@ class KernelText(Strips):
         inside = {body[i].dst for i in statements if not isinstance(body[i], (loops.Store, loops.Check))}
         for i in statements:
             s = body[i]
-            if isinstance(s, (loops.Store, loops.Check, loops.Reduce, loops.Scan)) or s.dst in lay.varying or s.dst in lay.kept:
+            if (isinstance(s, (loops.Store, loops.Check, loops.Reduce, loops.Scan))
+                or s.dst in lay.varying or s.dst in lay.kept):
                 continue
             uses = (*loops.reads(s), *loops.index_symbols(s))
             if any((n in inside or n in lay.kept) and n not in level for n in uses):
@@ -491,7 +519,8 @@ class KernelText(Strips):
     def _combine(self, states, k: int):
         """Every thread's partial results, put together in thread order by every thread alike."""
         size = self._shared_bytes()
-        earlier = [s for i, s in enumerate(self.kernel.body) if isinstance(s, loops.Reduce) and self.layout.stage[i] < k]
+        earlier = [s for i, s in enumerate(self.kernel.body) if isinstance(s, loops.Reduce)
+                   and self.layout.stage[i] < k]
         slot = sum(2 if s.op.startswith("arg") else 1 for s in earlier) * (self.block if self.layout.column else 1) * 8
         self.put("#define SHARED(t, kind, offset) ((kind*)(shared + ((t) * 2 + (unit_parity)) * %d + (offset)))" % size)
         with self.braces("if (threads > 1)"):
@@ -524,7 +553,8 @@ class KernelText(Strips):
     def _vector_loop(self, statements, states):
         lay, body = self.layout, self.kernel.body
         scans = [i for i in statements if isinstance(body[i], loops.Scan)]
-        stripped = bool((states and not lay.column) or (scans and not lay.column) or any(i in self.streamed for i in statements))
+        stripped = bool((states and not lay.column) or (scans and not lay.column)
+                        or any(i in self.streamed for i in statements))
         checks = [i for i in statements if isinstance(body[i], loops.Check)]
         for i in checks:
             self.put(f"int bad{i} = 0;")
@@ -544,13 +574,15 @@ class KernelText(Strips):
             self.put(f"if (bad{i}) {self.names[body[i].buffer]}[0] = {body[i].code};")
 
     def _divisors(self, statements):
-        """Prepare the divisors that are the same along the vector axis: a vector division takes as long as ten multiplications."""
+        """Prepare the divisors that are the same along the vector axis: a vector division takes as long as ten
+        multiplications."""
         lay, self.divisor = self.layout, {}
         if hint(lay.vector.extent) < 64:
             return
         for i in statements:
             s = self.kernel.body[i]
-            if isinstance(s, loops.Compute) and s.op == "div" and s.dtype is torch.float32 and s.args[1] not in lay.varying and s.args[1] in self.value and s.dst in lay.varying:
+            if (isinstance(s, loops.Compute) and s.op == "div" and s.dtype is torch.float32
+                and s.args[1] not in lay.varying and s.args[1] in self.value and s.dst in lay.varying):
                 name = self.divisor[i] = f"z{i}_{len(self.lines)}"
                 self.put(f"const Divisor {name} = divisor({self.value[s.args[1]]});")
 
@@ -586,7 +618,8 @@ class KernelText(Strips):
             if name is None:
                 name = shared[s.buffer, base] = f"q{i}_{len(self.lines)}"
                 const = "const " if self.kernel.buffer_of[s.buffer].role == "in" else ""
-                self.put(f"{const}{ops.memory_type(self.kernel.buffer_of[s.buffer].dtype)}* const {name} = {self.pointer(s)} + ({base});")
+                self.put(f"{const}{ops.memory_type(self.kernel.buffer_of[s.buffer].dtype)}* const {name} = "
+                         f"{self.pointer(s)} + ({base});")
             out[i] = name
         return out
 
@@ -629,7 +662,8 @@ class KernelText(Strips):
         elif isinstance(s, loops.Scan):
             if lay.column:
                 name = self.names[s.dst]
-                self.put(f"const {ops.c_type(s.dtype)} {name} = ({ops.c_type(s.dtype)})(s{name}[j] += {self.value[s.arg]});")
+                self.put(f"const {ops.c_type(s.dtype)} {name} = ({ops.c_type(s.dtype)})(s{name}[j] += "
+                         f"{self.value[s.arg]});")
                 self.value[s.dst] = name
         elif isinstance(s, loops.IndexValue):
             self._index_value(i)
@@ -661,7 +695,8 @@ class KernelText(Strips):
         lo, hi = dims.bounds(s.expr)
         stride = dims.coefficient(s.expr, vector)
         plain = not any(n in self.layout.definition for n in dims.free_symbols(s.expr))
-        if plain and type(stride) is int and lo is not None and hi is not None and -(2**31) <= lo and hi < 2**31 and abs(stride) < 2**20:
+        if (plain and type(stride) is int and lo is not None and hi is not None
+            and -(2**31) <= lo and hi < 2**31 and abs(stride) < 2**20):
             rest = self._absolute(dims.subst(s.expr, {vector: self.base}))
             name = f"w{self.names[s.dst]}"
             self.put(f"const int32_t {name} = (int32_t)({rest}) + (int32_t)j * {stride};")

@@ -1,11 +1,11 @@
 """Functions such as ``exp`` and ``log`` as C++ text: straight-line code that g++ vectorises where it is inlined.
 
 libmvec's forms of these are allowed four units in the last place, and some lie on one side of the truth on average: in
-sums over many elements such a bias adds up. The forms here are within two units, most within one, and without a bias that
-shows. An argument is taken apart so that no rounding is lost on the way (W. Cody, W. Waite, Software Manual for the
-Elementary Functions, 1980): constants like log(2) are the sum of a short one, whose product with an exponent is exact, and
-a rest. What remains is a polynomial, fitted here by the Remez algorithm with the weight of the relative error, below the
-leading terms, which are exact. Without fused multiply-adds the results are a little less exact.
+sums over many elements such a bias adds up. The forms here are within two units, most within one, and without a bias
+that shows. An argument is taken apart so that no rounding is lost on the way (W. Cody, W. Waite, Software Manual for
+the Elementary Functions, 1980): constants like log(2) are the sum of a short one, whose product with an exponent is
+exact, and a rest. What remains is a polynomial, fitted here by the Remez algorithm with the weight of the relative
+error, below the leading terms, which are exact. Without fused multiply-adds the results are a little less exact.
 
 Each text is written once for both types; the numbers that differ are in ``FORMATS``. Results at infinities, NaN, zeros,
 and where they over- or underflow (to denormals) are those of C's functions.
@@ -96,7 +96,7 @@ static inline Exponent_X exponent_X(T x, T t) {
     return Exponent_X{r, FMA(n, -LN_2_REST, s - r), words_X(t) - (MAGIC_BITS - 2 * BIAS)};
 }
 static inline Exponent_X exponent_X(T x) { return exponent_X(x, FMA(x, LOG2_E, MAGIC)); }
-/* n + MAGIC for an n that is no larger than what makes everything infinite: the order of such words is that of integers */
+/* n + MAGIC for an n no larger than what makes everything infinite: the order of such words is that of integers */
 static inline T capped_X(T t) {
     const I u = (I)words_X(t), top = (I)(MAGIC_BITS + BIAS + 2);
     return number_X((U)(u < top ? u : top));
@@ -183,7 +183,8 @@ static inline T log10_X(T x) {
     "log1p_X": (("logarithm_X",), """\
 static inline T log1p_X(T x) {
     const U v = words_X(1.0F + x) + TO_ROOT;
-    const T e = number_X((v >> MANTISSA) | INTEGER_BITS) - (INTEGER + (T)BIAS), s = number_X(TWICE - (v & EXPONENT_BITS)); /* s = 4 / 2**e */
+    const T e = number_X((v >> MANTISSA) | INTEGER_BITS) - (INTEGER + (T)BIAS),
+        s = number_X(TWICE - (v & EXPONENT_BITS)); /* s = 4 / 2**e */
     const T f = FMA(0.25F * x, s, FMA(0.25F, s, -1.0F));
     const T y = FMA(e, LN_2, f + FMA(e, LN_2_REST, log_tail_X(f)));
     return __builtin_fabsF(x) < HALF_EPS ? x : log_ends_X(1.0F + x, y);
@@ -204,11 +205,13 @@ static inline T atan_X(T x) {
     const T a = __builtin_fabsF(x);
     const bool middle = a > 0.4142135F, high = a > 2.4142135F;
     const T t = (high ? -1.0F : middle ? a - 1.0F : a) / (high ? a : middle ? a + 1.0F : 1.0F), z = t * t;
-    const T base = high ? HALF_PI : middle ? 0.5F * HALF_PI : 0, rest = high ? HALF_PI_REST : middle ? 0.5F * HALF_PI_REST : 0;
+    const T base = high ? HALF_PI : middle ? 0.5F * HALF_PI : 0,
+        rest = high ? HALF_PI_REST : middle ? 0.5F * HALF_PI_REST : 0;
     return __builtin_copysignF(base + (t + FMA(t * z, POLYNOMIAL(ATAN, z), rest)), x);
 }
 """),
-    # The angle of the smaller magnitude to the larger one, as in atan, with what its quotient lacks; then that of the octant, turns * pi/4 +- it.
+    # The angle of the smaller magnitude to the larger one, as in atan, with what its quotient lacks; then that of the
+    # octant, turns * pi/4 +- it.
     "atan2_X": (("words_X",), """\
 static inline T atan2_X(T y, T x) {
     const T p = __builtin_fabsF(x), q = __builtin_fabsF(y), top = __builtin_infF();
@@ -220,12 +223,15 @@ static inline T atan2_X(T y, T x) {
     a *= scale; b *= scale;
     const bool middle = a > 0.4142135F * b;
     const T n = middle ? a - b : a, d = middle ? a + b : b, t = n / d;
-    const T n_rest = middle ? (a - (n + b)) : 0, d_rest = middle ? a - (d - b) : 0; /* a - b and a + b without loss: a <= b */
-    const T rest = (FMA(-t, d, n) + FMA(-t, d_rest, n_rest)) / d, z = t * t, tail = FMA(t * z, POLYNOMIAL(ATAN, z), rest);
+    /* a - b and a + b without loss: a <= b */
+    const T n_rest = middle ? (a - (n + b)) : 0, d_rest = middle ? a - (d - b) : 0;
+    const T rest = (FMA(-t, d, n) + FMA(-t, d_rest, n_rest)) / d, z = t * t, tail = FMA(t * z, POLYNOMIAL(ATAN, z),
+        rest);
     T turns = middle ? 1.0F : 0, sign = 1.0F;
     turns = steep ? 2.0F - turns : turns; sign = steep ? -sign : sign;
     turns = left ? 4.0F - turns : turns; sign = left ? -sign : sign;
-    const T base = turns * (0.5F * HALF_PI), base_rest = FMA(turns, 0.5F * HALF_PI, -base) + turns * (0.5F * HALF_PI_REST);
+    const T base = turns * (0.5F * HALF_PI), base_rest = FMA(turns, 0.5F * HALF_PI,
+        -base) + turns * (0.5F * HALF_PI_REST);
     const T angle = base + FMA(sign, t, FMA(sign, tail, base_rest));
     return x != x || y != y ? x + y : __builtin_copysignF(angle, y);
 }
@@ -256,7 +262,8 @@ def _horner(fma: str, coefficients, x: str, suffix: str) -> str:
 def _written(text: str, kind: str) -> str:
     """A text of ``TEXTS`` for one format."""
     numbers = FORMATS[kind]
-    text = re.sub(r"POLYNOMIAL\((\w+), ([\w.]+)\)", lambda m: _horner(numbers["FMA"], numbers[m[1]], m[2], numbers["F"]), text)
+    text = re.sub(r"POLYNOMIAL\((\w+), ([\w.]+)\)", lambda m: _horner(numbers["FMA"],
+                                                                      numbers[m[1]], m[2], numbers["F"]), text)
     text = re.sub(r"(?<=\d)F\b|(?<=[a-z])F(?=\()", numbers["F"], text)
     return re.sub(r"\b[A-Z][A-Z_0-9]*\b", lambda m: numbers.get(m[0], m[0]), text).replace("_X", "_" + kind)
 
@@ -265,7 +272,8 @@ def _all() -> dict:
     out = dict(_of_one_format())
     for kind in FORMATS:
         for name, (needs, text) in TEXTS.items():
-            out[name.replace("_X", "_" + kind)] = tuple(n.replace("_X", "_" + kind) for n in needs), _written(text, kind)
+            out[name.replace("_X", "_" + kind)] = tuple(n.replace("_X", "_" + kind)
+                                                        for n in needs), _written(text, kind)
     return out
 
 
@@ -279,8 +287,10 @@ _COS = (0.0416666666666666, -0.0013888888888874131, 2.4801587289487104e-05, -2.7
 # for |x| <= 1/2, which make erf with an error of 1e-8.
 _ERF = (0.0033791657, -0.37612626, 0.112835854, -0.026853811, 0.0051883273, -0.0008010189, 7.853844e-05)
 _LOG2_ERFC = (-0.00051030674, -1.6259751, -0.92076504, -0.1486515, 0.031458415, -0.0042409524, 0.0002677261)
-# log2(erfc(x)) / x for 0 <= x <= 4 and 2**x for |x| <= 1/2, which make erf with an absolute error of 2e-8 before rounding.
-_LOG2_ERFC_FROM_0 = (-1.6279073, -0.9184429, -0.14830792, 0.027724503, 8.4765255e-05, -0.0022747505, 0.0008482171, -0.00015295987, 1.1604336e-05)
+# log2(erfc(x)) / x for 0 <= x <= 4 and 2**x for |x| <= 1/2, which make erf with an absolute error of 2e-8 before
+# rounding.
+_LOG2_ERFC_FROM_0 = (-1.6279073, -0.9184429, -0.14830792, 0.027724503,
+                     8.4765255e-05, -0.0022747505, 0.0008482171, -0.00015295987, 1.1604336e-05)
 _EXP2_FROM_1 = (1.0, 0.6931472, 0.24022648, 0.055503324, 0.009618438, 0.0013398861, 0.00015353296)
 _EXP2 = (1.0000001, 0.69314694, 0.2402212, 0.05550713, 0.009675543, 0.0013276547)
 
@@ -293,7 +303,8 @@ static inline float erf_f32(float x) {{
     const float s = x * x, near = FMA(x, 1.125f, x * {_horner("FMA", _ERF, "s", "f")});
     float a = __builtin_fabsf(x);
     a = a > 4.0f ? 4.0f : a;
-    const float l = {_horner("FMA", _LOG2_ERFC, "a", "f")}, t = l + (0x1.8p23f + 127.0f), f = l - (t - (0x1.8p23f + 127.0f));
+    const float l = {_horner("FMA", _LOG2_ERFC, "a", "f")}, t = l + (0x1.8p23f + 127.0f),
+        f = l - (t - (0x1.8p23f + 127.0f));
     const float far = 1.0f - {_horner("FMA", _EXP2, "f", "f")} * from_bits(bits(t) << 23);
     return a < 1.0f ? near : __builtin_copysignf(far, x);
 }}
@@ -302,7 +313,8 @@ static inline float erf_f32(float x) {{
 static inline float erf_absolute_f32(float x) {{
     float a = __builtin_fabsf(x);
     a = a > 4.0f ? 4.0f : a;
-    const float l = a * {_horner("FMA", _LOG2_ERFC_FROM_0, "a", "f")}, t = l + (0x1.8p23f + 127.0f), f = l - (t - (0x1.8p23f + 127.0f));
+    const float l = a * {_horner("FMA", _LOG2_ERFC_FROM_0, "a", "f")}, t = l + (0x1.8p23f + 127.0f),
+        f = l - (t - (0x1.8p23f + 127.0f));
     return __builtin_copysignf(1.0f - {_horner("FMA", _EXP2_FROM_1, "f", "f")} * from_bits(bits(t) << 23), x);
 }}
 """),
@@ -311,7 +323,8 @@ static inline float erf_absolute_f32(float x) {{
         "quadrant_f64": (("bits",), f"""\
 struct Quadrant {{ double r, rest; uint64_t n; }};
 static inline Quadrant quadrant_f64(double x) {{
-    const double t = FMA_DOUBLE(x, 0x1.45f306dc9c883p-1, 0x1.8p52), n = t - 0x1.8p52, high = x - n * 0x1.921fb544p+0, w = n * 0x1.0b4611a6p-34, r = high - w;
+    const double t = FMA_DOUBLE(x, 0x1.45f306dc9c883p-1, 0x1.8p52), n = t - 0x1.8p52, high = x - n * 0x1.921fb544p+0,
+        w = n * 0x1.0b4611a6p-34, r = high - w;
     const double rest = FMA_DOUBLE(n, -0x1.3198a2e037073p-69, (high - r) - w), y = r + rest;
     return Quadrant{{y, (r - y) + rest, (uint64_t)bits(t)}};
 }}
@@ -319,7 +332,8 @@ struct SineCosine {{ double sine, cosine; }};
 static inline SineCosine sine_cosine_f64(Quadrant q) {{
     const double s = q.r * q.r, h = 0.5 * s, w = 1.0 - h;
     return SineCosine{{q.r + FMA_DOUBLE(q.r * s, {_horner("FMA_DOUBLE", _SIN, "s", "")}, q.rest),
-                      w + (((1.0 - w) - h) + FMA_DOUBLE(s * s, {_horner("FMA_DOUBLE", _COS, "s", "")}, -q.r * q.rest))}};
+                      w + (((1.0 - w) - h) + FMA_DOUBLE(s * s, {_horner("FMA_DOUBLE", _COS, "s", "")},
+                          -q.r * q.rest))}};
 }}
 /* sin(x + k * pi/2) */
 static inline double sine_f64(double x, uint64_t k) {{

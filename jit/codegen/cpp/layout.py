@@ -1,8 +1,10 @@
-"""From a loop kernel to the shape of its C++ loops: which axis is vectorised, which passes a row takes, which values are kept between passes.
+"""From a loop kernel to the shape of its C++ loops: which axis is vectorised, which passes a row takes, which values
+are kept between passes.
 
-Every kernel becomes the same nest. *Rows* are the parallel axes but the vector axis; they are shared out among threads. Within a row come, in turn,
-*segments* of row-level statements and *passes* over the reduction axes, cut wherever a statement needs the result of a reduction. The vector axis
-is innermost: a reduction axis ("row mode": results are scalars per row) or a parallel one ("column mode": results are short arrays).
+Every kernel becomes the same nest. *Rows* are the parallel axes but the vector axis; they are shared out among threads.
+Within a row come, in turn, *segments* of row-level statements and *passes* over the reduction axes, cut wherever a
+statement needs the result of a reduction. The vector axis is innermost: a reduction axis ("row mode": results are
+scalars per row) or a parallel one ("column mode": results are short arrays).
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from jit.codegen.cpp.ops import COST
 from jit.errors import JitError
 from jit.graph import dims
 
-STREAM_BYTES = 32 << 20  # outputs from this size on are written around the cache; below, the next kernel finds them there (measured)
+# Outputs from this size on are written around the cache; below, the next kernel finds them there (measured).
+STREAM_BYTES = 32 << 20
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
 INLINE_KINDS = (loops.Load, loops.IndexValue)
@@ -48,7 +51,8 @@ def _map(kernel: loops.Kernel, change) -> tuple:
 
 
 def normalise(kernel: loops.Kernel) -> loops.Kernel:
-    """The same computation without axes of one iteration, and with neighbouring axes joined where every index walks them as one."""
+    """The same computation without axes of one iteration, and with neighbouring axes joined where every index walks
+    them as one."""
     single = {a.name: 0 for a in kernel.axes + kernel.raxes if type(a.extent) is int and a.extent == 1}
     axes = [a for a in kernel.axes if a.name not in single]
     raxes = [a for a in kernel.raxes if a.name not in single]
@@ -56,7 +60,8 @@ def normalise(kernel: loops.Kernel) -> loops.Kernel:
         raxes = [kernel.raxes[-1]]
     if not axes and not raxes:
         axes = [loops.Axis("unit", 1, "p")]
-    kernel = dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes), body=_map(kernel, lambda e: dims.subst(e, single)))
+    kernel = dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes),
+                                 body=_map(kernel, lambda e: dims.subst(e, single)))
     for group in ("axes", "raxes"):
         position = len(getattr(kernel, group)) - 2
         while position >= 0:
@@ -85,8 +90,8 @@ def _join(kernel, group, position):
 
 @dataclass
 class Layout:
-    """The decisions for one normalised kernel. ``ready``/``stage`` count passes: a row-level value is ready before pass ``ready``, an
-    element-level statement belongs to pass ``stage``."""
+    """The decisions for one normalised kernel. ``ready``/``stage`` count passes: a row-level value is ready before pass
+    ``ready``, an element-level statement belongs to pass ``stage``."""
 
     kernel: loops.Kernel
     vector: loops.Axis
@@ -99,7 +104,8 @@ class Layout:
     passes: int = 0
     kept: set = field(default_factory=set)  # element-level values stored between passes
     arrays: set = field(default_factory=set)  # row-level values stored per vector position (column mode)
-    segments: list = field(default_factory=list)  # segments[k]: statement numbers of the loop before pass k (column mode) or of scalars
+    # segments[k]: statement numbers of the loop before pass k (column mode) or of scalars.
+    segments: list = field(default_factory=list)
     bodies: list = field(default_factory=list)  # bodies[k]: statement numbers of pass k
 
     @property
@@ -111,9 +117,11 @@ class Layout:
 def choose_vector(kernel: loops.Kernel) -> loops.Axis:
     """The axis along which most bytes are contiguous."""
     sizes = {a.name: hint(a.extent) for a in kernel.axes + kernel.raxes}
-    ordered = any(isinstance(s, loops.Scan) or (isinstance(s, loops.Reduce) and s.op.startswith("arg")) for s in kernel.body)
+    ordered = any(isinstance(s, loops.Scan) or (isinstance(s, loops.Reduce) and s.op.startswith("arg"))
+                  for s in kernel.body)
     candidates = list(kernel.axes) + list(kernel.raxes[-1:] if ordered else kernel.raxes)
-    store_weight = 1.5 if kernel.raxes else 8.0  # pointwise kernels can transpose what they load in cache, not what they store
+    # Pointwise kernels can transpose what they load in cache, not what they store.
+    store_weight = 1.5 if kernel.raxes else 8.0
     best, best_score = None, None
     for axis in candidates:
         score = 0.0
@@ -125,7 +133,8 @@ def choose_vector(kernel: loops.Kernel) -> loops.Axis:
                 count *= sizes.get(name, 1)
             stride = dims.coefficient(s.index, axis.name)
             if type(stride) is int and stride == 1:
-                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (store_weight if isinstance(s, loops.Store) else 1.0)
+                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (store_weight if isinstance(s, loops.Store)
+                                                                              else 1.0)
             elif not (type(stride) is int and stride == 0):
                 score -= 0.5 * count * kernel.buffer_of[s.buffer].dtype.itemsize
         if sizes[axis.name] < 16:
@@ -136,10 +145,12 @@ def choose_vector(kernel: loops.Kernel) -> loops.Axis:
 
 
 def analyse(kernel: loops.Kernel, kept_bytes: int = 1 << 20) -> Layout:
-    """Decide everything about a kernel's loops. ``kept_bytes`` bounds what is kept per row instead of being computed again."""
+    """Decide everything about a kernel's loops. ``kept_bytes`` bounds what is kept per row instead of being computed
+    again."""
     kernel = normalise(kernel)
     vector = choose_vector(kernel)
-    out = Layout(kernel, vector, [a for a in kernel.axes if a is not vector], [a for a in kernel.raxes if a is not vector])
+    out = Layout(kernel, vector, [a for a in kernel.axes if a is not vector],
+                 [a for a in kernel.raxes if a is not vector])
     _levels(out)
     _plan_passes(out, kept_bytes)
     return out
@@ -182,7 +193,8 @@ def is_element(out: Layout, stmt) -> bool:
 
 
 def _plan_passes(out: Layout, kept_bytes: int):
-    """Walk from the last pass to the first: what a pass needs from an earlier one is computed again when cheap, else kept and thereby wanted there."""
+    """Walk from the last pass to the first: what a pass needs from an earlier one is computed again when cheap, else
+    kept and thereby wanted there."""
     body = out.kernel.body
     row_elements = 1
     for a in out.kernel.raxes:
@@ -196,7 +208,8 @@ def _plan_passes(out: Layout, kept_bytes: int):
         for i, s in enumerate(body):
             if out.stage[i] != k or is_element(out, s) != element:
                 continue
-            if isinstance(s, (loops.Store, loops.Check, loops.Reduce)) or (s.dst in (out.kept if element else out.arrays)):
+            if (isinstance(s, (loops.Store, loops.Check, loops.Reduce))
+                or (s.dst in (out.kept if element else out.arrays))):
                 yield i
 
     def close(found, k, i, element):
@@ -236,7 +249,8 @@ def _plan_passes(out: Layout, kept_bytes: int):
 def _cheap(out: Layout, name: str, k: int, stores, room: bool) -> bool:
     """Whether ``name``, from an earlier pass, is better computed again in pass ``k``.
 
-    It has to be kept when something it loads may have been overwritten by then: a store of an earlier pass to the same index (in-place execution).
+    It has to be kept when something it loads may have been overwritten by then: a store of an earlier pass to the same
+    index (in-place execution).
     """
     cost, seen, todo, safe = 0, set(), [name], True
     while todo:
@@ -265,7 +279,8 @@ def _cheap(out: Layout, name: str, k: int, stores, room: bool) -> bool:
 
 
 def tail(count: int) -> list:
-    """``count`` positions, fewer than a strip, as lengths that a compiler turns into whole vectors, and a rest of less than the shortest one. A vector
-    function costs what one call of the scalar function does: the last 4 of a row of 100 exponentials took as long as all the others."""
+    """``count`` positions, fewer than a strip, as lengths that a compiler turns into whole vectors, and a rest of less
+    than the shortest one. A vector function costs what one call of the scalar function does: the last 4 of a row of 100
+    exponentials took as long as all the others."""
     sizes = [count // 16 * 16, count & 8, count & 4, count & 3]
     return [size for size in sizes if size]

@@ -1,7 +1,9 @@
-"""The C++ form of every pointwise prim, as text: types, constants, casts, and the helper functions that a kernel may need.
+"""The C++ form of every pointwise prim, as text: types, constants, casts, and the helper functions that a kernel may
+need.
 
-Expressions are straight-line code that g++ turns into vector code: selects instead of branches, own forms of functions (``functions.py``), libmvec's vector forms
-of the other libm functions. Each follows torch's CPU semantics for NaN, infinities, signed zeros and integer wrapping.
+Expressions are straight-line code that g++ turns into vector code: selects instead of branches, own forms of functions
+(``functions.py``), libmvec's vector forms of the other libm functions. Each follows torch's CPU semantics for NaN,
+infinities, signed zeros and integer wrapping.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ C_TYPES = {
     F32: ("float", None), F64: ("double", None), F16: ("f16", None), BF16: ("bf16", None),
     BOOL: ("bool", None), U8: ("uint8_t", "uint32_t"), I8: ("int8_t", "uint32_t"), I16: ("int16_t", "uint32_t"),
     I32: ("int32_t", "uint32_t"), I64: ("int64_t", "uint64_t"),
-    torch.uint16: ("uint16_t", "uint32_t"), torch.uint32: ("uint32_t", "uint32_t"), torch.uint64: ("uint64_t", "uint64_t"),
+    torch.uint16: ("uint16_t", "uint32_t"), torch.uint32: ("uint32_t", "uint32_t"),
+    torch.uint64: ("uint64_t", "uint64_t"),
 }  # fmt: skip
 
 
@@ -34,11 +37,13 @@ def c_type(dtype: torch.dtype) -> str:
     try:
         return C_TYPES[dtype][0]
     except KeyError:
-        raise Unsupported(f"CPU kernels do not handle {dtype}", hint="convert the tensor to a real dtype of at least 8 bits", kind="kernel") from None
+        raise Unsupported(f"CPU kernels do not handle {dtype}",
+                          hint="convert the tensor to a real dtype of at least 8 bits", kind="kernel") from None
 
 
 def memory_type(dtype: torch.dtype) -> str:
-    """The C++ type of an element in memory. A bool is a byte there, so that a stray value never makes an invalid ``bool``."""
+    """The C++ type of an element in memory. A bool is a byte there, so that a stray value never makes an invalid
+    ``bool``."""
     return "uint8_t" if dtype is BOOL else c_type(dtype)
 
 
@@ -52,7 +57,8 @@ def constant(value, dtype: torch.dtype) -> str:
             text = "__builtin_nan(\"\")"
         elif math.isinf(value):
             text = "__builtin_inf()" if value > 0 else "-__builtin_inf()"
-        elif value == int(value) and abs(value) < 1e6 and math.copysign(1, value) * value >= 0 and not (value == 0 and math.copysign(1, value) < 0):
+        elif (value == int(value) and abs(value) < 1e6 and math.copysign(1, value) * value >= 0
+              and not (value == 0 and math.copysign(1, value) < 0)):
             text = f"{int(value)}.0"
         else:
             text = value.hex()
@@ -78,7 +84,8 @@ def _from_float(text, dtype):
 
 
 def cast(a: str, source: torch.dtype, target: torch.dtype) -> str:
-    """``a`` converted as ``tensor.to`` does: floats truncate toward zero, anything but 0 is true, halves round to nearest even."""
+    """``a`` converted as ``tensor.to`` does: floats truncate toward zero, anything but 0 is true, halves round to
+    nearest even."""
     if source is target:
         return a
     if source is BF16 or source is F16:
@@ -92,7 +99,8 @@ def cast(a: str, source: torch.dtype, target: torch.dtype) -> str:
     if target is F16 or target is BF16:
         return _from_float(a if source is F32 else f"(float){a}", target)
     if source.is_floating_point and target in (U8, I8, I16, torch.uint16):
-        return f"({c_type(target)})truncated_{64 if target is U8 and source is F64 else 32}({a})"  # as eager's conversions do
+        # As eager's conversions do.
+        return f"({c_type(target)})truncated_{64 if target is U8 and source is F64 else 32}({a})"
     if source.is_floating_point and target in (I32, I64):
         return f"truncated_{target.itemsize * 8}({a})"
     return f"({c_type(target)}){a}"
@@ -139,11 +147,13 @@ static inline double from_words(int64_t low, int64_t high) {
     double x; __builtin_memcpy(&x, &u, 8); return x;
 }
 """),
-    # Philox2x32-10, see ``graph.philox``. In 64-bit lanes: g++ 12 takes wide products of 32-bit lanes apart and together again.
+    # Philox2x32-10, see ``graph.philox``. In 64-bit lanes: g++ 12 takes wide products of 32-bit lanes apart and
+    # together again.
     "random_bits": ((), """\
 static inline uint64_t random_bits(int64_t seed, int64_t counter) {
     const uint64_t word = 0xffffffffu;
-    uint64_t a = (uint64_t)counter & word, b = (((uint64_t)counter >> 32) + ((uint64_t)seed >> 32)) & word, key = (uint64_t)seed & word;
+    uint64_t a = (uint64_t)counter & word, b = (((uint64_t)counter >> 32) + ((uint64_t)seed >> 32)) & word,
+        key = (uint64_t)seed & word;
     for (int i = 0; i < 10; i++) {
         const uint64_t p = a * 0xD256D193u;
         a = (p >> 32) ^ key ^ b;
@@ -179,7 +189,8 @@ static inline f16 to_f16(float x) {
     return (f16)(h | sign);
 }
 """),
-    # What the conversion's instruction gives on x86 for NaN and for what is out of range, in so many words: what a compiler makes of a constant there is another value.
+    # What the conversion's instruction gives on x86 for NaN and for what is out of range, in so many words: what a
+    # compiler makes of a constant there is another value.
     "truncated_32": ((), """\
 #ifdef __x86_64__
 static inline int32_t truncated_32(float x) { return __builtin_fabsf(x) < 0x1p31f ? (int32_t)x : INT32_MIN; }
@@ -229,8 +240,10 @@ template <class T, class U> static inline T pow_int(T a, T b) {
 }
 """),
     "remainder_float": (("fmodf", "fmod"), """\
-static inline float remainder_float(float a, float b) { const float m = fmodf(a, b); return (m != 0 && ((b < 0) != (m < 0))) ? m + b : m; }
-static inline double remainder_float(double a, double b) { const double m = fmod(a, b); return (m != 0 && ((b < 0) != (m < 0))) ? m + b : m; }
+static inline float remainder_float(float a, float b) { const float m = fmodf(a, b);
+return (m != 0 && ((b < 0) != (m < 0))) ? m + b : m; }
+static inline double remainder_float(double a, double b) { const double m = fmod(a, b);
+return (m != 0 && ((b < 0) != (m < 0))) ? m + b : m; }
 """),
     "floor_div_float": (("fmodf", "fmod"), """\
 template <class T> static inline T floor_div_rest(T a, T b, T m) {
@@ -244,8 +257,9 @@ template <class T> static inline T floor_div_rest(T a, T b, T m) {
 static inline float floor_div_float(float a, float b) { return floor_div_rest<float>(a, b, fmodf(a, b)); }
 static inline double floor_div_float(double a, double b) { return floor_div_rest<double>(a, b, fmod(a, b)); }
 """),
-    # x / t for one t and many x: r is 1/(t*s), s a power of two that brings t into range. The remainder corrects the product, so that the result is
-    # the rounded quotient; where the remainder is zero or not finite the product is already right.
+    # x / t for one t and many x: r is 1/(t*s), s a power of two that brings t into range. The remainder corrects the
+    # product, so that the result is the rounded quotient; where the remainder is zero or not finite the product is
+    # already right.
     "divide_by": (("bits",), """\
 struct Divisor { float s, t, r; };
 static inline Divisor divisor(float t) {
@@ -263,11 +277,13 @@ static inline double erfinv_start(double x) {
     double w = -log((1.0 - x) * (1.0 + x)), p;
     if (w < 5.0) {
         w -= 2.5;
-        p = 2.81022636e-08; p = 3.43273939e-07 + p * w; p = -3.5233877e-06 + p * w; p = -4.39150654e-06 + p * w; p = 0.00021858087 + p * w;
+        p = 2.81022636e-08; p = 3.43273939e-07 + p * w; p = -3.5233877e-06 + p * w; p = -4.39150654e-06 + p * w;
+        p = 0.00021858087 + p * w;
         p = -0.00125372503 + p * w; p = -0.00417768164 + p * w; p = 0.246640727 + p * w; p = 1.50140941 + p * w;
     } else {
         w = __builtin_sqrt(w) - 3.0;
-        p = -0.000200214257; p = 0.000100950558 + p * w; p = 0.00134934322 + p * w; p = -0.00367342844 + p * w; p = 0.00573950773 + p * w;
+        p = -0.000200214257; p = 0.000100950558 + p * w; p = 0.00134934322 + p * w; p = -0.00367342844 + p * w;
+        p = 0.00573950773 + p * w;
         p = -0.0076224613 + p * w; p = 0.00943887047 + p * w; p = 1.00167406 + p * w; p = 2.83297682 + p * w;
     }
     return p * x;
@@ -285,7 +301,8 @@ static inline double erfinv(double x) {
 }
 """),
     "lgamma": (("lgamma",), """\
-static inline float lgamma_of(float x) { int sign; return (float)lgamma_r(x, &sign); } /* lgammaf's errors are twice eager's */
+/* lgammaf's errors are twice eager's */
+static inline float lgamma_of(float x) { int sign; return (float)lgamma_r(x, &sign); }
 static inline double lgamma_of(double x) { int sign; return lgamma_r(x, &sign); }
 """),
 }  # fmt: skip
@@ -308,7 +325,8 @@ def wrap(op: str, a: str, b: str, dtype: torch.dtype) -> str:
 
 
 def maximum(a: str, b: str, dtype: torch.dtype, less: bool = False) -> str:
-    """The larger (or with ``less`` the smaller) of two; a NaN wins over all. ``a`` and ``b`` are repeated in the text: give them names."""
+    """The larger (or with ``less`` the smaller) of two; a NaN wins over all. ``a`` and ``b`` are repeated in the text:
+    give them names."""
     sign = "<" if less else ">"
     if dtype is BOOL:
         return f"({a} & {b})" if less else f"({a} | {b})"
@@ -317,7 +335,8 @@ def maximum(a: str, b: str, dtype: torch.dtype, less: bool = False) -> str:
     return f"({a} {sign} {b} ? {a} : {b})"
 
 
-def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, constants: list, absolute: bool = False) -> str:
+def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype,
+               constants: list, absolute: bool = False) -> str:
     """One pointwise prim as a C++ expression.
 
     Args:
@@ -342,7 +361,8 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
         return f"({a} == 0)" if kind is not BOOL else f"(!{a})"
     if op in ("logical_and", "logical_or", "logical_xor"):
         x, y = (v if kind is BOOL else f"({v} != 0)" for v in args)
-        return f"({x} {'&|^'[('logical_and', 'logical_or', 'logical_xor').index(op)]} {y})" if kind is BOOL or op != "logical_xor" else f"({x} != {y})"
+        return (f"({x} {'&|^'[('logical_and', 'logical_or', 'logical_xor').index(op)]} {y})" if kind is BOOL
+                or op != "logical_xor" else f"({x} != {y})")
     if op in _BITWISE:
         return f"({c_type(dtype)})({a} {_BITWISE[op]} {b})"
     if op == "bitwise_not":
@@ -358,7 +378,8 @@ def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype, c
     if form is None and kind.is_floating_point and op in _LIBM:
         return _function(op, kind, a)
     if form is None:
-        raise Unsupported(f"CPU kernels have no {op} on {kind}", hint="run this operator outside the compiled region", kind="kernel")
+        raise Unsupported(f"CPU kernels have no {op} on {kind}", hint="run this operator outside the compiled region",
+                          kind="kernel")
     return form(args, kind, dtype, constants)
 
 
@@ -383,8 +404,11 @@ def _pow(args, kind, dtype, constants):
     a, b = args
     one = constant(1, kind)
     # What the compiler makes of such a power is a root, which differs at -0 and -inf.
-    root = f"({a} == -__builtin_inff() ? __builtin_inff() : __builtin_{_suffixed('fabs', kind)}(__builtin_{_suffixed('sqrt', kind)}({a})))"
-    exact = {0.0: one, 1.0: a, 2.0: f"({a} * {a})", 3.0: f"({a} * {a} * {a})", -1.0: f"({one} / {a})", -2.0: f"({one} / ({a} * {a}))", 0.5: root, -0.5: f"({one} / {root})"}  # fmt: skip
+    root = (
+        f"({a} == -__builtin_inff() ? __builtin_inff() : "
+        f"__builtin_{_suffixed('fabs', kind)}(__builtin_{_suffixed('sqrt', kind)}({a})))")
+    exact = {0.0: one, 1.0: a, 2.0: f"({a} * {a})", 3.0: f"({a} * {a} * {a})",
+             -1.0: f"({one} / {a})", -2.0: f"({one} / ({a} * {a}))", 0.5: root, -0.5: f"({one} / {root})"}  # fmt: skip
     if constants[1] is not None and float(constants[1]) in exact:
         return exact[float(constants[1])]
     return f"{_suffixed('pow', kind)}({a}, {b})"
@@ -452,7 +476,8 @@ def _divide(helper, power_of_two=None):
 
 _INTEGER = {
     "neg": lambda v, k, d, c: f"({c_type(d)})(0 - ({C_TYPES[d][1]}){v[0]})",
-    "abs": lambda v, k, d, c: v[0] if k in (BOOL, U8) else f"({v[0]} < 0 ? ({c_type(d)})(0 - ({C_TYPES[d][1]}){v[0]}) : {v[0]})",
+    "abs": lambda v, k, d, c: v[0] if k in (BOOL, U8)
+    else f"({v[0]} < 0 ? ({c_type(d)})(0 - ({C_TYPES[d][1]}){v[0]}) : {v[0]})",
     "sign": lambda v, k, d, c: v[0] if k is BOOL else f"({c_type(d)})(({v[0]} > 0) - ({v[0]} < 0))",
     "relu": lambda v, k, d, c: f"({v[0]} > 0 ? {v[0]} : ({c_type(d)})0)",
     "ceil": lambda v, k, d, c: v[0],
@@ -476,7 +501,8 @@ _INTEGER = {
 
 # What a prim costs in units of a float addition; the default is 1.
 COST = dict.fromkeys(_LIBM | {"sigmoid", "pow", "atan2", "hypot"}, 14) | {
-    "erfinv": 200, "lgamma": 100, "fmod": 40, "remainder": 40, "floor_div": 30, "div": 3, "sqrt": 3, "rsqrt": 5, "reciprocal": 3, "trunc_div": 4, "cast": 1, "random_bits": 30,
+    "erfinv": 200, "lgamma": 100, "fmod": 40, "remainder": 40, "floor_div": 30,
+    "div": 3, "sqrt": 3, "rsqrt": 5, "reciprocal": 3, "trunc_div": 4, "cast": 1, "random_bits": 30,
 }  # fmt: skip
 
 

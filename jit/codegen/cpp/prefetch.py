@@ -1,4 +1,5 @@
-"""What a C++ kernel prefetches, beyond what the hardware does by itself: the row after the present one, and large operands some way ahead."""
+"""What a C++ kernel prefetches, beyond what the hardware does by itself: the row after the present one, and large
+operands some way ahead."""
 
 from __future__ import annotations
 
@@ -15,17 +16,20 @@ MIN_COST = 14  # cost per element from which large operands are prefetched
 def next_row(text) -> list:
     """(pointer, bytes per element) of what the first pass will load for the next row.
 
-    The second pass prefetches it when it computes much or stores, so that reading overlaps with that: softmax gains a quarter.
+    The second pass prefetches it when it computes much or stores, so that reading overlaps with that: softmax gains a
+    quarter.
     """
     lay, body, found = text.layout, text.kernel.body, {}
     if lay.column or lay.loops or not lay.rows or text.cooperate:
         return []
-    if not any(isinstance(body[i], loops.Store) or COST.get(getattr(body[i], "op", ""), 1) >= MIN_COST for i in lay.bodies[1]):
+    if not any(isinstance(body[i], loops.Store) or COST.get(getattr(body[i], "op", ""), 1) >= MIN_COST
+               for i in lay.bodies[1]):
         return []
     row = lay.rows[-1]
     for i in lay.bodies[0]:
         s = text.kernel.body[i]
-        if not isinstance(s, loops.Load) or not text.unit(s) or any(n in lay.definition for n in dims.free_symbols(s.index)):
+        if not isinstance(s, loops.Load) or not text.unit(s) or any(n in lay.definition
+                                                                    for n in dims.free_symbols(s.index)):
             continue
         size = hint(lay.vector.extent) * text.dtypes[s.dst].itemsize
         if 2048 <= size <= ROW_BYTES and row.name in dims.free_symbols(s.index):
@@ -35,15 +39,16 @@ def next_row(text) -> list:
 
 
 def stream(text, statements, access) -> list:
-    """(pointer, bytes per element) some way ahead of each large operand, where the arithmetic is long enough to hide the loads from the hardware's
-    own prefetching."""
+    """(pointer, bytes per element) some way ahead of each large operand, where the arithmetic is long enough to hide
+    the loads from the hardware's own prefetching."""
     body, found = text.kernel.body, {}
     if sum(COST.get(body[i].op, 1) for i in statements if isinstance(body[i], loops.Compute)) < MIN_COST:
         return []
     for i in statements:
         s = body[i]
         if isinstance(s, loops.Load) and i in access and i not in text.tiled and text.unit(s):
-            count = math.prod(hint(a.extent) for a in text.kernel.axes + text.kernel.raxes if a.name in dims.free_symbols(s.index))
+            count = math.prod(hint(a.extent) for a in text.kernel.axes + text.kernel.raxes
+                              if a.name in dims.free_symbols(s.index))
             if count * text.dtypes[s.dst].itemsize >= STREAM_BYTES // 2:
                 found[access[i]] = (f"{access[i]} + 512", text.dtypes[s.dst].itemsize)
     return list(found.values())

@@ -1,4 +1,5 @@
-"""The state of a reduction inside a pass, as C++ text: how it starts, takes an element in, is folded, and is put together across threads."""
+"""The state of a reduction inside a pass, as C++ text: how it starts, takes an element in, is folded, and is put
+together across threads."""
 
 from __future__ import annotations
 
@@ -29,12 +30,14 @@ def identity(op: str, dtype: torch.dtype):
 
 
 class Reduction:
-    """The state of one ``Reduce`` in a pass: lanes of a strip (row mode) or one entry per vector position (column mode).
+    """The state of one ``Reduce`` in a pass: lanes of a strip (row mode) or one entry per vector position (column
+    mode).
 
-    Sums are taken in blocks, so that their errors do not grow with their length. Lanes ``r`` add up to 8 to 32 values; float32 lanes then join a
-    total ``d`` of doubles, and lanes of doubles a total that keeps what its own additions round off, ``e`` (A. Neumaier,
-    Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, 1974). The lanes of a ``precise`` sum of float32 values are doubles, and so are its totals;
-    that of doubles made from such values takes products in unrounded.
+    Sums are taken in blocks, so that their errors do not grow with their length. Lanes ``r`` add up to 8 to 32 values;
+    float32 lanes then join a total ``d`` of doubles, and lanes of doubles a total that keeps what its own additions
+    round off, ``e`` (A. Neumaier, Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, 1974). The
+    lanes of a ``precise`` sum of float32 values are doubles, and so are its totals; that of doubles made from such
+    values takes products in unrounded.
     """
 
     def __init__(self, owner, i: int):
@@ -45,27 +48,32 @@ class Reduction:
         self.name = owner.names[self.s.dst]
         self.column = owner.layout.column
         self.count = (owner.block or owner.layout.vector.extent) if self.column else owner.strip
-        # A short vector that is written to the lanes of a long one stalls the next read of it, so parts of a tail have lanes of their own.
+        # A short vector that is written to the lanes of a long one stalls the next read of it, so parts of a tail have
+        # lanes of their own.
         self.short = [] if self.column else [size for size in owner.tail() if size in SHORT]
         additions = math.prod(hint(a.extent) for a in owner.kernel.raxes) / (1 if self.column else owner.strip)
         fixed = all(type(a.extent) is int for a in owner.kernel.raxes)
-        floats = self.op == "sum" and self.dtype is torch.float32 and (additions > 1 or not fixed or self.column or self.s.precise)
+        floats = (self.op == "sum" and self.dtype is torch.float32
+                  and (additions > 1 or not fixed or self.column or self.s.precise))
         self.lane = torch.float64 if floats and self.s.precise else self.dtype  # what a lane is
         self.limit = (COLUMN_FLUSH if self.column else ROW_FLUSH).get(self.dtype) if self.op == "sum" else None
         if self.limit and self.s.precise:
             self.limit = self.limit * 8 if self.lane is not self.dtype else None
-        self.flushed = self.limit is not None and (self.column or self.lane is self.dtype) and (additions > self.limit or not fixed)
+        self.flushed = (self.limit is not None and (self.column or self.lane is self.dtype)
+                        and (additions > self.limit or not fixed))
         self.compensated = self.flushed and self.dtype is torch.float64
         self.blocked = False  # a strip of columns has lanes of its own for a block of rows
         self.empty = False  # the lanes have joined the total when the pass ends
-        self.total = torch.float64 if floats and (self.flushed or not self.column) else self.lane  # what the finished sum is, before it is rounded
+        # What the finished sum is, before it is rounded.
+        self.total = torch.float64 if floats and (self.flushed or not self.column) else self.lane
         self.folds, self.totals = [], self.count
         if floats and not self.column and not self.s.precise:
             self._plan_folds()
         owner.states[i] = self
 
     def _plan_folds(self):
-        """Float lanes are folded to 16 or fewer, and their halves are added as doubles; there must be as many of those as a part of a tail has."""
+        """Float lanes are folded to 16 or fewer, and their halves are added as doubles; there must be as many of those
+        as a part of a tail has."""
         while self.totals > 16:
             self.folds.append(self.totals)
             self.totals = (self.totals + 1) // 2
@@ -128,7 +136,8 @@ class Reduction:
     def _product(self, state: str) -> str | None:
         """A product of doubles added to a precise sum in one instruction."""
         made = self.owner.kernel.body[self.owner.layout.definition[self.s.arg]]
-        if not (self.s.precise and self.dtype is torch.float64 and isinstance(made, loops.Compute) and made.op == "mul"):
+        if not (self.s.precise and self.dtype is torch.float64 and isinstance(made, loops.Compute)
+                and made.op == "mul"):
             return None
         x, y = (self.owner.value.get(a) for a in made.args)
         return x and y and f"FMA_DOUBLE({x}, {y}, {state})"
@@ -160,13 +169,15 @@ class Reduction:
         return ops.wrap("+" if self.op == "sum" else "*", a, b, self.lane)
 
     def flush(self, again: bool = False, at: str = "", count=None):
-        """Add the lanes to the totals. ``again``: they go on from zero; ``at``, ``count``: the totals' first position and their number, for a block's lanes."""
+        """Add the lanes to the totals. ``again``: they go on from zero; ``at``, ``count``: the totals' first position
+        and their number, for a block's lanes."""
         o, n = self.owner, self.name
         lanes = count or self.count
         if self.compensated:
             o.put("#pragma omp simd")
             with o.braces(f"for (int l = 0; l < {lanes}; l++)"):
-                o.put(f"const double p = d{n}[{at}l], q = r{n}[l], s = p + q, back = s - p, lost = (p - (s - back)) + (q - back);")
+                o.put(f"const double p = d{n}[{at}l], q = r{n}[l], s = p + q, back = s - p, lost = (p - (s - back)) + "
+                      "(q - back);")
                 o.put(f"d{n}[{at}l] = s; e{n}[{at}l] += lost;")
             self._add_short(f"d{n}")
         elif self.column:
@@ -191,7 +202,8 @@ class Reduction:
 
     def _add_short(self, total: str):
         for size in self.short:
-            self.owner.put(f"for (int l = 0; l < {size}; l++) {total}[l] += r{self.name}[l + {self.count + SHORT[size]}];")
+            self.owner.put(f"for (int l = 0; l < {size}; l++) {total}[l] += r{self.name}[l + "
+                           f"{self.count + SHORT[size]}];")
 
     def finish(self):
         """After the pass: a scalar ``v`` (row mode), or the arrays themselves (column mode)."""
@@ -203,7 +215,8 @@ class Reduction:
                 self.flush()
             if self.compensated:
                 o.put("#pragma omp simd")
-                o.put(f"for (int l = 0; l < {self.count}; l++) {state}[l] += e{n}[l] == e{n}[l] ? e{n}[l] : 0; /* infinities leave NaN there */")
+                o.put(f"for (int l = 0; l < {self.count}; l++) {state}[l] += e{n}[l] == e{n}[l] ? e{n}[l] : 0; /* "
+                      "infinities leave NaN there */")
         elif self.total is not self.lane:
             state = f"d{n}"
             o.put(f"alignas(64) double {state}[{self.totals}];")
@@ -249,9 +262,11 @@ class Reduction:
             o.put("#pragma omp simd")
         if self.arg:
             with o.braces(f"for (int l = 0; l < {count}; l++)"):
-                self._better(f"{state}[l]", f"i{self.name}[l]", f"{source}[l + {start}]", f"i{self.name}[l + {start}]", True)
+                self._better(f"{state}[l]", f"i{self.name}[l]", f"{source}[l + {start}]",
+                             f"i{self.name}[l + {start}]", True)
         else:
-            o.put(f"for (int l = 0; l < {count}; l++) {state}[l] = {self._merge(f'{state}[l]', f'{source}[l + {start}]')};")
+            o.put(f"for (int l = 0; l < {count}; l++) {state}[l] = "
+                  f"{self._merge(f'{state}[l]', f'{source}[l + {start}]')};")
 
     # threads that share a row
 
@@ -264,7 +279,8 @@ class Reduction:
         with self._each():
             o.put(f"SHARED(thread, {self.kind}, {self.offset})[j] = {own};")
             if self.arg:
-                o.put(f"SHARED(thread, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j] = i{self.name}[j];")
+                o.put(f"SHARED(thread, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j] = "
+                      f"i{self.name}[j];")
 
     def gather(self):
         o = self.owner
@@ -273,13 +289,15 @@ class Reduction:
         with self._each():
             o.put(f"{own} = SHARED(0, {self.kind}, {self.offset})[j];")
             if self.arg:
-                o.put(f"i{self.name}[j] = ({self._index_kind()})SHARED(0, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j];")
+                o.put(f"i{self.name}[j] = ({self._index_kind()})SHARED(0, int64_t, "
+                      f"{self.offset + 8 * (self.count if self.column else 1)})[j];")
         with o.braces("for (int t = 1; t < threads; t++)"):
             o.put("#pragma omp simd")
             with self._each():
                 o.put(f"const {self.kind} other = SHARED(t, {self.kind}, {self.offset})[j];")
                 if self.arg:
-                    o.put(f"const {self._index_kind()} at = ({self._index_kind()})SHARED(t, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j];")
+                    o.put(f"const {self._index_kind()} at = ({self._index_kind()})SHARED(t, int64_t, "
+                          f"{self.offset + 8 * (self.count if self.column else 1)})[j];")
                     self._better(own, f"i{self.name}[j]", "other", "at", True)
                 else:
                     o.put(f"{own} = {self._merge(own, 'other')};")

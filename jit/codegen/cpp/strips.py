@@ -1,7 +1,7 @@
 """The loop of a kernel over the strips of its vector axis, and the running sums in it.
 
-A strip has a fixed length. Its statements run in phases, each a loop over the strip's lanes: a scan ends a phase, and what later phases use of earlier ones lies in
-arrays of a strip's length.
+A strip has a fixed length. Its statements run in phases, each a loop over the strip's lanes: a scan ends a phase, and
+what later phases use of earlier ones lies in arrays of a strip's length.
 """
 
 from __future__ import annotations
@@ -75,9 +75,12 @@ class Strips:
         for p in range(len(scans) + 1):
             here = [i for i in statements if phase[i] == p and i not in scans]
             scan = scans[p] if p < len(scans) else None
-            fused = scan is not None and body[scan].arg not in lay.kept and all(isinstance(body[i], (loops.Load, loops.Compute, loops.IndexValue, loops.Bounded)) for i in here)
+            fused = (scan is not None and body[scan].arg not in lay.kept
+                and all(isinstance(body[i], (loops.Load, loops.Compute, loops.IndexValue, loops.Bounded))
+                        for i in here))
             passed = None  # the scan's argument, where only the scan reads it
-            if fused and not any(phase[i] > p and i != scan and body[scan].arg in (*loops.reads(body[i]), *loops.index_symbols(body[i])) for i in statements):
+            if fused and not any(phase[i] > p and i != scan and body[scan].arg in (*loops.reads(body[i]),
+                *loops.index_symbols(body[i])) for i in statements):
                 passed = body[scan].arg
             with contextlib.ExitStack() as stack:
                 if fused:
@@ -90,7 +93,8 @@ class Strips:
                 self._crossed(crossing, scans, phase, p)
                 for i in here:
                     self._element(i, access, {s: f"o{s}[l]" for s in streams}, "l")
-                    if not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce)) and body[i].dst in crossing and body[i].dst != passed:
+                    if (not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce))
+                        and body[i].dst in crossing and body[i].dst != passed):
                         self.put(f"c{self.names[body[i].dst]}[l] = {self.value[body[i].dst]};")
                 if fused:
                     self._scan_element(scan, self.value[body[scan].arg])
@@ -113,7 +117,8 @@ class Strips:
                     total = f"w{name}"
                     self.put(f"float u{name} = (float)(s{name} - t{name});")
                     self._sum_of_strip(name, total, count)
-                    with self.braces(f"if (j0 == 0 || !(run{name} - run{name} == 0 && {total} - {total} == 0 && t{name} - t{name} == 0))"):
+                    with self.braces(f"if (j0 == 0 || !(run{name} - run{name} == 0 && {total} - {total} == 0 && "
+                                     f"t{name} - t{name} == 0))"):
                         self.put(f"t{name} = u{name} = 0;")
                         self.put("double v = 0;")
                         self.put("#pragma omp simd reduction(inscan, +: v)")
@@ -123,7 +128,8 @@ class Strips:
                             self.put(f"c{name}[l] = (float)(s{name} + v);")
                         self.put(f"{total} = v;")
                 elif body[scan].dtype is torch.float64:
-                    with self.braces(f"if (__builtin_expect(!(run{name} - run{name} == 0), 0))"):  # one after the other: an infinite sum of a strip may be a NaN after another infinity
+                    # One after the other: an infinite sum of a strip may be a NaN after another infinity.
+                    with self.braces(f"if (__builtin_expect(!(run{name} - run{name} == 0), 0))"):
                         self.put(f"t{name} = run{name} = 0;")
                         with self.braces(f"for (int l = 0; l < {count}; l++)"):
                             if fused:
@@ -135,13 +141,15 @@ class Strips:
                             self.put(f"c{name}[l] = s{name} += {arg};")
                 self.put(f"s{name} += {total};")
                 if body[scan].dst in lay.kept:
-                    self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = {self._scanned(scan)};")
+                    self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = "
+                             f"{self._scanned(scan)};")
         for i in streams:
             kind = ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)
             self.put(f"stream<{self.strip} * (int)sizeof({kind})>({access[i]} + j0, o{i});")
 
     def _sum_of_strip(self, name: str, total: str, count: str):
-        """A double with the sum of a strip of floats. Its rounding errors stay for the rest of the row, so only two floats at a time are added as such."""
+        """A double with the sum of a strip of floats. Its rounding errors stay for the rest of the row, so only two
+        floats at a time are added as such."""
         if count not in ("32", "64"):
             self.put(f"double {total} = 0;")
             self.put(f"#pragma omp simd reduction(+: {total})")
@@ -151,7 +159,8 @@ class Strips:
         at = [f"g{name}[l + {k * width}]" for k in range(4)]
         self.put(f"alignas(64) double d{name}[{width}];")
         self.put("#pragma omp simd")
-        self.put(f"for (int l = 0; l < {width}; l++) d{name}[l] = (double)({at[0]} + {at[2]}) + (double)({at[1]} + {at[3]});")
+        self.put(f"for (int l = 0; l < {width}; l++) d{name}[l] = (double)({at[0]} + {at[2]}) + (double)({at[1]} + "
+                 f"{at[3]});")
         while width > 2:
             width //= 2
             if width >= 4:
@@ -169,7 +178,8 @@ class Strips:
                 self.value[n] = f"c{self.names[n]}[l]"
 
     def _phases(self, statements, scans):
-        """(statement -> phase, names of values that a later phase uses). A scan's result belongs to the phase after its argument's."""
+        """(statement -> phase, names of values that a later phase uses). A scan's result belongs to the phase after its
+        argument's."""
         body, lay = self.kernel.body, self.layout
         phase, inside = {}, set(statements)
         for i in statements:
@@ -196,7 +206,8 @@ class Strips:
             self.put(f"{kind} s{name} = 0;")
 
     def _open_scan(self, i: int):
-        """The head of a loop that leaves the running values within a strip in an array; what came before the strip is added where they are used.
+        """The head of a loop that leaves the running values within a strip in an array; what came before the strip is
+        added where they are used.
 
         Of float32 values that is a sum of doubles, as in eager, which is taken apart into two floats where it is added.
         """

@@ -1,4 +1,5 @@
-"""C++ text that kernels share: OpenMP entry points, memory of a thread, streaming stores, transposed tiles. No system header but stdint.h is read."""
+"""C++ text that kernels share: OpenMP entry points, memory of a thread, streaming stores, transposed tiles. No system
+header but stdint.h is read."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
 static char library_handle;
 struct Scratch { char* start; char* raw; int64_t size; };
 static thread_local Scratch scratch_of[2];
-static void scratch_free(void* s) { free(((Scratch*)s)->raw); ((Scratch*)s)->raw = ((Scratch*)s)->start = 0; ((Scratch*)s)->size = 0; }
+static void scratch_free(void* s) { free(((Scratch*)s)->raw); ((Scratch*)s)->raw = ((Scratch*)s)->start = 0;
+((Scratch*)s)->size = 0; }
 /* Memory of the calling thread, kept between calls and given back when the thread ends. */
 static __attribute__((noinline)) char* scratch(int which, int64_t bytes) {
     Scratch* s = &scratch_of[which];
@@ -98,9 +100,11 @@ template <class T> static inline void transpose_tile(T* out, const T* in, int64_
     int done = 0;
     if (sizeof(T) == 4 && rows %% 8 == 0) {
         for (; done + 8 <= columns; done += 8) {
-            for (int i = 0; i < 8; i++) /* the hardware does not foresee the next eight lines: they lie a stride apart */
+            /* the hardware does not foresee the next eight lines: they lie a stride apart */
+            for (int i = 0; i < 8; i++)
                 for (int u = 0; u < rows; u += 16) __builtin_prefetch(in + (done + 8 + i) * stride + u);
-            for (int u = 0; u < rows; u += 8) transpose_8x8((int32_t*)out + u * %(tile)d + done, (const int32_t*)in + done * stride + u, stride);
+            for (int u = 0; u < rows; u += 8) transpose_8x8((int32_t*)out + u * %(tile)d + done,
+                (const int32_t*)in + done * stride + u, stride);
         }
     }
     for (int v = done; v < columns; v++)

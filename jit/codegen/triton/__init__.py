@@ -1,1 +1,2 @@
-"""GPU kernels: loop kernels become Triton text (``emit``), block sizes are chosen (``heuristics``), cubins are built (``compile``)."""
+"""GPU kernels: loop kernels become Triton text (``emit``), block sizes are chosen (``heuristics``), cubins are built
+(``compile``)."""

@@ -1,4 +1,5 @@
-"""What the emitter and its heuristics ask about a kernel's body: passes over a row, maxima taken with sums, and which values may be approximate."""
+"""What the emitter and its heuristics ask about a kernel's body: passes over a row, maxima taken with sums, and which
+values may be approximate."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ class Schedule:
             names |= set(loops.reads(self.body[i])) | loops.index_symbols(self.body[i])
         for i in range(len(self.body) - 1, -1, -1):
             s = self.body[i]
-            if i in chosen or isinstance(s, (loops.Store, loops.Check, loops.Reduce)) or not self.is_element[i] or s.dst not in names:
+            if (i in chosen or isinstance(s, (loops.Store, loops.Check, loops.Reduce))
+                or not self.is_element[i] or s.dst not in names):
                 continue
             chosen.add(i)
             names |= set(loops.reads(s)) | loops.index_symbols(s)
@@ -116,19 +118,21 @@ def along_row(index, row_start) -> bool:
 
 
 def odd_row_start(kernel: loops.Kernel):
-    """Where a row begins that is not aligned to vectors, for the access that decides (the first store, else the first load); None when all are aligned."""
+    """Where a row begins that is not aligned to vectors, for the access that decides (the first store, else the first
+    load); None when all are aligned."""
     accesses = [s for s in kernel.body if isinstance(s, (loops.Store, loops.Load)) and "@r" in loops.index_symbols(s)]
     for s in sorted(accesses, key=lambda s: isinstance(s, loops.Load)):
         stride, start = dims.coefficient(s.index, "@r"), row_part(s.index)
         free = dims.free_symbols(start) - {"@x"}
-        if type(stride) is int and stride == 1 and not free and type(start) is not int and not dims.divisible(start, VECTOR):
+        if (type(stride) is int and stride == 1 and not free and type(start) is not int
+            and not dims.divisible(start, VECTOR)):
             return start
     return None
 
 
 def online_pairs(kernel: loops.Kernel) -> dict:
-    """Maxima and the sums of exponentials that are taken with them in one pass: {max: sum} for ``sum(exp(x - m))``, where ``m`` is ``max(x)`` or
-    (as in logsumexp) that with 0 in the place of infinities."""
+    """Maxima and the sums of exponentials that are taken with them in one pass: {max: sum} for ``sum(exp(x - m))``,
+    where ``m`` is ``max(x)`` or (as in logsumexp) that with 0 in the place of infinities."""
     pairs = {}
     by_name = {s.dst: s for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))}
     for s in kernel.body:
@@ -138,7 +142,8 @@ def online_pairs(kernel: loops.Kernel) -> dict:
             if _is(sub, "sub"):
                 m = by_name[sub.args[1]]
                 m = _without_infinities(m, by_name) or m
-                if isinstance(m, loops.Reduce) and m.op == "max" and m.arg == sub.args[0] and m.dst not in pairs and m.dtype is s.dtype:
+                if (isinstance(m, loops.Reduce) and m.op == "max" and m.arg == sub.args[0]
+                    and m.dst not in pairs and m.dtype is s.dtype):
                     pairs[m.dst] = s.dst
     return pairs
 
@@ -173,14 +178,16 @@ def fast_values(kernel: loops.Kernel) -> frozenset:
         if isinstance(s, loops.Compute):
             if s.op == "cast" and s.dtype in types.HALF:
                 good.add(s.args[0])
-            elif (s.op in ops.SMOOTH or s.op == "cast" and s.dtype is torch.float32) and s.dst in good and s.dst not in bad:
+            elif (s.op in ops.SMOOTH or s.op == "cast"
+                  and s.dtype is torch.float32) and s.dst in good and s.dst not in bad:
                 good.update(s.args)
             elif s.op == "where" and s.dst in good and s.dst not in bad:
                 good.update(s.args[1:])
                 bad.add(s.args[0])
             else:
                 bad.update(s.args)
-        elif isinstance(s, (loops.Reduce, loops.Scan)) and s.op in ("sum", "max", "min") and s.dst in good and s.dst not in bad:
+        elif isinstance(s, (loops.Reduce, loops.Scan)) and s.op in ("sum", "max",
+                                                                    "min") and s.dst in good and s.dst not in bad:
             good.add(s.arg)
         else:
             bad.update(loops.reads(s))

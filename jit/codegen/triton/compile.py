@@ -1,8 +1,9 @@
 """Loop kernels -> cubins, through the kernel cache, many at a time.
 
-Each distinct text is built once. A few kernels are built by threads of this process. For more, worker processes (``worker.py``) are started and
-join in as soon as they have imported triton (0.1 to 0.4 s); they stay for later batches, and end with this process, since their stdin
-closes with it. Where no process can be started, the threads do all the work.
+Each distinct text is built once. A few kernels are built by threads of this process. For more, worker processes
+(``worker.py``) are started and join in as soon as they have imported triton (0.1 to 0.4 s); they stay for later
+batches, and end with this process, since their stdin closes with it. Where no process can be started, the threads do
+all the work.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from .emit import Source, emit
 
 log = logs.channel("kernels")
 _VERSION = "2"
-# Threads of this process that build kernels; twice as many when no workers are used. What Triton does in Python, a tenth of the work, they do in turns.
+# Threads of this process that build kernels; twice as many when no workers are used. What Triton does in Python, a
+# tenth of the work, they do in turns.
 LOCAL_THREADS = 2
 _lock = threading.Lock()
 _pool: "_Workers | None" = None
@@ -33,8 +35,9 @@ _pool: "_Workers | None" = None
 class Compiled:
     """A cubin and how to launch it: ``cuLaunchKernel(function, (grid, 1, 1), (32 * warps, 1, 1), shared, args)``.
 
-    ``source.arguments`` gives the type of each argument in order (pointers, then int64 sizes). Two null pointers follow them (Triton's scratch
-    arguments). ``source.divisible`` are the arguments that have to be multiples of 16. ``source.grid`` is an expression over the sizes.
+    ``source.arguments`` gives the type of each argument in order (pointers, then int64 sizes). Two null pointers follow
+    them (Triton's scratch arguments). ``source.divisible`` are the arguments that have to be multiples of 16.
+    ``source.grid`` is an expression over the sizes.
     """
 
     cubin: bytes
@@ -55,7 +58,8 @@ def capability_of(device=None) -> int:
 
 
 def prepare():
-    """Import Triton's compiler in the background (0.1 to 0.4 s), for when it is known that GPU kernels will follow. Raises nothing."""
+    """Import Triton's compiler in the background (0.1 to 0.4 s), for when it is known that GPU kernels will follow.
+    Raises nothing."""
     def load():
         try:
             import triton  # noqa: F401
@@ -89,7 +93,8 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dic
     """``compile_triton`` for texts that are there already: name -> Source gives name -> Compiled."""
     jobs, found = {}, {}
     for name, s in sources.items():
-        job = dict(text=s.text, function=s.function, arguments=s.arguments, divisible=s.divisible, capability=capability, warps=s.warps,
+        job = dict(text=s.text, function=s.function, arguments=s.arguments,
+                   divisible=s.divisible, capability=capability, warps=s.warps,
                    stages=s.stages)
         key = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
         if key not in jobs and key not in found:
@@ -103,10 +108,12 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dic
     if jobs:
         for key, result in zip(jobs, _build(list(jobs.values()))):
             if "error" in result:
-                raise CompileError(f"Triton could not compile a generated kernel: {result['error']}\n{jobs[key]['text']}")
+                raise CompileError("Triton could not compile a generated kernel: "
+                                   f"{result['error']}\n{jobs[key]['text']}")
             found[key] = result
             cache.put(key, pickle.dumps({k: v for k, v in result.items() if k != "ptx"}))
-    return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s) for n, (s, key) in sources.items()}
+    return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s)
+            for n, (s, key) in sources.items()}
 
 
 def _triton_version() -> str:

@@ -1,14 +1,16 @@
 """Loop kernel -> Triton source text.
 
-The text is a module with one function, ``kernel``-like in name, whose arguments are the kernel's buffers and then its sizes. Block sizes are
-literals in it. Names are structural (``b0`` buffer, ``n0`` size, ``v0`` value), so equal kernels of different layers give equal text.
+The text is a module with one function, ``kernel``-like in name, whose arguments are the kernel's buffers and then its
+sizes. Block sizes are literals in it. Names are structural (``b0`` buffer, ``n0`` size, ``v0`` value), so equal kernels
+of different layers give equal text.
 
-Shapes. A dimension with a block of more than one point is a dimension of the tensors in the text, in the order of the tiling; ``r`` always
-is. A value that does not vary along a dimension has size 1 there, and one that varies along none is a scalar. With one row per
-program, row-level values are scalars and element-level ones one-dimensional.
+Shapes. A dimension with a block of more than one point is a dimension of the tensors in the text, in the order of the
+tiling; ``r`` always is. A value that does not vary along a dimension has size 1 there, and one that varies along none
+is a scalar. With one row per program, row-level values are scalars and element-level ones one-dimensional.
 
-Reductions. On chip, the body is emitted in its order. In a loop, statements are dealt into passes: pass ``p`` computes, per block, all that
-the reductions and stores of phase ``p`` need, reading it again. ``sum(exp(x - max(x)))`` takes its maximum and its sum in one pass.
+Reductions. On chip, the body is emitted in its order. In a loop, statements are dealt into passes: pass ``p`` computes,
+per block, all that the reductions and stores of phase ``p`` need, reading it again. ``sum(exp(x - max(x)))`` takes its
+maximum and its sum in one pass.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Source:
 
     Attributes:
         text: a Python module with one Triton function called ``function``.
-        arguments: for each buffer, in ``kernel.buffers`` order, its pointer type, then "i64" for each size, in ``kernel.sizes`` order.
+        arguments: for each buffer, in ``kernel.buffers`` order, its pointer type, then "i64" for each size, in
+            ``kernel.sizes`` order.
         divisible: positions of the arguments that are assumed to be divisible by 16 (for a pointer, its address).
         grid: the number of programs, an expression over the sizes; 0 when there is nothing to do.
         warps, stages: compile options.
@@ -52,7 +55,8 @@ class Source:
     stages: int
 
 
-def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, aligned=None, interpret: bool = False) -> Source:
+def emit(kernel: loops.Kernel, config: heuristics.Config | None = None,
+         *, aligned=None, interpret: bool = False) -> Source:
     """Triton text for a kernel.
 
     Args:
@@ -154,7 +158,8 @@ class _Emitter:
         return {self.range_of[n] for n in dims.free_symbols(e) if n in self.range_of}
 
     def _terms(self, e) -> dict:
-        """An expression as a sum of parts: set of tile dimensions that are in the tensors -> the part that varies along just these."""
+        """An expression as a sum of parts: set of tile dimensions that are in the tensors -> the part that varies along
+        just these."""
         groups = {}
         for mono, c in e.terms.items():
             along = set()
@@ -191,22 +196,26 @@ class _Emitter:
         kernel = self.kernel
         function = _function_name(kernel)
         constant = ": tl.constexpr" if self.interpret else ""  # there, range() over an argument fails with numpy 2.4
-        arguments = ", ".join([self.names[b.name] for b in kernel.buffers] + [self.names[n] + constant for n in kernel.sizes])
+        arguments = ", ".join([self.names[b.name] for b in kernel.buffers] + [self.names[n] + constant
+                                                                              for n in kernel.sizes])
         head = "import triton\nimport triton.language as tl\n"
         if self.libdevice:
             head += "from triton.language.extra import libdevice\n"
         text = head + "".join(f"\n\n{h}" for h in self.helpers.values())
         text += f"\n\n@triton.jit\ndef {function}({arguments}):\n" + "\n".join(self.lines) + "\n"
         types_ = tuple(types.pointer(b.dtype) for b in kernel.buffers) + ("i64",) * len(kernel.sizes)
-        divisible = [] if self._ends_inside_vectors() else [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
+        aligned = [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
+        divisible = [] if self._ends_inside_vectors() else aligned
         divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
         return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages)
 
     def _ends_inside_vectors(self) -> bool:
-        """Whether a mask along ``x`` cuts vectors. Triton then takes elements one by one, and should not give each thread neighbouring ones, as it does
-        where addresses are known to be aligned: its stores would write parts of a sector each."""
+        """Whether a mask along ``x`` cuts vectors. Triton then takes elements one by one, and should not give each
+        thread neighbouring ones, as it does where addresses are known to be aligned: its stores would write parts of a
+        sector each."""
         extent = self.extents.get("x")
-        return self.tiling.kind in ("flat", "strip") and "x" in self.masked and type(extent) is int and extent > 8 * self.block["x"] and extent % VECTOR != 0
+        return (self.tiling.kind in ("flat", "strip") and "x" in self.masked
+                and type(extent) is int and extent > 8 * self.block["x"] and extent % VECTOR != 0)
 
     def _size_divisible(self, name) -> bool:
         for s in self.kernel.body:
@@ -246,8 +255,9 @@ class _Emitter:
             self.r_positions(self._arange("r") + (".to(tl.int64)" if "r" in self.wide else ""))
 
     def r_positions(self, text: str):
-        """``r`` and its mask. In a shifted row, ``r_at`` counts from the last aligned address before the row, ``r_first`` is where an aligned vector
-        begins in the row, ``r_near`` tells the vectors that touch the row, ``r_whole`` those that lie inside it."""
+        """``r`` and its mask. In a shifted row, ``r_at`` counts from the last aligned address before the row,
+        ``r_first`` is where an aligned vector begins in the row, ``r_near`` tells the vectors that touch the row,
+        ``r_whole`` those that lie inside it."""
         extent = self.text(self.extents["r"])
         if self.row_start is None:
             self.line(f"r = {text}")
@@ -269,7 +279,8 @@ class _Emitter:
     def _arange(self, name: str) -> str:
         """The positions inside a block, shaped for broadcasting."""
         def along(n, text):
-            return text if len(self.order) == 1 else f"{text}[{', '.join(':' if k == n else 'None' for k in self.order)}]"
+            return (text if len(self.order) == 1
+                    else f"{text}[{', '.join(':' if k == n else 'None' for k in self.order)}]")
 
         text = along(name, f"tl.arange(0, {self.length[name]})")
         if name == "r" and self.config.parts > 1:
@@ -307,11 +318,13 @@ class _Emitter:
         return ops.Context(torch.int32, (), interpret=self.interpret, helpers=self.helpers).helper(name)
 
     def address(self, buffer: str, index, shifted: bool = False) -> str:
-        """The pointer expression of an access: what is scalar is added to the pointer first, so that the rest stays narrow."""
+        """The pointer expression of an access: what is scalar is added to the pointer first, so that the rest stays
+        narrow."""
         base = self.names[buffer]
         if shifted:
             rest = analysis.row_part(index) - self.row_start
-            return f"{base} + row_begin" + ("" if type(rest) is int and rest == 0 else f" + {self.text(rest)}") + " + r_at"
+            return f"{base} + row_begin" + ("" if type(rest) is int and rest == 0
+                                            else f" + {self.text(rest)}") + " + r_at"
         if type(index) is int:
             return base if index == 0 else f"{base} + {index}"
         groups = self._terms(index)
@@ -347,7 +360,8 @@ class _Emitter:
         if mask:
             text += f", mask={mask}"
             if s.mask is not None:
-                text += f", other={types.constant(s.other, dtype) if dtype is torch.float64 else types.literal(s.other, dtype)}"
+                other = types.constant if dtype is torch.float64 else types.literal
+                text += f", other={other(s.other, dtype)}"
         self.assign(s.dst, f"tl.load({text}{self.eviction(s)})")
 
     def _spread_over_mask(self, s) -> str:
@@ -356,10 +370,12 @@ class _Emitter:
             return ""
         along = {self.range_of[n] for n in dims.free_symbols(s.index) if n in self.range_of}
         along = along.union(*(self.varies[n] for n in dims.free_symbols(s.index) if n in self.varies))
-        return f" + {self.names[s.mask]}.to(tl.int32) * 0" if (self.varies[s.mask] - along) & set(self.dimensions) else ""
+        return (f" + {self.names[s.mask]}.to(tl.int32) * 0" if (self.varies[s.mask] - along) & set(self.dimensions)
+                else "")
 
     def eviction(self, s) -> str:
-        """The cache policy of a load in a row reduction: rows stream through, unless a later pass reads them again; weights stay."""
+        """The cache policy of a load in a row reduction: rows stream through, unless a later pass reads them again;
+        weights stay."""
         if not self.config.evict or self.tiling.kind != "inner" or "r" not in self.varies[s.dst]:
             return ""
         kept = s.dst in self.read_again or "x" not in self._statement_ranges(s, self.varies)
@@ -381,7 +397,8 @@ class _Emitter:
                         break
             if self.interpret and not any(n in self.range_of for n in dims.free_symbols(s.expr)):
                 wide = f"tl.full([], {wide}, tl.int64)"  # sizes are Python's integers there
-            self.assign(s.dst, f"({wide}).to({types.tl_dtype(s.dtype)})" if " " in wide else f"{wide}.to({types.tl_dtype(s.dtype)})")
+            self.assign(s.dst, f"({wide}).to({types.tl_dtype(s.dtype)})" if " " in wide
+                        else f"{wide}.to({types.tl_dtype(s.dtype)})")
 
     def _widened(self, e) -> str:
         saved = dict(self.names)
@@ -395,7 +412,8 @@ class _Emitter:
     def compute(self, s):
         dtypes = self.kernel.dtypes
         divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
-        context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args), s.dst in self.fast, self.interpret, s.dst in self.absolute, bool(divisor), self.helpers)
+        context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args),
+                              s.dst in self.fast, self.interpret, s.dst in self.absolute, bool(divisor), self.helpers)
         text = ops.emit(s.op, context, *(self.names[a] for a in s.args))
         self.libdevice |= context.libdevice
         self.assign(s.dst, text)
@@ -419,7 +437,8 @@ class _Emitter:
         bad = f"(({value} < 0) | ({value} >= {extent}))" + (f" & {mask}" if mask else "")
         if s.code < 0 and not self.interpret:  # as a failed device-side assertion of eager's kernels does
             trap = "{ .reg .pred bad; setp.ne.s32 bad, $1, 0; @bad trap; mov.u32 $0, $1; }"
-            self.line(f'tl.inline_asm_elementwise("{trap}", "=r,r", [({bad}).to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1)')
+            self.line(f'tl.inline_asm_elementwise("{trap}", "=r,r", [({bad}).to(tl.int32)], dtype=tl.int32, '
+                      'is_pure=False, pack=1)')
             return
         self.line(f"tl.store({self.names[s.buffer]} + {value}.to(tl.int32) * 0, {s.code}, mask={bad})")
 
@@ -457,7 +476,8 @@ class _Emitter:
         """A reduction of a block that holds the whole row."""
         dtype = self.kernel.dtypes[s.arg]
         if s.op.startswith("arg"):
-            value, index = self.masked_value(self.full(s.arg), _neutral(s.op[3:], dtype)), "tl.broadcast_to(r, " + self.shape + ")"
+            value, index = (self.masked_value(self.full(s.arg), _neutral(s.op[3:], dtype)),
+                            "tl.broadcast_to(r, " + self.shape + ")")
             self.assign(s.dst, self._position_of_extreme(s, value, index, dtype))
         else:
             self.assign(s.dst, self.combined(s.op, self.masked_value(self.full(s.arg), _neutral(s.op, dtype)), dtype))
@@ -501,8 +521,10 @@ class _Emitter:
 
 
 _STATEMENTS = {
-    loops.Load: _Emitter.load, loops.Const: _Emitter.const, loops.IndexValue: _Emitter.index_value, loops.Compute: _Emitter.compute,
-    loops.Reduce: _Emitter.reduce, loops.Scan: _Emitter.scan, loops.Store: _Emitter.store, loops.Bounded: _Emitter.bounded,
+    loops.Load: _Emitter.load, loops.Const: _Emitter.const, loops.IndexValue: _Emitter.index_value,
+    loops.Compute: _Emitter.compute,
+    loops.Reduce: _Emitter.reduce, loops.Scan: _Emitter.scan, loops.Store: _Emitter.store,
+    loops.Bounded: _Emitter.bounded,
     loops.Check: _Emitter.check,
 }
 
@@ -558,7 +580,8 @@ class _Passes:
         for s in scans:
             e.line(f"{e.names[s.dst]}_carry = {self._row_constant('0', s.dtype)}")
         extent, block = e.text(e.extents["r"] + (0 if e.row_start is None else VECTOR - 1)), e.block["r"]
-        step = f"range(0, {extent}, {block})" if e.config.stages < 2 else f"tl.range(0, {extent}, {block}, num_stages={e.config.stages})"
+        step = (f"range(0, {extent}, {block})" if e.config.stages < 2
+                else f"tl.range(0, {extent}, {block}, num_stages={e.config.stages})")
         e.line(f"for r_start in {step}:")
         with e.indented():
             e.r_positions("r_start + r_block")
@@ -632,14 +655,16 @@ class _Passes:
                 e.line(f"{v}_acc = {self._maximum(f'{v}_acc', f'{v}_new', dtype, s.op + 'imum')}")
 
     def _maximum(self, a: str, b: str, dtype, op: str = "maximum") -> str:
-        return ops.emit(op, ops.Context(dtype, (dtype, dtype), interpret=self.e.interpret, helpers=self.e.helpers), a, b)
+        return ops.emit(op, ops.Context(dtype, (dtype, dtype), interpret=self.e.interpret, helpers=self.e.helpers),
+                        a, b)
 
     def _exp(self, text: str, dtype) -> str:
         context = ops.Context(dtype, (dtype,), dtype is torch.float32, self.e.interpret, helpers=self.e.helpers)
         return ops.emit("exp", context, text)
 
     def _online_step(self, v: str, total: str, value: str, dtype):
-        """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. 0 stands for a maximum that is infinite."""
+        """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. 0 stands for a
+        maximum that is infinite."""
         e = self.e
         e.line(f"{v}_new = {value}")
         e.line(f"{v}_old = {v}_acc")
@@ -650,7 +675,8 @@ class _Passes:
             fresh = self._exp(f"{v}_new - {v}_safe[None, :]", dtype)
             e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + tl.sum({fresh}, 0)")
         else:
-            e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + {self._exp(f'{v}_new - {v}_safe', dtype)}")
+            e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + "
+                   f"{self._exp(f'{v}_new - {v}_safe', dtype)}")
 
     def _finish(self, s, paired):
         e, v = self.e, self.e.names[s.dst]
@@ -713,7 +739,8 @@ def _function_name(kernel: loops.Kernel) -> str:
     """A name for profilers that tells what a kernel computes; a function of its structure alone."""
     words = []
     for s in kernel.body:
-        word = s.op if isinstance(s, loops.Compute) else f"{s.op}" if isinstance(s, (loops.Reduce, loops.Scan)) else None
+        word = (s.op if isinstance(s, loops.Compute) else f"{s.op}" if isinstance(s, (loops.Reduce, loops.Scan))
+                else None)
         word = _SHORT.get(word, word)
         if word and (not words or words[-1] != word):
             words.append(word)

@@ -1,6 +1,7 @@
 """Which block sizes, how many warps, held on chip or in a loop: a kernel's configuration from its shape.
 
-The figures come from a sweep on an H200 (132 multiprocessors, 4.3 TB/s for a plain copy); the shares reached are in the functions below.
+The figures come from a sweep on an H200 (132 multiprocessors, 4.3 TB/s for a plain copy); the shares reached are in the
+functions below.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ NARROWEST = 16  # columns of a block of rows that is held on chip
 class Config:
     """How a kernel is laid out. All sizes are powers of two.
 
-    x, y, r: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block is taken as ``parts`` pieces that
-    each thread combines on its own (x is 1 then). recompute: in a row held on chip, only what was loaded stays in registers, and the rest is
-    computed again after each reduction. stages: loads in flight in the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to
-    decide from the sizes. shift: rows whose length is no multiple of a vector are read from the aligned address before them (x is 1).
+    x, y, r: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block is
+    taken as ``parts`` pieces that each thread combines on its own (x is 1 then). recompute: in a row held on chip, only
+    what was loaded stays in registers, and the rest is computed again after each reduction. stages: loads in flight in
+    the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to decide from the sizes. shift: rows whose length
+    is no multiple of a vector are read from the aligned address before them (x is 1).
     """
 
     x: int = 1
@@ -63,7 +65,8 @@ def _smallest_access(kernel) -> int:
 
 
 _COST = dict.fromkeys("exp exp2 log sqrt rsqrt reciprocal div sigmoid sin cos".split(), 4)
-_COST.update(dict.fromkeys("tanh erf erfc erfinv pow lgamma random_bits tan asin acos atan sinh cosh asinh acosh atanh expm1 log1p fmod remainder floor_div".split(), 16))
+_COST.update(dict.fromkeys("tanh erf erfc erfinv pow lgamma random_bits tan asin acos atan sinh cosh asinh acosh atanh "
+                           "expm1 log1p fmod remainder floor_div".split(), 16))
 
 
 def arithmetic(kernel: loops.Kernel) -> int:
@@ -105,10 +108,11 @@ def strips(tiling: Tiling) -> Config:
 
 
 def rows(tiling: Tiling) -> Config:
-    """Reduction along the contiguous axis: a row per program, held on chip; several short rows together; a loop for long ones.
+    """Reduction along the contiguous axis: a row per program, held on chip; several short rows together; a loop for
+    long ones.
 
-    Shares of a plain copy's rate, bf16 softmax: rows of 64 to 8192 elements 0.98 to 1.0; 16384 0.95 and 32768 0.91 with ``recompute`` (0.67 without);
-    65536 0.83 in a loop (0.72 on chip).
+    Shares of a plain copy's rate, bf16 softmax: rows of 64 to 8192 elements 0.98 to 1.0; 16384 0.95 and 32768 0.91 with
+    ``recompute`` (0.67 without); 65536 0.83 in a loop (0.72 on chip).
     """
     kernel = tiling.kernel
     n_rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
@@ -131,8 +135,10 @@ def rows(tiling: Tiling) -> Config:
 
 
 def _on_chip(kernel, held: int, itemsize: int) -> int:
-    """The longest row, in elements, that is kept in registers. Float32 rows, and rows with weights beside them, stop at half."""
-    weights = any(isinstance(s, loops.Load) and "@r" in loops.index_symbols(s) and "@x" not in loops.index_symbols(s) for s in kernel.body)
+    """The longest row, in elements, that is kept in registers. Float32 rows, and rows with weights beside them, stop at
+    half."""
+    weights = any(isinstance(s, loops.Load) and "@r" in loops.index_symbols(s) and "@x" not in loops.index_symbols(s)
+                  for s in kernel.body)
     return min(ON_CHIP_ELEMENTS // (2 if weights or itemsize > 2 else 1), ON_CHIP_BYTES // max(held, 1))
 
 
@@ -163,8 +169,9 @@ def _long_rows(kernel, block: int, n_rows: int) -> Config:
 def columns(tiling: Tiling) -> Config:
     """Reduction across the contiguous axis: a loop over blocks of rows, with an accumulator per column and thread.
 
-    512 columns per program (0.9 of a copy's rate, against 0.6 with 256) as long as there are enough programs. Where elements are written as well, or
-    there are several accumulators, few rows at a time with more loads ahead: 0.75 to 0.9 against 0.5 to 0.8.
+    512 columns per program (0.9 of a copy's rate, against 0.6 with 256) as long as there are enough programs. Where
+    elements are written as well, or there are several accumulators, few rows at a time with more loads ahead: 0.75 to
+    0.9 against 0.5 to 0.8.
     """
     kernel = tiling.kernel
     nx, nr, nz = (size_hint(tiling.extent(n)) for n in "xrz")

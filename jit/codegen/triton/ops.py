@@ -2,8 +2,8 @@
 
 An entry takes a ``Context`` and the argument texts, and gives an expression. Two settings change what is emitted:
 
-- ``fast``: the value only ever reaches a store in a half type, through smooth operations. Then approximate instructions are used
-  (relative error of some 1e-6): they cost a third of the exact ones, and half types round at 5e-4.
+- ``fast``: the value only ever reaches a store in a half type, through smooth operations. Then approximate instructions
+  are used (relative error of some 1e-6): they cost a third of the exact ones, and half types round at 5e-4.
 - ``interpret``: text for Triton's interpreter, in which ``libdevice`` does not exist.
 """
 
@@ -22,10 +22,10 @@ HELPERS = {}
 
 @dataclass
 class Context:
-    """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, and the two settings above.
-    ``absolute``: the value is only ever added to a constant of its size, so that its error near zero does not matter. ``divisor_per_row``: the
-    second argument varies along fewer dimensions than the first. ``helpers`` collects the functions that the text calls, ``libdevice``
-    tells whether it uses that library."""
+    """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, and the two settings
+    above. ``absolute``: the value is only ever added to a constant of its size, so that its error near zero does not
+    matter. ``divisor_per_row``: the second argument varies along fewer dimensions than the first. ``helpers`` collects
+    the functions that the text calls, ``libdevice`` tells whether it uses that library."""
 
     dtype: torch.dtype
     args: tuple
@@ -66,7 +66,8 @@ def op(*names):
 
 
 def helper(name: str, text: str, needs=(), interpreted=None):
-    """Declare a function that emitted text may call, with another text for the interpreter where the first uses instructions."""
+    """Declare a function that emitted text may call, with another text for the interpreter where the first uses
+    instructions."""
     HELPERS[name] = (needs, text.strip("\n") + "\n", interpreted and interpreted.strip("\n") + "\n")
 
 
@@ -139,7 +140,8 @@ def _div(c, a, b):
 
 @op("reciprocal")
 def _reciprocal(c, a):
-    return f"tl.div_rn({types.constant(1.0, c.dtype)}, {a})" if c.dtype is torch.float32 and not c.fast else f"1.0 / {a}"
+    return (f"tl.div_rn({types.constant(1.0, c.dtype)}, {a})" if c.dtype is torch.float32 and not c.fast
+            else f"1.0 / {a}")
 
 
 @op("where")
@@ -194,19 +196,23 @@ def _cast(c, a):
     return f"{a}.to({types.tl_dtype(dtype)})"
 
 
-# Floats as whole numbers, by the device's own instruction. LLVM's conversion leaves numbers that the type cannot hold, and NaN, undefined: it
-# folds them to whatever lies in a register, where the instruction has a result for each. The smaller types are cut out of the type that nvcc,
-# which compiled eager's kernels, converts them by (measured on an H200).
-_CONVERTED_BY = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint8: torch.int64, torch.uint16: torch.uint32}
+# Floats as whole numbers, by the device's own instruction. LLVM's conversion leaves numbers that the type cannot hold,
+# and NaN, undefined: it folds them to whatever lies in a register, where the instruction has a result for each. The
+# smaller types are cut out of the type that nvcc, which compiled eager's kernels, converts them by (measured on an
+# H200).
+_CONVERTED_BY = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint8: torch.int64,
+                 torch.uint16: torch.uint32}
 for _name, _register in (("int32", "r"), ("uint32", "r"), ("int64", "l"), ("uint64", "l")):
     _suffix = _name.replace("uint", "u").replace("int", "s")
     helper(f"_whole_{_name}", f"""
 @triton.jit
 def _whole_{_name}(x):
     if x.dtype == tl.float64:
-        return tl.inline_asm_elementwise("cvt.rzi.{_suffix}.f64 $0, $1;", "={_register},d", [x], dtype=tl.{_name}, is_pure=True, pack=1)
+        return tl.inline_asm_elementwise("cvt.rzi.{_suffix}.f64 $0, $1;", "={_register},d", [x], dtype=tl.{_name},
+            is_pure=True, pack=1)
     else:
-        return tl.inline_asm_elementwise("cvt.rzi.{_suffix}.f32 $0, $1;", "={_register},f", [x], dtype=tl.{_name}, is_pure=True, pack=1)
+        return tl.inline_asm_elementwise("cvt.rzi.{_suffix}.f32 $0, $1;", "={_register},f", [x], dtype=tl.{_name},
+            is_pure=True, pack=1)
 """, interpreted=f"""
 @triton.jit
 def _whole_{_name}(x):
@@ -216,7 +222,9 @@ def _whole_{_name}(x):
 
 @op("from_words")
 def _from_words(c, low, high):
-    return f"((tl.full([], {high}, tl.int64) << 32) | (tl.full([], {low}, tl.int64) & 0xffffffff)).to(tl.float64, bitcast=True)"
+    return (
+        f"((tl.full([], {high}, tl.int64) << 32) | (tl.full([], {low}, tl.int64) & 0xffffffff)).to(tl.float64, "
+        "bitcast=True)")
 
 
 # random bits: Philox2x32-10, see ``graph.philox``
@@ -426,7 +434,9 @@ def _signbit(c, a):
 def _copysign(c, a, b):
     n = types.bits(c.dtype)
     low, high = f"{(1 << n - 1) - 1}", f"{-(1 << n - 1)}"
-    return f"(({_as_bits(c, a, c.dtype)} & {low}) | ({_as_bits(c, b, c.dtype)} & {high})).to({types.tl_dtype(c.dtype)}, bitcast=True)"
+    return (
+        f"(({_as_bits(c, a, c.dtype)} & {low}) | ({_as_bits(c, b, c.dtype)} & {high})).to({types.tl_dtype(c.dtype)}, "
+        "bitcast=True)")
 
 
 # exponentials and powers
@@ -435,7 +445,8 @@ def _copysign(c, a, b):
 helper("_exp_fast", """
 @triton.jit
 def _exp_fast(x):
-    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634], dtype=tl.float32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634], dtype=tl.float32,
+        is_pure=True, pack=1)
 """, interpreted="""
 @triton.jit
 def _exp_fast(x):
@@ -508,7 +519,8 @@ def _sigmoid(c, a):
     return f"tl.div_rn({types.constant(1.0, c.dtype)}, 1.0 + {c.device('exp', '-' + a)})"
 
 
-# tanh(x) = 1 - 2 / (exp(2x) + 1), which cancels near 0: there the odd Taylor series up to x^9 (|x| < 0.25: relative error 1e-8).
+# tanh(x) = 1 - 2 / (exp(2x) + 1), which cancels near 0: there the odd Taylor series up to x^9 (|x| < 0.25: relative
+# error 1e-8).
 helper("_tanh_absolute", """
 @triton.jit
 def _tanh_absolute(x):
@@ -553,12 +565,13 @@ def _erf(c, a):
     return f"tl.erf({a})"
 
 
-# The same values, which the compiler cannot know to be the same (the z coordinate of a program is always 0): packed halves stay packed in registers
-# across a reduction, instead of the float32 values made of them.
+# The same values, which the compiler cannot know to be the same (the z coordinate of a program is always 0): packed
+# halves stay packed in registers across a reduction, instead of the float32 values made of them.
 helper("_again", """
 @triton.jit
 def _again(x):
-    return tl.inline_asm_elementwise("{ .reg .b32 z; mov.u32 z, %ctaid.z; xor.b32 $0, $1, z; }", "=r,r", [x], dtype=x.dtype, is_pure=True, pack=2)
+    return tl.inline_asm_elementwise("{ .reg .b32 z; mov.u32 z, %ctaid.z; xor.b32 $0, $1, z; }", "=r,r", [x],
+        dtype=x.dtype, is_pure=True, pack=2)
 """, interpreted="""
 @triton.jit
 def _again(x):
@@ -594,6 +607,8 @@ def _library(name):
 for _name in "tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot".split():
     OPS[_name] = _library(_name)
 
-# Operations that pass a small relative error on as a small error: through these alone does ``fast`` reach from a half store backwards.
+# Operations that pass a small relative error on as a small error: through these alone does ``fast`` reach from a half
+# store backwards.
 SMOOTH = frozenset(
-    "neg abs sqrt rsqrt reciprocal exp exp2 log log2 log10 tanh erf erfc sigmoid relu add sub mul div maximum minimum fmax fmin".split())
+    "neg abs sqrt rsqrt reciprocal exp exp2 log log2 log10 tanh erf erfc sigmoid relu add sub mul div maximum minimum "
+    "fmax fmin".split())

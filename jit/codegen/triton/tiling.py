@@ -1,9 +1,11 @@
-"""From axes to tile dimensions: which axes are one linear range, which range is which dimension of a block, and how wide indices are.
+"""From axes to tile dimensions: which axes are one linear range, which range is which dimension of a block, and how
+wide indices are.
 
 A kernel's iteration space is laid over at most three of these dimensions:
 
 - ``x``: parallel, the fastest-varying one of the main store; in a pointwise kernel usually all axes as one range
-- ``y``: parallel, a second contiguous axis (a transposed read), or the outer axes where a division per element would be slow
+- ``y``: parallel, a second contiguous axis (a transposed read), or the outer axes where a division per element would be
+  slow
 - ``z``: parallel, what is left, always a single point per program
 - ``r``: all reduction axes as one range, in row-major order
 """
@@ -18,7 +20,8 @@ from ...graph import dims
 from .. import loops
 
 INT32_MAX = 2**31 - 1
-LONG_ROW = 4096  # elements from which pieces of one row lose nothing against one range over all rows, and need no division
+# Elements from which pieces of one row lose nothing against one range over all rows, and need no division.
+LONG_ROW = 4096
 
 
 def index_of(stmt):
@@ -35,7 +38,8 @@ def with_index(stmt, index):
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
-    """An equal kernel without axes of one iteration, and with neighbouring axes joined wherever no index becomes harder to compute."""
+    """An equal kernel without axes of one iteration, and with neighbouring axes joined wherever no index becomes harder
+    to compute."""
     ones = {a.name: 0 for a in kernel.axes + kernel.raxes if type(a.extent) is int and a.extent == 1}
     axes = [a for a in kernel.axes if a.name not in ones]
     raxes = [a for a in kernel.raxes if a.name not in ones]
@@ -91,8 +95,8 @@ def _divisions(e, names) -> int:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension ``x``).
-    ``kind``: "flat" (x alone), "tile" (x and y both contiguous
+    """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
+    ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous
     somewhere), "strip" (y are the outer axes), "inner" (rows lie along r) or "outer" (rows lie along x)."""
 
     kernel: loops.Kernel
@@ -138,7 +142,8 @@ def _is_unit(stride) -> bool:
 
 
 def contiguous_axes(kernel: loops.Kernel, statements=None) -> dict:
-    """Axis name -> bytes that statements access with stride 1 along that axis, each counted over the axes on which it depends."""
+    """Axis name -> bytes that statements access with stride 1 along that axis, each counted over the axes on which it
+    depends."""
     found, axes = {}, kernel.axes + kernel.raxes
     for s in statements or kernel.body:
         if isinstance(s, (loops.Load, loops.Store)):
@@ -172,7 +177,8 @@ def _tile_pointwise(kernel):
 
 
 def _transposed_axis(kernel, inner):
-    """The axis along which most bytes are accessed contiguously by statements that stride along ``inner``; None without any."""
+    """The axis along which most bytes are accessed contiguously by statements that stride along ``inner``; None without
+    any."""
     weight = {}
     for s in kernel.body:
         if isinstance(s, (loops.Load, loops.Store)):

@@ -9,9 +9,11 @@ import torch
 from ...errors import Unsupported
 
 _TL = {
-    torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16", torch.bfloat16: "tl.bfloat16",
+    torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
     torch.float8_e4m3fn: "tl.float8e4nv", torch.float8_e5m2: "tl.float8e5",
-    torch.int64: "tl.int64", torch.int32: "tl.int32", torch.int16: "tl.int16", torch.int8: "tl.int8", torch.uint8: "tl.uint8",
+    torch.int64: "tl.int64", torch.int32: "tl.int32", torch.int16: "tl.int16",
+    torch.int8: "tl.int8", torch.uint8: "tl.uint8",
     torch.uint16: "tl.uint16", torch.uint32: "tl.uint32", torch.uint64: "tl.uint64", torch.bool: "tl.int1",
 }
 _POINTER = {
@@ -66,7 +68,8 @@ def literal(value, dtype: torch.dtype) -> str:
 
 
 def constant(value, dtype: torch.dtype) -> str:
-    """Triton text of a scalar constant of that type. Triton drops the sign of a zero, so that one is given by its bits."""
+    """Triton text of a scalar constant of that type. Triton drops the sign of a zero, so that one is given by its
+    bits."""
     if dtype in (torch.float32, torch.float64) and value == 0 and math.copysign(1.0, value) < 0:
         n = bits(dtype)
         return f"tl.full([], {-(1 << n - 1)}, tl.int{n}).to({tl_dtype(dtype)}, bitcast=True)"

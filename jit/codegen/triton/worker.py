@@ -1,7 +1,9 @@
-"""Triton text -> cubin, with nothing but triton imported. As a script it is a worker: jobs on stdin, results on stdout, until stdin closes.
+"""Triton text -> cubin, with nothing but triton imported. As a script it is a worker: jobs on stdin, results on stdout,
+until stdin closes.
 
-It runs the stages of Triton's compiler itself: ``triton.compile`` would first hash the whole triton package (0.9 s in every new process)
-and keep a second cache beside ours. What is left is some 75 ms per kernel, half of it ptxas, after 0.1 s for importing triton.
+It runs the stages of Triton's compiler itself: ``triton.compile`` would first hash the whole triton package (0.9 s in
+every new process) and keep a second cache beside ours. What is left is some 75 ms per kernel, half of it ptxas, after
+0.1 s for importing triton.
 """
 
 import linecache
@@ -33,13 +35,15 @@ def build(job):
     """Compile one kernel.
 
     Args:
-        job: dict with ``text``, ``function``, ``arguments`` (signature types), ``divisible`` (argument positions), ``capability``
-            (90 for sm_90), ``warps``, ``stages`` and ``maxnreg`` (None for no limit).
+        job: dict with ``text``, ``function``, ``arguments`` (signature types), ``divisible`` (argument positions),
+            ``capability`` (90 for sm_90), ``warps``, ``stages`` and ``maxnreg`` (None for no limit).
     Returns:
-        dict with ``cubin`` (bytes), ``function`` (symbol), ``warps``, ``shared`` (bytes), ``ptx`` (text, when the job asks with ``keep_ptx``).
+        dict with ``cubin`` (bytes), ``function`` (symbol), ``warps``, ``shared`` (bytes), ``ptx`` (text, when the job
+        asks with ``keep_ptx``).
     Raises: what Triton raises.
     """
-    import triton  # noqa: F401  (whole before its parts: another thread may be at it, and a part's import does not wait for that)
+    # Whole before its parts: another thread may be at it, and a part's import does not wait for that.
+    import triton  # noqa: F401
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget, Language
     from triton.compiler.compiler import ASTSource, make_backend
@@ -49,14 +53,16 @@ def build(job):
         target = GPUTarget("cuda", job["capability"], 32)
         backend = make_backend(target)
         # a*b+c keeps two roundings, as eager has it; operators that round once say so.
-        options = backend.parse_options({"num_warps": job["warps"], "num_stages": max(1, job["stages"]), "maxnreg": job.get("maxnreg"), "enable_fp_fusion": False})
+        options = backend.parse_options({"num_warps": job["warps"], "num_stages": max(1, job["stages"]),
+                                         "maxnreg": job.get("maxnreg"), "enable_fp_fusion": False})
         signature = dict(zip(fn.arg_names, job["arguments"]))
         source = ASTSource(fn, signature, {}, {(i,): [["tt.divisibility", 16]] for i in job["divisible"]})
         context = ir.context()
         ir.load_dialects(context)
         backend.load_dialects(context)
         with _front_end:
-            module = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+            module = source.make_ir(target, options, backend.get_codegen_implementation(options),
+                                    backend.get_module_map(), context)
         stages, metadata, ptx = {}, {"target": target, **options.__dict__}, None
         backend.add_stages(stages, options, Language.TRITON)
         for stage, lower in stages.items():
@@ -67,7 +73,8 @@ def build(job):
         linecache.cache.pop(name, None)
     if metadata.get("global_scratch_size") or metadata.get("profile_scratch_size"):
         raise RuntimeError("the kernel wants scratch memory, which is not provided")
-    result = {"cubin": bytes(module), "function": metadata["name"], "warps": metadata["num_warps"], "shared": metadata["shared"]}
+    result = {"cubin": bytes(module), "function": metadata["name"], "warps": metadata["num_warps"],
+              "shared": metadata["shared"]}
     return {**result, "ptx": ptx} if ptx else result
 
 

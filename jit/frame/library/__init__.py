@@ -1,5 +1,8 @@
-"""What the compiler knows of Python's own library, by table: builtins, container methods, the standard library, torch."""
+"""What the compiler knows of Python's own library, by table: builtins, container methods, the standard library,
+torch."""
 
-from . import (attention_state, autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks, class_statements, classes,  # noqa: F401
-               container_methods, context_variables, interpreter, modules, numpy_functions, optimizers, polyfills, random_state, records, stdlib, text,
-               torch_functions, type_expressions, wrapping)
+from . import (  # noqa: F401
+    attention_state, autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks,
+    class_statements, classes, container_methods, context_variables, interpreter, modules, numpy_functions, optimizers,
+    polyfills, random_state, records, stdlib, text, torch_functions, type_expressions, wrapping,
+)

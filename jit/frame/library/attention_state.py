@@ -1,6 +1,7 @@
-"""Which kernels ``scaled_dot_product_attention`` may choose among, as ``torch.nn.attention.sdpa_kernel`` sets it: its switches are followed while
-capturing, and replayed only if the region leaves them changed. Library calls see the real switches, so a choice made inside the region is
-part of the graph: the composed form alone, or a break. What they are at the start of the region is guarded where it matters."""
+"""Which kernels ``scaled_dot_product_attention`` may choose among, as ``torch.nn.attention.sdpa_kernel`` sets it: its
+switches are followed while capturing, and replayed only if the region leaves them changed. Library calls see the real
+switches, so a choice made inside the region is part of the graph: the composed form alone, or a break. What they are at
+the start of the region is guarded where it matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The state behind ``torch.autocast``: its setters are followed while capturing, and replayed only if the region leaves it changed."""
+"""The state behind ``torch.autocast``: its setters are followed while capturing, and replayed only if the region leaves
+it changed."""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ def _nesting() -> int:
 
 
 # What a key of the state is in reality.
-REAL = {"enabled": torch.is_autocast_enabled, "dtype": torch.get_autocast_dtype, "cache": torch.is_autocast_cache_enabled, "nesting": _nesting}
-SETTERS = frozenset((torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
+REAL = {"enabled": torch.is_autocast_enabled, "dtype": torch.get_autocast_dtype,
+        "cache": torch.is_autocast_cache_enabled, "nesting": _nesting}
+SETTERS = frozenset((torch.set_autocast_enabled, torch.set_autocast_dtype,
+                     torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
                      torch.autocast_decrement_nesting, torch.clear_autocast_cache))
 
 

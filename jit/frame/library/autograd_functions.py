@@ -1,4 +1,5 @@
-"""``torch.autograd.Function``: its forward, inlined, and where gradients are recorded its backward too, which becomes part of the graph of gradients."""
+"""``torch.autograd.Function``: its forward, inlined, and where gradients are recorded its backward too, which becomes
+part of the graph of gradients."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def _break(why) -> Unsupported:
     return Unsupported(f"an autograd.Function {why}", kind="autograd")
 
 
-@(on_function if isinstance(torch_private.function_apply, types.FunctionType) else on_call)(torch_private.function_apply)
+@(on_function if isinstance(torch_private.function_apply, types.FunctionType)
+  else on_call)(torch_private.function_apply)
 def apply(s, args, kwargs):
     cls, *given = args
     known = cls.const(s)
@@ -64,7 +66,8 @@ def apply(s, args, kwargs):
     s.set_grad_enabled(False)
     s.tracer.set_grad_enabled(False)
     try:
-        result = s.inline(s.wrap_raw(_forward_then_context if separate else _forward_with_context), [cls, ctx, *given], {})
+        result = s.inline(s.wrap_raw(_forward_then_context if separate else _forward_with_context),
+                          [cls, ctx, *given], {})
     finally:
         s.set_grad_enabled(enabled)
         s.tracer.set_grad_enabled(recording)
@@ -80,12 +83,14 @@ def apply(s, args, kwargs):
 
 
 def _with_defaults(s, forward, given) -> list:
-    """The positional arguments of ``forward``, with its defaults, as ``apply`` binds them for functions with a ``setup_context``."""
+    """The positional arguments of ``forward``, with its defaults, as ``apply`` binds them for functions with a
+    ``setup_context``."""
     try:
         bound = inspect.signature(forward).bind(*given)
     except TypeError as error:
         raise Raised(s.exception(error)) from None
-    if len(bound.args) == len(given) and not bound.kwargs and all(p.default is p.empty for p in bound.signature.parameters.values()):
+    if len(bound.args) == len(given) and not bound.kwargs and all(p.default is p.empty
+                                                                  for p in bound.signature.parameters.values()):
         return given
     bound.apply_defaults()
     if bound.kwargs:
@@ -121,7 +126,8 @@ def _recorded(s, known, cls, ctx, given, needs, outputs) -> list:
         if index is not None:
             saved[place] = s.tensor_of(trace.saved_result(index))
     s.set_entry(ctx.attrs, "to_save", TupleValue(saved))
-    tangents = [s.tensor_of(trace.tangents[places.index(k)]) if k in places else _no_gradient(s, o, kept) for k, o in enumerate(outputs)]
+    tangents = [s.tensor_of(trace.tangents[places.index(k)]) if k in places else _no_gradient(s, o, kept)
+                for k, o in enumerate(outputs)]
     gradients, second = _backward(s, known, cls, ctx, given, tangents)
     if len(gradients) > len(given) and all(_is_none(s, g) for g in gradients[len(given):]):
         del gradients[len(given):]
@@ -173,7 +179,8 @@ def _backward(s, known, cls, ctx, given, tangents):
         s.tracer.set_grad_enabled(enabled)
     if any(e[0] is not torch_private.set_grad_enabled for e in s.effects[done:]):
         raise _break("whose backward has side effects")
-    if any(id(holder) in before for holder, *_ in s.undo[undone:] if not (isinstance(holder, (TensorValue, CellValue)) or holder is ctx.attrs)):
+    if any(id(holder) in before for holder, *_ in s.undo[undone:]
+           if not (isinstance(holder, (TensorValue, CellValue)) or holder is ctx.attrs)):
         raise _break("whose backward changes objects that were there before")
     second = "once" if code is _ONCE else "traced" if s.grad_switches == calls else None
     return (list(result.items_list(s)) if isinstance(result, TupleValue) else [result]), second

@@ -1,4 +1,5 @@
-"""``backward()``, ``torch.autograd.grad`` and ``Tensor.grad`` inside the program. What is odd about a call is left to eager, which knows the errors and warnings."""
+"""``backward()``, ``torch.autograd.grad`` and ``Tensor.grad`` inside the program. What is odd about a call is left to
+eager, which knows the errors and warnings."""
 
 from __future__ import annotations
 
@@ -156,17 +157,19 @@ def autograd_grad(s, args, kwargs):
     if any(g is None for g in found) and not unused:
         raise _break("torch.autograd.grad with respect to a tensor that was not used")
     if materialize:
-        found = [s.torch_call(torch.zeros_like, [v], {"requires_grad": Constant(False)}) if g is None else g for v, g in zip(wrt, found)]
+        found = [s.torch_call(torch.zeros_like, [v], {"requires_grad": Constant(False)}) if g is None else g
+                 for v, g in zip(wrt, found)]
     return TupleValue([NONE if g is None else g for g in found])
 
 
-# -- Tensor.grad ------------------------------------------------------------------------------------------------------
+# -- Tensor.grad -----------------------------------------------------------------------------------------------------
 
 
 @on_tensor_attribute("grad", "_grad")
 def grad(s, tensor):
     if tensor.grad is None:
-        s.set_field(tensor, "grad", _grad_from_outside(s, tensor) if tensor.obj is not None else _grad_of_new(s, tensor))
+        s.set_field(tensor, "grad", _grad_from_outside(s, tensor) if tensor.obj is not None
+                    else _grad_of_new(s, tensor))
     return tensor.grad
 
 
@@ -201,9 +204,11 @@ def set_grad(s, tensor, value):
         raise Unsupported("a grad that is no tensor", kind="tensor-attribute")
     else:
         have, given = tensor.handle(s), value.handle(s)
-        if given.requires_grad or given.dtype is not have.dtype or given.device != have.device or list(given.shape) != list(have.shape):
+        if (given.requires_grad or given.dtype is not have.dtype or given.device != have.device
+            or list(given.shape) != list(have.shape)):
             raise Unsupported("a grad of another shape or dtype, or with a history", kind="tensor-attribute")
-    if tensor.obj is None and not (tensor.handle(s).is_leaf and tensor.handle(s).requires_grad):  # such a leaf does not leave the graph
+    # Such a leaf does not leave the graph.
+    if tensor.obj is None and not (tensor.handle(s).is_leaf and tensor.handle(s).requires_grad):
         raise Unsupported("the grad of a tensor made while capturing", kind="tensor-attribute")
     s.set_field(tensor, "grad", value)
     if tensor.obj is not None:

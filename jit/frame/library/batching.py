@@ -1,4 +1,5 @@
-"""``torch.vmap`` of elementwise functions, and the mode in which mapped scalars index; what is recorded is in ``values.batched``."""
+"""``torch.vmap`` of elementwise functions, and the mode in which mapped scalars index; what is recorded is in
+``values.batched``."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def mapped(s, fn, args, kwargs):
 def push(s, args, kwargs):
     mode = args[0]
     if not isinstance(mode, ObjectValue) or (mode.cls.__module__, mode.cls.__qualname__) != torch_private.INDEX_MODE:
-        raise Unsupported(f"entering {mode.describe()}, which sees every operation", "compile without it", kind="torch-mode")
+        raise Unsupported(f"entering {mode.describe()}, which sees every operation",
+                          "compile without it", kind="torch-mode")
     s.set_field(s, "modes", (*s.modes, mode))
     s.effect(PUSH, [mode])
     return Constant(None)

@@ -21,14 +21,16 @@ from ..values.containers import ContainerValue, DictValue, ListValue, SequenceVa
 from ..values.deferred import defer
 from ..values.floats import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
-from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator, IteratorValue, MapIterator, SequenceIterator,
+from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator,
+                                IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
 from ..values.objects import IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
 from ..values.slices import RangeValue
 from ..values.tensor import TensorValue
 from ..values.text import TensorText
 
-add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format, hash, math.prod, str.maketrans, bytes.maketrans)
+add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format,
+         hash, math.prod, str.maketrans, bytes.maketrans)
 add_forbidden("print() writes to standard output", "print outside the compiled function", print)
 add_forbidden("input and files are not captured", "do it outside the compiled function", input, open, breakpoint)
 add_forbidden("code made from text is not captured", "", eval, exec, compile, __import__)
@@ -76,7 +78,8 @@ def type_(s, args, kwargs):
 
 
 class IdentityNumber(Constant):
-    """``id()`` of an object made while capturing; only the object that is rebuilt from it has the number that leaves."""
+    """``id()`` of an object made while capturing; only the object that is rebuilt from it has the number that
+    leaves."""
 
     def __init__(self, owner):
         super().__init__(id(owner))
@@ -171,7 +174,8 @@ def iter_(s, args, kwargs):
         return args[0].iter(s)
     fn, sentinel = args
     if not is_callable(s, fn):
-        return s.fold(iter, [Constant(None), Constant(None)], {})  # its TypeError has other words in each version of Python
+        # Its TypeError has other words in each version of Python.
+        return s.fold(iter, [Constant(None), Constant(None)], {})
 
     def step(s):
         value = fn.call(s, [], {})
@@ -264,7 +268,8 @@ def sort_values(s, values, key, reverse):
 
 
 class _Ranked:
-    """A value that the real ``list.sort`` orders by ``<`` on symbolic values, so that the comparisons are eager's and come in its order."""
+    """A value that the real ``list.sort`` orders by ``<`` on symbolic values, so that the comparisons are eager's and
+    come in its order."""
 
     __slots__ = ("s", "key", "value")
 
@@ -356,7 +361,8 @@ def all_(s, args, kwargs):
 def bool_(s, args, kwargs):
     if len(args) == 1 and isinstance(args[0], TensorValue) and args[0].known(s) is None:
         s.tensor_slot(args[0].cls, "__bool__")
-        return defer(s, bool, args, kwargs, Unsupported("bool() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor, and use torch.where"))
+        return defer(s, bool, args, kwargs, Unsupported("bool() of a tensor reads its value",
+            kind="data-dependent-value", hint="keep it a tensor, and use torch.where"))
     return Constant(args[0].truth(s) if args else False)
 
 
@@ -387,7 +393,8 @@ def float_(s, args, kwargs):
     if args and isinstance(args[0], TensorValue):
         if args[0].known(s) is not None:
             return args[0].getattr(s, "__float__").call(s, [], {})
-        return defer(s, float, args, kwargs, Unsupported("float() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor"))
+        return defer(s, float, args, kwargs, Unsupported("float() of a tensor reads its value",
+                                                         kind="data-dependent-value", hint="keep it a tensor"))
     if len(args) == 1 and isinstance(args[0], FloatValue):
         return args[0]
     if len(args) == 1 and isinstance(args[0], DimValue):
@@ -527,7 +534,8 @@ def format_value(s, value, conversion, spec) -> Value:
     elif conversion == "str":
         value = to_text(s, value, "__str__")
     spec_text = spec.const(s)
-    if isinstance(value, ObjectValue) and not isinstance(value, (ClassValue, ContainerValue)) and value.user_special(s, "__format__"):
+    if (isinstance(value, ObjectValue) and not isinstance(value, (ClassValue, ContainerValue))
+        and value.user_special(s, "__format__")):
         return value.call_special(s, "__format__", [spec])
     if not spec_text and not (isinstance(value, Constant) and isinstance(value.value, (str, int, float))):
         return to_text(s, value, "__str__")

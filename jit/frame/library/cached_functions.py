@@ -1,9 +1,9 @@
 """``functools.lru_cache`` and ``functools.cache``: functions with a memory.
 
-What such a function gives is an object that lives in its cache. An entry of the cache is read where it lies, as any object from
-outside, with guards on what is used of it; the call itself is made again by the emitted code, so that hits are counted and the order
-of use is kept. Where there is no entry yet and nothing of the program is pending that the call could see or be seen by, it is made
-while capturing, which is when eager would make it.
+What such a function gives is an object that lives in its cache. An entry of the cache is read where it lies, as any
+object from outside, with guards on what is used of it; the call itself is made again by the emitted code, so that hits
+are counted and the order of use is kept. Where there is no entry yet and nothing of the program is pending that the
+call could see or be seen by, it is made while capturing, which is when eager would make it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def key_of(function, args: tuple, kwargs: dict):
 
 
 def real_argument(s, value):
-    """The object that an argument is, guarded to be that one. Raises Unsupported where it is made by the call, or says itself what
-    it equals."""
+    """The object that an argument is, guarded to be that one. Raises Unsupported where it is made by the call, or says
+    itself what it equals."""
     if type(value) is Constant or isinstance(value, (DimValue, ClassValue, BuiltinValue, PyModuleValue)):
         return value.const(s) if value.is_const() else value.pin(s)
     if isinstance(value, TupleValue) and value.cls is tuple:
@@ -189,8 +189,8 @@ class Call:
         return found
 
     def tried(self):
-        """The value that following the function gives, as a proof that calling it does nothing else; nothing else of that stays.
-        None for a function that asks the system, such as which packages there are."""
+        """The value that following the function gives, as a proof that calling it does nothing else; nothing else of
+        that stays. None for a function that asks the system, such as which packages there are."""
         s = self.s
         mark, before = s.checkpoint(), state_of_inputs(s)
         s.trial = {}
@@ -226,8 +226,8 @@ def in_trial(s, inner, args, kwargs):
 
 
 def state_of_inputs(s):
-    """What a call can do to the tensors of the program and to its random numbers: which inputs were written how often, how many
-    numbers were drawn."""
+    """What a call can do to the tensors of the program and to its random numbers: which inputs were written how often,
+    how many numbers were drawn."""
     written = {id(h): h.base.version for h in s.tracer.inputs if h.base.mutated}
     return written, sum(node.impure for node in s.tracer.builder.nodes)
 
@@ -246,8 +246,8 @@ def pending(s, call) -> bool:
 
 
 def only_logs(s, function, inner, args, kwargs) -> bool:
-    """Whether a function gives None and does nothing but write records, such as a warning that is given once: its effect is its
-    call."""
+    """Whether a function gives None and does nothing but write records, such as a warning that is given once: its
+    effect is its call."""
     if not returns_none(inner):
         return False
     mark = s.checkpoint()

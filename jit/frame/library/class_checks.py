@@ -1,4 +1,5 @@
-"""``isinstance`` and ``issubclass``: Python's own protocol, in which a metaclass may answer, with what the answer depends on as guards."""
+"""``isinstance`` and ``issubclass``: Python's own protocol, in which a metaclass may answer, with what the answer
+depends on as guards."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def _class(s, value) -> type:
 
 
 def answered(s, cls, target) -> bool:
-    """What ``issubclass`` says where ``target`` keeps a memory of its answers, as abstract classes and protocols do: a yes is for
-    ever, a no until something is registered."""
+    """What ``issubclass`` says where ``target`` keeps a memory of its answers, as abstract classes and protocols do: a
+    yes is for ever, a no until something is registered."""
     try:
         found = issubclass(cls, target)
     except Exception as error:
@@ -105,7 +106,8 @@ def has_members(s, value, protocol) -> bool:
 
 
 def protocol_instance(s, value, target) -> bool:
-    """``isinstance`` of a class of ``typing`` that looks at what the object has: asked of the object itself, on every call."""
+    """``isinstance`` of a class of ``typing`` that looks at what the object has: asked of the object itself, on every
+    call."""
     plain = isinstance(target, type) and not getattr(target, "_is_protocol", False)
     if plain and s.inherits(value.pytype(s), target):
         return True

@@ -1,8 +1,8 @@
 """Classes made while capturing, by a class statement or by ``type()`` with three arguments.
 
-The class exists at once, as a template: its namespace holds stand-ins, each of which is known to be the value that the program put
-there, so that lookups, instances and ``super()`` work as for any class. If the class or an instance of it outlives the captured
-region, the rewritten function makes the real one, anew at each call.
+The class exists at once, as a template: its namespace holds stand-ins, each of which is known to be the value that the
+program put there, so that lookups, instances and ``super()`` work as for any class. If the class or an instance of it
+outlives the captured region, the rewritten function makes the real one, anew at each call.
 """
 
 from __future__ import annotations
@@ -84,19 +84,22 @@ def refuse(why):
 def template(s, value):
     """What stands for a value in the namespace of a template."""
     if isinstance(value, (ClassValue, BuiltinValue)) or isinstance(value, FunctionValue) and value.obj is not None:
-        return value.fn if isinstance(value, BuiltinValue) else value.pin_object(s) if isinstance(value, FunctionValue) else value.pin(s)
+        return (value.fn if isinstance(value, BuiltinValue) else value.pin_object(s) if isinstance(value, FunctionValue)
+                else value.pin(s))
     if value.is_const():
         return value.const(s)
     if isinstance(value, FunctionValue):
         code = value.code
-        made = types.FunctionType(code, value.globals, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
+        made = types.FunctionType(code, value.globals, code.co_name, None,
+                                  tuple(types.CellType() for _ in code.co_freevars))
         for name, attr in value.attrs.items():
             if attr is not DELETED and attr.is_const():
                 setattr(made, name, attr.const(s))
     elif isinstance(value, DescriptorValue):
         made = value.kind(*(template(s, a) for a in value.args))
     else:
-        if isinstance(value, ObjectValue) and any(lookup(value.cls, n)[0] for n in ("__get__", "__set__", "__delete__", "__set_name__")):
+        if isinstance(value, ObjectValue) and any(lookup(value.cls, n)[0]
+                                                  for n in ("__get__", "__set__", "__delete__", "__set_name__")):
             refuse("a descriptor object in a class made while capturing")
         made = types.SimpleNamespace()
     s.templates[id(made)] = value

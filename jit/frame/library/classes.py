@@ -54,11 +54,12 @@ def fill_dict(s, target: DictValue, args, kwargs):
                     pair = item.items_list(s)
                 except Raised as raised:
                     if s.is_exception(raised.value, TypeError):
-                        raise Raised(s.exception(TypeError(
-                            f"cannot convert dictionary update sequence element #{len(pairs)} to a sequence"))) from None
+                        why = f"cannot convert dictionary update sequence element #{len(pairs)} to a sequence"
+                        raise Raised(s.exception(TypeError(why))) from None
                     raise
                 if len(pair) != 2:
-                    raise Raised(s.exception(ValueError(f"dictionary update sequence element #{len(pairs)} has length {len(pair)}; 2 is required")))
+                    raise Raised(s.exception(ValueError(f"dictionary update sequence element #{len(pairs)} has length "
+                                                        f"{len(pair)}; 2 is required")))
                 pairs.append(tuple(pair))
     pairs += [(Constant(k), v) for k, v in kwargs.items()]
     return pairs
@@ -89,7 +90,8 @@ def default_dict(s, args, kwargs):
 def deque_(s, args, kwargs):
     maxlen = kwargs.get("maxlen", args[1] if len(args) > 1 else Constant(None)).const(s)
     value = DequeValue([], maxlen=maxlen)
-    value._elements = value.trimmed((kwargs.get("iterable") or args[0]).items_list(s) if args or "iterable" in kwargs else [])
+    value._elements = value.trimmed((kwargs.get("iterable") or args[0]).items_list(s) if args or "iterable" in kwargs
+                                    else [])
     return value
 
 
@@ -150,7 +152,8 @@ def _namespace_text(obj):
 
 
 for _name, _fn in (("__eq__", _namespace_equal), ("__repr__", _namespace_text)):
-    on_method((types.SimpleNamespace, _name))(lambda s, value, args, kwargs, fn=_fn: s.inline(s.wrap_raw(fn), [value, *args], kwargs))
+    on_method((types.SimpleNamespace, _name))(lambda s, value, args, kwargs,
+                                              fn=_fn: s.inline(s.wrap_raw(fn), [value, *args], kwargs))
 
 
 for _cls in (torch.device, torch.finfo, torch.iinfo):

@@ -18,7 +18,8 @@ from .classes import fill_dict
 NONE = Constant(None)
 
 
-# -- shared special methods ------------------------------------------------------------------------------------------------
+# -- shared special methods
+# ------------------------------------------------------------------------------------------------
 
 
 def _shared(cls, value_cls):
@@ -67,7 +68,7 @@ def add(v, s, a, k):
     return operators.binary(s, "+", type(v)(v.load(s)), a[0])
 
 
-# -- list ----------------------------------------------------------------------------------------------------------------
+# -- list ------------------------------------------------------------------------------------------------------------
 
 
 def _change(v, s, new, fn, args):
@@ -173,7 +174,8 @@ def sequence_index(v, s, a, k):
         s.index(a[1]) if len(a) > 1 else 0, None).indices(len(values))
     at = position(s, values[start:stop], a[0])
     if at is None:
-        text = {list: f"{_plain_repr(s, a[0])} is not in list", tuple: "tuple.index(x): x not in tuple"}.get(v.builtin, f"{_plain_repr(s, a[0])} is not in deque")
+        text = {list: f"{_plain_repr(s, a[0])} is not in list",
+                tuple: "tuple.index(x): x not in tuple"}.get(v.builtin, f"{_plain_repr(s, a[0])} is not in deque")
         raise Raised(s.exception(ValueError(text)))
     return Constant(start + at)
 
@@ -202,7 +204,7 @@ def list_reversed(v, s, a, k):
     return SequenceIterator(v, len(v.load(s)) - 1, -1)
 
 
-# -- torch.Size ------------------------------------------------------------------------------------------------------------
+# -- torch.Size ------------------------------------------------------------------------------------------------------
 
 import torch  # noqa: E402
 
@@ -215,7 +217,7 @@ def size_numel(v, s, a, k):
     return total
 
 
-# -- deque -----------------------------------------------------------------------------------------------------------------
+# -- deque -----------------------------------------------------------------------------------------------------------
 
 
 @method(collections.deque, "append")
@@ -246,7 +248,8 @@ def deque_extend(v, s, a, k):
 @method(collections.deque, "extendleft")
 def deque_extendleft(v, s, a, k):
     for values in a[0].chunks(s):
-        _change(v, s, v.trimmed(values[::-1] + v.load(s), left=True), collections.deque.extendleft, [TupleValue(values)])
+        _change(v, s, v.trimmed(values[::-1] + v.load(s), left=True), collections.deque.extendleft,
+                [TupleValue(values)])
     return NONE
 
 
@@ -288,7 +291,7 @@ def deque_reverse(v, s, a, k):
     return _change(v, s, v.load(s)[::-1], collections.deque.reverse, [])
 
 
-# -- dict ------------------------------------------------------------------------------------------------------------------
+# -- dict ------------------------------------------------------------------------------------------------------------
 
 
 for _what in ("keys", "values", "items"):
@@ -384,7 +387,8 @@ def dict_pop(v, s, a, k):
 def dict_popitem(v, s, a, k):
     entries = v.load(s)
     if not entries:
-        raise Raised(s.exception(KeyError("dictionary is empty" if issubclass(v.cls, collections.OrderedDict) else "popitem(): dictionary is empty")))
+        raise Raised(s.exception(KeyError("dictionary is empty" if issubclass(v.cls, collections.OrderedDict)
+                                          else "popitem(): dictionary is empty")))
     last = (k.get("last") or (a[0] if a else Constant(True))).truth(s)
     key, value = list(entries.values())[-1 if last else 0]
     v.plain_delitem(s, key)
@@ -430,7 +434,7 @@ def dict_or(v, s, a, k):
     return operators.binary(s, "|", v, a[0])
 
 
-# -- set -------------------------------------------------------------------------------------------------------------------
+# -- set -------------------------------------------------------------------------------------------------------------
 
 
 @method(set, "__init__")
@@ -487,7 +491,8 @@ def set_pop(v, s, a, k):
 
 
 def _common(s, v, iterable):
-    """The elements of an iterable that are in a set. As in CPython, what comes after the last of them is not looked at."""
+    """The elements of an iterable that are in a set. As in CPython, what comes after the last of them is not looked
+    at."""
     own, entries, it = v.load(s), {}, iterable.iter(s)
     while (element := it.next(s)) is not None:
         h = element.hash_key(s)
@@ -541,7 +546,8 @@ def _set_operation(symbol, update):
 for _name, _symbol in (("union", "|"), ("intersection", "&"), ("difference", "-"), ("symmetric_difference", "^")):
     for _cls in (set, frozenset):
         method(_cls, _name)(_set_operation(_symbol, False))
-for _name, _symbol in (("update", "|"), ("intersection_update", "&"), ("difference_update", "-"), ("symmetric_difference_update", "^")):
+for _name, _symbol in (("update", "|"), ("intersection_update", "&"), ("difference_update", "-"),
+                       ("symmetric_difference_update", "^")):
     method(set, _name)(_set_operation(_symbol, True))
 
 

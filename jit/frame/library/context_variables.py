@@ -1,5 +1,6 @@
-"""``contextvars``: what a ContextVar holds is read when it is asked for and guarded by what was used of it; ``set`` and ``reset`` are followed while
-capturing and done for real after the graph, or not at all where the program has left every variable as it was."""
+"""``contextvars``: what a ContextVar holds is read when it is asked for and guarded by what was used of it; ``set`` and
+``reset`` are followed while capturing and done for real after the graph, or not at all where the program has left every
+variable as it was."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ..values.objects import ObjectValue
 
 
 class TokenValue(ObjectValue):
-    """The token of a ``set`` of the program. ``before``: what the variable held then, None for nothing. ``used``: the variable was reset by it."""
+    """The token of a ``set`` of the program. ``before``: what the variable held then, None for nothing. ``used``: the
+    variable was reset by it."""
 
     def __init__(self, variable, before):
         super().__init__(Token)
@@ -29,7 +31,8 @@ class TokenValue(ObjectValue):
         return super().plain_getattr(s, name)
 
     def emit(self, e):
-        """The token that ``set`` has given when it was done for real; of a used one only that it is used can be seen."""
+        """The token that ``set`` has given when it was done for real; of a used one only that it is used can be
+        seen."""
         if not self.used:
             raise Unsupported("rebuilding the token of a ContextVar before it is set", kind="rebuild")
         e.call_const(_spent, [self.variable])
@@ -120,7 +123,8 @@ def _on_variable(fn) -> bool:
 
 
 def reduced(s, effects):
-    """The effects without those on variables that hold in the end what they held before, and whose tokens are all used."""
+    """The effects without those on variables that hold in the end what they held before, and whose tokens are all
+    used."""
     first, kept = {}, set()
     for fn, args in effects:
         if not _on_variable(fn):

@@ -19,9 +19,11 @@ from ..values.objects import TracebackValue
 
 
 @on_call(sys._getframe)
-@on_function(inspect.currentframe, inspect.stack, traceback.extract_stack, traceback.format_stack, traceback.print_stack)
+@on_function(inspect.currentframe, inspect.stack, traceback.extract_stack,
+             traceback.format_stack, traceback.print_stack)
 def frame_inspection(s, args, kwargs):
-    raise Unsupported("the interpreter's frames are inspected", kind="frame-inspection", hint="do it outside the compiled function")
+    raise Unsupported("the interpreter's frames are inspected", kind="frame-inspection",
+                      hint="do it outside the compiled function")
 
 
 @on_call(sys.exc_info)
@@ -65,8 +67,10 @@ def locals_(s, args, kwargs):
             entries[name] = (Constant(name), value)
     if frame.namespace is None:
         s.set_field(frame, "namespace", DictValue({}))
-    kept = {k: v for k, v in frame.namespace.entries.items() if k not in code.co_varnames + code.co_cellvars + code.co_freevars}
-    s.set_field(frame.namespace, "_entries", {**kept, **entries} if not kept else {**frame.namespace.entries, **entries})
+    kept = {k: v for k, v in frame.namespace.entries.items()
+            if k not in code.co_varnames + code.co_cellvars + code.co_freevars}
+    s.set_field(frame.namespace, "_entries", {**kept, **entries} if not kept
+                else {**frame.namespace.entries, **entries})
     return frame.namespace
 
 
@@ -78,7 +82,8 @@ def function_type(s, args, kwargs):
     closure, defaults = given.get("closure"), given.get("argdefs")
     name = given.get("name")
     code = given["code"].const(s)
-    made = FunctionValue(code=code, globals=namespace, closure=tuple(closure.load(s)) if isinstance(closure, TupleValue) else (),
+    made = FunctionValue(code=code, globals=namespace, closure=tuple(closure.load(s)) if isinstance(closure, TupleValue)
+                         else (),
                          defaults=defaults if isinstance(defaults, TupleValue) else None)
     if name is not None and name.const(s) not in (None, code.co_name):
         made.attrs["__name__"] = name

@@ -1,4 +1,5 @@
-"""What ``torch.nn.Module`` does in Python that is better left as one step: hooks on gradients, and the first call of a lazy module."""
+"""What ``torch.nn.Module`` does in Python that is better left as one step: hooks on gradients, and the first call of a
+lazy module."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ def _hooks_gradients(method):
     @on_function(method)
     def set_up(s, args, kwargs):
         if s.grad_mode:
-            raise Unsupported("a backward hook of a module is set up", "remove the hook before compiled calls that need not be looked at", kind="autograd")
+            raise Unsupported("a backward hook of a module is set up",
+                              "remove the hook before compiled calls that need not be looked at", kind="autograd")
         return s.inline(s.wrap_raw(method), args, kwargs)
 
 

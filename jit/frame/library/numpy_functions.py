@@ -1,4 +1,5 @@
-"""numpy on constants: scalars are plain immutable objects, and functions of constants that give scalars are called for real."""
+"""numpy on constants: scalars are plain immutable objects, and functions of constants that give scalars are called for
+real."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from ..values.containers import ListValue, TupleValue
 
 # Functions that are dispatched by their array arguments, without effects.
 _PURE = {getattr(np, name) for name in (
-    "prod sum mean max min amax amin std var median argmax argmin any all round ndim size isclose allclose array_equal dot count_nonzero ptp "
+    "prod sum mean max min amax amin std var median argmax argmin any all round ndim size isclose allclose array_equal "
+    "dot count_nonzero ptp "
     "cumsum interp clip").split() if hasattr(np, name)}
 
 
@@ -20,7 +22,8 @@ def plain(s, value):
     if isinstance(value, (ListValue, TupleValue)) and value.cls in (list, tuple):
         return value.cls(plain(s, v) for v in value.load(s))
     if not isinstance(value, Constant):
-        raise Unsupported(f"{value.describe()} as an argument of a numpy function", kind="numpy", hint="use torch, or call it outside")
+        raise Unsupported(f"{value.describe()} as an argument of a numpy function",
+                          kind="numpy", hint="use torch, or call it outside")
     return value.const(s)
 
 
@@ -40,5 +43,6 @@ def ufunc_call(s, fn, args, kwargs):
 def dispatched_call(s, fn, args, kwargs):
     real = fn.pin(s)
     if real not in _PURE:
-        raise Unsupported(f"call of numpy.{real.__name__}", kind="numpy", hint="use torch, or call it outside the compiled function")
+        raise Unsupported(f"call of numpy.{real.__name__}", kind="numpy",
+                          hint="use torch, or call it outside the compiled function")
     return _call(s, real, args, kwargs)

@@ -49,7 +49,8 @@ def _tensors_by_device_and_dtype(lists, with_indices=False):
     return groups
 
 
-def _fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled):
+def _fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs,
+                state_steps, *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled):
     """The formulas of PyTorch's aten/src/ATen/native/cpu/FusedAdamKernel.cpp."""
     for i, param in enumerate(params):
         grad = -grads[i] if maximize else grads[i]
@@ -74,7 +75,8 @@ def _fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_ste
             param.addcdiv_(mean, denominator, value=-rate)
 
 
-def _fused_sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum, lr, dampening, nesterov, maximize, is_first_step):
+def _fused_sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum,
+               lr, dampening, nesterov, maximize, is_first_step):
     """The formulas of PyTorch's aten/src/ATen/native/cpu/FusedSGDKernel.cpp."""
     for i, param in enumerate(params):
         grad = -grads[i] if maximize else grads[i]
@@ -103,11 +105,12 @@ def _fused_adagrad(params, grads, state_sums, state_steps, *, lr, lr_decay, weig
 
 
 def _under_a_scaler(formulas, changed, lists, grad_scale, found_inf, **options):
-    """A fused step that takes the scale out of the gradients, where there is one, and leaves everything as it is where ``found_inf`` says so.
-    ``changed``: which of ``lists``, besides the gradients, it writes."""
+    """A fused step that takes the scale out of the gradients, where there is one, and leaves everything as it is where
+    ``found_inf`` says so. ``changed``: which of ``lists``, besides the gradients, it writes."""
     grads = lists[1] if grad_scale is None else [grad / grad_scale for grad in lists[1]]
     lists = list(lists)
-    worked = [[None if t is None else t.clone() for t in tensors] if k in changed else tensors for k, tensors in enumerate(lists)]
+    worked = [[None if t is None else t.clone() for t in tensors] if k in changed else tensors
+              for k, tensors in enumerate(lists)]
     worked[1] = grads
     formulas(*worked, **options)
     skipped = None if found_inf is None else found_inf.reshape(()) == 1
@@ -150,7 +153,8 @@ def _update_scale(scale, tracker, found_inf, growth, backoff, interval):
     grown = (scale.double() * growth).to(scale.dtype)
     steps = tracker + 1
     due = steps == interval
-    scale.copy_(torch.where(infinite, (scale.double() * backoff).to(scale.dtype), torch.where(due & torch.isfinite(grown), grown, scale)))
+    scale.copy_(torch.where(infinite, (scale.double() * backoff).to(scale.dtype),
+                            torch.where(due & torch.isfinite(grown), grown, scale)))
     tracker.copy_(torch.where(infinite | due, 0, steps))
 
 

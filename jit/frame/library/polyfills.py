@@ -30,7 +30,8 @@ def stands_for(*c_functions):
             if not accepts(fn, args, kwargs):  # a C function refuses in words of its own
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
             if c_functions[0].__module__ in ("_heapq", "_bisect") and not (
-                    args and isinstance(args[0], ListValue if c_functions[0].__module__ == "_heapq" else SequenceValue)):
+                    args and isinstance(args[0], ListValue if c_functions[0].__module__ == "_heapq"
+                                        else SequenceValue)):
                 raise Unsupported(f"{fn.__name__}() of what is no list", kind="argument-error")
             return s.inline(s.wrap_raw(fn), args, kwargs)
 
@@ -321,14 +322,17 @@ _REDUCED = {ObjectValue: _reduced, ListValue: _reduced_list, DictValue: _reduced
 
 @on_method((object, "__reduce_ex__"))
 def reduce_ex(s, value, args, kwargs):
-    """How copies and pickles of an object are made, for protocol 2 and later: its class, its instance dictionary as the state, its elements."""
+    """How copies and pickles of an object are made, for protocol 2 and later: its class, its instance dictionary as the
+    state, its elements."""
     cls = value.pytype(s)
     fn = _REDUCED.get(type(value))
     if value.user_special(s, "__reduce__"):
         fn = _reduced_by_class
-    elif s.class_lookup(cls, "__reduce__")[1] not in (object.__reduce__, set.__reduce__, frozenset.__reduce__, collections.OrderedDict.__reduce__):
+    elif s.class_lookup(cls, "__reduce__")[1] not in (object.__reduce__, set.__reduce__,
+                                                      frozenset.__reduce__, collections.OrderedDict.__reduce__):
         fn = None
-    if fn is None or issubclass(cls, BaseException) or hasattr(cls, "__getnewargs_ex__") or not args or args[0].const(s) < 2:
+    if (fn is None or issubclass(cls, BaseException) or hasattr(cls, "__getnewargs_ex__")
+        or not args or args[0].const(s) < 2):
         raise Unsupported(f"the reduced form of {value.describe()}", kind="c-call")
     return s.inline(s.wrap_raw(fn), [value], {})
 

@@ -71,7 +71,8 @@ def generator_set_state(s, generator, args, kwargs):
     return generator
 
 
-add_forbidden("random state is read by Python, or seeded by chance", "do it outside the compiled function", torch.seed, torch.initial_seed)
+add_forbidden("random state is read by Python, or seeded by chance", "do it outside the compiled function",
+              torch.seed, torch.initial_seed)
 
 
 # the GPUs'
@@ -79,7 +80,8 @@ add_forbidden("random state is read by Python, or seeded by chance", "do it outs
 
 @on_function(torch.accelerator.current_accelerator)
 def current_accelerator(s, args, kwargs):
-    return s.from_python(torch.accelerator.current_accelerator(*(a.const(s) for a in args), **{k: v.const(s) for k, v in kwargs.items()}))
+    return s.from_python(torch.accelerator.current_accelerator(*(a.const(s) for a in args),
+                                                               **{k: v.const(s) for k, v in kwargs.items()}))
 
 
 @on_function(torch.cuda.device_count)
@@ -90,7 +92,8 @@ def device_count(s, args, kwargs):
 def _gpu(device) -> torch.Generator:
     """The generator of a GPU, given as PyTorch's functions take it. Raises Unsupported where there is none yet."""
     if not torch.cuda.is_initialized():
-        raise Unsupported("the random state of a GPU that is not in use", "do it outside the compiled function", kind="global-state")
+        raise Unsupported("the random state of a GPU that is not in use",
+                          "do it outside the compiled function", kind="global-state")
     index = device if isinstance(device, int) else torch.device(device).index
     return torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
 
@@ -105,7 +108,8 @@ def gpu_get_rng_state(s, args, kwargs):
 def gpu_set_rng_state(s, args, kwargs):
     args = list(args)
     device = kwargs["device"] if "device" in kwargs else args.pop() if len(args) == 2 else Constant("cuda")
-    _record(s, generators.set_state, _gpu(device.const(s)), _state(s, args, {k: v for k, v in kwargs.items() if k != "device"}))
+    _record(s, generators.set_state, _gpu(device.const(s)), _state(s, args,
+                                                                   {k: v for k, v in kwargs.items() if k != "device"}))
     return NONE
 
 

@@ -25,11 +25,13 @@ def log_call(level):
             raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
         at, message, *values = rest if level is None else [Constant(level), *rest]
         file, line, *_ = s.location()
-        s.effect(write_record, [logger, at, Constant(file), Constant(line), Constant(s.frames[-1].fn.code.co_name), message, TupleValue(values)])
+        s.effect(write_record, [logger, at, Constant(file), Constant(line),
+                                Constant(s.frames[-1].fn.code.co_name), message, TupleValue(values)])
         return Constant(None)
 
     return handler
 
 
-for _name, _level in (("debug", logging.DEBUG), ("info", logging.INFO), ("warning", logging.WARNING), ("error", logging.ERROR), ("log", None)):
+for _name, _level in (("debug", logging.DEBUG), ("info", logging.INFO),
+                      ("warning", logging.WARNING), ("error", logging.ERROR), ("log", None)):
     on_function(getattr(logging.Logger, _name))(log_call(_level))

@@ -38,10 +38,11 @@ from .builtin_functions import abs_
 
 NONE = Constant(None)
 
-# -- operator ----------------------------------------------------------------------------------------------------------------
+# -- operator --------------------------------------------------------------------------------------------------------
 
 for _fn, (_symbol, _inplace) in operators.BY_FUNCTION.items():
-    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol, inplace=_inplace: operators.binary(s, symbol, args[0], args[1], inplace))
+    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol,
+                 inplace=_inplace: operators.binary(s, symbol, args[0], args[1], inplace))
 for _symbol, (_fn, _m, _r) in operators.COMPARE.items():
     on_call(_fn)(lambda s, args, kwargs, symbol=_symbol: operators.compare(s, symbol, args[0], args[1]))
 for _symbol, (_fn, _m) in operators.UNARY.items():
@@ -52,7 +53,8 @@ on_call(operator.is_)(lambda s, args, kwargs: Constant(operators.same_object(s, 
 on_call(operator.is_not)(lambda s, args, kwargs: Constant(not operators.same_object(s, *args)))
 on_call(operator.contains)(lambda s, args, kwargs: Constant(args[0].contains(s, args[1])))
 on_call(operator.getitem)(lambda s, args, kwargs: args[0].getitem(s, args[1]))
-on_call(operator.index)(lambda s, args, kwargs: args[0] if isinstance(args[0], DimValue) else Constant(s.index(args[0])))
+on_call(operator.index)(lambda s, args, kwargs: args[0] if isinstance(args[0], DimValue)
+                        else Constant(s.index(args[0])))
 on_call(operator.abs)(abs_)
 for _fn in (operator.inv, operator.invert):
     on_call(_fn)(lambda s, args, kwargs: operators.unary(s, "~", args[0]))
@@ -124,14 +126,15 @@ def attrgetter_call(s, getter, args, kwargs):
     return values[0] if len(values) == 1 else TupleValue(values)
 
 
-# -- math --------------------------------------------------------------------------------------------------------------------
+# -- math ------------------------------------------------------------------------------------------------------------
 
 
 _OF_ITERABLES = {math.prod, math.fsum, math.dist, getattr(math, "sumprod", None)}
 
 
 def _rounded(s, fn, number):
-    """``math.floor``, ``ceil`` or ``trunc`` of an object: by its own special method, and the first two else of it as a float."""
+    """``math.floor``, ``ceil`` or ``trunc`` of an object: by its own special method, and the first two else of it as a
+    float."""
     special = f"__{fn.__name__}__"
     if number.has_special(s, special):
         return number.call_special(s, special, [])
@@ -151,7 +154,8 @@ for _name in dir(math):
             if fn in _OF_ITERABLES:
                 args = [TupleValue(a.items_list(s)) if isinstance(a, ListValue) else a for a in args]
             else:
-                args = [Constant([]) if isinstance(a, ListValue) and a.pytype(s) is list else a for a in args]  # any list is refused with the same words
+                # Any list is refused with the same words.
+                args = [Constant([]) if isinstance(a, ListValue) and a.pytype(s) is list else a for a in args]
             if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], ObjectValue):
                 return _rounded(s, fn, args[0])
             if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], DimValue):
@@ -163,7 +167,7 @@ for _name in dir(math):
             return s.fold(fn, args, kwargs)
         on_call(_fn)(_math)
 
-# -- itertools ---------------------------------------------------------------------------------------------------------------
+# -- itertools -------------------------------------------------------------------------------------------------------
 
 
 @on_call(itertools.chain)
@@ -185,7 +189,8 @@ def _combinatoric(fn):
         extra = {k: s.index(v) for k, v in kwargs.items()}
         picked = fn(*(range(len(p)) for p in pools), *rest, **extra)
         if fn is itertools.product:
-            return SequenceIterator([TupleValue([pools[i % len(pools)][k] for i, k in enumerate(row)]) for row in picked])
+            return SequenceIterator([TupleValue([pools[i % len(pools)][k] for i, k in enumerate(row)])
+                                     for row in picked])
         return SequenceIterator([TupleValue([pools[0][k] for k in row]) for row in picked])
 
 
@@ -250,7 +255,8 @@ def all_at_once(s, fn, iterable):
     """The elements for a C iterator that would ask for them one by one: where it makes no difference."""
     it = iterable.iter(s)
     if not it.quiet:
-        raise Unsupported(f"itertools.{fn.__name__}() of an iterator that may do other things on its way", "give it a list", kind="c-call")
+        raise Unsupported(f"itertools.{fn.__name__}() of an iterator that may do other things on its way",
+                          "give it a list", kind="c-call")
     return it.items_list(s)
 
 
@@ -272,7 +278,8 @@ def cycle(s, args, kwargs):
 def zip_longest(s, args, kwargs):
     fill = kwargs.get("fillvalue", NONE)
     pools = [all_at_once(s, itertools.zip_longest, a) for a in args]
-    return SequenceIterator([TupleValue(list(row)) for row in itertools.zip_longest(*pools, fillvalue=fill)], py=itertools.zip_longest)
+    return SequenceIterator([TupleValue(list(row)) for row in itertools.zip_longest(*pools, fillvalue=fill)],
+                            py=itertools.zip_longest)
 
 
 @on_call(itertools.starmap)
@@ -291,7 +298,8 @@ def _no_function(s, fn) -> bool:
     return isinstance(fn, Constant) and fn.pytype(s) is type(None)
 
 
-for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"), (itertools.filterfalse, "filterfalse")):
+for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"),
+                   (itertools.filterfalse, "filterfalse")):
     on_call(_fn)(lambda s, args, kwargs, mode=_mode: FilterIterator(
         None if mode == "filterfalse" and _no_function(s, args[0]) else args[0], args[1].iter(s), mode))
 
@@ -319,7 +327,7 @@ def tee(s, args, kwargs):
     return TupleValue([SequenceIterator(values, py=type(itertools.tee(())[0])) for _ in range(count)])
 
 
-# -- functools ---------------------------------------------------------------------------------------------------------------
+# -- functools -------------------------------------------------------------------------------------------------------
 
 
 @on_call(functools.reduce)
@@ -381,11 +389,13 @@ def cached_property_get(s, owner, raw, name):
     return value
 
 
-# -- inspect, typing, copy, warnings, logging, time --------------------------------------------------------------------------
+# -- inspect, typing, copy, warnings, logging, time
+# --------------------------------------------------------------------------
 
 
 def stand_in(s, fn):
-    """A real function with the signature of one made while capturing, whose defaults and annotations have to be constants."""
+    """A real function with the signature of one made while capturing, whose defaults and annotations have to be
+    constants."""
     code = fn.code
     real = types.FunctionType(code, fn.globals, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
     defaults, kwdefaults = fn.field_value(s, "defaults"), fn.field_value(s, "kwdefaults")
@@ -406,7 +416,8 @@ def signature(s, args, kwargs):
         obj = obj.replace(parameters=parameters)
     else:
         made = isinstance(target, FunctionValue) and target.obj is None
-        obj = inspect.signature(stand_in(s, target) if made else target.pin_object(s) if isinstance(target, FunctionValue) else target.pin(s))
+        obj = inspect.signature(stand_in(s, target) if made else target.pin_object(s)
+                                if isinstance(target, FunctionValue) else target.pin(s))
     return s.wrap(obj, src.Const(obj, "signature", owned=True))
 
 
@@ -415,7 +426,8 @@ def cast(s, args, kwargs):
     return args[1]
 
 
-_COPY_METHODS = ("__copy__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+_COPY_METHODS = ("__copy__", "__reduce_ex__", "__reduce__", "__getstate__",
+                 "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
 
 @on_function(copy.copy)
@@ -429,7 +441,8 @@ def copy_copy(s, args, kwargs):
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
             raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="c-call")
         return s.torch_call(torch.Tensor.detach, [value], {})
-    if type(value) is ObjectValue and not copyreg._slotnames(value.pytype(s)) and not any(value.user_special(s, name) for name in _COPY_METHODS):
+    if (type(value) is ObjectValue and not copyreg._slotnames(value.pytype(s))
+        and not any(value.user_special(s, name) for name in _COPY_METHODS)):
         new = s.allocate(value.pytype(s))
         for name in value.dict_names(s):
             new.attrs[name] = value.instance_attr(s, name)
@@ -448,7 +461,8 @@ def give_warning(message, category, file, line, namespace):
 
 @on_function(warnings.catch_warnings.__init__)
 def refuse_warning(s, *args):
-    raise Unsupported("warnings have effects outside the program", kind="warning", hint="warn outside the compiled function")
+    raise Unsupported("warnings have effects outside the program", kind="warning",
+                      hint="warn outside the compiled function")
 
 
 _shown, _shown_by = warnings._showwarnmsg_impl, warnings.showwarning
@@ -457,8 +471,8 @@ if type(_shown) is types.BuiltinMethodType:  # warnings are being recorded at th
 
 
 def way_of_warnings(category) -> str:
-    """What becomes of a warning of a class now: it may be "raised" by a filter; it is "shown" on standard error, or "recorded" in a list of ``catch_warnings``;
-    or a program's own function is "called" with it."""
+    """What becomes of a warning of a class now: it may be "raised" by a filter; it is "shown" on standard error, or
+    "recorded" in a list of ``catch_warnings``; or a program's own function is "called" with it."""
     if any(action == "error" and issubclass(category, listed) for action, _, listed, *_ in warnings.filters):
         return "raised"
     if warnings.showwarning not in (_shown_by, warnings._showwarning_orig):
@@ -475,7 +489,8 @@ def warn(s, args, kwargs):
     given = dict(zip(("message", "category", "stacklevel"), args)) | kwargs
     message, category = given.pop("message", None), given.pop("category", Constant(None))
     level = given.pop("stacklevel", Constant(1))
-    if given or len(args) > 3 or not isinstance(message, Constant) or type(message.value) is not str or not isinstance(level, Constant) or type(level.value) is not int:
+    if (given or len(args) > 3 or not isinstance(message, Constant) or type(message.value) is not str
+        or not isinstance(level, Constant) or type(level.value) is not int):
         refuse_warning(s)
     if isinstance(category, Constant) and category.value is None:
         category = s.wrap_raw(UserWarning)
@@ -497,7 +512,9 @@ def warn(s, args, kwargs):
     return Constant(None)
 
 
-add_forbidden("the clock is read", "measure time outside the compiled function", time.time, time.perf_counter, time.monotonic, time.sleep,
+add_forbidden("the clock is read", "measure time outside the compiled function",
+              time.time, time.perf_counter, time.monotonic, time.sleep,
               time.perf_counter_ns, time.time_ns)
-add_forbidden("random numbers of Python are drawn", "draw them outside the compiled function, or use torch's", random.random, random.randint,
+add_forbidden("random numbers of Python are drawn", "draw them outside the compiled function, or use torch's",
+              random.random, random.randint,
               random.uniform, random.choice, random.shuffle, random.gauss, random.sample, random.seed)

@@ -34,6 +34,8 @@ def _run(s, fn, args, kwargs):
 for _fn in (re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn):
     on_function(_fn)(lambda s, args, kwargs, fn=_fn: _run(s, fn, args, kwargs))
 
-for _cls, _names in ((re.Pattern, "findall fullmatch match search split sub subn"), (re.Match, "end group groupdict groups span start __getitem__")):
+for _cls, _names in ((re.Pattern, "findall fullmatch match search split sub subn"),
+                     (re.Match, "end group groupdict groups span start __getitem__")):
     for _name in _names.split():
-        on_method((_cls, _name))(lambda s, value, args, kwargs, name=_name: _run(s, getattr(value.pin(s), name), args, kwargs))
+        on_method((_cls, _name))(lambda s, value, args, kwargs,
+                                 name=_name: _run(s, getattr(value.pin(s), name), args, kwargs))

@@ -1,4 +1,5 @@
-"""torch beside its operators: modes, queries of global state, capture queries, and tensor attributes that are not operators."""
+"""torch beside its operators: modes, queries of global state, capture queries, and tensor attributes that are not
+operators."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
 from ..assumptions import assume
-from ..tables import add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
+from ..tables import (
+    add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter,
+)
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import SequenceValue, TupleValue
@@ -43,7 +46,8 @@ def _query(fn, setting=None):
         return s.fold(fn, args, kwargs)
 
 
-for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled"):
+for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled",
+              "is_deterministic_algorithms_warn_only_enabled"):
     if hasattr(torch, _name):
         _query(getattr(torch, _name))
 
@@ -61,7 +65,8 @@ def _always(value, *fns):
 
 for _answer, _fns in torch_private.ANSWERS.items():
     _always(_answer, *_fns)
-_always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export, torch.overrides.has_torch_function, torch.compiler.is_exporting)
+_always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export,
+        torch.overrides.has_torch_function, torch.compiler.is_exporting)
 
 
 @on_function(torch.cuda.is_current_stream_capturing)
@@ -76,7 +81,8 @@ def is_current_stream_capturing(s, args, kwargs):
 
 @on_function(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def is_compiling(s, args, kwargs):
-    """Yes: libraries ask in order to leave out what a capture cannot follow, such as branches on a mask's values, checks and warnings."""
+    """Yes: libraries ask in order to leave out what a capture cannot follow, such as branches on a mask's values,
+    checks and warnings."""
     return Constant(config.says_compiling)
 
 
@@ -87,7 +93,8 @@ def compiler_control(s, args, kwargs):
 
 @on_function(torch.set_default_dtype, *([torch.set_num_threads] if hasattr(torch.set_num_threads, "__code__") else []))
 def global_setting(s, args, kwargs):
-    raise Unsupported("a change of torch's global settings", kind="global-state", hint="set it outside the compiled function")
+    raise Unsupported("a change of torch's global settings", kind="global-state",
+                      hint="set it outside the compiled function")
 
 
 _DISABLED_FOR_DYNAMO = torch_private.hide_from_compiler(lambda: None).__code__
@@ -101,11 +108,14 @@ def without_dynamo(s, fn, args, kwargs):
 
 @on_function(checkpoint, getattr(checkpoint, "__wrapped__", checkpoint))
 def checkpointed(s, args, kwargs):
-    """Activation checkpointing that is not reentrant computes what the function does; the backward of the graph computes the region again."""
-    options = {k: kwargs.pop(k) for k in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop") if k in kwargs}
+    """Activation checkpointing that is not reentrant computes what the function does; the backward of the graph
+    computes the region again."""
+    options = {k: kwargs.pop(k) for k in ("use_reentrant", "preserve_rng_state",
+                                          "context_fn", "determinism_check", "debug", "early_stop") if k in kwargs}
     reentrant = options.get("use_reentrant")
     if reentrant is None or not reentrant.is_const() or reentrant.const(s) is not False or "context_fn" in options:
-        raise Unsupported("checkpoint() that is reentrant, or with a context_fn", kind="autograd", hint="pass use_reentrant=False")
+        raise Unsupported("checkpoint() that is reentrant, or with a context_fn",
+                          kind="autograd", hint="pass use_reentrant=False")
     outer, s.regions = s.region, s.regions + 1
     s.region = s.regions
     try:
@@ -128,7 +138,8 @@ def torch_assert(s, args, kwargs):
 @on_function(torch_private.check_all)
 def check_tensor_all(s, args, kwargs):
     condition = args[1] if len(args) > 1 else kwargs.get("cond")
-    if not isinstance(condition, TensorValue) or condition.handle(s).dtype is not torch.bool or not assume(s, s.torch_call(torch.Tensor.all, [condition], {}), True):
+    if (not isinstance(condition, TensorValue) or condition.handle(s).dtype is not torch.bool
+        or not assume(s, s.torch_call(torch.Tensor.all, [condition], {}), True)):
         return s.inline(s.wrap_raw(torch_private.check_all), args, kwargs)
     return NONE
 
@@ -185,7 +196,8 @@ def plain_reader(name):
             number = item(s, tensor) if name in ("item", "__float__") else None
             if number is not None:
                 return number
-            return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)  # None: as a call of torch, which may be made later
+            # None: as a call of torch, which may be made later.
+            return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)
         try:
             read = getattr(found, name)()
         except Exception as error:
@@ -228,7 +240,8 @@ def lazy_property_get(s, args, kwargs):
 def size(s, tensor, args, kwargs):
     from ..values.tensor import lift
 
-    shape = lift(s, torch.Size(tensor.handle(s).shape) if all(type(d) is int for d in tensor.handle(s).shape) else tuple(tensor.handle(s).shape))
+    shape = lift(s, torch.Size(tensor.handle(s).shape) if all(type(d) is int for d in tensor.handle(s).shape)
+                 else tuple(tensor.handle(s).shape))
     shape = TupleValue(shape.load(s), torch.Size)
     dim = args[0] if args else kwargs.get("dim")
     if dim is None or (isinstance(dim, Constant) and dim.value is None):
@@ -238,7 +251,8 @@ def size(s, tensor, args, kwargs):
     if s.has_index(dim):
         at, rank = s.index(dim), len(shape.load(s))
         if not -rank <= at < rank:
-            text = f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {at})" if rank else f"Dimension specified as {at} but tensor has no dimensions"
+            text = (f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {at})" if rank
+                    else f"Dimension specified as {at} but tensor has no dimensions")
             raise Raised(s.exception(IndexError(text)))
     return shape.getitem(s, dim)
 
@@ -268,7 +282,8 @@ def tensor_hash(s, tensor, args, kwargs):
 add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
 
 
-# -- what Module.to asks and does, which is nothing where everything is as it is asked for --------------------------------------
+# -- what Module.to asks and does, which is nothing where everything is as it is asked for
+# --------------------------------------
 
 
 @on_call(torch_private.parse_to)
@@ -296,8 +311,10 @@ def _legacy(cls, dtype, kinds):
 
     @on_call(cls)
     def make(s, args, kwargs):
-        if len(args) == 1 and not kwargs and isinstance(args[0], SequenceValue) and args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s)):
-            return s.torch_call(torch.tensor, list(args), {"dtype": Constant(dtype), "device": Constant(torch.device("cpu"))})
+        if (len(args) == 1 and not kwargs and isinstance(args[0], SequenceValue)
+            and args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s))):
+            return s.torch_call(torch.tensor, list(args), {"dtype": Constant(dtype),
+                                                           "device": Constant(torch.device("cpu"))})
         raise Unsupported(f"a new torch.{cls.__name__}", "use torch.tensor or torch.empty", kind="instantiate")
 
 

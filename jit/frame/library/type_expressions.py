@@ -1,4 +1,5 @@
-"""Type expressions such as ``List[int]`` and ``Optional[Tensor]``: subscripts of typing's forms, evaluated for real on known classes."""
+"""Type expressions such as ``List[int]`` and ``Optional[Tensor]``: subscripts of typing's forms, evaluated for real on
+known classes."""
 
 from __future__ import annotations
 

@@ -14,9 +14,13 @@ from ...runtime import facts, native
 from .. import source as src
 from ..tables import new_value, wrapper
 from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
-from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue
+from ..values.functions import (
+    BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue,
+)
 from ..values.generators import CoroutineValue, GeneratorValue
-from ..values.iterators import EnumerateIterator, FilterIterator, MapIterator, RealIterator, RealIteratorOver, ZipIterator
+from ..values.iterators import (
+    EnumerateIterator, FilterIterator, MapIterator, RealIterator, RealIteratorOver, ZipIterator,
+)
 from ..values.objects import ModuleObject
 from ..values.slices import RangeValue, SliceValue
 from ..values.tensor import TensorValue
@@ -35,7 +39,8 @@ wrapper(types.CellType)(lambda s, obj, source: CellValue(real=obj, source=source
 wrapper(range)(lambda s, obj, source: RangeValue(obj, source))
 
 
-# What ``__self__`` of a C function may be without making it a method: its module or class, or the record that pybind11 keeps of it.
+# What ``__self__`` of a C function may be without making it a method: its module or class, or the record that pybind11
+# keeps of it.
 _NOT_OWNERS = (types.ModuleType, type, torch_private.FunctionRecord)
 
 
@@ -43,7 +48,8 @@ _NOT_OWNERS = (types.ModuleType, type, torch_private.FunctionRecord)
          types.ClassMethodDescriptorType)
 def wrap_builtin(s, obj, source):
     owner = getattr(obj, "__self__", None)
-    if isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType)) and owner is not None and not isinstance(owner, _NOT_OWNERS):
+    if (isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType))
+        and owner is not None and not isinstance(owner, _NOT_OWNERS)):
         if obj not in s.tables.calls and not s.tracer.supports(obj):
             holder = s.wrap(owner, src.GetAttr(source, "__self__") if source is not None else None)
             return holder.getattr(s, obj.__name__)
@@ -96,7 +102,8 @@ def wrap_mapping_proxy(s, obj, source):
     return DictValue(entries)
 
 
-@wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(), set(), "a", "\u00e9", b"", collections.OrderedDict())), type(reversed([])))
+@wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(),
+                                   set(), "a", "\u00e9", b"", collections.OrderedDict())), type(reversed([])))
 def wrap_iterator(s, obj, source):
     return RealIterator(obj, source)
 
@@ -116,7 +123,8 @@ def wrap_iterator_over_iterators(s, obj, source):
 
 
 def take_apart(s, obj, source):
-    """A ``zip``, ``map``, ``filter`` or ``enumerate`` has no position of its own (but for the count of an enumerate): it advances what it iterates over."""
+    """A ``zip``, ``map``, ``filter`` or ``enumerate`` has no position of its own (but for the count of an enumerate):
+    it advances what it iterates over."""
     state = src.state_of(obj)
     at = src.IteratorState(source)
     s.guards.add(at, facts.Length(len(state)))
@@ -141,7 +149,8 @@ def take_apart(s, obj, source):
 @wrapper(slice)
 def wrap_slice(s, obj, source):
     s.guards.add(source, facts.TypeIs(slice))
-    return SliceValue(*(s.wrap(getattr(obj, n), src.GetAttr(source, n) if source is not None else None) for n in ("start", "stop", "step")))
+    return SliceValue(*(s.wrap(getattr(obj, n), src.GetAttr(source, n) if source is not None else None)
+                        for n in ("start", "stop", "step")))
 
 
 new_value(tuple)(lambda s, obj: TupleValue([s.from_python(v) for v in obj]))

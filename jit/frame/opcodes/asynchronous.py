@@ -21,7 +21,8 @@ def awaitable(s, value, text="object {} can't be used in 'await' expression"):
         value.load(s)
         if value.frame is not None and value.frame.fn.code.co_flags & inspect.CO_ITERABLE_COROUTINE:
             return value
-    if isinstance(value, ClassValue) or isinstance(value, ObjectValue) and not value.has_special(s, "__await__") or value.is_const():
+    if (isinstance(value, ClassValue) or isinstance(value, ObjectValue)
+        and not value.has_special(s, "__await__") or value.is_const()):
         raise Raised(s.exception(TypeError(text.format(value.pytype(s).__name__))))
     return special_method(s, value, "__await__").call(s, [], {})
 
@@ -37,7 +38,8 @@ def before_async_with(f, i):
     for name, what in (("__aenter__", ""), ("__aexit__", " (missed __aexit__ method)")):
         cls = manager.pytype(f.s)
         if not (manager.has_special(f.s, name) if isinstance(manager, ObjectValue) else hasattr(cls, name)):
-            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the asynchronous context manager protocol{what}")))
+            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the asynchronous "
+                                                 f"context manager protocol{what}")))
     f.push(special_method(f.s, manager, "__aexit__"))
     f.push(special_method(f.s, manager, "__aenter__").call(f.s, [], {}))
 

@@ -32,7 +32,8 @@ def invoke(f, callee, args, kwargs):
 
 
 def call_directly(s, callee, args, kwargs):
-    """A call whose result is the result of the Python function that it enters: a break in there can be resumed in there."""
+    """A call whose result is the result of the Python function that it enters: a break in there can be resumed in
+    there."""
     if isinstance(callee, ObjectValue) and type(callee).call is ObjectValue.call:
         cls = callee.pytype(s)
         found, raw, owner = s.class_lookup(cls, "__call__")
@@ -52,7 +53,8 @@ def zero_argument_super(f):
     cell = f.cells.get("__class__")
     code = f.fn.code
     if cell is None or not code.co_argcount:
-        raise Raised(f.s.exception(RuntimeError("super(): no arguments" if not code.co_argcount else "super(): __class__ cell not found")))
+        raise Raised(f.s.exception(RuntimeError("super(): no arguments" if not code.co_argcount
+                                                else "super(): __class__ cell not found")))
     name = code.co_varnames[0]
     owner = f.cells[name].get(f.s) if name in f.cells else f.locals.get(name)
     return SuperValue(cell.get(f.s).const(f.s), owner)
@@ -85,8 +87,10 @@ def make_function(f, i):
     if isinstance(annotations, TupleValue):
         flat = annotations.load(f.s)
         annotations = DictValue({k.const(f.s): (k, v) for k, v in zip(flat[::2], flat[1::2])})
-    f.push(FunctionValue(None, None, code=code, globals=f.globals, defaults=parts.get("defaults"), kwdefaults=parts.get("kwdefaults"),
-                         closure=tuple(parts["closure"].load(f.s)) if "closure" in parts else (), annotations=annotations))
+    f.push(FunctionValue(None, None, code=code, globals=f.globals, defaults=parts.get("defaults"),
+                         kwdefaults=parts.get("kwdefaults"),
+                         closure=tuple(parts["closure"].load(f.s)) if "closure" in parts else (),
+                         annotations=annotations))
 
 
 @op("CALL_INTRINSIC_1")

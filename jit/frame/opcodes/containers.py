@@ -89,7 +89,8 @@ def list_extend(f, i):
         if f.s.is_exception(raised.value, TypeError):
             cls = value.pytype(f.s)
             if not lookup(cls, "__iter__")[0] and not lookup(cls, "__getitem__")[0]:
-                raise Raised(f.s.exception(TypeError(f"Value after * must be an iterable, not {type_name(cls)}"))) from None
+                raise Raised(f.s.exception(TypeError(
+                    f"Value after * must be an iterable, not {type_name(cls)}"))) from None
         raise
     target.extend(f.s, values)
     target.changed(f.s, list.extend, [TupleValue(values)])
@@ -163,7 +164,8 @@ def dict_merge(f, i):
     present = target.load(f.s)
     repeated = next((k for k in dict_of(f.s, pairs).entries if k in present), None)
     if repeated is not None:
-        raise Raised(f.s.exception(TypeError(f"{_shown(f.stack[-i.arg - 2])} got multiple values for keyword argument {repeated!r}")))
+        raise Raised(f.s.exception(TypeError(f"{_shown(f.stack[-i.arg - 2])} got multiple values for keyword argument "
+                                             f"{repeated!r}")))
     for key, value in pairs:
         target.plain_setitem(f.s, key, value)
 
@@ -180,8 +182,10 @@ def unpack(s, source, n):
         it = source.iter(s)
     except Raised as raised:
         cls = source.pytype(s)
-        if s.is_exception(raised.value, TypeError) and not lookup(cls, "__iter__")[0] and not lookup(cls, "__getitem__")[0]:
-            raise Raised(s.exception(TypeError(f"cannot unpack non-iterable {type_name(source.pytype(s))} object"))) from None
+        if s.is_exception(raised.value, TypeError) and not lookup(cls,
+                                                                  "__iter__")[0] and not lookup(cls, "__getitem__")[0]:
+            raise Raised(s.exception(TypeError(
+                f"cannot unpack non-iterable {type_name(source.pytype(s))} object"))) from None
         raise
     values = []
     for k in range(n):
@@ -201,11 +205,14 @@ def unpack_ex(f, i):
     try:
         values = source.items_list(f.s)
     except Raised as raised:
-        if lookup(source.pytype(f.s), "__iter__")[0] or lookup(source.pytype(f.s), "__getitem__")[0] or not f.s.is_exception(raised.value, TypeError):
+        if (lookup(source.pytype(f.s), "__iter__")[0] or lookup(source.pytype(f.s), "__getitem__")[0]
+            or not f.s.is_exception(raised.value, TypeError)):
             raise
-        raise Raised(f.s.exception(TypeError(f"cannot unpack non-iterable {type_name(source.pytype(f.s))} object"))) from None
+        raise Raised(f.s.exception(TypeError(
+            f"cannot unpack non-iterable {type_name(source.pytype(f.s))} object"))) from None
     if len(values) < before + after:
-        raise Raised(f.s.exception(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})")))
+        raise Raised(f.s.exception(ValueError(f"not enough values to unpack (expected at least {before + after}, got "
+                                              f"{len(values)})")))
     middle = ListValue(values[before: len(values) - after])
     tail = values[len(values) - after:] if after else []
     f.stack.extend(reversed([*values[:before], middle, *tail]))

@@ -151,7 +151,8 @@ def end_send(f, i):
 
 @op("CLEANUP_THROW")
 def cleanup_throw(f, i):
-    """What ``yield from`` does with an exception of the generator that it delegates to: StopIteration ends it with a value."""
+    """What ``yield from`` does with an exception of the generator that it delegates to: StopIteration ends it with a
+    value."""
     error = f.stack[-1]
     if not f.s.is_exception(error, StopIteration):
         raise Raised(f.pop())

@@ -33,7 +33,8 @@ def raise_varargs(f, i):
             cause = cause.call(f.s, [], {})
         f.s.set_entry(error.attrs, "__cause__", cause)
         f.s.set_entry(error.attrs, "__suppress_context__", Constant(True))
-    if f.s.current_exception and f.s.current_exception[-1] is not None and f.s.current_exception[-1] is not error and error.obj is None:
+    if (f.s.current_exception and f.s.current_exception[-1] is not None
+        and f.s.current_exception[-1] is not error and error.obj is None):
         f.s.set_entry(error.attrs, "__context__", f.s.current_exception[-1])
     raise Raised(error)
 
@@ -82,7 +83,8 @@ def before_with(f, i):
     for name, what in (("__enter__", ""), ("__exit__", " (missed __exit__ method)")):
         cls = manager.pytype(f.s)
         if not (manager.has_special(f.s, name) if isinstance(manager, ObjectValue) else hasattr(cls, name)):
-            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the context manager protocol{what}")))
+            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the context manager "
+                                                 f"protocol{what}")))
     exit_method = special_method(f.s, manager, "__exit__")
     result = special_method(f.s, manager, "__enter__").call(f.s, [], {})
     f.push(exit_method)

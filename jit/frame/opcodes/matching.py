@@ -55,7 +55,8 @@ def match_class(f, i):
             order = getattr(real, "__match_args__", ())
             if len(order) < i.arg:
                 raise Raised(f.s.exception(TypeError(
-                    f"{real.__name__}() accepts {len(order)} positional sub-pattern{'' if len(order) == 1 else 's'} ({i.arg} given)")))
+                    f"{real.__name__}() accepts {len(order)} positional sub-pattern{'' if len(order) == 1 else 's'} "
+                    f"({i.arg} given)")))
             names = [Constant(n) for n in order[: i.arg]] + names
     for name in names:
         try:

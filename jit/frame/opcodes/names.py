@@ -62,8 +62,10 @@ def delete_fast(f, i):
 
 
 def let_go(value):
-    """A variable lets go of a real object. That may be the end of it: a finalizer of the program's then runs here and not at the end of the region."""
-    if isinstance(value, ObjectValue) and value.obj is not None and value.source is not None and not value.source.watched:
+    """A variable lets go of a real object. That may be the end of it: a finalizer of the program's then runs here and
+    not at the end of the region."""
+    if (isinstance(value, ObjectValue) and value.obj is not None and value.source is not None
+        and not value.source.watched):
         if isinstance(lookup(type(value.obj), "__del__")[1], types.FunctionType):
             raise Unsupported(f"{value.describe()}, which has a finalizer, is let go of", kind="finalizer")
 
@@ -223,7 +225,8 @@ def import_name(f, i):
         full = i.arg
     module = sys.modules.get(full)
     if module is None:
-        raise Unsupported(f"import of {full}, which is not loaded yet", kind="import", hint="import it at the top of the file")
+        raise Unsupported(f"import of {full}, which is not loaded yet",
+                          kind="import", hint="import it at the top of the file")
     for name in fromlist or ():
         if name != "*" and not hasattr(module, name) and f"{full}.{name}" not in sys.modules:
             raise Unsupported(f"import of {full}.{name}, which is not loaded yet", kind="import")
@@ -252,7 +255,8 @@ def import_from(f, i):
         full = f"{module.module.__name__}.{i.arg}"
         if full not in sys.modules:
             f.s.guards.add(_MODULES, facts.DictLacks(full))
-            raise Raised(f.s.exception(ImportError(f"cannot import name {i.arg!r} from {module.module.__name__!r}"))) from None
+            raise Raised(f.s.exception(ImportError(
+                f"cannot import name {i.arg!r} from {module.module.__name__!r}"))) from None
         f.push(loaded(f.s, full))
 
 

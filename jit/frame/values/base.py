@@ -1,8 +1,8 @@
 """The protocol that every symbolic value answers, and the two signals that leave an operation early.
 
-A value stands for a Python object during symbolic execution. Operations take the ``Session`` as ``s``: they record guards for the
-facts they use, effects for what they change, and raise ``Raised`` for an exception of the program or ``Unsupported`` for a step
-that is not captured. The defaults here are those of a value that supports nothing.
+A value stands for a Python object during symbolic execution. Operations take the ``Session`` as ``s``: they record
+guards for the facts they use, effects for what they change, and raise ``Raised`` for an exception of the program or
+``Unsupported`` for a step that is not captured. The defaults here are those of a value that supports nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import types
 from ...errors import Unsupported
 from ...runtime import facts
 
-_TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # where a type object keeps its name: after the head of a variable-size object
+# Where a type object keeps its name: after the head of a variable-size object.
+_TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a program has made, which has the slots of a sequence
 
 
 def type_name(cls) -> str:
-    """The name of a type in CPython's own errors (``tp_name``): that of one implemented in C may come with its module."""
+    """The name of a type in CPython's own errors (``tp_name``): that of one implemented in C may come with its
+    module."""
     return ctypes.c_char_p.from_address(id(cls) + _TP_NAME).value.decode()
 
 
@@ -76,13 +78,15 @@ class Value:
         if not lookup(cls, "__delitem__")[0]:
             if type(lookup(cls, "__setitem__")[1]) is types.FunctionType:  # one slot serves both
                 raise Raised(s.exception(AttributeError("__delitem__")))
-            as_sequence = issubclass(cls, (tuple, str, bytes, range, set, frozenset)) or bool(cls.__flags__ & _HEAP_TYPE)
+            as_sequence = (issubclass(cls, (tuple, str, bytes, range, set, frozenset))
+                           or bool(cls.__flags__ & _HEAP_TYPE))
             verb = "doesn't" if as_sequence and s.has_index(key) else "does not"
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object {verb} support item deletion")))
         self.call_special(s, "__delitem__", [key])
 
     def iter(self, s) -> Value:
-        """An iterator over the value; every iterator value has ``next(s)`` giving a value, or None when it is exhausted."""
+        """An iterator over the value; every iterator value has ``next(s)`` giving a value, or None when it is
+        exhausted."""
         raise Unsupported(f"iteration over {self.describe()}", kind="iterate")
 
     def next(self, s) -> Value | None:
@@ -103,7 +107,8 @@ class Value:
             it = self.iter(s)
         except Raised as raised:
             if s.is_exception(raised.value, TypeError):
-                raise Raised(s.exception(TypeError(f"argument of type '{type_name(self.pytype(s))}' is not iterable"))) from None
+                raise Raised(s.exception(TypeError(
+                    f"argument of type '{type_name(self.pytype(s))}' is not iterable"))) from None
             raise
         while (element := it.next(s)) is not None:
             if operators.same_or_equal(s, element, item):
@@ -119,7 +124,8 @@ class Value:
         return [element for chunk in self.chunks(s) for element in chunk]
 
     def chunks(self, s):
-        """The elements in iteration order, in lists between which the iterator may do other things: of one, or of all for a ``quiet`` one."""
+        """The elements in iteration order, in lists between which the iterator may do other things: of one, or of all
+        for a ``quiet`` one."""
         it, quiet, count = self.iter(s), [], 0
         while (element := it.next(s)) is not None:
             if it.quiet:
@@ -141,7 +147,8 @@ class Value:
         raise Unsupported(f"{self.describe()} as a dict key or set element", kind="unhashable")
 
     def instance_key(self, s):
-        """What stands for this very object in keys, as in that of a bound method: equal to another's iff ``is`` holds, whatever its class hashes."""
+        """What stands for this very object in keys, as in that of a bound method: equal to another's iff ``is`` holds,
+        whatever its class hashes."""
         if getattr(self, "obj", None) is None:
             return ("new", id(self), self)
         if self.source is not None:

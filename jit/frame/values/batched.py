@@ -1,8 +1,9 @@
 """Tensors inside ``torch.vmap``: one that is mapped is a tensor with a leading axis for each map that it varies under.
 
-A map in progress is an integer, its *level*, the outermost first. A mapped tensor has ``levels``, ascending, and as many leading axes; what
-the mapped function sees of it are the axes behind them. Elementwise operations line both up by axes of size one, which is also what ``torch.vmap``
-does, so that values and strides are the same. All else is a break. Source: PyTorch's ``_binary_pointwise_batch_rule`` and ``index_batch_rule``.
+A map in progress is an integer, its *level*, the outermost first. A mapped tensor has ``levels``, ascending, and as
+many leading axes; what the mapped function sees of it are the axes behind them. Elementwise operations line both up by
+axes of size one, which is also what ``torch.vmap`` does, so that values and strides are the same. All else is a break.
+Source: PyTorch's ``_binary_pointwise_batch_rule`` and ``index_batch_rule``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from .slices import SliceValue
 from .tensor import TensorValue, lift
 
 POINTWISE = frozenset((
-    "add", "sub", "mul", "floor_divide", "remainder", "div", "true_divide", "neg", "abs", "minimum", "maximum", "bitwise_and", "bitwise_or",
-    "bitwise_xor", "bitwise_not", "logical_and", "logical_or", "logical_xor", "logical_not", "eq", "ne", "lt", "le", "gt", "ge",
+    "add", "sub", "mul", "floor_divide", "remainder", "div", "true_divide",
+    "neg", "abs", "minimum", "maximum", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "bitwise_not", "logical_and", "logical_or", "logical_xor",
+    "logical_not", "eq", "ne", "lt", "le", "gt", "ge",
 ))  # fmt: skip
 NEW = frozenset(("new_ones", "new_zeros"))
 
 
 def refuse(what):
-    raise Unsupported(f"{what} inside torch.vmap", "only elementwise functions of the mapped tensors are captured", kind="functorch")
+    raise Unsupported(f"{what} inside torch.vmap", "only elementwise functions of the mapped tensors are captured",
+                      kind="functorch")
 
 
 class BatchedValue(TensorValue):
@@ -84,7 +88,8 @@ def levels_of(value) -> tuple:
 
 
 def align(s, value, levels, axes):
-    """The tensor of all elements with an axis for each of ``levels`` and ``axes`` more, of size one where it has none."""
+    """The tensor of all elements with an axis for each of ``levels`` and ``axes`` more, of size one where it has
+    none."""
     own = levels_of(value)
     missing = [i for i, level in enumerate(levels) if level not in own]
     tensor = whole(value)
@@ -122,7 +127,8 @@ def call(s, fn, args, kwargs):
         lead = like.getattr(s, "shape").items_list(s)[: len(levels)]
         return BatchedValue(s.record(fn, [like, TupleValue([*lead, *sizes])], kwargs), levels)
     others = [v for v in (*args, *kwargs.values()) if not isinstance(v, TensorValue)]
-    if name == "to" and len(tensors) == 1 and all(v.is_const() and isinstance(v.const(s), (torch.dtype, torch.device, str)) for v in others):
+    if name == "to" and len(tensors) == 1 and all(v.is_const() and isinstance(v.const(s),
+        (torch.dtype, torch.device, str)) for v in others):
         result = s.record(fn, [whole(args[0]), *args[1:]], kwargs)
         return BatchedValue(result, levels) if levels else result
     if name not in POINTWISE or "out" in kwargs:
@@ -133,21 +139,24 @@ def call(s, fn, args, kwargs):
     low = [align(s, a, levels, axes) if isinstance(a, TensorValue) else a for a in args]
     if len({whole(t).handle(s).dtype for t in tensors}) > 1:
         seen = [torch.empty((0,) * rank(s, t), dtype=whole(t).handle(s).dtype, device="meta") for t in tensors]
-        lined = [torch.empty((0,) * len(t.handle(s).shape), dtype=t.handle(s).dtype, device="meta") for t in low if isinstance(t, TensorValue)]
+        lined = [torch.empty((0,) * len(t.handle(s).shape), dtype=t.handle(s).dtype, device="meta")
+                 for t in low if isinstance(t, TensorValue)]
         if torch.result_type(*seen) != torch.result_type(*lined):
             refuse("operands of several types")
     return BatchedValue(s.record(fn, low, kwargs), levels)
 
 
 def index(s, fn, args, kwargs):
-    """``x[i, j]`` by mapped scalars, which PyTorch permits under its mode ``TransformGetItemToIndex``: a gather, never a view."""
+    """``x[i, j]`` by mapped scalars, which PyTorch permits under its mode ``TransformGetItemToIndex``: a gather, never
+    a view."""
     x, key = args
     keys = key.items_list(s) if type(key) is TupleValue else [key]
     if isinstance(x, BatchedValue):
         refuse("indexing of a mapped tensor")
     tensors = [k for k in keys if isinstance(k, TensorValue)]
     levels = union(tensors)
-    if not levels and (not s.modes or not tensors and any(isinstance(k, SliceValue) or k.is_const() and k.const(s) in (None, ...) for k in keys)):
+    if not levels and (not s.modes or not tensors and any(isinstance(k, SliceValue)
+                                                          or k.is_const() and k.const(s) in (None, ...) for k in keys)):
         return s.record(fn, args, kwargs)
     if not s.modes or not levels or any(level not in s.maps for level in levels) or x.handle(s).requires_grad:
         refuse("indexing by these keys")
@@ -170,8 +179,8 @@ def index(s, fn, args, kwargs):
 
 
 def enter(s, value, axis, level, sizes):
-    """A value as the function of map ``level`` sees it: its tensors mapped over ``axis``, of which a tuple has one for each element, or not at
-    all (None). The sizes of the axes are added to ``sizes``."""
+    """A value as the function of map ``level`` sees it: its tensors mapped over ``axis``, of which a tuple has one for
+    each element, or not at all (None). The sizes of the axes are added to ``sizes``."""
     if axis is None:
         return value
     if type(value) in (TupleValue, ListValue) and value.pytype(s) in (tuple, list):

@@ -14,7 +14,8 @@ from ...runtime import facts
 from ..source import Const, DictAttr, Source
 from .base import Raised, Value, lookup, type_name
 
-LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device,
+LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...),
+              type(NotImplemented), torch.dtype, torch.device,
               torch.layout, torch.memory_format, types.CodeType, torch.finfo, torch.iinfo)
 
 
@@ -45,7 +46,8 @@ class Constant(Value):
 
     def const(self, s):
         if self.source is not None:
-            by_value = isinstance(self.value, (bool, int, float, complex, str, bytes, np.generic)) and not isinstance(self.value, enum.Enum)
+            by_value = (isinstance(self.value, (bool, int, float, complex, str, bytes, np.generic))
+                        and not isinstance(self.value, enum.Enum))
             if isinstance(self.value, (torch.device, torch.finfo, torch.iinfo)):
                 by_value = True
             if type(self.value) is str and not self.source.watched:
@@ -65,7 +67,8 @@ class Constant(Value):
         return bool(self.const(s))
 
     def identity(self):
-        if self.value is None or isinstance(self.value, (bool, enum.Enum, torch.dtype)) or self.value in (..., NotImplemented):
+        if (self.value is None or isinstance(self.value, (bool, enum.Enum, torch.dtype))
+            or self.value in (..., NotImplemented)):
             return ("const", id(self.value))
         return ("const", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
 
@@ -91,14 +94,16 @@ class Constant(Value):
             attr = getattr(value, name)
         except AttributeError as error:
             raise Raised(s.exception(error)) from None
-        if isinstance(value, enum.Enum) and isinstance(attr, types.MethodType) and isinstance(attr.__func__, types.FunctionType):
+        if (isinstance(value, enum.Enum) and isinstance(attr, types.MethodType)
+            and isinstance(attr.__func__, types.FunctionType)):
             return s.bound_method(s.wrap_class_attr(type(value), name), self)
         if callable(attr) and not isinstance(attr, type):
             return PureMethod(self, name)
         return s.from_python(attr)
 
     def member_attr(self, s, member, name):
-        """An attribute of a member of an enumeration, where it is one that the program can change; None for any other."""
+        """An attribute of a member of an enumeration, where it is one that the program can change; None for any
+        other."""
         raw = s.class_lookup(type(member), name)[1]
         if type(raw) is property and isinstance(raw.fget, types.FunctionType):
             return s.wrap_raw(raw.fget).call(s, [self], {})

@@ -1,4 +1,5 @@
-"""Lists, tuples, dicts and sets, plain or subclassed, with their methods. Reads are lazy, changes go to the effect log."""
+"""Lists, tuples, dicts and sets, plain or subclassed, with their methods. Reads are lazy, changes go to the effect
+log."""
 
 from __future__ import annotations
 
@@ -32,12 +33,14 @@ def method(cls, *names):
     return register
 
 
-_ARITIES = {**dict.fromkeys(("items", "keys", "values", "popitem", "copy", "clear"), (0, 0)), **dict.fromkeys(("add", "discard", "remove", "isdisjoint", "issubset", "issuperset"), (1, 1))}
+_ARITIES = {**dict.fromkeys(("items", "keys", "values", "popitem", "copy", "clear"), (0, 0)),
+            **dict.fromkeys(("add", "discard", "remove", "isdisjoint", "issubset", "issuperset"), (1, 1))}
 
 
 @functools.cache
 def _arity(raw) -> tuple:
-    """The least and the most positional arguments of a C method that takes no others; (0, None) where it may, or does not say."""
+    """The least and the most positional arguments of a C method that takes no others; (0, None) where it may, or does
+    not say."""
     known = _ARITIES.get(raw.__name__)
     if raw is set.pop:
         return 0, 0
@@ -71,7 +74,8 @@ class ContainerValue(ObjectValue):
         fn = METHODS.get((raw.__objclass__, raw.__name__))
         if fn is not None:
             least, most = _arity(raw)
-            if kwargs and (most is not None or raw.__objclass__ in (set, frozenset)) or len(args) < least or most is not None and len(args) > most:
+            if (kwargs and (most is not None or raw.__objclass__ in (set, frozenset))
+                or len(args) < least or most is not None and len(args) > most):
                 _refuse_arguments(s, raw, len(args), kwargs)
             return s.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
         return super().builtin_method(s, raw, args, kwargs)
@@ -189,8 +193,10 @@ class SequenceValue(ContainerValue):
         return len(self.load(s))
 
     def single(self, s, index: int):
-        """The element at an index of a real container that is read for nothing else, or None: its length is no fact then."""
-        if self._elements is not None or self.source is None or self.cls is not self.builtin or self.builtin is bytearray:
+        """The element at an index of a real container that is read for nothing else, or None: its length is no fact
+        then."""
+        if (self._elements is not None or self.source is None or self.cls is not self.builtin
+            or self.builtin is bytearray):
             return None
         if index < 0:
             if -index <= len(self.tail):
@@ -232,7 +238,8 @@ class SequenceValue(ContainerValue):
 
     def check_index(self, s, key):
         if not s.has_index(key):
-            raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not {type_name(key.pytype(s))}")))
+            raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not "
+                                               f"{type_name(key.pytype(s))}")))
 
     def like(self, elements):
         return type(self)(elements)
@@ -269,7 +276,8 @@ class ListValue(SequenceValue):
                 if not s.is_exception(raised.value, TypeError):
                     raise
                 extended = not (isinstance(key.parts[2], Constant) and key.parts[2].const(s) in (None, 1))
-                raise Raised(s.exception(TypeError("must assign iterable to extended slice" if extended else "can only assign an iterable"))) from None
+                raise Raised(s.exception(TypeError("must assign iterable to extended slice" if extended
+                                                   else "can only assign an iterable"))) from None
             values = value.items_list(s) if isinstance(value, ContainerValue) else it.items_list(s)
             try:
                 new[key.as_slice(s)] = values
@@ -383,7 +391,8 @@ class DequeValue(SequenceValue):
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
-            e.build_object(self, self.cls, [TupleValue([]), Constant(self.maxlen)], fill=(collections.deque.extend, self.elements))
+            e.build_object(self, self.cls, [TupleValue([]), Constant(self.maxlen)],
+                           fill=(collections.deque.extend, self.elements))
 
 
 class DictValue(ContainerValue):
@@ -430,12 +439,14 @@ class DictValue(ContainerValue):
                 try:
                     held = dict.__getitem__(self.obj, k)
                 except KeyError:
-                    raise Unsupported("a dict with a key whose hash has changed since", kind="opaque-container") from None
+                    raise Unsupported("a dict with a key whose hash has changed since",
+                                      kind="opaque-container") from None
                 key = s.wrap_key(k)
                 entries[key.hash_key(s)] = (key, s.wrap(held, self.item_source(k)))
             self._entries = entries
             if self.obj is not None and isinstance(self.obj, collections.defaultdict) and self.factory is None:
-                self.factory = s.wrap(self.obj.default_factory, src.GetAttr(self.source, "default_factory") if self.source is not None else None)
+                self.factory = s.wrap(self.obj.default_factory,
+                                      src.GetAttr(self.source, "default_factory") if self.source is not None else None)
         return self._entries
 
     @property
@@ -467,7 +478,8 @@ class DictValue(ContainerValue):
 
     def key_of(self, entry):
         key = entry[0]
-        return key.value if isinstance(key, Constant) else next((k for k, v in self.entries.items() if v[0] is key), None)
+        return key.value if isinstance(key, Constant) else next((k for k, v in self.entries.items() if v[0] is key),
+                                                                None)
 
     def get_constant(self, s, key):
         """The value at a constant key, or None, reading only that key of a real dict that is untouched so far."""
@@ -489,7 +501,8 @@ class DictValue(ContainerValue):
 
     def reads_single_keys(self, key) -> bool:
         """Whether an entry can be read or written without knowing the other keys."""
-        return self._entries is None and self.obj is not None and isinstance(key, (str, int)) and not isinstance(self.obj, collections.defaultdict)
+        return (self._entries is None and self.obj is not None and isinstance(key, (str, int))
+                and not isinstance(self.obj, collections.defaultdict))
 
     def plain_iter(self, s):
         self.load(s)
@@ -511,7 +524,8 @@ class DictValue(ContainerValue):
 
     def plain_setitem(self, s, key, value):
         symbolic = isinstance(key, DimValue)
-        if (symbolic or self.unsettled) and self.cls is dict and self.reads_single_keys(0) and (symbolic or isinstance(key, Constant)):
+        if (symbolic or self.unsettled) and self.cls is dict and self.reads_single_keys(0) and (symbolic
+            or isinstance(key, Constant)):
             self.pytype(s)
             s.set_field(self, "unsettled", (*self.unsettled, (key, value)))
             self.changed(s, dict.__setitem__, [key, value])
@@ -567,7 +581,8 @@ class DictValue(ContainerValue):
             e.build_object(self, self.cls, [self.factory or Constant(None)], fill=(dict.update, None))
         else:
             ordered = issubclass(self.cls, collections.OrderedDict)
-            e.build_object(self, collections.OrderedDict.__new__ if ordered else dict.__new__, [e.class_value(self.cls)],
+            e.build_object(self, collections.OrderedDict.__new__ if ordered else dict.__new__,
+                           [e.class_value(self.cls)],
                            fill=(_fill_ordered if ordered else dict.update, None))
 
 
@@ -715,9 +730,11 @@ class SetValue(ContainerValue):
         if self._entries is None:
             self.pytype(s)
             elements = src.raw_elements(self.obj)
-            if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype)) for k in elements):
+            if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype))
+                       for k in elements):
                 if not all(isinstance(k, tuple) and all_leaves(k) for k in elements):
-                    raise Unsupported("a set from outside with elements that are not constants", kind="opaque-container")
+                    raise Unsupported("a set from outside with elements that are not constants",
+                                      kind="opaque-container")
             if self.source is not None:
                 s.expect(self.source, len(elements), self.builtin)
                 s.guards.add(self.source, facts.Elements(tuple(elements)))
@@ -726,7 +743,8 @@ class SetValue(ContainerValue):
         return self._entries
 
     def is_const(self):
-        return self.cls is frozenset and (all_leaves(self.obj) if self._entries is None else all(v.is_const() for v in self._entries.values()))
+        return self.cls is frozenset and (all_leaves(self.obj) if self._entries is None
+                                          else all(v.is_const() for v in self._entries.values()))
 
     def const(self, s):
         if self.cls is not frozenset:

@@ -1,7 +1,9 @@
-"""Values that are read off tensors after the graph has run: ``item()``, ``nonzero()``, ``x[mask]`` and other results that depend on the data.
+"""Values that are read off tensors after the graph has run: ``item()``, ``nonzero()``, ``x[mask]`` and other results
+that depend on the data.
 
-Such a call is no step of the graph, and while the program only keeps, stores or returns what it gives, none of the capture depends on it either. It is
-made by the rewritten function, on results of the graph. Whatever else the program does with the value needs to know it: that is the graph break.
+Such a call is no step of the graph, and while the program only keeps, stores or returns what it gives, none of the
+capture depends on it either. It is made by the rewritten function, on results of the graph. Whatever else the program
+does with the value needs to know it: that is the graph break.
 """
 
 from __future__ import annotations
@@ -24,25 +26,31 @@ from .floats import FloatValue
 from .tensor import TensorValue
 
 # Callables whose result depends on the data, by the name of what they do.
-NAMES = frozenset("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount equal is_nonzero allclose one_hot
-linalg_lstsq __getitem__ repeat_interleave where to_sparse narrow tensor_split""".split())
+NAMES = frozenset("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount
+equal is_nonzero allclose one_hot linalg_lstsq __getitem__ repeat_interleave where to_sparse narrow
+tensor_split""".split())
 MAY_RAISE = frozenset("bincount one_hot linalg_lstsq repeat_interleave narrow tensor_split".split())
 KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rule"))
-_PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive, torch.Tensor.unique, torch.Tensor.unique_consecutive)}
+_PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive,
+                                   torch.Tensor.unique, torch.Tensor.unique_consecutive)}
 _PYTHON[bool] = "item"
 _CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
-KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.insert, list.__setitem__, dict.__setitem__, dict.setdefault, dict, collections.deque.append,
+KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.insert,
+                     list.__setitem__, dict.__setitem__, dict.setdefault, dict, collections.deque.append,
                      collections.deque.appendleft])
 
 
 class Deferred(Value):
-    """``fn(*args, **kwargs)``, called when the value is loaded. ``example`` is what it gives for other tensors: only its type and, for a tuple, its length
-    tell something. ``error`` is what needing the value now raises; ``may_raise``: whether the call may for other values than those that it was tried with."""
+    """``fn(*args, **kwargs)``, called when the value is loaded. ``example`` is what it gives for other tensors: only
+    its type and, for a tuple, its length tell something. ``error`` is what needing the value now raises; ``may_raise``:
+    whether the call may for other values than those that it was tried with."""
 
     def __init__(self, s, fn, args, kwargs, example, error: Unsupported, view: bool, may_raise: bool = False):
-        self.fn, self.args, self.kwargs, self.example, self.error, self.view, self.may_raise = fn, args, kwargs, example, error, view, may_raise
+        self.fn, self.args, self.kwargs, self.example, self.error, self.view, self.may_raise = (fn,
+            args, kwargs, example, error, view, may_raise)
         self.cls = type(example)
-        self.state = {id(t): (h.node, h.base.version, h.requires_grad) for t in tensors_in(s, [args, kwargs]) if (h := t.handle(s))}
+        self.state = {id(t): (h.node, h.base.version, h.requires_grad)
+                      for t in tensors_in(s, [args, kwargs]) if (h := t.handle(s))}
 
     def needed(self, *args, **kwargs):
         error = self.error.with_traceback(None)
@@ -67,12 +75,14 @@ class Deferred(Value):
     def getitem(self, s, key):
         if self.is_tuple() and isinstance(key, SliceValue) and key.is_const():
             return TupleValue([self.part(s, operator.getitem, k) for k in range(len(self.example))[key.const(s)]])
-        if not self.is_tuple() or not isinstance(key, Constant) or type(key.value) is not int or not -len(self.example) <= key.value < len(self.example):
+        if (not self.is_tuple() or not isinstance(key, Constant) or type(key.value) is not int
+            or not -len(self.example) <= key.value < len(self.example)):
             self.needed()
         return self.part(s, operator.getitem, key.const(s))
 
     def getattr(self, s, name):
-        return self.part(s, getattr, name) if self.is_tuple() and name in getattr(self.cls, "__match_args__", ()) else self.needed()
+        return (self.part(s, getattr, name) if self.is_tuple() and name in getattr(self.cls, "__match_args__", ())
+                else self.needed())
 
     def iter(self, s):
         from .iterators import SequenceIterator
@@ -81,7 +91,8 @@ class Deferred(Value):
 
     def emit(self, e):
         e.uncertain |= self.may_raise
-        e.load_after_graph(self, self.fn, [self.then(e.session, a) for a in self.args], {k: self.then(e.session, a) for k, a in self.kwargs.items()})
+        e.load_after_graph(self, self.fn, [self.then(e.session, a) for a in self.args],
+                           {k: self.then(e.session, a) for k, a in self.kwargs.items()})
 
     def then(self, s, v):
         """An argument as it was at the time of the call: tensors may have been written since."""
@@ -116,11 +127,13 @@ def only_keeps(fn) -> bool:
 
 
 def combined(s, symbol, fn, a, b) -> Value | None:
-    """``a symbol b`` of numbers of which one is deferred: deferred as well, where it cannot raise. None where neither is deferred."""
+    """``a symbol b`` of numbers of which one is deferred: deferred as well, where it cannot raise. None where neither
+    is deferred."""
     if type(a) is not Deferred and type(b) is not Deferred:
         return None
     first = a if type(a) is Deferred else b
-    kinds = [v.cls if type(v) is Deferred else float if type(v) is FloatValue else int if type(v) is DimValue else type(v.value) if type(v) is Constant else None
+    kinds = [v.cls if type(v) is Deferred else float if type(v) is FloatValue
+             else int if type(v) is DimValue else type(v.value) if type(v) is Constant else None
              for v in (a, b)]
     if not set(kinds) <= {int, float}:
         first.needed()
@@ -156,13 +169,15 @@ def _plain(s, v) -> bool:
 
 
 def _probed(s, fn, args, kwargs, fill):
-    """(what ``fn`` gives for tensors of the same shapes that hold zeros or ones, whether that is a view of one of them); None where it raises."""
+    """(what ``fn`` gives for tensors of the same shapes that hold zeros or ones, whether that is a view of one of
+    them); None where it raises."""
     answer = ask(fn, [_given(s, a) for a in args], {k: _given(s, v) for k, v in kwargs.items()}, StandIns(fill))
     if answer.error is not None:
         return None
     made, example = set(map(torch_private.storage_id, answer.given.tensors)), answer.result
     parts = example if isinstance(example, tuple) else (example,)
-    return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided and torch_private.storage_id(v) in made for v in parts)
+    return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided
+                        and torch_private.storage_id(v) in made for v in parts)
 
 
 def _given(s, v):

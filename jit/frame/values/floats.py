@@ -1,8 +1,9 @@
 """Floats that change between calls, and what is computed from them and from symbolic integers.
 
-A ``FloatValue`` is an expression over its leaves. It is computed with Python's own arithmetic before the graph runs, natively for a plan (``frame/numbers.py``);
-where that raises, or gives something else than a float, the original function runs in place of the rewritten one. As an operand
-of a tensor operation it is a ``SymFloat``; whatever else needs the number makes it a constant, guarded by value.
+A ``FloatValue`` is an expression over its leaves. It is computed with Python's own arithmetic before the graph runs,
+natively for a plan (``frame/numbers.py``); where that raises, or gives something else than a float, the original
+function runs in place of the rewritten one. As an operand of a tensor operation it is a ``SymFloat``; whatever else
+needs the number makes it a constant, guarded by value.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from .base import Value
 from .constant import Constant, DimValue
 
 SYMBOLS = ("+", "-", "*", "/", "**")
-FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10, math.log1p, math.expm1, math.sin, math.cos, math.tan, math.tanh,
-                       math.sinh, math.cosh, math.atan, math.atan2, math.hypot, math.pow, math.fabs, math.copysign, math.radians, math.degrees, math.erf, float])
+FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10,
+                       math.log1p, math.expm1, math.sin, math.cos, math.tan, math.tanh,
+                       math.sinh, math.cosh, math.atan, math.atan2, math.hypot,
+                       math.pow, math.fabs, math.copysign, math.radians, math.degrees, math.erf, float])
 
 
 class FloatValue(Value):
-    """A float from ``source``, or ``fn`` (a symbol of an operator or a function) of ``args``. ``value`` is the number at hand."""
+    """A float from ``source``, or ``fn`` (a symbol of an operator or a function) of ``args``. ``value`` is the number
+    at hand."""
 
     def __init__(self, value: float, source: Source | None = None, fn=None, args=()):
         self.value, self.source, self.fn, self.args = value, source, fn, tuple(args)
@@ -115,7 +119,8 @@ class FloatValue(Value):
         """The row of a ``jit.frame.numbers.NumberProgram`` that computes it; None where Python has to."""
         if self.fn is None:
             return program.row("number", program.argument(self))
-        if self.fn == "**" and not any(type(a) is Constant and type(a.value) is float or isinstance(a, FloatValue) for a in self.args):
+        if self.fn == "**" and not any(type(a) is Constant and type(a.value) is float or isinstance(a, FloatValue)
+                                       for a in self.args):
             return None  # a power of integers is an integer for other ones
         rows = [program.value(a) for a in self.args]
         if None in rows:
@@ -134,8 +139,8 @@ class FloatValue(Value):
 
 
 def compute(s, fn, args) -> Value | None:
-    """``fn`` (a symbol of an operator, or a function of ``FUNCTIONS``) of numbers of which one is symbolic, or None where the result is
-    no symbolic float."""
+    """``fn`` (a symbol of an operator, or a function of ``FUNCTIONS``) of numbers of which one is symbolic, or None
+    where the result is no symbolic float."""
     numbers = []
     for a in args:
         if isinstance(a, FloatValue):

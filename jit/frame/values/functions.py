@@ -1,4 +1,5 @@
-"""Callables: Python functions and closures, bound methods, classes, builtins, partials, cells, modules and ``super``."""
+"""Callables: Python functions and closures, bound methods, classes, builtins, partials, cells, modules and
+``super``."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class CellValue(Value):
                 raise Unsupported("a cell from outside is emptied", kind="cell")
             if not self.source.watched:
                 for other in list(s.by_object.values()):
-                    if isinstance(other, CellValue) and other is not self and other.source is not None and not other.source.watched:
+                    if (isinstance(other, CellValue) and other is not self
+                        and other.source is not None and not other.source.watched):
                         s.guards.add(self.source, facts.Distinct(other.source))
             s.effect(setattr, [self, Constant("cell_contents"), value])
 
@@ -70,7 +72,8 @@ class CellValue(Value):
 class FunctionValue(ObjectValue):
     """A Python function: a real one, or one made by MAKE_FUNCTION while capturing (``obj`` is None)."""
 
-    def __init__(self, fn=None, source=None, *, code=None, globals=None, defaults=None, kwdefaults=None, closure=(), qualname=None,
+    def __init__(self, fn=None, source=None, *, code=None, globals=None,
+                 defaults=None, kwdefaults=None, closure=(), qualname=None,
                  annotations=None):
         super().__init__(types.FunctionType, fn, source)
         self.code = fn.__code__ if fn is not None else code
@@ -84,7 +87,8 @@ class FunctionValue(ObjectValue):
         return types.FunctionType
 
     def pin(self, s):
-        """Guard what the function does: which object it is, or, for a nested function given as an argument, its code."""
+        """Guard what the function does: which object it is, or, for a nested function given as an argument, its
+        code."""
         if self.source is None:
             return self.obj
         if self.by_structure:
@@ -107,7 +111,8 @@ class FunctionValue(ObjectValue):
         return self.obj
 
     def root(self):
-        return self.source if self.by_structure or type(self.source) is src.Const else src.Const(self.obj, self.qualname)
+        return (self.source if self.by_structure or type(self.source) is src.Const
+                else src.Const(self.obj, self.qualname))
 
     def field_value(self, s, field):
         """``__defaults__`` or ``__kwdefaults__`` as a value or None."""
@@ -141,8 +146,10 @@ class FunctionValue(ObjectValue):
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             if self.obj is not None:
                 return s.wrap(getattr(self.obj, name), src.GetAttr(self.root(), name))
-            plain = {"__name__": self.code.co_name, "__qualname__": self.qualname, "__module__": self.globals.get("__name__"),
-                     "__doc__": self.code.co_consts[0] if self.code.co_consts and isinstance(self.code.co_consts[0], str) else None}
+            plain = {"__name__": self.code.co_name, "__qualname__": self.qualname,
+                     "__module__": self.globals.get("__name__"),
+                     "__doc__": self.code.co_consts[0] if self.code.co_consts
+                     and isinstance(self.code.co_consts[0], str) else None}
             return Constant(plain[name])
         if name == "__code__":
             return Constant(self.code)
@@ -203,7 +210,8 @@ class FunctionValue(ObjectValue):
         if self.obj is not None:
             names = list(self.obj.__dict__)
             s.guards.add(src.FunctionField(self.root(), "dict"), facts.DictKeys(tuple(names)))
-        return [n for n in [*names, *(a for a in self.attrs if a not in names)] if n not in _NOT_IN_DICT and self.attrs.get(n) is not DELETED]
+        return [n for n in [*names, *(a for a in self.attrs if a not in names)] if n not in _NOT_IN_DICT
+                and self.attrs.get(n) is not DELETED]
 
     def setattr(self, s, name, value):
         self.pin(s)
@@ -240,7 +248,8 @@ class DispatcherValue(ObjectValue):
     def call(self, s, args, kwargs):
         wrapped = self.pin(s).__wrapped__
         if isinstance(wrapped, types.MethodType):
-            return s.wrap_raw(wrapped.__func__).call(s, [s.wrap(wrapped.__self__, src.Const(wrapped.__self__)), *args], kwargs)
+            return s.wrap_raw(wrapped.__func__).call(s, [s.wrap(wrapped.__self__, src.Const(wrapped.__self__)), *args],
+                                                     kwargs)
         return s.wrap_raw(wrapped).call(s, args, kwargs)
 
     def getattr(self, s, name):
@@ -253,7 +262,8 @@ class DispatcherValue(ObjectValue):
         return f"compiled function {self.obj.__qualname__}"
 
 
-_NOT_IN_DICT = frozenset({"__name__", "__qualname__", "__module__", "__doc__", "__annotations__", "__defaults__", "__kwdefaults__", "__code__",
+_NOT_IN_DICT = frozenset({"__name__", "__qualname__", "__module__", "__doc__",
+                          "__annotations__", "__defaults__", "__kwdefaults__", "__code__",
                           "__type_params__"})
 
 
@@ -306,11 +316,13 @@ class MethodValue(Value):
         return f"method {self.fn.describe()}"
 
 
-_OF_CLASSES = ("__name__", "__qualname__", "__module__", "__doc__", "__mro__", "__bases__", "__base__", "__annotations__")
+_OF_CLASSES = ("__name__", "__qualname__", "__module__", "__doc__", "__mro__",
+               "__bases__", "__base__", "__annotations__")
 
 
 class ClassValue(ObjectValue):
-    """A class. Calling it makes an instance by ``__new__`` and ``__init__``, or through a table for classes written in C."""
+    """A class. Calling it makes an instance by ``__new__`` and ``__init__``, or through a table for classes written in
+    C."""
 
     def __init__(self, cls, source=None):
         super().__init__(type(cls), cls, source)
@@ -375,9 +387,11 @@ class ClassValue(ObjectValue):
             return s.from_python(getattr(self.obj, name))
         getter = s.class_lookup(type(raw), "__get__")[1]
         if isinstance(getter, types.FunctionType):
-            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(meta, name), self, s.wrap_class(meta)], {})
+            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(meta, name),
+                                                                    self, s.wrap_class(meta)], {})
         if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
-            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of metaclass {meta.__name__}", kind="descriptor")
+            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of metaclass {meta.__name__}",
+                              kind="descriptor")
         return s.wrap_class_attr(meta, name)
 
     def field(self, s, name):
@@ -412,7 +426,8 @@ class ClassValue(ObjectValue):
             return s.opaque(raw, src.ClassAttr(src.Const(cls), name))
         getter = s.class_lookup(type(raw), "__get__")[1]
         if isinstance(getter, types.FunctionType):
-            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(cls, name), Constant(None), self], {})
+            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(cls, name), Constant(None), self],
+                                                                {})
         return s.wrap_class_attr(cls, name)
 
     def setattr(self, s, name, value):
@@ -422,8 +437,10 @@ class ClassValue(ObjectValue):
         cls = self.pin(s)
         if s.class_lookup(type(cls), "__setattr__")[1] is not type.__setattr__ or lookup(type(cls), name)[0]:
             raise Unsupported(f"setting attribute {name!r} of class {cls.__name__}", kind="class-attribute")
-        if name.startswith("__") or isinstance(value, (ObjectValue, BuiltinValue)) and not isinstance(value, ContainerValue):
-            raise Unsupported(f"setting attribute {name!r} of class {cls.__name__} to a {type(value).__name__}", kind="class-attribute")
+        if (name.startswith("__") or isinstance(value, (ObjectValue, BuiltinValue))
+            and not isinstance(value, ContainerValue)):
+            raise Unsupported(f"setting attribute {name!r} of class {cls.__name__} to a {type(value).__name__}",
+                              kind="class-attribute")
         if s.is_data_descriptor(s.class_lookup(cls, name)[1]):
             raise Unsupported(f"replacing descriptor {name!r} of class {cls.__name__}", kind="class-attribute")
         s.set_entry(s.class_written, (cls, name), value)
@@ -573,7 +590,8 @@ class PyModuleValue(Value):
     def getattr(self, s, name):
         module = self.pin(s)
         s.guards.add(src.Const(module, module.__name__), facts.TypeIs(type(module)))
-        if type(module) is not types.ModuleType and s.is_data_descriptor(s.class_lookup(type(module), name)[1]) and name not in ("__dict__", "__class__"):
+        if (type(module) is not types.ModuleType and s.is_data_descriptor(s.class_lookup(type(module), name)[1])
+            and name not in ("__dict__", "__class__")):
             return s.wrap(getattr(module, name), src.GetAttr(src.Const(module, module.__name__), name))
         found = s.load_global(module.__dict__, name)
         if found is not None:

@@ -1,8 +1,8 @@
 """Generators: a suspended frame that is executed further on each ``next`` or ``send``.
 
-One made while capturing is such a frame. A real one that comes in is read (``native().generator_state``): its code and position are guarded, its
-variables and stack slots are sources like any other. Either kind is written when the region ends: the real generator is put
-where the captured code left it, and a new one is made from its own code and put there.
+One made while capturing is such a frame. A real one that comes in is read (``native().generator_state``): its code and
+position are guarded, its variables and stack slots are sources like any other. Either kind is written when the region
+ends: the real generator is put where the captured code left it, and a new one is made from its own code and put there.
 """
 
 from __future__ import annotations
@@ -77,10 +77,12 @@ class GeneratorValue(IteratorValue):
             if obj is native().EMPTY_SLOT:
                 s.guards.add(item(i), facts.identity(obj))
             is_cell = type(obj) is types.CellType and i - 4 < len(decoded.names)
-            values.append(NULL if obj is native().EMPTY_SLOT else s.wrap_cell(obj, item(i)) if is_cell else s.wrap(obj, item(i)))
+            values.append(NULL if obj is native().EMPTY_SLOT else s.wrap_cell(obj, item(i)) if is_cell
+                          else s.wrap(obj, item(i)))
         variables = dict(zip(decoded.names, values))
         cells = {n: v for n, v in variables.items() if isinstance(v, CellValue)}
-        fn = FunctionValue(code=code, globals=namespace, closure=tuple(cells[n] for n in code.co_freevars), qualname=self.obj.__qualname__)
+        fn = FunctionValue(code=code, globals=namespace, closure=tuple(cells[n] for n in code.co_freevars),
+                           qualname=self.obj.__qualname__)
         frame = Frame(s, fn, {n: v for n, v in variables.items() if v is not NULL and n not in cells})
         frame.cells, frame.stack = cells, values[len(decoded.names):]
         frame.pc = at
@@ -98,7 +100,8 @@ class GeneratorValue(IteratorValue):
         s.real_generators.append(self)
 
     def resume(self, s, value, error=None):
-        """Run to the next yield; None when it returns. ``error``: an exception that is raised at the yield where it stands."""
+        """Run to the next yield; None when it returns. ``error``: an exception that is raised at the yield where it
+        stands."""
         from ..executor import Returned, Yielded
         from ..opcodes.exceptions import Previous
 
@@ -160,8 +163,9 @@ class GeneratorValue(IteratorValue):
         return self.frame.stack[-2] if after.op == "RESUME" and after.arg & 3 >= 2 else None
 
     def throw_into_delegate(self, s, error):
-        """An exception thrown in at a yield: offered to what a ``yield from`` waits for, as CPython's ``_gen_throw`` does, and else put where the
-        frame's loop handles it. Gives what the delegate yields, or None: the frame goes on."""
+        """An exception thrown in at a yield: offered to what a ``yield from`` waits for, as CPython's ``_gen_throw``
+        does, and else put where the frame's loop handles it. Gives what the delegate yields, or None: the frame goes
+        on."""
         frame = self.frame
         yielding = frame.instructions[frame.pc - 1]
         receiver = self.delegate()
@@ -175,7 +179,8 @@ class GeneratorValue(IteratorValue):
                         return value
             except Raised as raised:
                 error = raised.value
-                if VERSION < (3, 12) and s.is_exception(error, StopIteration):  # later versions do this by CLEANUP_THROW
+                # Later versions do this by CLEANUP_THROW.
+                if VERSION < (3, 12) and s.is_exception(error, StopIteration):
                     frame.pop()
                     frame.push(error.getattr(s, "value"))
                     frame.pc = frame.instructions[frame.pc - 2].target
@@ -189,7 +194,8 @@ class GeneratorValue(IteratorValue):
         return None
 
     def left_inside_block(self) -> bool:
-        """Whether it is suspended inside a ``try`` or ``with`` block, which runs on when Python lets go of the generator."""
+        """Whether it is suspended inside a ``try`` or ``with`` block, which runs on when Python lets go of the
+        generator."""
         if self.state != "suspended":
             return False
         instructions = self.frame.instructions
@@ -214,14 +220,16 @@ class GeneratorValue(IteratorValue):
         return self.obj is not None and self.frame is None and self.state != "done" or self.left_inside_block()
 
     def passes_exit(self, index: int):
-        """The instruction by which a GeneratorExit leaves the handler at ``index``: one that only has clauses for other exceptions, or None."""
+        """The instruction by which a GeneratorExit leaves the handler at ``index``: one that only has clauses for other
+        exceptions, or None."""
         instructions, namespace = self.frame.instructions, self.frame.globals
         if instructions[index].op == "PUSH_EXC_INFO":
             index += 1
             while instructions[index].op == "LOAD_GLOBAL" and instructions[index + 1].op == "CHECK_EXC_MATCH":
                 name = instructions[index].arg
                 cls = namespace.get(name, getattr(builtins, name, None))
-                if not (isinstance(cls, type) and issubclass(cls, Exception)) or instructions[index + 2].op != "POP_JUMP_IF_FALSE":
+                if (not (isinstance(cls, type) and issubclass(cls, Exception))
+                    or instructions[index + 2].op != "POP_JUMP_IF_FALSE"):
                     return None
                 index = instructions[index + 2].target
             if instructions[index].op == "RERAISE":
@@ -260,8 +268,9 @@ class GeneratorValue(IteratorValue):
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def arguments(self) -> list[Value]:
-        """What ``native().set_generator_state`` takes after the generator. The slots are the variables in the interpreter's order, then the stack;
-        locals that the rest does not read are left out, unless a real generator has held them all along."""
+        """What ``native().set_generator_state`` takes after the generator. The slots are the variables in the
+        interpreter's order, then the stack; locals that the rest does not read are left out, unless a real generator
+        has held them all along."""
         from ..executor import NULL
         from ..opcodes.exceptions import Previous
 
@@ -274,7 +283,8 @@ class GeneratorValue(IteratorValue):
         slots, handled = [], Constant(None)
         for name in decoded.names:
             value = frame.locals.get(name)
-            if name in frame.fn.code.co_cellvars and name not in frame.cells and not suspended:  # the setup has not run yet
+            # The setup has not run yet.
+            if name in frame.fn.code.co_cellvars and name not in frame.cells and not suspended:
                 frame.cells[name] = CellValue() if value is None else CellValue(value)
             if name in frame.cells:
                 value = frame.cells[name]
@@ -311,7 +321,8 @@ class GeneratorValue(IteratorValue):
         if self.state == "running":
             raise Unsupported("a generator that is running leaves the captured region", kind="iterator-escapes")
         if not native().KNOWS_GENERATORS:
-            raise Unsupported("a generator leaves the captured region, and this interpreter's frames are not known", kind="iterator-escapes")
+            raise Unsupported("a generator leaves the captured region, and this interpreter's frames are not known",
+                              kind="iterator-escapes")
         e.call_const(_new_generator, self.own_code())
         e.remember(e.key(self))  # what it holds may hold it
         e.call_const(native().set_generator_state, [self, *self.arguments()])
@@ -386,13 +397,15 @@ def _finish(generator, position, slots):
 
 def _finished(cls):
     """An iterator of a class that has come to its end: a generator, or one of ``itertools`` that it stands for."""
-    iterator = (None for _ in ()) if cls is types.GeneratorType else cls((), ()) if cls is itertools.compress else cls(())
+    iterator = (None for _ in ()) if cls is types.GeneratorType else cls((),
+                                                                         ()) if cls is itertools.compress else cls(())
     next(iterator, None)
     return iterator
 
 
 def throw_into(s, receiver, error):
-    """``receiver.throw(error)`` for what a ``yield from`` waits for; one without ``throw`` has the exception raised at the yield."""
+    """``receiver.throw(error)`` for what a ``yield from`` waits for; one without ``throw`` has the exception raised at
+    the yield."""
     if isinstance(receiver, GeneratorValue):
         value = receiver.resume(s, None, error)
         return value if value is not None else stop(s, receiver.result)
@@ -443,7 +456,8 @@ def thrown(s, args):
         return first
     cls = first.const(s)
     if not issubclass(cls, BaseException):
-        raise Raised(s.exception(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {type_name(cls)}")))
+        raise Raised(s.exception(TypeError("exceptions must be classes or instances deriving from BaseException, not "
+                                           f"{type_name(cls)}")))
     if s.is_exception(given, cls):
         return given
     if isinstance(given, Constant) and given.value is None:

@@ -1,4 +1,5 @@
-"""``Tensor.item()`` of a tensor on the CPU whose value can be computed before the graph runs, such as the step counter of an optimizer: a symbolic float."""
+"""``Tensor.item()`` of a tensor on the CPU whose value can be computed before the graph runs, such as the step counter
+of an optimizer: a symbolic float."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _COMPUTES = {"add": (torch.add, "+"), "sub": (torch.sub, "-"), "mul": (torch.mul
 
 
 class ItemValue(FloatValue):
-    """The number in a tensor of one element, computed by ``read`` from ``tensors`` (tensor values from outside), or by the rows of ``tree``, if there is one."""
+    """The number in a tensor of one element, computed by ``read`` from ``tensors`` (tensor values from outside), or by
+    the rows of ``tree``, if there is one."""
 
     def __init__(self, value: float, tensors, read, tree=None):
         super().__init__(value)
@@ -52,7 +54,8 @@ def item(s, tensor) -> ItemValue | None:
     if any(v.source is None for v in tensors):
         return None
     names = ", ".join(f"x{index}" for index in found)
-    compute = eval(f"lambda {names}: ({text}).item()", {**{name: f for name, (f, _) in _COMPUTES.items()}, "torch": torch})
+    compute = eval(f"lambda {names}: ({text}).item()", {**{name: f for name, (f, _) in _COMPUTES.items()},
+                                                        "torch": torch})
 
     def read(*values):
         try:
@@ -66,7 +69,8 @@ def item(s, tensor) -> ItemValue | None:
 
 
 def _tree(node, inputs: list):
-    """The rows of a number program (``runtime/numbers.py``) that compute a value, nested, with positions in ``inputs`` for tensors; None where there are none."""
+    """The rows of a number program (``runtime/numbers.py``) that compute a value, nested, with positions in ``inputs``
+    for tensors; None where there are none."""
     dtype = node.type.dtype
     if node.op == "input":
         return ("item", inputs.index(node.attrs["index"])) if dtype.is_floating_point else None
@@ -88,13 +92,15 @@ def _text(node, found: dict, left: list) -> str | None:
     """Python text of a value, over the inputs in ``found`` (their positions)."""
     left[0] -= 1
     t = node.type
-    if left[0] < 0 or isinstance(t, tuple) or t.device.type != "cpu" or any(type(n) is not int or n != 1 for n in t.shape):
+    if (left[0] < 0 or isinstance(t, tuple) or t.device.type != "cpu"
+        or any(type(n) is not int or n != 1 for n in t.shape)):
         return None
     if node.op == "input":
         found[node.attrs["index"]] = True
         return f"x{node.attrs['index']}"
     if node.op == "scalar" and type(node.attrs["value"]) in (int, float, bool):
-        return f"torch.tensor({float(node.attrs['value'])!r}, dtype={t.dtype}, device='cpu')" if t.dtype.is_floating_point else None
+        return (f"torch.tensor({float(node.attrs['value'])!r}, dtype={t.dtype}, device='cpu')"
+                if t.dtype.is_floating_point else None)
     parts = [_text(i, found, left) for i in node.inputs]
     if any(p is None for p in parts):
         return None

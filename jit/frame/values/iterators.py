@@ -53,7 +53,8 @@ class IteratorValue(Value):
         e.call_const(iter, [ListValue(rest) if self.py is IteratorValue.py else _tuple(rest)])
 
     def rest(self, s) -> list[Value]:
-        raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region", kind="iterator-escapes")
+        raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region",
+                          kind="iterator-escapes")
 
 
 def _tuple(values):
@@ -82,7 +83,8 @@ class IteratorMethod(Value):
         return value
 
 
-_TYPES = {(cls, forward): type(iter(cls()) if forward else reversed(cls())) for cls in (list, tuple) for forward in (True, False)}
+_TYPES = {(cls, forward): type(iter(cls()) if forward else reversed(cls()))
+          for cls in (list, tuple) for forward in (True, False)}
 _TEE = type(itertools.tee(())[0])
 
 
@@ -122,7 +124,8 @@ class SequenceIterator(IteratorValue):
 
 
 class TeeIterator(IteratorValue):
-    """One of the results of ``itertools.tee``. ``shared``: the iterator that they read, and what they have read of it so far."""
+    """One of the results of ``itertools.tee``. ``shared``: the iterator that they read, and what they have read of it
+    so far."""
 
     quiet = True
     py = _TEE
@@ -172,8 +175,8 @@ _UNORDERED = tuple(type(iter(v)) for v in ({}, {}.values(), {}.items(), set(), c
 
 
 class RealIterator(IteratorValue):
-    """A real iterator of a builtin type over a list, tuple, range, dict, set or string: its elements and position are guarded, and the
-    real one is advanced with it. ``steps`` is False for what another real iterator advances."""
+    """A real iterator of a builtin type over a list, tuple, range, dict, set or string: its elements and position are
+    guarded, and the real one is advanced with it. ``steps`` is False for what another real iterator advances."""
 
     def __init__(self, obj, source, steps=True):
         self.obj, self.source, self.steps = obj, source, steps
@@ -211,7 +214,8 @@ class RealIterator(IteratorValue):
         return self.sequence
 
     def over_changed(self, s) -> bool:
-        """Whether the program has changed the dictionary or set that the iterator goes through, which only the iterator itself can tell what that means."""
+        """Whether the program has changed the dictionary or set that the iterator goes through, which only the iterator
+        itself can tell what that means."""
         if not s.touched or not isinstance(self.obj, _UNORDERED):
             return False
         over = next((o for o in gc.get_referents(self.obj) if isinstance(o, (dict, set, frozenset))), None)
@@ -240,8 +244,8 @@ class RealIterator(IteratorValue):
 
 
 class RealIteratorOver(IteratorValue):
-    """A real ``zip``, ``map``, ``filter`` or ``enumerate``. What it goes through is looked at when it is first advanced: ``take_apart(s, obj, source)`` gives
-    an iterator that does the same."""
+    """A real ``zip``, ``map``, ``filter`` or ``enumerate``. What it goes through is looked at when it is first
+    advanced: ``take_apart(s, obj, source)`` gives an iterator that does the same."""
 
     def __init__(self, obj, source, take_apart):
         self.obj, self.source, self.take_apart = obj, source, take_apart
@@ -353,14 +357,16 @@ class DictIterator(IteratorValue):
         if self.at is not None and len(self.mapping.entries) != self.size:
             e.call_const(_iterator_of_a_changed_dict, [])
         elif self.at is not None and self.as_it_was():
-            e.call_const(_advanced_view, [self.mapping, _constant(self.what), _constant(self.at), _constant(self.backwards)])
+            e.call_const(_advanced_view, [self.mapping, _constant(self.what),
+                                          _constant(self.at), _constant(self.backwards)])
         else:
             super().rebuild(e)
 
     def as_it_was(self) -> bool:
         """Whether a real dict has the same keys in the same order."""
         keys = [key for key, _ in self.mapping.entries.values()]
-        return self.mapping.identity()[0] != "instance-dict" and (keys[::-1] if self.backwards else keys) == [key for key, _ in self.order]
+        return self.mapping.identity()[0] != "instance-dict" and (keys[::-1] if self.backwards
+                                                                  else keys) == [key for key, _ in self.order]
 
 
 def _advanced(iterable, at):
@@ -448,7 +454,8 @@ class EnumerateIterator(IteratorValue):
 
 
 def ends_by_exception(step):
-    """``next`` of an iterator that calls functions of the program: one that raises StopIteration ends it, as far as anybody can tell."""
+    """``next`` of an iterator that calls functions of the program: one that raises StopIteration ends it, as far as
+    anybody can tell."""
 
     @functools.wraps(step)
     def next(self, s):
@@ -559,7 +566,8 @@ def _chained(first, rest):
 
 
 class FunctionIterator(IteratorValue):
-    """An iterator given by a Python function ``step(s) -> value | None`` (count, cycle, repeat, iter(f, sentinel), ...)."""
+    """An iterator given by a Python function ``step(s) -> value | None`` (count, cycle, repeat, iter(f, sentinel),
+    ...)."""
 
     def __init__(self, step, py=type(iter([]))):
         self.step, self.py = step, py

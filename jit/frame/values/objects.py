@@ -1,4 +1,5 @@
-"""Objects with a class and attributes: user objects, real or made while capturing, and the attribute protocol itself."""
+"""Objects with a class and attributes: user objects, real or made while capturing, and the attribute protocol
+itself."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from .base import Raised, Value, lookup, type_name
 from .constant import Constant
 
 DELETED = object()
-_GETATTRO = object.__basicsize__ + 16 * ctypes.sizeof(ctypes.c_void_p)  # where a type object keeps its C function for attributes: ``tp_getattro``
+# Where a type object keeps its C function for attributes: ``tp_getattro``.
+_GETATTRO = object.__basicsize__ + 16 * ctypes.sizeof(ctypes.c_void_p)
 _plain_classes: weakref.WeakSet = weakref.WeakSet()
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -21,19 +23,22 @@ _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def check_attributes(cls):
-    """Raises Unsupported for objects whose attributes are looked up by a C function of their own, such as ``threading.local``."""
+    """Raises Unsupported for objects whose attributes are looked up by a C function of their own, such as
+    ``threading.local``."""
     if cls in _plain_classes or issubclass(cls, (types.GenericAlias, types.UnionType)):
         return
-    getter = next(raw for raw in (c.__dict__.get("__getattribute__") for c in cls.__mro__) if type(raw) is types.WrapperDescriptorType)
+    getter = next(raw for raw in (c.__dict__.get("__getattribute__") for c in cls.__mro__)
+                  if type(raw) is types.WrapperDescriptorType)
     generic, own = (ctypes.c_void_p.from_address(id(c) + _GETATTRO).value for c in (object, getter.__objclass__))
     if generic != own:
-        raise Unsupported(f"attributes of a {cls.__module__}.{cls.__qualname__}, which it looks up in its own way", kind="attribute")
+        raise Unsupported(f"attributes of a {cls.__module__}.{cls.__qualname__}, which it looks up in its own way",
+                          kind="attribute")
     _plain_classes.add(cls)
 
 
 class ObjectValue(Value):
-    """An instance of ``cls``. ``obj`` is the real object, or None for one made while capturing; ``attrs`` overlays its instance
-    dictionary with what the captured code has read or written so far."""
+    """An instance of ``cls``. ``obj`` is the real object, or None for one made while capturing; ``attrs`` overlays its
+    instance dictionary with what the captured code has read or written so far."""
 
     def __init__(self, cls: type, obj=None, source=None):
         self.cls, self.obj, self.source = cls, obj, source
@@ -166,7 +171,8 @@ class ObjectValue(Value):
             value = s.wrap_class_attr(cls, name)
             return value if hasattr(raw, "__self__") else s.bound_method(value, self)
         if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
-            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of {cls.__name__}", kind="descriptor")
+            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of {cls.__name__}",
+                              kind="descriptor")
         return s.wrap_class_attr(cls, name)
 
     def slot(self, s, raw, name):
@@ -174,7 +180,8 @@ class ObjectValue(Value):
         if value is None and issubclass(self.cls, BaseException):
             return self.exception_field(s, name)
         if value is DELETED or (value is None and self.obj is None):
-            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}", name=name)))
+            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}",
+                                                    name=name)))
         if value is not None:
             return value
         try:
@@ -241,7 +248,8 @@ class ObjectValue(Value):
             s.wrap_class_attr(type(raw), "__set__").call(s, [s.wrap_class_attr(cls, name), self, value], {})
             return
         if found and s.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-            if not (issubclass(cls, BaseException) and name in ("__cause__", "__context__", "__traceback__", "__suppress_context__", "args")):
+            if not (issubclass(cls, BaseException) and name in ("__cause__", "__context__",
+                                                                "__traceback__", "__suppress_context__", "args")):
                 raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
         elif not (found and isinstance(raw, types.MemberDescriptorType)) and not self.has_own_dict():
             raise Raised(s.exception(AttributeError(f"{type_name(cls)!r} object has no attribute {name!r}", name=name)))
@@ -265,7 +273,8 @@ class ObjectValue(Value):
         found, raw, owner = s.class_lookup(self.cls, name)
         if found and isinstance(raw, property):
             if raw.fdel is None:
-                raise Raised(s.exception(AttributeError(f"property {name!r} of {self.cls.__name__!r} object has no deleter")))
+                raise Raised(s.exception(AttributeError(f"property {name!r} of {self.cls.__name__!r} object has no "
+                                                        "deleter")))
             s.wrap(raw.fdel, src.GetAttr(src.ClassAttr(src.Const(self.cls), name), "fdel")).call(s, [self], {})
             return
         if found and isinstance(lookup(type(raw), "__delete__")[1], types.FunctionType):
@@ -276,7 +285,8 @@ class ObjectValue(Value):
         if found and isinstance(raw, types.MemberDescriptorType):
             self.slot(s, raw, name)
         elif self.instance_attr(s, name) is None:
-            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}", name=name)))
+            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}",
+                                                    name=name)))
         s.set_entry(self.attrs, name, DELETED)
         if self.obj is not None:
             s.touch(self)
@@ -290,7 +300,8 @@ class ObjectValue(Value):
             if self.source is not None:
                 s.guards.add(src.InstanceDict(self.source), facts.DictKeys(tuple(names)))
         names = [n for n in names if self.attrs.get(n) is not DELETED]
-        slots = {n for c in self.cls.__mro__ for n, v in c.__dict__.items() if isinstance(v, types.MemberDescriptorType)}
+        slots = {n for c in self.cls.__mro__ for n, v in c.__dict__.items()
+                 if isinstance(v, types.MemberDescriptorType)}
         return names + [n for n, v in self.attrs.items() if v is not DELETED and n not in names and n not in slots]
 
     # -- special methods ----------------------------------------------------------------------------------------
@@ -414,9 +425,11 @@ class ObjectValue(Value):
         raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-call")
 
     def refuse_arguments(self, s):
-        """What ``object.__init__`` says of arguments; with a ``__new__`` of its own and no ``__init__`` a class takes any."""
+        """What ``object.__init__`` says of arguments; with a ``__new__`` of its own and no ``__init__`` a class takes
+        any."""
         if s.class_lookup(self.cls, "__init__")[1] is not object.__init__:
-            raise Raised(s.exception(TypeError("object.__init__() takes exactly one argument (the instance to initialize)")))
+            raise Raised(s.exception(TypeError("object.__init__() takes exactly one argument (the instance to "
+                                               "initialize)")))
         if s.class_lookup(self.cls, "__new__")[1] is object.__new__:
             raise Raised(s.exception(TypeError(f"{type_name(self.cls)}() takes no arguments")))
 
@@ -448,15 +461,18 @@ class ObjectValue(Value):
                 e.build_object(self, types.SimpleNamespace.__new__, [s_class(self.cls)])
                 return
             if not has_plain_layout(self.cls):
-                raise Unsupported(f"rebuilding a new {self.cls.__name__}, which has a base implemented in C", kind="rebuild")
+                raise Unsupported(f"rebuilding a new {self.cls.__name__}, which has a base implemented in C",
+                                  kind="rebuild")
             e.build_object(self, object.__new__, [s_class(self.cls)])
 
     def describe(self):
-        return f"an object of {self.cls.__module__}.{self.cls.__qualname__}" + (f" ({self.source})" if self.source is not None else "")
+        return (f"an object of {self.cls.__module__}.{self.cls.__qualname__}" +
+                (f" ({self.source})" if self.source is not None else ""))
 
 
 class SymbolicKey:
-    """Stands for an object with its own ``__hash__`` in the dicts of container values; equality is the object's ``__eq__``."""
+    """Stands for an object with its own ``__hash__`` in the dicts of container values; equality is the object's
+    ``__eq__``."""
 
     __slots__ = ("session", "value", "number")
 
@@ -500,11 +516,13 @@ class TracebackValue(Value):
 
 def has_slots(cls) -> bool:
     """Whether objects of a class have attributes outside of their ``__dict__`` that the program can set."""
-    return any(isinstance(v, types.MemberDescriptorType) for c in cls.__mro__ if c.__flags__ & _HEAP_TYPE for v in c.__dict__.values())
+    return any(isinstance(v, types.MemberDescriptorType) for c in cls.__mro__ if c.__flags__ & _HEAP_TYPE
+               for v in c.__dict__.values())
 
 
 def has_plain_layout(cls) -> bool:
-    """True if ``object.__new__`` makes the objects of a class: no base that is implemented in C has a ``__new__`` of its own."""
+    """True if ``object.__new__`` makes the objects of a class: no base that is implemented in C has a ``__new__`` of
+    its own."""
     for c in cls.__mro__:
         new = c.__dict__.get("__new__")
         if new is not None and not (isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType)):
@@ -522,7 +540,8 @@ def s_class(cls):
 def special_error(cls, name):
     """The text of Python's TypeError when a type lacks a special method."""
     text = {"__getitem__": "object is not subscriptable", "__setitem__": "object does not support item assignment",
-            "__delitem__": "object doesn't support item deletion", "__len__": "has no len()", "__next__": "object is not an iterator"}
+            "__delitem__": "object doesn't support item deletion", "__len__": "has no len()",
+            "__next__": "object is not an iterator"}
     if name == "__abs__":
         return f"bad operand type for abs(): '{type_name(cls)}'"
     if name == "__round__":
@@ -589,7 +608,8 @@ class BuiltinMethod(Value):
 
 
 class ModuleObject(ObjectValue):
-    """A ``torch.nn.Module``: its ``__getattr__`` is the three dictionaries, without inlining Python for each attribute."""
+    """A ``torch.nn.Module``: its ``__getattr__`` is the three dictionaries, without inlining Python for each
+    attribute."""
 
     def missing_attr(self, s, name, fallback):
         import torch
@@ -601,7 +621,9 @@ class ModuleObject(ObjectValue):
                     entry = holder.get_constant(s, name)
                     if entry is not None:
                         return entry
-            raise Raised(s.exception(AttributeError(f"'{type_name(type(self.obj) if self.obj is not None else self.cls)}' object has no attribute '{name}'", name=name)))
+            raise Raised(s.exception(AttributeError(
+                f"'{type_name(type(self.obj) if self.obj is not None else self.cls)}' object has no attribute '{name}'",
+                name=name)))
         return super().missing_attr(s, name, fallback)
 
     def hash_key(self, s):

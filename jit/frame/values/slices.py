@@ -32,7 +32,8 @@ class SliceValue(Value):
                 known.append(s.index(p))
             else:
                 p.pytype(s)
-                raise Raised(s.exception(TypeError("slice indices must be integers or None or have an __index__ method")))
+                raise Raised(s.exception(TypeError(
+                    "slice indices must be integers or None or have an __index__ method")))
         return slice(*known)
 
     def getattr(self, s, name):
@@ -87,7 +88,8 @@ class RangeValue(Value):
         if isinstance(key, SliceValue):
             return RangeValue(self.const(s)[key.as_slice(s)])
         if not s.has_index(key):
-            raise Raised(s.exception(TypeError(f"range indices must be integers or slices, not {type_name(key.pytype(s))}")))
+            raise Raised(s.exception(TypeError("range indices must be integers or slices, not "
+                                               f"{type_name(key.pytype(s))}")))
         try:
             return Constant(self.const(s)[s.index(key)])
         except IndexError as error:

@@ -19,9 +19,11 @@ from .objects import is_data_descriptor
 
 
 def _own_members() -> dict:
-    """What PyTorch itself has put on ``torch.Tensor``: name -> raw attribute. A program may replace any of it, and add to it."""
+    """What PyTorch itself has put on ``torch.Tensor``: name -> raw attribute. A program may replace any of it, and add
+    to it."""
     found = {name: raw for cls in reversed(torch.Tensor.__mro__) for name, raw in cls.__dict__.items()}
-    return {name: raw for name, raw in found.items() if not isinstance(raw, types.FunctionType) or (raw.__module__ or "").startswith("torch")}
+    return {name: raw for name, raw in found.items() if not isinstance(raw, types.FunctionType)
+            or (raw.__module__ or "").startswith("torch")}
 
 
 OWN_MEMBERS = _own_members()
@@ -85,7 +87,8 @@ class TensorValue(Value):
         if value is not None:
             return value
         if not found:
-            raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'", name=name)))
+            raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'",
+                                                    name=name)))
         if isinstance(raw, types.FunctionType):
             return s.bound_method(s.wrap_class_attr(self.cls, name), self)
         if isinstance(raw, (classmethod, staticmethod)):
@@ -141,7 +144,8 @@ class TensorValue(Value):
         s.torch_call(torch.Tensor.__setitem__, [self, key, value], {})
 
     def known(self, s):
-        """A real tensor with the values, where they are known or guessed (``graph.known``, ``frame.guesses``); None for any other."""
+        """A real tensor with the values, where they are known or guessed (``graph.known``, ``frame.guesses``); None for
+        any other."""
         if self.obj is not None and (self.obj.is_floating_point() or self.obj.is_complex()):
             return None
         return constants.value(s.tracer.builder, self.handle(s).node)
@@ -220,11 +224,12 @@ class TensorMethod(Value):
 
 
 class GradNode(Value):
-    """The ``grad_fn`` of a tensor made while capturing: it is not None, and a program that looks any closer runs in eager, where it is what it
-    would be."""
+    """The ``grad_fn`` of a tensor made while capturing: it is not None, and a program that looks any closer runs in
+    eager, where it is what it would be."""
 
     def needed(self, *args):
-        raise NeedsEager("grad_fn of a tensor is looked at", "look at it outside the compiled function", kind="gradient")
+        raise NeedsEager("grad_fn of a tensor is looked at", "look at it outside the compiled function",
+                         kind="gradient")
 
     pytype = getattr = setattr = delattr = call_special = hash_key = emit = needed
 
@@ -260,7 +265,8 @@ def lower(s, value: Value):
         if is_c_enum(plain):
             return int(plain)
         if type(plain) is int and not -(1 << 63) <= plain < 1 << 64:
-            raise Unsupported("an integer of more than 64 bits as an argument of a torch function", kind="torch-argument")
+            raise Unsupported("an integer of more than 64 bits as an argument of a torch function",
+                              kind="torch-argument")
         return plain.item() if isinstance(plain, np.generic) else plain
     obj = getattr(value, "obj", None)
     if isinstance(obj, torch.Generator):
@@ -271,10 +277,13 @@ def lower(s, value: Value):
 
 
 def known_generator(s, value) -> torch.Generator:
-    """A random generator, which becomes a part of the graph. Raises Unsupported where it is another one at each call."""
+    """A random generator, which becomes a part of the graph. Raises Unsupported where it is another one at each
+    call."""
     source, seen = value.source, s.dynamic
-    if seen is not None and not seen.in_one_graph and source is not None and not source.watched and seen.is_replaced(source, value.obj):
-        raise Unsupported("a random generator that is another object at each call", "keep one generator, and seed it again", kind="torch-argument")
+    if (seen is not None and not seen.in_one_graph and source is not None
+        and not source.watched and seen.is_replaced(source, value.obj)):
+        raise Unsupported("a random generator that is another object at each call",
+                          "keep one generator, and seed it again", kind="torch-argument")
     return value.pin(s)
 
 

@@ -1,7 +1,9 @@
-"""Gradients of graphs: reverse mode to a joint graph (``reverse``), and its division into a forward and a backward (``partition``).
+"""Gradients of graphs: reverse mode to a joint graph (``reverse``), and its division into a forward and a backward
+(``partition``).
 
-Rules are tables by prim and by library operator: ``vjps_*`` and ``rules``. A library operator without a rule is run again in the backward
-with PyTorch's autograd on (``replay``). Differentiate a graph before ``without_gradients`` takes out what it says about them.
+Rules are tables by prim and by library operator: ``vjps_*`` and ``rules``. A library operator without a rule is run
+again in the backward with PyTorch's autograd on (``replay``). Differentiate a graph before ``without_gradients`` takes
+out what it says about them.
 """
 
 from __future__ import annotations
@@ -23,4 +25,5 @@ from jit.graph.autodiff.again import Differentiated, differentiated_again, gradi
 from jit.graph.autodiff.partition import Halves, partition
 from jit.graph.autodiff.reverse import Joint, carrying_outputs, differentiate, tangent_type
 
-__all__ = ["Differentiated", "Halves", "Joint", "carrying_outputs", "differentiate", "differentiated_again", "gradients", "partition", "settled", "tangent_type"]
+__all__ = ["Differentiated", "Halves", "Joint", "carrying_outputs", "differentiate",
+           "differentiated_again", "gradients", "partition", "settled", "tangent_type"]

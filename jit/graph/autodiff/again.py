@@ -1,8 +1,10 @@
-"""Gradients of gradients: the gradients of a graph as a graph of its own, which is differentiated like any other, and so on.
+"""Gradients of gradients: the gradients of a graph as a graph of its own, which is differentiated like any other, and
+so on.
 
-That graph computes the gradients from the inputs and the tangents, the forward included, because the way of second derivatives leads through the forward. The values
-that the first forward has saved are inputs of it too, and no node reads them: a gradient flows through the operations that have made them. When it has been
-differentiated they are put in the place of the nodes whose values they are (``settled``), and what only led to them is gone.
+That graph computes the gradients from the inputs and the tangents, the forward included, because the way of second
+derivatives leads through the forward. The values that the first forward has saved are inputs of it too, and no node
+reads them: a gradient flows through the operations that have made them. When it has been differentiated they are put in
+the place of the nodes whose values they are (``settled``), and what only led to them is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Differentiated:
         wrt: the positions of the inputs that gradients are taken with respect to.
         tangents: the positions of the outputs that have one.
         given: node -> position of the input that has its value, as in ``Gradients``.
-        kept: for each saved value the id of the node of ``Reverse(graph, wrt, tangents).run().graph`` that it is the value of; None for an input itself.
+        kept: for each saved value the id of the node of ``Reverse(graph, wrt, tangents).run().graph`` that it is the
+            value of; None for an input itself.
         types: the types of the saved values.
         changed: the positions of inputs that are written when the forward has run.
     """
@@ -51,7 +54,8 @@ class Gradients:
     Attributes:
         graph: what it is; its outputs are the gradients.
         grads: for each of the differentiated graph's ``wrt`` the position of its gradient among the outputs, or None.
-        wrt: the positions of the inputs through which the gradients can be differentiated, of those that were asked for.
+        wrt: the positions of the inputs through which the gradients can be differentiated, of those that were asked
+            for.
         tangents: the positions of the outputs that depend on them.
         given: node -> position of the input that has its value.
     """
@@ -69,7 +73,8 @@ def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
     Args:
         present: for each of its tangents whether it is given.
         wanted: for each of its ``wrt`` whether the gradient is.
-        needs: for each input of the graph, then for each given tangent, whether the gradients are to be differentiable with respect to it.
+        needs: for each input of the graph, then for each given tangent, whether the gradients are to be differentiable
+            with respect to it.
 
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
@@ -81,13 +86,16 @@ def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
         if n.op != "detach" and any(i in carrying for i in n.inputs):
             carrying.add(n)
             if n.op == "prod":
-                raise Unsupported("the gradient of the gradient of prod, whose gradient is by cases where an element is zero", kind="gradient")
+                raise Unsupported("the gradient of the gradient of prod, whose gradient is by cases where an element "
+                                  "is zero", kind="gradient")
             if n.op in _FLAT:
-                raise Unsupported(f"the gradient of the gradient of {n.op}: eager's is zero, and depends on what comes before", kind="gradient")
+                raise Unsupported(f"the gradient of the gradient of {n.op}: eager's is zero, and depends on what comes "
+                                  "before", kind="gradient")
     joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).run()
     graph, first = joint.graph, joint.n_primals + sum(present)
     # Values behind the primal graph have other ids when other tangents are given.
-    own = {n.id: n for n in graph.nodes} if all(present) else {n.id: n for n in joint.copies.values() if isinstance(n, Node)}
+    own = {n.id: n for n in graph.nodes} if all(present) else {n.id: n
+                                                               for n in joint.copies.values() if isinstance(n, Node)}
     given = {joint.copies[n]: at for n, at in source.given.items() if n in joint.copies}
     inputs = list(graph.inputs)
     for id, t in zip(source.kept, source.types):
@@ -110,7 +118,8 @@ def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> J
     """``differentiate`` for the graph of a ``Gradients``.
 
     Raises:
-        Unsupported: an operation has no gradient here; or a value would have to be computed that can not be computed again.
+        Unsupported: an operation has no gradient here; or a value would have to be computed that can not be computed
+            again.
     """
     joint = Reverse(graph, tuple(wrt), tuple(tangents)).run()
     settled(joint.graph, {joint.copies[n]: at for n, at in given.items()}, changed)
@@ -118,7 +127,8 @@ def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> J
 
 
 def settled(graph: Graph, given: dict, changed=frozenset()) -> Graph:
-    """Change ``graph``: read the inputs at the positions ``given[node]`` where the values of these nodes are read, and of others that compute the same."""
+    """Change ``graph``: read the inputs at the positions ``given[node]`` where the values of these nodes are read, and
+    of others that compute the same."""
     numbers = _numbers(graph)
     places = {}
     for n, at in given.items():
@@ -166,7 +176,8 @@ def _deterministic(graph: Graph, changed) -> Graph:
         if n.impure:
             raise Unsupported("the gradient of the gradient needs random numbers that were not saved", kind="gradient")
         if n in live and n.op == "input" and n.attrs["index"] in changed:
-            raise Unsupported("the gradient of the gradient needs an input as it was before it was changed in place", "clone() it first", kind="gradient")
+            raise Unsupported("the gradient of the gradient needs an input as it was before it was changed in place",
+                              "clone() it first", kind="gradient")
         live.update(n.inputs)
         kept.append(n)
     graph.nodes = kept[::-1]
@@ -180,7 +191,8 @@ def _numbers(graph: Graph) -> dict:
         if n.op == "input" or n.impure:
             numbers[n] = n
             continue
-        same = numbers[n.inputs[0]] if n.op in ("detach", "alias", "custom_gradient") and n.inputs[0].type == n.type else None
+        same = (numbers[n.inputs[0]] if n.op in ("detach", "alias", "custom_gradient") and n.inputs[0].type == n.type
+                else None)
         if same is None:
             plain = {k: v for k, v in n.attrs.items() if k not in ("grad", "one_hot", "exponent")}
             same = seen.setdefault(node_key(Node(n.id, n.op, tuple([numbers[i] for i in n.inputs]), plain, n.type)), n)

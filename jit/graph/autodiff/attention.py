@@ -1,4 +1,5 @@
-"""Attention under differentiation: the library's fused kernels with their saved row sums and their own backward operators, else by matrix products."""
+"""Attention under differentiation: the library's fused kernels with their saved row sums and their own backward
+operators, else by matrix products."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def attention(b, node, q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale
         k, v = _repeated(b, k, q), _repeated(b, v, q)
     choice = _choice(q, k, v, mask, dropout_p, is_causal, scale, carried)
     if choice == MATH and not torch.backends.cuda.math_sdp_enabled():
-        raise Unsupported("attention by none of the kernels that are switched on", "leave SDPBackend.MATH on", kind="gradient")
+        raise Unsupported("attention by none of the kernels that are switched on",
+                          "leave SDPBackend.MATH on", kind="gradient")
     if choice == MATH:
         return _by_products(b, q, k, v, mask, dropout_p, is_causal, scale)
     return _FUSED[choice](b, q, k, v, mask, dropout_p, is_causal, scale)
@@ -45,7 +47,8 @@ def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
 
     def example(n, grad):
         t = n.type
-        return torch.empty_strided(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), dtype=t.dtype, device=t.device).requires_grad_(grad)
+        return torch.empty_strided(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)),
+                                   dtype=t.dtype, device=t.device).requires_grad_(grad)
 
     with torch.enable_grad():
         tensors = [example(n, True) for n in (q, k, v)]
@@ -86,7 +89,8 @@ def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
         row, column = b.unsqueeze(b.iota(rows, device=q.type.device), 1), b.iota(columns, device=q.type.device)
         scores = b.where(b.ge(row, column), scores, float("-inf"))
     if mask is not None:
-        scores = b.where(mask, scores, float("-inf")) if mask.type.dtype is torch.bool else b.add(scores, b.cast(mask, scores.type.dtype))
+        scores = (b.where(mask, scores, float("-inf")) if mask.type.dtype is torch.bool
+                  else b.add(scores, b.cast(mask, scores.type.dtype)))
     weights = _safe_softmax(b, scores)
     if dropout_p > 0:
         weights = dropped(b, weights, dropout_p)
@@ -125,7 +129,8 @@ def _cpu_flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     n, h, length, _ = q.type.shape
     out = _like_query(q, v.type.shape[-1])
     sums = TensorType((n, h, length), (length * h, 1, h), torch.float32 if out.dtype in HALF else out.dtype, out.device)
-    return b.call("_scaled_dot_product_flash_attention_for_cpu", (q, k, v, dropout_p, is_causal, mask, scale), (out, sums))[0]
+    return b.call("_scaled_dot_product_flash_attention_for_cpu", (q, k, v, dropout_p, is_causal, mask, scale),
+                  (out, sums))[0]
 
 
 @aten_vjp("_scaled_dot_product_flash_attention_for_cpu")
@@ -152,9 +157,11 @@ def _flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     extra = -width % 8
     if extra:
         q, k, v = (b.pad(x, [(0, 0)] * 3 + [(0, extra)]) for x in (q, k, v))
-    state = TensorType.contiguous((2,), torch.uint64, q.type.device), TensorType.contiguous((), torch.uint64, q.type.device)
+    state = (TensorType.contiguous((2,), torch.uint64, q.type.device),
+             TensorType.contiguous((), torch.uint64, q.type.device))
     types = (_like_query(q, v.type.shape[-1]), _row_sums(q), None, None, None, None, *state, None)
-    out = b.call("_scaled_dot_product_flash_attention", (q, k, v, dropout_p, is_causal, False, scale), types, impure=dropout_p > 0)[0]
+    out = b.call("_scaled_dot_product_flash_attention", (q, k, v, dropout_p, is_causal, False, scale),
+                 types, impure=dropout_p > 0)[0]
     return b.slice(out, 3, 0, width) if extra else out
 
 
@@ -172,14 +179,17 @@ def _efficient(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
         mask = b.expand(mask, (n, h, *_lengths(q, k)))
     aligned = (length + 31) // 32 * 32
     sums = TensorType.contiguous((n, h, aligned), torch.float32, q.type.device)
-    types = (_heads_last(q.type.shape[:-1] + v.type.shape[-1:], q.type.dtype, q.type.device), sums, _state(q), _state(q))
-    return b.call("_scaled_dot_product_efficient_attention", (q, k, v, mask, True, dropout_p, is_causal, scale), types, impure=dropout_p > 0)[0]
+    types = (_heads_last(q.type.shape[:-1] + v.type.shape[-1:], q.type.dtype, q.type.device),
+             sums, _state(q), _state(q))
+    return b.call("_scaled_dot_product_efficient_attention", (q, k, v, mask, True, dropout_p, is_causal, scale),
+                  types, impure=dropout_p > 0)[0]
 
 
 @aten_vjp("_scaled_dot_product_efficient_attention")
 def _efficient_vjp(b, out, g, q, k, v, mask=None, sums=True, dropout_p=0.0, is_causal=False, scale=None):
     types = tuple(_heads_last(x.type.shape, x.type.dtype, x.type.device) for x in (q, k, v))
-    args = (g[0], q, k, v, mask, *(b.result(out, i) for i in range(4)), dropout_p, (True, True, True, False), is_causal, scale)
+    args = (g[0], q, k, v, mask, *(b.result(out, i) for i in range(4)),
+            dropout_p, (True, True, True, False), is_causal, scale)
     return b.call("_scaled_dot_product_efficient_attention_backward", args, (*types, None))
 
 
@@ -187,7 +197,8 @@ def _cudnn(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     n, h, length, _ = q.type.shape
     sums = TensorType.contiguous((n, h, length, 1), torch.float32, q.type.device)
     types = (_like_query(q, v.type.shape[-1]), sums, None, None, None, None, _state(q), _state(q), None)
-    return b.call("_scaled_dot_product_cudnn_attention", (q, k, v, mask, True, dropout_p, is_causal, False, scale), types, impure=dropout_p > 0)[0]
+    return b.call("_scaled_dot_product_cudnn_attention", (q, k, v, mask, True, dropout_p, is_causal, False, scale),
+                  types, impure=dropout_p > 0)[0]
 
 
 @aten_vjp("_scaled_dot_product_cudnn_attention")
@@ -198,5 +209,6 @@ def _cudnn_vjp(b, out, g, q, k, v, mask=None, sums=True, dropout_p=0.0, is_causa
     return b.call("_scaled_dot_product_cudnn_attention_backward", args, types)
 
 
-_FUSED = {FLASH: lambda b, q, *rest: (_cpu_flash if q.type.device.type == "cpu" else _flash)(b, q, *rest), EFFICIENT: _efficient, CUDNN: _cudnn}
+_FUSED = {FLASH: lambda b, q, *rest: (_cpu_flash if q.type.device.type == "cpu" else _flash)(b, q, *rest),
+          EFFICIENT: _efficient, CUDNN: _cudnn}
 

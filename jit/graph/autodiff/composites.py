@@ -1,8 +1,8 @@
 """Gradients of whole composites, where those of their prims would be undefined, or take more passes over the data.
 
-A composite marks the node that is its result with ``Builder.marked(node, name)``. The rule ``fn(b, node, g)`` gives pairs (node, gradient) for the values that
-the composite was computed from, or NotImplemented when the nodes behind ``node`` are not those that it knows (a pass may have changed them);
-the prims' own rules hold then.
+A composite marks the node that is its result with ``Builder.marked(node, name)``. The rule ``fn(b, node, g)`` gives
+pairs (node, gradient) for the values that the composite was computed from, or NotImplemented when the nodes behind
+``node`` are not those that it knows (a pass may have changed them); the prims' own rules hold then.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def log_softmax(b, n, g):
 
 
 def _total(b, g: Node, dims) -> Node:
-    """``g`` summed over ``dims``, which are kept. A gather's gradient has one value in each row, as under a negative log likelihood."""
+    """``g`` summed over ``dims``, which are kept. A gather's gradient has one value in each row, as under a negative
+    log likelihood."""
     row = g.inputs[0] if g.op == "cast" else g
     if row.op == "where" and dims == (row.attrs.get("one_hot"),) and row.inputs[1].type.rank == g.type.rank:
         return b.cast(row.inputs[1], g.type.dtype)
@@ -73,8 +74,8 @@ def _uncast(x: Node) -> Node:
 def standardized(b, n, g):
     """``y = (x - mean(x)) / std(x)``: ``(g - mean(g) - y mean(g y)) / std(x)``.
 
-    A factor of ``g`` that is the same all along the reduced dimensions, as batch norm's weight is, is taken out of the sums, which then are
-    those that the gradients of weight and bias need as well.
+    A factor of ``g`` that is the same all along the reduced dimensions, as batch norm's weight is, is taken out of the
+    sums, which then are those that the gradients of weight and bias need as well.
     """
     centred, scale = n.inputs
     rstd = scale.inputs[0] if scale.op == "custom_gradient" else scale  # with zeros for parameters
@@ -94,7 +95,8 @@ def standardized(b, n, g):
     if g.op == "mul":
         for wide, factor in (g.inputs, g.inputs[::-1]):
             lead = x.type.rank - factor.type.rank
-            if same_ints(wide.type.shape, x.type.shape) and all(d < lead or is_one(factor.type.shape[d - lead]) for d in dims):
+            if same_ints(wide.type.shape, x.type.shape) and all(d < lead or is_one(factor.type.shape[d - lead])
+                                                                for d in dims):
                 g, scale = wide, b.mul(scale, factor)
                 break
     if not dims:  # zero, but for what is infinite or NaN
@@ -108,7 +110,8 @@ def standardized(b, n, g):
 
 
 def _standardized_in_eagers_order(b, n, g, scale, rstd, dims, count) -> Node:
-    """The same gradient for float64, in the order of PyTorch's CPU kernels: no wider type can show what is right where a product of the largest floats overflows."""
+    """The same gradient for float64, in the order of PyTorch's CPU kernels: no wider type can show what is right where
+    a product of the largest floats overflows."""
     centred = n.inputs[0]
     x, mean = centred.inputs
     total = b.total(g, dims)

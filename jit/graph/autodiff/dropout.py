@@ -1,4 +1,5 @@
-"""Dropout under differentiation where PyTorch's operators draw: with a mask that is drawn once, by its generator in eager's order, and saved."""
+"""Dropout under differentiation where PyTorch's operators draw: with a mask that is drawn once, by its generator in
+eager's order, and saved."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def native_dropout(b, out, g, x, p, train):
     return (lambda: b.mul(b.mul(g[0], b.cast(b.result(out, 1), g[0].type.dtype)), scale),)
 
 
-@aten_vjp("bernoulli", "normal_functional", "uniform", "exponential", "random", "geometric", "cauchy", "log_normal", "normal", "poisson", "rand_like", "randn_like", "randint_like")
+@aten_vjp("bernoulli", "normal_functional", "uniform", "exponential", "random",
+          "geometric", "cauchy", "log_normal", "normal", "poisson", "rand_like", "randn_like", "randint_like")
 def noise(b, out, g, *args):
     """What was drawn does not depend on what was there before."""
     return ()

@@ -1,5 +1,6 @@
-"""Gradients of elementwise operations that are no product of the gradient and a slope, or not in that order: near the ends of floats another order overflows, or makes NaN
-of zero times infinity. Each is a rule for a composite (see ``composites``); those that ``Builder.with_formula`` made have the operand x behind the value."""
+"""Gradients of elementwise operations that are no product of the gradient and a slope, or not in that order: near the
+ends of floats another order overflows, or makes NaN of zero times infinity. Each is a rule for a composite (see
+``composites``); those that ``Builder.with_formula`` made have the operand x behind the value."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from jit.graph.autodiff.vjps_pointwise import unpromoted
 from jit.graph.build import vectorized
 
 # For a number as exponent: the prim that makes the power, and which of its operands is the base.
-_BASES = {2.0: ("mul", lambda n: n.inputs[0]), 3.0: ("mul", lambda n: n.inputs[1]), 0.5: ("sqrt", lambda n: n.inputs[0]), -0.5: ("rsqrt", lambda n: n.inputs[0]),
+_BASES = {2.0: ("mul", lambda n: n.inputs[0]), 3.0: ("mul", lambda n: n.inputs[1]),
+          0.5: ("sqrt", lambda n: n.inputs[0]), -0.5: ("rsqrt", lambda n: n.inputs[0]),
           -1.0: ("reciprocal", lambda n: n.inputs[0]), -2.0: ("reciprocal", lambda n: n.inputs[0].inputs[0])}
 
 
@@ -72,7 +74,8 @@ def logit(b, n, g):
     """``g / (x (1 - x))`` within the limits, NaN or zero outside."""
     x, limits = n.inputs[1], n.attrs["limits"]
     low, high, outside = (*limits, 0.0) if limits else (0.0, 1.0, math.nan)
-    return [(x, b.where(b.within(x, low, high, not vectorized(x)), b.div(g, b.mul(x, b.sub(b.lift(1.0, x), x))), outside))]
+    return [(x, b.where(b.within(x, low, high, not vectorized(x)), b.div(g, b.mul(x, b.sub(b.lift(1.0, x), x))),
+                        outside))]
 
 
 @composite_vjp("sinc")

@@ -1,8 +1,9 @@
 """What eager's backward frees, and what a second backward then finds missing.
 
-In eager each operation's node keeps what its own gradient reads, and a backward without ``retain_graph`` frees what the nodes keep that it has walked: those between the results that it
-starts from and the tensors whose gradients it computes. A later one raises where it comes to such a node, and only there. ``kept_by_eager`` finds the nodes that keep something, and
-says of each which results lead to it and where it leads.
+In eager each operation's node keeps what its own gradient reads, and a backward without ``retain_graph`` frees what the
+nodes keep that it has walked: those between the results that it starts from and the tensors whose gradients it
+computes. A later one raises where it comes to such a node, and only there. ``kept_by_eager`` finds the nodes that keep
+something, and says of each which results lead to it and where it leads.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from jit.graph.prims import VIEWS
 from jit.graph.recording import positions
 
 # Linear with constant factors.
-_FREE = VIEWS - {"detach"} | frozenset("input add sub neg sum clone cat flip cast cumsum constant_pad getitem gate sign ceil floor round trunc".split())
-_LIBRARY_FREE = ("aten::_fft", "aten::fft", "aten::im2col", "aten::col2im", "aten::as_strided", "aten::_to_copy", "aten::complex")
+_FREE = VIEWS - {"detach"} | frozenset("input add sub neg sum clone cat flip cast cumsum constant_pad getitem gate "
+                                       "sign ceil floor round trunc".split())
+_LIBRARY_FREE = ("aten::_fft", "aten::fft", "aten::im2col", "aten::col2im",
+                 "aten::as_strided", "aten::_to_copy", "aten::complex")
 _PRODUCTS = frozenset("mul fma div where gather index custom_gradient fmod remainder".split())
 
 
 def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
-    """((tangents, wrt), ..): one entry for all nodes that keep something and lie on the way from the same results to the same inputs; both as positions in the arguments.
+    """((tangents, wrt), ..): one entry for all nodes that keep something and lie on the way from the same results to
+    the same inputs; both as positions in the arguments.
 
-    A node is taken for one that keeps something when its gradient can not be computed without data. Multiplication by a number is not, though eager keeps some numbers.
+    A node is taken for one that keeps something when its gradient can not be computed without data. Multiplication by a
+    number is not, though eager keeps some numbers.
     """
     ahead = {graph.inputs[i]: 1 << k for k, i in enumerate(wrt)}  # node -> inputs that it leads to
     data = set(graph.inputs)
@@ -82,7 +87,8 @@ def _keeps(n: Node, ahead: dict, data: set) -> bool:
 
 
 def uses(backward: Graph, n_saved: int) -> tuple:
-    """For each saved value, the first ``n_saved`` inputs of ``backward``, the tangents (the others) whose gradients read it."""
+    """For each saved value, the first ``n_saved`` inputs of ``backward``, the tangents (the others) whose gradients
+    read it."""
     saved, tangents, found = {}, {}, [0] * n_saved
     for n in backward.nodes:
         if n.op == "input":

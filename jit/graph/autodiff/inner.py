@@ -1,4 +1,5 @@
-"""Gradients that the program itself asks for: each ``gradient`` node of a graph becomes the operations that compute it."""
+"""Gradients that the program itself asks for: each ``gradient`` node of a graph becomes the operations that compute
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ def has_gradients(graph: Graph) -> bool:
 
 
 def expand_gradients(graph: Graph) -> Graph:
-    """A graph with operations in the place of the ``gradient`` nodes of ``graph``, which is not changed. It may be differentiated once more.
+    """A graph with operations in the place of the ``gradient`` nodes of ``graph``, which is not changed. It may be
+    differentiated once more.
 
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
@@ -99,7 +101,8 @@ class _Inner(Reverse):
         g = found[node]
         if g is None:
             g = self.b.zeros(t)
-        if g.op in VIEWS or g.op in ("scalar", "float_scalar") or g.id < first or g in taken or not same_ints(g.type.strides, t.strides):
+        if (g.op in VIEWS or g.op in ("scalar", "float_scalar") or g.id < first
+            or g in taken or not same_ints(g.type.strides, t.strides)):
             g = self.b.clone(g, t.strides)
         taken.add(g)
         return g

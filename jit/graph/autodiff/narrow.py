@@ -1,7 +1,7 @@
 """The backward for the case that some results of the forward got no gradient: of (loss, logits), say, only the loss.
 
-Their tangents are zero in the sense that there is no path: what depends linearly on them alone is dropped, and is not computed as a product with zeros,
-which would cost a pass over memory and make NaN out of infinity.
+Their tangents are zero in the sense that there is no path: what depends linearly on them alone is dropped, and is not
+computed as a product with zeros, which would cost a pass over memory and make NaN out of infinity.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _PRODUCTS = frozenset("aten::mm aten::bmm aten::mv aten::dot".split())
 
 
 def narrowed(backward: Graph, absent) -> Graph:
-    """A copy of the graph ``backward`` with the same inputs and as many outputs, for zero tangents at the input positions ``absent``.
+    """A copy of the graph ``backward`` with the same inputs and as many outputs, for zero tangents at the input
+    positions ``absent``.
 
     The inputs at these positions are read for their sizes only. With no such positions it is a plain copy.
     """
@@ -64,7 +65,8 @@ class _Narrow:
         """The copy of a node; one that is zero becomes memory here, for what needs it."""
         found = self.new.get(n)
         if found is None:
-            kind = float if n.dtype.is_floating_point else complex if n.dtype.is_complex else bool if n.dtype is torch.bool else int
+            kind = (float if n.dtype.is_floating_point else complex if n.dtype.is_complex
+                    else bool if n.dtype is torch.bool else int)
             found = self.new[n] = self.append(n, "full", (), {"shape": n.shape, "value": kind(0)}, tangent_type(n.type))
         return found
 

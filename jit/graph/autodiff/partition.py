@@ -1,8 +1,9 @@
 """The joint graph in two: what the forward computes and saves, and what the backward computes from it.
 
-Which values are saved is a minimum cut weighted by bytes. What is cheap to compute is computed again in the backward where that saves memory; contractions,
-library calls, reductions, scans and random numbers never are. Inputs and outputs of the primal graph are kept alive by others and cost nothing.
-Of a checkpointed region all but what others read may be computed again, random numbers excepted; each region right before its gradients.
+Which values are saved is a minimum cut weighted by bytes. What is cheap to compute is computed again in the backward
+where that saves memory; contractions, library calls, reductions, scans and random numbers never are. Inputs and outputs
+of the primal graph are kept alive by others and cost nothing. Of a checkpointed region all but what others read may be
+computed again, random numbers excepted; each region right before its gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from jit.graph.prims import POINTWISE, VIEWS
 # What may be computed a second time, if nothing asks whether it is equal to one of its elements.
 CHEAP = POINTWISE | VIEWS | frozenset("clone flip cat constant_pad gather index getitem".split())
 SOURCES = frozenset(("scalar", "float_scalar", "full", "iota"))
-# The longest chain of cheap operations that is computed again; it keeps the backward from following a residual stream through a whole network.
+# The longest chain of cheap operations that is computed again; it keeps the backward from following a residual stream
+# through a whole network.
 LONGEST_CHAIN = 40
 
 
@@ -29,12 +31,15 @@ class Halves:
 
     Attributes:
         forward: inputs are the primals; outputs are the primal outputs, then the extra saved values.
-        backward: inputs are the saved values in the order of ``saved``, then the tangents; outputs are the gradients that are not None, in order.
+        backward: inputs are the saved values in the order of ``saved``, then the tangents; outputs are the gradients
+            that are not None, in order.
         saved: for each saved input of the backward ("input", i), ("output", j) or ("extra", k).
         grads: for each differentiable input the position of its gradient among the backward's outputs, or None.
-        depends: for each differentiable input the positions, in order of the tangents, of those that its gradient depends on.
+        depends: for each differentiable input the positions, in order of the tangents, of those that its gradient
+            depends on.
         symbols: names of the size symbols that the backward needs and cannot read off its inputs.
-        kept: for each saved input of the backward the id of the joint graph's node, as ``differentiate`` made it, whose value it is.
+        kept: for each saved input of the backward the id of the joint graph's node, as ``differentiate`` made it, whose
+            value it is.
     """
 
     forward: Graph
@@ -47,8 +52,9 @@ class Halves:
 
 
 def partition(joint: Joint, changed=(), loose=()) -> Halves:
-    """Divide a joint graph. It is optimised in place. The inputs ``changed``, by position, are written when the forward has run; the outputs ``loose``, by position, may be
-    written before the backward, which reads copies of them if it needs them."""
+    """Divide a joint graph. It is optimised in place. The inputs ``changed``, by position, are written when the forward
+    has run; the outputs ``loose``, by position, may be written before the backward, which reads copies of them if it
+    needs them."""
     from jit.graph.passes import optimize
     from jit.graph.printing import unbound_symbols
 
@@ -74,7 +80,8 @@ def partition(joint: Joint, changed=(), loose=()) -> Halves:
 
     forward = _Copy(graph)
     inputs = [forward.copy(n) for n in graph.inputs[: joint.n_primals]]
-    wanted = _ancestors([o.node for o in primal_outputs] + extras + [n for n in graph.nodes if n.impure and n not in division.late])
+    wanted = _ancestors([o.node for o in primal_outputs] + extras + [n for n in graph.nodes if n.impure
+                                                                     and n not in division.late])
     for n in graph.nodes:
         if n in wanted:
             forward.copy(n)
@@ -96,7 +103,8 @@ def partition(joint: Joint, changed=(), loose=()) -> Halves:
     results = [Output(backward.new[o.node]) for o in gradients]
     second = Graph([backward.new[n] for n in entries], backward.nodes, results, graph.env)
     grads = tuple(None if p is None else p - joint.n_outputs for p in joint.grads)
-    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second, tuple(saved), grads, tuple(unbound_symbols(second)), joint.depends,
+    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second,
+                  tuple(saved), grads, tuple(unbound_symbols(second)), joint.depends,
                   tuple(_first(graph.origins, n.id) for n in kept))
 
 
@@ -177,9 +185,12 @@ class _Division:
         for n in graph.nodes:
             if any(i in self.late for i in n.inputs):
                 self.late.add(n)
-        self.early = _ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure and n not in self.late])
-        self.mutated = {graph.inputs[o.mutates] for o in primal_outputs if o.mutates is not None} | {graph.inputs[i] for i in changed}
-        self.returned = {o.node for o in primal_outputs if o.mutates is None and _base(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
+        self.early = _ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure
+                                                                    and n not in self.late])
+        self.mutated = {graph.inputs[o.mutates] for o in primal_outputs
+                        if o.mutates is not None} | {graph.inputs[i] for i in changed}
+        self.returned = {o.node for o in primal_outputs if o.mutates is None
+                         and _base(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
         self.goals = [o.node for o in gradients] + [n for n in graph.nodes if n.impure and n in self.late]
         needed = _ancestors(self.goals)
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
@@ -191,8 +202,9 @@ class _Division:
 
     @staticmethod
     def _compared(graph: Graph) -> set:
-        """What is compared with an extremum of it, or with what a library call took from it, so that the gradient goes to where it came from: computed again, perhaps
-        by other instructions or without rounding to a half type, it may be equal to nothing."""
+        """What is compared with an extremum of it, or with what a library call took from it, so that the gradient goes
+        to where it came from: computed again, perhaps by other instructions or without rounding to a half type, it may
+        be equal to nothing."""
         found = set()
         for n in graph.nodes:
             if n.op == "eq":
@@ -235,7 +247,8 @@ class _Division:
                 depth[n] = 0
                 continue
             depth[n] = max((depth[i] for i in n.inputs), default=0) + (n.op in POINTWISE)
-            once = n.op == "input" or n.impure or n in self.early and n not in self.repeatable and (n.op not in CHEAP or n in self.exact or depth[n] > LONGEST_CHAIN)
+            once = (n.op == "input" or n.impure or n in self.early and n not in self.repeatable
+                    and (n.op not in CHEAP or n in self.exact or depth[n] > LONGEST_CHAIN))
             a, z = entry[n], leave[n] = network.vertex(), network.vertex()
             network.edge(a, z, self._weight(n))
             if once:

@@ -1,8 +1,9 @@
 """Gradients of library calls without a rule: the operator is run again in the backward, with PyTorch's autograd on.
 
-The node is an ``aten_call`` with target ``jit::vjp`` and arguments ``(name, overload, arguments of the original, wanted, present)``. Its inputs are the
-original's, then the given gradients. ``wanted`` are the positions of the inputs whose gradients are asked for; ``present`` says for each
-result of the original whether its gradient is given. The result is a tuple, one gradient for each of ``wanted``.
+The node is an ``aten_call`` with target ``jit::vjp`` and arguments ``(name, overload, arguments of the original,
+wanted, present)``. Its inputs are the original's, then the given gradients. ``wanted`` are the positions of the inputs
+whose gradients are asked for; ``present`` says for each result of the original whether its gradient is given. The
+result is a tuple, one gradient for each of ``wanted``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ TARGET = "jit::vjp"
 
 
 def draws(node: Node) -> bool:
-    """Whether a node takes random numbers. Recurrent layers do for their dropout only: arguments ``num_layers, dropout, train, bidirectional``."""
+    """Whether a node takes random numbers. Recurrent layers do for their dropout only: arguments ``num_layers, dropout,
+    train, bidirectional``."""
     if node.op != "aten_call" or node.attrs["target"] == TARGET:
         return node.impure
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
@@ -37,9 +39,11 @@ def replay(b, node: Node, given, carries) -> list:
     """
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
     if target == TARGET:
-        raise Unsupported(f"the gradient of the gradient of {args[0]}", "compute it outside the compiled region", kind="gradient")
+        raise Unsupported(f"the gradient of the gradient of {args[0]}",
+                          "compute it outside the compiled region", kind="gradient")
     if draws(node):
-        raise Unsupported(f"the gradient of the random operator {target}", "compute it outside the compiled region", kind="gradient")
+        raise Unsupported(f"the gradient of the random operator {target}",
+                          "compute it outside the compiled region", kind="gradient")
     return replay_call(b, target, overload, args, node.inputs, given, carries)
 
 
@@ -47,7 +51,8 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     """The same for an operator that has no node: argument template ``args`` over ``inputs``."""
     wanted = tuple(k for k, i in enumerate(inputs) if i in carries)
     if len({_tensor(i) for i in inputs}) < len(inputs):
-        raise Unsupported(f"the gradient of {target} with one tensor as several arguments, of which some are detached", kind="gradient")
+        raise Unsupported(f"the gradient of {target} with one tensor as several arguments, of which some are detached",
+                          kind="gradient")
     given = given if isinstance(given, tuple) else (given,)
     present = tuple(g is not None for g in given)
     undefined = _undefined(target, overload, args, inputs, wanted, present)
@@ -57,9 +62,12 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     template = (target, overload, args, wanted, present)
     types = tuple(inputs[k].type.replace(strides=layout.preserved_strides(inputs[k].type)) for k in wanted)
     used = tuple(inputs) + tuple(g for g in given if g is not None)
-    made = b.node("aten_call", used, {"target": TARGET, "overload": "", "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))}, types)
+    made = b.node("aten_call", used, {"target": TARGET, "overload": "",
+                                      "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))},
+                                      types)
     if any(i.type.is_empty for i in inputs) and all(i.type.device.type == "cpu" for i in inputs):
-        # Forwards of nothing take any index, backwards do not, though their results are known. On a GPU they would end the process.
+        # Forwards of nothing take any index, backwards do not, though their results are known. On a GPU they would end
+        # the process.
         made.attrs = {**made.attrs, CHECKED: True}
     return [(inputs[k], b.result(made, n)) for n, k in enumerate(wanted)]
 
@@ -68,7 +76,8 @@ _MOST_ASKED = 1 << 16  # elements
 
 
 def _undefined(target: str, overload: str, args, inputs, wanted, present) -> list:
-    """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros: PyTorch is asked, for tensors that are not large."""
+    """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros: PyTorch is asked, for tensors
+    that are not large."""
     if not target.startswith("aten::") or sum(hint(i.type.numel) for i in inputs) > _MOST_ASKED:
         return []
     made = StandIns(1 if any(i.type.is_empty for i in inputs) else None)
@@ -76,8 +85,10 @@ def _undefined(target: str, overload: str, args, inputs, wanted, present) -> lis
     results = of_tensors(aten.Overload(target, operator(target, overload)).run, _filled(args, tensors)).result
     if results is None:  # it refuses these values
         return []
-    results = [r for r, p in zip((results,) if isinstance(results, torch.Tensor) else results, present) if p and r.requires_grad]
-    found = of_tensors(torch.autograd.grad, results, [tensors[k] for k in wanted], [torch.ones_like(r) for r in results], allow_unused=True).result
+    results = [r for r, p in zip((results,) if isinstance(results, torch.Tensor) else results, present) if p
+               and r.requires_grad]
+    found = of_tensors(torch.autograd.grad, results, [tensors[k] for k in wanted],
+                       [torch.ones_like(r) for r in results], allow_unused=True).result
     if found is None:
         return []
     return [k for k, g in zip(wanted, found) if g is None]
@@ -99,10 +110,11 @@ def _tensor(n: Node) -> Node:
 
 
 def run(op, args, kwargs, wanted, tangents) -> list:
-    """Gradients of ``op(*args, **kwargs)`` with respect to the tensors at the flat positions ``wanted`` of its arguments' tensors.
+    """Gradients of ``op(*args, **kwargs)`` with respect to the tensors at the flat positions ``wanted`` of its
+    arguments' tensors.
 
-    ``tangents`` has one entry for each result, None where there is no gradient. An undefined gradient is zeros. Where grad mode is on and something requires
-    grad the gradients are differentiable.
+    ``tangents`` has one entry for each result, None where there is no gradient. An undefined gradient is zeros. Where
+    grad mode is on and something requires grad the gradients are differentiable.
     """
     leaves: dict = {}
     again = torch.is_grad_enabled()
@@ -110,7 +122,8 @@ def run(op, args, kwargs, wanted, tangents) -> list:
     def fresh(v):
         if isinstance(v, torch.Tensor):
             if id(v) not in leaves:
-                leaves[id(v)] = v, v.view_as(v) if again and v.requires_grad else v.detach().requires_grad_(any(v is w for w in wanted))
+                leaves[id(v)] = v, v.view_as(v) if again and v.requires_grad else v.detach().requires_grad_(any(v is w
+                    for w in wanted))
             return leaves[id(v)][1]
         if isinstance(v, (list, tuple)):
             return [fresh(e) for e in v]
@@ -124,5 +137,6 @@ def run(op, args, kwargs, wanted, tangents) -> list:
         if not pairs:
             return [torch.zeros_like(s) for s in sources]
         again = again and any(v.requires_grad for v in (*(v for v, _ in leaves.values()), *(t for _, t in pairs)))
-        found = torch.autograd.grad([r for r, _ in pairs], sources, [t for _, t in pairs], allow_unused=True, create_graph=again)
+        found = torch.autograd.grad([r for r, _ in pairs], sources, [t for _, t in pairs],
+                                    allow_unused=True, create_graph=again)
     return [torch.zeros_like(s) if g is None else g for g, s in zip(found, sources)]

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.autodiff.rules import ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved
+from jit.graph.autodiff.rules import (
+    ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved,
+)
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import structurally_equal
 from jit.graph.functions import computed, differentiated, parts
@@ -17,19 +19,21 @@ from jit.graph.prims import POINTWISE, VIEWS
 
 @dataclass
 class Joint:
-    """A graph of values and gradients. Inputs: the primals, then the tangents. Outputs: those of the primal graph, in order (the ones that
-    write into inputs too), then the gradients.
+    """A graph of values and gradients. Inputs: the primals, then the tangents. Outputs: those of the primal graph, in
+    order (the ones that write into inputs too), then the gradients.
 
     Attributes:
         graph: the joint graph.
         n_primals: how many inputs are primals.
         n_outputs: how many outputs are the primal graph's.
-        tangents: the positions of the primal outputs that have a tangent, in the order of the tangent inputs. A tangent has its output's
-            shape and dtype, and the strides of ``torch.empty_like`` of it.
+        tangents: the positions of the primal outputs that have a tangent, in the order of the tangent inputs. A tangent
+            has its output's shape and dtype, and the strides of ``torch.empty_like`` of it.
         wrt: the positions of the primals that gradients are taken with respect to, in order.
-        grads: for each of ``wrt`` the position of its gradient among the joint graph's outputs; None where nothing that has a tangent depends on it.
+        grads: for each of ``wrt`` the position of its gradient among the joint graph's outputs; None where nothing that
+            has a tangent depends on it.
         depends: for each of ``wrt`` the positions in ``tangents`` of the outputs that it reaches.
-        copies: node of the primal graph -> its copy; a tuple of them where a training form stands for a node with several results.
+        copies: node of the primal graph -> its copy; a tuple of them where a training form stands for a node with
+            several results.
     """
 
     graph: Graph
@@ -48,9 +52,11 @@ def tangent_type(t: TensorType) -> TensorType:
 
 
 def differentiate(graph: Graph, wrt, tangents) -> Joint:
-    """The joint graph of ``graph`` for gradients with respect to the inputs ``wrt`` of the outputs ``tangents`` (positions of both).
+    """The joint graph of ``graph`` for gradients with respect to the inputs ``wrt`` of the outputs ``tangents``
+    (positions of both).
 
-    A value has a gradient when its dtype is floating, one of its operands has one, and no ``detach`` lies between. The graph that is given is not changed.
+    A value has a gradient when its dtype is floating, one of its operands has one, and no ``detach`` lies between. The
+    graph that is given is not changed.
 
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
@@ -78,13 +84,15 @@ def _may_carry(n: Node) -> bool:
 
 
 # Prims whose rules hold for complex numbers; library calls are replayed.
-_REAL_AND_COMPLEX = VIEWS - {"detach"} | frozenset("aten_call getitem add sub neg sum cat clone flip constant_pad".split())
+_REAL_AND_COMPLEX = (VIEWS - {"detach"} |
+                     frozenset("aten_call getitem add sub neg sum cat clone flip constant_pad".split()))
 
 
 def _is_complex(n: Node) -> bool:
     """Whether the node gives or takes complex numbers."""
     types = n.type if isinstance(n.type, tuple) else (n.type,)
-    return any(t is not None and t.dtype.is_complex for t in types) or any(not isinstance(i.type, tuple) and i.type.dtype.is_complex for i in n.inputs)
+    return (any(t is not None and t.dtype.is_complex for t in types)
+            or any(not isinstance(i.type, tuple) and i.type.dtype.is_complex for i in n.inputs))
 
 
 class Reverse:
@@ -112,7 +120,8 @@ class Reverse:
             t = b.node("input", (), {"index": len(inputs) + len(tangent_inputs)}, tangent_type(value.type))
             tangent_inputs.append(t)
             self.add(value, t)
-        self.tangent_inputs, self.functions = tangent_inputs, [n for n in primal_nodes if n.op == "autograd_function" and n in self.carries]
+        self.tangent_inputs, self.functions = tangent_inputs, [n for n in primal_nodes if n.op == "autograd_function"
+                                                               and n in self.carries]
         self.reach = self.reach_of(self.functions, primal_nodes, primal_outputs) if len(tangent_inputs) > 1 else {}
         for node in reversed(primal_nodes):
             if node in self.carries and node in self.touched:
@@ -130,7 +139,8 @@ class Reverse:
             g = self.gradient(node)
             outputs.append(Output(self.own_memory(b.zeros(node.type) if g is None else g, node, taken)))
         joint = Graph(inputs + tangent_inputs, b.nodes, outputs, self.graph.env)
-        return Joint(joint, len(inputs), len(primal_outputs), self.tangents, self.wrt, tuple(grads), self.depends(inputs, primal_nodes, primal_outputs), new)
+        return Joint(joint, len(inputs), len(primal_outputs), self.tangents,
+                     self.wrt, tuple(grads), self.depends(inputs, primal_nodes, primal_outputs), new)
 
     def depends(self, inputs, primal_nodes, primal_outputs) -> tuple:
         """For each input of ``wrt``, which tangents its gradient depends on."""
@@ -138,8 +148,8 @@ class Reverse:
         return tuple(found[inputs[position]] for position in self.wrt)
 
     def reach_of(self, sources, primal_nodes, primal_outputs) -> dict:
-        """For each of the nodes ``sources``, the positions of the tangents that reach it. The backward of a function of the program's own may end a way; where nothing
-        comes to one, it is given zeros."""
+        """For each of the nodes ``sources``, the positions of the tangents that reach it. The backward of a function of
+        the program's own may end a way; where nothing comes to one, it is given zeros."""
         bits = {n: 0 for n in primal_nodes}  # node -> the sources that a gradient of it reaches
         ended = {n: 0 for n in primal_nodes}  # the same where the way has ended behind it
         for k, n in enumerate(sources):
@@ -214,7 +224,8 @@ class Reverse:
         if g is not None:
             if g.type.dtype is not node.type.dtype:
                 if g.type.dtype.is_complex or node.type.dtype.is_complex:
-                    raise Unsupported("a gradient between real and complex numbers", "compute it outside the compiled region", kind="gradient")
+                    raise Unsupported("a gradient between real and complex numbers",
+                                      "compute it outside the compiled region", kind="gradient")
                 g = self.b.cast(g, node.type.dtype)
             self.found.setdefault(node, []).append(g)
 
@@ -253,14 +264,16 @@ class Reverse:
         b = self.b
         b.loc = node.loc
         if isinstance(node.type, tuple):
-            given = tuple(self.gradient(b.result(node, i)) if t is not None and (node, i) in b._results else None for i, t in enumerate(node.type))
+            given = tuple(self.gradient(b.result(node, i)) if t is not None and (node, i) in b._results else None
+                          for i, t in enumerate(node.type))
             (self.visit_function if node.op == "autograd_function" else self.visit_call)(node, given)
             return
         if node.op == "input":
             return
         g = self.gradient(node)
         if node.op not in _REAL_AND_COMPLEX and _is_complex(node):
-            raise Unsupported(f"the gradient of {node.op} of complex numbers", "compute it outside the compiled region", kind="gradient")
+            raise Unsupported(f"the gradient of {node.op} of complex numbers",
+                              "compute it outside the compiled region", kind="gradient")
         if node.op == "getitem":
             source = node.inputs[0]
             self.touched.add(source)
@@ -293,12 +306,15 @@ class Reverse:
         if node.op == "as_strided":
             from jit.graph.autodiff.replay import replay_call
 
-            # The formula asks for the tensor's layout alone, from the start of its base: the tensor itself, or a copy that is kept of it, may begin elsewhere.
+            # The formula asks for the tensor's layout alone, from the start of its base: the tensor itself, or a copy
+            # that is kept of it, may begin elsewhere.
             (x,) = node.inputs
-            size, stride, offset = node.attrs["size"], node.attrs["stride"], node.attrs.get("place", node.attrs["offset"])
+            size, stride, offset = (node.attrs["size"], node.attrs["stride"],
+                                    node.attrs.get("place", node.attrs["offset"]))
             start = node.attrs.get("start", 0)
             places = ((start, x.shape, x.type.strides), (offset, size, stride))
-            ends = [first + 1 + sum((n - 1) * s for n, s in zip(sizes, steps)) for first, sizes, steps in places if not any(type(n) is int and n == 0 for n in sizes)]
+            ends = [first + 1 + sum((n - 1) * s for n, s in zip(sizes, steps))
+                    for first, sizes, steps in places if not any(type(n) is int and n == 0 for n in sizes)]
             memory = b.clone(b.full((sum(ends),), 0, x.dtype, x.device))
             like = b.emit("as_strided", (memory,), {"size": x.shape, "stride": x.type.strides, "offset": start})
             args = (Ref(0), size, stride, offset)
@@ -307,7 +323,8 @@ class Reverse:
             return
         rule = VJPS.get(node.op)
         if rule is None:
-            raise Unsupported(f"{node.op} has no gradient here", "compute it outside the compiled region", kind="gradient")
+            raise Unsupported(f"{node.op} has no gradient here", "compute it outside the compiled region",
+                              kind="gradient")
         entries = rule(b, node, g)
         for i, entry in zip(node.inputs, entries):
             if i not in self.carries or entry is UNDEFINED:
@@ -318,14 +335,16 @@ class Reverse:
             self.add(i, value)
 
     def pass_on(self, node: Node):
-        """Eager's graph is walked behind a node without a gradient too: functions with a backward of their own run there, on zeros."""
+        """Eager's graph is walked behind a node without a gradient too: functions with a backward of their own run
+        there, on zeros."""
         if node.op == "autograd_function":
             self.visit_function(node, (None,) * len(node.type))
         else:
             self.reached.update(i for i in node.inputs if i in self.carries)
 
     def visit_function(self, node: Node, given):
-        """A function with a backward of its own: the backward, on the gradients that were found, and zeros for others."""
+        """A function with a backward of its own: the backward, on the gradients that were found, and zeros for
+        others."""
         b = self.b
         results, arguments, tangents, gradients = parts(node)
         values = {}
@@ -355,8 +374,11 @@ class Reverse:
                 self.add(i, None)
             return
         target, overload = node.attrs["target"], node.attrs["overload"]
-        if target.startswith("aten::") and any(v is True and a.name in ("sparse", "sparse_grad") for a, v in zip(torch_private.schema(operator(target, overload)).arguments, args)):
-            raise Unsupported(f"the sparse gradient of {target[6:]}", "compute it outside the compiled region, or ask for a dense gradient", kind="gradient")
+        of_torch = target.startswith("aten::")
+        named = zip(torch_private.schema(operator(target, overload)).arguments, args) if of_torch else ()
+        if any(v is True and a.name in ("sparse", "sparse_grad") for a, v in named):
+            raise Unsupported(f"the sparse gradient of {target[6:]}",
+                              "compute it outside the compiled region, or ask for a dense gradient", kind="gradient")
         rule = ATEN_VJPS.get(target.removeprefix("aten::"))
         entries = NotImplemented if rule is None or _is_complex(node) else rule(b, node, given, *args)
         if entries is NotImplemented:
@@ -377,7 +399,8 @@ class Reverse:
         b, base = self.b, g
         while base.op in VIEWS:
             base = base.inputs[0]
-        if g.op in VIEWS and (base.op in ("input", "scalar", "float_scalar") or base in taken) or base in taken and taken[base] is not g:
+        if (g.op in VIEWS and (base.op in ("input", "scalar", "float_scalar") or base in taken)
+            or base in taken and taken[base] is not g):
             g = b.clone(g, layout.preserved_strides(primal.type))
             base = g
         elif g.op in ("scalar", "float_scalar"):
@@ -395,7 +418,8 @@ def _position(start):
 
 
 def substituted(b, nodes, values: dict):
-    """Build ``nodes`` (some None) again with other nodes in place of the keys of ``values``, to which what is made is added."""
+    """Build ``nodes`` (some None) again with other nodes in place of the keys of ``values``, to which what is made is
+    added."""
     for n in computed([n for n in nodes if n is not None], min(n.id for n in values)):
         if n not in values and any(i in values for i in n.inputs):
             values[n] = made = b.node(n.op, tuple(values.get(i, i) for i in n.inputs), n.attrs, n.type)

@@ -1,16 +1,18 @@
 """The tables of gradient rules, and what rules are written with.
 
-``@vjp("mul")`` registers ``fn(b, node, g)`` for a prim: ``g`` is the gradient of ``node``'s value, the result a tuple with one entry for each
-input: a Node, a function without arguments that makes one (called only if that gradient is wanted), None for zero, or UNDEFINED where eager gives
-no gradient at all (``x.grad`` stays None). Entries of pointwise
+``@vjp("mul")`` registers ``fn(b, node, g)`` for a prim: ``g`` is the gradient of ``node``'s value, the result a tuple
+with one entry for each input: a Node, a function without arguments that makes one (called only if that gradient is
+wanted), None for zero, or UNDEFINED where eager gives no gradient at all (``x.grad`` stays None). Entries of pointwise
 prims may have the node's shape; what was broadcast is summed away by the caller.
 
-``@aten_vjp("mm")`` registers ``fn(b, out, g, *args)`` for a library call, ``args`` in schema order. For an operator with several results
-``g`` is a tuple with None where there is no gradient, and ``out`` is ``b.result(node, i)``'s node. The result has one entry for each argument, as
-above (a tuple for a list of tensors); missing entries are zero. NotImplemented leaves the gradient to a replay of the operator.
+``@aten_vjp("mm")`` registers ``fn(b, out, g, *args)`` for a library call, ``args`` in schema order. For an operator
+with several results ``g`` is a tuple with None where there is no gradient, and ``out`` is ``b.result(node, i)``'s node.
+The result has one entry for each argument, as above (a tuple for a list of tensors); missing entries are zero.
+NotImplemented leaves the gradient to a replay of the operator.
 
-``@training_form("dropout")`` registers ``fn(b, node, *args)`` that builds what stands for a library call when gradients flow through it, such
-as a form that also gives the mask; a tuple for a call with several results. NotImplemented leaves the call as it is.
+``@training_form("dropout")`` registers ``fn(b, node, *args)`` that builds what stands for a library call when gradients
+flow through it, such as a form that also gives the mask; a tuple for a call with several results. NotImplemented leaves
+the call as it is.
 
 ``@composite_vjp("softmax")`` is for the result of a whole composite; see ``composites``.
 
@@ -157,4 +159,5 @@ def is_differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-__all__ = ["Dim", "GradBuilder", "UNDEFINED", "aten_vjp", "composite_vjp", "is_differentiable", "is_one", "is_transposed", "resolved", "training_form", "vjp"]
+__all__ = ["Dim", "GradBuilder", "UNDEFINED", "aten_vjp", "composite_vjp",
+           "is_differentiable", "is_one", "is_transposed", "resolved", "training_form", "vjp"]

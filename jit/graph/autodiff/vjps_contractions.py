@@ -1,4 +1,5 @@
-"""Gradients of matrix products. A gradient with respect to a matrix that is stored column by column is made in that layout."""
+"""Gradients of matrix products. A gradient with respect to a matrix that is stored column by column is made in that
+layout."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ def mm(b, x: Node, y: Node) -> Node:
 
 
 def bmm(b, x: Node, y: Node) -> Node:
-    return b.call("bmm", (x, y), TensorType.contiguous((*x.type.shape[:2], y.type.shape[2]), x.type.dtype, x.type.device))
+    return b.call("bmm", (x, y), TensorType.contiguous((*x.type.shape[:2], y.type.shape[2]),
+                                                       x.type.dtype, x.type.device))
 
 
 def mm_like(b, x: Node, y: Node, like: Node) -> Node:
@@ -27,9 +29,10 @@ def mm_vjp(b, out, g, x, y):
 
 
 def column_sums(b, g: Node, shape) -> Node:
-    """``g`` summed to a bias's shape. On a GPU the kernel that makes ``g`` can do that in the same pass, if the sum is over the dimensions that ``g`` has
-    there; a CPU's pass over ``g`` would no longer be one range."""
-    while g.op == "reshape" and len(shape) == 1 and g.type.device.type == "cuda" and same_ints(g.inputs[0].type.shape[-1:], shape):
+    """``g`` summed to a bias's shape. On a GPU the kernel that makes ``g`` can do that in the same pass, if the sum is
+    over the dimensions that ``g`` has there; a CPU's pass over ``g`` would no longer be one range."""
+    while (g.op == "reshape" and len(shape) == 1 and g.type.device.type == "cuda"
+           and same_ints(g.inputs[0].type.shape[-1:], shape)):
         g = g.inputs[0]
     return b.sum_to(g, shape)
 
@@ -37,7 +40,8 @@ def column_sums(b, g: Node, shape) -> Node:
 @aten_vjp("addmm")
 def addmm(b, out, g, c, x, y, beta=1, alpha=1):
     gx, gy = mm_vjp(b, out, g, x, y)
-    return lambda: column_sums(b, b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha), lambda: b.scaled(gy(), alpha)
+    return (lambda: column_sums(b, b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha),
+            lambda: b.scaled(gy(), alpha))
 
 
 @aten_vjp("bmm")
@@ -48,7 +52,8 @@ def bmm_vjp(b, out, g, x, y):
 @aten_vjp("baddbmm")
 def baddbmm(b, out, g, c, x, y, beta=1, alpha=1):
     gx, gy = bmm_vjp(b, out, g, x, y)
-    return lambda: b.sum_to(b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha), lambda: b.scaled(gy(), alpha)
+    return (lambda: b.sum_to(b.scaled(g, beta), c.type.shape), lambda: b.scaled(gx(), alpha),
+            lambda: b.scaled(gy(), alpha))
 
 
 @aten_vjp("mv")
@@ -65,7 +70,8 @@ def dot(b, out, g, x, y):
 
 @aten_vjp("einsum")
 def einsum(b, out, g, equation, operands, path=None):
-    """Each gradient is an einsum of the result's gradient and the other operands, where no label is summed or repeated within one operand."""
+    """Each gradient is an einsum of the result's gradient and the other operands, where no label is summed or repeated
+    within one operand."""
     terms, _, result = equation.replace(" ", "").partition("->")
     terms = terms.split(",")
     if "->" not in equation:
@@ -85,7 +91,8 @@ def einsum(b, out, g, equation, operands, path=None):
     def gradient(k):
         x, others = operands[k], [j for j in range(len(terms)) if j != k]
         back = ",".join([result, *(terms[j] for j in others)]) + "->" + terms[k]
-        return b.call("einsum", (back, (g, *(operands[j] for j in others)), None), TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device))
+        return b.call("einsum", (back, (g, *(operands[j] for j in others)), None),
+                      TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device))
 
     return None, tuple([lambda k=k: gradient(k) for k in range(len(terms))])
 

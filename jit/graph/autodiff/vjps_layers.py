@@ -1,4 +1,5 @@
-"""Gradients of recurrent layers, CTC and bags of embeddings from what the forward has kept, in place of a second forward."""
+"""Gradients of recurrent layers, CTC and bags of embeddings from what the forward has kept, in place of a second
+forward."""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ _LSTM = 2  # the number of its kind in torch's list of recurrent layers
 
 @training_form("lstm")
 def lstm(b, node, x, state, params, has_biases, num_layers, dropout, train, bidirectional, batch_first=False):
-    """(T, N, F) -> (T, N, H) and the last states, layer by layer as the CPU's library takes it; it gives what its backward reads. Source: aten/src/ATen/native/mkldnn/RNN.cpp."""
+    """(T, N, F) -> (T, N, H) and the last states, layer by layer as the CPU's library takes it; it gives what its
+    backward reads. Source: aten/src/ATen/native/mkldnn/RNN.cpp."""
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     values = (x, *state, *params)
-    if (node.attrs["overload"] != "input" or not train or len(params) != num_layers * directions * each or not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available()
-            or any(v.type.device.type != "cpu" or v.type.dtype is not torch.float32 or v.type.is_symbolic for v in values) or x.type.numel == 0):
+    if (node.attrs["overload"] != "input" or not train or len(params) != num_layers * directions * each
+        or not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available()
+            or any(v.type.device.type != "cpu" or v.type.dtype is not torch.float32 or v.type.is_symbolic
+                   for v in values) or x.type.numel == 0):
         return NotImplemented
     first_hidden, first_cell = state
     hidden = first_hidden.type.shape[-1]
@@ -36,7 +40,8 @@ def lstm(b, node, x, state, params, has_biases, num_layers, dropout, train, bidi
             if not has_biases:
                 weights += [b.zeros(w.type) for w in weights]
             h, c = (b.contiguous(b.select(v, 0, at)) for v in state)
-            out, hy, cy = _layer(b, given, weights, h, c, direction > 0, hidden, num_layers, has_biases, bidirectional, batch_first)
+            out, hy, cy = _layer(b, given, weights, h, c, direction > 0,
+                                 hidden, num_layers, has_biases, bidirectional, batch_first)
             outputs.append(out)
             hiddens.append(b.unsqueeze(hy, 0))
             cells.append(b.unsqueeze(cy, 0))
@@ -51,17 +56,21 @@ def _layer(b, x, weights, h, c, *rest):
     types = [TensorType.contiguous((*x.type.shape[:2], hidden), x.type.dtype, x.type.device), *(v.type for v in (h, c))]
     settings = (reverse, (), _LSTM, hidden, *options, True)
     # How much the library keeps is its own affair: it is asked.
-    example = torch.ops.aten.mkldnn_rnn_layer(*(torch.zeros(v.type.shape) for v in (x, *weights, h, c)), *[list(s) if isinstance(s, tuple) else s for s in settings])[3]
+    example = torch.ops.aten.mkldnn_rnn_layer(*(torch.zeros(v.type.shape) for v in (x, *weights, h, c)),
+                                              *[list(s) if isinstance(s, tuple) else s for s in settings])[3]
     types.append(TensorType.contiguous(tuple(example.shape), example.dtype, x.type.device))
     return b.call("mkldnn_rnn_layer", (x, *weights, h, c, *settings), tuple(types))[:3]
 
 
 @aten_vjp("mkldnn_rnn_layer")
-def layer_vjp(b, out, g, x, w0, w1, w2, w3, h, c, reverse, sizes, mode, hidden, layers, has_biases, bidirectional, batch_first, train):
+def layer_vjp(b, out, g, x, w0, w1, w2, w3, h, c, reverse, sizes, mode,
+              hidden, layers, has_biases, bidirectional, batch_first, train):
     values = (x, w0, w1, w2, w3, h, c)
     results = [b.result(out, i) for i in range(4)]
-    args = (*values, *results[:3], *(None if v is None else b.contiguous(v) for v in g[:3]), reverse, mode, hidden, layers, has_biases, train, bidirectional, sizes, batch_first, results[3])
-    return b.call("mkldnn_rnn_layer_backward", args, tuple(TensorType.contiguous(v.type.shape, v.type.dtype, v.type.device) for v in values))
+    args = (*values, *results[:3], *(None if v is None else b.contiguous(v) for v in g[:3]),
+            reverse, mode, hidden, layers, has_biases, train, bidirectional, sizes, batch_first, results[3])
+    return b.call("mkldnn_rnn_layer_backward", args,
+                  tuple(TensorType.contiguous(v.type.shape, v.type.dtype, v.type.device) for v in values))
 
 
 @aten_vjp("mkldnn_rnn_layer_backward")
@@ -76,14 +85,17 @@ def layer_vjp_again(b, out, g, *args):
 def ctc_loss(b, node, log_probs, targets, input_lengths, target_lengths, blank=0, reduction=1, zero_infinity=False):
     """(T, N, C) -> (N,), or their mean or sum. Source: aten/src/ATen/native/LossCTC.cpp."""
     t = log_probs.type
-    if node.attrs["overload"] != "IntList" or t.device.type != "cpu" or t.is_symbolic or not target_lengths or targets.type.device != t.device:
+    if (node.attrs["overload"] != "IntList" or t.device.type != "cpu" or t.is_symbolic
+        or not target_lengths or targets.type.device != t.device):
         return NotImplemented
     x = log_probs if t.rank == 3 else b.unsqueeze(log_probs, 1)
     times, batch, _ = x.type.shape
     if len(target_lengths) != batch:
         return NotImplemented
-    types = tuple(TensorType.contiguous(s, t.dtype, t.device) for s in ((batch,), (batch, times, 2 * max(target_lengths) + 1)))
-    loss = b.call("_ctc_loss", (x, b.cast(targets, torch.int64), tuple(input_lengths), tuple(target_lengths), blank, zero_infinity), types)[0]
+    types = tuple(TensorType.contiguous(s, t.dtype, t.device) for s in ((batch,),
+                                                                        (batch, times, 2 * max(target_lengths) + 1)))
+    loss = b.call("_ctc_loss", (x, b.cast(targets, torch.int64), tuple(input_lengths),
+                                tuple(target_lengths), blank, zero_infinity), types)[0]
     if zero_infinity:
         loss = b.where(b.eq(loss, float("inf")), 0.0, loss)
     if reduction == 1:
@@ -97,7 +109,8 @@ def ctc_loss(b, node, log_probs, targets, input_lengths, target_lengths, blank=0
 @aten_vjp("_ctc_loss")
 def ctc_vjp(b, out, g, log_probs, targets, input_lengths, target_lengths, blank, zero_infinity):
     made = TensorType.contiguous(log_probs.type.shape, log_probs.type.dtype, log_probs.type.device)
-    args = (g[0], log_probs, targets, input_lengths, target_lengths, b.result(out, 0), b.result(out, 1), blank, zero_infinity)
+    args = (g[0], log_probs, targets, input_lengths, target_lengths, b.result(out, 0),
+            b.result(out, 1), blank, zero_infinity)
     return (lambda: b.call("_ctc_loss_backward", args, made),)
 
 
@@ -107,10 +120,12 @@ _SUM, _MEAN = 0, 1
 
 
 @aten_vjp("embedding_bag", "_embedding_bag")
-def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0, sparse=False, weights=None, last_offset=False, padding=None):
+def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0,
+                  sparse=False, weights=None, last_offset=False, padding=None):
     """Each row that was read gets its bag's gradient, times its weight or divided by the size of the bag."""
     padding = -1 if padding is None else padding
-    if by_frequency or mode not in (_SUM, _MEAN) or mode == _MEAN and padding >= 0 or g[0] is None or at.type.rank != 1 or any(v is not None for v in g[1:]):
+    if (by_frequency or mode not in (_SUM, _MEAN) or mode == _MEAN and padding >= 0
+        or g[0] is None or at.type.rank != 1 or any(v is not None for v in g[1:])):
         return NotImplemented
     if at.type.is_empty or offsets.type.is_empty:
         return NotImplemented
@@ -145,7 +160,8 @@ def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0, spa
 
 def _reversed_logcumsumexp(b, x: Node, dim: int) -> Node:
     flipped = b.flip(x, (dim,))
-    return b.flip(b.call("logcumsumexp", (flipped, dim), flipped.type.replace(strides=layout.preserved_strides(flipped.type))), (dim,))
+    return b.flip(b.call("logcumsumexp", (flipped, dim),
+                         flipped.type.replace(strides=layout.preserved_strides(flipped.type))), (dim,))
 
 
 @aten_vjp("logcumsumexp")

@@ -30,16 +30,19 @@ def _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output
     if isinstance(padding, str):
         total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, w.type.shape[2:])]
         padding = tuple(t // 2 for t in total)
-        source = b.pad(source, [(0, 0)] * 2 + [(0, t % 2) for t in total])  # as the forward does it: the padding of a convolution is symmetric
+        # As the forward does it: the padding of a convolution is symmetric.
+        source = b.pad(source, [(0, 0)] * 2 + [(0, t % 2) for t in total])
     padding = _tuple(padding, n)
     if single:
         g = b.unsqueeze(g, 0)
     wanted = tuple(v is not None and v in b.carries for v in (x, w, bias))
     apart = wanted[2] and _sums_bias_apart(g)
-    rest = (None if bias is None else bias.type.shape, stride, padding, dilation, transposed, output_padding, groups, (*wanted[:2], wanted[2] and not apart))
+    rest = (None if bias is None else bias.type.shape, stride, padding,
+            dilation, transposed, output_padding, groups, (*wanted[:2], wanted[2] and not apart))
     gx = gw = gb = None
     if any(rest[-1]):
-        gx, gw, gb = b.call("convolution_backward", (g, source, w, *rest), convolution_backward(g.type, source.type, w.type, *rest))
+        gx, gw, gb = b.call("convolution_backward", (g, source, w, *rest),
+                            convolution_backward(g.type, source.type, w.type, *rest))
     if apart:
         gb = b.reshape(b.sum_to(g, (1, g.type.shape[1], *(1,) * n)), (g.type.shape[1],))
     if gx is not None and source is not image:
@@ -48,8 +51,9 @@ def _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output
 
 
 def _sums_bias_apart(g: Node) -> bool:
-    """Whether a bias's gradient is a sum of its own. The CPU library's sum is as exact as the layout that its convolution takes lets it be: some run in one chain of float32 additions
-    over all pixels. On CUDA biases are added apart already in the forward, but for those of transposed convolutions, which are left to the library."""
+    """Whether a bias's gradient is a sum of its own. The CPU library's sum is as exact as the layout that its
+    convolution takes lets it be: some run in one chain of float32 additions over all pixels. On CUDA biases are added
+    apart already in the forward, but for those of transposed convolutions, which are left to the library."""
     return g.type.device.type == "cpu"
 
 
@@ -69,15 +73,19 @@ def convolution(b, out, g, x, w, bias, stride, padding, dilation, transposed, ou
 
 
 @aten_vjp("convolution_backward")
-def convolution_again(b, out, g, grad, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
-    """The gradient of a convolution's gradients: it is linear in images and in weights, so that each is a convolution or the gradient of one."""
+def convolution_again(b, out, g, grad, x, w, bias_sizes, stride, padding,
+                      dilation, transposed, output_padding, groups, wanted):
+    """The gradient of a convolution's gradients: it is linear in images and in weights, so that each is a convolution
+    or the gradient of one."""
     toward_x, toward_w, toward_bias = g
     how = (stride, padding, dilation, transposed, output_padding, groups)
 
     def of_grad():
-        parts = [b.call("convolution", (u, v, None, *how), convolution_type(u.type, v.type, None, *how)) for u, v in ((toward_x, w), (x, toward_w)) if u is not None and v is not None]
+        parts = [b.call("convolution", (u, v, None, *how), convolution_type(u.type, v.type, None, *how))
+                 for u, v in ((toward_x, w), (x, toward_w)) if u is not None and v is not None]
         if toward_bias is not None:
-            parts.append(b.expand(b.reshape(toward_bias, toward_bias.type.shape + (1,) * (grad.type.rank - 2)), grad.type.shape))
+            parts.append(b.expand(b.reshape(toward_bias, toward_bias.type.shape + (1,) * (grad.type.rank - 2)),
+                                  grad.type.shape))
         total = parts[0]
         for p in parts[1:]:
             total = b.add(total, p)
@@ -85,7 +93,8 @@ def convolution_again(b, out, g, grad, x, w, bias_sizes, stride, padding, dilati
 
     def gradient(u, v, k):
         rest = (None, *how, (k == 0, k == 1, False))
-        return b.call("convolution_backward", (grad, u, v, *rest), convolution_backward(grad.type, u.type, v.type, *rest))[k]
+        return b.call("convolution_backward", (grad, u, v, *rest),
+                      convolution_backward(grad.type, u.type, v.type, *rest))[k]
 
     return of_grad, toward_w and (lambda: gradient(x, toward_w, 0)), toward_x and (lambda: gradient(toward_x, w, 1))
 
@@ -100,20 +109,24 @@ def max_pool(b, node, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=Fal
         return NotImplemented
     kernel, padding, dilation = (_tuple(v, n) for v in (kernel, padding, dilation))
     types = (node.type, node.type.replace(dtype=torch.int64))
-    return b.call(f"max_pool{n}d_with_indices", (x, kernel, _tuple(stride, n) if stride else kernel, padding, dilation, ceil_mode), types)[0]
+    return b.call(f"max_pool{n}d_with_indices", (x, kernel, _tuple(stride, n) if stride else kernel,
+                                                 padding, dilation, ceil_mode), types)[0]
 
 
 @aten_vjp("max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool_vjp(b, out, g, x, kernel, stride, padding, dilation, ceil_mode):
     name = out.attrs["target"].removeprefix("aten::")
-    return (lambda: b.call(f"{name}_backward", (g[0], x, kernel, stride, padding, dilation, ceil_mode, b.result(out, 1)), like(x)),)
+    return (lambda: b.call(f"{name}_backward", (g[0], x, kernel, stride,
+                                                padding, dilation, ceil_mode, b.result(out, 1)), like(x)),)
 
 
 @aten_vjp("avg_pool2d", "avg_pool3d")
 def avg_pool(b, out, g, x, *args):
     name = out.attrs["target"].removeprefix("aten::")
-    kernel, stride, padding, ceil_mode, count_include_pad, divisor = (*args, (), 0, False, True, None)[:6] if len(args) == 1 else args
-    return (lambda: b.call(f"{name}_backward", (g, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor), like(x)),)
+    kernel, stride, padding, ceil_mode, count_include_pad, divisor = (*args, (), 0,
+                                                                      False, True, None)[:6] if len(args) == 1 else args
+    return (lambda: b.call(f"{name}_backward", (g, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor),
+                           like(x)),)
 
 
 @aten_vjp("adaptive_avg_pool2d", "adaptive_avg_pool3d")
@@ -128,7 +141,8 @@ def adaptive_max_pool(b, out, g, x, size):
     return (lambda: b.call(f"{name}_backward", (g[0], x, b.result(out, 1)), like(x)),)
 
 
-@aten_vjp("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+@aten_vjp("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+          "replication_pad2d", "replication_pad3d")
 def pad(b, out, g, x, padding):
     name = out.attrs["target"].removeprefix("aten::")
     return (lambda: b.call(f"{name}_backward", (g, x, padding), like(x)),)
@@ -146,8 +160,9 @@ def _resize(name: str):
     ATEN_VJPS[name] = rule
 
 
-for _name in """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa""".split():
+for _name in """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d
+upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa""".split():
     _resize(_name)
 
 
@@ -160,7 +175,8 @@ def glu(b, node, x, dim=-1):
     half = x.type.shape[d] // 2
     value, gate = b.slice(x, d, 0, half), b.slice(x, d, half, half)
     s = b.sigmoid(gate)
-    return b.emit("custom_gradient", (b.mul(value, s), value, s, gate, b.mul(b.mul(b.sub(b.lift(1.0, s), s), s), value)), {}, x.type.dtype)
+    return b.emit("custom_gradient", (b.mul(value, s), value, s, gate,
+                                      b.mul(b.mul(b.sub(b.lift(1.0, s), s), s), value)), {}, x.type.dtype)
 
 
 @training_form("prelu", "_prelu_kernel")
@@ -253,7 +269,8 @@ def index_add(b, out, g, x, dim, index, source, alpha=1):
 @aten_vjp("index_put", "_index_put_impl")
 def index_put(b, out, g, x, at, values, accumulate=False, unsafe=False):
     dims = [d for d, i in enumerate(at) if i is not None]
-    if any(i is not None and i.type.dtype is not torch.int64 for i in at) or dims != list(range(dims[0], dims[0] + len(dims))):
+    if (any(i is not None and i.type.dtype is not torch.int64 for i in at)
+        or dims != list(range(dims[0], dims[0] + len(dims)))):
         return NotImplemented
     shapes = layout.broadcast_shapes(*(at[d].type.shape for d in dims))
     places = tuple(at[d] if same_ints(at[d].type.shape, shapes) else b.expand(at[d], shapes) for d in dims)

@@ -36,7 +36,8 @@ def custom_gradient(b, n, g):
 
 
 def kinked(b, y, g, d, x):
-    """``y``, which is g d, where d is constant but for steps at some x: its gradient with respect to x is zero, but defined, as in eager."""
+    """``y``, which is g d, where d is constant but for steps at some x: its gradient with respect to x is zero, but
+    defined, as in eager."""
     return b.emit("custom_gradient", (y, g, b.cast(d, y.type.dtype), x, b.lift(0, x)), {"kinked": True}, y.type.dtype)
 
 

@@ -10,8 +10,8 @@ from jit.graph.ir import Node, TensorType, same_ints
 
 
 def mean_of(mean: Node, x: Node):
-    """(sum of x, count) when ``mean`` is ``sum(x) / count``, be it that x is multiplied by a small number before and the quotient by its inverse after, or
-    cast to a wider type; else None."""
+    """(sum of x, count) when ``mean`` is ``sum(x) / count``, be it that x is multiplied by a small number before and
+    the quotient by its inverse after, or cast to a wider type; else None."""
     cast, scale = None, 1
     if mean.op == "cast":
         cast, mean = mean.type.dtype, mean.inputs[0]
@@ -41,7 +41,8 @@ def _centred(c: Node, dims):
     total, count = mean_of(c.inputs[1], x) or (None, None)
     if total is None or total.attrs["dims"] != dims or not total.attrs["keepdim"]:
         return None
-    return x if same_ints((product(x.type.shape[d] for d in dims),), (int(count) if isinstance(count, float) else count,)) else None
+    return x if same_ints((product(x.type.shape[d] for d in dims),),
+                          (int(count) if isinstance(count, float) else count,)) else None
 
 
 def centred_square(n: Node):
@@ -60,8 +61,9 @@ def sum_(b, n, g):
 
 @vjp("prod")
 def prod(b, n, g):
-    """``g (y / x)`` where no element of the whole tensor is zero, else the product of the others, as eager has it: the two differ at infinities. ``whole``: of a
-    product without dimensions, whose gradient is zero where several elements are."""
+    """``g (y / x)`` where no element of the whole tensor is zero, else the product of the others, as eager has it: the
+    two differ at infinities. ``whole``: of a product without dimensions, whose gradient is zero where several elements
+    are."""
     x, dims, whole = n.inputs[0], n.attrs["dims"], n.attrs.get("whole")
     if not x.type.rank:
         return (g,)
@@ -74,7 +76,8 @@ def prod(b, n, g):
 
 
 def _product_of_others(b, x: Node, dims) -> Node:
-    """For each element the product of those before it along ``dims`` and of those behind it, of which each may leave the range of floats."""
+    """For each element the product of those before it along ``dims`` and of those behind it, of which each may leave
+    the range of floats."""
     flat = b.reshape(x, (x.type.numel,)) if len(dims) > 1 else x
     d = 0 if len(dims) > 1 else dims[0]
     shape = flat.type.shape
@@ -120,7 +123,8 @@ def gather(b, n, g):
     x, index = n.inputs
     d = n.attrs["dim"]
     rest = [k for k in range(x.type.rank) if k != d]
-    if x.type.rank and is_one(index.type.shape[d]) and same_ints([x.type.shape[k] for k in rest], [index.type.shape[k] for k in rest]):
+    if x.type.rank and is_one(index.type.shape[d]) and same_ints([x.type.shape[k] for k in rest],
+                                                                 [index.type.shape[k] for k in rest]):
         return b.marked(b.where(b.eq(b.positions(x.type.shape, d, x.type.device), index), g, 0), "", one_hot=d), None
     zeros = b.zeros(x.type)
     return b.call("scatter_add", (zeros, d, index, g), zeros.type), None
@@ -146,6 +150,7 @@ def index(b, n, g):
     def put():
         zeros = b.zeros(x.type)
         places = (None,) * n.attrs["dims"][0] + tuple(at)
-        return b.call("_index_put_impl", (zeros, places, g, True, True), zeros.type)  # unsafe: with nothing to read, the forward takes any index
+        # unsafe: with nothing to read, the forward takes any index.
+        return b.call("_index_put_impl", (zeros, places, g, True, True), zeros.type)
 
     return (put, *(None for _ in at))

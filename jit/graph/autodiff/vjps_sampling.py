@@ -1,4 +1,5 @@
-"""Gradients of sampling, windows, pairwise distances and cumulative products by the library's own backward operators, which need no second forward."""
+"""Gradients of sampling, windows, pairwise distances and cumulative products by the library's own backward operators,
+which need no second forward."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ def grid_sampler(b, out, g, x, grid, interpolation, padding, align_corners):
     # The backward writes row-major gradients, whatever the strides of its arguments.
     types = tuple(TensorType.contiguous(v.type.shape, v.type.dtype, v.type.device) for v in (x, grid))
     name = f"grid_sampler_{x.type.rank - 2}d_backward"
-    gx, gg = b.call(name, (g, x, grid, interpolation, padding, align_corners, wanted), tuple(t if k or n else None for n, (t, k) in enumerate(zip(types, wanted))))
+    gx, gg = b.call(name, (g, x, grid, interpolation, padding, align_corners, wanted),
+                    tuple(t if k or n else None for n, (t, k) in enumerate(zip(types, wanted))))
     return gx, gg if wanted[1] else None
 
 
@@ -43,14 +45,16 @@ def cdist(b, out, g, x1, x2, p=2.0, compute_mode=None):
 
     def side(first, second, turned):
         grad, distances = (b.contiguous(b.t(v)) if turned else b.contiguous(v) for v in (g, out))
-        return b.call("_cdist_backward", (grad, b.contiguous(first), b.contiguous(second), p, distances), TensorType.contiguous(first.type.shape, first.type.dtype, first.type.device))
+        return b.call("_cdist_backward", (grad, b.contiguous(first), b.contiguous(second), p, distances),
+                      TensorType.contiguous(first.type.shape, first.type.dtype, first.type.device))
 
     return lambda: side(x1, x2, False), lambda: side(x2, x1, True)
 
 
 @aten_vjp("pdist")
 def pdist(b, out, g, x, p=2.0):
-    return (lambda: b.call("_pdist_backward", (b.contiguous(g), b.contiguous(x), p, out), TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device)),)
+    return (lambda: b.call("_pdist_backward", (b.contiguous(g), b.contiguous(x), p, out),
+                           TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device)),)
 
 
 @aten_vjp("binary_cross_entropy")

@@ -43,9 +43,11 @@ def reinterpret(b, n, g):
     if how == "conj":
         return (b.call("conj_physical", (g,), g.type),)
     if how not in ("real", "imag"):
-        raise Unsupported("the gradient of memory that is read as another dtype", "compute it outside the compiled region", kind="gradient")
+        raise Unsupported("the gradient of memory that is read as another dtype",
+                          "compute it outside the compiled region", kind="gradient")
     zero = b.zeros(g.type)
-    return (b.call("complex", (g, zero) if how == "real" else (zero, g), g.type.replace(dtype=x.type.dtype, strides=layout.preserved_strides(g.type))),)
+    return (b.call("complex", (g, zero) if how == "real" else (zero, g),
+                   g.type.replace(dtype=x.type.dtype, strides=layout.preserved_strides(g.type))),)
 
 
 @vjp("detach")

@@ -24,7 +24,8 @@ def _in_float(fn):
 
 
 def _over_root_2(b, x):
-    """``x / sqrt(2)``. The float next to the root of 1/2 is below it, and would make all values a little too small: on a CPU the difference is added before rounding."""
+    """``x / sqrt(2)``. The float next to the root of 1/2 is below it, and would make all values a little too small: on
+    a CPU the difference is added before rounding."""
     root = math.sqrt(0.5)
     if x.dtype is not torch.float32 or x.device.type != "cpu":
         return b.mul(x, root)
@@ -43,7 +44,8 @@ def gelu(b, x, *, approximate="none"):
 
         def slope():
             rise = b.mul(b.add(b.mul(b.mul(x, x), 3 * 0.044715), 1.0), beta)
-            return b.add(b.mul(b.add(t, 1.0), 0.5), b.mul(b.mul(b.mul(x, 0.5), b.sub(b.lift(1.0, t), b.mul(t, t))), rise))
+            return b.add(b.mul(b.add(t, 1.0), 0.5), b.mul(b.mul(b.mul(x, 0.5), b.sub(b.lift(1.0, t), b.mul(t, t))),
+                                                          rise))
 
         return b.with_gradient(b.mul(b.mul(x, 0.5), b.add(t, 1.0)), (x, slope))
     if approximate != "none":
@@ -72,7 +74,8 @@ def silu(b, x):
 @pointwise("mish")
 @_in_float
 def mish(b, x):
-    # x tanh(log(1 + e)) with e = exp(x), which is x n / (n + 2) with n = e (e + 2). From 20 on the tangent is 1, and products of e need not be finite.
+    # x tanh(log(1 + e)) with e = exp(x), which is x n / (n + 2) with n = e (e + 2). From 20 on the tangent is 1, and
+    # products of e need not be finite.
     high = b.gt(x, 20.0)
     e = b.exp(b.where(high, 0.0, x))
     n = b.mul(e, b.add(e, 2.0))
@@ -90,7 +93,8 @@ def mish(b, x):
 @_in_float
 def leaky_relu(b, x, negative_slope=0.01):
     positive = b.gt(x, 0.0)
-    return b.with_gradient(b.where(positive, x, b.mul(x, negative_slope)), (x, lambda: b.where(positive, b.lift(1.0, x), negative_slope)), kinked=True)
+    return b.with_gradient(b.where(positive, x, b.mul(x, negative_slope)),
+                           (x, lambda: b.where(positive, b.lift(1.0, x), negative_slope)), kinked=True)
 
 
 def _elu(b, x, alpha, scale, input_scale, input_slope=None):
@@ -98,10 +102,12 @@ def _elu(b, x, alpha, scale, input_scale, input_slope=None):
     scaled = b.mul(x, input_scale) if input_scale != 1.0 else x
     negative, below = b.mul(b.expm1(scaled), alpha * scale), b.lt(x, 0.0) if x.device.type == "cpu" else b.le(x, 0.0)
     y = b.where(below, negative, b.mul(x, scale) if scale != 1.0 else x)
-    partial = (x, lambda: b.where(b.gt(x, 0.0) if vectorized(x) else b.logical_not(b.le(x, 0.0)), b.lift(scale, x), b.mul(b.exp(scaled), alpha * scale * input_scale)))
+    partial = (x, lambda: b.where(b.gt(x, 0.0) if vectorized(x) else b.logical_not(b.le(x, 0.0)),
+                                  b.lift(scale, x), b.mul(b.exp(scaled), alpha * scale * input_scale)))
     if not all(type(v) in (int, float) for v in (alpha, scale, input_scale)):
         return b.with_gradient(y, partial)
-    return b.with_formula(y, "elu", partial, factors=(alpha, scale, input_scale if input_slope is None else input_slope))
+    return b.with_formula(y, "elu", partial, factors=(alpha, scale,
+                                                      input_scale if input_slope is None else input_slope))
 
 
 @pointwise("elu")
@@ -113,7 +119,9 @@ def elu(b, x, alpha=1.0, scale=1.0, input_scale=1.0):
 @pointwise("celu")
 @_in_float
 def celu(b, x, alpha=1.0):
-    return _elu(b, x, alpha, 1.0, 1.0 / alpha, 1.0 / torch.tensor(alpha, dtype=torch.float32, device="cpu").item() if type(alpha) is float else None)
+    return _elu(b, x, alpha, 1.0, 1.0 / alpha, 1.0 / torch.tensor(alpha, dtype=torch.float32,
+                                                                  device="cpu").item() if type(alpha) is float
+                                                                  else None)
 
 
 @pointwise("selu")
@@ -164,16 +172,19 @@ def relu6(b, x):
 
 def _between(b, x, low, high):
     """``x`` limited to [low, high], with no gradient at the limits."""
-    return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))), kinked=True)
+    return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))),
+                           kinked=True)
 
 
 def _hardtanh(b, x, low, high):
-    return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.within(x, low, high, nan=x.device.type != "cpu", strict=True)), kinked=True)
+    return b.with_gradient(b.minimum(b.maximum(x, low), high),
+                           (x, lambda: b.within(x, low, high, nan=x.device.type != "cpu", strict=True)), kinked=True)
 
 
 @pointwise("hardtanh", like_first=True)
 def hardtanh(b, self, min_val=-1.0, max_val=1.0):
-    return b.cast(_hardtanh(b, b.opmath(self), min_val, max_val), self.dtype) if self.dtype.is_floating_point else NotImplemented
+    return (b.cast(_hardtanh(b, b.opmath(self), min_val, max_val), self.dtype) if self.dtype.is_floating_point
+            else NotImplemented)
 
 
 @pointwise("hardsigmoid")
@@ -186,7 +197,8 @@ def hardsigmoid(b, x):
 @_in_float
 def hardswish(b, x):
     y = b.mul(b.mul(x, b.minimum(b.maximum(b.add(x, 3.0), 0.0), 6.0)), 1.0 / 6.0)
-    return b.with_formula(y, "hardswish", (x, lambda: b.where(b.le(x, -3.0), 0.0, b.where(b.ge(x, 3.0), 1.0, b.add(b.mul(x, 1.0 / 3.0), 0.5)))))
+    return b.with_formula(y, "hardswish", (x, lambda: b.where(b.le(x, -3.0),
+        0.0, b.where(b.ge(x, 3.0), 1.0, b.add(b.mul(x, 1.0 / 3.0), 0.5)))))
 
 
 @pointwise("logit", "special_logit")
@@ -202,9 +214,11 @@ def logit(b, self, eps=None):
 
     def slope():
         low, high, outside = (*limits, 0.0) if limits else (0.0, 1.0, math.nan)
-        return b.where(b.within(x, low, high, not vectorized(x)), b.reciprocal(b.mul(x, b.sub(b.lift(1.0, x), x))), outside)
+        return b.where(b.within(x, low, high, not vectorized(x)), b.reciprocal(b.mul(x, b.sub(b.lift(1.0, x), x))),
+                       outside)
 
-    return b.cast(b.with_formula(b.log(b.div(z, b.sub(b.lift(1.0, z), z))), "logit", (x, slope), limits=limits), self.dtype)
+    return b.cast(b.with_formula(b.log(b.div(z, b.sub(b.lift(1.0, z), z))), "logit", (x, slope), limits=limits),
+                  self.dtype)
 
 
 @pointwise("threshold")

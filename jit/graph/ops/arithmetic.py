@@ -15,11 +15,13 @@ from jit.graph.registry import op, pointwise
 from jit.graph.sym_float import SymFloat, plain
 
 # Unary functions that compute in floating point: integers become the default float.
-FLOAT_UNARY = """sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
-erfinv lgamma sigmoid""".split()
+FLOAT_UNARY = """sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh
+asinh acosh atanh erf erfc erfinv lgamma sigmoid""".split()
 ALIASES = {
-    "asin": ["arcsin"], "acos": ["arccos"], "atan": ["arctan"], "asinh": ["arcsinh"], "acosh": ["arccosh"], "atanh": ["arctanh"],
-    "erf": ["special_erf"], "erfc": ["special_erfc"], "erfinv": ["special_erfinv"], "exp2": ["special_exp2"], "expm1": ["special_expm1"],
+    "asin": ["arcsin"], "acos": ["arccos"], "atan": ["arctan"], "asinh": ["arcsinh"],
+    "acosh": ["arccosh"], "atanh": ["arctanh"],
+    "erf": ["special_erf"], "erfc": ["special_erfc"], "erfinv": ["special_erfinv"],
+    "exp2": ["special_exp2"], "expm1": ["special_expm1"],
     "log1p": ["special_log1p"], "sigmoid": ["special_expit"], "lgamma": ["special_gammaln"],
 }  # fmt: skip
 
@@ -68,7 +70,8 @@ def frac(b, self):
 @pointwise("neg", "negative")
 def neg(b, self):
     if self.dtype is torch.bool:
-        raise RuntimeError("Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead.")
+        raise RuntimeError("Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert "
+                           "a mask, use the `~` or `logical_not()` operator instead.")
     return b.neg(self)
 
 
@@ -132,7 +135,8 @@ pointwise("isfinite")(_predicate("isfinite", True))
 
 @pointwise("signbit")
 def signbit(b, self):
-    return b.signbit(self) if self.dtype.is_floating_point else b.lt(self, 0) if self.dtype is not torch.bool else NotImplemented
+    return (b.signbit(self) if self.dtype.is_floating_point else b.lt(self, 0) if self.dtype is not torch.bool
+            else NotImplemented)
 
 
 # two operands
@@ -160,12 +164,14 @@ def _adds_exactly(b, *operands) -> bool:
 
 
 def _arithmetic(b, fn, x, y, exact: bool = True, to_float: bool = False, either: bool = True):
-    """``fn`` of two operands in their common dtype. ``exact``: numbers among halves are not rounded, nor are tensors without dimensions on the CPU, which
-    eager's kernels take as numbers: as second operand, or on GPUs as ``either``."""
+    """``fn`` of two operands in their common dtype. ``exact``: numbers among halves are not rounded, nor are tensors
+    without dimensions on the CPU, which eager's kernels take as numbers: as second operand, or on GPUs as
+    ``either``."""
     dtype = result_dtype(x, y)
     if exact and dtype in HALF:
         of_gpu = b.device_of(x, y).type != "cpu"
-        numbers = [v for v in ((x, y) if of_gpu and either else (y,)) if isinstance(v, Node) and not v.type.rank and v.dtype is not dtype]
+        numbers = [v for v in ((x, y) if of_gpu and either else (y,)) if isinstance(v, Node)
+                   and not v.type.rank and v.dtype is not dtype]
         if any(v in b.moved or not of_gpu for v in numbers):
             return b.cast(fn(*b.promote(x, y, dtype=torch.float32)), dtype)
     return fn(*b.promote(x, y, exact=exact, to_float=to_float))
@@ -186,7 +192,8 @@ def add(b, self, other, *, alpha=1):
 
 
 def _refuse_bool(*operands):
-    if any(v.dtype is torch.bool for v in operands if isinstance(v, Node)) or any(isinstance(v, bool) for v in operands):
+    if (any(v.dtype is torch.bool for v in operands if isinstance(v, Node))
+        or any(isinstance(v, bool) for v in operands)):
         raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported.")
 
 
@@ -219,7 +226,8 @@ def div(b, self, other, *, rounding_mode=None):
     if rounding_mode is None:
         return true_divide(b, self, other)
     if rounding_mode not in ("floor", "trunc"):
-        raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
+        raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+                           f"'{rounding_mode}'")
 
     def rounded(x, y):
         if x.dtype is torch.bool:
@@ -232,7 +240,8 @@ def div(b, self, other, *, rounding_mode=None):
 
 
 def _may_divide_by_zero(x, y) -> bool:
-    """Whether eager looks for zeros among the divisors, and raises: integers on the CPU, unless divided by a known number."""
+    """Whether eager looks for zeros among the divisors, and raises: integers on the CPU, unless divided by a known
+    number."""
     if x.dtype.is_floating_point or x.device.type != "cpu":
         return False
     value = y.attrs["value"] if y.op == "scalar" else 0
@@ -268,8 +277,8 @@ def rfloor_divide(b, self, other):
 
 
 def _without_derivative(b, result):
-    """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it raises. So does one through the remainder
-    of a number."""
+    """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it
+    raises. So does one through the remainder of a number."""
     if isinstance(result, Node):
         made = result.inputs[0] if result.op == "cast" else result  # from float32, beside a number in a tensor
         if made.op in ("floor_div", "remainder"):
@@ -309,7 +318,8 @@ def pow_(b, self, exponent):
             raise RuntimeError("Integers to negative integer powers are not allowed.")
         e = float(exponent)
         if e == 0.0:
-            return b.with_gradient(b.full(x.shape, 1, x.dtype, x.device), (x, lambda: b.full(x.shape, False, torch.bool, x.device)))
+            return b.with_gradient(b.full(x.shape, 1, x.dtype, x.device),
+                                   (x, lambda: b.full(x.shape, False, torch.bool, x.device)))
         if e == 1.0:
             return b.clone(x)
         y = b.short_power(x, e)
@@ -318,7 +328,8 @@ def pow_(b, self, exponent):
     if is_number(self) and not isinstance(self, Dim) and self == 1:
         (x, y) = b.promote(self, exponent)
         zero = lambda: b.full(y.shape, 0, y.dtype, y.device)  # noqa: E731
-        return b.with_gradient(b.full(y.shape, 1, y.dtype, y.device), (y, zero)) if y.dtype.is_floating_point else b.full(y.shape, 1, y.dtype, y.device)
+        return (b.with_gradient(b.full(y.shape, 1, y.dtype, y.device), (y, zero)) if y.dtype.is_floating_point
+                else b.full(y.shape, 1, y.dtype, y.device))
     x, y = b.promote(self, exponent)
     if x.dtype is torch.bool:
         return NotImplemented
@@ -330,7 +341,8 @@ def pow_(b, self, exponent):
 def rpow(b, self, other):
     y = pow_(b, other, self)
     if is_number(other) and y is not NotImplemented:
-        y.type = y.type.replace(strides=layout.contiguous_strides(y.shape))  # a number to the power of a tensor gives a row-major one
+        # A number to the power of a tensor gives a row-major one.
+        y.type = y.type.replace(strides=layout.contiguous_strides(y.shape))
     return y
 
 
@@ -394,7 +406,8 @@ def _logical(prim):
     def expand(b, self, other):
         for position, (argument, v) in enumerate((("input", self), ("other", other)), 1):
             if not isinstance(v, Node):
-                raise TypeError(f"{prim}(): argument {argument!r} (position {position}) must be Tensor, not {type(v).__name__}")
+                raise TypeError(f"{prim}(): argument {argument!r} (position {position}) must be Tensor, not "
+                                f"{type(v).__name__}")
         return b.binary(prim, _truth(b, self), _truth(b, other))
 
     pointwise(prim)(expand)
@@ -432,16 +445,21 @@ _comparison("ge", "greater_equal")
 @pointwise("where", wraps=True)
 def where(b, condition, self=None, other=None):
     if self is None:
-        raise Unsupported("where without values gives positions: their number depends on the data", "use the form with three arguments", kind="data-dependent-shape")
+        raise Unsupported("where without values gives positions: their number depends on the data",
+                          "use the form with three arguments", kind="data-dependent-shape")
     if condition.dtype is not torch.bool:
         if condition.dtype is not torch.uint8:
-            raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}")
+            raise RuntimeError("where expected condition to be a boolean tensor, but got a tensor with dtype "
+                               f"{condition.dtype}")
         condition = b.ne(condition, 0)
     x, y = b.promote(self, other)
     for number in (self, other):
         if type(number) in (int, float):
-            torch.scalar_tensor(number, dtype=x.dtype, device="cpu")  # raises for what the dtype cannot hold, as in eager
-            if x.dtype in HALF and x.device.type != "cpu" and abs(number) > torch.finfo(x.dtype).max and not math.isinf(number):  # on GPUs for halves too
+            # Raises for what the dtype cannot hold, as in eager.
+            torch.scalar_tensor(number, dtype=x.dtype, device="cpu")
+            # On GPUs for halves too.
+            if (x.dtype in HALF and x.device.type != "cpu" and abs(number) > torch.finfo(x.dtype).max
+                and not math.isinf(number)):
                 raise Unsupported(f"{number} among elements of {x.dtype}, which cannot hold it", kind="argument-error")
     return b.where(condition, x, y)
 
@@ -457,7 +475,8 @@ def masked_fill(b, self, mask, value):
         raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype " + str(mask.dtype))
     if isinstance(value, Node):
         if value.type.rank:
-            raise RuntimeError(f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.type.rank} dimension(s).")
+            raise RuntimeError("masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
+                               f"{value.type.rank} dimension(s).")
         value = b.cast(value, self.dtype)
     else:
         value = b.scalar(plain(value) if self.dtype in HALF else value, self.dtype, self.device)
@@ -476,7 +495,8 @@ def clamp(b, self, min=None, max=None):
 
 
 def _clamp(b, self, min, max, by_limit: bool = False):
-    """``by_limit``: for ``clamp_min`` or ``clamp_max``, whose kernels on GPUs do not pass over a limit that is NaN, as that of ``clamp`` with one limit does."""
+    """``by_limit``: for ``clamp_min`` or ``clamp_max``, whose kernels on GPUs do not pass over a limit that is NaN, as
+    that of ``clamp`` with one limit does."""
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None and max is not None and isinstance(min, Node) != isinstance(max, Node):
@@ -524,8 +544,8 @@ def _within_range(v, dtype):
 
 
 def _shared_at_limits(b, y, x, lo, hi, min, max):
-    """``y``, with the gradient that eager gives where x and the limit that it is equal to share it: all is x's where the limits are equal too,
-    or one is NaN."""
+    """``y``, with the gradient that eager gives where x and the limit that it is equal to share it: all is x's where
+    the limits are equal too, or one is NaN."""
     low, high, apart = b.lt(x, lo), b.gt(x, hi), b.lt(lo, hi)
     at_low, at_high = b.logical_and(b.eq(x, lo), apart), b.logical_and(b.eq(x, hi), apart)
     ordered, tied = b.le(lo, hi), b.logical_or(at_low, at_high)
@@ -533,7 +553,8 @@ def _shared_at_limits(b, y, x, lo, hi, min, max):
     def of(value, all, half):
         return ((value, lambda: all), (b.mul(value, 0.5), lambda: half)) if isinstance(value, Node) else ()
 
-    return b.with_gradient(y, *of(x, b.logical_not(b.logical_or(b.logical_or(low, high), tied)), tied), *of(min, b.logical_and(low, ordered), at_low),
+    return b.with_gradient(y, *of(x, b.logical_not(b.logical_or(b.logical_or(low, high), tied)), tied),
+                           *of(min, b.logical_and(low, ordered), at_low),
                            *of(max, b.logical_or(b.gt(lo, hi), b.logical_and(high, ordered)), at_high))
 
 
@@ -575,7 +596,8 @@ def addcdiv(b, self, tensor1, tensor2, *, value=1):
     value = b.cast(value, x.dtype) if isinstance(value, Node) else value
     scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
     quotient = b.div(scaled(y), z)
-    quotient = b.with_gradient(quotient, (y, lambda: scaled(b.reciprocal(z))), (z, lambda: b.neg(b.div(scaled(y), b.mul(z, z)))))
+    quotient = b.with_gradient(quotient, (y, lambda: scaled(b.reciprocal(z))),
+                               (z, lambda: b.neg(b.div(scaled(y), b.mul(z, z)))))
     return b.cast(b.add(x, quotient), w)
 
 
@@ -593,7 +615,8 @@ def lerp(b, self, end, weight):
             result = _plus(b, x, diff, weight)
         else:
             result = b.fma(b.neg(diff), b.lift(1.0 - torch.tensor(weight, dtype=x.dtype, device="cpu").item(), diff), y)
-        return b.cast(b.with_gradient(result, (x, lambda: b.lift(1.0 - weight, x)), (y, lambda: b.lift(float(weight), y))), dtype)
+        return b.cast(b.with_gradient(result, (x, lambda: b.lift(1.0 - weight, x)),
+                                      (y, lambda: b.lift(float(weight), y))), dtype)
     w = b.opmath(weight) if isinstance(weight, Node) else b.lift(weight, x)
     diff = b.sub(y, x)
     near = b.fma(diff, w, x)

@@ -24,7 +24,8 @@ def to_type(b, self, dtype=None, device=None, copy=False, memory_format=None):
         same_layout = True
     else:
         strides = layout.format_strides(self.type, memory_format)
-        suggested = layout.memory_format(self.type)  # what ``to`` compares with: a transposed matrix counts as contiguous
+        # What ``to`` compares with: a transposed matrix counts as contiguous.
+        suggested = layout.memory_format(self.type)
         same_layout = (suggested == "contiguous") is (memory_format is torch.contiguous_format)
     if device == self.device and dtype is self.dtype and same_layout and not copy:
         return self
@@ -71,7 +72,8 @@ def type_as(b, self, other):
 
 
 for _name, _dtype in {
-    "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16, "long": torch.int64, "int": torch.int32,
+    "float": torch.float32, "double": torch.float64, "half": torch.float16,
+    "bfloat16": torch.bfloat16, "long": torch.int64, "int": torch.int32,
     "short": torch.int16, "char": torch.int8, "byte": torch.uint8, "bool": torch.bool,
 }.items():  # fmt: skip
 
@@ -127,7 +129,8 @@ def copy_(t, self, src, non_blocking=False):
 def fill_(t, self, value):
     if isinstance(value, TensorHandle):
         if value.ndim:
-            raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+            raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
+                               "dimensions.")
         t.write(self, value.node, [value])
     else:
         node = t.builder.full(self.type.shape, value, self.dtype, self.device)
@@ -153,13 +156,14 @@ def requires_grad_(t, self, requires_grad=True):
 
 @op("resize_", raw=True)
 def resize_(t, self, *size, memory_format=None):
-    """To the size that it has: nothing changes. A dense tensor made in the program may get another shape of as many elements; one with more or fewer would
-    change the memory under other tensors."""
+    """To the size that it has: nothing changes. A dense tensor made in the program may get another shape of as many
+    elements; one with more or fewer would change the memory under other tensors."""
     wanted = tuple(size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size)
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
     dense = self.base.input is None and not self.chain and self.type.is_contiguous
-    if dense and memory_format is None and not same_ints(wanted, self.type.shape) and product(wanted) == self.type.numel:
+    if (dense and memory_format is None and not same_ints(wanted, self.type.shape)
+        and product(wanted) == self.type.numel):
         from jit.graph.ops.views import become
 
         return become(t, self, t.call_op("view", (self, wanted), {}))
@@ -216,7 +220,8 @@ def stack(b, tensors, dim=0):
     shape = tensors[0].shape
     for x in tensors[1:]:
         if len(x.shape) != len(shape) or not all(p == q for p, q in zip(x.shape, shape)):
-            raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(shape)} at entry 0 and {list(x.shape)} at entry 1")
+            raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(shape)} at entry 0 and "
+                               f"{list(x.shape)} at entry 1")
     d = normalize_dim(dim, len(shape) + 1)
     # As eager does it: one concatenation along an existing dimension, seen with the new one split off.
     node = b.cat([b.unsqueeze(b.contiguous(x), d) for x in tensors], d)
@@ -229,7 +234,8 @@ def _cat_along(name, axis, atleast):
         parts = []
         for x in tensors:
             while x.type.rank < atleast:
-                x = b.reshape(x, (1,)) if x.type.rank == 0 else b.unsqueeze(x, 0 if atleast == 2 or x.type.rank == 1 else 2)
+                x = (b.reshape(x, (1,)) if x.type.rank == 0
+                     else b.unsqueeze(x, 0 if atleast == 2 or x.type.rank == 1 else 2))
             parts.append(x)
         return cat(b, parts, axis if parts[0].type.rank > axis else 0)
 
@@ -267,7 +273,8 @@ def tile(b, self, *dims):
 @op("repeat_interleave")
 def repeat_interleave(b, self, repeats, dim=None, *, output_size=None):
     if not is_number(repeats):
-        raise Unsupported("repeat_interleave by a tensor: the size of the result depends on the data", "repeat by an int, or keep it outside the compiled function", kind="data-dependent-shape")
+        raise Unsupported("repeat_interleave by a tensor: the size of the result depends on the data",
+                          "repeat by an int, or keep it outside the compiled function", kind="data-dependent-shape")
     x = self
     if dim is None:
         x, dim = b.reshape(x, (x.type.numel,)), 0

@@ -38,7 +38,8 @@ def _default_device():
 
 
 def _filled(value):
-    def expand(b, *size, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None, names=None):
+    def expand(b, *size, dtype=None, layout=None, device=None, requires_grad=False,
+               pin_memory=None, memory_format=None, names=None):
         if requires_grad:
             raise Unsupported("a new tensor that requires grad", kind="autograd")
         if layout not in (None, torch.strided):
@@ -62,7 +63,8 @@ def empty(b, *size, dtype=None, **options):
 
 
 def uninitialized(dtype: torch.dtype):
-    """What stands for memory that nobody has written: zero is as good as any value, but deterministic mode promises NaN or the largest integer."""
+    """What stands for memory that nobody has written: zero is as good as any value, but deterministic mode promises NaN
+    or the largest integer."""
     if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
         return 0
     if dtype.is_floating_point or dtype.is_complex:
@@ -84,18 +86,22 @@ def full(b, size, fill_value, *, dtype=None, layout=None, device=None, requires_
 
 
 def _like(value):
-    def expand(b, self, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None):
-        return full_like(b, self, value, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    def expand(b, self, *, dtype=None, layout=None, device=None, requires_grad=False,
+               pin_memory=None, memory_format=None):
+        return full_like(b, self, value, dtype=dtype, device=device, requires_grad=requires_grad,
+                         memory_format=memory_format)
 
     return expand
 
 
 @op("full_like")
-def full_like(b, self, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None, memory_format=None):
+def full_like(b, self, fill_value, *, dtype=None, layout=None, device=None,
+              requires_grad=False, pin_memory=None, memory_format=None):
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     if isinstance(fill_value, Node):
-        return b.clone(b.expand(b.cast(fill_value, dtype or self.dtype), self.shape), rules.format_strides(self.type, memory_format))
+        return b.clone(b.expand(b.cast(fill_value, dtype or self.dtype), self.shape),
+                       rules.format_strides(self.type, memory_format))
     node = b.full(self.shape, fill_value, dtype or self.dtype, resolve_device(device, self.device))
     node.type = node.type.replace(strides=rules.format_strides(self.type, memory_format))
     return node
@@ -145,7 +151,8 @@ def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requ
 
 
 @op("empty_permuted")
-def empty_permuted(b, size, physical_layout, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+def empty_permuted(b, size, physical_layout, *, dtype=None, layout=None,
+                   device=None, requires_grad=False, pin_memory=None):
     if requires_grad or sorted(physical_layout) != list(range(len(size))):
         return NotImplemented
     dtype = _dtype_or_default(dtype)

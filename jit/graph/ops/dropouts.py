@@ -17,7 +17,8 @@ _ALPHA = 1.7580993408473766  # minus the value that selu tends to
 
 
 def alpha_dropped(b, x: Node, kept: Node, p: float) -> Node:
-    """Dropped elements become that value; scale and shift keep the mean and the variance. Source: aten/src/ATen/native/Dropout.cpp."""
+    """Dropped elements become that value; scale and shift keep the mean and the variance. Source:
+    aten/src/ATen/native/Dropout.cpp."""
     scale = 1 / ((_ALPHA * _ALPHA * p + 1) * (1 - p)) ** 0.5
     kept = b.cast(kept, x.type.dtype)
     shift = b.add(b.mul(b.add(kept, -1), _ALPHA * scale), _ALPHA * scale * p)
@@ -36,7 +37,8 @@ def _dropout(name, features, alpha):
         if not train or p == 0:
             return self
         p, shape = float(p), channels(self) if features else self.shape
-        if p == 1 or self.type.is_empty or self.dtype.is_complex or not in_kernels(shape, self.device) or features and self.type.rank < 2:
+        if (p == 1 or self.type.is_empty or self.dtype.is_complex or not in_kernels(shape, self.device)
+            or features and self.type.rank < 2):
             return NotImplemented
         mask = keep(b, shape, self.device, 1 - p)
         result = alpha_dropped(b, self, mask, p) if alpha else scaled_by_mask(b, self, mask, 1 / (1 - p))
@@ -56,7 +58,8 @@ _dropout("feature_alpha_dropout", True, True)
 @op("native_dropout")
 def native_dropout(b, input, p, train=None):
     p = float(p)
-    if train is False or not 0 < p < 1 or input.type.is_empty or input.dtype.is_complex or not in_kernels(input.shape, input.device):
+    if (train is False or not 0 < p < 1 or input.type.is_empty or input.dtype.is_complex
+        or not in_kernels(input.shape, input.device)):
         return NotImplemented
     mask = keep(b, input.shape, input.device, 1 - p)
     result = scaled_by_mask(b, input, mask, 1 / (1 - p))

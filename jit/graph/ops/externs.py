@@ -1,4 +1,5 @@
-"""Result types of contractions, convolutions and attention, which stay library calls. Rules work over Dims, without a run on meta tensors."""
+"""Result types of contractions, convolutions and attention, which stay library calls. Rules work over Dims, without a
+run on meta tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def _same_dtype(*types):
     for t in types[1:]:
         if t.dtype is not first:
             if any(t.is_empty for t in types):
-                raise Unsupported("a product of two dtypes, of tensors without elements", "convert one of them", kind="unknown-function")
+                raise Unsupported("a product of two dtypes, of tensors without elements",
+                                  "convert one of them", kind="unknown-function")
             raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first} != {t.dtype}")
 
 
@@ -34,7 +36,8 @@ def _same_dtype(*types):
 def mm(a, c):
     if a.rank != 2 or c.rank != 2:
         raise RuntimeError("mat1 and mat2 must be matrices")
-    _agree(a.shape[1], c.shape[0], f"mat1 and mat2 shapes cannot be multiplied ({a.shape[0]}x{a.shape[1]} and {c.shape[0]}x{c.shape[1]})")
+    _agree(a.shape[1], c.shape[0],
+           f"mat1 and mat2 shapes cannot be multiplied ({a.shape[0]}x{a.shape[1]} and {c.shape[0]}x{c.shape[1]})")
     _same_dtype(a, c)
     return _contiguous((a.shape[0], c.shape[1]), a)
 
@@ -49,7 +52,8 @@ def bmm(a, c):
     if a.rank != 3 or c.rank != 3:
         raise RuntimeError("batch1 and batch2 must be 3D tensors")
     _agree(a.shape[0], c.shape[0], "Expected size for first two dimensions of batch2 tensor to match")
-    _agree(a.shape[2], c.shape[1], f"Expected size for first two dimensions of batch2 tensor to be: [{a.shape[0]}, {a.shape[2]}] but got: [{c.shape[0]}, {c.shape[1]}].")
+    _agree(a.shape[2], c.shape[1], f"Expected size for first two dimensions of batch2 tensor to be: [{a.shape[0]}, "
+                                   f"{a.shape[2]}] but got: [{c.shape[0]}, {c.shape[1]}].")
     _same_dtype(a, c)
     return _contiguous((a.shape[0], a.shape[1], c.shape[2]), a)
 
@@ -61,8 +65,10 @@ def baddbmm(x, a, c, beta=1, alpha=1):
 
 @extern("_grouped_mm")
 def grouped_mm(a, c, offs=None, bias=None, out_dtype=None):
-    """Products of groups of rows, of columns or of matrices, whose ends are ``offs``; rows of the result begin at multiples of 16 bytes."""
-    if bias is not None or a.rank not in (2, 3) or c.rank not in (2, 3) or (offs is None) != (a.rank == c.rank == 3) or a.dtype is not c.dtype:
+    """Products of groups of rows, of columns or of matrices, whose ends are ``offs``; rows of the result begin at
+    multiples of 16 bytes."""
+    if (bias is not None or a.rank not in (2, 3) or c.rank not in (2, 3)
+        or (offs is None) != (a.rank == c.rank == 3) or a.dtype is not c.dtype):
         return NotImplemented
     rows, columns = a.shape[-2], c.shape[-1]
     groups = {(2, 3): (), (3, 2): (), (2, 2): offs and offs.shape, (3, 3): a.shape[:1]}[a.rank, c.rank]
@@ -76,7 +82,8 @@ def grouped_mm(a, c, offs=None, bias=None, out_dtype=None):
 def mv(a, v):
     if a.rank != 2 or v.rank != 1:
         raise RuntimeError(f"vector + matrix @ vector expected, got 1, {a.rank}, {v.rank}")
-    _agree(a.shape[1], v.shape[0], f"size mismatch, got input ({a.shape[0]}), mat ({a.shape[0]}x{a.shape[1]}), vec ({v.shape[0]})")
+    _agree(a.shape[1], v.shape[0],
+           f"size mismatch, got input ({a.shape[0]}), mat ({a.shape[0]}x{a.shape[1]}), vec ({v.shape[0]})")
     _same_dtype(a, v)
     return _contiguous(a.shape[:1], a)
 
@@ -91,14 +98,16 @@ def addmv(x, a, v, beta=1, alpha=1):
 def dot(a, v):
     if a.rank != 1 or v.rank != 1:
         raise RuntimeError(f"1D tensors expected, but got {a.rank}D and {v.rank}D tensors")
-    _agree(a.shape[0], v.shape[0], f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{v.shape[0]}] to have the same number of elements")
+    _agree(a.shape[0], v.shape[0], f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{v.shape[0]}] "
+                                   "to have the same number of elements")
     _same_dtype(a, v)
     return _contiguous((), a)
 
 
 @op("matmul")
 def matmul(b, self, other):
-    """By ranks, as ``aten::matmul`` does it: dot, mv, mm with folded leading dimensions, or bmm over broadcast batches."""
+    """By ranks, as ``aten::matmul`` does it: dot, mv, mm with folded leading dimensions, or bmm over broadcast
+    batches."""
     x, y = self, other
     if not isinstance(x, Node) or not isinstance(y, Node):
         raise TypeError("matmul(): argument 'other' must be Tensor")
@@ -124,12 +133,14 @@ def matmul(b, self, other):
         return b.drop_dim(row, row.type.rank - 2)
     if ry == 2:
         k = x.shape[-1]
-        _agree(k, y.shape[0], f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{k} and {y.shape[0]}x{y.shape[1]})")
+        _agree(k, y.shape[0],
+               f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{k} and {y.shape[0]}x{y.shape[1]})")
         flat = b.reshape(x, (product(x.shape[:-1]), k))
         result = b.aten("aten::mm", "", (flat, y), mm(flat.type, y.type))
         return b.reshape(result, x.shape[:-1] + y.shape[1:])
     batch = layout.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    _agree(x.shape[-1], y.shape[-2], f"Expected size for first two dimensions of batch2 tensor to match, got {list(x.shape)} and {list(y.shape)}")
+    _agree(x.shape[-1], y.shape[-2],
+           f"Expected size for first two dimensions of batch2 tensor to match, got {list(x.shape)} and {list(y.shape)}")
     n = product(batch)
     fx = b.reshape(b.expand(x, batch + x.shape[-2:]), (n,) + x.shape[-2:])
     fy = b.reshape(b.expand(y, batch + y.shape[-2:]), (n,) + y.shape[-2:])
@@ -146,10 +157,12 @@ def rmatmul(b, self, other):
 def linear(x, w, bias=None):
     if w.rank != 2 or x.rank < 1:
         return NotImplemented
-    _agree(x.shape[-1], w.shape[1], f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{x.shape[-1]} and {w.shape[1]}x{w.shape[0]})")
+    _agree(x.shape[-1], w.shape[1], f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{x.shape[-1]} "
+                                    f"and {w.shape[1]}x{w.shape[0]})")
     _same_dtype(*(t for t in (x, w, bias) if t is not None))
     if bias is not None and bias.rank == 1 and not same_ints(bias.shape, (1,)):
-        _agree(bias.shape[0], w.shape[0], f"The expanded size of the tensor ({w.shape[0]}) must match the existing size ({bias.shape[0]})")
+        _agree(bias.shape[0], w.shape[0],
+               f"The expanded size of the tensor ({w.shape[0]}) must match the existing size ({bias.shape[0]})")
     return _contiguous(x.shape[:-1] + w.shape[:1], x)
 
 
@@ -167,15 +180,22 @@ def conv_output(x, w, stride, padding, dilation, transposed=False, output_paddin
     kernel = w.shape[2:]
     if transposed:
         out = w.shape[1] * groups
-        _agree(channels, w.shape[0], f"Given transposed=1, weight of size {list(w.shape)}, expected input{list(x.shape)} to have {w.shape[0]} channels, but got {channels} channels instead")
-        sizes = tuple((s - 1) * st - 2 * p + d * (k - 1) + op_ + 1 for s, st, p, d, k, op_ in zip(spatial, stride, padding, dilation, kernel, output_padding))
+        _agree(channels, w.shape[0], f"Given transposed=1, weight of size {list(w.shape)}, expected "
+                                     f"input{list(x.shape)} to have {w.shape[0]} channels, but got {channels} channels "
+                                     "instead")
+        sizes = tuple((s - 1) * st - 2 * p + d * (k - 1) + op_ + 1
+                      for s, st, p, d, k, op_ in zip(spatial, stride, padding, dilation, kernel, output_padding))
     else:
         out = w.shape[0]
-        _agree(channels, w.shape[1] * groups, f"Given groups={groups}, weight of size {list(w.shape)}, expected input{list(x.shape)} to have {w.shape[1] * groups} channels, but got {channels} channels instead")
-        sizes = tuple((s + 2 * p - d * (k - 1) - 1) // st + 1 for s, st, p, d, k in zip(spatial, stride, padding, dilation, kernel))
+        _agree(channels, w.shape[1] * groups, f"Given groups={groups}, weight of size {list(w.shape)}, expected "
+                                              f"input{list(x.shape)} to have {w.shape[1] * groups} channels, but got "
+                                              f"{channels} channels instead")
+        sizes = tuple((s + 2 * p - d * (k - 1) - 1) // st + 1 for s, st,
+                      p, d, k in zip(spatial, stride, padding, dilation, kernel))
     for s in sizes:
         if not s > 0:
-            raise RuntimeError("Calculated padded input size per channel is smaller than the kernel size. Kernel size can't be greater than actual input size")
+            raise RuntimeError("Calculated padded input size per channel is smaller than the kernel size. Kernel size "
+                               "can't be greater than actual input size")
     return lead + (out,) + sizes
 
 
@@ -217,13 +237,16 @@ def convolution(x, w, bias, stride, padding, dilation, transposed, output_paddin
 
 @extern("convolution_backward", total=True)
 def convolution_backward(g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
-    """The gradients of input, weight and bias, None where not wanted: the first two channels-last as soon as one of the operands is; for an empty batch laid out as the operands are."""
-    last, empty = "channels_last" in (layout.memory_format(x), layout.memory_format(w)), any(type(s) is int and s == 0 for s in x.shape[:2])
+    """The gradients of input, weight and bias, None where not wanted: the first two channels-last as soon as one of the
+    operands is; for an empty batch laid out as the operands are."""
+    last, empty = ("channels_last" in (layout.memory_format(x), layout.memory_format(w)),
+                   any(type(s) is int and s == 0 for s in x.shape[:2]))
 
     def laid_out(t):
         if empty:
             return t.replace(strides=layout.preserved_strides(t))
-        return t.replace(strides=layout.channels_last_strides(t.shape) if last and t.rank in (4, 5) else contiguous_strides(t.shape))
+        return t.replace(strides=layout.channels_last_strides(t.shape) if last and t.rank in (4, 5)
+                         else contiguous_strides(t.shape))
 
     bias = _contiguous(tuple(bias_sizes), x) if wanted[2] else None
     return laid_out(x) if wanted[0] else None, laid_out(w) if wanted[1] else None, bias
@@ -233,18 +256,21 @@ def convolution_backward(g, x, w, bias_sizes, stride, padding, dilation, transpo
 def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev) by the library's fused kernels.
 
-    A boolean mask becomes the additive one here, once for all layers that share it. A mask whose last dimension is not dense would
-    keep CUDA's fused kernels from being used, so it is laid out first; the result then takes the strides that eager's would have.
+    A boolean mask becomes the additive one here, once for all layers that share it. A mask whose last dimension is not
+    dense would keep CUDA's fused kernels from being used, so it is laid out first; the result then takes the strides
+    that eager's would have.
     """
     q, k, v = query.type, key.type, value.type
     if b.attention == "other":
-        raise Unsupported("scaled_dot_product_attention with a choice of kernels made in the graph", "make it around the call", kind="global-state")
+        raise Unsupported("scaled_dot_product_attention with a choice of kernels made in the graph",
+                          "make it around the call", kind="global-state")
     announced = sdpa_type(q, k, v, attn_mask and attn_mask.type, dropout_p, is_causal, enable_gqa)
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = b.where(attn_mask, b.scalar(0.0, q.dtype, q.device), b.scalar(float("-inf"), q.dtype, q.device))
     if b.attention == "math":
         given = (query, key, value, attn_mask, float(dropout_p), bool(is_causal), None)
-        return aten.call(b, "_scaled_dot_product_attention_math", given, {"scale": scale, "enable_gqa": bool(enable_gqa)})[0]
+        return aten.call(b, "_scaled_dot_product_attention_math", given,
+                         {"scale": scale, "enable_gqa": bool(enable_gqa)})[0]
     if attn_mask is not None and q.device.type == "cuda" and not same_ints(attn_mask.type.strides[-1:], (1,)):
         attn_mask = b.clone(attn_mask, layout.contiguous_strides(attn_mask.shape))
     produced = sdpa_type(q, k, v, attn_mask and attn_mask.type, dropout_p, is_causal, enable_gqa)
@@ -254,10 +280,11 @@ def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, s
 
 
 def sdpa_type(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> TensorType:
-    """The result's type. The fused kernels (rank 4) follow the query's layout or return a transposed (N, L, H, Ev) tensor; the
-    composed form returns a row-major one."""
+    """The result's type. The fused kernels (rank 4) follow the query's layout or return a transposed (N, L, H, Ev)
+    tensor; the composed form returns a row-major one."""
     if min(q.rank, k.rank, v.rank) < 2:
-        raise RuntimeError("scaled_dot_product_attention: Expected query, key and value to all be at least 2 dimensional")
+        raise RuntimeError("scaled_dot_product_attention: Expected query, key and value to all be at least 2 "
+                           "dimensional")
     _same_dtype(q, k, v)
     _agree(q.shape[-1], k.shape[-1], f"mat1 and mat2 shapes cannot be multiplied ({list(q.shape)} and {list(k.shape)})")
     _agree(k.shape[-2], v.shape[-2], f"key and value lengths differ: {list(k.shape)} and {list(v.shape)}")
@@ -274,7 +301,8 @@ def sdpa_type(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> TensorType:
 
 
 def sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> bool:
-    """Whether eager picks a fused kernel. Where the guess is wrong, the runtime lays the result out as was announced."""
+    """Whether eager picks a fused kernel. Where the guess is wrong, the runtime lays the result out as was
+    announced."""
     if q.rank != 4 or not (same_ints(q.shape[-1:], v.shape[-1:]) and same_ints(q.shape[-1:], k.shape[-1:])):
         return False
     if not torch.backends.cuda.flash_sdp_enabled():
@@ -334,24 +362,27 @@ extern("msort", total=True)(_sorted(("values",)))
 
 
 # Operators without a type rule here that take any values.
-total(*"""scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
-    _scaled_dot_product_attention_math addr addbmm outer ger inner tensordot einsum kron cross linalg_cross matmul linalg_vecdot chain_matmul
-    linalg_multi_dot bilinear _trilinear cdist _cdist_forward pdist _pdist_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell _thnn_fused_lstm_cell
-    native_layer_norm layer_norm native_group_norm group_norm batch_norm instance_norm rms_norm _fused_rms_norm
-    _native_batch_norm_legit _native_batch_norm_legit_no_training _batch_norm_with_update_functional
-    max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-    adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
-    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d im2col col2im grid_sampler grid_sampler_2d
-    grid_sampler_3d affine_grid_generator pixel_shuffle pixel_unshuffle channel_shuffle
-    topk kthvalue median nanmedian mode cummax cummin cumprod logcumsumexp logsumexp trace tril triu diag_embed rot90 roll
-    var_mean std_mean _softmax _log_softmax renorm trapezoid cumulative_trapezoid nan_to_num heaviside
-    fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_fftshift
-    fft_ifftshift _fft_c2c _fft_r2c _fft_c2r stft
-    digamma polygamma lgamma mvlgamma igamma igammac i0 i0e i1 special_i0e special_i1 special_i1e special_ndtri special_log_ndtr special_erfcx special_zeta
-    special_xlog1py special_entr logaddexp logaddexp2 nextafter frexp ldexp gcd lcm sinc xlogy angle polar complex view_as_complex view_as_real
-    add sub mul neg abs sgn exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid
-    pow sum mean prod cumsum eq ne where clone _to_copy conj _conj _conj_physical conj_physical resolve_conj resolve_neg real imag square isfinite isinf isnan
-    any all logical_and logical_or logical_xor logical_not maximum minimum fmax fmin hypot atan2 copysign amax amin argmax argmin full flip cat stack
-    constant_pad_nd arange""".split())
+total(*"""scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+_scaled_dot_product_efficient_attention
+    _scaled_dot_product_attention_math addr addbmm outer ger inner tensordot einsum kron cross linalg_cross matmul
+    linalg_vecdot chain_matmul linalg_multi_dot bilinear _trilinear cdist _cdist_forward pdist _pdist_forward lstm gru
+    rnn_tanh rnn_relu lstm_cell gru_cell _thnn_fused_lstm_cell native_layer_norm layer_norm native_group_norm group_norm
+    batch_norm instance_norm rms_norm _fused_rms_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
+    _batch_norm_with_update_functional max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices
+    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d
+    _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d
+    upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa
+    _upsample_bicubic2d_aa reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+    replication_pad3d im2col col2im grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator pixel_shuffle
+    pixel_unshuffle channel_shuffle topk kthvalue median nanmedian mode cummax cummin cumprod logcumsumexp logsumexp
+    trace tril triu diag_embed rot90 roll var_mean std_mean _softmax _log_softmax renorm trapezoid cumulative_trapezoid
+    nan_to_num heaviside fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2
+    fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_fftshift fft_ifftshift _fft_c2c _fft_r2c _fft_c2r stft digamma polygamma
+    lgamma mvlgamma igamma igammac i0 i0e i1 special_i0e special_i1 special_i1e special_ndtri special_log_ndtr
+    special_erfcx special_zeta special_xlog1py special_entr logaddexp logaddexp2 nextafter frexp ldexp gcd lcm sinc
+    xlogy angle polar complex view_as_complex view_as_real add sub mul neg abs sgn exp exp2 expm1 log log2 log10 log1p
+    sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow sum mean prod cumsum
+    eq ne where clone _to_copy conj _conj _conj_physical conj_physical resolve_conj resolve_neg real imag square
+    isfinite isinf isnan any all logical_and logical_or logical_xor logical_not maximum minimum fmax fmin hypot atan2
+    copysign amax amin argmax argmin full flip cat stack constant_pad_nd arange""".split())

@@ -1,4 +1,5 @@
-"""Activations with a gate or a learned slope, and similarities: expansions that fuse where eager calls a kernel for each."""
+"""Activations with a gate or a learned slope, and similarities: expansions that fuse where eager calls a kernel for
+each."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def prelu(b, self, weight):
     if weight.type.rank == 1 and not weight.shape[0] == 1:
         channels = self.shape[1] if self.type.rank > 1 else 1
         if not weight.shape[0] == channels:
-            raise RuntimeError(f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.shape[0]} and channel size = {channels}.")
+            raise RuntimeError("Mismatch of parameter numbers and input channel size. Found parameter numbers = "
+                               f"{weight.shape[0]} and channel size = {channels}.")
     w = b.opmath(weight)
     if w.type.rank == 1:
         w = b.reshape(w, (1, w.shape[0]) + (1,) * (self.type.rank - 2) if self.type.rank > 1 else (w.shape[0],))
@@ -54,7 +56,8 @@ def prelu(b, self, weight):
 
 @op("cosine_similarity")
 def cosine_similarity(b, x1, x2, dim=1, eps=1e-8):
-    """sum(x1 / max(|x1|, eps) * x2 / max(|x2|, eps)); the gradient is that of the norms, also where they are below eps."""
+    """sum(x1 / max(|x1|, eps) * x2 / max(|x2|, eps)); the gradient is that of the norms, also where they are below
+    eps."""
     if x1.dtype is not x2.dtype or not x1.dtype.is_floating_point or config.match_eager_rounding and x1.dtype in HALF:
         return NotImplemented
     shape = layout.broadcast_shapes(x1.shape, x2.shape)
@@ -67,7 +70,8 @@ def cosine_similarity(b, x1, x2, dim=1, eps=1e-8):
     def unit(v):
         length = vector_norm(b, v, 2, (d,), True)
         limited = b.maximum(length, least)
-        return b.div(v, b.with_gradient(limited, (length, lambda: b.full(length.shape, 1, length.dtype, length.device))))
+        return b.div(v, b.with_gradient(limited, (length, lambda: b.full(length.shape,
+                                                                         1, length.dtype, length.device))))
 
     return b.cast(b.reduce("sum", b.mul(unit(x), unit(y)), (d,)), x1.dtype)
 

@@ -25,20 +25,23 @@ def _items(index) -> list:
     """The entries of an index expression. A list of ints or bools is one index tensor; other sequences are tuples."""
     if isinstance(index, tuple):
         return list(index)
-    if isinstance(index, list) and any(isinstance(v, (slice, list, tuple, TensorHandle, Node, type(None), type(Ellipsis))) for v in index) and len(index) < 32:
+    if isinstance(index, list) and any(isinstance(v, (slice, list, tuple, TensorHandle, Node,
+                                                      type(None), type(Ellipsis))) for v in index) and len(index) < 32:
         return list(index)
     return [index]
 
 
 def _constant_index(t, v):
     """A list, tuple or range of numbers, or of tensors that are one integer each, as an index tensor."""
-    if v and all(isinstance(e, TensorHandle) and e.ndim == 0 and e.dtype in (torch.int64, torch.int32) and e.dtype is v[0].dtype for e in v):
+    if v and all(isinstance(e, TensorHandle) and e.ndim == 0 and e.dtype in (torch.int64, torch.int32)
+                 and e.dtype is v[0].dtype for e in v):
         return t.call_op("stack", (list(v),), {})
     return t.constant(torch.tensor(list(v)))
 
 
 def _positions(t, mask: TensorHandle) -> list:
-    """A mask of known values as tensors of the positions that it selects, one for each of its dimensions; other masks as they are."""
+    """A mask of known values as tensors of the positions that it selects, one for each of its dimensions; other masks
+    as they are."""
     if mask.dtype is not torch.bool or not mask.ndim or (found := constants.value(t.builder, mask.node)) is None:
         return [mask]
     places = found.nonzero()
@@ -47,7 +50,8 @@ def _positions(t, mask: TensorHandle) -> list:
     b, count = t.builder, len(places)
     if mask.ndim == 1 and int(places[-1]) - int(places[0]) == count - 1:
         return [t.fresh(b.iota(count, int(places[0]), device=mask.device))]
-    every = b.aten("aten::nonzero_static", "", (mask.node, count, -1), TensorType.contiguous((count, mask.ndim), torch.int64, mask.device))
+    every = b.aten("aten::nonzero_static", "", (mask.node, count, -1),
+                   TensorType.contiguous((count, mask.ndim), torch.int64, mask.device))
     return [t.fresh(b.select(every, 1, d)) for d in range(mask.ndim)]
 
 
@@ -56,7 +60,8 @@ def _with_positions(t, x: TensorHandle, items: list) -> list:
     out, dim = [], 0
     for at, v in enumerate(items):
         if isinstance(v, TensorHandle) and v.dtype is torch.bool and v.ndim:
-            if v.device == x.device and not any(e is Ellipsis for e in items[:at]) and layout.equal_ints(v.type.shape, x.type.shape[dim : dim + v.ndim]):
+            if (v.device == x.device and not any(e is Ellipsis for e in items[:at])
+                and layout.equal_ints(v.type.shape, x.type.shape[dim : dim + v.ndim])):
                 out += _positions(t, v)
             else:
                 out.append(v)
@@ -103,7 +108,8 @@ def split_index(t, x: TensorHandle, index):
             dim += 1
         elif isinstance(v, TensorHandle):
             if v.device != x.device and v.device.type != "cpu":
-                raise EagerRaises(RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({x.device})"))
+                raise EagerRaises(RuntimeError("indices should be either on cpu or on the same device as the indexed "
+                                               f"tensor ({x.device})"))
             if v.device != x.device:
                 v = t.call_op("to", (v, x.device), {})
             if v.dtype in (torch.bool, torch.uint8):
@@ -117,7 +123,8 @@ def split_index(t, x: TensorHandle, index):
         elif isinstance(v, (int, Dim)):
             node = b.select(node, dim, wrap_index(v, node.shape[dim], dim))
         else:
-            raise TypeError(f"only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type(v).__name__})")
+            raise TypeError("only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid "
+                            f"indices (got {type(v).__name__})")
     if node.type.is_empty or any(v.type.is_empty for v in tensors.values()):
         _check_positions(b, node, tensors)
     return node, tensors
@@ -128,9 +135,11 @@ def _check_positions(b, x: Node, tensors: dict):
     for d, v in tensors.items():
         if v.ndim == 0 and v.dtype not in (torch.bool, torch.uint8):
             if v.device.type != "cpu":
-                raise Unsupported("an item of a tensor without elements at a position that a tensor says", "use an int", kind="tensor-select")
+                raise Unsupported("an item of a tensor without elements at a position that a tensor says",
+                                  "use an int", kind="tensor-select")
             size = x.shape[d]
-            b.check(b.logical_and(b.ge(v.node, -size), b.lt(v.node, size)), f"the index is out of bounds for dimension {d}")
+            b.check(b.logical_and(b.ge(v.node, -size), b.lt(v.node, size)),
+                    f"the index is out of bounds for dimension {d}")
 
 
 def _as_int(v):
@@ -151,7 +160,8 @@ def getitem(t, self, index):
         return t.wrap(node, [self], True, start)
     handles = [self, *tensors.values()]
     if any(v.dtype in (torch.bool, torch.uint8) for v in tensors.values()):
-        raise Unsupported("indexing by a mask: the size of the result depends on the data", "use torch.where", kind="data-dependent-shape")
+        raise Unsupported("indexing by a mask: the size of the result depends on the data",
+                          "use torch.where", kind="data-dependent-shape")
     result = advanced(b, node, {d: v.node for d, v in tensors.items()})
     handle = t.wrap(result, handles, False, 0)
     if all(v.ndim == 0 for v in tensors.values()):
@@ -159,7 +169,8 @@ def getitem(t, self, index):
         self.base.shadows.append(weakref.ref(handle))
         index = index if isinstance(index, tuple) else (index,)
         strides = tuple(s for d, s in enumerate(node.type.strides) if d not in tensors)
-        handle.base.frozen = Selection(self, index, strides, t.grad_enabled, {v: v.node for v in index if isinstance(v, TensorHandle)})
+        handle.base.frozen = Selection(self, index, strides, t.grad_enabled,
+                                       {v: v.node for v in index if isinstance(v, TensorHandle)})
     return handle
 
 
@@ -184,31 +195,38 @@ def index(t, self, indices):
 
 
 def _check_put(self, value, indices):
-    """A tensor of another dtype is no value for ``index_put``; the single element that a mask is filled with may be one."""
+    """A tensor of another dtype is no value for ``index_put``; the single element that a mask is filled with may be
+    one."""
     if not isinstance(value, TensorHandle) or value.dtype is self.dtype:
         return
-    fills = len(indices) == 1 and indices[0].dtype in (torch.bool, torch.uint8) and indices[0].ndim and all(type(n) is int and n == 1 for n in value.type.shape)
+    fills = (len(indices) == 1 and indices[0].dtype in (torch.bool, torch.uint8)
+             and indices[0].ndim and all(type(n) is int and n == 1 for n in value.type.shape))
     if not fills:
         names = [torch.empty(0, dtype=x.dtype).type().split(".")[-1].removesuffix("Tensor") for x in (self, value)]
-        raise EagerRaises(RuntimeError(f"Index put requires the source and destination dtypes match, got {names[0]} for the destination and {names[1]} for the source."))
+        raise EagerRaises(RuntimeError(f"Index put requires the source and destination dtypes match, got {names[0]} "
+                                       f"for the destination and {names[1]} for the source."))
 
 
 @op("__setitem__", raw=True)
 def setitem(t, self, index, value):
-    if not isinstance(value, TensorHandle) and not is_number(value) and not isinstance(value, (bool, complex, list, tuple)):
+    if (not isinstance(value, TensorHandle) and not is_number(value)
+        and not isinstance(value, (bool, complex, list, tuple))):
         raise TypeError(f"can't assign a {type(value).__name__} to a tensor")
     b = t.builder
     start = b.next_id
     source = self.node
     handles = [self]
-    if isinstance(index, TensorHandle) and index.dtype is torch.bool and (not isinstance(value, TensorHandle) or value.ndim == 0) and index.ndim <= self.ndim:
+    if (isinstance(index, TensorHandle) and index.dtype is torch.bool
+        and (not isinstance(value, TensorHandle) or value.ndim == 0) and index.ndim <= self.ndim):
         if index.ndim == 0:
             _check_put(self, value, [index])
         mask = index.node
         if not layout.equal_ints(mask.shape, self.type.shape[: index.ndim]):
-            raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the shape of the indexed tensor {list(self.type.shape)}")
+            raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the shape of the indexed tensor "
+                             f"{list(self.type.shape)}")
         mask = b.reshape(mask, mask.shape + (1,) * (self.ndim - index.ndim))
-        new = b.cast(value.node, self.dtype) if isinstance(value, TensorHandle) else b.scalar(value, self.dtype, self.device)
+        new = (b.cast(value.node, self.dtype) if isinstance(value, TensorHandle)
+               else b.scalar(value, self.dtype, self.device))
         t.write(self, b.where(mask, new, source), handles + ([value] if isinstance(value, TensorHandle) else []))
         return None
     node, tensors = split_index(t, self, index)
@@ -223,8 +241,10 @@ def setitem(t, self, index, value):
     else:
         new = b.full((), value, self.dtype, self.device)
     if tensors:
-        if isinstance(value, TensorHandle) and value.ndim and any(v.dtype is torch.bool and (not v.ndim or value.dtype is not self.dtype) for v in tensors.values()):
-            raise Unsupported("values are put where a mask says, and may not fit", "use torch.where", kind="data-dependent-shape")
+        if (isinstance(value, TensorHandle) and value.ndim
+            and any(v.dtype is torch.bool and (not v.ndim or value.dtype is not self.dtype) for v in tensors.values())):
+            raise Unsupported("values are put where a mask says, and may not fit",
+                              "use torch.where", kind="data-dependent-shape")
         _check_put(self, value, list(tensors.values()))
         values = b.cast(new, self.dtype)
         while values.type.rank and values.type.rank > 1 and same_ints(values.shape[:1], (1,)):
@@ -236,7 +256,8 @@ def setitem(t, self, index, value):
             at.append(tensors[dim].node)
             d = dim + (tensors[dim].ndim if tensors[dim].dtype is torch.bool else 1)
         current = target.node
-        put = b.aten("aten::index_put", "", (current, tuple(at), values, False), current.type.replace(strides=layout.preserved_strides(current.type)))
+        put = b.aten("aten::index_put", "", (current, tuple(at), values, False),
+                     current.type.replace(strides=layout.preserved_strides(current.type)))
         t.write(target, put, handles)
         return None
     # Leading dimensions of size 1 are dropped when the value has more dimensions than the target.
@@ -276,7 +297,8 @@ def gather(b, self, dim, index, *, sparse_grad=False):
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     for k in range(rank):
         if k != d and not index.shape[k] <= self.shape[k]:
-            raise RuntimeError(f"Size does not match at dimension {k} expected index {list(index.shape)} to be no larger than self {list(self.shape)} apart from dimension {d}")
+            raise RuntimeError(f"Size does not match at dimension {k} expected index {list(index.shape)} to be no "
+                               f"larger than self {list(self.shape)} apart from dimension {d}")
     return b.gather(self, d, index)
 
 
@@ -285,7 +307,8 @@ def take_along_dim(b, self, indices, dim=None):
     if dim is None or self.type.rank != indices.type.rank:
         return NotImplemented
     d = normalize_dim(dim, self.type.rank)
-    rest = layout.broadcast_shapes(self.shape[:d] + (1,) + self.shape[d + 1 :], indices.shape[:d] + (1,) + indices.shape[d + 1 :])
+    rest = layout.broadcast_shapes(self.shape[:d] + (1,) + self.shape[d + 1 :],
+                                   indices.shape[:d] + (1,) + indices.shape[d + 1 :])
     x = b.expand(self, rest[:d] + (self.shape[d],) + rest[d + 1 :])
     i = b.expand(indices, rest[:d] + (indices.shape[d],) + rest[d + 1 :])
     return b.gather(x, d, i)
@@ -310,7 +333,8 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
     if weight.type.rank != 2:
         raise RuntimeError("'weight' must be 2-D")
     if indices.dtype not in (torch.int64, torch.int32):
-        raise RuntimeError(f"Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got {indices.dtype} instead")
+        raise RuntimeError("Expected tensor for argument #1 'indices' to have one of the following scalar types: "
+                           f"Long, Int; but got {indices.dtype} instead")
     if b.recording and (sparse or scale_grad_by_freq):
         return NotImplemented
     positions = b.cast(indices, torch.int64)
@@ -343,7 +367,8 @@ def index_put_(t, self, indices, values, accumulate=False):
     at = tuple(None if i is None else i.node for i in indices)
     node = self.node
     values = values.node if isinstance(values, TensorHandle) else t.builder.scalar(values, self.dtype, self.device)
-    put = t.builder.aten("aten::index_put", "", (node, at, values, bool(accumulate)), node.type.replace(strides=layout.preserved_strides(node.type)))
+    put = t.builder.aten("aten::index_put", "", (node, at, values, bool(accumulate)),
+                         node.type.replace(strides=layout.preserved_strides(node.type)))
     t.write(self, put, [self, *(i for i in indices if i is not None)])
     return self
 
@@ -360,12 +385,15 @@ def one_hot(b, self, num_classes=-1):
     return b.cast(b.eq(b.unsqueeze(self, self.type.rank), classes), torch.int64)
 
 
-@op("nonzero", "argwhere", "masked_select", "unique", "_unique2", "unique_consecutive", "unique_dim", "bincount", "equal", "is_nonzero", "allclose", raw=True)
+@op("nonzero", "argwhere", "masked_select", "unique", "_unique2", "unique_consecutive",
+    "unique_dim", "bincount", "equal", "is_nonzero", "allclose", raw=True)
 def data_dependent(t, self, *args, **kwargs):
     """Only where the values are known; these ops have no name of their own here, so ``Tracer.call`` does them."""
-    raise Unsupported("the result depends on the data", "keep it outside the compiled region", kind="data-dependent-shape")
+    raise Unsupported("the result depends on the data", "keep it outside the compiled region",
+                      kind="data-dependent-shape")
 
 
 @op("item", "tolist", "__bool__", "numpy", "_local_scalar_dense", "__contains__", raw=True)
 def read_value(t, self, *args, **kwargs):
-    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled region, or use torch.where", kind="data-dependent-value")
+    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled region, or use torch.where",
+                      kind="data-dependent-value")

@@ -23,7 +23,8 @@ def reduced(b, loss: Node, reduction: int) -> Node:
 
 
 def written_like(b, loss: Node, x: Node, reduction: int) -> Node:
-    """``loss`` as kernels give it that write into a tensor like ``x``: of its dtype and, where the loss is not reduced, with its strides."""
+    """``loss`` as kernels give it that write into a tensor like ``x``: of its dtype and, where the loss is not reduced,
+    with its strides."""
     loss, strides = b.cast(loss, x.dtype), preserved_strides(x.type)
     return loss if reduction != NONE or same_ints(loss.type.strides, strides) else b.clone(loss, strides)
 
@@ -33,7 +34,8 @@ def _elementwise(name, fn):
         x, y = b.promote(self, target)
         if name == "l1_loss" and torch.bool in (self.dtype, target.dtype):
             raise RuntimeError("l1_loss of bool")
-        if not x.dtype.is_floating_point or config.match_eager_rounding and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss"):
+        if (not x.dtype.is_floating_point or config.match_eager_rounding
+            and x.dtype in HALF and name in ("huber_loss", "smooth_l1_loss")):
             return NotImplemented  # eager's kernels round in between in their own ways
         loss = fn(b, x, y, *args)
         if name != "l1_loss":  # the others are one kernel
@@ -108,17 +110,20 @@ def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=No
     loss = b.with_gradient(loss, (self, slope), (target, slope_of_target))
     if weight is not None:
         loss = b.mul(loss, weight)
-    return reduced(b, loss if pos_weight is not None else written_like(b, loss, target, reduction), reduction)  # eager makes it of 1 - target
+    # Eager makes it of 1 - target.
+    return reduced(b, loss if pos_weight is not None else written_like(b, loss, target, reduction), reduction)
 
 
 def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int):
-    """``logp`` is (C,) or (N, C, d1...), ``target`` (), (1,) or (N, d1...) of class numbers. Returns (loss, total weight)."""
+    """``logp`` is (C,) or (N, C, d1...), ``target`` (), (1,) or (N, d1...) of class numbers. Returns (loss, total
+    weight)."""
     rank = logp.type.rank
     class_dim = 0 if rank == 1 else 1
     if not logp.dtype.is_floating_point or target.dtype is not torch.int64 or rank == 0:
         return NotImplemented, None
     expected = logp.shape[:class_dim] + logp.shape[class_dim + 1 :]
-    if rank == 1 and target.type.rank == 1 and logp.shape[0] == 1 and target.shape[0] == 1:  # else the library refuses the backward
+    # Else the library refuses the backward.
+    if rank == 1 and target.type.rank == 1 and logp.shape[0] == 1 and target.shape[0] == 1:
         target = b.reshape(target, ())
     if len(expected) != target.type.rank or not all(p == q for p, q in zip(expected, target.shape)):
         return NotImplemented, None
@@ -175,14 +180,16 @@ def cross_entropy_loss(b, self, target, weight=None, reduction=MEAN, ignore_inde
         # (1 - s) * nll + s / C * (-sum over classes of weight * logp), ignored targets left out
         scaled = logp
         if weight is not None:
-            scaled = b.mul(logp, b.reshape(b.opmath(weight), weight.shape + (1,) * (rank - 2) if rank > 1 else weight.shape))
+            scaled = b.mul(logp, b.reshape(b.opmath(weight), weight.shape + (1,) * (rank - 2) if rank > 1
+                                           else weight.shape))
         smooth = b.neg(b.reduce("sum", scaled, (class_dim,)))
         smooth = b.where(b.ne(target, ignore_index), smooth, 0.0)
         if reduction == MEAN:
             smooth = b.div(b.reduce("sum", smooth, None), denominator)
         elif reduction == SUM:
             smooth = b.reduce("sum", smooth, None)
-        loss = b.add(b.mul(loss, 1.0 - label_smoothing), b.mul(smooth, label_smoothing / float(int(self.shape[class_dim]))))
+        loss = b.add(b.mul(loss, 1.0 - label_smoothing), b.mul(smooth,
+                                                               label_smoothing / float(int(self.shape[class_dim]))))
     loss = b.cast(loss, dtype)
     return b.contiguous(loss) if reduction == NONE else loss
 

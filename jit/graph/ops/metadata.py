@@ -38,7 +38,8 @@ method("is_complex")(lambda t, self: self.dtype.is_complex)
 method("is_signed")(lambda t, self: self.dtype.is_signed)
 method("is_neg")(lambda t, self: False)
 method("is_inference")(lambda t, self: t.inference)
-method("is_same_size")(lambda t, self, other: self.ndim == other.ndim and all(p == q for p, q in zip(self.type.shape, other.type.shape)))
+method("is_same_size")(lambda t, self, other: self.ndim == other.ndim
+                       and all(p == q for p, q in zip(self.type.shape, other.type.shape)))
 method("get_device")(lambda t, self: -1 if self.device.type == "cpu" else self.device.index)
 method("is_tensor")(lambda t, self: isinstance(self, TensorHandle))
 
@@ -56,7 +57,8 @@ def is_contiguous(t, self, memory_format=torch.contiguous_format):
         return self.type.is_contiguous
     if memory_format is torch.preserve_format:
         raise RuntimeError("preserve memory format is unsupported by the contiguous operator")
-    return self.ndim == (4 if memory_format is torch.channels_last else 5) and is_channels_last(self.type.shape, self.type.strides)
+    return (self.ndim == (4 if memory_format is torch.channels_last else 5)
+            and is_channels_last(self.type.shape, self.type.strides))
 
 
 @method("is_non_overlapping_and_dense")
@@ -99,6 +101,8 @@ def promote_types(t, type1, type2):
     return torch.promote_types(type1, type2)
 
 
-@method("data_ptr", "storage", "untyped_storage", "set_", "__array__", "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
+@method("data_ptr", "storage", "untyped_storage", "set_", "__array__",
+        "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
 def outside(t, *args, **kwargs):
-    raise Unsupported("an operation on a tensor's memory or autograd state", "keep it outside the compiled region", kind="tensor-attribute")
+    raise Unsupported("an operation on a tensor's memory or autograd state",
+                      "keep it outside the compiled region", kind="tensor-attribute")

@@ -32,8 +32,10 @@ def softmax(b, self, dim, dtype=None):
 
 
 def _rounds_in_between(x: Node, dim: int) -> bool:
-    """Whether eager's bits are asked for and its CPU kernel, for a dimension that is not the last, would round intermediate values."""
-    return config.match_eager_rounding and x.dtype in HALF and x.device.type == "cpu" and normalize_dim(dim, x.type.rank) < x.type.rank - 1
+    """Whether eager's bits are asked for and its CPU kernel, for a dimension that is not the last, would round
+    intermediate values."""
+    return (config.match_eager_rounding and x.dtype in HALF and x.device.type == "cpu"
+            and normalize_dim(dim, x.type.rank) < x.type.rank - 1)
 
 
 @op("_softmax")
@@ -72,12 +74,14 @@ def log_softmax_half(b, self, dim, half_to_float):
     return log_softmax(b, self, dim, torch.float32 if half_to_float else None)
 
 
-_SMALL = 2.0**-16  # by which values are multiplied before they are added up for a mean, so that the sum of large ones is finite
+# By which values are multiplied before they are added up for a mean, so that the sum of large ones is finite.
+_SMALL = 2.0**-16
 
 
 def _moments(b, x: Node, dims, precise: bool = False):
-    """(mean, centred x, variance) with the dimensions kept. ``precise``: on a CPU both sums are taken in float64, as eager does in some places, and the variance is not
-    rounded. Elsewhere on a CPU the mean does not overflow, as in eager, whose running mean stays among the values. ``mean_of`` knows these forms."""
+    """(mean, centred x, variance) with the dimensions kept. ``precise``: on a CPU both sums are taken in float64, as
+    eager does in some places, and the variance is not rounded. Elsewhere on a CPU the mean does not overflow, as in
+    eager, whose running mean stays among the values. ``mean_of`` knows these forms."""
     n = product(x.shape[d] for d in dims)
     cpu, dtype = x.device.type == "cpu", x.dtype
     if cpu and precise:
@@ -92,8 +96,9 @@ def _moments(b, x: Node, dims, precise: bool = False):
 
 
 def _standardized(b, centred: Node, var: Node, eps, parameters=(), by_row: bool = False) -> Node:
-    """``centred / sqrt(var + eps)``, which has a gradient rule of its own. ``parameters``: what second derivatives have zeros for (see ``conventions``).
-    ``by_row``: PyTorch's CPU kernel for the gradient multiplies by x itself, not by what is centred."""
+    """``centred / sqrt(var + eps)``, which has a gradient rule of its own. ``parameters``: what second derivatives have
+    zeros for (see ``conventions``). ``by_row``: PyTorch's CPU kernel for the gradient multiplies by x itself, not by
+    what is centred."""
     rstd = b.cast(b.rsqrt(b.add(var, float(eps))), centred.dtype)
     if parameters and b.recording:
         rstd = b.with_zero_gradients(rstd, parameters)
@@ -123,10 +128,12 @@ def native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps):
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     k = self.type.rank - len(shape)
     if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
-        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got input of size{list(self.shape)}")
+        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, "
+                           f"{', '.join(map(str, shape))}], but got input of size{list(self.shape)}")
     for name, p in (("weight", weight), ("bias", bias)):
         if p is not None and (p.type.rank != len(shape) or not all(a == c for a, c in zip(p.shape, shape))):
-            raise RuntimeError(f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(p.shape)} and normalized_shape = {list(shape)}")
+            raise RuntimeError(f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
+                               f"{list(p.shape)} and normalized_shape = {list(shape)}")
     if not self.dtype.is_floating_point or _mixed(self, weight, bias):
         return (NotImplemented,)
     dims = tuple(range(k, self.type.rank))
@@ -146,7 +153,8 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     k = self.type.rank - len(shape)
     if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
-        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got input of size{list(self.shape)}")
+        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, "
+                           f"{', '.join(map(str, shape))}], but got input of size{list(self.shape)}")
     if not self.dtype.is_floating_point or _mixed(self, weight):
         return NotImplemented
     dims = tuple(range(k, self.type.rank))
@@ -155,7 +163,8 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
         eps = torch.finfo(x.dtype).eps
     square = b.div(b.reduce("sum", b.squared(x), dims, True), product(self.shape[d] for d in dims))
     if self.device.type == "cuda" and (x.dtype is torch.float64 or not product(shape) % 4 == 0):
-        # PyTorch's kernel for such rows goes by their mean, which is infinite and no number where an element is, and then so is all of the row.
+        # PyTorch's kernel for such rows goes by their mean, which is infinite and no number where an element is, and
+        # then so is all of the row.
         square = b.add(square, b.detach(b.reduce("sum", b.mul(x, 0), dims, True)))
     y = b.mul(x, b.rsqrt(b.add(square, float(eps))))
     if weight is not None:
@@ -164,7 +173,8 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
     if cpu and y.type.is_contiguous:  # whatever strides products gave to dimensions of size 1
         return b.cast(y, self.dtype)
     last = cpu and layout.memory_format(self.type) == "channels_last"
-    return with_strides(b, b.cast(y, self.dtype), layout.channels_last_strides(self.shape) if last else contiguous_strides(self.shape))
+    return with_strides(b, b.cast(y, self.dtype), layout.channels_last_strides(self.shape) if last
+                        else contiguous_strides(self.shape))
 
 
 def _channelwise(b, p: Node, rank: int) -> Node:
@@ -179,14 +189,16 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
         return NotImplemented
     n, c = self.shape[:2]
     if not c % num_groups == 0:
-        raise RuntimeError(f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(self.shape)} and num_groups={num_groups}")
+        raise RuntimeError("Expected number of channels in input to be divisible by num_groups, but got input of "
+                           f"shape {list(self.shape)} and num_groups={num_groups}")
     # Only the CPU kernel keeps channels-last.
     keep = self.device.type == "cpu" and layout.memory_format(self.type) == "channels_last"
     out = layout.channels_last_strides(self.shape) if keep else contiguous_strides(self.shape)
     x = b.opmath(self)
     grouped = b.reshape(x, (n, num_groups, c // num_groups) + self.shape[2:])
     _, centred, var = _moments(b, grouped, tuple(range(2, grouped.type.rank)))
-    parameters = [p for p in (weight, bias) if p is not None and b.recording and conventions.statistics_lead_to_parameters()]
+    parameters = [p for p in (weight, bias) if p is not None and b.recording
+                  and conventions.statistics_lead_to_parameters()]
     y = b.reshape(_standardized(b, centred, var, eps, parameters, by_row=True), self.shape)
     if weight is not None:
         y = b.mul(y, _channelwise(b, weight, rank))
@@ -196,21 +208,26 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
 
 
 def _batch_norm_strides(x: TensorType, by_cudnn: bool) -> tuple:
-    """Strides of a normalised ``x``: CUDA's kernels write as they read, but for cuDNN, which takes what has a weight and a bias."""
+    """Strides of a normalised ``x``: CUDA's kernels write as they read, but for cuDNN, which takes what has a weight
+    and a bias."""
     if layout.memory_format(x) == "channels_last":
         return layout.channels_last_strides(x.shape)
     return contiguous_strides(x.shape) if x.device.type == "cpu" or by_cudnn else layout.preserved_strides(x)
 
 
 @op("batch_norm", raw=True)
-def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None, training=False, momentum=0.1, eps=1e-5, cudnn_enabled=True):
-    """Inference uses the running statistics. Training normalises with the batch's and updates the running ones in place."""
+def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None,
+               training=False, momentum=0.1, eps=1e-5, cudnn_enabled=True):
+    """Inference uses the running statistics. Training normalises with the batch's and updates the running ones in
+    place."""
     handles = [h for h in (self, weight, bias, running_mean, running_var) if h is not None]
     b, x = t.builder, self.node
     nodes = [None if h is None else h.node for h in (weight, bias, running_mean, running_var)]
     rank = self.ndim
-    if rank < 2 or not self.dtype.is_floating_point or any(n is not None and n.dtype is not x.dtype and not (x.dtype in HALF and n.dtype is torch.float32) for n in nodes):
-        return t._call_aten("batch_norm", (self, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled), {})
+    if rank < 2 or not self.dtype.is_floating_point or any(n is not None
+        and n.dtype is not x.dtype and not (x.dtype in HALF and n.dtype is torch.float32) for n in nodes):
+        return t._call_aten("batch_norm", (self, weight, bias, running_mean,
+                                           running_var, training, momentum, eps, cudnn_enabled), {})
     w, c, mean, var = nodes
     channels = x.shape[1]
     for n in nodes:
@@ -250,7 +267,8 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
 
 
 def _batch_norm_of_nothing(t, self, weight, bias):
-    """A copy, in which only the strides and the gradients' existence show what eager does; the running statistics stay."""
+    """A copy, in which only the strides and the gradients' existence show what eager does; the running statistics
+    stay."""
     call, y = t.call_op, t.call_op("clone", (self,), {})
     if weight is not None:
         y = call("mul", (y, call("select", (weight, 0, 0), {})), {})
@@ -259,18 +277,21 @@ def _batch_norm_of_nothing(t, self, weight, bias):
 
 @extern("_native_batch_norm_legit_functional", "native_batch_norm", total=True)
 def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps):
-    """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's statistics are empty."""
+    """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's
+    statistics are empty."""
     if x.rank < 2 or x.dtype in HALF and x.device.type != "cpu":
         return NotImplemented
     strides = _batch_norm_strides(x, False)
-    like = next((t for t in (weight, bias, mean, var) if t is not None), x)  # of halves the CPU's statistics have the dtype of the parameters
+    # Of halves the CPU's statistics have the dtype of the parameters.
+    like = next((t for t in (weight, bias, mean, var) if t is not None), x)
     saved = TensorType.contiguous(x.shape[1:2] if training else (0,), like.dtype, x.device)
     return (x.replace(strides=strides), saved, saved, *(s for s in (mean, var) if s is not None))
 
 
 @extern("_batch_norm_with_update_functional", total=True)
 def batch_norm_with_update_types(x, weight, bias, mean, var, momentum, eps):
-    """(normalised, batch mean, batch 1/std, bytes reserved for the backward, new running mean, new running variance)."""
+    """(normalised, batch mean, batch 1/std, bytes reserved for the backward, new running mean, new running
+    variance)."""
     types = native_batch_norm_types(x, weight, bias, mean, var, True, momentum, eps)
     if types is NotImplemented or x.device.type != "cpu":
         return NotImplemented
@@ -298,11 +319,14 @@ _with_statistics("_batch_norm_with_update", "_batch_norm_with_update_functional"
 
 
 @op("instance_norm", raw=True)
-def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None, use_input_stats=True, momentum=0.1, eps=1e-5, cudnn_enabled=True):
+def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None,
+                  use_input_stats=True, momentum=0.1, eps=1e-5, cudnn_enabled=True):
     if running_mean is not None and running_var is not None and self.ndim >= 2:
-        return _instance_norm_with_statistics(t, self, (weight, bias, running_mean, running_var), use_input_stats, momentum, eps, cudnn_enabled)
+        return _instance_norm_with_statistics(t, self, (weight, bias, running_mean, running_var),
+                                              use_input_stats, momentum, eps, cudnn_enabled)
     if running_mean is not None or not use_input_stats or self.ndim < 3:
-        return t._call_aten("instance_norm", (self, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled), {})
+        return t._call_aten("instance_norm", (self, weight, bias, running_mean,
+                                              running_var, use_input_stats, momentum, eps, cudnn_enabled), {})
     if not self.dtype.is_floating_point:
         raise RuntimeError(f"instance_norm of {self.dtype}")
     handles = [h for h in (self, weight, bias) if h is not None]
@@ -317,8 +341,9 @@ def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_va
 
 
 def _instance_norm_with_statistics(t, self, channels, use_input_stats, momentum, eps, cudnn_enabled):
-    """As batch norm of (1, N * C, ...) with each of ``channels`` (weight, bias, running mean and variance) repeated N times: the library's operator changes the
-    running ones without saying so. What they become is the mean over the batch."""
+    """As batch norm of (1, N * C, ...) with each of ``channels`` (weight, bias, running mean and variance) repeated N
+    times: the library's operator changes the running ones without saying so. What they become is the mean over the
+    batch."""
     call, n, c = t.call_op, *self.shape[:2]
     weight, bias, mean, var = (None if v is None else call("repeat", (v, (n,)), {}) for v in channels)
     flat = call("reshape", (self, (1, n * c, *self.shape[2:])), {})

@@ -1,7 +1,9 @@
-"""Random numbers: made in kernels from a seed that PyTorch's generator gives (see ``philox``), or all by PyTorch's operators, in program order.
+"""Random numbers: made in kernels from a seed that PyTorch's generator gives (see ``philox``), or all by PyTorch's
+operators, in program order.
 
-The operators are called where ``config.fallback_random`` asks for eager's very numbers, for a generator that the program gives, and for distributions
-that have no expansion here. A rule gives NotImplemented also where eager may raise for the values of a tensor.
+The operators are called where ``config.fallback_random`` asks for eager's very numbers, for a generator that the
+program gives, and for distributions that have no expansion here. A rule gives NotImplemented also where eager may raise
+for the values of a tensor.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def in_kernels(shape, device: torch.device, generator=None) -> bool:
     """Whether a draw is made in kernels."""
     if config.fallback_random or generator is not None:
         return False
-    return device.type == "cuda" or device.type == "cpu" and bool(product(shape) >= FEWEST)  # of a symbolic size a guard: size and seed alone say the numbers
+    # Of a symbolic size a guard: size and seed alone say the numbers.
+    return device.type == "cuda" or device.type == "cpu" and bool(product(shape) >= FEWEST)
 
 
 def _known(*numbers) -> bool:
@@ -51,13 +54,15 @@ def _fraction(b, words: Node, digits: int, dtype, shift: float = 0.0) -> Node:
 
 def uniform(b, shape, dtype, device) -> Node:
     """Uniform in [0, 1)."""
-    return _fraction(b, philox.bits(b, shape, device, torch.int64 if dtype is torch.float64 else torch.int32), _DIGITS[dtype], dtype)
+    return _fraction(b, philox.bits(b, shape, device, torch.int64 if dtype is torch.float64 else torch.int32),
+                     _DIGITS[dtype], dtype)
 
 
 def _open(b, shape, dtype, device) -> Node:
     """Uniform in (0, 1), neither end included."""
     wide = dtype is torch.float64
-    return _fraction(b, philox.bits(b, shape, device, torch.int64 if wide else torch.int32), 52 if wide else 23, dtype, 0.5)
+    return _fraction(b, philox.bits(b, shape, device, torch.int64 if wide else torch.int32),
+                     52 if wide else 23, dtype, 0.5)
 
 
 # sin(pi w) / w in w * w on [0, 1/4], from Chebyshev's points: error of sin below 7e-9.
@@ -65,7 +70,8 @@ _SINE = (3.141592640077203, -5.167710076668337, 2.5500773865292525, -0.598290411
 
 
 def _turned(b, u: Node) -> Node:
-    """The cosine of ``u`` turns, 0 <= u < 1. A library's would first bring any angle into range, at several times the cost."""
+    """The cosine of ``u`` turns, 0 <= u < 1. A library's would first bring any angle into range, at several times the
+    cost."""
     if u.type.dtype is torch.float64:
         return b.cos(b.mul(u, 2 * math.pi))
     w = b.add(b.abs(b.add(b.mul(u, 2.0), -1.0)), -0.5)
@@ -76,7 +82,8 @@ def _turned(b, u: Node) -> Node:
 
 
 def normal(b, shape, dtype, device) -> Node:
-    """Mean 0, standard deviation 1, by the transformation of Box and Muller (1958), with a pair of uniform numbers for each."""
+    """Mean 0, standard deviation 1, by the transformation of Box and Muller (1958), with a pair of uniform numbers for
+    each."""
     if dtype is torch.float64:
         key = philox.seed(b, device)
         first, second = (philox.bits(b, shape, device, torch.int64, key, k, 2) for k in (0, 1))
@@ -117,21 +124,25 @@ def keep(b, shape, device, p: float) -> Node:
 
 
 def _new_type(size, dtype, device, special, memory=None):
-    """The type of a tensor to be drawn in kernels; None where the operator is called. ``special``: it requires grad, or lies in pinned memory."""
+    """The type of a tensor to be drawn in kernels; None where the operator is called. ``special``: it requires grad, or
+    lies in pinned memory."""
     dtype, device = dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device())
     return None if special or memory not in (None, torch.strided) else TensorType.contiguous(size, dtype, device)
 
 
 def _factory(name, distribution):
-    def expand(b, *size, generator=None, names=None, out=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+    def expand(b, *size, generator=None, names=None, out=None, dtype=None,
+               layout=None, device=None, pin_memory=None, requires_grad=False):
         t = _new_type(_size(size), dtype, device, requires_grad or pin_memory, layout)
         if t is None or names is not None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
             return NotImplemented
         return b.cast(distribution(b, t.shape, t.dtype, t.device), t.dtype)
 
-    def expand_like(b, self, *, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False, memory_format=None, generator=None):
+    def expand_like(b, self, *, dtype=None, layout=None, device=None, pin_memory=None,
+                    requires_grad=False, memory_format=None, generator=None):
         t = _like_type(self, dtype, device, memory_format)
-        if requires_grad or pin_memory or layout not in (None, torch.strided) or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
+        if (requires_grad or pin_memory or layout not in (None, torch.strided)
+            or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator)):
             return NotImplemented
         return _as_type(b, distribution(b, t.shape, t.dtype, t.device), t)
 
@@ -157,19 +168,22 @@ _factory("randn", normal)
 
 def _integer_bounds(dtype, low, high) -> bool:
     """Whether integers in low .. high-1 can be drawn here as ``dtype``; eager raises for what the dtype cannot hold."""
-    if type(low) is not int or type(high) is not int or low >= high or high - low > 1 << 62 or dtype.is_complex or dtype is torch.bool:
+    if (type(low) is not int or type(high) is not int or low >= high or high - low > 1 << 62
+        or dtype.is_complex or dtype is torch.bool):
         return False
     most = 2 ** _DIGITS[dtype] if dtype.is_floating_point else torch.iinfo(dtype).max
     return -most <= low and high - 1 <= most and (dtype.is_floating_point or torch.iinfo(dtype).min <= low)
 
 
 @op("randint")
-def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None,
+            dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
     given = [*bounds_and_size]
     size = given.pop() if size is None and given else size
     if not given and high is None or not isinstance(size, (tuple, list)):
         return NotImplemented
-    low, high = (given + [high] if high is not None else given) if len(given) + (high is not None) == 2 else (low or 0, high if high is not None else given[0])
+    low, high = (given + [high] if high is not None else given) if len(given) + (high is not None) == 2 else (low or 0,
+        high if high is not None else given[0])
     t = _new_type(_size((size,)), dtype or torch.int64, device, requires_grad or pin_memory, layout)
     if t is None or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high):
         return NotImplemented
@@ -177,14 +191,16 @@ def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None,
 
 
 @op("randint_like")
-def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False, memory_format=None,
+def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None,
+                 device=None, pin_memory=None, requires_grad=False, memory_format=None,
                  generator=None):
     given = [*bounds, *(v for v in (low, high) if v is not None)]
     if not 1 <= len(given) <= 2:
         return NotImplemented
     low, high = given if len(given) == 2 else (0, given[0])
     t = _like_type(self, dtype, device, memory_format)
-    if requires_grad or pin_memory or layout not in (None, torch.strided) or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high):
+    if (requires_grad or pin_memory or layout not in (None, torch.strided)
+        or not in_kernels(t.shape, t.device, generator) or not _integer_bounds(t.dtype, low, high)):
         return NotImplemented
     return _as_type(b, integers(b, low, high, t.shape, t.dtype, t.device), t)
 
@@ -197,13 +213,16 @@ def bernoulli(b, self, p=None, *, generator=None):
 
 
 @op("normal")
-def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
-    if not _known(std) or std < 0 or isinstance(mean, Node) is (size is not None) or not isinstance(mean, Node) and not _known(mean):
+def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None,
+              layout=None, device=None, pin_memory=None, requires_grad=False):
+    if (not _known(std) or std < 0 or isinstance(mean, Node) is (size is not None)
+        or not isinstance(mean, Node) and not _known(mean)):
         return NotImplemented  # a tensor of deviations is checked by eager
     if size is None:
         t = TensorType.contiguous(mean.shape, mean.dtype, mean.device)
     else:
-        t = _new_type(_size((size,)), dtype, device or "cpu", requires_grad or pin_memory, layout)  # the default device says nothing here
+        # The default device says nothing here.
+        t = _new_type(_size((size,)), dtype, device or "cpu", requires_grad or pin_memory, layout)
     if t is None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
         return NotImplemented
     return _as_type(b, _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std), t)
@@ -219,19 +238,22 @@ def _placed(b, z: Node, mean, std) -> Node:
 
 # In-place method -> the functional aten op that fills a tensor like its first argument.
 FILLS = {
-    "normal_": "normal_functional", "uniform_": "uniform", "exponential_": "exponential", "random_": "random", "geometric_": "geometric",
+    "normal_": "normal_functional", "uniform_": "uniform", "exponential_": "exponential",
+    "random_": "random", "geometric_": "geometric",
     "cauchy_": "cauchy", "log_normal_": "log_normal",
 }  # fmt: skip
 
 
 def _uniform_fill(b, t, from_=0.0, to=1.0):
-    if not _known(from_, to) or not from_ <= to or not all(abs(v) <= torch.finfo(t.dtype).max for v in (from_, to, to - from_)):
+    if not _known(from_, to) or not from_ <= to or not all(abs(v) <= torch.finfo(t.dtype).max
+                                                           for v in (from_, to, to - from_)):
         return NotImplemented
     return b.add(b.mul(uniform(b, t.shape, t.dtype, t.device), to - from_), from_)
 
 
 def _normal_fill(b, t, mean=0.0, std=1.0):
-    return _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std) if _known(mean, std) and std >= 0 else NotImplemented
+    return (_placed(b, normal(b, t.shape, t.dtype, t.device), mean, std) if _known(mean, std) and std >= 0
+            else NotImplemented)
 
 
 def _exponential_fill(b, t, lambd=1.0):
@@ -242,13 +264,15 @@ IN_KERNELS = {"normal_": _normal_fill, "uniform_": _uniform_fill, "exponential_"
 
 
 def _one_by_one(b, self: Node, *args, **kwargs) -> Node:
-    """A normal draw for a tensor with gaps, which eager makes number by number in the order of the memory, where it draws for 16 and more without gaps in blocks. The
-    operator that makes a new tensor has none with gaps, but it goes one by one as well through a matrix that is not row-major."""
+    """A normal draw for a tensor with gaps, which eager makes number by number in the order of the memory, where it
+    draws for 16 and more without gaps in blocks. The operator that makes a new tensor has none with gaps, but it goes
+    one by one as well through a matrix that is not row-major."""
     shape, strides = self.type.shape, self.type.strides
     count = int(self.type.numel)
     rows = next((n for n in range(2, math.isqrt(count) + 1) if count % n == 0), None)
     if rows is None:
-        raise Unsupported("a normal draw into a tensor with gaps, of a prime number of elements", "draw into a new tensor, and copy it", kind="mutating-op")
+        raise Unsupported("a normal draw into a tensor with gaps, of a prime number of elements",
+                          "draw into a new tensor, and copy it", kind="mutating-op")
     like = b.clone(b.full((rows, count // rows), 0, self.dtype, self.device), (1, rows))
     drawn = aten.call(b, "normal_functional", [like, *args], kwargs)
     order = sorted(range(len(shape)), key=lambda d: -hint(strides[d]))
@@ -260,7 +284,8 @@ def _fill(name, functional):
     def run(t, self, *args, generator=None, **kwargs):
         value, b = NotImplemented, t.builder
         if name in IN_KERNELS and self.type.dtype in FLOATS and in_kernels(self.shape, self.device, generator):
-            value = IN_KERNELS[name](b, self.type, *args, **{"from_" if k == "from" else k: v for k, v in kwargs.items()})
+            value = IN_KERNELS[name](b, self.type, *args, **{"from_" if k == "from" else k: v
+                                                             for k, v in kwargs.items()})
         if value is not NotImplemented:
             value = b.cast(value, self.type.dtype)
         elif name == "normal_" and self.type.device.type == "cpu" and _loses_gaps(self.type):
@@ -304,7 +329,8 @@ def _of_tensors(mean, std, *args):
     tensors = [v for v in (mean, std) if isinstance(v, TensorType)]
     if not tensors or args and args[0] is not None and not isinstance(args[0], torch.Generator):
         return NotImplemented
-    return TensorType.contiguous(layout.broadcast_shapes(*(v.shape for v in tensors)), tensors[0].dtype, tensors[0].device)
+    return TensorType.contiguous(layout.broadcast_shapes(*(v.shape for v in tensors)),
+                                 tensors[0].dtype, tensors[0].device)
 
 
 @extern(*FILLS.values(), "rand_like", "randn_like", "randint_like", "dropout")

@@ -1,4 +1,5 @@
-"""Losses that compare pairs and triples, as PyTorch composes them. Sources: aten/src/ATen/native/Loss.cpp and Distance.cpp."""
+"""Losses that compare pairs and triples, as PyTorch composes them. Sources: aten/src/ATen/native/Loss.cpp and
+Distance.cpp."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def _above_zero(b, x):
 
 def floating(*tensors) -> bool:
     """Whether all are of one floating dtype. Half types round after each step in eager and are left to it."""
-    return all(t.dtype is tensors[0].dtype for t in tensors) and str(tensors[0].dtype) in ("torch.float32", "torch.float64")
+    return (all(t.dtype is tensors[0].dtype for t in tensors)
+            and str(tensors[0].dtype) in ("torch.float32", "torch.float64"))
 
 
 @op("hinge_embedding_loss")
@@ -31,7 +33,8 @@ def hinge_embedding_loss(b, self, target, margin=1.0, reduction=MEAN):
 
 @op("cosine_embedding_loss")
 def cosine_embedding_loss(b, input1, input2, target, margin=0.0, reduction=MEAN):
-    if not floating(input1, input2) or target.type.rank > 1 or not input1.type.rank == input2.type.rank == target.type.rank + 1:
+    if (not floating(input1, input2) or target.type.rank > 1
+        or not input1.type.rank == input2.type.rank == target.type.rank + 1):
         return NotImplemented
     dims = (target.type.rank,)
 
@@ -70,7 +73,8 @@ def pairwise_distance(b, x1, x2, p=2.0, eps=1e-6, keepdim=False):
 @op("triplet_margin_loss")
 def triplet_margin_loss(b, anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN):
     tensors = (anchor, positive, negative)
-    if not floating(*tensors) or not anchor.type.rank == positive.type.rank == negative.type.rank or not anchor.type.rank:
+    if (not floating(*tensors) or not anchor.type.rank == positive.type.rank == negative.type.rank
+        or not anchor.type.rank):
         return NotImplemented
     if any(t.type.is_empty for t in tensors):
         return NotImplemented

@@ -12,7 +12,8 @@ from jit.graph.registry import op
 
 
 def _shuffled(b, source: Node, x: Node, shape) -> Node:
-    """``x``, a view of ``source``, in new memory with ``shape``: row-major, or channels-last where the CPU's kernels follow the source in that."""
+    """``x``, a view of ``source``, in new memory with ``shape``: row-major, or channels-last where the CPU's kernels
+    follow the source in that."""
     y = b.reshape(b.clone(x, layout.contiguous_strides(x.shape)), shape)
     if source.device.type == "cpu" and layout.memory_format(source.type) == "channels_last":
         y = b.clone(y, layout.channels_last_strides(y.shape))
@@ -24,7 +25,8 @@ def pixel_shuffle(b, self, upscale_factor):
     """(..., C r r, H, W) -> (..., C, H r, W r)"""
     r, rank = upscale_factor, self.type.rank
     if rank < 3 or r <= 0 or not self.shape[-3] % (r * r) == 0:
-        raise RuntimeError(f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but input.size(-3)={self.shape[-3:-2]}")
+        raise RuntimeError("pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+                           f"upscale_factor, but input.size(-3)={self.shape[-3:-2]}")
     lead, (c, h, w) = self.shape[:-3], self.shape[-3:]
     x = b.reshape(self, (*lead, c // (r * r), r, r, h, w))
     n = len(lead)
@@ -37,7 +39,8 @@ def pixel_unshuffle(b, self, downscale_factor):
     """(..., C, H r, W r) -> (..., C r r, H, W)"""
     r, rank = downscale_factor, self.type.rank
     if rank < 3 or r <= 0 or not self.shape[-2] % r == 0 or not self.shape[-1] % r == 0:
-        raise RuntimeError(f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but they are {self.shape[-2:]}")
+        raise RuntimeError("pixel_unshuffle expects height and width to be divisible by downscale_factor, but they "
+                           f"are {self.shape[-2:]}")
     lead, (c, h, w) = self.shape[:-3], self.shape[-3:]
     x = b.reshape(self, (*lead, c, h // r, r, w // r, r))
     n = len(lead)
@@ -50,7 +53,8 @@ def channel_shuffle(b, self, groups):
     """(N, G C, ...) with the channels in the order that goes through the groups first."""
     rank = self.type.rank
     if rank < 3 or groups <= 0 or not self.shape[1] % groups == 0:
-        raise RuntimeError(f"Number of channels must be divisible by groups. Got {self.shape[1:2]} channels and {groups} groups.")
+        raise RuntimeError(f"Number of channels must be divisible by groups. Got {self.shape[1:2]} channels and "
+                           f"{groups} groups.")
     n, c, *rest = self.shape
     x = b.transpose(b.reshape(self, (n, groups, c // groups, *rest)), 1, 2)
     return _shuffled(b, self, x, self.shape)
@@ -137,7 +141,8 @@ def dstack(b, tensors):
 def select_scatter(b, self, src, dim, index):
     d = normalize_dim(dim, self.type.rank)
     size = self.shape[d]
-    if not is_number(index) or not (-size <= index < size) or src.dtype is not self.dtype or src.type.rank != self.type.rank - 1:
+    if (not is_number(index) or not (-size <= index < size) or src.dtype is not self.dtype
+        or src.type.rank != self.type.rank - 1):
         return NotImplemented
     return _replaced(b, self, b.unsqueeze(src, d), d, index + size if index < 0 else index, 1)
 

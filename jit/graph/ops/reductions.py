@@ -47,7 +47,8 @@ def sum_(b, self, dim=None, keepdim=False, *, dtype=None):
 def mean(b, self, dim=None, keepdim=False, *, dtype=None):
     dtype = dtype or self.dtype
     if not dtype.is_floating_point:
-        raise RuntimeError(f"mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: {str(self.dtype)[6:]}")
+        raise RuntimeError("mean(): could not infer output dtype. Input dtype must be either a floating point or "
+                           f"complex dtype. Got: {str(self.dtype)[6:]}")
     dims = _empty_means_all(b, self, dim)
     x = b.opmath(b.cast(self, dtype))
     total = b.reduce("sum", x, dims, keepdim)
@@ -61,7 +62,8 @@ def prod(b, self, dim=None, keepdim=False, *, dtype=None):
     if dtype is None:
         dtype = self.dtype if self.dtype.is_floating_point else torch.int64
     x = b.cast(self, dtype)
-    if dtype.is_floating_point:  # in doubles: in another order of the factors than eager's, the range of floats may be left in between
+    # In doubles: in another order of the factors than eager's, the range of floats may be left in between.
+    if dtype.is_floating_point:
         x = b.cast(x, torch.float64)
     y = b.reduce("prod", x, None if dim is None else b.dims_of(self, dim), keepdim)
     return b.cast(b.marked(y, "", whole=True) if dim is None else y, dtype)
@@ -89,7 +91,8 @@ _extremum("amin")
 def aminmax(b, self, *, dim=None, keepdim=False):
     dims = b.dims_of(self, dim)
     _check_nonempty(self, dims, "aminmax")
-    return NamedResult(torch.return_types.aminmax, ("min", "max"), (b.reduce("amin", self, dims, keepdim), b.reduce("amax", self, dims, keepdim)))
+    return NamedResult(torch.return_types.aminmax, ("min", "max"),
+                       (b.reduce("amin", self, dims, keepdim), b.reduce("amax", self, dims, keepdim)))
 
 
 def _positions(b, x: Node, d: int) -> Node:
@@ -105,7 +108,8 @@ def _max_min(name, prim, arg, elementwise):
             return OPS[elementwise].fn(b, self, other if other is not None else dim)
         if dim is None:
             if any(s == 0 for s in self.shape):
-                raise RuntimeError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+                raise RuntimeError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify "
+                                   "the reduction dim with the 'dim' argument.")
             return b.marked(b.reduce(prim, self, None), "", nan_hits=True)
         if not is_number(dim):
             return NotImplemented
@@ -133,7 +137,8 @@ def _arg(prim):
     def expand(b, self, dim=None, keepdim=False):
         if dim is None:
             if any(s == 0 for s in self.shape):
-                raise IndexError(f"{prim}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+                raise IndexError(f"{prim}(): Expected reduction dim to be specified for input.numel() == 0. Specify "
+                                 "the reduction dim with the 'dim' argument.")
             return b.reduce(prim, self, None, keepdim)
         d = normalize_dim(dim, self.type.rank)
         _check_nonempty(self, (d,) if self.type.rank else (), prim)
@@ -170,7 +175,8 @@ def count_nonzero(b, self, dim=None):
 
 
 def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
-    """(variance, mean); on a CPU of doubles, in which eager computes: squares of large values fit. ``freedom``, ``whole``: for ``_few``."""
+    """(variance, mean); on a CPU of doubles, in which eager computes: squares of large values fit. ``freedom``,
+    ``whole``: for ``_few``."""
     given, narrow = x, x.dtype is not torch.float64
     x = b.cast(x, torch.float64) if x.device.type == "cpu" else b.opmath(x)
     n = _size(x, dims)
@@ -198,13 +204,15 @@ def _degrees_of_freedom(n, correction):
 
 
 def _few(b, given: Node, x: Node, mean: Node, freedom, whole: bool) -> Node:
-    """The squares of ``x - mean``, with eager's formula of the gradient where ``freedom``, by which that divides, is not positive or not that of the variance.
-    ``whole``: no dimension was named. Then eager gives the limit for each element: NaN at the mean, infinity anywhere else."""
+    """The squares of ``x - mean``, with eager's formula of the gradient where ``freedom``, by which that divides, is
+    not positive or not that of the variance. ``whole``: no dimension was named. Then eager gives the limit for each
+    element: NaN at the mean, infinity anywhere else."""
     centred = b.sub(x, mean)
 
     def slope():
         if whole:
-            rounded = given if same_ints(given.shape, mean.shape) else b.cast(mean, given.dtype)  # a single element is its mean
+            # A single element is its mean.
+            rounded = given if same_ints(given.shape, mean.shape) else b.cast(mean, given.dtype)
             return b.where(b.eq(given, rounded), b.lift(math.nan, x), b.lift(math.inf, x))
         return b.mul(centred, 2.0 / (freedom if isinstance(freedom, float) else int(freedom)) if freedom else math.inf)
 
@@ -215,9 +223,11 @@ _ONE_PASS = 1 << 24
 
 
 def _squares(b, x: Node, dims, n: int) -> Node:
-    """The sum of the squares of ``x - mean(x)`` in one pass over ``x``: that of ``x - first`` less what the distance of ``first``, the first value, from the mean makes.
+    """The sum of the squares of ``x - mean(x)`` in one pass over ``x``: that of ``x - first`` less what the distance of
+    ``first``, the first value, from the mean makes.
 
-    The square of that distance is at most n times the variance, so that in doubles no more than n units of their last place are lost, and in practice a few.
+    The square of that distance is at most n times the variance, so that in doubles no more than n units of their last
+    place are lost, and in practice a few.
     """
     first = x
     for d in dims:
@@ -241,8 +251,10 @@ def _var_arguments(b, self, args, unbiased, correction, dim, keepdim):
     if correction is None:
         correction = 1 if unbiased is None or unbiased else 0
     dims = _empty_means_all(b, self, dim)
-    named = dims if dim is None or is_number(dim) or dim else ()  # eager's formula of the gradient takes ``[]`` for no dimension
-    return dims, correction, keepdim, _degrees_of_freedom(_size(self, named), correction), dim is None or not self.type.rank
+    # eager's formula of the gradient takes ``[]`` for no dimension.
+    named = dims if dim is None or is_number(dim) or dim else ()
+    return (dims, correction, keepdim, _degrees_of_freedom(_size(self, named), correction),
+            dim is None or not self.type.rank)
 
 
 def _var_like(name, finish):
@@ -288,7 +300,8 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
     dtype = dtype or x.dtype
     x = b.opmath(b.cast(x, dtype))
     dims = b.dims_of(x, dims)
-    single = all(type(x.shape[d]) is int and x.shape[d] == 1 for d in dims)  # the norm of a number is its absolute value
+    # The norm of a number is its absolute value.
+    single = all(type(x.shape[d]) is int and x.shape[d] == 1 for d in dims)
     if b.recording and ord != 1:
         kept = _norm_with_gradient(b, x, ord, dims, single)
         return b.cast(kept if keepdim else b.reshape(kept, reduced_shape(x.shape, dims, False)), dtype)
@@ -309,7 +322,8 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
 
 
 def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
-    """The norm with its reduced dimensions kept (``single``: all of size 1): d/dx = sign(x) (|x| / norm)^(ord - 1), and 0 where the norm is 0. Equal extrema share evenly, NaN among them."""
+    """The norm with its reduced dimensions kept (``single``: all of size 1): d/dx = sign(x) (|x| / norm)^(ord - 1), and
+    0 where the norm is 0. Equal extrema share evenly, NaN among them."""
     a = b.contiguous(b.abs(x)) if single else b.abs(x)
     if ord in (math.inf, -math.inf):
         y = b.reduce("amax" if ord > 0 else "amin", a, dims, True)
@@ -339,7 +353,8 @@ def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
         return b.where(b.eq(y, 0.0), 0.0, d)
 
     made = b.with_gradient(y, (x, slope))
-    return made if ord <= 1 or ord == 2 else b.with_gradient(y, (made, lambda: b.ne(y, 0.0)))  # where the gradient may be infinite
+    # Where the gradient may be infinite.
+    return made if ord <= 1 or ord == 2 else b.with_gradient(y, (made, lambda: b.ne(y, 0.0)))
 
 
 @op("linalg_vector_norm")
@@ -356,7 +371,8 @@ def norm(b, self, p="fro", dim=None, keepdim=False, dtype=None):
     if not self.dtype.is_floating_point and dtype is None:
         raise RuntimeError(f"norm of {self.dtype}")
     if any(s == 0 for s in self.shape) or not self.dtype.is_floating_point:
-        return aten.call(b, "linalg_vector_norm", (self, 2 if p in ("fro", None) else p, dim if dim is None or isinstance(dim, (tuple, list)) else (dim,), keepdim), {"dtype": dtype})
+        return aten.call(b, "linalg_vector_norm", (self, 2 if p in ("fro", None) else p,
+            dim if dim is None or isinstance(dim, (tuple, list)) else (dim,), keepdim), {"dtype": dtype})
     return vector_norm(b, self, 2 if p in ("fro", None) else p, _empty_means_all(b, self, dim), keepdim, dtype)
 
 

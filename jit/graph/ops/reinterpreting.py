@@ -1,4 +1,5 @@
-"""Views that read memory as another dtype, and what is special to complex tensors. Arithmetic on complex numbers is left to library calls."""
+"""Views that read memory as another dtype, and what is special to complex tensors. Arithmetic on complex numbers is
+left to library calls."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def view_as_real(t, self):
     if not self.dtype.is_complex:
         raise RuntimeError("view_as_real is only supported for complex tensors")
     if self.is_conj:
-        raise RuntimeError("view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can view it as real, use self.resolve_conj(); "
+        raise RuntimeError("view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate "
+                           "tensor so you can view it as real, use self.resolve_conj(); "
                            "however, the resulting tensor will not alias the original self.")
     return _show(t, self, "view_as_real")
 
@@ -46,7 +48,8 @@ def imag(t, self):
     if not self.dtype.is_complex:
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
     if self.is_conj:
-        raise Unsupported("the imaginary part of a lazy conjugate, whose sign is a flag", "call resolve_conj() first", kind="lazy-conjugate")
+        raise Unsupported("the imaginary part of a lazy conjugate, whose sign is a flag",
+                          "call resolve_conj() first", kind="lazy-conjugate")
     return _show(t, self, "imag")
 
 

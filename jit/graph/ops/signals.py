@@ -13,7 +13,8 @@ from jit.graph.registry import extern, op
 
 
 @extern("istft")
-def istft(x, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, onesided=None, length=None, return_complex=False):
+def istft(x, n_fft, hop_length=None, win_length=None, window=None, center=True,
+          normalized=False, onesided=None, length=None, return_complex=False):
     """(..., n_fft // 2 + 1 or n_fft, frames) complex -> (..., samples). Source: ``torch.istft``'s documentation."""
     if x.rank not in (2, 3) or not x.dtype.is_complex:
         return NotImplemented
@@ -30,7 +31,8 @@ def histogramdd(t, self, bins, range=None, weight=None, density=False):
         raise Unsupported("histogramdd of a tensor that is not (N, D)", kind="unknown-function")
     bins = [bins] * self.type.shape[1] if is_number(bins) else list(bins)
     if bins and isinstance(bins[0], TensorHandle):
-        edges, histogram = bins, t._call_aten("_histogramdd_from_bin_tensors", (self, bins), {"weight": weight, "density": density})
+        edges, histogram = bins, t._call_aten("_histogramdd_from_bin_tensors",
+                                              (self, bins), {"weight": weight, "density": density})
     else:
         named = {"range": range, "weight": weight, "density": density}
         edges = t._call_aten("_histogramdd_bin_edges", (self, bins), named)

@@ -39,7 +39,8 @@ def nan_to_num(b, self, nan=None, posinf=None, neginf=None):
     x = b.where(b.isnan(self), 0.0 if nan is None else float(nan), self)
     x = b.where(b.eq(self, math.inf), limits.max if posinf is None else float(posinf), x)
     y = b.where(b.eq(self, -math.inf), limits.min if neginf is None else float(neginf), x)
-    return b.with_gradient(y, (self, lambda: b.where(b.isfinite(self), b.lift(1.0, self), 0.0)))  # a factor: NaN times 0 is NaN
+    # A factor: NaN times 0 is NaN.
+    return b.with_gradient(y, (self, lambda: b.where(b.isfinite(self), b.lift(1.0, self), 0.0)))
 
 
 @pointwise("xlogy", "special_xlogy", wraps=True)
@@ -51,7 +52,8 @@ def xlogy(b, self, other):
     zero = b.eq(x, 0.0)
     result = b.where(b.isnan(y), y, b.where(zero, 0.0, b.mul(x, log)))
     number = other if type(other) in (int, float) else None
-    return b.cast(b.with_formula(result, "xlogy", (x, lambda: b.where(zero, 0.0, log)), (y, lambda: b.div(x, y)), number=number), dtype)
+    return b.cast(b.with_formula(result, "xlogy", (x, lambda: b.where(zero, 0.0, log)),
+                                 (y, lambda: b.div(x, y)), number=number), dtype)
 
 
 @pointwise("logaddexp")
@@ -107,8 +109,10 @@ def softshrink(b, self, lambd=0.5):
     if self.dtype in HALF and self.device.type != "cpu":
         lambd = torch.tensor(lambd, dtype=self.dtype, device="cpu").item()
     small = b.mul(x, 0.0)
-    shrunk = b.where(b.gt(x, float(lambd)), b.sub(x, float(lambd)), b.where(b.lt(x, -float(lambd)), b.add(x, float(lambd)), small))
-    return b.cast(b.with_gradient(shrunk, (x, lambda: _shrunk_slope(b, self, float(lambd))), kinked=True), self.dtype)  # whose limits are rounded on CPUs too
+    shrunk = b.where(b.gt(x, float(lambd)), b.sub(x, float(lambd)),
+                     b.where(b.lt(x, -float(lambd)), b.add(x, float(lambd)), small))
+    # Whose limits are rounded on CPUs too.
+    return b.cast(b.with_gradient(shrunk, (x, lambda: _shrunk_slope(b, self, float(lambd))), kinked=True), self.dtype)
 
 
 @pointwise("hardshrink")
@@ -116,12 +120,14 @@ def hardshrink(b, self, lambd=0.5):
     if not self.dtype.is_floating_point:
         return NotImplemented
     inside = b.logical_and(b.ge(self, -float(lambd)), b.le(self, float(lambd)))
-    return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: _shrunk_slope(b, self, float(lambd))), kinked=True)
+    return b.with_gradient(b.where(inside, 0.0, self), (self, lambda: _shrunk_slope(b, self, float(lambd))),
+                           kinked=True)
 
 
 def _shrunk_slope(b, x, lambd: float):
     """1 outside of [-lambd, lambd], on GPUs for NaN too."""
-    return b.gt(b.abs(x), lambd) if x.device.type == "cpu" else b.logical_not(b.logical_and(b.ge(x, -lambd), b.le(x, lambd)))
+    return (b.gt(b.abs(x), lambd) if x.device.type == "cpu"
+            else b.logical_not(b.logical_and(b.ge(x, -lambd), b.le(x, lambd))))
 
 
 @pointwise("sinc", "special_sinc")

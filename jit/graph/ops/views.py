@@ -29,7 +29,8 @@ def view(b, self, size=None, *, dtype=None):
     shape = layout.infer_size(_sizes(size), self.type.numel)
     result = b.try_view(self, shape)
     if result is None:
-        raise RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). Use .reshape(...) instead.")
+        raise RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension "
+                           "spans across two contiguous subspaces). Use .reshape(...) instead.")
     return result
 
 
@@ -82,7 +83,9 @@ def permute(b, self, dims):
     rank = self.type.rank
     order = tuple(normalize_dim(d, rank) for d in dims)
     if sorted(order) != list(range(rank)):
-        raise RuntimeError(f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of dimensions i.e. input.dim() = {rank} is not equal to len(dims) = {len(order)}")
+        raise RuntimeError("permute(sparse_coo): number of dimensions in the tensor input does not match the length "
+                           f"of the desired ordering of dimensions i.e. input.dim() = {rank} is not equal to len(dims) "
+                           f"= {len(order)}")
     return b.emit("permute", (self,), {"dims": order})
 
 
@@ -110,7 +113,8 @@ def matrix_transpose(b, self):
     if self.type.rank == 0:
         return self
     if self.type.rank < 2:
-        raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.type.rank}-D tensor.")
+        raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.type.rank}-D "
+                           "tensor.")
     return transpose(b, self, -2, -1)
 
 
@@ -140,7 +144,8 @@ def expand(b, self, size, *, implicit=False):
     size = _sizes(size)
     lead = len(size) - self.type.rank
     if lead < 0:
-        raise RuntimeError(f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number of dimensions in the tensor ({self.type.rank})")
+        raise RuntimeError(f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number "
+                           f"of dimensions in the tensor ({self.type.rank})")
     if any(type(s) is int and s == -1 for s in size[:lead]):
         return NotImplemented  # refused, but for tensors of nothing
     shape = tuple(self.shape[i - lead] if type(s) is int and s == -1 else s for i, s in enumerate(size))
@@ -262,7 +267,8 @@ def split(b, self, split_size, dim=0):
             return (b.alias(self),)
         raise RuntimeError("split expects split_size be non-negative, but got split_size=0")
     count = max(int(ceil_div(size, split_size)), 1)
-    return tuple(b.slice(self, d, i * split_size, split_size if i + 1 < count else size - i * split_size) for i in range(count))
+    return tuple(b.slice(self, d, i * split_size, split_size if i + 1 < count else size - i * split_size)
+                 for i in range(count))
 
 
 @op("split_with_sizes", alias=True, several=True)
@@ -272,7 +278,8 @@ def split_with_sizes(b, self, split_sizes, dim=0):
     for s in split_sizes:
         total = total + s
     if not total == self.shape[d]:
-        raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {self.shape[d]} (input tensor's size at dimension {dim}), but got split_sizes={list(split_sizes)}")
+        raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {self.shape[d]} (input tensor's "
+                           f"size at dimension {dim}), but got split_sizes={list(split_sizes)}")
     parts, start = [], 0
     for s in split_sizes:
         parts.append(b.slice(self, d, start, s))
@@ -316,13 +323,16 @@ def _split_along(name, axis):
         rank = self.type.rank
         least = 1 if name == "hsplit" else max(axis, 2)
         if rank < least:
-            raise RuntimeError(f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with {rank} dimensions!")
+            raise RuntimeError(f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with "
+                               f"{rank} dimensions!")
         d = 0 if name == "hsplit" and rank == 1 else axis - 1
         if is_number(indices_or_sections) and (indices_or_sections <= 0 or self.shape[d] % indices_or_sections != 0):
-            raise RuntimeError(f"torch.{name} attempted to split along dimension {d}, but the size of the dimension {self.shape[d]} is not divisible by the split_size {indices_or_sections}!")
+            raise RuntimeError(f"torch.{name} attempted to split along dimension {d}, but the size of the dimension "
+                               f"{self.shape[d]} is not divisible by the split_size {indices_or_sections}!")
         return tensor_split(b, self, indices_or_sections, d)
 
-    op(name, alias=True)(lambda b, self, *args, indices=None, sections=None: expand(b, self, *_split_argument(args, indices, sections)))
+    op(name, alias=True)(lambda b, self, *args, indices=None,
+                         sections=None: expand(b, self, *_split_argument(args, indices, sections)))
 
 
 def _split_argument(args, indices, sections):
@@ -366,12 +376,14 @@ def unfold(t, self, dimension, size, step):
     count = (n - size) // step + 1
     if step < size or count * step > n:
         # Windows that overlap, or the last of which ends before its gap: no slice of the input.
-        return strided(t, self, (*shape[:d], count, *shape[d + 1 :], size), (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
+        return strided(t, self, (*shape[:d], count, *shape[d + 1 :], size),
+                       (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]))
     b = t.builder
     start = b.next_id
     node = b.slice(self.node, d, 0, count * step)
     split = shape[:d] + (count, step) + shape[d + 1 :]
-    node = b.view_node("reshape", node, {"shape": split}, split, strides[:d] + (strides[d] * step, strides[d]) + strides[d + 1 :])
+    node = b.view_node("reshape", node, {"shape": split}, split,
+                       strides[:d] + (strides[d] * step, strides[d]) + strides[d + 1 :])
     if step > size:
         node = b.slice(node, d + 1, 0, size)
     node = b.permute(node, (*range(d + 1), *range(d + 2, len(split)), d + 1))
@@ -384,31 +396,38 @@ def as_strided(t, self, size, stride, storage_offset=None):
         raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="overlapping-memory")
     if any(isinstance(n, TensorHandle) for n in (*size, *stride, storage_offset)):
         raise Unsupported("as_strided with tensors as sizes", "use ints", kind="data-dependent-shape")
-    _check_strided(tuple(map(hint, size)), tuple(map(hint, stride)), None if storage_offset is None else hint(storage_offset))
+    _check_strided(tuple(map(hint, size)), tuple(map(hint, stride)),
+                   None if storage_offset is None else hint(storage_offset))
     return strided(t, self, tuple(size), tuple(stride), storage_offset)
 
 
 def strided(t, self, size, stride, storage_offset=None):
-    """The view of a tensor's memory with this layout; the offset counts from the start of the memory, and is the tensor's own where it is None.
+    """The view of a tensor's memory with this layout; the offset counts from the start of the memory, and is the
+    tensor's own where it is None.
 
-    Raises eager's error for one that reaches beyond the memory of a value that the program made. One beyond the elements of an input is a break: its storage may
-    be larger, and hold what other tensors show.
+    Raises eager's error for one that reaches beyond the memory of a value that the program made. One beyond the
+    elements of an input is a break: its storage may be larger, and hold what other tensors show.
     """
     base, b, start = self.base, t.builder, offset_in_base(self)
     offset = start if storage_offset is None else storage_offset
     if storage_offset is not None and base.input is not None:
         offset = storage_offset - _start(t, base)
     if offset is None:
-        raise Unsupported("as_strided on memory that is read as another dtype", "use ordinary views", kind="overlapping-memory")
+        raise Unsupported("as_strided on memory that is read as another dtype",
+                          "use ordinary views", kind="overlapping-memory")
     _check_inside(base, size, stride, offset)
-    # Eager's gradient is that of the part of the memory which this very view shows: what else the result shows has none.
-    part = self.chain and self.requires_grad and t.grad_enabled and not same_ints((product(self.type.shape),), (product(base.type.shape),))
+    # Eager's gradient is that of the part of the memory which this very view shows: what else the result shows has
+    # none.
+    part = (self.chain and self.requires_grad and t.grad_enabled
+            and not same_ints((product(self.type.shape),), (product(base.type.shape),)))
     path = None if part else _ordinary_path(b, base, size, stride, offset)
     if path is None:
         if base.node is not base.input and base.input is not None:
-            raise Unsupported("as_strided on an input that has changed", "use ordinary views", kind="overlapping-memory")
+            raise Unsupported("as_strided on an input that has changed",
+                              "use ordinary views", kind="overlapping-memory")
         if part and (base.input is None or start is None):
-            raise Unsupported("as_strided of a part of a tensor where gradients are recorded", "use ordinary views", kind="gradient")
+            raise Unsupported("as_strided of a part of a tensor where gradients are recorded",
+                              "use ordinary views", kind="gradient")
         attrs = {"size": size, "stride": stride, "offset": offset if base.input is None else storage_offset}
         if base.input is not None:
             # A library call on the tensor itself, at run time: it knows its place in its storage.
@@ -427,7 +446,8 @@ def _start(t, base):
     """Where an input begins in its storage, which becomes a fact (``Tracer.places``)."""
     origin = next((h.origin for h in t.inputs if h.base is base), None)
     if origin is None or base.region is not None:
-        raise Unsupported("as_strided at a place in the storage of an input that shares it with others", "leave out the offset", kind="overlapping-memory")
+        raise Unsupported("as_strided at a place in the storage of an input that shares it with others",
+                          "leave out the offset", kind="overlapping-memory")
     fact = (origin, base.example.storage_offset())
     if fact not in t.places:
         t.set(t, "places", (*t.places, fact))
@@ -435,8 +455,8 @@ def _start(t, base):
 
 
 def _ordinary_path(b, base, size, stride, offset) -> tuple | None:
-    """Slices, reshapes and permutations of a dense base that show the same, if there are such: these can be written through, have gradients of their own,
-    and hold wherever the base's elements lie."""
+    """Slices, reshapes and permutations of a dense base that show the same, if there are such: these can be written
+    through, have gradients of their own, and hold wherever the base's elements lie."""
     if 0 in size or not all(type(n) is int for n in (*size, *stride, offset, *base.type.shape, *base.type.strides)):
         return None
     first = base.node if base.input is None else base.input
@@ -447,25 +467,31 @@ def _ordinary_path(b, base, size, stride, offset) -> tuple | None:
 
 @op("as_strided_copy", raw=True)
 def as_strided_copy(t, self, size, stride, storage_offset=None):
-    return t.call_op("clone", (as_strided(t, self, size, stride, storage_offset),), {"memory_format": torch.contiguous_format})
+    return t.call_op("clone", (as_strided(t, self, size, stride, storage_offset),),
+                     {"memory_format": torch.contiguous_format})
 
 
 @op("as_strided_scatter", raw=True)
 def as_strided_scatter(t, self, src, size, stride, storage_offset=None):
-    """A copy of ``self`` with ``src`` in the places of a strided view of that copy. PyTorch's formula for its gradient is left to PyTorch."""
+    """A copy of ``self`` with ``src`` in the places of a strided view of that copy. PyTorch's formula for its gradient
+    is left to PyTorch."""
     size, stride, b = tuple(size), tuple(stride), t.builder
     _check_strided(tuple(map(hint, size)), tuple(map(hint, stride)), hint(storage_offset or 0))
     if self.chain or not layout.is_dense(self.type.shape, self.type.strides) or src.dtype is not self.dtype:
-        raise Unsupported("as_strided_scatter into a view, or of another dtype", "clone() it first", kind="overlapping-memory")
+        raise Unsupported("as_strided_scatter into a view, or of another dtype",
+                          "clone() it first", kind="overlapping-memory")
     offset = storage_offset or 0
     if storage_offset is not None and self.base.input is not None:
         offset = storage_offset - _start(t, self.base)
     _check_inside(self.base, size, stride, offset)
     if not (len(src.shape) == len(size) and all(p == q for p, q in zip(src.shape, size))):
-        raise RuntimeError(f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, slice size = {list(size)}")
+        raise RuntimeError(f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+                           f"slice size = {list(size)}")
     if t.grad_enabled and (self.requires_grad or src.requires_grad):
-        if self.base.input is None or self.base.node is not self.base.input:  # the operator counts from the start of the memory, which is the graph's
-            raise Unsupported("as_strided_scatter where gradients are recorded", "use slices or index_put", kind="overlapping-memory")
+        # The operator counts from the start of the memory, which is the graph's.
+        if self.base.input is None or self.base.node is not self.base.input:
+            raise Unsupported("as_strided_scatter where gradients are recorded",
+                              "use slices or index_put", kind="overlapping-memory")
         return t._call_aten("as_strided_scatter", (self, src, size, stride, storage_offset), {})
     for v in (*self.type.shape, *self.type.strides):  # a write goes through slices at plain places
         specialize(v)
@@ -479,7 +505,8 @@ def _check_strided(size, stride, offset):
     """Raise what eager does for a layout that no memory has, such as a negative stride."""
     torch.empty(0, device="meta").as_strided(size, stride, offset)
     if any(s < 0 for s in stride):  # of which older releases speak only where there is memory
-        raise EagerRaises(RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}"))
+        raise EagerRaises(RuntimeError("as_strided: Negative strides are not supported at the moment, got strides: "
+                                       f"{list(stride)}"))
 
 
 def _end(size, stride, offset):
@@ -490,41 +517,49 @@ def _end(size, stride, offset):
 
 
 def _out_of_bounds(size, stride, offset, dtype, end, have) -> EagerRaises:
-    size, stride, offset, end, have = (tuple(map(hint, v)) if type(v) is tuple else hint(v) for v in (size, stride, offset, end, have))
+    size, stride, offset, end, have = (tuple(map(hint, v)) if type(v) is tuple
+                                       else hint(v) for v in (size, stride, offset, end, have))
     return EagerRaises(RuntimeError(
-        f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize {dtype.itemsize} requiring a storage size of "
+        f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize "
+        f"{dtype.itemsize} requiring a storage size of "
         f"{end * dtype.itemsize} are out of bounds for storage of size {have}"))
 
 
 def _check_inside(base, size, stride, offset):
-    """Raise eager's error for a view that reaches beyond the memory of a value that the program made, Unsupported for one beyond what is known of it."""
+    """Raise eager's error for a view that reaches beyond the memory of a value that the program made, Unsupported for
+    one beyond what is known of it."""
     t = base.type
     end, have = _end(size, stride, offset), _end(t.shape, t.strides, 0)
     if end <= have and offset >= 0:
         return
     if base.input is not None or base.node.op in ("aten_call", "getitem", "autograd_function", "reinterpret"):
-        raise Unsupported("as_strided beyond the elements of a tensor from outside or of a library call", "use ordinary views", kind="overlapping-memory")
+        raise Unsupported("as_strided beyond the elements of a tensor from outside or of a library call",
+                          "use ordinary views", kind="overlapping-memory")
     raise _out_of_bounds(size, stride, offset, t.dtype, end, have * t.dtype.itemsize)
 
 
 @op("as_strided_", "detach_", "rename_", "apply_", "map_", raw=True)
 def inplace_other(t, self, *args, **kwargs):
-    raise Unsupported("a tensor is changed in place in a way that is not known", "use the form without an underscore", kind="mutating-op")
+    raise Unsupported("a tensor is changed in place in a way that is not known",
+                      "use the form without an underscore", kind="mutating-op")
 
 
 def become(t, handle, view):
     """Make the tensor object ``handle`` show what ``view``, a view of it, shows. Returns it."""
-    for field, value in (("chain", view.chain), ("type", view.type), ("_node", view.node), ("_version", handle.base.version)):
+    for field, value in (("chain", view.chain), ("type", view.type), ("_node", view.node),
+                         ("_version", handle.base.version)):
         t.set(handle, field, value)
     return handle
 
 
 def _inplace_view(name):
-    """The tensor object itself becomes a view of its memory. That of an input would have to change after the graph has run."""
+    """The tensor object itself becomes a view of its memory. That of an input would have to change after the graph has
+    run."""
 
     def run(t, self, *args, **kwargs):
         if self.base.input is not None:
-            raise Unsupported("an input's own shape is changed in place", "use the form without an underscore", kind="mutating-op")
+            raise Unsupported("an input's own shape is changed in place",
+                              "use the form without an underscore", kind="mutating-op")
         t.wrote = (*t.wrote, self.base)  # its version counter goes on, though no element changes
         return become(t, self, t.call_op(name, (self, *args), kwargs))
 

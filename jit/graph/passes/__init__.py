@@ -1,6 +1,7 @@
 """Graph-to-graph transformations. Each keeps every value that eager would give.
 
-A pass is a function of a Graph that returns it, changed, or another. ``run_passes`` runs some in order, and is the one place that times, prints and checks them.
+A pass is a function of a Graph that returns it, changed, or another. ``run_passes`` runs some in order, and is the one
+place that times, prints and checks them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from jit.graph.passes.simplify import simplify
 from jit.graph.passes.writes import name_written_values
 from jit.graph.verify import InvalidGraph, verify
 
-STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty, fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
+STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty,
+            fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
 SCHEDULED = (keep_checks, rewrite_contractions)  # of a graph for which kernels are made next
 
 _log = logs.channel("passes")
 
 
 def run_passes(graph: Graph, passes) -> Graph:
-    """The graph after ``passes``, in this order. With ``config.verify_graphs`` each result is checked, and InvalidGraph names the pass that made it."""
+    """The graph after ``passes``, in this order. With ``config.verify_graphs`` each result is checked, and InvalidGraph
+    names the pass that made it."""
     for run in passes:
         before = len(graph.nodes)
         graph = run(graph)

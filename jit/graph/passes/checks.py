@@ -1,7 +1,8 @@
 """What may raise raises for all that it is given, also where only a part of its result is read.
 
-A kernel computes the elements that somebody reads: of ``table[i][:2]`` it would look at two of the indices. Where the readers of such an operation may not read all that its
-checks depend on, it becomes the library call that does the same; so it does where the result has no elements and no kernel is made.
+A kernel computes the elements that somebody reads: of ``table[i][:2]`` it would look at two of the indices. Where the
+readers of such an operation may not read all that its checks depend on, it becomes the library call that does the same;
+so it does where the result has no elements and no kernel is made.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class _Reads:
         if u.op == "permute":
             return self.all_of(u, frozenset(u.attrs["dims"].index(d) for d in dims))
         if u.op == "slice":
-            whole = u.attrs["dim"] not in dims or same_ints((u.attrs["start"], u.attrs["length"], u.attrs["step"]), (0, n.type.shape[u.attrs["dim"]], 1))
+            whole = u.attrs["dim"] not in dims or same_ints((u.attrs["start"], u.attrs["length"], u.attrs["step"]),
+                                                            (0, n.type.shape[u.attrs["dim"]], 1))
             return whole and self.all_of(u, dims)
         if u.op == "reshape":
             return self.all_of(u, _reshaped(n, u, dims))
@@ -82,7 +84,8 @@ class _Reads:
 
 
 def _reshaped(n: Node, u: Node, dims: frozenset) -> frozenset:
-    """The dimensions of the view ``u`` of ``n`` that ``dims`` became: the same ones up to where the shapes begin to differ, from both ends; all else."""
+    """The dimensions of the view ``u`` of ``n`` that ``dims`` became: the same ones up to where the shapes begin to
+    differ, from both ends; all else."""
     a, b = n.type.shape, u.type.shape
     first = 0
     while first < min(len(a), len(b)) and structurally_equal(a[first], b[first]):

@@ -1,10 +1,11 @@
 """The library's matrix products in the form that is cheapest to call.
 
-On CUDA ``linear`` becomes ``mm`` or ``addmm`` on views, which saves the library's own unpacking of it. A product whose rows would
-not start at multiples of 16 bytes is split: cuBLAS has no fast kernels for such rows (on an H200 an output of 2048x50257 in bfloat16
-takes 1.7 ms, and one padded to aligned rows 0.23 ms), so the columns up to the last multiple and the few that are left are two
-products, joined by a copy that fuses with what reads it. One that sums over such a number of columns is split likewise, when a kernel makes the
-matrix that has them, and can align its rows: the product of the few that are left is added to that of the others.
+On CUDA ``linear`` becomes ``mm`` or ``addmm`` on views, which saves the library's own unpacking of it. A product whose
+rows would not start at multiples of 16 bytes is split: cuBLAS has no fast kernels for such rows (on an H200 an output
+of 2048x50257 in bfloat16 takes 1.7 ms, and one padded to aligned rows 0.23 ms), so the columns up to the last multiple
+and the few that are left are two products, joined by a copy that fuses with what reads it. One that sums over such a
+number of columns is split likewise, when a kernel makes the matrix that has them, and can align its rows: the product
+of the few that are left is added to that of the others.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ def _split_sum_at(x: Node, w: Node):
     """The column of ``x`` at which to split a product's sum, or None."""
     unit = ALIGNMENT_BYTES // x.type.dtype.itemsize
     m, k = x.type.shape
-    if type(k) is not int or k % unit == 0 or x.type.dtype not in (torch.float16, torch.bfloat16) or dims.hint(m) * k < WORTH_SPLITTING:
+    if (type(k) is not int or k % unit == 0 or x.type.dtype not in (torch.float16, torch.bfloat16)
+        or dims.hint(m) * k < WORTH_SPLITTING):
         return None
     made = x
     while made.op in VIEWS:
         made = made.inputs[0]
-    if made.op in ("input", "aten_call", "getitem") or not same_ints(x.type.strides[1:], (1,)) or not same_ints(w.type.strides[1:], (1,)):
+    if made.op in ("input", "aten_call", "getitem") or not same_ints(x.type.strides[1:],
+                                                                     (1,)) or not same_ints(w.type.strides[1:], (1,)):
         return None
     return k // unit * unit
 
@@ -93,6 +96,7 @@ def _product(b, bias, x, w) -> Node:
         if bias is None:
             return b.aten("aten::mm", "", (x, w), dense(n))
         return b.aten("aten::addmm", "", (bias, x, w, 1, 1), dense(n))
-    parts = [b.aten("aten::mm", "", (x, b.slice(w, 1, start, width)), dense(width)) for start, width in ((0, at), (at, n - at))]
+    parts = [b.aten("aten::mm", "", (x, b.slice(w, 1, start, width)), dense(width))
+             for start, width in ((0, at), (at, n - at))]
     joined = b.emit("cat", tuple(parts), {"dim": 1})
     return joined if bias is None else b.add(joined, bias)

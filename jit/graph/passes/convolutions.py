@@ -2,12 +2,12 @@
 
 On CUDA:
 
-``separate_bias``: the bias is added by a node of its own. The library adds it in a pass over the result, and sums it up in the backward in another, slow
-one; an addition of ours fuses with what reads it, and its gradient with what makes it. The values are the same: the library rounds the product before
-it adds.
+``separate_bias``: the bias is added by a node of its own. The library adds it in a pass over the result, and sums it up
+in the backward in another, slow one; an addition of ours fuses with what reads it, and its gradient with what makes it.
+The values are the same: the library rounds the product before it adds.
 
-``as_products``: a convolution with a kernel of one pixel, over channels-last images of a half type, is a matrix product. The kernels are the same, and
-calling them takes the library a fifth of the time.
+``as_products``: a convolution with a kernel of one pixel, over channels-last images of a half type, is a matrix
+product. The kernels are the same, and calling them takes the library a fifth of the time.
 
 On the CPU:
 
@@ -34,7 +34,8 @@ def separate_bias(graph: Graph) -> Graph:
 
 
 def _applies(n: Node) -> bool:
-    return (n.op == "aten_call" and n.attrs["target"] in _WITH_BIAS and isinstance(n.type, TensorType) and n.type.device.type == "cuda"
+    return (n.op == "aten_call" and n.attrs["target"] in _WITH_BIAS and isinstance(n.type, TensorType)
+            and n.type.device.type == "cuda"
             and n.type.dtype.is_floating_point and isinstance(n.attrs["args"][2], Ref))
 
 
@@ -50,7 +51,8 @@ def _rewrite(b, n: Node, inputs):
 
 
 def as_products(graph: Graph) -> Graph:
-    """The graph with matrix products in the place of its CUDA convolutions of one pixel; the same graph when there is none."""
+    """The graph with matrix products in the place of its CUDA convolutions of one pixel; the same graph when there is
+    none."""
     return rebuilt(graph, lambda n: _is_pixelwise(n) or _is_gradient(n), _as_product)
 
 
@@ -67,7 +69,8 @@ def _is_pixelwise(n: Node, backward: bool = False) -> bool:
         return False
     images, w = n.inputs[: 1 + backward], n.inputs[1 + backward].type
     t = images[-1].type
-    return (t.device.type == "cuda" and t.dtype.itemsize == 2 and w.dtype is t.dtype and t.rank == w.rank == 4 and same_ints(w.shape[2:], (1, 1))
+    return (t.device.type == "cuda" and t.dtype.itemsize == 2 and w.dtype is t.dtype
+            and t.rank == w.rank == 4 and same_ints(w.shape[2:], (1, 1))
             and w.is_contiguous and all(is_channels_last(i.type.shape, i.type.strides) for i in images))
 
 
@@ -83,7 +86,8 @@ def _as_product(b, n: Node, inputs):
     if n.op == "getitem":
         g, x, w = inputs[0].inputs
         if n.attrs["index"]:
-            made = b.aten("aten::mm", "", (b.permute(_rows(b, g), (1, 0)), _rows(b, x)), TensorType.contiguous(w.type.shape[:2], w.type.dtype, w.type.device))
+            made = b.aten("aten::mm", "", (b.permute(_rows(b, g), (1, 0)), _rows(b, x)),
+                          TensorType.contiguous(w.type.shape[:2], w.type.dtype, w.type.device))
             return b.reshape(made, w.type.shape)
         return _images(b, b.permute(g, (0, 2, 3, 1)), _matrix(b, w), n.type)
     x, w = inputs[:2]
@@ -103,7 +107,8 @@ def _rows(b, x: Node) -> Node:
 def _images(b, x: Node, w: Node, like: TensorType) -> Node:
     """``x @ w`` for x of shape (N, H, W, C), with the channels back in their place."""
     n, h, width, _ = x.type.shape
-    made = b.aten("aten::matmul", "", (x, w), TensorType.contiguous((n, h, width, w.type.shape[1]), like.dtype, like.device))
+    made = b.aten("aten::matmul", "", (x, w), TensorType.contiguous((n, h, width, w.type.shape[1]),
+                                                                    like.dtype, like.device))
     return b.permute(made, (0, 3, 1, 2))
 
 

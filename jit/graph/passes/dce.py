@@ -1,4 +1,5 @@
-"""Drop nodes that nothing needs. Inputs and impure nodes stay, and so does what may raise: eager raises whether or not anybody reads the result."""
+"""Drop nodes that nothing needs. Inputs and impure nodes stay, and so does what may raise: eager raises whether or not
+anybody reads the result."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def as_check(node: Node, id: int | None = None) -> Node:
     attrs = unmarked(node.attrs)
     if node.op != "aten_call":
         attrs = dict(zip(("target", "overload", "args"), PRIMS[node.op].library(node)))
-    return Node(node.id if id is None else id, "aten_call", node.inputs, {**attrs, "impure": "raises"}, node.type, node.loc)
+    return Node(node.id if id is None else id, "aten_call", node.inputs,
+                {**attrs, "impure": "raises"}, node.type, node.loc)
 
 
 def eliminate_dead_nodes(graph: Graph) -> Graph:

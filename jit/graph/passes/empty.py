@@ -1,4 +1,5 @@
-"""What has no elements, and what is computed from such alone, is a constant: no kernel has to find its way through nothing."""
+"""What has no elements, and what is computed from such alone, is a constant: no kernel has to find its way through
+nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +23,15 @@ def compute_empty(graph: Graph) -> Graph:
 
 
 def _is_library_gradient(node: Node) -> bool:
-    """Whether the library computes a gradient on a GPU, where some of its kernels read beyond what has no elements. On a CPU they may refuse an index."""
-    return node.op == "aten_call" and "backward" in node.attrs["target"] and not isinstance(node.type, tuple) and node.device.type != "cpu"
+    """Whether the library computes a gradient on a GPU, where some of its kernels read beyond what has no elements. On
+    a CPU they may refuse an index."""
+    return (node.op == "aten_call" and "backward" in node.attrs["target"]
+            and not isinstance(node.type, tuple) and node.device.type != "cpu")
 
 
 def _fill(node: Node, number: int):
     """Make ``node``, which may be a result with memory of its own, a filled tensor."""
     dtype = node.dtype
-    value = bool(number) if dtype is torch.bool else float(number) if dtype.is_floating_point else complex(number) if dtype.is_complex else number
+    value = (bool(number) if dtype is torch.bool else float(number) if dtype.is_floating_point
+             else complex(number) if dtype.is_complex else number)
     node.op, node.inputs, node.attrs = "full", (), {"shape": node.shape, "value": value}

@@ -15,7 +15,8 @@ _RENAMED = {"shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift}
 
 
 def _value(node: Node, inputs) -> object:
-    """The node's value for 0-dim inputs, computed by eager on the CPU, but on the node's device where the devices differ: in whole numbers of what these cannot hold."""
+    """The node's value for 0-dim inputs, computed by eager on the CPU, but on the node's device where the devices
+    differ: in whole numbers of what these cannot hold."""
     tensors = [torch.tensor(i.attrs["value"], dtype=i.dtype) for i in inputs]
     if node.op == "cast":
         if tensors[0].dtype.is_floating_point and not node.dtype.is_floating_point and not abs(tensors[0]) < 128:
@@ -32,7 +33,8 @@ def _value(node: Node, inputs) -> object:
 def fold_constants(graph: Graph) -> Graph:
     def folded(node):
         """(prim, its attributes) that stand for ``node``; None where it is not to be folded."""
-        if node.op not in POINTWISE or not all(i.op in _CONSTANTS and type(i.attrs["value"]) is not Dim for i in node.inputs):
+        if node.op not in POINTWISE or not all(i.op in _CONSTANTS and type(i.attrs["value"]) is not Dim
+                                               for i in node.inputs):
             return None
         if node.dtype.is_complex or node.op == "fma":  # PyTorch has no such function to ask
             return None

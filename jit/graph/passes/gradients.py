@@ -45,7 +45,8 @@ class _WithCopies(Transform):
                 self.shown.update(path)
 
     def visit(self, n, inputs):
-        made = self.keep(n, inputs if n in self.shown else tuple([self.copies.get(old, new) for old, new in zip(n.inputs, inputs)]))
+        made = self.keep(n, inputs if n in self.shown else tuple([self.copies.get(old, new)
+                                                                  for old, new in zip(n.inputs, inputs)]))
         if n in self.copied:
             self.copies[n] = self.add("clone", (made,), {}, n.type)
         return made

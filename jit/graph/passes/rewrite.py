@@ -10,10 +10,12 @@ from jit.graph.prims import VIEWS
 
 
 def protected_nodes(graph: Graph) -> set[Node]:
-    """Outputs and the view chains below them, down to the node that owns the memory; and so for what ``as_strided`` reads.
+    """Outputs and the view chains below them, down to the node that owns the memory; and so for what ``as_strided``
+    reads.
 
-    An output is a tensor object of its own, and two outputs share memory only where the program said so. ``as_strided`` reads at places of the memory itself,
-    where others of the same value have something else. These nodes may not be replaced by others.
+    An output is a tensor object of its own, and two outputs share memory only where the program said so. ``as_strided``
+    reads at places of the memory itself, where others of the same value have something else. These nodes may not be
+    replaced by others.
     """
     protected: set[Node] = set()
     for node in [o.node for o in graph.outputs] + [n.inputs[0] for n in graph.nodes if n.op == "as_strided"]:
@@ -25,8 +27,8 @@ def protected_nodes(graph: Graph) -> set[Node]:
 
 
 def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
-    """A copy of ``graph`` in which ``rule(builder, node, new inputs)`` gives the replacement of each node for which ``applies(node)``, or None to leave
-    it; the same graph where it applies to none."""
+    """A copy of ``graph`` in which ``rule(builder, node, new inputs)`` gives the replacement of each node for which
+    ``applies(node)``, or None to leave it; the same graph where it applies to none."""
     return _Rebuilt(graph, applies, rule).run() if any(applies(n) for n in graph.nodes) else graph
 
 
@@ -43,7 +45,8 @@ class _Rebuilt(Transform):
 
 
 class Rewriter:
-    """Rebuilds a graph's node list. ``rule(rewriter, node)`` gives a replacement for a node (whose inputs are already replaced), or None."""
+    """Rebuilds a graph's node list. ``rule(rewriter, node)`` gives a replacement for a node (whose inputs are already
+    replaced), or None."""
 
     def __init__(self, graph: Graph):
         self.graph = graph

@@ -1,4 +1,5 @@
-"""Algebraic rules, a table by prim. A rule gives an existing or a new node of the same type and value as eager's, or None."""
+"""Algebraic rules, a table by prim. A rule gives an existing or a new node of the same type and value as eager's, or
+None."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def simplify(graph: Graph) -> Graph:
 
 def _constant(node: Node):
     """The number that a scalar or filled node holds everywhere, else None."""
-    return node.attrs["value"] if node.op in ("scalar", "full") and isinstance(node.attrs["value"], (int, float)) else None
+    return (node.attrs["value"] if node.op in ("scalar", "full") and isinstance(node.attrs["value"], (int, float))
+            else None)
 
 
 # casts
@@ -55,7 +57,8 @@ def holds_exactly(wide: torch.dtype, narrow: torch.dtype) -> bool:
     if narrow in _INT_BITS:
         if wide in _WIDTH:
             return _INT_BITS[narrow] <= _WIDTH[wide][0] and not (wide is torch.float16 and _INT_BITS[narrow] > 11)
-        return wide in _INT_BITS and wide not in _UNSIGNED and _INT_BITS[wide] >= _INT_BITS[narrow] or wide is torch.uint8 and narrow is torch.bool
+        return (wide in _INT_BITS and wide not in _UNSIGNED and _INT_BITS[wide] >= _INT_BITS[narrow]
+                or wide is torch.uint8 and narrow is torch.bool)
     return False
 
 
@@ -161,7 +164,8 @@ def no_change(r, node):
 @rule("slice")
 def whole_slice(r, node):
     a = node.attrs
-    return node.inputs[0] if same_ints((a["start"], a["length"], a["step"]), (0, node.inputs[0].shape[a["dim"]], 1)) else None
+    return (node.inputs[0] if same_ints((a["start"], a["length"], a["step"]), (0, node.inputs[0].shape[a["dim"]], 1))
+            else None)
 
 
 @rule("slice")
@@ -170,7 +174,8 @@ def slice_of_slice(r, node):
     if inner.op != "slice" or inner.attrs["dim"] != node.attrs["dim"]:
         return None
     a, i = node.attrs, inner.attrs
-    attrs = {"dim": a["dim"], "start": i["start"] + a["start"] * i["step"], "length": a["length"], "step": a["step"] * i["step"]}
+    attrs = {"dim": a["dim"], "start": i["start"] + a["start"] * i["step"],
+             "length": a["length"], "step": a["step"] * i["step"]}
     return r.node("slice", (inner.inputs[0],), attrs, node.type, node.loc)
 
 
@@ -191,7 +196,8 @@ def slice_of_cat(r, node):
 
 @rule("clone")
 def clone_unread(r, node):
-    """Values never change within a graph: a copy with the same layout is only needed for memory of its own, which outputs keep."""
+    """Values never change within a graph: a copy with the same layout is only needed for memory of its own, which
+    outputs keep."""
     return node.inputs[0]
 
 

@@ -1,4 +1,5 @@
-"""What is written into inputs is the value itself: views of it that change nothing, such as ``detach``, would hide which kernel makes it."""
+"""What is written into inputs is the value itself: views of it that change nothing, such as ``detach``, would hide
+which kernel makes it."""
 
 from __future__ import annotations
 
