@@ -33,8 +33,8 @@ class _CustomGradient(torch.autograd.Function):
         def share(d, shape):
             return g.new_zeros(shape) if d.dim() == 0 and d == 0 else (g * d).sum_to_size(shape)
 
-        return None, *[v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in (share(d, shape), None)],
-        *ctx.undefined
+        shares = [v for d, shape in zip(ctx.saved_tensors, ctx.shapes) for v in (share(d, shape), None)]
+        return None, *shares, *ctx.undefined
 
 _custom_gradient = _CustomGradient.apply
 '''
