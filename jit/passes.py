@@ -7,7 +7,6 @@ made, so that what it puts there is differentiated, fused and compiled like the 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import marshal
 from typing import Callable
@@ -32,8 +31,9 @@ def key(p) -> str:
     given = getattr(p, "key", None)
     if isinstance(given, str):
         return given
-    parts = ([repr([(t.dtype, t.dim()) for t in example]) for example in p.examples] if isinstance(p, Replacement)
-             else [])
+    parts = []
+    if isinstance(p, Replacement):
+        parts = [repr((p.keep_gradient, [[(t.dtype, t.dim()) for t in example] for example in p.examples]))]
     functions = (p.pattern, p.replacement, p.where) if isinstance(p, Replacement) else (p,)
     for fn in functions:
         code = getattr(fn, "__code__", None) or getattr(getattr(type(fn), "__call__", None), "__code__", None)
@@ -57,7 +57,6 @@ def applied(backend: Callable, passes: tuple) -> Callable:
             if _log:
                 _log(f"{name_of(p)} ({key(p)}): {editor.changes} node{'s'[:editor.changes != 1]} replaced" +
                      (f"\n{graph.python()}" if editor.changes else ""))
-        plan = backend(graph, examples, gradient)
-        return plan if plan.graph is graph else dataclasses.replace(plan, graph=graph)
+        return backend(graph, examples, gradient)
 
     return changed

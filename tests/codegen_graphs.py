@@ -4,7 +4,7 @@ import torch
 
 from jit.codegen import Options, compile_graph, loops, reference
 from jit.graph.build import Builder
-from jit.graph.dims import ShapeEnv
+from jit.graph.shape_env import ShapeEnv
 from jit.graph.interpret import evaluate
 from jit.graph.ir import Graph, Output, TensorType
 from jit.graph.verify import verify

@@ -9,7 +9,7 @@ import os
 import torch
 
 from jit import config
-from jit.graph.dims import ShapeEnv
+from jit.graph.shape_env import ShapeEnv
 from jit.graph.interpret import evaluate
 from jit.graph.passes import optimize
 from jit.graph.proxy import Proxy, call, unwrap, wrap

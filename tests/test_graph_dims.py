@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from jit.graph import dims
-from jit.graph.dims import FloorDiv, Max, Min, Mod, ShapeEnv, Sym, bounds, coefficient, evaluate, nonnegative, render, structurally_equal, subst
+from jit.graph.dims import FloorDiv, Max, Min, Mod, Sym, bounds, coefficient, evaluate, nonnegative, render, structurally_equal, subst
+from jit.graph.shape_env import ShapeEnv
 
 NAMES = ("a", "b", "c")
 OPS = ("+", "-", "*", "//", "%", "max", "min")

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from graph_harness import check, trace
 
 from jit.errors import EagerRaises, Unsupported
-from jit.graph.dims import Dim, ShapeEnv, hint
+from jit.graph.dims import Dim, hint
+from jit.graph.shape_env import ShapeEnv
 from jit.graph.handles import view_path
 from jit.graph.interpret import evaluate
 from jit.graph.memory import SharedMemory, strided_view

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import jit
+from jit.graph import aten
 
 DTYPES = (torch.bool, torch.int32, torch.bfloat16, torch.float64)
 PRODUCTS = {  # with the letters of the operands' sizes
@@ -60,3 +61,16 @@ def test_statistics_of_batch_norms_have_their_dtype(call, statistics):
         want, got = call(*given), compiled(*ours)
         for a, b in zip([*(want if isinstance(want, tuple) else [want]), *given], [*(got if isinstance(got, tuple) else [got]), *ours]):
             torch.testing.assert_close(b, a, rtol=2e-2, atol=2e-2)
+
+
+def test_a_library_call_with_another_dtype_than_announced_runs_in_eager(monkeypatch):
+    """Its memory is not read as that of another dtype, whatever a type rule says."""
+    asked = aten.types_by_probe
+
+    def wrong(*args):
+        types, *rest = asked(*args)
+        return types.replace(dtype=torch.float64), *rest
+
+    monkeypatch.setattr(aten, "types_by_probe", wrong)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(jit.compile(lambda x: torch.logcumsumexp(x, 0).exp())(x), torch.logcumsumexp(x, 0).exp())

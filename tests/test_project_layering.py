@@ -163,7 +163,6 @@ def test_reasons_of_breaks_agree():
 CIRCLES = (
     {"jit.frame.callees", "jit.frame.dispatch", "jit.frame.steps"},
     {"jit.backends", "jit.second"},
-    {"jit.graph.dims", "jit.graph.shape_env"},
     {"jit.graph.functions", "jit.graph.handles", "jit.graph.ir", "jit.graph.layout", "jit.graph.prims", "jit.graph.printing"},
 )
 

@@ -202,7 +202,7 @@ def interpreted():
     from jit.codegen import Options, compile_graph
     from jit.codegen.triton import emit, heuristics, tiling, worker
     from jit.graph.build import Builder
-    from jit.graph.dims import ShapeEnv
+    from jit.graph.shape_env import ShapeEnv
     from jit.graph.ir import Graph, Output, TensorType
     from jit.graph.ops import random
 

@@ -267,7 +267,7 @@ def test_arguments_that_are_no_passes(wrong):
 def test_keys_follow_the_text_of_a_pass():
     assert passes.key(both()) == passes.key(both())
     assert passes.key(both()) != passes.key(passes.Replacement(gated, gated, (MATRIX, MATRIX)))
-    assert passes.key(shorter) != passes.key(failing)
+    assert passes.key(both()) != passes.key(both(keep_gradient=True)) and passes.key(shorter) != passes.key(failing)
     shorter_too = type(both())(gated, squashed, (MATRIX, MATRIX))
     shorter_too.key = "2026-11"
     assert passes.key(shorter_too) == "2026-11"

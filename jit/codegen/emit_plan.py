@@ -17,8 +17,6 @@ from .lower import ERROR
 OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
 
 
-
-
 def out_form(node) -> str | None:
     """The overload of a library call that writes into a given tensor, or None."""
     if node.op != "aten_call" or isinstance(node.type, tuple) or node.type.device.type == "meta":

@@ -794,12 +794,3 @@ def _render_atom(atom, style, names):
 def _operand(e, style, names):
     text = render(e, style, names)
     return text if isinstance(e, int) and e >= 0 or _single_atom(e) is not None else f"({text})"
-
-
-def __getattr__(name):
-    """``ShapeEnv`` and ``Predicate``, which are built on this module, can be had from it too."""
-    if name in ("ShapeEnv", "Predicate"):
-        from jit.graph import shape_env
-
-        return getattr(shape_env, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

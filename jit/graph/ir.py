@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from jit.graph.dims import Dim, IntExpr, ShapeEnv, equal, product, structurally_equal
+from jit.graph.dims import Dim, IntExpr, equal, product, structurally_equal
+from jit.graph.shape_env import ShapeEnv
 
 
 def same_ints(a, b) -> bool:

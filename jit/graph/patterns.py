@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit.errors import JitError, PassError
-from jit.graph.dims import ShapeEnv
+from jit.graph.shape_env import ShapeEnv
 from jit.graph.edit import GraphEditor, trace_on
 from jit.graph.ir import CHECKED, Node, TensorType
 from jit.graph.passes.dce import unmarked

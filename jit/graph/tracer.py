@@ -20,7 +20,8 @@ from jit.graph import (
 )
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
-from jit.graph.dims import Dim, ShapeEnv, bounds, equal, specialize
+from jit.graph.dims import Dim, bounds, equal, specialize
+from jit.graph.shape_env import ShapeEnv
 from jit.graph.foreach import foreach
 from jit.graph.handles import (
     Base, NamedResult, TensorHandle, ViewStep, conform, has_handle, may_overlap_itself, next_version,

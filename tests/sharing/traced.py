@@ -9,7 +9,7 @@ import torch
 from graph_harness import CountingTracer, TraceMode, unwrap
 from inplace_harness import tensors
 from jit.errors import JitError
-from jit.graph.dims import ShapeEnv
+from jit.graph.shape_env import ShapeEnv
 from jit.graph.handles import TensorHandle, offset_in_base
 from .programs import fresh
 

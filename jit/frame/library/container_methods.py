@@ -9,7 +9,8 @@ from .. import operators
 from ..decode import VERSION
 from ..values.base import Raised
 from ..values.constant import Constant, integer
-from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue, method
+from ..values.c_methods import method
+from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue
 from ..values.iterators import DictIterator, SequenceIterator
 from ..values.slices import SliceValue
 from .builtin_functions import sort_rows

@@ -4,8 +4,6 @@ log."""
 from __future__ import annotations
 
 import collections
-import functools
-import inspect
 import types
 
 import torch
@@ -14,55 +12,11 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
 from .base import Raised, Value, type_name
+from .c_methods import METHODS, arity, refuse_arguments
 from .constant import Constant, DimValue
 from .iterators import DictIterator, SequenceIterator, SetIterator
 from .objects import ObjectValue
 from .slices import SliceValue
-
-METHODS: dict = {}
-
-
-def method(cls, *names):
-    """Register the implementation of C methods of a builtin class: ``fn(value, s, args, kwargs) -> Value``."""
-
-    def register(fn):
-        for name in names:
-            METHODS[cls, name] = fn
-        return fn
-
-    return register
-
-
-_ARITIES = {**dict.fromkeys(("items", "keys", "values", "popitem", "copy", "clear"), (0, 0)),
-            **dict.fromkeys(("add", "discard", "remove", "isdisjoint", "issubset", "issuperset"), (1, 1))}
-
-
-@functools.cache
-def _arity(raw) -> tuple:
-    """The least and the most positional arguments of a C method that takes no others; (0, None) where it may, or does
-    not say."""
-    known = _ARITIES.get(raw.__name__)
-    if raw is set.pop:
-        return 0, 0
-    if known is not None and raw.__objclass__ in (dict, set, frozenset):
-        return known
-    try:
-        parameters = list(inspect.signature(raw).parameters.values())[1:]
-    except ValueError:
-        return 0, None
-    if any(p.kind is not p.POSITIONAL_ONLY for p in parameters):
-        return 0, None
-    return sum(p.default is p.empty for p in parameters), len(parameters)
-
-
-def _refuse_arguments(s, raw, given: int, kwargs):
-    """Raise the program's TypeError about the number of arguments: an empty object of the class says it."""
-    try:
-        raw(raw.__objclass__(), *[None] * given, **dict.fromkeys(kwargs))
-    except TypeError as error:
-        raise Raised(s.exception(error)) from None
-    except Exception:  # of the values
-        pass
 
 
 class ContainerValue(ObjectValue):
@@ -73,10 +27,10 @@ class ContainerValue(ObjectValue):
     def builtin_method(self, s, raw, args, kwargs):
         fn = METHODS.get((raw.__objclass__, raw.__name__))
         if fn is not None:
-            least, most = _arity(raw)
+            least, most = arity(raw)
             if (kwargs and (most is not None or raw.__objclass__ in (set, frozenset))
                 or len(args) < least or most is not None and len(args) > most):
-                _refuse_arguments(s, raw, len(args), kwargs)
+                refuse_arguments(s, raw, len(args), kwargs)
             return s.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
         return super().builtin_method(s, raw, args, kwargs)
 

@@ -90,7 +90,7 @@ class _Narrow:
         if target in _PRODUCTS:
             return True
         floats = [i for i in n.inputs if i.dtype.is_floating_point or i.dtype.is_complex]
-        if all(i in self.zero or i.op in ("full", "scalar") and i.attrs["value"] == 0 for i in floats):
+        if floats and all(i in self.zero or i.op in ("full", "scalar") and i.attrs["value"] == 0 for i in floats):
             return True  # what it is given besides says where, as indices do; what it would say of these is not asked
         # Library backwards take the gradient first.
         return target.endswith("_backward") and bool(args) and isinstance(args[0], Ref) and zeros[args[0].index]

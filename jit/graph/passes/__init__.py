@@ -31,7 +31,8 @@ def run_passes(graph: Graph, passes) -> Graph:
     names the pass that made it."""
     for run in passes:
         before = len(graph.nodes)
-        graph = run(graph)
+        with logs.timed(f"pass {run.__name__}"):
+            graph = run(graph)
         if config.verify_graphs:
             try:
                 verify(graph)
