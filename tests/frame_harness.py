@@ -125,6 +125,18 @@ def observe(fn, args):
     return result, error, out.getvalue(), args
 
 
+def said(call):
+    """What a call raises, as (type, text), or its result."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def compiled(fn, **options):
+    return jit.compile(fn, backend="eager", **options)
+
+
 def check(make, arguments, calls=2, fullgraph=True):
     """``make()`` gives the program afresh, ``arguments()`` a tuple of its arguments."""
     jit.reset()

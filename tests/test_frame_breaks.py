@@ -4,10 +4,11 @@ import contextlib
 
 import pytest
 import torch
-from frame_harness import Cases
+from frame_harness import Cases, compiled
 
 import jit
 
+ONES = torch.ones(3)
 cases = Cases()
 
 
@@ -288,3 +289,31 @@ def test_disable():
     assert torch.equal(out[0], torch.full((2,), 9.0)) and out[1] is True and seen == [False]
     with pytest.raises(jit.Unsupported, match="disabled"):
         jit.compile(f, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+def test_fullgraph_says_where_and_why():
+    def f(x):
+        y = x + 1
+        print("here")
+        return y
+
+    with pytest.raises(jit.Unsupported) as caught:
+        compiled(f, fullgraph=True)(ONES)
+    line = f.__code__.co_firstlineno + 2
+    assert f"test_frame_breaks.py:{line}" in str(caught.value) and "print" in str(caught.value) and "hint" in str(caught.value)
+
+
+def test_markers():
+    seen = []
+
+    def f(x):
+        seen.append(jit.is_compiling())
+        jit.graph_break("why")
+        seen.append(jit.is_compiling())
+        return x + 1
+
+    f(ONES)
+    compiled(f)(ONES)
+    assert seen == [False, False, True, True]
+    found = jit.explain(lambda x: (f(x), x * 2), backend="eager")(ONES)
+    assert found.graph_break_count == 1 and "why" in str(found.break_reasons[0])

@@ -4,10 +4,12 @@ import functools
 
 import pytest
 import torch
-from frame_harness import observe, same
+from frame_harness import Cases, observe, said, same
 
 import jit
 
+cases = Cases()
+VECTOR = torch.arange(3.0)
 PROGRAMS = {
     "list": "@cache(None)\ndef g(): return []\ndef f(x):\n  g().append(1)\n  return x + len(g())",
     "tensor": "@cache(None)\ndef g(n): return torch.zeros(n)\ndef f(x):\n  b = g(3)\n  b.add_(1)\n  return x + b, g(2) is g(2), g(3)",
@@ -90,3 +92,31 @@ def test_entries_are_read_in_one_graph(value):
             assert compiled(torch.ones(2))[1] is space["g"](2)
         assert jit.compile_count() == start + 1
         assert space["g"].cache_info().misses == 1 and space["g"].cache_info().hits == 3 * 4 - 1 + first
+
+
+CALLS = []
+
+
+@cases(VECTOR, fullgraph=False)
+def a_cached_function_with_effects(x):
+    @functools.cache
+    def f(n):
+        CALLS.append(n)
+        return n
+
+    made = [f(1), f(1), f(2)], len(CALLS)
+    CALLS.clear()
+    return made
+
+
+@functools.lru_cache
+def cached(*values):
+    return len(values)
+
+
+@cases([1], VECTOR, fullgraph=False)
+def caches_refuse_what_they_cannot_look_up(v, x):
+    return said(lambda: cached(v)), said(lambda: cached((1, [v]))), said(lambda: cached({})), said(lambda: cached(1, (2, "a"))), x
+
+
+test_cached_functions = cases.test()

@@ -3,9 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from frame_harness import Cases, same
 
 import jit
-from frame_harness import same
+
+cases = Cases()
+VECTOR = torch.arange(3.0)
 
 
 def integers(*shape):
@@ -158,3 +161,15 @@ def test_errors_come_before_changes():
     with pytest.raises(RuntimeError, match="non-negative"):
         compiled(torch.tensor([0, -5]), log)
     assert log == [1, 2, 1]
+
+
+@cases(VECTOR, [1, 2], fullgraph=False)
+def an_index_that_is_read_off_a_tensor(x, v):
+    try:
+        del v[int((x == x).sum().round())]
+    except IndexError as error:
+        return x + 1, str(error)
+    return x, None
+
+
+test_programs = cases.test()

@@ -4,10 +4,11 @@ import builtins
 import collections
 import math
 import types
+import warnings
 
 import pytest
 import torch
-from frame_harness import check, observe, same, sequence
+from frame_harness import check, compiled, observe, same, sequence
 
 import jit
 
@@ -326,3 +327,26 @@ def test_dual_tensors_run_in_eager():
             got = forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones(3)))).tangent
         torch.testing.assert_close(got, 2 * x.cos())
     assert torch.equal(f(x), x.sin() * 2)
+
+
+def test_what_was_only_looked_up_may_be_gone_later():
+    def f(d, o):
+        try:
+            d["a"]
+        except KeyError:
+            return "no"
+        return "b" in d, hasattr(o, "n"), "b" in vars(o)
+
+    with_n, without = Plain(), Plain()
+    with_n.n = with_n.b = 1
+    sequence(lambda: f, [({"a": 1, "b": 2}, with_n), ({"a": 1}, with_n), ({}, with_n), ({"a": 1, "b": 2}, without), ({"a": 5, "b": 2}, with_n)])
+
+
+def test_cache_limit_says_what_changed():
+    c = compiled(lambda x, k: x + k.number)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for k in range(12):
+            assert torch.equal(c(ONES, type("Kind", (), {"number": k})()), ONES + k)
+    text = [str(w.message) for w in said if "runs in eager from now on" in str(w.message)]
+    assert len(text) == 1 and "expected" in text[0] and "test_frame_guards.py" in text[0]

@@ -328,7 +328,7 @@ def generators_that_leave(x):
     return (x * i for i in range(2)), None
 
 
-generators_row = cases.rows.pop()  # compared in test_frame_robustness
+generators_row = cases.rows.pop()  # compared in test_frame_generators_closed
 
 
 # -- matching and text -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from frame_harness import Cases
 
 import jit
 
+VECTOR = torch.arange(3.0)
 cases = Cases()
 DIGITS = re.compile(r"(\d+)b")
 
@@ -113,6 +114,35 @@ def version_of(name, part=0):
 @cases()
 def cached_questions_to_the_system(x):
     return x + version_of("torch") + version_of("torch", part=1)
+
+
+class Slotted:
+    __slots__ = ("a", "b", "__private")
+
+    def __init__(self, a):
+        self.a, self.__private = a, 5
+
+
+class Stated:
+    def __init__(self, n):
+        self.n = n
+
+    def __getstate__(self):
+        return {"n": self.n + 1}
+
+    def __setstate__(self, state):
+        self.m = state["n"]
+
+
+class Plain:
+    pass
+
+
+@cases(VECTOR)
+def copies_of_objects_with_slots_or_states(x):
+    s, o = Slotted(x), Stated(1)
+    t, p = copy.copy(s), copy.copy(o)
+    return t.a is s.a, t, hasattr(t, "b"), p, copy.deepcopy(Slotted([1])), object.__getstate__(Slotted(2)), Plain().__getstate__(), copy.copy(Plain())
 
 
 test_library = cases.test()

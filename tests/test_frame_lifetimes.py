@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from frame_harness import same
+from frame_harness import compiled, same
 from torch import nn
 
 import jit
@@ -14,6 +14,7 @@ from jit.frame.source import Const, Item, Local
 from jit.runtime import guards as G
 from jit.runtime import native
 
+ONES = torch.ones(3)
 HEAD = "import weakref, gc, collections, functools\nimport torch\nfrom torch import nn\n"
 BOX = "class Box:\n  k = 2\n"
 MAKE = "def make(w):\n  def g(x): return x * w\n  return g\n"
@@ -368,3 +369,81 @@ def test_snapshots_hold_nothing():
         space["v"] = {"a": [(torch.ones(3), [torch.ones(size)])]}
         assert program.check(()) == (size == 3)
         space["v"]["a"][0][1][0] = torch.ones(3)
+
+
+def test_arguments_and_results_are_let_go():
+    class Held:
+        pass
+
+    def f(x, h):
+        y = x * 2
+        jit.graph_break()
+        return y + 1
+
+    c = compiled(f)
+    for _ in range(3):
+        x, h = torch.ones(3), Held()
+        refs = weakref.ref(x), weakref.ref(h)
+        out = weakref.ref(c(x, h))
+        del x, h
+        gc.collect()
+        assert refs[0]() is None and refs[1]() is None and out() is None
+
+
+def test_variables_that_let_go_of_objects_with_finalizers():
+    log = []
+
+    class Noisy:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            log.append(self.name)
+
+    def f(x, held):
+        held = Noisy(held.name + " made")
+        y = x * 2
+        del held
+        log.append("after")
+        return y
+
+    def in_a_generator(x, held):
+        yield x
+        held = None
+        log.append("let go")
+        yield x + 1
+
+    orders = []
+    for fn, generator in ((f, in_a_generator), (compiled(f), compiled(in_a_generator))) * 2:
+        log.clear()
+        same(fn(ONES, Noisy("given")), ONES * 2)
+        assert sorted(log) == ["after", "given", "given made"]
+        log.clear()
+        held = Noisy("held")
+        it = generator(ONES, held)
+        del held
+        for _ in it:
+            pass
+        orders.append(list(log))
+    assert orders == [["held", "let go"]] * 4
+
+
+def test_what_a_weak_reference_leads_to_is_not_kept():
+    class Held:
+        k = 3
+
+    held = Held()
+    reference = weakref.ref(held)
+
+    def f(x):
+        target = reference()
+        return x if target is None else x * target.k
+
+    c = compiled(f)
+    gc.disable()
+    try:
+        assert torch.equal(c(ONES), ONES * 3) and torch.equal(c(ONES), ONES * 3)
+        del held
+        assert reference() is None and torch.equal(c(ONES), ONES)
+    finally:
+        gc.enable()

@@ -5,10 +5,11 @@ import warnings
 
 import pytest
 import torch
+from frame_harness import observe, same, sequence
 
 import jit
-from frame_harness import observe, same
 
+VECTOR = torch.arange(3.0)
 FLOATS = (0.5, 0.25, 3.0, -2.5, 1e-3, 7.0, -0.0, math.inf, math.nan, 1e300)
 
 
@@ -230,3 +231,47 @@ def test_symbolic_integers_beside_floats_and_below_zero():
         for n in range(30, 34):
             compiled(x, n)
         assert jit.compile_count() - start <= 2
+
+
+def test_division_by_an_integer_that_is_zero_later():
+    def f(x, n):
+        try:
+            return x + 7 // n, 7 % n
+        except ZeroDivisionError as error:
+            return str(error)
+
+    sequence(lambda: f, [(VECTOR, 3), (VECTOR, 2), (VECTOR, 0), (VECTOR, 4)])
+
+
+def test_slices_without_an_end_that_get_one():
+    def f(v, k):
+        return v[k:k], v[:k], v[::k]
+
+    sequence(lambda: f, [([1, 2, 3], None), ([1, 2, 3], 1), ([1, 2, 3], 2)], fullgraph=True)
+
+
+def test_the_length_of_a_number_that_changes():
+    def make():
+        def f(x, k):
+            try:
+                return x + len(0.5 + k)
+            except TypeError as error:
+                return str(error)
+
+        return f
+
+    sequence(make, [(VECTOR, k) for k in (1.5, 2, 2.5, 7, 8)])
+
+
+def test_small_integers_are_one_object():
+    def make():
+        def f(x, n, k):
+            one, big = 1, 1000
+            return x + 1, n is k, one is k, k is not one, n + 1 is k + 1, big is n, n is None
+
+        return f
+
+    sequence(make, [(VECTOR, 2, 1), (VECTOR, 3, 3), (VECTOR, 1, 5), (VECTOR, 7, 7), (VECTOR, 1000, 3)])
+    jit.reset()
+    f = make()
+    assert jit.compile(f, backend="eager", dynamic=True)(VECTOR, 2, 1)[1:] == f(VECTOR, 2, 1)[1:]

@@ -1,13 +1,16 @@
 """Operands that PyTorch refuses, such as None and text: the same exception as in eager, or the same result where it takes them."""
 
+import collections
 import operator
 
 import pytest
 import torch
+from frame_harness import Cases, said, same, sequence
 
 import jit
-from frame_harness import same
 
+cases = Cases()
+VECTOR = torch.arange(3.0)
 OPERANDS = (None, "a", (1, 2), [1, 2], True, 2, 2.5, {}, ...)
 FUNCTIONS = [operator.mul, operator.add, operator.sub, operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lt, operator.eq, operator.and_, operator.or_,
              operator.xor, operator.lshift, torch.mul, torch.add, torch.sub, torch.div, torch.maximum, torch.pow, torch.fmod, torch.logical_and, torch.logical_xor,
@@ -57,12 +60,140 @@ def test_large_operands_are_refused_too():
     same(program(x), jit.compile(program, backend="eager")(x))
 
 
-def test_layouts_of_one_row_that_was_symbolic():
-    def program(x, y, n):
-        return torch.add(y, x)[:n].pow(2).clamp(max=100), torch.add(y, x)[:n].exp()
+@cases(VECTOR, [], fullgraph=False)
+def texts_of_torch_errors(x, log):
+    for call in (lambda: x.sum().size(0), lambda: x.size(4), lambda: torch.sin(1), lambda: abs([]), lambda: round({}), lambda: [][1.5], lambda: 1 - x.shape):
+        try:
+            log.append(call())
+        except (TypeError, IndexError) as error:
+            log.append(str(error))
+    log[1.5] = 1
 
-    compiled = jit.compile(program, backend="eager")
-    x, y = torch.arange(6.0).view(3, 2).t(), torch.arange(3.0)
-    for n in (2, 1, 0, 2, 1):
-        same(program(x, y, n), compiled(x, y, n))
-    same(program(x, y, 1), jit.compile(program, backend="eager", dynamic=True)(x, y, 1))
+
+@cases(VECTOR)
+def errors_of_tensors_that_are_known(x):
+    zero_dim = torch.zeros(2).any(0)
+    return said(lambda: zero_dim.unbind(0)), said(lambda: x @ torch.tensor(2)), said(lambda: torch.ones(2).sum()[:1])
+
+
+class OnlyRight:
+    def __radd__(self, other):
+        return "right"
+
+
+@cases(VECTOR, torch.tensor(2), torch.tensor([True, False]), OnlyRight(), OnlyRight(), fullgraph=False)
+def operands_and_values_of_wrong_kinds(x, n, b, o, p):
+    log = []
+    for y in (x, n, b):
+        for wrong in (lambda: y * None, lambda: None + y, lambda: y & None, lambda: y > None, lambda: y.__setitem__(..., "2"), lambda: y.__setitem__(0, None), lambda: o + p, lambda: 1 + p):
+            try:
+                log.append(wrong())
+            except (TypeError, IndexError, RuntimeError) as error:
+                log.append(str(error))
+    return x + 1, log
+
+
+@cases(torch.tensor([1, 0, 2]), VECTOR, fullgraph=False)
+def a_dtype_that_a_kernel_refuses_raises_where_it_is(n, x):
+    """Also where nobody reads the result, and where the operation would be in place."""
+    log = []
+    for refused in (lambda: (x == n).argmax(), lambda: (x == n).softmax(0), lambda: torch.nn.functional.gelu(n), lambda: n.frac_(), lambda: (n > 0) % (n > 1),
+                    lambda: n.to(torch.complex64).max(), lambda: (n > 0).topk(1), lambda: n.add_(1), lambda: n.argmax()):
+        try:
+            refused()
+            log.append("fine")
+        except RuntimeError as error:
+            log.append(str(error))
+    return log, x + n
+
+
+@cases(torch.arange(3.0), fullgraph=False)
+def what_is_refused_of_no_elements(x):
+    log = []
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        z = x.to(dtype)[3:]
+        for refused in (lambda: z.softmax(-1), lambda: z.median(0), lambda: z.topk(1), lambda: z.amax(0), lambda: z.argmax(), lambda: z.index_select(0, torch.tensor([0])),
+                        lambda: z.float().mean(), lambda: z[0], lambda: z.cumsum(0), lambda: z.dot(x[None])):
+            try:
+                refused()
+                log.append("fine")
+            except (RuntimeError, IndexError) as error:
+                log.append(str(error))
+    return log, x + 1
+
+
+@cases(torch.tensor([3]), [], fullgraph=False)
+def a_call_that_lacks_an_argument(n, log):
+    try:
+        if torch.equal(n):
+            pass
+    except TypeError as error:
+        log.append(str(error))
+    return n + 1
+
+
+@cases(VECTOR, torch.tensor(2.0), torch.tensor(3), fullgraph=False)
+def a_format_that_a_tensor_does_not_know(x, y, n):
+    log = [f"{y:>8.1f}|{n:>4}|{n:x}", f"{x!r:>3}"]
+    for wrong in (lambda: f"{x:>3}", lambda: f"{y:d}", lambda: f"{n:q}", lambda: format(x, "s")):
+        try:
+            None + wrong()
+        except (TypeError, ValueError) as error:
+            log.append((type(error).__name__, str(error)))
+    return log, x + 1
+
+
+test_refusals = cases.test()
+
+
+def test_arguments_that_torch_refuses():
+    def f(x, how):
+        try:
+            return abs(x > 0) if how else x[:1.5]
+        except (TypeError, NotImplementedError) as error:
+            return type(error), str(error)
+
+    sequence(lambda: f, [(VECTOR, True), (VECTOR, False)])
+
+
+def test_an_error_of_torch_names_the_very_class_of_an_argument():
+    def f(x, t):
+        return said(lambda: x.mean().sub_(t)), said(lambda: x.add(x.shape)), said(lambda: x + 1)
+
+    sequence(lambda: f, [(VECTOR, collections.namedtuple("Pair", "a b")(1, 2)), (VECTOR, (1, 2))])
+
+
+def test_tensors_are_not_rounded_by_the_builtin():
+    def f(x):
+        return said(lambda: round(x)), said(lambda: round(torch.nn.Parameter(x), 2)), x.round() + 1
+
+    sequence(lambda: f, [(VECTOR,)])
+
+
+def test_new_tensors_need_a_size():
+    def f(x):
+        makers = torch.zeros, torch.ones, torch.empty, x.new_zeros, x.new_ones, x.new_empty
+        return [said(make) for make in makers], torch.zeros(()) + torch.ones(size=()) + x.new_ones(()) + x
+
+    sequence(lambda: f, [(VECTOR,)])
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0), torch.tensor(True), torch.tensor(0.5), torch.tensor([7]), torch.tensor([1.5], dtype=torch.float64), 3, torch.tensor([1.0, 2.0])],
+                         ids=str)
+def test_what_may_be_put_at_an_index(value):
+    def make():
+        def f(y, v, m):
+            log = []
+            for put in (lambda y: y.__setitem__(y.sum() > 1, v), lambda y: y.__setitem__(m, v), lambda y: y.__setitem__((m,), v), lambda y: y.__setitem__([0, 1], v),
+                        lambda y: y.__setitem__(torch.tensor([2]), v), lambda y: y.__setitem__(slice(0, 2), v), lambda y: y.__setitem__(m.to(torch.uint8), v)):
+                z = y.clone()
+                try:
+                    put(z)
+                except (RuntimeError, IndexError) as error:
+                    log.append(str(error))
+                log.append(z)
+            return log
+
+        return f
+
+    sequence(make, [(torch.arange(3.0), value, torch.tensor([True, False, True]))])

@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import itertools
+import json
 import logging
 import math
 import operator
@@ -16,6 +17,7 @@ from frame_harness import Cases
 
 import jit
 
+VECTOR = torch.arange(3.0)
 cases = Cases()
 
 
@@ -410,6 +412,26 @@ def byte_arrays(x):
         except (ValueError, IndexError) as e:
             out.append((type(e).__name__, str(e)))
     return bytes(a), len(a), a[0], list(a), a, b is a, a.hex(), bytearray(3), 33 in a, a[1:3], a.decode("latin1"), out
+
+
+@cases([2, 1], fullgraph=False)
+def classes_made_in_c(v):
+    @functools.cache
+    def f(n):
+        return n + 1
+
+    return json.dumps(v), f(2), collections.Counter(v)
+
+
+@cases(VECTOR, [1, 2], (1, 2))
+def numbers_of_lists(x, v, t):
+    log = [math.prod(v), math.fsum(v), math.dist(v, t)]
+    for wrong in (lambda: math.gcd(v), lambda: math.sqrt(v), lambda: math.hypot(1.0, v), lambda: math.gcd(t), lambda: math.floor(v), lambda: math.trunc(v)):
+        try:
+            log.append(wrong())
+        except TypeError as error:
+            log.append(str(error))
+    return x + 1, log
 
 
 test_stdlib = cases.test()

@@ -532,3 +532,29 @@ def test_going_on_natively():
             n.go_on(wrong)
     assert n.frame_hook_status() in ("ready", "not built")
     assert steps.original(jit.compile(counting)) is counting
+
+
+def test_generator_and_coroutine_functions():
+    @jit.compile(backend="eager")
+    def gen(x):
+        got = yield x * 2
+        yield x + got
+
+    g = gen(ONES)
+    assert torch.equal(next(g), ONES * 2) and torch.equal(g.send(4), ONES + 4) and list(g) == []
+
+    @jit.compile(backend="eager")
+    async def co(x):
+        await asyncio.sleep(0)
+        return x * 3
+
+    assert torch.equal(asyncio.run(co(ONES)), ONES * 3)
+
+    @jit.compile(backend="eager")
+    async def agen(x):
+        yield x
+
+    async def collect():
+        return [v async for v in agen(ONES)]
+
+    assert torch.equal(asyncio.run(collect())[0], ONES)

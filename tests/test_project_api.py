@@ -5,8 +5,11 @@ import warnings
 
 import pytest
 import torch
+from frame_harness import compiled
 
 import jit
+
+ONES = torch.ones(3)
 
 
 def double(x):
@@ -198,3 +201,41 @@ def test_a_mode_that_asks_for_more_says_once_what_it_does_not_get():
         for mode in ("max-autotune", "default", None):
             jit.compile(double, mode=mode)
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_reset_forgets():
+    c = compiled(lambda x: x + 1)
+    c(ONES)
+    assert len(c.entries) == 1
+    jit.reset()
+    assert len(c.entries) == 0
+    assert torch.equal(c(ONES), ONES + 1) and len(c.entries) == 1
+
+
+def test_methods_classmethods_and_modules():
+    class M(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+            self.calls = 0
+
+        def forward(self, x, *, k=1):
+            self.calls += 1
+            return x * self.w * k
+
+        @jit.compile(backend="eager")
+        def other(self, x):
+            return self.forward(x) + self.calls
+
+        @classmethod
+        @jit.compile(backend="eager")
+        def build(cls, x):
+            return cls.__name__, x + 1
+
+    m = M()
+    c = compiled(m)
+    assert torch.equal(c(ONES, k=3), ONES * 3) and m.calls == 1 and c.calls == 1
+    assert torch.equal(m.other(ONES), ONES * 3) and isinstance(c, M) and list(c.state_dict()) == ["w"]
+    assert M.build(ONES)[0] == "M"
+    m.w = torch.nn.Parameter(torch.full((3,), 5.0), requires_grad=False)
+    assert torch.equal(c(ONES), ONES * 5)

@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from frame_harness import compiled
 
 from jit import versions
+from jit.frame import dispatch
 
+ONES = torch.ones(3)
 ROOT = Path(__file__).resolve().parent.parent
 
 PROGRAM = """
@@ -122,3 +126,21 @@ def test_documents_and_tools_name_the_same_versions():
     rows = re.findall(r"^\| (3\.\d+) \| (\d+\.\d+) \|", readme, re.M)
     assert {tuple(map(int, torch.split("."))) for _, torch in rows} >= {first, last}
     assert {tuple(map(int, python.split("."))) for python, _ in rows} == set(versions.PYTHON)
+
+
+def test_a_torch_without_the_names_that_are_used(monkeypatch):
+    """Frames of our code are hidden from PyTorch's compiler by private names; without them all else works."""
+    hook = torch._C._dynamo.eval_frame
+    for name in ("_FrameExecStrategy", "set_code_exec_strategy"):
+        if hasattr(hook, name):
+            with monkeypatch.context() as patch:
+                patch.delattr(hook, name)
+                assert dispatch.torch_skip() is None
+    monkeypatch.setattr(dispatch, "_skip_in_torch", None)
+
+    def f(x):
+        y = x + 1
+        print(end="")
+        return y * 2
+
+    assert torch.equal(compiled(f)(ONES), ONES * 4)
