@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
+from jit.runtime import doctor
+
 
 def _doctor(arguments):
-    from jit.runtime import doctor
-
     doctor.check("compiled loops")(_compiled_loops)
     return doctor.main(arguments)
 
 
 def _compiled_loops():
-    from jit.codegen.cpp import compiler_check  # imports torch, which the checks before this one are about
+    from jit.codegen.cpp import compiler_check  # late: of a room, which an unknown PyTorch may not let load
     from jit.errors import CompileError
     from jit.runtime import doctor
 

@@ -144,7 +144,7 @@ def verify(model, *, gradients: bool = True, **options):
         A function of the arguments that gives a ``jit.numerics.Verification``: ``ok``, ``faults``, a text by ``print``,
             ``raise_if_wrong()``.
     """
-    from . import numerics
+    from . import numerics  # late: it loads the code generator, autodiff and the operators
 
     plain = getattr(type(model), "_jit_original_module", model)
     if type(plain).__module__ == "_jit_native":

@@ -2,285 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Callable
 
-from . import failures, logs, torch_private
-from .errors import Unsupported
-from .runtime import native
-from .second import SecondDerivatives, place_of, without_autocast
+import torch
+
+from . import logs
+from .graph.interpret import compile_python
+from .graph.passes.gradients import with_copies
+from .graph.printing import unbound_symbols
+from .plans import Plan, without_autocast
 
 ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
-_graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
-
-
-@dataclasses.dataclass(eq=False)
-class Plan:
-    """A compiled graph as the rewritten bytecode calls it.
-
-    Attributes:
-        native: callable on the graph's input tensors and then the integers of ``int_symbols``; gives a tuple of
-            tensors.
-        int_symbols: names of the size symbols that are passed as integers.
-        kernels: (name, source text) of each kernel.
-        backward: the graph of the gradients, where there is one.
-        launches: how many generated kernels one call launches, with those of the backward.
-    """
-
-    native: Callable
-    int_symbols: tuple = ()
-    kernels: list = dataclasses.field(default_factory=list)
-    graph: object = None
-    backward: object = None
-    launches: int = 0
-
-    def bind(self, tensors: dict) -> Plan:
-        """The plan with some inputs given for good, which it does not keep alive."""
-        if not isinstance(self.native, native().Plan):
-            return dataclasses.replace(self, native=_bound(self.native, tensors))
-        return dataclasses.replace(self, native=native().bind(self.native, tensors, True))
-
-
-def _bound(fn, tensors):
-    """A Python callable with the inputs at the given positions filled in; a ReferenceError once one of them is gone."""
-    tensors = {at: native().Weak(tensor) for at, tensor in tensors.items()}
-
-    def given(at):
-        tensor = tensors[at]()
-        if tensor is None:
-            raise ReferenceError("a tensor that the plan was bound to is gone")
-        return tensor
-
-    def call(*rest):
-        rest = iter(rest)
-        merged, at = [], 0
-        for at in range(max(tensors) + 1):
-            merged.append(given(at) if at in tensors else next(rest))
-        return fn(*merged, *rest)
-
-    return call
-
-
-def schedule(graph, unaligned=frozenset(), symbols=()):
-    """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` see ``Options``."""
-
-    from .codegen import Options, compile_graph
-    from .graph.passes import SCHEDULED, run_passes
-
-    with logs.timed("passes"):
-        graph = run_passes(graph, SCHEDULED)
-    if _graph_log:
-        _graph_log(graph.python())
-    with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
-        compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols)))
-    if _kernels_log:
-        for name, text in compiled.kernels:
-            _kernels_log(f"{name}\n{text}")
-    return compiled
+_graph_log = logs.channel("graph")
 
 
 def compile_native(graph, examples, gradient=None) -> Plan:
     """Optimise, differentiate where ``gradient`` asks for it, schedule, generate and load kernels."""
-    from .graph.passes import STANDARD, run_passes
-    from .graph.passes.convolutions import separate_bias
+    # Late: the code generator, autodiff and the operators take as long to load as all the rest.
+    from . import compiling, second
 
     unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
     if gradient is not None:
-        return _compile_differentiable(graph, unaligned, gradient)
-    with logs.timed("passes"):
-        graph = run_passes(graph, (separate_bias, *STANDARD))
-    makers = _view_makers(graph, _read_by_library(graph))
-    compiled = schedule(graph, unaligned)
-    call, makers = compiled.call, [m for m in makers if set(m[3]) <= set(compiled.int_symbols)]
-    if makers:
-        call = _with_library_views(call, makers, len(graph.inputs), compiled.int_symbols,
-                                   any(t.requires_grad for t in examples))
-    return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
-
-
-def _compile_differentiable(graph, unaligned, gradient) -> Plan:
-    """A forward and a backward plan, joined by an autograd node."""
-    from .graph.autodiff import differentiate
-    from .graph.passes.convolutions import separate_bias
-
-    with logs.timed("autodiff"):
-        traced, graph = graph, separate_bias(graph)
-        joint = differentiate(graph, gradient.wrt, gradient.tangents)
-    again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs
-                                                                        if o.mutates is not None}, traced)
-    return compile_joint(joint, graph, unaligned, gradient, again)
-
-
-def compile_joint(joint, graph, unaligned, gradient, again: SecondDerivatives) -> Plan:
-    """A forward and a backward plan for the ``joint`` graph of ``graph``; ``again`` is told what there is to be
-    differentiated again."""
-    import torch
-
-    from .codegen.layout import channels_last
-    from .graph.autodiff import partition
-    from .graph.autodiff.freed import kept_by_eager, uses
-    from .graph.passes.gradients import without_gates
-    from .graph.printing import symbol_origins
-    from .runtime.plan import GradSpec, load_differentiable
-
-    with logs.timed("autodiff"):
-        joint.graph = channels_last(joint.graph)
-        halves = partition(joint, (*gradient.changed, *gradient.fragile), gradient.loose)
-    saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
-    several = len(gradient.tangents) > 1
-    whole = halves.backward.copy() if several else None  # before scheduling, which rewrites
-    types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
-    read = uses(halves.backward, len(halves.saved)) if several else None
-    without_gates(halves.backward)
-    origins, backward = symbol_origins(halves.forward), schedule(halves.backward, saved_unaligned)
-    forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
-    n_outputs = sum(o.mutates is None for o in graph.outputs)
-    strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
-    spec = GradSpec(
-        n_outputs=n_outputs,
-        wrt=gradient.wrt,
-        tangents=gradient.tangents,
-        saved=halves.saved,
-        grads=halves.grads,
-        symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
-                      else origins[name] for name in backward.int_symbols),
-        views=strided,
-        several=tuple(k for k, *_ in strided if k in gradient.several),
-        second=again.of(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
-        depends=tuple(() if k is None else ways for k, ways in zip(halves.grads, halves.depends, strict=True)),
-        keeps=kept_by_eager(graph, gradient.wrt, gradient.tangents),
-        uses=read,
-        watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way)
-                      for place, *way in gradient.watched if place not in halves.saved),
-        narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
-    )
-    call = load_differentiable(forward.plan, backward.plan, spec)
-    if others:
-        makers = _view_makers(graph, others)
-        if any(not set(symbols) <= set(forward.int_symbols) for *_, symbols in makers):
-            raise Unsupported("a view whose sizes are known to the program only is a result, and needs a gradient",
-                              "return a copy", kind="gradient")
-        call = _with_library_views(call, makers, len(graph.inputs), forward.int_symbols)
-    if not torch.is_grad_enabled():  # the program switches it on by itself
-        call = torch.enable_grad()(call)
-    return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels],
-                graph, halves.backward, len(forward.launches) + len(backward.launches))
-
-
-def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
-    """``GradSpec.views`` of a forward plan, for its results at the positions ``differentiable``, which are views of
-    inputs or of other results; and the positions of those that the library makes: they are of another dtype, or strided
-    freely, or views of memory in which elements share a place, such as an expanded input, or of what a library call
-    showed of an input. There the gradient depends on which view operator was used, and not on the strides alone."""
-    from .graph.handles import may_overlap_itself
-    from .graph.results import root_of
-
-    made = {step[1]: step[2:] for step in plan.steps if step[0] == "view"}
-    results = plan.outputs[:n_outputs]
-    position = {o.node: k for k, o in reversed(list(enumerate(graph.outputs[:n_outputs])))}
-    strided, others = [], []
-    for k in differentiable:
-        root = root_of(graph.outputs[k].node)
-        source, *layout = made.get(results[k], (None,))
-        # The slot of the memory may be that of another view of it: what has the gradient is the result that is the
-        # memory itself.
-        base = source if source is not None and source < plan.n_inputs else position.get(root)
-        if source is None or base is None or may_overlap_itself(root.type):
-            others.append(k)
-            continue
-        strided.append((k, "input" if source < plan.n_inputs else "output", base, tuple(layout)))
-    return tuple(strided), tuple(others)
-
-
-def _read_by_library(graph) -> list:
-    """The positions of results that are views of inputs or of other results as another dtype, or strided freely over an
-    input. A library call of the plan makes these, and such a tensor would not share its version counter with what it
-    shows."""
-    from .graph.prims import VIEWS
-    from .graph.results import root_of
-
-    returned = [o.node for o in graph.outputs if o.mutates is None]
-    found = []
-    for k, node in enumerate(returned):
-        root, ops = root_of(node), set()
-        while node.op in VIEWS:
-            ops.add(node.op)
-            node = node.inputs[0]
-        if ("reinterpret" in ops and (root.op == "input" or root in returned)
-            or "as_strided" in ops and root.op == "input"):
-            found.append(k)
-    return found
-
-
-def _view_makers(graph, positions) -> list:
-    """(position, base, function, names of the symbols that it takes) for results that are views; see
-    ``view_function``."""
-    from .graph.interpret import view_function
-
-    return [(k, *view_function(graph, k)) for k in positions]
-
-
-def _with_library_views(call, makers, n_inputs, int_symbols, hidden: bool = False):
-    """``call`` with some results made anew by PyTorch's own view operators, so that autograd knows them as views of
-    their bases. ``hidden``: nothing of that is recorded."""
-    import torch
-
-    makers = [(k, base, torch.no_grad()(function) if hidden else function,
-               [int_symbols.index(name) for name in symbols]) for k, base, function, symbols in makers]
-
-    def with_views(*args):
-        results = list(call(*args))
-        tensors, sizes = args[:n_inputs], args[n_inputs:]
-        for k, base, function, places in makers:
-            more = () if base is None else (results[base],)
-            (results[k],) = function(*tensors, *more, *[sizes[p] for p in places])
-        return tuple(results)
-
-    return with_views
-
-
-def _narrow(backward, first: int, int_symbols, unaligned):
-    """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of
-    ``backward`` from ``first`` on."""
-    from .graph.autodiff.narrow import narrowed
-    from .graph.passes import optimize
-    from .graph.passes.gradients import without_gates
-
-    gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give something for zeros
-
-    def narrow(present):
-        try:
-            with logs.timed("a backward for some results"):
-                graph = optimize(without_gates(narrowed(backward,
-                                                        [first + k for k, given in enumerate(present) if not given])))
-                compiled = schedule(graph, unaligned)
-        except Unsupported:
-            if gated:
-                raise
-            return None
-        except Exception as e:
-            if gated:
-                raise
-            failures.report(e, place_of(backward), "the backward for all results is used, with zeros")
-            return None
-        # One that needs fewer sizes would be called with too many: the whole backward serves.
-        if gated and tuple(compiled.int_symbols) != tuple(int_symbols):
-            raise NotImplementedError("jit: a backward of torch.autograd.Function with symbolic sizes, for some of the "
-                                      "results")
-        return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
-
-    return narrow
+        return second.compile_differentiable(graph, unaligned, gradient)
+    return compiling.compile_plain(graph, unaligned, any(t.requires_grad for t in examples))
 
 
 def compile_eager(graph, examples, gradient=None) -> Plan:
     """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults. Autograd
     differentiates it."""
-    import torch
-
-    from .graph.interpret import compile_python
-    from .graph.passes.gradients import with_copies
-    from .graph.printing import unbound_symbols
-
     if gradient is not None and gradient.changed:
         graph = with_copies(graph, gradient.changed)
     if _graph_log:

@@ -25,6 +25,7 @@ import dataclasses
 import torch
 
 from . import backends
+from .graph.autodiff.narrow import narrowed
 from .graph.interpret import compile_python
 from .graph.ir import Graph, Node, Output, TensorType
 from .graph.passes.gradients import without_gradients
@@ -436,7 +437,6 @@ def computed(graph, arguments, results) -> dict:
 
 def watching(report: Verification, gradients: bool):
     """A backend: our kernels, each graph compared when it first runs."""
-    from .graph.autodiff.narrow import narrowed
 
     def backend(graph, examples, gradient=None):
         report.graphs += 1

@@ -12,21 +12,23 @@ import dataclasses
 import functools
 from typing import Callable
 
-from . import failures, logs, torch_private
+import torch
+
+from . import failures, logs
+from .compiling import compile_joint, schedule
 from .errors import Unsupported
+from .graph.autodiff import Differentiated, differentiate, differentiated_again, gradients, settled
+from .graph.autodiff.replay import draws
+from .graph.dims import free_symbols
+from .graph.interpret import compile_python
+from .graph.ir import Graph
+from .graph.passes import optimize
+from .graph.passes.convolutions import separate_bias
+from .graph.printing import symbol_origins, unbound_symbols
+from .graph.recording import Gradient
+from .plans import Plan, without_autocast
 
 _graph_log = logs.channel("graph")
-
-
-def without_autocast(fn) -> Callable:
-    """``fn`` with autocast off: a captured graph has its casts in it."""
-
-    @functools.wraps(fn)
-    def call(*args):
-        with torch_private.WithoutAutocast():
-            return fn(*args)
-
-    return call
 
 
 @dataclasses.dataclass(eq=False)
@@ -48,11 +50,19 @@ class SecondDerivatives:
     def of(self, halves, types, gradient, int_symbols, unaligned, saved_unaligned) -> Callable:
         """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may
         be ``unaligned`` are those of inputs and of saved values."""
-        from .graph.autodiff import Differentiated
-
         kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
         source = Differentiated(self.graph, gradient.wrt, gradient.tangents, kept, types, self.given)
         return _Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
+
+
+def compile_differentiable(graph, unaligned, gradient) -> Plan:
+    """A forward and a backward plan, joined by an autograd node."""
+    with logs.timed("autodiff"):
+        traced, graph = graph, separate_bias(graph)
+        joint = differentiate(graph, gradient.wrt, gradient.tangents)
+    again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs
+                                                                        if o.mutates is not None}, traced)
+    return compile_joint(joint, graph, unaligned, gradient, again.of)
 
 
 @dataclasses.dataclass(eq=False)
@@ -73,8 +83,6 @@ class _Second:
         self.compiled: dict = {}
 
     def __call__(self, inputs, saved, ints, tangents, wanted, stale, foreign):
-        import torch
-
         if not foreign and torch.is_grad_enabled():
             present = tuple([t is not None for t in tangents])
             given = [t for t in tangents if t is not None]
@@ -105,17 +113,12 @@ class _Second:
                 _graph_log(f"second derivatives op by op: {e.why}")
             return e.why
         except Exception as e:
-            failures.report(e, place_of(self.source.graph), "second derivatives are computed op by op")
+            failures.report(e, self.source.graph.place(), "second derivatives are computed op by op")
             return str(e)
         finally:
             env.rollback(start)  # the guards of the capture are made; these are checked at each call
 
     def gradients(self, present, wanted, needs, first_guard) -> _Compiled:
-        from .backends import compile_joint, schedule
-        from .graph.autodiff import differentiated_again, gradients, settled
-        from .graph.passes import optimize
-        from .graph.recording import Gradient
-
         found = gradients(self.source, present, wanted, needs)
         graph = found.graph
         n_inputs, n_given = len(needs) - sum(present), sum(present)
@@ -125,7 +128,7 @@ class _Second:
             again = SecondDerivatives(graph, found.given, self.changed, graph)
             joint = differentiated_again(graph, found.wrt, found.tangents, found.given, self.changed)
             reads = _reads(joint.graph, joint.graph.nodes)
-            plan = compile_joint(joint, graph, frozenset(unaligned), Gradient(found.wrt, found.tangents), again)
+            plan = compile_joint(joint, graph, frozenset(unaligned), Gradient(found.wrt, found.tangents), again.of)
             call, int_symbols = plan.native, plan.int_symbols
         else:
             graph = optimize(settled(graph, found.given, self.changed))
@@ -138,9 +141,6 @@ class _Second:
 
     def sizes(self, inputs, ints, predicate) -> dict:
         """The values of the symbols of a predicate."""
-        from .graph.dims import free_symbols
-        from .graph.printing import symbol_origins
-
         origins, values = symbol_origins(self.source.graph), {}
         for name in free_symbols(predicate.expr):
             if name in origins:
@@ -154,10 +154,6 @@ class _Second:
 
     @functools.cached_property
     def forward(self):
-        from .graph.interpret import compile_python
-        from .graph.ir import Graph
-        from .graph.printing import unbound_symbols
-
         graph = self.traced
         kept = [o for o in graph.outputs if o.mutates is None]  # nothing is written again
         alone = Graph(graph.inputs, graph.nodes, kept, graph.env)
@@ -166,8 +162,6 @@ class _Second:
 
     def cannot_run_again(self) -> str:
         """Why the graph would give other results when it is run again on its inputs; empty if it does not."""
-        from .graph.autodiff.replay import draws
-
         graph = self.traced
         reason = next((v for v in self.compiled.values() if isinstance(v, str)), "")
         reason = f" ({reason})" if reason else ""
@@ -187,8 +181,6 @@ class _Second:
 
     def by_steps(self, inputs, ints, tangents):
         """Differentiable gradients by running the graph op by op on eager tensors."""
-        import torch
-
         forward, names = self.forward
         source = self.source
         with torch.enable_grad():
@@ -208,12 +200,6 @@ def _reads(graph, nodes) -> frozenset:
     """The positions of the inputs that ``graph`` reads."""
     read = {i for n in nodes for i in n.inputs if i.op == "input"} | {o.node for o in graph.outputs}
     return frozenset(n.attrs["index"] for n in graph.inputs if n in read)
-
-
-def place_of(graph) -> tuple | None:
-    """Where in the program a graph's first operation is: (file, line, function)."""
-    loc = next((n.loc for n in graph.nodes if n.loc is not None), None)
-    return loc and (loc.user or loc[:3])
 
 
 def _check_unchanged(positions):

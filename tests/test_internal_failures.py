@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import jit
-from jit import failures
+from jit import compiling, failures
 from jit.codegen import cpp, lower, planner
 from jit.frame import capture, dispatch, emit, executor
-from jit.graph import passes, registry
+from jit.graph import registry
 from jit.graph.autodiff import rules
 from jit.graph.ops import externs
 
@@ -95,7 +95,7 @@ RULES = {
     "op expansion": lambda m: m.setitem(*broken_op("softmax")),
     "type rule": lambda m: m.setattr(externs, "mm", broken(externs.mm)),
     "opcode handler": broken_handler,
-    "pass": lambda m: broken_step(m, passes, "run_passes"),
+    "pass": lambda m: broken_step(m, compiling, "run_passes"),
     "planner": lambda m: broken_step(m, planner, "prepare"),
     "lowering": lambda m: broken_step(m, lower, "lower_group"),
     "emitter": lambda m: broken_step(m, cpp, "kernel_text"),

@@ -3,12 +3,6 @@
 
 from __future__ import annotations
 
+from .planner import CompiledGraph, Options, compile_graph
+
 __all__ = ["compile_graph", "CompiledGraph", "Options"]
-
-
-def __getattr__(name):
-    if name in __all__:
-        from . import planner
-
-        return getattr(planner, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

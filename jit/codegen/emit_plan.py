@@ -7,6 +7,7 @@ import torch
 
 from ..graph import dims
 from ..graph.ir import Ref
+from ..runtime.plan import GpuKernel, Plan
 from . import failing, indexing, memory
 from .indexing import VIEWS, base_of
 from .library_calls import REPLAY, arguments_of
@@ -121,8 +122,6 @@ class _PlanWriter:
         """The runtime's record of a compiled Triton kernel; one object per kernel, which the runtime loads once."""
         found = self.gpu_kernels.get(id(code))
         if found is None:
-            from ..runtime.plan import GpuKernel
-
             types = [t for t in code.source.arguments if not t.startswith("*")]
             found = GpuKernel(code.function, code.cubin, code.warps, code.shared, tuple(enumerate(types)), scratch=2)
             self.gpu_kernels[id(code)] = found
@@ -226,8 +225,6 @@ class _PlanWriter:
         outputs = self.results_of_graph()
         self.write_last(copies)
         self.free(set(outputs))
-        from ..runtime.plan import Plan
-
         return Plan(n_inputs=p.n_inputs, n_ints=len(self.regs.int_symbols),
                     regs=tuple(self.regs.program), n_slots=p.n_slots,
                     steps=tuple(self.steps), outputs=tuple(outputs), mutates=tuple(sorted(o.mutates for o in p.direct)),

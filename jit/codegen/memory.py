@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..graph import dims
 from . import indexing
+from .loops import index_key
 
 ALIGNMENT = {"cpu": 64, "cuda": 256}
 
@@ -95,8 +96,6 @@ def _symbolic(spans, arena):
         for x in [x for x in live if x[0] < s.first]:
             live.remove(x)
             free.setdefault(x[2], []).append(x[1])
-        from .loops import index_key
-
         kind = index_key(size)
         if free.get(kind):
             offset = free[kind].pop()

@@ -8,13 +8,14 @@ from typing import Callable, Optional
 
 import torch
 
-from .. import logs
+from .. import logs, runtime
 from ..graph.ir import TensorType, same_ints
 from . import failing, fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
 from .emit_plan import emit, out_form
 from .layout import channels_last
 from .library_calls import returns_alias
+from .loops import rename
 from .moments import one_pass
 from .padding import pad_rows
 from .prepare import prepare
@@ -73,8 +74,6 @@ class CompiledGraph:
 
     @functools.cached_property
     def call(self) -> Callable:
-        from .. import runtime
-
         return runtime.load_plan(self.plan)
 
 
@@ -356,8 +355,6 @@ class Planner:
 
     def compile_kernels(self):
         """Compile each distinct kernel once; fills ``self.code``: key -> address or GpuKernel."""
-        from .loops import rename
-
         self.code, self.named, self.sources = {}, {}, []
         by_device = {}
         for k, key in zip(self.launches, self.launch_keys):
@@ -374,12 +371,12 @@ class Planner:
         for device, keys in by_device.items():
             kernels = [self.named[key] for key in keys]
             if device == "cpu":
-                from . import cpp
+                from . import cpp  # late: a process loads the emitters of the devices that it has
 
                 found = cpp.compile_cpp(kernels)
                 self.sources += [(k.name, cpp.kernel_text(k)[1]) for k in kernels]
             else:
-                from .triton.compile import compile_triton
+                from .triton.compile import compile_triton  # late, as cpp
 
                 aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]}
                            for k, key in zip(kernels, keys) if key[1]}
@@ -390,7 +387,6 @@ class Planner:
     # the plan
 
     def finish(self) -> CompiledGraph:
-
         plan = emit(self)
         kernels = {k.name: k for k in self.named.values()}
         return CompiledGraph(plan, self.sources, kernels, [self.named[key] for key in self.launch_keys],

@@ -11,6 +11,7 @@ import torch
 from .. import torch_private
 from ..graph import dims
 from . import loops
+from .registers import run
 
 
 def pointwise(op: str, args: list, dtype: torch.dtype) -> torch.Tensor:
@@ -186,8 +187,6 @@ def run_plan(compiled, *arguments) -> tuple:
 
     ``arguments``: the input tensors, then the ints. Raises IndexError when a kernel reports an index out of range.
     """
-    from .registers import run
-
     plan = compiled.plan
     kernels = list(compiled.loops.values())
     tensors, ints = list(arguments[: plan.n_inputs]), arguments[plan.n_inputs :]

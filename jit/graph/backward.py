@@ -11,7 +11,7 @@ from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
 from jit.graph.handles import TensorHandle
-from jit.graph.ir import same_ints
+from jit.graph.ir import Graph, same_ints
 from jit.graph.saved_tensors import refused
 from jit.graph.prims import VIEWS
 
@@ -104,8 +104,7 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
 def _expanded(tracer) -> tuple:
     """The nodes so far with operations in the place of gradients, and a mapping from the nodes to them: which gradient
     depends on what."""
-    from jit.graph.autodiff.inner import expanded_nodes
-    from jit.graph.ir import Graph
+    from jit.graph.autodiff.inner import expanded_nodes  # late: autodiff's tables fill when they are first needed
 
     return expanded_nodes(Graph([h.base.input for h in tracer.inputs], list(tracer.builder.nodes), [], tracer.env))
 

@@ -15,6 +15,7 @@ import torch
 
 from jit import torch_private
 from jit.graph import registry
+from jit.graph.functional import run_python
 
 DUNDERS = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add_", "__sub__": "sub", "__isub__": "sub_", "__rsub__": "rsub",
@@ -167,8 +168,7 @@ def resolve(fn) -> Binding | None:
 def _resolve(fn) -> Binding | None:
     global _table
     if _table is None:
-        import jit.graph.functional  # noqa: F401  (these two fill the op tables)
-        import jit.graph.ops  # noqa: F401
+        import jit.graph.ops  # noqa: F401  late: it fills the op tables when the first call is captured
 
         _table = {**_python_methods(), **_methods(), **_builtin_functions(), **_operators()}
     if fn in registry.PYTHON:
@@ -183,7 +183,5 @@ def _resolve(fn) -> Binding | None:
         return Binding(name if namespace == "aten" else schema.name, overload=fn)
     # Its source is run on proxies.
     if isinstance(fn, types.FunctionType) and fn.__module__ in torch_private.PYTHON_OPERATIONS:
-        from jit.graph.functional import run_python
-
         return Binding(fn.__name__, python=run_python(fn))
     return None

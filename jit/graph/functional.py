@@ -12,6 +12,7 @@ from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import TensorHandle
+from jit.graph.layout import broadcast_shapes
 from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.registry import python_function
 
@@ -257,8 +258,6 @@ def unflatten(t, self, dim, sizes):
 
 @python_function(torch.broadcast_tensors)
 def broadcast_tensors(t, *tensors):
-    from jit.graph.layout import broadcast_shapes
-
     tensors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     shape = broadcast_shapes(*(x.type.shape for x in tensors))
     return tuple(t.call_op("expand", (x, shape), {}) for x in tensors)

@@ -16,7 +16,7 @@ import torch
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.dims import hint
+from jit.graph.dims import hint, product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.prims import VIEWS
 
@@ -62,8 +62,6 @@ class SymSize(tuple):
     """A ``torch.Size`` whose entries may be Dims."""
 
     def numel(self):
-        from jit.graph.dims import product
-
         return product(self)
 
 

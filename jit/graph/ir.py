@@ -9,7 +9,7 @@ tensor: it shows what the mutating outputs write there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Callable, ClassVar, NamedTuple
 
 import torch
 
@@ -205,6 +205,8 @@ class Graph:
     one is a rewrite of, ``like``.
     """
 
+    printer: ClassVar[Callable[[Graph], str]]  # set by ``printing``, which knows the text of every prim
+
     def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None,
                  like: Graph | None = None):
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
@@ -219,10 +221,13 @@ class Graph:
         return made
 
     def python(self) -> str:
-        """The graph as a Python function ``graph(*inputs)`` on eager tensors; see ``printing``."""
-        from jit.graph.printing import to_python
+        """The graph as a Python function ``graph(*inputs)`` on eager tensors."""
+        return Graph.printer(self)
 
-        return to_python(self)
+    def place(self) -> tuple | None:
+        """Where in the program its first operation is: (file, line, function)."""
+        loc = next((n.loc for n in self.nodes if n.loc is not None), None)
+        return loc and (loc.user or loc[:3])
 
     def users(self) -> dict:
         """Node -> list of the nodes that read it."""

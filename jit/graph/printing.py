@@ -152,6 +152,9 @@ def to_python(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
+Graph.printer = to_python
+
+
 def function_text(graph: Graph, call: Node) -> list[str]:
     """Lines that define the backward of an ``autograd_function`` and call it. All of the backward is in it, also what
     does not depend on a tangent: it may depend on the results, whose gradients of gradients go through the function

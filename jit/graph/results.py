@@ -17,6 +17,7 @@ from jit.graph.dims import Dim
 from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay, restriction
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
+from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import VIEWS
 from jit.graph.recording import Gradient
 
@@ -367,8 +368,6 @@ def finish(tracer, outputs, differentiated: bool = False) -> Graph:
             results.append(Output(node, index))
     mark_checked(b.nodes)
     graph = Graph([h.base.input for h in tracer.inputs], list(b.nodes), results, tracer.env)
-    from jit.graph.passes.gradients import without_gradients
-
     if not differentiated:
         without_gradients(graph)
     return eliminate_dead_nodes(graph)

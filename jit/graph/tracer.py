@@ -18,6 +18,7 @@ from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import (
     aten, autocast, changes, constants, foreign, layout, memory, refusals, results, saved_tensors, unstated_views,
 )
+from jit.graph.attributes import attribute
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, bounds, equal, specialize
@@ -647,8 +648,6 @@ class Tracer:
     def attribute(self, handle: TensorHandle, name: str):
         """The value of ``tensor.name`` for an attribute or property (not a method). Raises Unsupported when it is not
         known."""
-        from jit.graph.attributes import attribute
-
         try:
             return attribute(self, handle, name)
         except JitError:

@@ -24,6 +24,8 @@ import tempfile
 import time
 import warnings
 
+import torch
+
 from jit import config, logs
 from jit.errors import CompileError
 from jit.runtime import sanitizers
@@ -54,8 +56,6 @@ def compiler() -> str:
 
 def digest() -> str:
     """Key of the build that this process needs."""
-    import torch
-
     h = hashlib.sha256()
     real = os.path.realpath(compiler())
     info = os.stat(real)
@@ -71,8 +71,6 @@ def digest() -> str:
 
 
 def _torch_dir() -> str:
-    import torch
-
     return os.path.dirname(os.path.abspath(torch.__file__))
 
 
@@ -247,8 +245,6 @@ def library_path() -> str:
 
 def load():
     """Build if need be and import the extension; returns the module."""
-    import torch  # noqa: F401  (its libraries, libgomp among them, have to be loaded first)
-
     path = library_path()
     loader = importlib.machinery.ExtensionFileLoader(MODULE, path)
     spec = importlib.util.spec_from_file_location(MODULE, path, loader=loader)

@@ -16,7 +16,11 @@ import sys
 import sysconfig
 import tempfile
 
-from jit import torch_private, versions
+import torch
+
+from jit import config, torch_private, versions
+from jit.errors import CompileError
+from jit.runtime import build, native
 
 CHECKS: list = []
 
@@ -48,8 +52,6 @@ def _python():
 
 @check("torch")
 def _torch():
-    import torch
-
     if versions.torch_fault():
         raise Problem(versions.torch_fault(), f"use {versions.SUPPORTED}")
     for name, without in torch_private.absent.items():
@@ -59,9 +61,6 @@ def _torch():
 
 @check("compiler")
 def _compiler():
-    from jit.errors import CompileError
-    from jit.runtime import build
-
     try:
         path = build.compiler()
     except CompileError as e:
@@ -83,8 +82,6 @@ def _headers():
 
 @check("cache folder")
 def _cache():
-    from jit import config
-
     try:
         os.makedirs(config.cache_dir, mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=config.cache_dir):
@@ -102,9 +99,6 @@ def _cache():
 
 @check("native runtime")
 def _native():
-    from jit.errors import CompileError
-    from jit.runtime import native
-
     try:
         return f"built: {native().__file__}"
     except CompileError as e:
@@ -113,8 +107,6 @@ def _native():
 
 @check("frame hook")
 def _frame_hook():
-    from jit.runtime import native
-
     status = native().frame_hook_status()
     if status == "not built":
         raise Problem("the frame evaluation hook was not built for this interpreter: functions that graph breaks reach "
@@ -137,10 +129,6 @@ def openmp_libraries() -> list[str]:
 
 @check("openmp")
 def _openmp():
-    import torch
-
-    from jit.runtime import build
-
     source = (
         'extern "C" int omp_get_max_threads(); extern "C" int threads() { int n = 0;\n#pragma omp parallel '
         'reduction(+:n)\nn += 1;\nreturn n; }\n')
@@ -175,10 +163,8 @@ def _openmp():
 
 @check("triton")
 def _triton():
-    import torch
-
     try:
-        import triton
+        import triton  # late: optional
     except Exception as e:
         raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
                       "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
@@ -187,8 +173,6 @@ def _triton():
 
 @check("cuda")
 def _cuda():
-    import torch
-
     if torch.version.cuda is None:
         return "torch is built without CUDA: CPU only"
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from jit import config
+
 _native = None
 _lock = threading.Lock()
 
@@ -14,8 +16,7 @@ def native():
     if _native is None:
         with _lock:
             if _native is None:
-                from jit import config
-                from jit.runtime import build
+                from jit.runtime import build  # late: loaded with the extension, not when jit is imported
 
                 module = build.load()
                 module.set_pool_limit(config.cpu_pool_mb << 20)

@@ -59,6 +59,7 @@ import dataclasses
 import torch
 
 from jit import logs, torch_private
+from jit.runtime import native
 
 _log = logs.channel("guards")
 
@@ -134,8 +135,6 @@ def dispatch_keys(tensor) -> int:
 
 def program(accessors, checks, binds=()):
     """The native guard program. Raises ValueError or TypeError saying which record is wrong."""
-    from jit.runtime import native
-
     made = native().GuardProgram(tuple(accessors), tuple(checks), tuple(binds))
     if _log:
         _log("\n".join(_line(accessors, c) for c in checks))
@@ -152,8 +151,6 @@ def _line(accessors, check) -> str:
 def global_state_snapshot() -> tuple:
     """The torch state of this thread that a capture depends on: grad and inference mode, autocast, default dtype and
     device, determinism, modes, the kernels that attention may choose among, anomaly mode. Plain ints."""
-    from jit.runtime import native
-
     return native().global_state_snapshot()
 
 

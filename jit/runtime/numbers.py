@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import struct
 
+from jit.runtime import native
+
 
 def load_numbers(n_arguments: int, rows, results):
     """The native callable of a program. Raises ValueError or TypeError saying which row is wrong."""
-    from jit.runtime import native
-
     return native().load_numbers(n_arguments, tuple(rows), tuple(results))
 
 

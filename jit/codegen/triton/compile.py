@@ -9,12 +9,16 @@ all the work.
 from __future__ import annotations
 
 import atexit
+import importlib.metadata
+import importlib.util
 import os
 import pickle
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+
+import torch
 
 from ... import config, logs
 from ...errors import CompileError
@@ -49,8 +53,6 @@ class Compiled:
 
 def capability_of(device=None) -> int:
     """The compute capability of a CUDA device as major * 10 + minor; 90 on a machine without one."""
-    import torch
-
     if not torch.cuda.is_available():
         return 90
     major, minor = torch.cuda.get_device_capability(device)
@@ -62,8 +64,7 @@ def prepare():
     Raises nothing."""
     def load():
         try:
-            import triton  # noqa: F401
-            import triton.compiler.compiler  # noqa: F401
+            worker.triton()
         except Exception as error:
             log(f"triton cannot be imported: {error}")
 
@@ -117,8 +118,6 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dic
 
 
 def _triton_version() -> str:
-    import importlib.metadata
-
     global _version
     if _version is None:
         _version = importlib.metadata.version("triton")
@@ -208,8 +207,6 @@ class _Workers:
                 self.size += 1
 
     def _start(self):
-        import importlib.util
-
         spec = importlib.util.find_spec("triton")
         if spec is None:
             raise CompileError("GPU kernels need the triton package, which is not installed: pip install triton")

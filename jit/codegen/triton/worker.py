@@ -31,6 +31,17 @@ def load_function(text, function):
     return module[function], name
 
 
+def triton():
+    """The parts of Triton's compiler: (MLIR, backends, compiler). Imported when asked for: the package is optional."""
+    # Late, and the whole before its parts: another thread may be at it, and a part's import does not wait for that.
+    import triton  # noqa: F401
+    from triton._C.libtriton import ir
+    from triton.backends import compiler as backends
+    from triton.compiler import compiler
+
+    return ir, backends, compiler
+
+
 def build(job):
     """Compile one kernel.
 
@@ -42,21 +53,16 @@ def build(job):
         asks with ``keep_ptx``).
     Raises: what Triton raises.
     """
-    # Whole before its parts: another thread may be at it, and a part's import does not wait for that.
-    import triton  # noqa: F401
-    from triton._C.libtriton import ir
-    from triton.backends.compiler import GPUTarget, Language
-    from triton.compiler.compiler import ASTSource, make_backend
-
+    ir, backends, compiler = triton()
     fn, name = load_function(job["text"], job["function"])
     try:
-        target = GPUTarget("cuda", job["capability"], 32)
-        backend = make_backend(target)
+        target = backends.GPUTarget("cuda", job["capability"], 32)
+        backend = compiler.make_backend(target)
         # a*b+c keeps two roundings, as eager has it; operators that round once say so.
         options = backend.parse_options({"num_warps": job["warps"], "num_stages": max(1, job["stages"]),
                                          "maxnreg": job.get("maxnreg"), "enable_fp_fusion": False})
         signature = dict(zip(fn.arg_names, job["arguments"]))
-        source = ASTSource(fn, signature, {}, {(i,): [["tt.divisibility", 16]] for i in job["divisible"]})
+        source = compiler.ASTSource(fn, signature, {}, {(i,): [["tt.divisibility", 16]] for i in job["divisible"]})
         context = ir.context()
         ir.load_dialects(context)
         backend.load_dialects(context)
@@ -64,7 +70,7 @@ def build(job):
             module = source.make_ir(target, options, backend.get_codegen_implementation(options),
                                     backend.get_module_map(), context)
         stages, metadata, ptx = {}, {"target": target, **options.__dict__}, None
-        backend.add_stages(stages, options, Language.TRITON)
+        backend.add_stages(stages, options, backends.Language.TRITON)
         for stage, lower in stages.items():
             module = lower(module, metadata)
             if stage == "ptx" and job.get("keep_ptx"):
@@ -100,7 +106,7 @@ def main():
     os.dup2(2, 1)
     if len(sys.argv) > 1:
         sys.path.append(sys.argv[1])
-    import triton.compiler.compiler  # noqa: F401  (the slow part of starting)
+    triton()  # the slow part of starting
 
     write_message(sink, "ready")
     while True:

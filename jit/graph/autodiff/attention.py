@@ -15,7 +15,8 @@ from jit.graph.autodiff.rules import aten_vjp, training_form
 from jit.graph.build import HALF
 from jit.graph.dims import hint, specialize
 from jit.graph.ir import Node, TensorType, same_ints
-from jit.graph.ops.externs import sdpa_is_fused
+from jit.graph.ops.externs import matmul, sdpa_is_fused
+from jit.graph.ops.normalization import softmax
 
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # the numbers of torch_private.fused_attention_choice
 
@@ -76,8 +77,6 @@ def _repeated(b, x: Node, q: Node) -> Node:
 
 
 def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
-    from jit.graph.ops.externs import matmul
-
     dtype = q.type.dtype
     if dtype in HALF and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
         q, k, v = b.opmath(q), b.opmath(k), b.opmath(v)
@@ -99,8 +98,6 @@ def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
 
 def _safe_softmax(b, x: Node) -> Node:
     """softmax over the last dimension; rows of nothing but -inf give zeros."""
-    from jit.graph.ops.normalization import softmax
-
     empty = b.eq(b.reduce("amax", b.detach(x), (x.type.rank - 1,), True), float("-inf"))
     return b.where(empty, 0.0, softmax(b, b.where(empty, 0.0, x), -1))
 

@@ -14,8 +14,10 @@ from jit.graph.autodiff.mincut import INFINITE, Network
 from jit.graph.autodiff.reverse import Joint
 from jit.graph.dims import hint
 from jit.graph.ir import Graph, Loc, Node, Output
+from jit.graph.passes import optimize
 from jit.graph.passes.dce import unmarked
 from jit.graph.prims import POINTWISE, VIEWS
+from jit.graph.printing import unbound_symbols
 
 # What may be computed a second time, if nothing asks whether it is equal to one of its elements.
 CHEAP = POINTWISE | VIEWS | frozenset("clone flip cat constant_pad gather index getitem".split())
@@ -55,9 +57,6 @@ def partition(joint: Joint, changed=(), loose=()) -> Halves:
     """Divide a joint graph. It is optimised in place. The inputs ``changed``, by position, are written when the forward
     has run; the outputs ``loose``, by position, may be written before the backward, which reads copies of them if it
     needs them."""
-    from jit.graph.passes import optimize
-    from jit.graph.printing import unbound_symbols
-
     graph = optimize(joint.graph)
     primal_outputs, gradients = graph.outputs[: joint.n_outputs], graph.outputs[joint.n_outputs :]
     division = _Division(graph, joint.n_primals, primal_outputs, gradients, changed, loose)

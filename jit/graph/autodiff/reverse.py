@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph import layout
+from jit.graph.autodiff.replay import replay, replay_call
 from jit.graph.autodiff.rules import (
     ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved,
 )
 from jit.graph.autodiff.vjps_reductions import centred_square
-from jit.graph.dims import structurally_equal
+from jit.graph.dims import hint, structurally_equal
 from jit.graph.functions import computed, differentiated, parts
 from jit.graph.ir import Graph, Node, Output, Ref, TensorType, operator, same_ints
+from jit.graph.passes.dce import eliminate_dead_nodes
+from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import POINTWISE, VIEWS
 
 
@@ -61,9 +64,6 @@ def differentiate(graph: Graph, wrt, tangents) -> Joint:
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
-    from jit.graph.passes.dce import eliminate_dead_nodes
-    from jit.graph.passes.gradients import without_gradients
-
     joint = Reverse(graph, tuple(wrt), tuple(tangents)).run()
     eliminate_dead_nodes(without_gradients(joint.graph))
     return joint
@@ -304,8 +304,6 @@ class Reverse:
                 self.add(i, value)
             return
         if node.op == "as_strided":
-            from jit.graph.autodiff.replay import replay_call
-
             # The formula asks for the tensor's layout alone, from the start of its base: the tensor itself, or a copy
             # that is kept of it, may begin elsewhere.
             (x,) = node.inputs
@@ -365,8 +363,6 @@ class Reverse:
 
     def visit_call(self, node: Node, given):
         """A library call: its own rule, or a replay."""
-        from jit.graph.autodiff.replay import replay
-
         b, args = self.b, arguments(node.attrs["args"], node.inputs)
         some = given if isinstance(given, Node) else any(g is not None for g in given)
         if not some:
@@ -412,8 +408,6 @@ class Reverse:
 
 
 def _position(start):
-    from jit.graph.dims import hint
-
     return hint(start)
 
 

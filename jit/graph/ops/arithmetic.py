@@ -480,8 +480,6 @@ def masked_fill(b, self, mask, value):
         value = b.cast(value, self.dtype)
     else:
         value = b.scalar(plain(value) if self.dtype in HALF else value, self.dtype, self.device)
-    from jit.graph import layout
-
     shape = layout.broadcast_shapes(self.shape, mask.shape)
     result = b.where(mask, value, self)
     # Eager makes a row-major copy and fills that.

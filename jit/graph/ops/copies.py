@@ -11,6 +11,7 @@ from jit.graph.dims import product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.ops.views import become
 from jit.graph.prims import infer
 from jit.graph.registry import op
 
@@ -164,8 +165,6 @@ def resize_(t, self, *size, memory_format=None):
     dense = self.base.input is None and not self.chain and self.type.is_contiguous
     if (dense and memory_format is None and not same_ints(wanted, self.type.shape)
         and product(wanted) == self.type.numel):
-        from jit.graph.ops.views import become
-
         return become(t, self, t.call_op("view", (self, wanted), {}))
     if memory_format not in (None, torch.preserve_format) or not same_ints(wanted, self.type.shape):
         raise Unsupported("resize_ to another size or memory format", "make a new tensor", kind="tensor-attribute")

@@ -10,6 +10,7 @@ from jit.errors import Unsupported
 from jit.graph import layout as rules
 from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, ceil_div, plain_if_few
+from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node
 from jit.graph.registry import op
 
@@ -222,16 +223,12 @@ op("triu")(_triangle("upper"))
 @op("tensor", raw=True)
 def tensor(t, data, **options):
     """``torch.tensor``: of a tensor it is a copy."""
-    from jit.graph.handles import TensorHandle
-
     made = as_tensor(t, data, **options)
     return t.call_op("clone", (t.call_op("detach", (made,), {}),), {}) if isinstance(data, TensorHandle) else made
 
 
 @op("as_tensor", "asarray", raw=True)
 def as_tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=False, copy=None):
-    from jit.graph.handles import TensorHandle
-
     if isinstance(data, TensorHandle):
         if dtype is None and device is None:
             return data
@@ -260,14 +257,10 @@ def as_tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memo
 
 @op("new_tensor", raw=True)
 def new_tensor(t, self, data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
-    from jit.graph.handles import TensorHandle
-
     if isinstance(data, TensorHandle) or requires_grad:
         raise Unsupported("new_tensor of a tensor, or with a gradient", "use clone()", kind="unknown-function")
     return tensor(t, data, dtype=dtype or self.dtype, device=resolve_device(device, self.device))
 
 
 def _contains_handle(v) -> bool:
-    from jit.graph.handles import TensorHandle
-
     return isinstance(v, TensorHandle) or isinstance(v, (list, tuple)) and any(map(_contains_handle, v))

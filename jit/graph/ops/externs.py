@@ -9,6 +9,7 @@ from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
+from jit.graph.ops.reductions import mean
 from jit.graph.registry import extern, op, total
 
 
@@ -334,8 +335,6 @@ def adaptive_avg_pool2d(b, self, output_size):
     size = _tuple(output_size, 2)
     if size != (1, 1) or self.type.rank not in (3, 4) or not self.dtype.is_floating_point:
         return NotImplemented
-    from jit.graph.ops.reductions import mean
-
     node = mean(b, self, (-2, -1), True)
     if self.type.rank == 4 and layout.memory_format(self.type) == "channels_last":
         node.type = node.type.replace(strides=layout.channels_last_strides(node.shape))

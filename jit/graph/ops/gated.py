@@ -12,7 +12,7 @@ from jit.graph.ir import Node
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.losses import MEAN, reduced, written_like
 from jit.graph.ops.ranking_losses import floating
-from jit.graph.ops.reductions import vector_norm
+from jit.graph.ops.reductions import sum_, vector_norm
 from jit.graph.registry import op
 
 
@@ -105,8 +105,6 @@ def _without_nan(b, x: Node) -> Node:
 
 @op("nansum")
 def nansum(b, self, dim=None, keepdim=False, *, dtype=None):
-    from jit.graph.ops.reductions import sum_
-
     if not self.dtype.is_floating_point:
         return sum_(b, self, dim, keepdim, dtype=dtype)
     return sum_(b, _without_nan(b, self), dim, keepdim, dtype=dtype)
@@ -114,8 +112,6 @@ def nansum(b, self, dim=None, keepdim=False, *, dtype=None):
 
 @op("nanmean")
 def nanmean(b, self, dim=None, keepdim=False, *, dtype=None):
-    from jit.graph.ops.reductions import sum_
-
     if not self.dtype.is_floating_point or dtype is not None and not is_number(dim) and not dtype.is_floating_point:
         return NotImplemented
     total = sum_(b, _without_nan(b, self), dim, keepdim, dtype=dtype)

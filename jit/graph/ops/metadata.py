@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit.errors import Unsupported
+from jit.graph.build import result_dtype
 from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.layout import is_channels_last, is_dense, normalize_dim
 from jit.graph.registry import op
@@ -86,8 +87,6 @@ def storage_offset(t, self):
 
 @method("result_type")
 def result_type(t, tensor1, tensor2):
-    from jit.graph.build import result_dtype
-
     return result_dtype(*(v.node if isinstance(v, TensorHandle) else v for v in (tensor1, tensor2)))
 
 

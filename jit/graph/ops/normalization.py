@@ -10,6 +10,8 @@ from jit.graph.build import HALF
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.ops.arithmetic import clamp
+from jit.graph.ops.reductions import vector_norm
 from jit.graph.registry import extern, op
 
 
@@ -355,13 +357,9 @@ def _instance_norm_with_statistics(t, self, channels, use_input_stats, momentum,
 
 @op("normalize")
 def normalize(b, self, p=2.0, dim=1, eps=1e-12, out=None):
-    from jit.graph.ops.reductions import vector_norm
-
     if not self.dtype.is_floating_point:
         return NotImplemented
     dims = b.dims_of(self, dim)
-    from jit.graph.ops.arithmetic import clamp
-
     return b.div(self, b.expand(clamp(b, vector_norm(b, self, p, dims, True), float(eps)), self.shape))
 
 

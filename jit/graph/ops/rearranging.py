@@ -8,6 +8,7 @@ from jit.graph.handles import overlaps_itself
 from jit.graph.ir import Node, TensorType, contiguous_strides
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.copies import cat
+from jit.graph.ops.views import slice_bounds
 from jit.graph.registry import op
 
 
@@ -160,8 +161,6 @@ def _replaced(b, x: Node, part: Node, d: int, start, length) -> Node:
 
 @op("slice_scatter")
 def slice_scatter(b, self, src, dim=0, start=None, end=None, step=1):
-    from jit.graph.ops.views import slice_bounds
-
     if step != 1 or src.dtype is not self.dtype or self.type.rank == 0:
         return NotImplemented
     d = normalize_dim(dim, self.type.rank)

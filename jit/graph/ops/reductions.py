@@ -13,7 +13,7 @@ from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.prims import reduced_shape
-from jit.graph.registry import op
+from jit.graph.registry import OPS, op
 
 
 def _empty_means_all(b, x, dim):
@@ -103,8 +103,6 @@ def _positions(b, x: Node, d: int) -> Node:
 def _max_min(name, prim, arg, elementwise):
     def expand(b, self, dim=None, keepdim=False, *, other=None):
         if isinstance(dim, Node) or other is not None:
-            from jit.graph.registry import OPS
-
             return OPS[elementwise].fn(b, self, other if other is not None else dim)
         if dim is None:
             if any(s == 0 for s in self.shape):
