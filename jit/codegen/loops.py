@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Optional, Union
 
@@ -37,6 +38,19 @@ HALF = (torch.float16, torch.bfloat16)
 POINTWISE = prims.POINTWISE | prims.names(kind="kernel")
 REDUCE_OPS = frozenset(p.combine for p in PRIMS.values() if p.kind == "reduction" and p.combine)
 SCAN_OPS = frozenset(p.combine for p in PRIMS.values() if p.kind == "scan")
+
+
+_OF_NOTHING = {p.combine: p.of_nothing for p in PRIMS.values() if p.combine and p.of_nothing is not None}
+
+
+def neutral(op: str, dtype: torch.dtype):
+    """The value that changes nothing under the reduction ``op`` over ``dtype``, as a number of its kind."""
+    kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+    if op in _OF_NOTHING:
+        return kind(_OF_NOTHING[op])
+    largest = math.inf if kind is float else 1 if kind is bool else torch.iinfo(dtype).max
+    smallest = -math.inf if kind is float else 0 if kind is bool else torch.iinfo(dtype).min
+    return kind(smallest if op.endswith("max") else largest)
 
 
 @dataclass(frozen=True)

@@ -461,18 +461,6 @@ def _index(e, node, index, mask):
 # reductions
 
 
-def reduction_identity(op, dtype):
-    """The value that does not change a reduction over ``dtype``."""
-    if op in ("sum", "any"):
-        return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
-    if op in ("prod", "all"):
-        return True if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
-    if dtype.is_floating_point:
-        return float("-inf") if op == "max" else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if op == "max" else info.max
-
-
 def reduction_dtype(node):
     """The dtype in which a reduction accumulates."""
     p = info(node.op)
@@ -512,7 +500,7 @@ def _reduction(e, node, index, mask):
         value = e.constant(0, torch.int64) if op.startswith("arg") else value
         return e.b.cast(value, register_dtype(node.type.dtype))
     if e.tail is not None:
-        value = e.compute("where", e.tail, value, e.constant(reduction_identity(op, dtype), dtype), dtype=dtype)
+        value = e.compute("where", e.tail, value, e.constant(loops.neutral(op, dtype), dtype), dtype=dtype)
     if e.stage == 1:
         result = e.b.reduce(op, value, partial_dtype(node), precise)
         e.b.store(e.buffer((node, "partial"), partial_dtype(node), True), e.partial_index(node), result)

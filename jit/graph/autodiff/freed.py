@@ -66,13 +66,13 @@ def _keeps(n: Node, ahead: dict, data: set) -> bool:
         return any(d in data for d in n.inputs[2::2])
     if n.op == "aten_call":
         return not n.attrs["target"].startswith(_LIBRARY_FREE)
-    saves, last = info(n.op).saves, len(n.inputs) - 1
-    if saves is None:
-        return any(i in ahead for i in n.inputs)
+    saves = info(n.op).saves
     for k, i in enumerate(n.inputs):
-        read = saves[min(k, len(saves) - 1)]
-        if i in ahead and any(n.inputs[j] in data for j in range(last + 1) if (j != k if read is OTHERS else j in read)):
-            return True
+        if i in ahead:
+            read = saves and saves[min(k, len(saves) - 1)]
+            if saves is None or any(x in data for j, x in enumerate(n.inputs)
+                                    if (j != k if read is OTHERS else j in read)):
+                return True
     return False
 
 
