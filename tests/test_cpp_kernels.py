@@ -12,6 +12,7 @@ import jit
 from jit.codegen import loops, reference
 from jit.codegen.cpp import compile_cpp, emit
 from jit.graph import dims
+from jit.graph.prims import info
 
 F32 = torch.float32
 
@@ -342,7 +343,7 @@ def random_kernel(draw):
 
     def compute(pool):
         op = draw(st.sampled_from(_FLOAT_OPS))
-        value = b.compute(op, *[draw(st.sampled_from(pool)) for _ in range(loops.arity(op))], dtype=F32)
+        value = b.compute(op, *[draw(st.sampled_from(pool)) for _ in range(info(op).arity)], dtype=F32)
         return b.compute("minimum", b.compute("maximum", value, b.const(-4.0, F32), dtype=F32), b.const(4.0, F32), dtype=F32)
 
     for _ in range(draw(st.integers(1, 6))):

@@ -9,13 +9,14 @@ import torch
 from jit.codegen import loops, reference
 from jit.codegen.cpp import compile_cpp
 from jit.errors import Unsupported
+from jit.graph.prims import info, names
 
 FLOATS = [torch.float32, torch.float64]
 INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
-FLOAT_UNARY = sorted(loops.UNARY - {"cast", "logical_not", "bitwise_not"})
-FLOAT_BINARY = sorted(loops.BINARY - {"bitwise_and", "bitwise_or", "bitwise_xor", "shl", "shr"})
+FLOAT_UNARY = sorted(names(kind="pointwise", arity=1) - {"cast", "logical_not", "bitwise_not"})
+FLOAT_BINARY = sorted(names(kind="pointwise", arity=2, of_words=False) - {"bitwise_and", "bitwise_or", "bitwise_xor", "shl", "shr"})
 INT_UNARY = ["neg", "abs", "sign", "relu", "bitwise_not", "logical_not", "ceil", "floor", "round", "trunc"]
-INT_BINARY = sorted(loops.BINARY - {"div", "atan2", "copysign", "hypot", "pow", "fmax", "fmin"})
+INT_BINARY = sorted(names(kind="pointwise", arity=2, of_words=False) - {"div", "atan2", "copysign", "hypot", "pow", "fmax", "fmin"})
 LOOSE = {"lgamma": 40, "pow": 8, "erfinv": 400, "tan": 8, "erfc": 30, "sinh": 8, "cosh": 8, "atanh": 8, "asinh": 8, "acosh": 8}
 
 
@@ -57,7 +58,7 @@ def grouped(ops, dtype, inputs, group=8):
         i = b.axis(n)
         values = [b.load(b.buffer(dtype), i) for _ in inputs]
         for op in order[g : g + group]:
-            result = torch.bool if op in loops.BOOL_RESULT else dtype
+            result = torch.bool if info(op).result is torch.bool else dtype
             results[op] = torch.zeros(n, dtype=result)
             b.store(b.buffer(result, "out"), i, b.compute(op, *values, dtype=result))
         kernel = loops.verify(b.finish(f"pointwise{len(out)}"))

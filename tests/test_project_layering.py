@@ -16,8 +16,8 @@ SHARED = ("config", "logs", "errors", "failures", "reasons", "recent", "torch_pr
 ROOMS = ("frame", "graph", "codegen", "runtime")
 TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics", "second", "__init__", "__main__")
 
-# What codegen is given is written in these two languages of the graph room, so it may read them: sizes and the nodes' types.
-LANGUAGES = ("jit.graph.dims", "jit.graph.ir")
+# What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types, and what prims mean.
+LANGUAGES = ("jit.graph.dims", "jit.graph.ir", "jit.graph.prim_info", "jit.graph.prims")
 
 # Files of codegen that rewrite a graph before it is scheduled, with the graph room's builder and type rules.
 REWRITES = ("jit/codegen/layout.py",)
@@ -99,6 +99,7 @@ def test_every_room_exists():
         ("jit/graph/x.py", "from ..frame.decode import f"),
         ("jit/runtime/x.py", "def f():\n    import jit.codegen.loops"),
         ("jit/codegen/triton/x.py", "from ...graph import tracer"),
+        ("jit/codegen/x.py", "from jit.graph.registry import op"),
         ("jit/runtime/x.py", "from jit.graph import dims"),
         ("jit/config.py", "from jit import runtime"),
         ("jit/frame/x.py", "from jit import api"),

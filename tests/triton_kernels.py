@@ -11,6 +11,7 @@ import torch
 
 from jit.codegen import loops, reference
 from jit.graph import dims
+from jit.graph.prims import info
 
 CASES = {}
 F32, I64, BOOL = torch.float32, torch.int64, torch.bool
@@ -76,7 +77,7 @@ class B(loops.KernelBuilder):
 
     def do(self, op, *args, dtype=None):
         if dtype is None:
-            dtype = BOOL if op in loops.BOOL_RESULT else self.dtype[args[1] if op == "where" else args[0]]
+            dtype = info(op).result or self.dtype[args[1] if op == "where" else args[0]]
         return self.compute(op, *args, dtype=dtype)
 
     def put(self, buffer, index, value, mask=None):

@@ -8,6 +8,7 @@ it. Any other new value is copied into its input at the end, by the plan's commi
 
 from __future__ import annotations
 
+from ..graph.prims import info
 from .indexing import base_of
 
 
@@ -22,7 +23,7 @@ def checks_indices(group, storages) -> bool:
     inner = set(stack)
     while stack:
         n = stack.pop()
-        if n.op in ("gather", "index"):
+        if info(n.op).checks:
             return True
         if n not in seen and (n in inner or n not in storages):
             seen.add(n)

@@ -14,19 +14,15 @@ import heapq
 import math
 from typing import Optional
 
+from ..graph.prims import REDUCTIONS, info, names
 from . import indexing
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
 
-REDUCTIONS = frozenset("sum prod amax amin argmax argmin any all squares".split())
-SOURCES = frozenset("scalar float_scalar full iota".split())
-EXTERN = frozenset("input aten_call getitem".split())
-
-# Relative cost of one element; 1 where not named.
-COST = {op: 8 for op in "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf pow".split()}
-COST.update({op: 16
-             for op in "asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot random_bits".split()})
-COST.update({op: 3 for op in "div sqrt rsqrt reciprocal floor_div trunc_div fmod remainder".split()})
-COST.update({op: 0 for op in "scalar full clone".split()} | {op: 2 for op in "cat gather index".split()})
+SOURCES = names(is_source=True)
+EXTERN = names(kind="input") | names(kind="call") | names(kind="part")
+ROWS = REDUCTIONS | names(kind="scan")  # what needs all of a row
+POSITIONS = names(gives_position=True)
+IN_ORDER = POSITIONS | names(kind="scan")  # what depends on the order of a row
 
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 # Cost of a value that is computed for every element it is broadcast to: another launch costs more on a GPU.
@@ -114,7 +110,7 @@ class Schedule:
 
 def _edge_numel(user, index) -> int:
     """How many times a reader evaluates its operand number ``index``."""
-    if user.op in REDUCTIONS or user.op in ("cat", "cumsum"):
+    if user.op in ROWS or user.op == "cat":
         return numel_hint(user.inputs[index].type.shape)
     return numel_hint(user.type.shape)
 
@@ -128,7 +124,7 @@ def _uses(graph):
             if n.op == "as_strided":
                 wanted.add(base_of(n))
             continue
-        if n.op in ("aten_call", "getitem"):
+        if n.op in EXTERN:
             for i in n.inputs:
                 wanted.add(base_of(i))
                 users[base_of(i)][n] = 0
@@ -165,7 +161,7 @@ class _Trees:
                 self.cost[n], self.leaves[n], self.count[n] = 0, frozenset(), 1
                 self.inlined.add(n)
                 continue
-            cost, count, leaves = COST.get(n.op, 1), 1, set()
+            cost, count, leaves = info(n.op).cost.repeat, 1, set()
             for i in {base_of(i) for i in n.inputs}:
                 if i in self.inlined:
                     cost, count = cost + self.cost[i], count + self.count[i]
@@ -177,7 +173,7 @@ class _Trees:
                 self.inlined.add(n)
 
     def _inline(self, n) -> bool:
-        if (n.op in REDUCTIONS or n.op == "cumsum" or n in self.wanted
+        if (n.op in ROWS or n in self.wanted
             or self.count[n] > MAX_TREE or len(self.leaves[n]) > 12):
             return False
         users = self.users[n]
@@ -206,7 +202,7 @@ def _collect(root, inlined):
     """Fill ``root.reads`` by walking its tree with alignments, and ``root.size``."""
     reads, seen = {}, set()
     identity = tuple(FIXED if is_one(s) else d for d, s in enumerate(root.domain))
-    if root.node.op in REDUCTIONS and root.part is None or root.node.op == "cumsum" and root.part is None:
+    if root.node.op in ROWS and root.part is None:
         stack = [(root.node.inputs[0], identity)]
     elif root.part is not None:
         stack = [(root.source, identity)]
@@ -241,7 +237,7 @@ def _operands(node, align):
         inner = None if align is None else align[first : first + rank]
         return [(node.inputs[0], None)] + [(i, indexing.broadcast_alignment(i.type.shape, inner))
                                            for i in node.inputs[1:]]
-    if op in ("cat", "constant_pad", "flip"):
+    if info(op).kind == "copy":
         return [(i, None) for i in node.inputs]
     return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]
 
@@ -393,18 +389,18 @@ class _Fuser:
             if root.node.op in REDUCTIONS and any(m.node.op == "cumsum" and m.part is None for m in g.members):
                 return None
             order = [mapping[d] for d in root.reduced]
-            if order != sorted(order) and root.node.op in ("argmax", "argmin"):
+            if order != sorted(order) and root.node.op in POSITIONS:
                 return None
             reduced = mine
         split = g.split
         if root.needs_row and not g.reduced:
             split = self._splits(root, g.device, g.dims, reduced, mapping)
-        if split and ((element and after) or root.node.op in ("argmax", "argmin", "cumsum")):
+        if split and ((element and after) or root.node.op in IN_ORDER):
             return None
         return mapping, after, reduced, split
 
     def _splits(self, root, device, dims, reduced, mapping):
-        if root.node.op in ("argmax", "argmin", "cumsum"):
+        if root.node.op in IN_ORDER:
             return None
         inner = inner_dim(root)
         return wants_split(device, dims, reduced, inner is None or mapping.get(inner) in reduced)
@@ -508,7 +504,7 @@ class _Fuser:
         if moved and g.reduced and bool(g.split) != bool(other.split):
             return False
         order = [mapping[x] for x in sorted(other.reduced)]
-        if order != sorted(order) and any(m.node.op in ("argmax", "argmin") for m in other.members):
+        if order != sorted(order) and any(m.node.op in POSITIONS for m in other.members):
             return False
         if not self._read_in_step(g, other, mapping):
             return False

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Optional
 
 from ..graph import dims
+from ..graph.prims import names
 
-VIEWS = frozenset("permute reshape expand slice diagonal as_strided alias detach".split())
+VIEWS = names(kind="view", in_kernels=True)  # that kernels read through
 FIXED = -1
 
 

@@ -23,46 +23,34 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Optional, Union
 
 import torch
 
-from ..graph import dims
+from ..graph import dims, prims
+from ..graph.prim_info import PRIMS, info
 
 HALF = (torch.float16, torch.bfloat16)
 
-REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
-SCAN_OPS = ("sum",)
-
-# Pointwise operators by arity. Comparisons, logical operators and predicates give bool.
-UNARY = frozenset(
-    "cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan "
-    "asin acos atan "
-    "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan isinf isfinite "
-    "signbit".split())
-BINARY = frozenset(
-    "add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne lt le "
-    "gt ge "
-    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr".split())
-TERNARY = frozenset(["where", "fma"])
-BOOL_RESULT = frozenset(
-    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit".split())
-WORDS = frozenset(["from_words"])  # the low and high 32 bits of a double, as integers -> the double
-# A seed and a counter, int64 -> random bits as int32 or int64; see ``graph.philox``.
-RANDOM = frozenset(["random_bits"])
-POINTWISE = UNARY | BINARY | TERNARY | WORDS | RANDOM
+# What a kernel computes of single elements, and what its reductions and scans are called, as the records of prims say.
+POINTWISE = prims.POINTWISE | prims.names(kind="kernel")
+REDUCE_OPS = frozenset(p.combine for p in PRIMS.values() if p.kind == "reduction" and p.combine)
+SCAN_OPS = frozenset(p.combine for p in PRIMS.values() if p.kind == "scan")
 
 
-def arity(op: str) -> int:
-    """How many arguments a pointwise operator takes. Raises KeyError for a name that is none."""
-    if op in UNARY:
-        return 1
-    if op in BINARY or op in WORDS or op in RANDOM:
-        return 2
-    if op in TERNARY:
-        return 3
-    raise KeyError(op)
+_OF_NOTHING = {p.combine: p.of_nothing for p in PRIMS.values() if p.combine and p.of_nothing is not None}
+
+
+def neutral(op: str, dtype: torch.dtype):
+    """The value that changes nothing under the reduction ``op`` over ``dtype``, as a number of its kind."""
+    kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+    if op in _OF_NOTHING:
+        return kind(_OF_NOTHING[op])
+    largest = math.inf if kind is float else 1 if kind is bool else torch.iinfo(dtype).max
+    smallest = -math.inf if kind is float else 0 if kind is bool else torch.iinfo(dtype).min
+    return kind(smallest if op.endswith("max") else largest)
 
 
 @dataclass(frozen=True)
@@ -418,23 +406,24 @@ def verify(kernel: Kernel) -> Kernel:
             if not dtype[s.dst].is_floating_point and not dtype[s.dst].is_complex and dtype[s.dst] is not torch.bool:
                 integers.add(s.dst)
         if isinstance(s, Compute):
-            need(s.op in POINTWISE and len(s.args) == arity(s.op),
+            need(s.op in POINTWISE and len(s.args) == info(s.op).arity,
                  f"{s.op} is a pointwise prim with {len(s.args)} arguments")
+            result = info(s.op).result
             if s.op != "cast":
                 need(s.dtype not in HALF and all(dtype[a] not in HALF for a in s.args),
                      f"{s.op} is not computed in a half type")
-            if s.op in BOOL_RESULT:
-                need(s.dtype is torch.bool, f"{s.op} gives bool")
+            if result is not None:
+                need(s.dtype is result, f"{s.op} gives {result}")
             if s.op == "where":
                 need(dtype[s.args[0]] is torch.bool and dtype[s.args[1]] is dtype[s.args[2]] is s.dtype,
                      "where takes bool and two of its dtype")
             elif s.op == "fma":
                 need(s.dtype.is_floating_point and all(dtype[a] is s.dtype for a in s.args),
                      "the arguments of fma have its dtype")
-            elif s.op in BINARY and s.op not in BOOL_RESULT:
-                need(all(dtype[a] is s.dtype for a in s.args), f"the arguments of {s.op} have its dtype")
-            elif s.op in BINARY:
+            elif len(s.args) == 2 and result is not None:
                 need(dtype[s.args[0]] is dtype[s.args[1]], f"the arguments of {s.op} have one dtype")
+            elif len(s.args) == 2 and not info(s.op).of_words:
+                need(all(dtype[a] is s.dtype for a in s.args), f"the arguments of {s.op} have its dtype")
         if isinstance(s, IndexValue):
             need(s.dst in integers, "an index value is an integer")
         if isinstance(s, Bounded):

@@ -20,6 +20,7 @@ import torch
 from .. import config
 from ..errors import Unsupported
 from ..graph import dims
+from ..graph.prims import POINTWISE, REDUCTIONS, info
 from . import fusion, indexing, loops
 from .indexing import FIXED, VIEWS, linear
 
@@ -28,11 +29,6 @@ HALF = loops.HALF
 KERNEL_DTYPES = frozenset([torch.float32, torch.float64, torch.float16,
                            torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
                            torch.uint8, torch.bool])
-
-
-# Prims whose result need not be a value of a half type that it is announced in; all others move values, or round by
-# themselves.
-ROUNDED = loops.POINTWISE - frozenset(["cast", "where"]) | frozenset(["sum", "prod", "cumsum", "full", "iota"])
 
 
 def lowers(*ops):
@@ -224,7 +220,7 @@ class Emitter:
         if node.op not in LOWER:
             raise Unsupported(f"no lowering of the prim {node.op}", kind="kernel")
         value = LOWER[node.op](self, node, index, mask)
-        if config.match_eager_rounding and node.type.dtype in HALF and node.op in ROUNDED:
+        if config.match_eager_rounding and node.type.dtype in HALF and info(node.op).rounds:
             value = self.round(value, node.type.dtype)
         return value
 
@@ -269,43 +265,33 @@ def parallel_order(group):
 # pointwise
 
 
-_BOOL_FORM = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or",
-              "minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and",
-              "bitwise_and": "logical_and", "bitwise_or": "logical_or",
-              "bitwise_xor": "logical_xor", "bitwise_not": "logical_not", "ne": "logical_xor",
-              "sub": "logical_xor"}
-_INTEGER_IDENTITY = frozenset("ceil floor round trunc".split())
-_FLOAT_PREDICATE = {"isnan": False, "isinf": False, "isfinite": True}
+def _special_form(e, form, args, dtype):
+    """What a record says of the prim over bools or integers, computed: see ``PrimInfo.bools``."""
+    if type(form) is not tuple:
+        return e.constant(form, dtype)
+    for op in form:
+        args = (e.compute(op, *args, dtype=dtype),)
+    return args[0]
 
 
-@lowers(*(loops.POINTWISE - {"cast"} - loops.WORDS))
+@lowers(*POINTWISE)
 def _pointwise(e, node, index, mask):
     args = [e.value(i, indexing.broadcast_index(i.type.shape, index), mask) for i in node.inputs]
-    op, operand = node.op, e.b.dtype[args[-1]]
+    op, operand, p = node.op, e.b.dtype[args[-1]], info(node.op)
     dtype = register_dtype(node.type.dtype)
     if op == "where":
         return e.compute(op, *args, dtype=dtype)
-    if operand is torch.bool:
-        if op in _BOOL_FORM:
-            return e.compute(_BOOL_FORM[op], *args, dtype=torch.bool)
-        if op in ("sign", "abs", "relu") or op in _INTEGER_IDENTITY:
-            return args[0]
-        if op == "eq":
-            return e.compute("logical_not", e.compute("logical_xor", *args, dtype=torch.bool), dtype=torch.bool)
-        if op in ("lt", "le", "gt", "ge", "signbit"):
-            args = [e.b.cast(a, torch.uint8) for a in args]
-            operand = torch.uint8
-    if op.startswith("logical_"):
+    if operand is torch.bool and p.bools is not None:
+        if type(p.bools) is not torch.dtype:
+            return _special_form(e, p.bools, args, torch.bool)
+        operand, args = p.bools, [e.b.cast(a, p.bools) for a in args]
+    if p.truth:
         args = [to_bool(e, a) for a in args]
     if not operand.is_floating_point:
-        if op in _FLOAT_PREDICATE:
-            return e.constant(_FLOAT_PREDICATE[op], torch.bool)
-        if op in _INTEGER_IDENTITY:
-            return args[0]
+        if p.integers is not None:
+            return _special_form(e, p.integers, args, dtype)
         if op == "signbit":
             return e.compute("lt", args[0], e.constant(0, operand), dtype=torch.bool)
-        if op in ("fmax", "fmin"):
-            op = {"fmax": "maximum", "fmin": "minimum"}[op]
     if op == "trunc_div" and config.match_eager_rounding and node.type.dtype in HALF:
         # Eager rounds the quotient.
         return e.compute("trunc", e.round(e.compute("div", *args, dtype=dtype), node.type.dtype), dtype=dtype)
@@ -475,29 +461,12 @@ def _index(e, node, index, mask):
 # reductions
 
 
-_REDUCE = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min",
-           "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin"}
-
-
-def reduction_identity(op, dtype):
-    """The value that does not change a reduction over ``dtype``."""
-    if op in ("sum", "any"):
-        return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
-    if op in ("prod", "all"):
-        return True if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
-    if dtype.is_floating_point:
-        return float("-inf") if op == "max" else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if op == "max" else info.max
-
-
 def reduction_dtype(node):
     """The dtype in which a reduction accumulates."""
-    if node.op in ("any", "all"):
+    p = info(node.op)
+    if p.result is torch.bool:
         return torch.bool
-    if node.op in ("amax", "amin", "argmax", "argmin"):
-        return register_dtype(node.inputs[0].type.dtype)
-    return register_dtype(node.type.dtype)
+    return register_dtype(node.inputs[0].type.dtype if p.gives_element or p.gives_position else node.type.dtype)
 
 
 def partial_dtype(node):
@@ -516,9 +485,9 @@ def _member(e, node, index):
     return root
 
 
-@lowers(*_REDUCE)
+@lowers(*REDUCTIONS)
 def _reduction(e, node, index, mask):
-    op, x, dtype = _REDUCE[node.op], node.inputs[0], reduction_dtype(node)
+    op, x, dtype = info(node.op).combine, node.inputs[0], reduction_dtype(node)
     root, precise = _member(e, node, index), bool(node.attrs.get("precise")) and e.group.device.type == "cpu"
     if e.stage == 2 and root.reduced:
         partial = e.b.load(e.buffer((node, "partial"), partial_dtype(node), False), e.partial_index(node))
@@ -531,7 +500,7 @@ def _reduction(e, node, index, mask):
         value = e.constant(0, torch.int64) if op.startswith("arg") else value
         return e.b.cast(value, register_dtype(node.type.dtype))
     if e.tail is not None:
-        value = e.compute("where", e.tail, value, e.constant(reduction_identity(op, dtype), dtype), dtype=dtype)
+        value = e.compute("where", e.tail, value, e.constant(loops.neutral(op, dtype), dtype), dtype=dtype)
     if e.stage == 1:
         result = e.b.reduce(op, value, partial_dtype(node), precise)
         e.b.store(e.buffer((node, "partial"), partial_dtype(node), True), e.partial_index(node), result)

@@ -10,149 +10,19 @@ from __future__ import annotations
 
 from ..errors import Unsupported
 from ..graph.ir import Graph, Ref, TensorType, Transform
-from . import fusion, loops, lower
+from ..graph.prims import info, library_form
+from . import fusion, lower
 from .indexing import VIEWS, base_of
-
-_BINARY_TENSOR = {"add": "add", "sub": "sub", "mul": "mul", "div": "div",
-                  "pow": "pow", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
-                  "fmod": "fmod", "remainder": "remainder", "bitwise_and": "bitwise_and",
-                  "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor"}
-_BINARY_DEFAULT = frozenset("maximum minimum fmax fmin atan2 copysign hypot logical_and logical_or logical_xor".split())
-_LIBRARY = {}
-
-
-def _library(*ops):
-    def register(fn):
-        _LIBRARY.update(dict.fromkeys(ops, fn))
-        return fn
-
-    return register
-
-
-@_library(*_BINARY_TENSOR, *_BINARY_DEFAULT, "floor_div", "trunc_div", "shl", "shr")
-def _binary(n):
-    if n.op in _BINARY_TENSOR:
-        return f"aten::{_BINARY_TENSOR[n.op]}", "Tensor_Tensor" if n.op == "pow" else "Tensor", (Ref(0), Ref(1))
-    if n.op in ("floor_div", "trunc_div"):
-        return "aten::div", "Tensor_mode", (Ref(0), Ref(1), "floor" if n.op == "floor_div" else "trunc")
-    if n.op in ("shl", "shr"):
-        return f"aten::bitwise_{'left' if n.op == 'shl' else 'right'}_shift", "Tensor", (Ref(0), Ref(1))
-    return f"aten::{n.op}", "Tensor" if n.op == "copysign" else "", (Ref(0), Ref(1))
-
-
-@_library(*(loops.UNARY - {"cast"}))
-def _unary(n):
-    return f"aten::{n.op}", "", (Ref(0),)
-
-
-@_library("cast")
-def _cast(n):
-    return "aten::_to_copy", "", (Ref(0), n.type.dtype)
-
-
-@_library("where")
-def _where(n):
-    return "aten::where", "self", (Ref(0), Ref(1), Ref(2))
-
-
-@_library("fma")
-def _fma(n):
-    return "aten::addcmul", "", (Ref(2), Ref(0), Ref(1), 1)
-
-
-@_library("clone")
-def _clone(n):
-    return "aten::clone", "", (Ref(0),)
-
-
-@_library("flip")
-def _flip(n):
-    return "aten::flip", "", (Ref(0), tuple(n.attrs["dims"]))
-
-
-@_library("cat")
-def _cat(n):
-    return "aten::cat", "", (tuple(Ref(k) for k in range(len(n.inputs))), n.attrs["dim"])
-
-
-@_library("constant_pad")
-def _pad(n):
-    return "aten::constant_pad_nd", "", (Ref(0), tuple(p for pair in reversed(n.attrs["pads"]) for p in pair),
-                                         n.attrs["value"])
-
-
-@_library("sum")
-def _sum(n):
-    return "aten::sum", "dim_IntList", (Ref(0), tuple(n.attrs["dims"]), n.attrs["keepdim"], n.type.dtype)
-
-
-@_library("prod", "any", "all", "argmax", "argmin")
-def _one_dim(n):
-    d = n.attrs["dims"]
-    if len(d) != 1:
-        raise Unsupported(f"{n.op} over several dimensions of {n.inputs[0].type.dtype}", kind="kernel")
-    extra = (n.type.dtype,) if n.op == "prod" else ()
-    return (f"aten::{n.op}", "" if n.op.startswith("arg") else {"prod": "dim_int"}.get(n.op, "dim"),
-            (Ref(0), d[0], n.attrs["keepdim"], *extra))
-
-
-@_library("amax", "amin")
-def _extreme(n):
-    return f"aten::{n.op}", "", (Ref(0), tuple(n.attrs["dims"]), n.attrs["keepdim"])
-
-
-@_library("cumsum")
-def _cumsum(n):
-    return "aten::cumsum", "", (Ref(0), n.attrs["dim"], n.type.dtype)
-
-
-@_library("gather")
-def _gather(n):
-    return "aten::gather", "", (Ref(0), n.attrs["dim"], Ref(1))
-
-
-@_library("index")
-def _index(n):
-    if not n.attrs.get("wrap", True):
-        one = len(n.inputs[1].type.shape) == 1
-        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0],
-                                           Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
-    return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k)
-        for k in range(1, len(n.inputs))))
-
-
-@_library("as_strided")
-def _as_strided(n):
-    return "aten::as_strided", "", (Ref(0), tuple(n.attrs["size"]), tuple(n.attrs["stride"]), n.attrs["offset"])
-
-
-@_library("reinterpret")
-def _reinterpret(n):
-    how = n.attrs["how"]
-    if how == "dtype":
-        return "aten::view", "dtype", (Ref(0), n.type.dtype)
-    return {"conj": "aten::_conj"}.get(how, f"aten::{how}"), "", (Ref(0),)
-
-
-@_library("iota")
-def _iota(n):
-    start, step = n.attrs["start"], n.attrs["step"]
-    return "aten::arange", "start_step", (start, start + n.attrs["length"] * step,
-                                          step, n.type.dtype, None, n.type.device)
-
-
-@_library("scalar", "full")
-def _full(n):
-    return "aten::full", "", (tuple(n.type.shape), n.attrs["value"], n.type.dtype, None, n.type.device)
 
 
 def library_call(node) -> dict:
     """The attributes of an ``aten_call`` that computes the same from the same inputs. Raises Unsupported where there is
     none."""
-    if node.op not in _LIBRARY:
+    found = library_form(node)
+    if found is None:
         raise Unsupported(f"{node.op} over {node.type.dtype}", hint="run this part in eager, with jit.disable",
                           kind="kernel")
-    return dict(zip(("target", "overload", "args"), _LIBRARY[node.op](node)))
+    return dict(zip(("target", "overload", "args"), found))
 
 
 def _needs_library(node) -> bool:
@@ -160,7 +30,7 @@ def _needs_library(node) -> bool:
         return node.op == "as_strided" and base_of(node).op == "input"
     if node.op in fusion.EXTERN:
         return False
-    if node.op == "reinterpret" or node.type.device.type == "meta":
+    if not info(node.op).in_kernels or node.type.device.type == "meta":
         return True
     kinds = lower.KERNEL_DTYPES
     return node.type.dtype not in kinds or any(i.type.dtype not in kinds for i in node.inputs)

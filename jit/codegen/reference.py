@@ -6,36 +6,30 @@ The whole iteration space is one broadcast tensor per value, with one dimension 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from .. import torch_private
-from ..graph import dims
+from ..graph import dims, prims
 from . import loops
 from .registers import run
 
 
+class _Prim(NamedTuple):
+    """Stands for a node of a graph where a prim's eager form is asked for."""
+
+    op: str
+    dtype: torch.dtype
+    attrs: dict = {}
+
+
 def pointwise(op: str, args: list, dtype: torch.dtype) -> torch.Tensor:
     """A pointwise prim on tensors, with the result converted to ``dtype``."""
-    return _POINTWISE[op](*args).to(dtype)
+    return prims.evaluate(_Prim(op, dtype), args, **_FUNCTIONS).to(dtype)
 
 
-def _floor_div(a, b):
-    return torch.div(a, b, rounding_mode="floor")
-
-
-def _trunc_div(a, b):
-    return torch.div(a, b, rounding_mode="trunc")
-
-
-def _maximum(a, b):
-    return torch.logical_or(a, b) if a.dtype is torch.bool else torch.maximum(a, b)
-
-
-def _minimum(a, b):
-    return torch.logical_and(a, b) if a.dtype is torch.bool else torch.minimum(a, b)
-
-
-def _random_bits(seed, counter):
+def _random_bits(seed, counter, dtype):
     """Philox2x32-10 (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), key and counter as in
     ``graph.philox``."""
     word = 0xFFFFFFFF
@@ -47,23 +41,11 @@ def _random_bits(seed, counter):
     return b << 32 | a
 
 
-_POINTWISE = {
-    **{n: getattr(torch, n) for n in (loops.POINTWISE - {"cast"}) if hasattr(torch, n)},
-    "cast": lambda a: a,
-    "from_words": lambda low, high: ((high << 32) | (low & 0xFFFFFFFF)).view(torch.float64),
-    "random_bits": _random_bits,
-    "relu": torch.relu,
-    "maximum": _maximum,
-    "minimum": _minimum,
-    "floor_div": _floor_div,
-    "trunc_div": _trunc_div,
-    "shl": torch.bitwise_left_shift,
-    "shr": torch.bitwise_right_shift,
-    "fma": lambda a, b, c: torch.addcmul(c, a, b),
-    "erfinv": torch.special.erfinv,
-    "mul": lambda a, b: torch.logical_and(a, b) if a.dtype is torch.bool else a * b,
-    "add": lambda a, b: torch.logical_or(a, b) if a.dtype is torch.bool else a + b,
-}
+def _from_words(low, high):
+    return ((high << 32) | (low & 0xFFFFFFFF)).view(torch.float64)
+
+
+_FUNCTIONS = {"_random_bits": _random_bits, "from_words": _from_words}
 
 
 def _reduce(op: str, value: torch.Tensor, n: int, dtype) -> torch.Tensor:

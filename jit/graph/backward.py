@@ -13,12 +13,7 @@ from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Graph, same_ints
 from jit.graph.saved_tensors import refused
-from jit.graph.prims import VIEWS
-
-
-# Prims of which eager's history keeps no tensor: it can be walked again after a backward() that has freed what it
-# keeps. A gradient node is not in it.
-_SAVES_NOTHING = VIEWS | {"add", "sub", "neg", "sum", "clone", "cat", "flip", "detach"}
+from jit.graph.prim_info import info
 
 
 def reached(tracer, roots, ends) -> set:
@@ -87,7 +82,7 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
     tracer.set(tracer, "inner_gradients", True)
     if not keep:
         history = passed(ends, carrying(b.nodes, [h.node for h in leaves(tracer)])) - {h.node for h in leaves(tracer)}
-        tracer.set(tracer, "spent", tracer.spent | {n for n in history if n.op not in _SAVES_NOTHING})
+        tracer.set(tracer, "spent", tracer.spent | {n for n in history if not info(n.op).saves_nothing})
     results = {}
     nodes = [b.node("getitem", (call,), {"index": k}, t) for k, t in enumerate(types)]
     carried = set()

@@ -12,7 +12,8 @@ from jit.graph import layout
 from jit.graph.dims import Dim, plain_if_few, structurally_equal
 from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
-from jit.graph.prims import BINARY, EXACT_NUMBERS, TO_BOOL, UNARY, infer
+from jit.graph.prim_info import PRIMS, info
+from jit.graph.prims import infer
 from jit.graph.sym_float import SymFloat
 
 HALF = (torch.float16, torch.bfloat16)
@@ -188,16 +189,17 @@ class Builder:
 
     def unary(self, op: str, x: Node) -> Node:
         t = x.type
-        dtype = torch.bool if op in TO_BOOL else t.dtype
+        dtype = info(op).result or t.dtype
         strides = layout.iterator_strides(t.shape, (t,))
         return self.node(op, (x,), {}, TensorType(t.shape, strides, dtype, t.device))
 
     def binary(self, op: str, a, b) -> Node:
+        p = info(op)
         if not isinstance(a, Node):
-            a = self.lift(a, b, op in EXACT_NUMBERS)
+            a = self.lift(a, b, p.exact_numbers)
         elif not isinstance(b, Node):
-            b = self.lift(b, a, op in EXACT_NUMBERS)
-        return self.emit(op, (a, b), {}, torch.bool if op in TO_BOOL else a.type.dtype)
+            b = self.lift(b, a, p.exact_numbers)
+        return self.emit(op, (a, b), {}, p.result or a.type.dtype)
 
     def where(self, cond: Node, a, b) -> Node:
         if not isinstance(a, Node):
@@ -413,7 +415,7 @@ class Builder:
     def reduce(self, op: str, x: Node, dims, keepdim: bool = False, dtype=None) -> Node:
         dims = self.dims_of(x, dims)
         if dtype is None:
-            dtype = torch.int64 if op in ("argmax", "argmin") else torch.bool if op in ("any", "all") else x.type.dtype
+            dtype = info(op).result or x.type.dtype
         return self.emit(op, (x,), {"dims": dims, "keepdim": bool(keepdim)}, dtype)
 
     def total(self, x: Node, dims, precise: bool = False) -> Node:
@@ -480,13 +482,6 @@ def _binary_method(name):
     return method
 
 
-for _name in UNARY:
-    if _name != "cast":
-        setattr(Builder, _name, _unary_method(_name))
-for _name in BINARY:
-    setattr(Builder, _name, _binary_method(_name))
-
-
 def _reduction_method(name):
     def method(self, x: Node, dims=None, keepdim: bool = False, dtype=None) -> Node:
         return self.reduce(name, x, dims, keepdim, dtype)
@@ -495,8 +490,10 @@ def _reduction_method(name):
     return method
 
 
-for _name in ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin"):
-    setattr(Builder, _name, _reduction_method(_name))
+_METHODS = {("pointwise", 1): _unary_method, ("pointwise", 2): _binary_method, ("reduction", None): _reduction_method}
+for _p in PRIMS.values():
+    if (_p.kind, _p.arity) in _METHODS and not hasattr(Builder, _p.name):
+        setattr(Builder, _p.name, _METHODS[_p.kind, _p.arity](_p.name))
 
 
 def equal_sizes(a, b) -> bool:

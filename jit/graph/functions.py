@@ -16,7 +16,8 @@ from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.handles import Base, StandIn, TensorHandle
 from jit.graph.ir import Node, same_ints
-from jit.graph.prims import VIEWS
+from jit.graph.op_info import op_info
+from jit.graph.prim_info import IN_ALL, IN_EACH, IN_FIRST, info
 
 _keys = count()
 
@@ -72,7 +73,7 @@ class FunctionTrace:
         b = self.tracer.builder
         while node.op == "detach":
             node = node.inputs[0]
-        if node.op in VIEWS or node.op in ("input", "scalar", "float_scalar", "getitem"):
+        if info(node.op).kind in ("view", "input", "number", "part"):
             node = b.clone(node, node.type.strides)
         return node
 
@@ -131,10 +132,13 @@ def _sums_to(shape, target) -> bool:
     return lead >= 0 and all(same_ints((s,), (t,)) or same_ints((t,), (1,)) for s, t in zip(shape[lead:], target))
 
 
-# Linear in their first operand; in all of them; in either factor.
-_UNARY = VIEWS - {"reinterpret"} | frozenset("cast neg sum cumsum clone flip gather index getitem div".split())
-_SUMS = frozenset(("add", "sub", "cat"))
-_PRODUCTS = frozenset(("mul", "aten::mm", "aten::bmm", "aten::mv", "aten::dot"))
+def linear(n: Node) -> str | None:
+    """In which operands, taken how, an operation is linear; None for what is not."""
+    if n.op == "aten_call":
+        return op_info(n.attrs["target"]).linear
+    if n.op == "constant_pad":
+        return IN_FIRST if n.attrs["value"] == 0 else None
+    return info(n.op).linear
 
 
 def is_linear(nodes, tangents) -> bool:
@@ -143,7 +147,7 @@ def is_linear(nodes, tangents) -> bool:
     known: dict = {t: True for t in tangents}  # node -> whether it is linear; None: it does not depend on them
 
     def is_zero(n):
-        return n.op in ("scalar", "full") and n.attrs["value"] == 0
+        return info(n.op).constant and n.attrs["value"] == 0
 
     def of(n):
         depends = [known[i] for i in n.inputs]
@@ -151,16 +155,14 @@ def is_linear(nodes, tangents) -> bool:
             return None
         if not all(d is not False for d in depends):
             return False
-        op = n.attrs["target"] if n.op == "aten_call" else n.op
-        if op in _SUMS:
-            return all(d or is_zero(i) for i, d in zip(n.inputs, depends))
-        if op == "where":
+        if n.op == "where":
             return depends[0] is None and all(d or is_zero(i) for i, d in zip(n.inputs[1:], depends[1:]))
-        if op in _PRODUCTS:
+        kind = linear(n)
+        if kind == IN_ALL:
+            return all(d or is_zero(i) for i, d in zip(n.inputs, depends))
+        if kind == IN_EACH:
             return depends.count(True) == 1
-        if op == "constant_pad" and n.attrs["value"] != 0:
-            return False
-        return op in _UNARY | {"constant_pad"} and depends[0] and not any(depends[1:])
+        return kind == IN_FIRST and depends[0] and not any(depends[1:])
 
     for node in computed(nodes, first):
         if node not in known:

@@ -1,6 +1,6 @@
 """The graph: SSA nodes over tensors, in program order, without side effects.
 
-A ``Node`` has an op (the name of a prim of ``registry.PRIMS``), inputs, attributes and a ``TensorType``. In-place
+A ``Node`` has an op (the name of a prim of ``prim_info.PRIMS``), inputs, attributes and a ``TensorType``. In-place
 operations do not exist here: an input that the program changed is an ``Output`` with ``mutates`` set. A *view* node's
 value shares memory with its first input. An output that is a view of an ``input`` node must be a real view of that
 tensor: it shows what the mutating outputs write there.

@@ -9,9 +9,7 @@ from jit.graph.shape_env import ShapeEnv
 from jit.graph.edit import GraphEditor, trace_on
 from jit.graph.ir import CHECKED, Node, TensorType
 from jit.graph.passes.dce import unmarked
-
-_COMMUTATIVE = frozenset("add mul maximum minimum fmax fmin eq ne logical_and logical_or logical_xor bitwise_and "
-                         "bitwise_or bitwise_xor".split())
+from jit.graph.prim_info import info
 
 
 class Replacement:
@@ -45,7 +43,7 @@ class Replacement:
     def __call__(self, graph: GraphEditor) -> None:
         taken: set = set()
         for node in reversed(graph.nodes):
-            if node in taken or node.op in ("input", "scalar") or not isinstance(node.type, TensorType):
+            if node in taken or info(node.op).kind in ("input", "number") or not isinstance(node.type, TensorType):
                 continue
             bound = self._bound(graph, node)
             if bound is None or self.where is not None and not self.where(*bound):
@@ -131,7 +129,7 @@ def _bindings(p: Node, g: Node, found: dict):
     if p.op != g.op or len(p.inputs) != len(g.inputs) or p.op == "aten_call" and p.attrs["target"] != g.attrs["target"]:
         return
     yield from _pairs(p.inputs, g.inputs, found)
-    if p.op in _COMMUTATIVE:
+    if info(p.op).commutative:
         yield from _pairs(p.inputs, g.inputs[::-1], found)
 
 
@@ -155,7 +153,7 @@ def _same(a: Node, b: Node, first: int | None) -> bool:
     if {k: v for k, v in a.attrs.items() if k != CHECKED} != {k: v for k, v in b.attrs.items() if k != CHECKED}:
         return False
     return all(map(lambda x, y: _same(x, y, first), a.inputs, b.inputs)) or (
-        a.op in _COMMUTATIVE and _same(a.inputs[0], b.inputs[1], first) and _same(a.inputs[1], b.inputs[0], first))
+        info(a.op).commutative and _same(a.inputs[0], b.inputs[1], first) and _same(a.inputs[1], b.inputs[0], first))
 
 
 def _between(node: Node, bound) -> set:

@@ -1,4 +1,7 @@
-"""The prims: type rule and eager text of each. The names are the interface to the code generator."""
+"""The prims that are not pointwise: the record of each, with its type rule, eager text and library form.
+
+The names and records are the interface to the code generator.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from jit import torch_private
 from jit.graph import layout
 from jit.graph.dims import Dim, render, structurally_equal
 from jit.graph.ir import Ref, TensorType, contiguous_strides, same_ints, operator
-from jit.graph.registry import PRIMS, prim
+from jit.graph.prim_info import IN_ALL, IN_FIRST, LOOKUP, MOVE, NOTHING, OTHERS, info, names, prim
+from jit.graph import pointwise  # noqa: F401  (it makes the records of pointwise prims)
 
 # text helpers
 
@@ -51,78 +55,43 @@ def _factory(node) -> str:
 # sources
 
 
-def _no_rule(types, attrs, dtype):
-    return None
-
-
-prim("input", "source", lambda n, a: n.name)(_no_rule)
-prim("scalar", "source", lambda n, a: f"torch.tensor({literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
-prim("float_scalar", "source", lambda n, a: f"torch.tensor({words(n)}, {_factory(n)})")(_no_rule)
-prim("tangent", "source", lambda n, a: n.name)(_no_rule)
-prim("full", "source", lambda n,
-     a: f"torch.full({_size_list(n.shape)}, {literal(n.attrs['value'])}, {_factory(n)})")(_no_rule)
+prim("input", "input", lambda n, a: n.name, saves=NOTHING)
+prim("tangent", "input", lambda n, a: n.name)
+prim("scalar", "number", lambda n, a: f"torch.tensor({literal(n.attrs['value'])}, {_factory(n)})",
+     library=lambda n, a: _filled(n), constant=True)
+prim("float_scalar", "number", lambda n, a: f"torch.tensor({words(n)}, {_factory(n)})")
+prim("full", "source", lambda n, a: f"torch.full({_size_list(n.shape)}, {literal(n.attrs['value'])}, {_factory(n)})",
+     library=lambda n, a: _filled(n), constant=True, rounds=True)
 prim("iota", "source", lambda n, a: f"torch.arange({literal(n.attrs['length'])}, {_factory(n)}) * "
-                                    f"{literal(n.attrs['step'])} + {literal(n.attrs['start'])}")(_no_rule)
-
-# pointwise
-
-UNARY = """cast neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos
-tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu logical_not bitwise_not isnan
-isinf isfinite signbit""".split()
-BINARY = """add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot eq ne
-lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shl shr""".split()
-TERNARY = ["where", "fma"]
-TO_BOOL = frozenset(
-    "logical_not isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor".split())
-
-_TEXT = {
-    "cast": lambda n, a: f"{a[0]}.to({n.dtype})",
-    "floor_div": lambda n, a: f"torch.floor_divide({a[0]}, {a[1]})" if "grad" in n.attrs
-    else f"torch.div({a[0]}, {a[1]}, rounding_mode='floor')",
-    "fma": lambda n, a: f"torch.addcmul({a[2]}, {a[0]}, {a[1]})",
-    "trunc_div": lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='trunc')",
-    "shl": lambda n, a: f"torch.bitwise_left_shift({a[0]}, {a[1]})",
-    "shr": lambda n, a: f"torch.bitwise_right_shift({a[0]}, {a[1]})",
-}
-# Functions that compute with a number among halves as the program gives it, in float32, as eager's kernels of
-# arithmetic do; for all others it is rounded first.
-EXACT_NUMBERS = frozenset("add sub mul div fma floor_div trunc_div".split())
-# Functions whose eager form takes a Python number as second operand.
-NUMBER_OPERAND = frozenset("add sub mul div pow floor_div trunc_div fmod remainder eq ne lt le gt ge bitwise_and "
-                           "bitwise_or bitwise_xor shl shr".split())
+                                    f"{literal(n.attrs['step'])} + {literal(n.attrs['start'])}",
+     library=lambda n, a: _arange(n), rounds=True)
+prim("from_words", "kernel", lambda n, a: f"from_words({a[0]}, {a[1]})", arity=2, of_words=True)  # see ``words``
 
 
-def _pointwise_rule(types, attrs, dtype):
-    shape = layout.broadcast_shapes(*(t.shape for t in types))
-    device = next((t.device for t in types if t.rank), types[0].device)
-    return TensorType(shape, layout.iterator_strides(shape, types), dtype or types[-1].dtype, device)
+def _filled(n):
+    return "aten::full", "", (tuple(n.type.shape), n.attrs["value"], n.type.dtype, None, n.type.device)
 
 
-def _bool_rule(types, attrs, dtype):
-    return _pointwise_rule(types, attrs, torch.bool)
-
-
-for _name in (*UNARY, *BINARY, *TERNARY):
-    _text = _TEXT.get(_name) or (lambda n, a: f"torch.{n.op}({', '.join(a)})")
-    prim(_name, "pointwise", _text)(_bool_rule if _name in TO_BOOL else _pointwise_rule)
-
-
-@prim("random_bits", "pointwise", lambda n, a: f"_random_bits({', '.join(a)}, {n.dtype})")
-def _random_bits(types, attrs, dtype):
-    """``seed, counter``, int64 -> that many random bits as int32 or int64; see ``philox``."""
-    return _pointwise_rule(types, attrs, dtype or torch.int64)
+def _arange(n):
+    start, step = n.attrs["start"], n.attrs["step"]
+    stop = start + n.attrs["length"] * step
+    return "aten::arange", "start_step", (start, stop, step, n.type.dtype, None, n.type.device)
 
 
 # views
 
 
-@prim("permute", "view", lambda n, a: f"{a[0]}.permute({_size_list(n.attrs['dims'])})")
+def view(name, text, **facts):
+    return prim(name, "view", text, **{"saves": NOTHING, "linear": IN_FIRST, "complex_gradient": True, **facts})
+
+
+@view("permute", lambda n, a: f"{a[0]}.permute({_size_list(n.attrs['dims'])})", at_start=True)
 def _permute(types, attrs, dtype):
     t, dims = types[0], attrs["dims"]
     return t.replace(shape=(t.shape[d] for d in dims), strides=(t.strides[d] for d in dims))
 
 
-@prim("reshape", "view", lambda n, a: f"{a[0]}.view({_size_list(n.shape)})")
+@view("reshape", lambda n, a: f"{a[0]}.view({_size_list(n.shape)})", at_start=True)
 def _reshape(types, attrs, dtype):
     t = types[0]
     strides = layout.view_strides(t.shape, t.strides, attrs["shape"])
@@ -131,7 +100,7 @@ def _reshape(types, attrs, dtype):
     return t.replace(shape=attrs["shape"], strides=strides)
 
 
-@prim("expand", "view", lambda n, a: f"{a[0]}.expand({_size_list(n.shape)})")
+@view("expand", lambda n, a: f"{a[0]}.expand({_size_list(n.shape)})", at_start=True)
 def _expand(types, attrs, dtype):
     return types[0].replace(shape=attrs["shape"], strides=layout.expand_strides(types[0], attrs["shape"]))
 
@@ -142,15 +111,14 @@ def _slice_text(n, a):
     return f"{a[0]}[{':, ' * dim}{literal(start)}:{literal(stop)}{'' if step == 1 else ':' + literal(step)}]"
 
 
-@prim("slice", "view", _slice_text)
+@view("slice", _slice_text)
 def _slice(types, attrs, dtype):
     t, d = types[0], attrs["dim"]
     shape = t.shape[:d] + (attrs["length"],) + t.shape[d + 1 :]
     return t.replace(shape=shape, strides=t.strides[:d] + (t.strides[d] * attrs["step"],) + t.strides[d + 1 :])
 
 
-@prim("diagonal", "view", lambda n,
-      a: f"{a[0]}.diagonal({literal(n.attrs['offset'])}, {n.attrs['dim1']}, {n.attrs['dim2']})")
+@view("diagonal", lambda n, a: f"{a[0]}.diagonal({literal(n.attrs['offset'])}, {n.attrs['dim1']}, {n.attrs['dim2']})")
 def _diagonal(types, attrs, dtype):
     t, offset, d1, d2 = types[0], attrs["offset"], attrs["dim1"], attrs["dim2"]
     rows, cols = t.shape[d1], t.shape[d2]
@@ -162,18 +130,20 @@ def _diagonal(types, attrs, dtype):
                      strides=(*(t.strides[d] for d in keep), t.strides[d1] + t.strides[d2]))
 
 
-@prim("as_strided", "view", lambda n, a: f"{a[0]}.as_strided({_size_list(n.attrs['size'])}, "
-                                         f"{_size_list(n.attrs['stride'])}, {literal(n.attrs['offset'])})")
+@view("as_strided", lambda n, a: f"{a[0]}.as_strided({_size_list(n.attrs['size'])}, "
+                                 f"{_size_list(n.attrs['stride'])}, {literal(n.attrs['offset'])})",
+      library=lambda n, a: ("aten::as_strided", "", (a[0], tuple(n.attrs["size"]), tuple(n.attrs["stride"]),
+                                                     n.attrs["offset"])))
 def _as_strided(types, attrs, dtype):
     return types[0].replace(shape=attrs["size"], strides=attrs["stride"])
 
 
-@prim("alias", "view", lambda n, a: f"torch.ops.aten.alias({a[0]})")
+@view("alias", lambda n, a: f"torch.ops.aten.alias({a[0]})", at_start=True, same_dims=True)
 def _alias(types, attrs, dtype):
     return types[0]
 
 
-@prim("detach", "view", lambda n, a: f"{a[0]}.detach()")
+@view("detach", lambda n, a: f"{a[0]}.detach()", at_start=True, same_dims=True, complex_gradient=False)
 def _detach(types, attrs, dtype):
     """The same values and memory; gradients stop here."""
     return types[0]
@@ -184,7 +154,14 @@ def _reinterpret_text(n, a):
     return f"{a[0]}.view({n.dtype})" if how == "dtype" else f"torch.{how}({a[0]})"
 
 
-@prim("reinterpret", "view", _reinterpret_text)
+def _reinterpret_library(n, a):
+    how = n.attrs["how"]
+    if how == "dtype":
+        return "aten::view", "dtype", (a[0], n.type.dtype)
+    return "aten::_conj" if how == "conj" else f"aten::{how}", "", (a[0],)
+
+
+@view("reinterpret", _reinterpret_text, library=_reinterpret_library, in_kernels=False, linear=None)
 def _reinterpret(types, attrs, dtype):
     """The same memory read as another dtype. ``how``: dtype, view_as_real, view_as_complex, real, imag or conj.
 
@@ -196,7 +173,7 @@ def _reinterpret(types, attrs, dtype):
 # copies
 
 
-@prim("custom_gradient", "copy", lambda n, a: f"_custom_gradient({', '.join(a)})")
+@prim("custom_gradient", "gradient", lambda n, a: f"_custom_gradient({', '.join(a)})")
 def _custom_gradient(types, attrs, dtype):
     """``y, x0, d0, x1, d1, ...``: the value of y, whose gradient with respect to each x is ``d``, summed where x was
     broadcast, and nothing else. A last x without ``d`` has a gradient that is undefined. Where d is the number zero, x
@@ -204,27 +181,33 @@ def _custom_gradient(types, attrs, dtype):
     return types[0]
 
 
-@prim("gate", "copy", lambda n, a: a[0])
+@prim("gate", "gradient", lambda n, a: a[0], saves=NOTHING)
 def _gate(types, attrs, dtype):
     """``x, *tangents``: x, in a backward where one of these tangents is given; nothing where none is. See
     ``autodiff.narrow``."""
     return types[0]
 
 
-prim("autograd_function", "other", lambda n, a: n.name)(_no_rule)  # see ``functions``
+prim("autograd_function", "gradient", lambda n, a: n.name)  # see ``functions``
+prim("gradient", "gradient", lambda n, a: n.name)  # see ``backward``
 
 
-@prim("clone", "copy", lambda n, a: f"{a[0]}.clone()")
+@prim("clone", "copy", lambda n, a: f"{a[0]}.clone()", library=lambda n, a: ("aten::clone", "", a), cost=MOVE,
+      same_dims=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True)
 def _clone(types, attrs, dtype):
     return types[0].replace(strides=layout.preserved_strides(types[0]))
 
 
-@prim("flip", "copy", lambda n, a: f"{a[0]}.flip({_size_list(n.attrs['dims'])})")
+@prim("flip", "copy", lambda n, a: f"{a[0]}.flip({_size_list(n.attrs['dims'])})",
+      library=lambda n, a: ("aten::flip", "", (a[0], tuple(n.attrs["dims"]))), same_dims=True, saves=NOTHING,
+      linear=IN_FIRST, complex_gradient=True)
 def _flip(types, attrs, dtype):
     return types[0].replace(strides=layout.preserved_strides(types[0]))
 
 
-@prim("cat", "copy", lambda n, a: f"torch.cat([{', '.join(a)}], {n.attrs['dim']})")
+@prim("cat", "copy", lambda n, a: f"torch.cat([{', '.join(a)}], {n.attrs['dim']})",
+      library=lambda n, a: ("aten::cat", "", (a, n.attrs["dim"])), cost=LOOKUP, saves=NOTHING, linear=IN_ALL,
+      complex_gradient=True)
 def _cat(types, attrs, dtype):
     d = attrs["dim"]
     total = types[0].shape[d]
@@ -247,7 +230,12 @@ def _pad_text(n, a):
     return f"torch.nn.functional.pad({a[0]}, {_size_list(pads)}, value={literal(n.attrs['value'])})"
 
 
-@prim("constant_pad", "copy", _pad_text)
+def _pad_library(n, a):
+    pads = tuple(p for pair in reversed(n.attrs["pads"]) for p in pair)
+    return "aten::constant_pad_nd", "", (a[0], pads, n.attrs["value"])
+
+
+@prim("constant_pad", "copy", _pad_text, _pad_library, saves=NOTHING, complex_gradient=True)
 def _constant_pad(types, attrs, dtype):
     """``pads``: one (before, after) pair for each dimension, from the first to the last."""
     t = types[0]
@@ -306,20 +294,46 @@ def _arg_text(n, a):
     return f"torch.{n.op}({a[0]}).view({_size_list(n.shape)})"
 
 
-for _name, _text in {
-    "sum": _sum_text,
-    "prod": _one_by_one_text("prod", True),
-    "amax": _extremum_text,
-    "amin": _extremum_text,
-    "argmax": _arg_text,
-    "argmin": _arg_text,
-    "any": _one_by_one_text("any", False),
-    "all": _one_by_one_text("all", False),
-}.items():
-    prim(_name, "reduction", _text)(_reduction_rule)
+def _sum_library(n, a):
+    return "aten::sum", "dim_IntList", (a[0], tuple(n.attrs["dims"]), n.attrs["keepdim"], n.type.dtype)
 
 
-@prim("cumsum", "scan", lambda n, a: f"torch.cumsum({a[0]}, {n.attrs['dim']}, dtype={n.dtype})")
+def _extremum_library(n, a):
+    return f"aten::{n.op}", "", (a[0], tuple(n.attrs["dims"]), n.attrs["keepdim"])
+
+
+def _one_dim_library(overload, with_dtype=False):
+    """Of reductions whose operator takes one dimension; None for several."""
+
+    def library(n, a):
+        if len(n.attrs["dims"]) != 1:
+            return None
+        return f"aten::{n.op}", overload, (a[0], n.attrs["dims"][0], n.attrs["keepdim"],
+                                           *((n.type.dtype,) if with_dtype else ()))
+
+    return library
+
+
+prim("sum", "reduction", _sum_text, _sum_library, combine="sum", of_nothing=0, rounds=True, saves=NOTHING,
+     linear=IN_FIRST, complex_gradient=True)
+prim("prod", "reduction", _one_by_one_text("prod", True), _one_dim_library("dim_int", True), combine="prod",
+     of_nothing=1, rounds=True)
+prim("amax", "reduction", _extremum_text, _extremum_library, combine="max")
+prim("amin", "reduction", _extremum_text, _extremum_library, combine="min")
+prim("argmax", "reduction", _arg_text, _one_dim_library(""), combine="argmax", result=torch.int64)
+prim("argmin", "reduction", _arg_text, _one_dim_library(""), combine="argmin", result=torch.int64)
+prim("any", "reduction", _one_by_one_text("any", False), _one_dim_library("dim"), combine="any", of_nothing=0,
+     result=torch.bool)
+prim("all", "reduction", _one_by_one_text("all", False), _one_dim_library("dim"), combine="all", of_nothing=1,
+     result=torch.bool)
+# The sum of squares about the mean, of ``count`` values: what ``codegen.moments`` makes of such a sum.
+prim("squares", "reduction", lambda n, a: f"({a[0]}.var({_size_list(n.attrs['dims'])}, correction=0, "
+                                          f"keepdim={n.attrs['keepdim']}) * {n.attrs['count']})", of_nothing=0)
+
+
+@prim("cumsum", "scan", lambda n, a: f"torch.cumsum({a[0]}, {n.attrs['dim']}, dtype={n.dtype})",
+      library=lambda n, a: ("aten::cumsum", "", (a[0], n.attrs["dim"], n.type.dtype)), combine="sum", rounds=True,
+      same_dims=True, saves=NOTHING, linear=IN_FIRST)
 def _cumsum(types, attrs, dtype):
     return TensorType.contiguous(types[0].shape, dtype or types[0].dtype, types[0].device)
 
@@ -328,7 +342,8 @@ def _cumsum(types, attrs, dtype):
 
 
 @prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})",
-      lambda n: ("aten::gather", "", (Ref(0), n.attrs["dim"], Ref(1), False)))
+      library=lambda n, a: ("aten::gather", "", (a[0], n.attrs["dim"], a[1], False)), checks=True, cost=LOOKUP,
+      saves=(OTHERS,), linear=IN_FIRST)
 def _gather(types, attrs, dtype):
     return TensorType.contiguous(types[1].shape, types[0].dtype, types[0].device)
 
@@ -341,16 +356,16 @@ def _index_text(n, a):
     return f"{a[0]}[{lead}{', '.join(a[1:])}{',' if len(a) == 2 else ''}]"
 
 
-def _index_library(n):
-    if not n.attrs.get("wrap", True):
-        one = n.inputs[1].type.rank == 1
-        return ("aten::index_select", "", (Ref(0), n.attrs["dims"][0],
-                                           Ref(1))) if one else ("aten::embedding", "", (Ref(0), Ref(1)))
-    return "aten::index", "Tensor", (Ref(0), (None,) * n.attrs["dims"][0] + tuple(Ref(k)
-        for k in range(1, len(n.inputs))))
+def _index_library(n, a):
+    x, *indices = a
+    if n.attrs.get("wrap", True):
+        return "aten::index", "Tensor", (x, (None,) * n.attrs["dims"][0] + tuple(indices))
+    if n.inputs[1].type.rank == 1:
+        return "aten::index_select", "", (x, n.attrs["dims"][0], *indices)
+    return "aten::embedding", "", a
 
 
-@prim("index", "index", _index_text, _index_library)
+@prim("index", "index", _index_text, _index_library, checks=True, cost=LOOKUP, saves=(OTHERS,), linear=IN_FIRST)
 def _index(types, attrs, dtype):
     """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape. With ``wrap``
     false, negative indices are out of range: ``index_select``, or ``embedding`` where the index is not a vector."""
@@ -417,18 +432,70 @@ def _replay_text(n, a):
         f"_vjp({op}, [{', '.join(positional)}], {named}, [{', '.join(a[k] for k in wanted)}], [{', '.join(tangents)}])")
 
 
-prim("aten_call", "extern", _aten_text)(_no_rule)
-prim("getitem", "other", lambda n, a: f"{a[0]}[{n.attrs['index']}]")(lambda types,
-                                                                     attrs, dtype: types[0][attrs["index"]])
+prim("aten_call", "call", _aten_text, complex_gradient=True)
 
-VIEWS = frozenset(name for name, p in PRIMS.items() if p.kind == "view")
-POINTWISE = frozenset(name for name, p in PRIMS.items() if p.kind == "pointwise")
-REDUCTIONS = frozenset(name for name, p in PRIMS.items() if p.kind == "reduction")
+
+@prim("getitem", "part", lambda n, a: f"{a[0]}[{n.attrs['index']}]", saves=NOTHING, linear=IN_FIRST,
+      complex_gradient=True)
+def _getitem(types, attrs, dtype):
+    return types[0][attrs["index"]]
+
+
+# what the records say
+
+VIEWS = names(kind="view")
+POINTWISE = names(kind="pointwise")
+REDUCTIONS = names(kind="reduction")
+
+
+def _pointwise_rule(types, attrs, dtype):
+    shape = layout.broadcast_shapes(*(t.shape for t in types))
+    device = next((t.device for t in types if t.rank), types[0].device)
+    return TensorType(shape, layout.iterator_strides(shape, types), dtype or types[-1].dtype, device)
 
 
 def infer(op: str, types: tuple, attrs: dict, dtype=None):
     """The type that prim ``op`` gives to inputs of these types; None where there is no rule."""
-    return PRIMS[op].infer(types, attrs, dtype)
+    p = info(op)
+    if p.kind == "pointwise":
+        return _pointwise_rule(types, attrs, p.result or dtype)
+    if p.kind == "reduction":
+        return _reduction_rule(types, attrs, dtype or p.result)
+    return p.infer and p.infer(types, attrs, dtype)
+
+
+@functools.lru_cache(4096)
+def _compiled(text: str):
+    return compile(text, "<eager form of a prim>", "eval")
+
+
+def evaluate(node, operands, **functions) -> torch.Tensor:
+    """The value of a pointwise prim by its eager form. ``operands`` are tensors, or numbers where that takes them;
+    ``functions`` are those of the form's that are not PyTorch's."""
+    names = [f"x{k}" for k in range(len(operands))]
+    scope = {"torch": torch, **functions, **dict(zip(names, operands))}
+    return eval(_compiled(info(node.op).text(node, names)), scope)
+
+
+def library_form(node):
+    """(target, overload, argument template) of the ``aten_call`` that computes the same as a prim, or None."""
+    p, operands = info(node.op), tuple([Ref(k) for k in range(len(node.inputs))])
+    if p.library is not None:
+        return p.library(node, operands)
+    if p.kind != "pointwise" or not hasattr(torch.ops.aten, node.op):
+        return None
+    return f"aten::{node.op}", _overload_of_tensors(node.op, p.arity), operands
+
+
+@functools.lru_cache(256)
+def _overload_of_tensors(name: str, arity: int) -> str:
+    """The overload of ``aten::name`` that takes so many tensors."""
+    packet = getattr(torch.ops.aten, name)
+    for overload in packet.overloads():
+        given = [a for a in torch_private.schema(getattr(packet, overload)).arguments if not a.has_default_value()]
+        if len(given) == arity and all(str(a.type) == "Tensor" and a.alias_info is None for a in given):
+            return "" if overload == "default" else overload
+    raise KeyError(name)
 
 
 def strides_agree(a: TensorType, b: TensorType) -> bool:

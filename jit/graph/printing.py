@@ -5,8 +5,8 @@ from __future__ import annotations
 from jit.graph.dims import Dim, free_symbols
 from jit.graph.functions import computed, parts
 from jit.graph.ir import Graph, Node, TensorType, origins_in, same_ints
-from jit.graph.prims import NUMBER_OPERAND, infer, literal, words
-from jit.graph.registry import PRIMS
+from jit.graph.prim_info import info
+from jit.graph.prims import infer, literal, words
 
 HELPERS = '''\
 def _restride(t, size, stride):
@@ -63,8 +63,8 @@ class _FunctionOnce(_Function):
 def _arguments(node: Node) -> list[str]:
     """Operand texts. Scalars that eager would take as Python numbers are written as such."""
     names = [i.name for i in node.inputs]
-    if node.op in NUMBER_OPERAND:
-        scalar = [i.op in ("scalar", "float_scalar") and i.dtype == node.inputs[0].dtype for i in node.inputs]
+    if info(node.op).takes_number:
+        scalar = [info(i.op).kind == "number" and i.dtype == node.inputs[0].dtype for i in node.inputs]
         if scalar[1] and not scalar[0]:
             names[1] = (words(node.inputs[1]) if node.inputs[1].op == "float_scalar"
                         else literal(node.inputs[1].attrs["value"]))
@@ -73,24 +73,25 @@ def _arguments(node: Node) -> list[str]:
 
 def expression(node: Node) -> str:
     """The eager expression of one node, with the strides of its type."""
-    prim = PRIMS[node.op]
+    prim = info(node.op)
     text = prim.text(node, _arguments(node))
-    if node.op in ("aten_call", "getitem") and isinstance(node.type, TensorType):
-        return f"_laid_out({text}, {', '.join(map(literal, node.type.strides))})" if node.type.rank > 1 else text
-    if isinstance(node.type, tuple) or prim.infer is None or node.op in ("input", "scalar",
-                                                                         "float_scalar", "aten_call", "getitem"):
+    if isinstance(node.type, tuple):
         return text
-    if prim.kind == "source":
+    if prim.kind in ("call", "part"):
+        return f"_laid_out({text}, {', '.join(map(literal, node.type.strides))})" if node.type.rank > 1 else text
+    if prim.is_source:
         natural = TensorType.contiguous(node.shape, node.dtype, node.device)
     else:
         natural = infer(node.op, tuple(i.type for i in node.inputs), node.attrs, node.dtype)
+    if natural is None:
+        return text
     if node.op == "cat" and node.dtype != node.inputs[0].dtype:
         text += f".to({node.dtype})"
     if same_ints(natural.strides, node.type.strides):
         return text
     sizes = ", ".join(map(literal, node.type.shape)), ", ".join(map(literal, node.type.strides))
     if prim.kind == "view":
-        source = node.inputs[0].name if node.op in ("reshape", "expand", "alias", "detach", "permute") else text
+        source = node.inputs[0].name if prim.at_start else text
         return f"{source}.as_strided([{sizes[0]}], [{sizes[1]}])"
     return f"_restride({text}, [{sizes[0]}], [{sizes[1]}])"
 

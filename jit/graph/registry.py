@@ -1,4 +1,4 @@
-"""The two op tables: prims, which the code generator lowers, and ops, which the tracer expands.
+"""The operators, which the tracer expands into prims or leaves to the library.
 
 How to add an op
 ----------------
@@ -33,7 +33,7 @@ the operator never raises once its operands' types are known to be right; of an 
 ``total("cummax")`` says it. All other library calls may raise for the data that they meet, and are made although nobody
 reads their result.
 
-A prim is an entry ``@prim(name, kind)`` on its type rule in ``prims.py``, with the text of its eager form.
+What an operation is expanded into are prims: see ``prim_info``.
 """
 
 from __future__ import annotations
@@ -41,37 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable
 
-
-@dataclass(frozen=True)
-class Prim:
-    """A basic operation.
-
-    kind: ``source`` (no inputs), ``pointwise``, ``view``, ``copy``, ``reduction``, ``scan``, ``index``, ``extern`` or
-    ``other``. infer: ``(input types, attrs, dtype) -> TensorType``; ``dtype`` is the wanted result dtype or None. None
-    for sources. text: ``(node, argument texts) -> str``: a Python expression over eager tensors.
-    library: of a prim that may raise for the data that it meets, ``node -> (target, overload, argument template)`` of
-    the ``aten_call``
-        that raises the same; None for one that never raises.
-    """
-
-    name: str
-    kind: str
-    infer: Callable | None
-    text: Callable
-    library: Callable | None = None
-
-
-PRIMS: dict[str, Prim] = {}
-
-
-def prim(name: str, kind: str, text: Callable, library: Callable | None = None):
-    """Register the decorated type rule as prim ``name``."""
-
-    def register(infer):
-        PRIMS[name] = Prim(name, kind, infer, text, library)
-        return infer
-
-    return register
+from jit.graph.prim_info import info
 
 
 @dataclass(frozen=True)
@@ -168,8 +138,7 @@ def may_raise(node) -> bool:
     if node.op == "aten_call":
         namespace, _, name = node.attrs["target"].partition("::")
         return namespace != "jit" and not library(name if namespace == "aten" else node.attrs["target"]).total
-    prim = PRIMS.get(node.op)  # none of what only stands in a graph until it is complete, such as ``gradient``
-    return prim is not None and prim.library is not None
+    return info(node.op).checks
 
 
 PYTHON: dict[Callable, Callable] = {}

@@ -6,8 +6,8 @@ import torch
 
 from jit.graph.dims import Dim, hint, structurally_equal
 from jit.graph.ir import Graph, Ref, TensorType, same_ints
-from jit.graph.prims import POINTWISE, TO_BOOL, infer, strides_agree
-from jit.graph.registry import PRIMS
+from jit.graph.prim_info import PRIMS
+from jit.graph.prims import infer, strides_agree
 
 
 class InvalidGraph(AssertionError):
@@ -78,20 +78,22 @@ def _check_node(node, seen):
         return
     if not isinstance(node.type, TensorType):
         raise InvalidGraph(f"{node} has no type")
-    types = tuple(i.type for i in node.inputs)
-    if node.op in POINTWISE:
+    types, p = tuple(i.type for i in node.inputs), PRIMS[node.op]
+    if p.arity is not None and len(types) != p.arity:
+        raise InvalidGraph(f"{node} should have {p.arity} operands")
+    if p.kind == "pointwise":
         if node.op != "cast":
             operands = types[1:] if node.op == "where" else types
             if len({t.dtype for t in operands}) != 1:
                 raise InvalidGraph(f"mixed dtypes in {node}: {types}")
-            if node.op not in TO_BOOL and node.op != "random_bits" and node.dtype != operands[0].dtype:
+            if p.result is None and not p.of_words and node.dtype != operands[0].dtype:
                 raise InvalidGraph(f"the dtype of {node} is not that of its operands")
         if node.op == "where" and types[0].dtype != torch.bool:
             raise InvalidGraph(f"the condition of {node} is not bool")
     if (node.op == "gather" and types[1].dtype != torch.int64 or node.op == "index"
         and any(t.dtype not in (torch.int64, torch.int32) for t in types[1:])):
         raise InvalidGraph(f"the index of {node} is not an integer tensor")
-    if node.op in ("scalar", "float_scalar", "input", "tangent"):
+    if p.kind in ("input", "number"):
         return
     if node.op == "full":
         if not same_ints(node.attrs["shape"], node.shape):
@@ -104,6 +106,6 @@ def _check_node(node, seen):
     expected = infer(node.op, types, node.attrs, node.dtype)
     if not _same_sizes(expected.shape, node.shape) or expected.dtype != node.dtype or expected.device != node.device:
         raise InvalidGraph(f"{node} should be {expected}")
-    if (PRIMS[node.op].kind == "view" and not strides_agree(expected, node.type)
+    if (p.kind == "view" and not strides_agree(expected, node.type)
         and not _same_sizes(expected.strides, node.type.strides)):
         raise InvalidGraph(f"{node} should have strides {expected.strides}, not {node.type.strides}")

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import re
 
+from jit.graph.prims import POINTWISE
+
 FORMATS = {
     "f32": {
         "T": "float", "U": "uint32_t", "I": "int32_t", "F": "f", "FMA": "FMA", "MANTISSA": "23", "BIAS": "127u",
@@ -172,7 +174,8 @@ static inline T log_X(T x) {
     return log_ends_X(x, FMA(l.e, LN_2, l.f + FMA(l.e, LN_2_REST, log_tail_X(l.f))));
 }
 """),
-    "log10_X": (("logarithm_X",), """\
+    # Only of one format.
+    "log10_f32": (("logarithm_X",), """\
 static inline T log10_X(T x) {
     const Logarithm_X l = logarithm_X(x);
     const T t = log_tail_X(l.f), s = l.f + t, rest = t - (s - l.f), y = s * LOG10_E, back = FMA(s, LOG10_E, -y);
@@ -272,6 +275,8 @@ def _all() -> dict:
     out = dict(_of_one_format())
     for kind in FORMATS:
         for name, (needs, text) in TEXTS.items():
+            if not name.endswith(("_X", kind)):
+                continue
             out[name.replace("_X", "_" + kind)] = tuple(n.replace("_X", "_" + kind)
                                                         for n in needs), _written(text, kind)
     return out
@@ -361,10 +366,6 @@ static inline double tan_f64(double x) {
 
 
 HELPERS = _all()
-# What has a form here; of the others libmvec's are as exact as PyTorch's, or nearly.
-FUNCTIONS = {
-    "f32": frozenset("exp exp2 expm1 cosh tanh log log10 log1p asin acos atan atan2 erf".split()),
-    "f64": frozenset("exp exp2 expm1 cosh tanh log log1p asin acos atan atan2 sin cos tan".split()),
-}
-# What has a form here whose error near zero is only small beside 1: see ``loops.absolute_values``.
-ABSOLUTE = {"f32": frozenset(["erf"])}
+# What has a form here; of the others libmvec's are as exact as PyTorch's, or nearly. ``NAME_absolute``: one whose error
+# near zero is only small beside 1, see ``loops.absolute_values``.
+FUNCTIONS = {kind: frozenset(name for name in POINTWISE if f"{name}_{kind}" in HELPERS) for kind in FORMATS}

@@ -13,11 +13,13 @@ import math
 import os
 import platform
 import re
+from dataclasses import dataclass
 
 import torch
 
 from jit.codegen.cpp import functions
 from jit.errors import Unsupported
+from jit.graph.prims import POINTWISE, info
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 BOOL, U8, I8, I16, I32, I64 = torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
@@ -309,11 +311,7 @@ static inline double lgamma_of(double x) { int sign; return lgamma_r(x, &sign); 
 HELPERS["lgamma_of"] = HELPERS.pop("lgamma")
 HELPERS.update(functions.HELPERS)
 
-_LIBM = set(_VECTOR_222 + _VECTOR_235) - {"hypot", "pow"}
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_WRAPPING = {"add": "+", "sub": "-", "mul": "*"}
-_BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
-_ROUNDING = {"ceil": "ceil", "floor": "floor", "round": "rint", "trunc": "trunc", "sqrt": "sqrt", "abs": "fabs"}
+_LIBM = frozenset(_VECTOR_222 + _VECTOR_235)
 
 
 def wrap(op: str, a: str, b: str, dtype: torch.dtype) -> str:
@@ -335,61 +333,72 @@ def maximum(a: str, b: str, dtype: torch.dtype, less: bool = False) -> str:
     return f"({a} {sign} {b} ? {a} : {b})"
 
 
-def expression(op: str, args: list[str], arg_dtypes: list, dtype: torch.dtype,
+@dataclass(frozen=True)
+class Context:
+    """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, for each argument its
+    Python value when it is a constant, else None, and ``absolute``, see ``loops.absolute_values``."""
+
+    dtype: torch.dtype
+    args: tuple
+    constants: tuple
+    absolute: bool = False
+
+    @property
+    def source(self) -> torch.dtype:
+        """The dtype of the first argument."""
+        return self.args[0]
+
+
+OPS = {}  # pointwise prim -> fn(context, *arguments): a C++ expression
+
+
+def op(*names):
+    def register(fn):
+        OPS.update(dict.fromkeys(names, fn))
+        return fn
+
+    return register
+
+
+def expression(name: str, args: list[str], arg_dtypes: list, dtype: torch.dtype,
                constants: list, absolute: bool = False) -> str:
     """One pointwise prim as a C++ expression.
 
     Args:
         args: expressions of the arguments; each is a name or a literal, so that it may be repeated.
-        constants: for each argument its Python value when it is a constant, else None.
-        absolute: see ``loops.absolute_values``.
+        constants, absolute: see ``Context``.
     Raises Unsupported for an operator, or an operator on a dtype, that has no form here.
     """
-    if op == "cast":
-        return cast(args[0], arg_dtypes[0], dtype)
-    a, kind = args[0], arg_dtypes[0]
-    b = args[1] if len(args) > 1 else None
-    if op == "where":
-        return f"({a} ? {args[1]} : {args[2]})"
-    if op == "from_words":
-        return f"from_words({a}, {b})"
-    if op == "random_bits":
-        return f"({c_type(dtype)})random_bits({a}, {b})"
-    if op in _COMPARE:
-        return f"({a} {_COMPARE[op]} {b})"
-    if op == "logical_not":
-        return f"({a} == 0)" if kind is not BOOL else f"(!{a})"
-    if op in ("logical_and", "logical_or", "logical_xor"):
-        x, y = (v if kind is BOOL else f"({v} != 0)" for v in args)
-        return (f"({x} {'&|^'[('logical_and', 'logical_or', 'logical_xor').index(op)]} {y})" if kind is BOOL
-                or op != "logical_xor" else f"({x} != {y})")
-    if op in _BITWISE:
-        return f"({c_type(dtype)})({a} {_BITWISE[op]} {b})"
-    if op == "bitwise_not":
-        return f"(!{a})" if kind is BOOL else f"({c_type(dtype)})(~{a})"
-    if op in _WRAPPING:
-        return wrap(_WRAPPING[op], a, b, dtype)
-    if op in ("maximum", "minimum"):
-        return maximum(a, b, dtype, op == "minimum")
-    if op in functions.FUNCTIONS.get(_FORMATS.get(kind), ()):
-        form = f"{op}_absolute" if absolute and op in functions.ABSOLUTE.get(_FORMATS[kind], ()) else op
-        return f"{form}_{_FORMATS[kind]}({', '.join(args)})"
-    form = _FLOAT.get(op) if kind.is_floating_point else _INTEGER.get(op)
-    if form is None and kind.is_floating_point and op in _LIBM:
-        return _function(op, kind, a)
-    if form is None:
-        raise Unsupported(f"CPU kernels have no {op} on {kind}", hint="run this operator outside the compiled region",
-                          kind="kernel")
-    return form(args, kind, dtype, constants)
+    form = OPS.get(name)
+    text = None if form is None else form(Context(dtype, tuple(arg_dtypes), tuple(constants), absolute), *args)
+    if text is None:
+        raise Unsupported(f"CPU kernels have no {name} on {arg_dtypes[0]}",
+                          hint="run this operator outside the compiled region", kind="kernel")
+    return text
+
+
+def _by_kind(floats=None, integers=None):
+    """An entry with a form for floats and one for integers and bools; None for what has none."""
+
+    def form(c, *args):
+        chosen = floats if c.source.is_floating_point else integers
+        return chosen and chosen(c, *args)
+
+    return form
 
 
 _FORMATS = {F32: "f32", F64: "f64"}
 
 
-def _function(name: str, kind, a: str) -> str:
+def _function(name: str, kind, *args: str, absolute: bool = False) -> str | None:
     """A call of a function of floats: our own form where there is one, else libm's."""
-    own = _FORMATS[kind]
-    return f"{name}_{own}({a})" if name in functions.FUNCTIONS[own] else f"{_suffixed(name, kind)}({a})"
+    own = _FORMATS.get(kind)
+    if own is None:
+        return None
+    if name not in functions.FUNCTIONS[own]:
+        return f"{_suffixed(name, kind)}({', '.join(args)})"
+    form = f"{name}_absolute_{own}"
+    return f"{form if absolute and form in HELPERS else f'{name}_{own}'}({', '.join(args)})"
 
 
 def _suffixed(name, kind):
@@ -400,8 +409,164 @@ def _bits_type(kind):
     return "int32_t" if kind is F32 else "int64_t"
 
 
-def _pow(args, kind, dtype, constants):
-    a, b = args
+def _named(name):
+    return lambda c, *args: _function(name, c.source, *args, absolute=c.absolute)
+
+
+for _name in _LIBM.union(*functions.FUNCTIONS.values()) - {"hypot", "pow"}:
+    OPS[_name] = _named(_name)
+
+
+def _builtin(name):
+    return lambda c, *args: f"__builtin_{_suffixed(name, c.source)}({', '.join(args)})"
+
+
+# moving, comparing, logic
+
+
+@op("cast")
+def _cast(c, a):
+    return cast(a, c.source, c.dtype)
+
+
+@op("where")
+def _where(c, condition, a, b):
+    return f"({condition} ? {a} : {b})"
+
+
+@op("from_words")
+def _from_words(c, low, high):
+    return f"from_words({low}, {high})"
+
+
+@op("random_bits")
+def _random_bits(c, seed, counter):
+    return f"({c_type(c.dtype)})random_bits({seed}, {counter})"
+
+
+def _compare(symbol):
+    return lambda c, a, b: f"({a} {symbol} {b})"
+
+
+OPS["eq"], OPS["ne"], OPS["lt"], OPS["le"], OPS["gt"], OPS["ge"] = map(_compare, ("==", "!=", "<", "<=", ">", ">="))
+
+
+def _bitwise(symbol):
+    return lambda c, a, b: f"({c_type(c.dtype)})({a} {symbol} {b})"
+
+
+OPS["bitwise_and"], OPS["bitwise_or"], OPS["bitwise_xor"] = map(_bitwise, "&|^")
+
+
+@op("bitwise_not")
+def _bitwise_not(c, a):
+    return f"(!{a})" if c.source is BOOL else f"({c_type(c.dtype)})(~{a})"
+
+
+@op("logical_not")
+def _logical_not(c, a):
+    return f"({a} == 0)" if c.source is not BOOL else f"(!{a})"
+
+
+def _logical(symbol, of_numbers):
+    def form(c, a, b):
+        return f"({a} {symbol} {b})" if c.source is BOOL else f"(({a} != 0) {of_numbers} ({b} != 0))"
+
+    return form
+
+
+OPS["logical_and"], OPS["logical_or"], OPS["logical_xor"] = _logical("&", "&"), _logical("|", "|"), _logical("^", "!=")
+OPS["isnan"] = _by_kind(lambda c, a: f"({a} != {a})", lambda c, a: "false")
+OPS["isinf"] = _by_kind(lambda c, a: f"({_builtin('fabs')(c, a)} == {constant(math.inf, c.source)})",
+                        lambda c, a: "false")
+OPS["isfinite"] = _by_kind(lambda c, a: f"({_builtin('fabs')(c, a)} < {constant(math.inf, c.source)})",
+                           lambda c, a: "true")
+OPS["signbit"] = _by_kind(lambda c, a: f"(({_bits_type(c.source)})bits({a}) < 0)",
+                          lambda c, a: "false" if c.source is BOOL else f"({a} < 0)")
+
+
+# arithmetic
+
+
+def _wrapping(symbol):
+    return lambda c, a, b: wrap(symbol, a, b, c.dtype)
+
+
+OPS["add"], OPS["sub"], OPS["mul"] = map(_wrapping, "+-*")
+
+
+def _negated(c, a):
+    return f"({c_type(c.dtype)})(0 - ({C_TYPES[c.dtype][1]}){a})"
+
+
+OPS["neg"] = _by_kind(lambda c, a: f"(-{a})", _negated)
+OPS["abs"] = _by_kind(_builtin("fabs"),
+                      lambda c, a: a if c.source in (BOOL, U8) else f"({a} < 0 ? {_negated(c, a)} : {a})")
+
+
+def _sign_of_float(c, a):
+    one, minus, zero = (constant(n, c.source) for n in (1, -1, 0))
+    return f"({a} > 0 ? {one} : {a} < 0 ? {minus} : {zero})"
+
+
+OPS["sign"] = _by_kind(_sign_of_float,
+                       lambda c, a: a if c.source is BOOL else f"({c_type(c.dtype)})(({a} > 0) - ({a} < 0))")
+OPS["relu"] = _by_kind(lambda c, a: f"({a} < 0 ? {constant(0, c.source)} : {a})",
+                       lambda c, a: f"({a} > 0 ? {a} : ({c_type(c.dtype)})0)")
+OPS["ceil"] = _by_kind(_builtin("ceil"), lambda c, a: a)
+OPS["floor"] = _by_kind(_builtin("floor"), lambda c, a: a)
+OPS["round"] = _by_kind(_builtin("rint"), lambda c, a: a)
+OPS["trunc"] = _by_kind(_builtin("trunc"), lambda c, a: a)
+OPS["maximum"] = lambda c, a, b: maximum(a, b, c.dtype)
+OPS["minimum"] = lambda c, a, b: maximum(a, b, c.dtype, True)
+OPS["fmax"] = _by_kind(lambda c, a, b: f"(({a} > {b}) | ({b} != {b}) ? {a} : {b})",
+                       lambda c, a, b: maximum(a, b, c.source))
+OPS["fmin"] = _by_kind(lambda c, a, b: f"(({a} < {b}) | ({b} != {b}) ? {a} : {b})",
+                       lambda c, a, b: maximum(a, b, c.source, True))
+OPS["fma"] = _by_kind(lambda c, x, y, z: f"FMA{'' if c.source is F32 else '_DOUBLE'}({x}, {y}, {z})")
+OPS["copysign"] = _by_kind(_builtin("copysign"))
+
+
+# division
+
+
+def _divided(c, a, b):
+    return f"({a} / {b})"
+
+
+def _divide(helper):
+    def form(c, a, b):
+        k, divisor = c.source, c.constants[1]
+        kind = c_type(k)
+        if divisor is not None and int(divisor) > 0:
+            n = constant(int(divisor), k)
+            signed = k not in (U8, torch.uint16, torch.uint32, torch.uint64, BOOL)
+            if helper == "trunc_div_int" or (helper == "floor_div_int" and not signed):
+                return f"({kind})({a} / {n})"
+            if helper == "fmod_int" or not signed:
+                return f"({kind})({a} % {n})"
+            if helper == "floor_div_int":
+                return f"({kind})({a} / {n} - ({a} % {n} < 0))"
+            return f"({kind})({a} % {n} + ({a} % {n} < 0 ? {n} : 0))"
+        return f"{helper}<{kind}>({a}, {b})"
+
+    return form
+
+
+OPS["div"] = _by_kind(_divided)
+OPS["reciprocal"] = _by_kind(lambda c, a: _divided(c, constant(1, c.source), a))
+OPS["trunc_div"] = _by_kind(lambda c, a, b: f"__builtin_{_suffixed('trunc', c.source)}({a} / {b})",
+                            _divide("trunc_div_int"))
+OPS["floor_div"] = _by_kind(lambda c, a, b: f"floor_div_float({a}, {b})", _divide("floor_div_int"))
+OPS["fmod"] = _by_kind(lambda c, a, b: f"{_suffixed('fmod', c.source)}({a}, {b})", _divide("fmod_int"))
+OPS["remainder"] = _by_kind(lambda c, a, b: f"remainder_float({a}, {b})", _divide("remainder_int"))
+
+
+# powers and functions
+
+
+def _power(c, a, b):
+    kind = c.source
     one = constant(1, kind)
     # What the compiler makes of such a power is a root, which differs at -0 and -inf.
     root = (
@@ -409,101 +574,46 @@ def _pow(args, kind, dtype, constants):
         f"__builtin_{_suffixed('fabs', kind)}(__builtin_{_suffixed('sqrt', kind)}({a})))")
     exact = {0.0: one, 1.0: a, 2.0: f"({a} * {a})", 3.0: f"({a} * {a} * {a})",
              -1.0: f"({one} / {a})", -2.0: f"({one} / ({a} * {a}))", 0.5: root, -0.5: f"({one} / {root})"}  # fmt: skip
-    if constants[1] is not None and float(constants[1]) in exact:
-        return exact[float(constants[1])]
+    if c.constants[1] is not None and float(c.constants[1]) in exact:
+        return exact[float(c.constants[1])]
     return f"{_suffixed('pow', kind)}({a}, {b})"
 
 
-_FLOAT = {
-    "neg": lambda v, k, d, c: f"(-{v[0]})",
-    "sign": lambda v, k, d, c: f"({v[0]} > 0 ? {constant(1, k)} : {v[0]} < 0 ? {constant(-1, k)} : {constant(0, k)})",
-    "rsqrt": lambda v, k, d, c: f"({constant(1, k)} / __builtin_{_suffixed('sqrt', k)}({v[0]}))",
-    "reciprocal": lambda v, k, d, c: f"({constant(1, k)} / {v[0]})",
-    "sigmoid": lambda v, k, d, c: f"({constant(1, k)} / ({constant(1, k)} + {_function('exp', k, '-' + v[0])}))",
-    "relu": lambda v, k, d, c: f"({v[0]} < 0 ? {constant(0, k)} : {v[0]})",
-    "isnan": lambda v, k, d, c: f"({v[0]} != {v[0]})",
-    "isinf": lambda v, k, d, c: f"(__builtin_{_suffixed('fabs', k)}({v[0]}) == {constant(math.inf, k)})",
-    "isfinite": lambda v, k, d, c: f"(__builtin_{_suffixed('fabs', k)}({v[0]}) < {constant(math.inf, k)})",
-    "signbit": lambda v, k, d, c: f"(({_bits_type(k)})bits({v[0]}) < 0)",
-    "div": lambda v, k, d, c: f"({v[0]} / {v[1]})",
-    "trunc_div": lambda v, k, d, c: f"__builtin_{_suffixed('trunc', k)}({v[0]} / {v[1]})",
-    "floor_div": lambda v, k, d, c: f"floor_div_float({v[0]}, {v[1]})",
-    "fmod": lambda v, k, d, c: f"{_suffixed('fmod', k)}({v[0]}, {v[1]})",
-    "remainder": lambda v, k, d, c: f"remainder_float({v[0]}, {v[1]})",
-    "pow": _pow,
-    "fma": lambda v, k, d, c: f"FMA{'' if k is F32 else '_DOUBLE'}({v[0]}, {v[1]}, {v[2]})",
-    "fmax": lambda v, k, d, c: f"(({v[0]} > {v[1]}) | ({v[1]} != {v[1]}) ? {v[0]} : {v[1]})",
-    "fmin": lambda v, k, d, c: f"(({v[0]} < {v[1]}) | ({v[1]} != {v[1]}) ? {v[0]} : {v[1]})",
-    "hypot": lambda v, k, d, c: f"{_suffixed('hypot', k)}({v[0]}, {v[1]})",
-    "copysign": lambda v, k, d, c: f"__builtin_{_suffixed('copysign', k)}({v[0]}, {v[1]})",
-    "erfinv": lambda v, k, d, c: f"({c_type(d)})erfinv((double){v[0]})",
-    "lgamma": lambda v, k, d, c: f"lgamma_of({v[0]})",
-    **{op: (lambda v, k, d, c, name=name: f"__builtin_{_suffixed(name, k)}({v[0]})") for op, name in _ROUNDING.items()},
-}
+OPS["pow"] = _by_kind(_power, lambda c, a, b: f"pow_int<{c_type(c.source)}, {C_TYPES[c.source][1]}>({a}, {b})")
+OPS["sqrt"] = _by_kind(_builtin("sqrt"))
+OPS["rsqrt"] = _by_kind(lambda c, a: _divided(c, constant(1, c.source), _builtin("sqrt")(c, a)))
 
 
-def _shift(op):
-    def form(v, k, d, c):
-        kind, unsigned = C_TYPES[k]
-        width = torch.iinfo(k).bits
-        bad = f"(({unsigned}){v[1]} >= {width}u)" if width >= 32 else f"(({v[1]} < 0) | ({v[1]} >= {width}))"
-        amount = f"({v[1]} & {width - 1})"
-        if op == "shl":
-            return f"({bad} ? ({kind})0 : ({kind})(({unsigned}){v[0]} << {amount}))"
-        return f"({bad} ? ({kind})({v[0]} < 0 ? -1 : 0) : ({kind})({v[0]} >> {amount}))"
+def _sigmoid(c, a):
+    one = constant(1, c.source)
+    return f"({one} / ({one} + {_function('exp', c.source, '-' + a)}))"
+
+
+OPS["sigmoid"] = _by_kind(_sigmoid)
+OPS["hypot"] = _by_kind(lambda c, a, b: f"{_suffixed('hypot', c.source)}({a}, {b})")
+OPS["erfinv"] = _by_kind(lambda c, a: f"({c_type(c.dtype)})erfinv((double){a})")
+OPS["lgamma"] = _by_kind(lambda c, a: f"lgamma_of({a})")
+
+
+# shifts
+
+
+def _shift(left):
+    def form(c, a, b):
+        kind, unsigned = C_TYPES[c.source]
+        width = torch.iinfo(c.source).bits
+        bad = f"(({unsigned}){b} >= {width}u)" if width >= 32 else f"(({b} < 0) | ({b} >= {width}))"
+        amount = f"({b} & {width - 1})"
+        if left:
+            return f"({bad} ? ({kind})0 : ({kind})(({unsigned}){a} << {amount}))"
+        return f"({bad} ? ({kind})({a} < 0 ? -1 : 0) : ({kind})({a} >> {amount}))"
 
     return form
 
 
-def _divide(helper, power_of_two=None):
-    def form(v, k, d, c):
-        kind = c_type(k)
-        divisor = c[1]
-        if divisor is not None and int(divisor) > 0:
-            n = constant(int(divisor), k)
-            signed = k not in (U8, torch.uint16, torch.uint32, torch.uint64, BOOL)
-            if helper == "trunc_div_int" or (helper == "floor_div_int" and not signed):
-                return f"({kind})({v[0]} / {n})"
-            if helper == "fmod_int" or not signed:
-                return f"({kind})({v[0]} % {n})"
-            if helper == "floor_div_int":
-                return f"({kind})({v[0]} / {n} - ({v[0]} % {n} < 0))"
-            return f"({kind})({v[0]} % {n} + ({v[0]} % {n} < 0 ? {n} : 0))"
-        return f"{helper}<{kind}>({v[0]}, {v[1]})"
+OPS["shl"], OPS["shr"] = _by_kind(None, _shift(True)), _by_kind(None, _shift(False))
 
-    return form
-
-
-_INTEGER = {
-    "neg": lambda v, k, d, c: f"({c_type(d)})(0 - ({C_TYPES[d][1]}){v[0]})",
-    "abs": lambda v, k, d, c: v[0] if k in (BOOL, U8)
-    else f"({v[0]} < 0 ? ({c_type(d)})(0 - ({C_TYPES[d][1]}){v[0]}) : {v[0]})",
-    "sign": lambda v, k, d, c: v[0] if k is BOOL else f"({c_type(d)})(({v[0]} > 0) - ({v[0]} < 0))",
-    "relu": lambda v, k, d, c: f"({v[0]} > 0 ? {v[0]} : ({c_type(d)})0)",
-    "ceil": lambda v, k, d, c: v[0],
-    "floor": lambda v, k, d, c: v[0],
-    "round": lambda v, k, d, c: v[0],
-    "trunc": lambda v, k, d, c: v[0],
-    "isnan": lambda v, k, d, c: "false",
-    "isinf": lambda v, k, d, c: "false",
-    "isfinite": lambda v, k, d, c: "true",
-    "signbit": lambda v, k, d, c: "false" if k is BOOL else f"({v[0]} < 0)",
-    "fmax": lambda v, k, d, c: maximum(v[0], v[1], k),
-    "fmin": lambda v, k, d, c: maximum(v[0], v[1], k, True),
-    "floor_div": _divide("floor_div_int"),
-    "trunc_div": _divide("trunc_div_int"),
-    "remainder": _divide("remainder_int"),
-    "fmod": _divide("fmod_int"),
-    "pow": lambda v, k, d, c: f"pow_int<{c_type(k)}, {C_TYPES[k][1]}>({v[0]}, {v[1]})",
-    "shl": _shift("shl"),
-    "shr": _shift("shr"),
-}
-
-# What a prim costs in units of a float addition; the default is 1.
-COST = dict.fromkeys(_LIBM | {"sigmoid", "pow", "atan2", "hypot"}, 14) | {
-    "erfinv": 200, "lgamma": 100, "fmod": 40, "remainder": 40, "floor_div": 30,
-    "div": 3, "sqrt": 3, "rsqrt": 5, "reciprocal": 3, "trunc_div": 4, "cast": 1, "random_bits": 30,
-}  # fmt: skip
+COST = {name: info(name).cost.cpu for name in POINTWISE}  # in units of a float addition
 
 
 def prelude(text: str) -> str:
@@ -526,7 +636,7 @@ def prelude(text: str) -> str:
         need("bf16")
     if re.search(r"\bf16\b|_f16\(", text):
         need("f16")
-    libm = _LIBM | {"pow", "hypot", "fmod"}
+    libm = _LIBM | {"fmod"}
     for word in sorted(words):
         if word in HELPERS or word in libm or (word.endswith("f") and word[:-1] in libm):
             need(word)

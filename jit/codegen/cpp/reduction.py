@@ -14,19 +14,6 @@ from jit.codegen.cpp.layout import hint
 SHORT = {8: 0, 4: 8, 3: 12, 2: 12, 1: 12}  # length of a part of a row's tail -> its lane behind the strip's
 COLUMN_FLUSH = {torch.float32: 8, torch.float64: 32}  # additions per entry of a column sum before it joins the total
 ROW_FLUSH = {torch.float32: 16, torch.float64: 32}  # and per lane of a row's sum, whose many lanes average the errors
-_IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
-
-
-def identity(op: str, dtype: torch.dtype):
-    """The value that a reduction starts from."""
-    if op in _IDENTITY:
-        return _IDENTITY[op]
-    low = op in ("max", "argmax")
-    if dtype is torch.bool:
-        return not low
-    if dtype.is_floating_point:
-        return -math.inf if low else math.inf
-    return torch.iinfo(dtype).min if low else torch.iinfo(dtype).max
 
 
 class Reduction:
@@ -90,8 +77,8 @@ class Reduction:
 
     def _start(self) -> str:
         if self.dtype is torch.bool:
-            return str(int(identity(self.op, self.dtype)))
-        return ops.constant(identity(self.op if not self.arg else "arg" + self.op, self.dtype), self.lane)
+            return str(int(loops.neutral(self.op, self.dtype)))
+        return ops.constant(loops.neutral(self.op if not self.arg else "arg" + self.op, self.dtype), self.lane)
 
     def begin(self):
         """Before the pass: the totals, and the lanes where blocks have none of their own."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 
 from ...graph import dims
+from ...graph.prims import info
 from .. import loops
-from . import ops, types
+from . import types
 
 # Elements per aligned access: 16 bytes of a half type.
 VECTOR = 8
@@ -178,7 +179,7 @@ def fast_values(kernel: loops.Kernel) -> frozenset:
         if isinstance(s, loops.Compute):
             if s.op == "cast" and s.dtype in types.HALF:
                 good.add(s.args[0])
-            elif (s.op in ops.SMOOTH or s.op == "cast"
+            elif (info(s.op).smooth or s.op == "cast"
                   and s.dtype is torch.float32) and s.dst in good and s.dst not in bad:
                 good.update(s.args)
             elif s.op == "where" and s.dst in good and s.dst not in bad:

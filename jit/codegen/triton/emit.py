@@ -16,6 +16,7 @@ maximum and its sum in one pass.
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 
 import torch
@@ -706,16 +707,8 @@ class _Passes:
 
 def _neutral(op: str, dtype) -> str:
     """The value that changes nothing under a reduction, as a literal."""
-    if op in ("sum", "any"):
-        return "False" if dtype is torch.bool else "0.0" if dtype.is_floating_point else "0"
-    if op in ("prod", "all"):
-        return "True" if dtype is torch.bool else "1.0" if dtype.is_floating_point else "1"
-    if dtype is torch.bool:
-        return "False" if op == "max" else "True"
-    if dtype.is_floating_point:
-        return 'float("-inf")' if op == "max" else 'float("inf")'
-    info = torch.iinfo(dtype)
-    return str(info.min if op == "max" else info.max)
+    value = loops.neutral(op, dtype)
+    return f'float("{value}")' if value in (math.inf, -math.inf) else str(value)
 
 
 def _reach(e) -> int | None:

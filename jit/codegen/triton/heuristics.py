@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...graph.prims import info
 from .. import loops
 from . import analysis
 from .tiling import LONG_ROW, Tiling, size_hint
@@ -64,14 +65,9 @@ def _smallest_access(kernel) -> int:
     return min((b.dtype.itemsize for b in kernel.buffers if b.role != "error"), default=4)
 
 
-_COST = dict.fromkeys("exp exp2 log sqrt rsqrt reciprocal div sigmoid sin cos".split(), 4)
-_COST.update(dict.fromkeys("tanh erf erfc erfinv pow lgamma random_bits tan asin acos atan sinh cosh asinh acosh atanh "
-                           "expm1 log1p fmod remainder floor_div".split(), 16))
-
-
 def arithmetic(kernel: loops.Kernel) -> int:
     """About how many instructions a point takes."""
-    return sum(_COST.get(s.op, 1) for s in kernel.body if isinstance(s, loops.Compute))
+    return sum(info(s.op).cost.gpu for s in kernel.body if isinstance(s, loops.Compute))
 
 
 def flat(tiling: Tiling) -> Config:

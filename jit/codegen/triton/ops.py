@@ -606,9 +606,3 @@ def _library(name):
 
 for _name in "tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma atan2 hypot".split():
     OPS[_name] = _library(_name)
-
-# Operations that pass a small relative error on as a small error: through these alone does ``fast`` reach from a half
-# store backwards.
-SMOOTH = frozenset(
-    "neg abs sqrt rsqrt reciprocal exp exp2 log log2 log10 tanh erf erfc sigmoid relu add sub mul div maximum minimum "
-    "fmax fmin".split())

@@ -16,7 +16,6 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     vjps_contractions,
     vjps_layers,
     vjps_library,
-    vjps_pointwise,
     vjps_reductions,
     vjps_sampling,
     vjps_views,

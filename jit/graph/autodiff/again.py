@@ -17,10 +17,8 @@ from jit.graph.ir import Graph, Node, Output
 from jit.graph.passes.cse import node_key
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.gradients import without_gradients
+from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS, strides_agree
-
-# Their gradient is taken for no gradient at all, which has no derivative.
-_FLAT = frozenset("sign ceil floor round trunc floor_div trunc_div".split())
 
 
 @dataclass
@@ -88,7 +86,7 @@ def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
             if n.op == "prod":
                 raise Unsupported("the gradient of the gradient of prod, whose gradient is by cases where an element "
                                   "is zero", kind="gradient")
-            if n.op in _FLAT:
+            if info(n.op).flat:
                 raise Unsupported(f"the gradient of the gradient of {n.op}: eager's is zero, and depends on what comes "
                                   "before", kind="gradient")
     joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).run()

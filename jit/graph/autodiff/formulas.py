@@ -6,14 +6,35 @@ from __future__ import annotations
 
 import math
 
-from jit.graph.autodiff.rules import composite_vjp
-from jit.graph.autodiff.vjps_pointwise import unpromoted
+import torch
+
+from jit.graph.autodiff.rules import UNDEFINED, composite_vjp, vjp
 from jit.graph.build import vectorized
+from jit.graph.pointwise import kinked, unpromoted
 
 # For a number as exponent: the prim that makes the power, and which of its operands is the base.
 _BASES = {2.0: ("mul", lambda n: n.inputs[0]), 3.0: ("mul", lambda n: n.inputs[1]),
           0.5: ("sqrt", lambda n: n.inputs[0]), -0.5: ("rsqrt", lambda n: n.inputs[0]),
           -1.0: ("reciprocal", lambda n: n.inputs[0]), -2.0: ("reciprocal", lambda n: n.inputs[0].inputs[0])}
+
+
+@vjp("custom_gradient")
+def custom_gradient(b, n, g):
+    """Operands are y, then pairs (x, dy/dx), then maybe an x with an undefined gradient."""
+
+    def share(x, d):
+        if d.op == "scalar" and d.attrs["value"] == 0:
+            return None
+        mask = d.inputs[0] if d.op == "cast" and d.inputs[0].type.dtype is torch.bool else None
+        made = b.mul(b.cast(g, d.type.dtype), d) if mask is None else b.where(mask, g, 0)
+        if "kinked" in n.attrs:
+            made = kinked(b, made, g, d, n.inputs[3] if len(n.inputs) > 3 else x)
+        return b.sum_to(made, x.type.shape)
+
+    entries = [None]
+    for x, d in zip(n.inputs[1::2], n.inputs[2::2]):
+        entries += [lambda x=x, d=d: share(x, d), None]
+    return (*entries, UNDEFINED)[: len(n.inputs)]
 
 
 @composite_vjp("power")

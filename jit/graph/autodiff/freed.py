@@ -11,15 +11,11 @@ from __future__ import annotations
 from jit.graph.autodiff.reverse import _may_carry
 from jit.graph.functions import parts
 from jit.graph.ir import Graph, Node
-from jit.graph.prims import VIEWS
+from jit.graph.prim_info import OTHERS, info
 from jit.graph.recording import positions
 
-# Linear with constant factors.
-_FREE = VIEWS - {"detach"} | frozenset("input add sub neg sum clone cat flip cast cumsum constant_pad getitem gate "
-                                       "sign ceil floor round trunc".split())
 _LIBRARY_FREE = ("aten::_fft", "aten::fft", "aten::im2col", "aten::col2im",
                  "aten::as_strided", "aten::_to_copy", "aten::complex")
-_PRODUCTS = frozenset("mul fma div where gather index custom_gradient fmod remainder".split())
 
 
 def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
@@ -66,24 +62,18 @@ def _sources(n: Node):
 
 
 def _keeps(n: Node, ahead: dict, data: set) -> bool:
-    if n.op in _FREE:
-        return False
-    if n.op in _PRODUCTS:
-        if n.op == "custom_gradient":
-            return any(d in data for d in n.inputs[2::2])
-        carrying = [i in ahead for i in n.inputs]
-        if n.op == "where":
-            return n.inputs[0] in data
-        if n.op in ("fmod", "remainder"):
-            return carrying[1]
-        if n.op in ("gather", "index"):
-            return any(i in data for i in n.inputs[1:])
-        if n.op == "fma":
-            return carrying[0] and n.inputs[1] in data or carrying[1] and n.inputs[0] in data
-        return n.op == "div" and carrying[1] or any(c and other in data for c, other in zip(carrying, n.inputs[::-1]))
+    if n.op == "custom_gradient":
+        return any(d in data for d in n.inputs[2::2])
     if n.op == "aten_call":
         return not n.attrs["target"].startswith(_LIBRARY_FREE)
-    return any(i in ahead for i in n.inputs)
+    saves = info(n.op).saves
+    for k, i in enumerate(n.inputs):
+        if i in ahead:
+            read = saves and saves[min(k, len(saves) - 1)]
+            if saves is None or any(x in data for j, x in enumerate(n.inputs)
+                                    if (j != k if read is OTHERS else j in read)):
+                return True
+    return False
 
 
 def uses(backward: Graph, n_saved: int) -> tuple:

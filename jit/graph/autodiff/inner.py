@@ -8,7 +8,7 @@ from jit.graph.autodiff.reverse import Reverse
 from jit.graph.functions import computed
 from jit.graph.gradient_paths import carrying, parts, passed
 from jit.graph.ir import Graph, Node, Output, same_ints
-from jit.graph.prims import VIEWS
+from jit.graph.prim_info import info
 
 
 def has_gradients(graph: Graph) -> bool:
@@ -101,7 +101,7 @@ class _Inner(Reverse):
         g = found[node]
         if g is None:
             g = self.b.zeros(t)
-        if (g.op in VIEWS or g.op in ("scalar", "float_scalar") or g.id < first
+        if (info(g.op).kind in ("view", "number") or g.id < first
             or g in taken or not same_ints(g.type.strides, t.strides)):
             g = self.b.clone(g, t.strides)
         taken.add(g)

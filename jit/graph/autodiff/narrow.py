@@ -11,11 +11,8 @@ import torch
 from jit.graph.autodiff.reverse import tangent_type
 from jit.graph.ir import Graph, Node, Output, Ref
 from jit.graph.passes.dce import eliminate_dead_nodes
-from jit.graph.prims import VIEWS
-
-# Zero when their first operand is.
-_LINEAR = VIEWS - {"reinterpret"} | frozenset("cast neg sum cumsum clone flip gather index div getitem".split())
-_PRODUCTS = frozenset("aten::mm aten::bmm aten::mv aten::dot".split())
+from jit.graph.functions import linear
+from jit.graph.prim_info import IN_ALL, IN_EACH, IN_FIRST, info
 
 
 def narrowed(backward: Graph, absent) -> Graph:
@@ -76,28 +73,23 @@ class _Narrow:
             return False
         if n.op == "gate":
             return zeros[0] or all(zeros[1:])
-        if n.op in ("mul", "constant_pad", "where", "cat", "add", "sub"):
-            if n.op == "mul":
-                return True
-            if n.op == "constant_pad":
-                return n.attrs["value"] == 0
-            return all(zeros[1:] if n.op == "where" else zeros)
-        if n.op in _LINEAR:
-            return zeros[0]
+        if n.op == "where":
+            return all(zeros[1:])
+        kind = linear(n)
+        if kind is not None:
+            return zeros[0] if kind == IN_FIRST else kind == IN_EACH or all(zeros)
         if n.op != "aten_call":
             return False
         target, args = n.attrs["target"], n.attrs["args"]
-        if target in _PRODUCTS:
-            return True
         floats = [i for i in n.inputs if i.dtype.is_floating_point or i.dtype.is_complex]
-        if floats and all(i in self.zero or i.op in ("full", "scalar") and i.attrs["value"] == 0 for i in floats):
+        if floats and all(i in self.zero or info(i.op).constant and i.attrs["value"] == 0 for i in floats):
             return True  # what it is given besides says where, as indices do; what it would say of these is not asked
         # Library backwards take the gradient first.
         return target.endswith("_backward") and bool(args) and isinstance(args[0], Ref) and zeros[args[0].index]
 
     def remainder(self, n: Node) -> Node | None:
         """The operand that a sum with zeros is equal to."""
-        if n.op not in ("add", "sub"):
+        if info(n.op).linear != IN_ALL or info(n.op).arity != 2:
             return None
         a, b = n.inputs
         rest = a if b in self.zero else b if a in self.zero and n.op == "add" else None

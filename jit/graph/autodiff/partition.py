@@ -16,12 +16,10 @@ from jit.graph.dims import hint
 from jit.graph.ir import Graph, Loc, Node, Output
 from jit.graph.passes import optimize
 from jit.graph.passes.dce import unmarked
+from jit.graph.prim_info import info
 from jit.graph.prims import POINTWISE, VIEWS
 from jit.graph.printing import unbound_symbols
 
-# What may be computed a second time, if nothing asks whether it is equal to one of its elements.
-CHEAP = POINTWISE | VIEWS | frozenset("clone flip cat constant_pad gather index getitem".split())
-SOURCES = frozenset(("scalar", "float_scalar", "full", "iota"))
 # The longest chain of cheap operations that is computed again; it keeps the backward from following a residual stream
 # through a whole network.
 LONGEST_CHAIN = 40
@@ -210,7 +208,7 @@ class _Division:
                 for x, value in (n.inputs, n.inputs[::-1]):
                     while value.op in VIEWS or value.op == "cast":
                         value = value.inputs[0]
-                    if value.op in ("amax", "amin", "aten_call", "getitem"):
+                    if info(value.op).gives_element or info(value.op).kind in ("call", "part"):
                         found.add(_base(x))
         return found
 
@@ -242,12 +240,12 @@ class _Division:
         """The nodes to be saved."""
         network, entry, leave, depth = Network(), {}, {}, {}
         for n in self.graph.nodes:
-            if n not in self.candidates or n.op in SOURCES:
+            if n not in self.candidates or info(n.op).is_source:
                 depth[n] = 0
                 continue
             depth[n] = max((depth[i] for i in n.inputs), default=0) + (n.op in POINTWISE)
             once = (n.op == "input" or n.impure or n in self.early and n not in self.repeatable
-                    and (n.op not in CHEAP or n in self.exact or depth[n] > LONGEST_CHAIN))
+                    and (not info(n.op).repeatable or n in self.exact or depth[n] > LONGEST_CHAIN))
             a, z = entry[n], leave[n] = network.vertex(), network.vertex()
             network.edge(a, z, self._weight(n))
             if once:

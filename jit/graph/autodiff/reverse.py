@@ -17,7 +17,8 @@ from jit.graph.functions import computed, differentiated, parts
 from jit.graph.ir import Graph, Node, Output, Ref, TensorType, operator, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.gradients import without_gradients
-from jit.graph.prims import POINTWISE, VIEWS
+from jit.graph.prim_info import info
+from jit.graph.prims import VIEWS
 
 
 @dataclass
@@ -81,11 +82,6 @@ def carrying_outputs(graph: Graph, wrt) -> tuple:
 def _may_carry(n: Node) -> bool:
     types = n.type if isinstance(n.type, tuple) else (n.type,)
     return any(t is not None and is_differentiable(t.dtype) for t in types)
-
-
-# Prims whose rules hold for complex numbers; library calls are replayed.
-_REAL_AND_COMPLEX = (VIEWS - {"detach"} |
-                     frozenset("aten_call getitem add sub neg sum cat clone flip constant_pad".split()))
 
 
 def _is_complex(n: Node) -> bool:
@@ -271,7 +267,7 @@ class Reverse:
         if node.op == "input":
             return
         g = self.gradient(node)
-        if node.op not in _REAL_AND_COMPLEX and _is_complex(node):
+        if not info(node.op).complex_gradient and _is_complex(node):
             raise Unsupported(f"the gradient of {node.op} of complex numbers",
                               "compute it outside the compiled region", kind="gradient")
         if node.op == "getitem":
@@ -328,7 +324,7 @@ class Reverse:
             if i not in self.carries or entry is UNDEFINED:
                 continue
             value = resolved(entry)
-            if value is not None and node.op in POINTWISE:
+            if value is not None and info(node.op).kind == "pointwise":
                 value = b.sum_to(value, i.type.shape)
             self.add(i, value)
 
@@ -395,11 +391,11 @@ class Reverse:
         b, base = self.b, g
         while base.op in VIEWS:
             base = base.inputs[0]
-        if (g.op in VIEWS and (base.op in ("input", "scalar", "float_scalar") or base in taken)
+        if (g.op in VIEWS and (info(base.op).kind in ("input", "number") or base in taken)
             or base in taken and taken[base] is not g):
             g = b.clone(g, layout.preserved_strides(primal.type))
             base = g
-        elif g.op in ("scalar", "float_scalar"):
+        elif info(g.op).kind == "number":
             g = base = b.clone(g, ())
         elif g.op == "expand":
             g = base = b.clone(g, layout.preserved_strides(primal.type))

@@ -1,9 +1,10 @@
 """The tables of gradient rules, and what rules are written with.
 
-``@vjp("mul")`` registers ``fn(b, node, g)`` for a prim: ``g`` is the gradient of ``node``'s value, the result a tuple
-with one entry for each input: a Node, a function without arguments that makes one (called only if that gradient is
-wanted), None for zero, or UNDEFINED where eager gives no gradient at all (``x.grad`` stays None). Entries of pointwise
-prims may have the node's shape; what was broadcast is summed away by the caller.
+``@vjp("cumsum")`` registers ``fn(b, node, g)`` for a prim; those of pointwise prims stand beside their records
+(``pointwise.py``). ``g`` is the gradient of ``node``'s value, the result a tuple with one entry for each input: a Node,
+a function without arguments that makes one (called only if that gradient is wanted), None for zero, or UNDEFINED where
+eager gives no gradient at all (``x.grad`` stays None). Entries of pointwise prims may have the node's shape; what was
+broadcast is summed away by the caller.
 
 ``@aten_vjp("mm")`` registers ``fn(b, out, g, *args)`` for a library call, ``args`` in schema order. For an operator
 with several results ``g`` is a tuple with None where there is no gradient, and ``out`` is ``b.result(node, i)``'s node.
@@ -28,10 +29,11 @@ import torch
 from jit.graph.build import Builder
 from jit.graph.dims import Dim, structurally_equal
 from jit.graph.ir import Node, TensorType, same_ints
+from jit.graph.prim_info import PRIMS
 from jit.graph.prims import reduced_shape
 
 UNDEFINED = object()
-VJPS: dict[str, Callable] = {}
+VJPS: dict[str, Callable] = {p.name: p.gradient for p in PRIMS.values() if p.gradient is not None}
 ATEN_VJPS: dict[str, Callable] = {}
 TRAINING_FORMS: dict[str, Callable] = {}
 COMPOSITE_VJPS: dict[str, Callable] = {}

@@ -11,31 +11,21 @@ from jit.graph import conventions, layout
 from jit.graph.build import HALF, is_number, result_dtype
 from jit.graph.dims import Dim, bounds
 from jit.graph.ir import Node, TensorType
+from jit.graph.prim_info import PRIMS
 from jit.graph.registry import op, pointwise
 from jit.graph.sym_float import SymFloat, plain
 
-# Unary functions that compute in floating point: integers become the default float.
-FLOAT_UNARY = """sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh
-asinh acosh atanh erf erfc erfinv lgamma sigmoid""".split()
-ALIASES = {
-    "asin": ["arcsin"], "acos": ["arccos"], "atan": ["arctan"], "asinh": ["arcsinh"],
-    "acosh": ["arccosh"], "atanh": ["arctanh"],
-    "erf": ["special_erf"], "erfc": ["special_erfc"], "erfinv": ["special_erfinv"],
-    "exp2": ["special_exp2"], "expm1": ["special_expm1"],
-    "log1p": ["special_log1p"], "sigmoid": ["special_expit"], "lgamma": ["special_gammaln"],
-}  # fmt: skip
 
-
-def _float_unary(prim):
+def _of_floats(prim):
     def expand(b, self):
         (x,) = b.promote(self, to_float=True)
         return b.unary(prim, x)
 
-    pointwise(prim, *ALIASES.get(prim, ()))(expand)
+    return expand
 
 
-for _name in FLOAT_UNARY:
-    _float_unary(_name)
+for _p in PRIMS.values():
+    pointwise(*_p.operators)(_of_floats(_p.name))
 
 
 def _rounding(prim):

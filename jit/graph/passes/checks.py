@@ -10,10 +10,8 @@ from __future__ import annotations
 from jit.graph.dims import structurally_equal
 from jit.graph.ir import CHECKED, Graph, Node, same_ints
 from jit.graph.passes.dce import unmarked
-from jit.graph.prims import POINTWISE, REDUCTIONS
-from jit.graph.registry import PRIMS
-
-_SAME_SHAPE = frozenset(("clone", "alias", "detach", "flip", "cumsum"))
+from jit.graph.prim_info import info
+from jit.graph.prims import library_form
 
 
 def keep_checks(graph: Graph) -> Graph:
@@ -23,7 +21,7 @@ def keep_checks(graph: Graph) -> Graph:
         reads = _Reads(graph)
         for n in checked:
             if n.type.is_empty or not reads.all_of(n, _checked_dims(n)):
-                target, overload, args = PRIMS[n.op].library(n)
+                target, overload, args = library_form(n)
                 n.op, n.attrs = "aten_call", {**unmarked(n.attrs), "target": target, "overload": overload, "args": args}
     return graph
 
@@ -55,14 +53,15 @@ class _Reads:
 
     def _by(self, u: Node, n: Node, dims: frozenset) -> bool:
         """The same for one reader ``u``."""
-        if u.op == "aten_call":
+        p = info(u.op)
+        if p.kind == "call":
             return True
-        if u.op in _SAME_SHAPE:
+        if p.same_dims:
             return self.all_of(u, dims)
-        if u.op in POINTWISE or u.op == "expand":
+        if p.kind == "pointwise" or u.op == "expand":
             lead = u.type.rank - n.type.rank
             return self.all_of(u, frozenset(lead + d for d in dims))
-        if u.op in REDUCTIONS:
+        if p.kind == "reduction":
             gone = u.attrs["dims"]
             place = (lambda d: d) if u.attrs["keepdim"] else (lambda d: d - sum(g < d for g in gone))
             return self.all_of(u, frozenset(place(d) for d in dims if d not in gone))
@@ -74,11 +73,11 @@ class _Reads:
             return whole and self.all_of(u, dims)
         if u.op == "reshape":
             return self.all_of(u, _reshaped(n, u, dims))
-        if u.op in ("index", "gather"):
+        if p.kind == "index":
             if n is u.inputs[0]:  # the indices say what is read of it
                 return False
             return self.all_of(u, _checked_dims(u))
-        if u.op in ("custom_gradient", "gate"):
+        if p.kind == "gradient":
             return n is u.inputs[0] and self.all_of(u, dims)
         return u.op == "cat" and self.all_of(u, dims | {u.attrs["dim"]})
 

@@ -4,7 +4,8 @@ anybody reads the result."""
 from __future__ import annotations
 
 from jit.graph.ir import CHECKED, Graph, Node
-from jit.graph.registry import PRIMS, may_raise
+from jit.graph.prims import library_form
+from jit.graph.registry import may_raise
 
 
 def mark_checked(nodes):
@@ -23,7 +24,7 @@ def as_check(node: Node, id: int | None = None) -> Node:
     """The library call that raises what ``node`` raises, done although nobody reads its result."""
     attrs = unmarked(node.attrs)
     if node.op != "aten_call":
-        attrs = dict(zip(("target", "overload", "args"), PRIMS[node.op].library(node)))
+        attrs = dict(zip(("target", "overload", "args"), library_form(node)))
     return Node(node.id if id is None else id, "aten_call", node.inputs,
                 {**attrs, "impure": "raises"}, node.type, node.loc)
 

@@ -6,19 +6,19 @@ from __future__ import annotations
 import torch
 
 from jit.graph.ir import CHECKED, Graph, Node
-from jit.graph.prims import POINTWISE, REDUCTIONS
+from jit.graph.prim_info import info
 
-_OF_NOTHING = {"sum": 0, "squares": 0, "any": 0, "prod": 1, "all": 1}  # the other reductions refuse to be that
-_COMPUTED = POINTWISE | REDUCTIONS | frozenset("clone cat flip constant_pad cumsum gather index iota".split())
+_COMPUTED = frozenset(("source", "pointwise", "copy", "reduction", "scan", "index"))  # kinds
 
 
 def compute_empty(graph: Graph) -> Graph:
     for node in graph.nodes:
-        if (node.op in _COMPUTED or _is_library_gradient(node)) and CHECKED not in node.attrs and not node.impure:
+        p = info(node.op)
+        if (p.kind in _COMPUTED or _is_library_gradient(node)) and CHECKED not in node.attrs and not node.impure:
             if node.type.is_empty:
                 _fill(node, 0)
-            elif node.op in _OF_NOTHING and node.inputs[0].type.is_empty:
-                _fill(node, _OF_NOTHING[node.op])
+            elif p.of_nothing is not None and node.inputs[0].type.is_empty:
+                _fill(node, p.of_nothing)
     return graph
 
 

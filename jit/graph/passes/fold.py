@@ -7,11 +7,8 @@ import torch
 from jit.graph.dims import Dim
 from jit.graph.ir import Graph, Node
 from jit.graph.passes.rewrite import Rewriter
-from jit.graph.prims import NUMBER_OPERAND, POINTWISE
-
-_CONSTANTS = ("scalar", "full")
-_DIV = {"floor_div": "floor", "trunc_div": "trunc"}
-_RENAMED = {"shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift}
+from jit.graph.prim_info import info
+from jit.graph.prims import evaluate
 
 
 def _value(node: Node, inputs) -> object:
@@ -21,20 +18,16 @@ def _value(node: Node, inputs) -> object:
     if node.op == "cast":
         if tensors[0].dtype.is_floating_point and not node.dtype.is_floating_point and not abs(tensors[0]) < 128:
             tensors[0] = tensors[0].to(node.device)
-        return tensors[0].to(node.dtype).item()
-    args = list(tensors)
-    if node.op in NUMBER_OPERAND and inputs[1].op == "scalar":
-        args[1] = inputs[1].attrs["value"]  # unrounded, as eager takes Python numbers
-    if node.op in _DIV:
-        return torch.div(*args, rounding_mode=_DIV[node.op]).item()
-    return _RENAMED.get(node.op, getattr(torch, node.op, None))(*args).item()
+    if info(node.op).takes_number and inputs[1].op == "scalar":
+        tensors[1] = inputs[1].attrs["value"]  # unrounded, as eager takes Python numbers
+    return evaluate(node, tensors).item()
 
 
 def fold_constants(graph: Graph) -> Graph:
     def folded(node):
         """(prim, its attributes) that stand for ``node``; None where it is not to be folded."""
-        if node.op not in POINTWISE or not all(i.op in _CONSTANTS and type(i.attrs["value"]) is not Dim
-                                               for i in node.inputs):
+        if info(node.op).kind != "pointwise" or not all(info(i.op).constant and type(i.attrs["value"]) is not Dim
+                                                        for i in node.inputs):
             return None
         if node.dtype.is_complex or node.op == "fma":  # PyTorch has no such function to ask
             return None

@@ -9,6 +9,7 @@ import torch
 
 from jit.graph.ir import Graph, Node, same_ints
 from jit.graph.passes.rewrite import Rewriter
+from jit.graph.prim_info import info
 
 RULES: dict[str, list] = {}
 
@@ -37,7 +38,7 @@ def simplify(graph: Graph) -> Graph:
 
 def _constant(node: Node):
     """The number that a scalar or filled node holds everywhere, else None."""
-    return (node.attrs["value"] if node.op in ("scalar", "full") and isinstance(node.attrs["value"], (int, float))
+    return (node.attrs["value"] if info(node.op).constant and isinstance(node.attrs["value"], (int, float))
             else None)
 
 
