@@ -69,8 +69,8 @@ class Restrider(Transform):
             return node
         key = (node, strides)
         if key not in self.copies:
-            copy = self.copies[key] = self.add("clone", (node,), {}, t.replace(strides=strides), node)
-            self.graph.origins.setdefault(copy.id, node.id)
+            copy = self.node("clone", (node,), {}, t.replace(strides=strides), node)
+            self.copies[key] = self.stands_for(copy, node)
         return self.copies[key]
 
     def result(self, node, t: TensorType) -> Node:
@@ -81,12 +81,12 @@ class Restrider(Transform):
             return node
         key = (node, t.shape, t.strides)
         if key not in self.copies:
-            self.copies[key] = self.add("reshape", (node,), {"shape": t.shape}, t, node)
+            self.copies[key] = self.node("reshape", (node,), {"shape": t.shape}, t, node)
         return self.copies[key]
 
-    def visit(self, n, inputs):
-        return (self.keep(n, inputs) if n.op == "input" or inputs == n.inputs and not self.prefers(n)
-                else self.rebuild(n, inputs))
+    def visit(self, n):
+        inputs = self.operands(n)
+        return self.keep(n, inputs) if inputs == n.inputs and not self.prefers(n) else self.rebuild(n, inputs)
 
     def output(self, o):
         return self.result(self.new[o.node], o.node.type) if o.mutates is None else self.new[o.node]
@@ -98,15 +98,15 @@ class Restrider(Transform):
     def rebuild(self, n, inputs) -> Node:
         if n.op != "getitem" and all(same_ints(a.type.strides, b.type.strides)
                                      for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)):
-            return self.add(n.op, inputs, n.attrs, n.type, n)
+            return self.node(n.op, inputs, n.attrs, n.type)
         if n.op == "getitem":
-            return self.add(n.op, inputs, n.attrs, inputs[0].type[n.attrs["index"]], n)
+            return self.node(n.op, inputs, n.attrs, inputs[0].type[n.attrs["index"]])
         type_ = self.infer(n, inputs)
         if type_ is None:
             inputs = tuple(self.in_format(a, b.type.strides) if isinstance(a.type, TensorType) else a
                            for a, b in zip(inputs, n.inputs))
             type_ = n.type
-        return self.add(n.op, inputs, n.attrs, type_, n)
+        return self.node(n.op, inputs, n.attrs, type_)
 
     def infer(self, n, inputs):
         """The node's type for inputs in their new formats, or None when it cannot take them."""
@@ -194,8 +194,8 @@ class _Convolutions(Restrider):
         if not any(plain):
             return super().rebuild(n, self.in_channels_last(inputs, images))
         if n.attrs["args"][10][0] and not plain[0]:
-            made = self.of_inputs[n] = super().rebuild(_part(n, (0,)), self.in_channels_last(inputs, images))
-            self.graph.origins.setdefault(made.id, n.id)
+            made = super().rebuild(_part(n, (0,)), self.in_channels_last(inputs, images))
+            self.of_inputs[n] = self.stands_for(made, n)
             n = _part(n, (1, 2))
         given = [self.in_format(a, b.type.strides) for a, b in zip(inputs[:2], n.inputs)]
         return super().rebuild(n, (*given, *inputs[2:]))

@@ -68,7 +68,7 @@ class _OnePass(Transform):
         super().__init__(graph)
         self.found = found
 
-    def visit(self, n, inputs):
+    def visit(self, n):
         if n not in self.found:
-            return self.keep(n, inputs)
-        return self.add("squares", (self.new[self.found[n]],), {**n.attrs, "count": _count(n)}, n.type, n)
+            return self.keep(n)
+        return self.node("squares", (self.value(self.found[n]),), {**n.attrs, "count": _count(n)}, n.type)

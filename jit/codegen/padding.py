@@ -56,7 +56,7 @@ class _Padder(Restrider):
 
     def rebuild(self, n, inputs) -> Node:
         if n in self.strides:
-            return self.add(n.op, inputs, n.attrs, n.type.replace(strides=self.strides[n]), n)
+            return self.node(n.op, inputs, n.attrs, n.type.replace(strides=self.strides[n]))
         return super().rebuild(n, inputs)
 
 

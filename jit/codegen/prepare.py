@@ -56,24 +56,25 @@ class _Prepare(Transform):
         super().__init__(graph)
         self.live, self.hazards, self.foreign, self.moved = live, hazards, foreign, {}
 
-    def wants(self, n):
-        return n in self.live
+    def order(self):
+        return [n for n in self.graph.nodes if n in self.live]
 
-    def visit(self, n, inputs):
+    def visit(self, n):
+        inputs = self.operands(n)
         if n in self.foreign:
             inputs = tuple([self.on(n, i) if k in self.foreign[n] else i for k, i in enumerate(inputs)])
         if n.op in VIEWS and _is_conjugate(inputs[0]):
             # A view of memory that is read conjugated: the flag belongs to the tensor object, so it is set last.
-            shown = self.add(n.op, inputs[0].inputs, n.attrs, n.type, n)
-            return self.add("aten_call", (shown,), inputs[0].attrs, n.type, n)
-        return self.add("aten_call", inputs, library_call(n), n.type, n) if _needs_library(n) else self.keep(n, inputs)
+            shown = self.node(n.op, inputs[0].inputs, n.attrs, n.type)
+            return self.node("aten_call", (shown,), inputs[0].attrs, n.type)
+        return self.node("aten_call", inputs, library_call(n), n.type) if _needs_library(n) else self.keep(n, inputs)
 
     def on(self, n, operand):
         """An operand on the device of ``n``."""
         key = (operand, n.type.device)
         if key not in self.moved:
             attrs = {"target": "aten::_to_copy", "overload": "", "args": (Ref(0), None, None, n.type.device)}
-            self.moved[key] = self.add("aten_call", (operand,), attrs, operand.type.replace(device=n.type.device), n)
+            self.moved[key] = self.node("aten_call", (operand,), attrs, operand.type.replace(device=n.type.device))
         return self.moved[key]
 
     def output(self, o):
@@ -81,7 +82,7 @@ class _Prepare(Transform):
         if o not in self.hazards:
             return node
         t = node.type
-        return self.add("clone", (node,), {}, TensorType.contiguous(t.shape, t.dtype, t.device), node)
+        return self.node("clone", (node,), {}, TensorType.contiguous(t.shape, t.dtype, t.device))
 
 
 def live_nodes(graph) -> set:

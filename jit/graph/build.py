@@ -10,7 +10,7 @@ import torch
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.dims import Dim, plain_if_few, structurally_equal
-from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints
+from jit.graph.ir import Node, NodeList, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.prim_info import PRIMS, info
 from jit.graph.prims import infer
@@ -115,19 +115,16 @@ def result_dtype(*args) -> torch.dtype:
     return result
 
 
-class Builder:
-    """Nodes of one graph. ``loc`` is given to every new node; ``recording`` says whether autograd would record the
-    present operation."""
+class Builder(NodeList):
+    """Nodes of one graph. ``recording`` says whether autograd would record the present operation."""
 
     def __init__(self, env):
+        super().__init__()
         self.env = env
-        self.nodes: list[Node] = []
         self.known: dict = {}  # see constants.py
         # Tensors without dimensions that came from the CPU to the device of the other operands of one operation.
         self.moved: set = set()
         self.guess = None  # node -> the value that it is taken to have on every run, or None
-        self.loc = None
-        self.next_id = 0
         self.recording = False
         self.attention = None  # "math" or "other": the kernels that the program itself has chosen for attention
         self.default_device = torch.device("cpu")
@@ -138,10 +135,7 @@ class Builder:
         for t in type if isinstance(type, tuple) else (type,):
             if t is not None and t.device.type not in DEVICES:
                 raise Unsupported(f"a tensor on {t.device}", kind="device")
-        n = Node(self.next_id, op, inputs, attrs, type, self.loc)
-        self.next_id += 1
-        self.nodes.append(n)
-        return n
+        return NodeList.node(self, op, inputs, attrs, type)
 
     def emit(self, op: str, inputs: tuple, attrs: dict, dtype=None) -> Node:
         """A node with its inferred type."""

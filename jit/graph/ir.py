@@ -201,24 +201,19 @@ class Graph:
     symbols.
 
     ``origins``: id of a node that a rewrite has made -> id of the one in whose place it stands, with the same values.
-    ``next_id``: no node had that id or a higher one, be it one that is gone. Both are handed on by a graph that this
-    one is a rewrite of, ``like``.
+    ``next_id``: no node had that id or a higher one, be it one that is gone. A rewrite hands both on.
     """
 
     printer: ClassVar[Callable[[Graph], str]]  # set by ``printing``, which knows the text of every prim
 
-    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None,
-                 like: Graph | None = None):
+    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None):
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
         self.env = env if env is not None else ShapeEnv()
-        self.origins = {} if like is None else like.origins
-        self.next_id = max(0 if like is None else like.next_id, max((n.id for n in nodes), default=-1) + 1)
+        self.origins, self.next_id = {}, max((n.id for n in nodes), default=-1) + 1
 
     def copy(self) -> Graph:
         """The same graph of nodes of its own, with the same ids."""
-        made = _Copy(self).run()
-        made.origins = dict(self.origins)
-        return made
+        return _Copy(self).run()
 
     def python(self) -> str:
         """The graph as a Python function ``graph(*inputs)`` on eager tensors."""
@@ -244,59 +239,191 @@ class Graph:
         return "\n".join(lines)
 
 
-class Transform:
-    """A graph made anew, node by node in program order: a subclass says in ``visit`` what becomes of each.
-
-    A node that is kept has its id, whatever it reads now. One that is added has a new id, and ``origins`` says in whose
-    place it stands.
+class NodeList:
+    """Nodes in the making, in program order: what gives each its id and its source position.
 
     Attributes:
-        graph: the graph that is read, which stays as it is.
-        new: node of ``graph`` -> what stands for it. nodes: of the new graph, so far.
+        nodes: those that were made.
+        next_id: the id of the next one.
+        loc: the source position of what is made now.
     """
 
-    def __init__(self, graph: Graph):
-        self.graph, self.new, self.nodes, self.next_id = graph, {}, [], graph.next_id
+    def __init__(self, next_id: int = 0):
+        self.nodes: list[Node] = []
+        self.next_id, self.loc = next_id, None
 
-    def add(self, op: str, inputs, attrs: dict, type, like: Node | None = None) -> Node:
-        """A new node, with the source position of ``like``."""
-        made = Node(self.next_id, op, tuple(inputs), attrs, type, like and like.loc)
+    def node(self, op: str, inputs: tuple, attrs: dict, type) -> Node:
+        made = Node(self.next_id, op, inputs, attrs, type, self.loc)
         self.next_id += 1
         self.nodes.append(made)
         return made
 
-    def keep(self, n: Node, inputs: tuple) -> Node:
-        """``n``, reading ``inputs``."""
-        made = n if inputs == n.inputs else Node(n.id, n.op, inputs, n.attrs, n.type, n.loc)
+
+class Transform:
+    """A graph made from another, node by node in program order: a subclass says in ``visit`` what becomes of each. The
+    graph that is read stays as it is.
+
+    Ids: in a rewrite of the graph a node that is kept has its id, whatever it reads now; one that is added has an id
+    that none has had before, and ``origins`` says in whose place it stands. A graph ``apart`` has nodes of its own,
+    numbered in program order. Nodes that are made have the source position of the one that is visited.
+
+    Args:
+        graph: the graph that is read.
+        inputs: the nodes of it that are inputs of the new one, which come first, in this order. If it is left out,
+            its inputs are, where they stand.
+        builder: what makes the nodes.
+
+    Attributes:
+        new: node of ``graph`` -> what stands for it: a node, or a tuple of nodes for several results.
+        nodes, inputs: of the new graph, so far.
+    """
+
+    apart = False  # whether the new graph is one of its own, and no rewrite of the one that is read
+
+    def __init__(self, graph: Graph, inputs=None, builder: NodeList | None = None):
+        self.graph, self.entries = graph, inputs
+        self.b = NodeList() if builder is None else builder
+        self.b.next_id = 0 if self.apart else graph.next_id
+        self.new, self.nodes, self.inputs = {}, self.b.nodes, []
+        self.origins = {} if self.apart else dict(graph.origins)
+
+    # what a subclass says
+
+    def order(self):
+        """The nodes that are visited, in this order."""
+        return self.graph.nodes
+
+    def entry(self, n: Node, type=None) -> Node | None:
+        """The next input of the new graph, which stands for ``n``; of another ``type`` if one is given."""
+        index = len(self.inputs)
+        if self.apart:
+            return self.input(type or n.type)
+        made = n if type is None and n.op == "input" and n.attrs["index"] == index else Node(
+            n.id, "input", (), {"index": index}, type or n.type, n.loc)
+        self.inputs.append(made)
         self.nodes.append(made)
         return made
 
-    def wants(self, n: Node) -> bool:
-        """Whether a node is visited. One that is not may be read by none that is."""
-        return True
+    def visit(self, n: Node):
+        """What stands for ``n``: a node, a tuple of nodes for several results, or None for nothing."""
+        return self.keep(n)
 
-    def visit(self, n: Node, inputs: tuple) -> Node:
-        """What stands for ``n``, whose inputs are now ``inputs``."""
-        return self.keep(n, inputs)
+    def value(self, n: Node) -> Node:
+        """What is read where ``n`` was read."""
+        return self.new[n]
 
     def output(self, o: Output) -> Node:
         """What is returned or written for an output."""
-        return self.new[o.node]
+        return self.value(o.node)
+
+    def outputs(self) -> list[Output]:
+        """The outputs of the new graph."""
+        found = []
+        for o in self.graph.outputs:
+            self.b.loc = o.node.loc
+            found.append(Output(self.output(o), o.mutates))
+        return found
+
+    # what it is said with
+
+    def operands(self, n: Node) -> tuple:
+        """What stands for the inputs of ``n``."""
+        return tuple([self.value(i) for i in n.inputs])
+
+    def keep(self, n: Node, inputs: tuple | None = None, op: str | None = None, attrs: dict | None = None,
+             type=None) -> Node:
+        """``n``, reading ``inputs``, or what stands for its own; with what else of it is given."""
+        inputs = self.operands(n) if inputs is None else inputs
+        if op is attrs is type is None and inputs == n.inputs and not self.apart:
+            self.nodes.append(n)
+            return n
+        op, attrs, type = op or n.op, n.attrs if attrs is None else attrs, type or n.type
+        if self.apart:
+            return self.b.node(op, inputs, attrs, type)
+        self.nodes.append(Node(n.id, op, inputs, attrs, type, n.loc))
+        return self.nodes[-1]
+
+    def node(self, op: str, inputs, attrs: dict, type, like: Node | None = None) -> Node:
+        """A new node, with the source position of ``like`` if that is another one than what is visited."""
+        made = self.b.node(op, tuple(inputs), attrs, type)
+        if like is not None:
+            made.loc = like.loc
+        return made
+
+    def input(self, type) -> Node:
+        """A further input of the new graph."""
+        self.inputs.append(self.b.node("input", (), {"index": len(self.inputs)}, type))
+        return self.inputs[-1]
+
+    def stands_for(self, made: Node, n: Node) -> Node:
+        """Remember that ``made``, which is new, has the values of ``n``."""
+        if made.id >= self.graph.next_id and not self.apart:
+            self.origins.setdefault(made.id, n.id)
+        return made
+
+    def _put(self, n: Node, how):
+        self.b.loc = n.loc
+        made = how(n)
+        if made is not None:
+            self.new[n] = made if type(made) is tuple else self.stands_for(made, n)
 
     def run(self) -> Graph:
-        for n in self.graph.nodes:
-            if self.wants(n):
-                made = self.new[n] = self.visit(n, tuple([self.new[i] for i in n.inputs]))
-                if made.id != n.id:
-                    self.graph.origins.setdefault(made.id, n.id)
-        outputs = [Output(self.output(o), o.mutates) for o in self.graph.outputs]
-        return Graph([self.new[n] for n in self.graph.inputs], self.nodes, outputs, self.graph.env, self.graph)
+        for n in self.entries or ():
+            self._put(n, self.entry)
+        self.b.loc = None
+        for n in self.order():
+            if n.op == "input":
+                if self.entries is None:
+                    self._put(n, self.entry)
+            elif n not in self.new:
+                several = self.new.get(n.inputs[0]) if n.op == "getitem" else None
+                if type(several) is tuple:
+                    self.new[n] = several[n.attrs["index"]]
+                else:
+                    self._put(n, self.visit)
+        self.b.loc = None
+        made = Graph(self.inputs, self.nodes, self.outputs(), self.graph.env)
+        if not self.apart:
+            made.origins, made.next_id = self.origins, self.b.next_id
+        return made
 
 
 class _Copy(Transform):
-    def visit(self, n, inputs):
-        self.nodes.append(Node(n.id, n.op, inputs, n.attrs, n.type, n.loc))
-        return self.nodes[-1]
+    def entry(self, n):
+        self.inputs.append(self.visit(n))
+        return self.inputs[-1]
+
+    def visit(self, n):
+        return self.keep(n, attrs=n.attrs)
+
+
+class Part(Transform):
+    """What computes the nodes ``results``: a graph apart that returns them, in which the nodes ``inputs`` are
+    inputs."""
+
+    apart = True
+
+    def __init__(self, graph: Graph, inputs, results):
+        super().__init__(graph, inputs)
+        self.results, self.needed = results, ancestors(results, frozenset(inputs))
+
+    def order(self):
+        return [n for n in self.graph.nodes if n in self.needed]
+
+    def outputs(self):
+        return [Output(self.value(n)) for n in self.results]
+
+
+def ancestors(nodes, stop=frozenset()) -> set:
+    """``nodes`` and all that they are computed from; nothing behind ``stop`` is followed."""
+    found, stack = set(), list(nodes)
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            if n not in stop:
+                stack += n.inputs
+    return found
 
 
 def operator(target: str, overload: str):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from jit.errors import Unsupported
 from jit.graph.autodiff.reverse import Joint, Reverse, carrying_outputs
-from jit.graph.ir import Graph, Node, Output
+from jit.graph.ir import Graph, Node, Output, Transform
 from jit.graph.passes.cse import node_key
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.gradients import without_gradients
@@ -30,7 +30,7 @@ class Differentiated:
         wrt: the positions of the inputs that gradients are taken with respect to.
         tangents: the positions of the outputs that have one.
         given: node -> position of the input that has its value, as in ``Gradients``.
-        kept: for each saved value the id of the node of ``Reverse(graph, wrt, tangents).run().graph`` that it is the
+        kept: for each saved value the id of the node of ``Reverse(graph, wrt, tangents).run()`` that it is the
             value of; None for an input itself.
         types: the types of the saved values.
         changed: the positions of inputs that are written when the forward has run.
@@ -89,27 +89,39 @@ def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
             if info(n.op).flat:
                 raise Unsupported(f"the gradient of the gradient of {n.op}: eager's is zero, and depends on what comes "
                                   "before", kind="gradient")
-    joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).run()
-    graph, first = joint.graph, joint.n_primals + sum(present)
+    joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).joint()
+    graph = joint.graph
     # Values behind the primal graph have other ids when other tangents are given.
     own = {n.id: n for n in graph.nodes} if all(present) else {n.id: n
                                                                for n in joint.copies.values() if isinstance(n, Node)}
     given = {joint.copies[n]: at for n, at in source.given.items() if n in joint.copies}
-    inputs = list(graph.inputs)
-    for id, t in zip(source.kept, source.types):
-        inputs.append(Node(graph.next_id, "input", (), {"index": len(inputs)}, t))
-        graph.next_id += 1
+    for at, id in enumerate(source.kept, len(graph.inputs)):
         if own.get(id) is not None:
-            given[own[id]] = len(inputs) - 1
+            given[own[id]] = at
     found = {}
     for k, (position, w) in enumerate(zip(joint.grads, wanted)):
         if w and position is not None:
             found[k] = graph.outputs[position].node
-    nodes = graph.inputs + inputs[first:] + [n for n in graph.nodes if n.op != "input"]
-    made = Graph(inputs, nodes, [Output(n) for n in found.values()], graph.env, graph)
+    made = _Gradients(graph, source.types, found.values()).run()
     numbers = {k: at for at, k in enumerate(found)}
     wrt = tuple(i for i, n in enumerate(needs) if n)
     return Gradients(made, tuple(numbers.get(k) for k in range(len(wanted))), wrt, carrying_outputs(made, wrt), given)
+
+
+class _Gradients(Transform):
+    """The graph with further inputs, of these ``types``, and the nodes ``results`` as outputs."""
+
+    def __init__(self, graph: Graph, types, results):
+        super().__init__(graph, graph.inputs)
+        self.types, self.results = types, results
+
+    def order(self):
+        for t in self.types:
+            self.input(t)
+        return super().order()
+
+    def outputs(self):
+        return [Output(self.value(n)) for n in self.results]
 
 
 def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> Joint:
@@ -119,50 +131,43 @@ def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> J
         Unsupported: an operation has no gradient here; or a value would have to be computed that can not be computed
             again.
     """
-    joint = Reverse(graph, tuple(wrt), tuple(tangents)).run()
-    settled(joint.graph, {joint.copies[n]: at for n, at in given.items()}, changed)
+    joint = Reverse(graph, tuple(wrt), tuple(tangents)).joint()
+    joint.graph = settled(joint.graph, {joint.copies[n]: at for n, at in given.items()}, changed)
     return joint
 
 
 def settled(graph: Graph, given: dict, changed=frozenset()) -> Graph:
-    """Change ``graph``: read the inputs at the positions ``given[node]`` where the values of these nodes are read, and
-    of others that compute the same."""
-    numbers = _numbers(graph)
-    places = {}
-    for n, at in given.items():
-        places.setdefault(numbers[n], at)
-    value, copies, late = {}, [], []
-    for n in graph.nodes:
-        at = places.get(numbers[n]) if not isinstance(n.type, tuple) else None
-        if at is None or n is graph.inputs[at]:
-            late.append(n)
-            continue
-        key = at, n.type.strides
-        source = graph.inputs[at]
-        if key not in value and not strides_agree(source.type, n.type):
-            source = Node(graph.next_id, "clone", (source,), {}, n.type)
-            graph.next_id += 1
-            copies.append(source)
-        value[n] = value.setdefault(key, source)
-        if n.op == "input":
-            late.append(n)
-    for n in late:
-        n.inputs = tuple([value.get(i, i) for i in n.inputs])
-    ends = []
-    for o in graph.outputs:
-        node = value.get(o.node, o.node)
-        base = node
+    """The graph that reads the inputs at the positions ``given[node]`` where the values of these nodes are read, and of
+    others that compute the same."""
+    return _deterministic(without_gradients(_Settled(graph, given).run()), changed)
+
+
+class _Settled(Transform):
+    def __init__(self, graph: Graph, given: dict):
+        super().__init__(graph, graph.inputs)
+        self.numbers, self.places = _numbers(graph), {}
+        for n, at in given.items():
+            self.places.setdefault(self.numbers[n], at)
+
+    def order(self):
+        found: dict = {}
+        for n in self.graph.nodes:
+            at = self.places.get(self.numbers[n]) if not isinstance(n.type, tuple) else None
+            if at is None or n is self.graph.inputs[at]:
+                continue
+            key, source = (at, n.type.strides), self.inputs[at]
+            if key not in found:
+                found[key] = (source if strides_agree(source.type, n.type)
+                              else self.node("clone", (source,), {}, n.type))
+            self.new[n] = found[key]
+        return super().order()
+
+    def output(self, o):
+        node = base = self.value(o.node)
         while base.op in VIEWS and base.op != "input":
             base = base.inputs[0]
-        if base.op == "input":  # a result is a tensor of its own
-            node = Node(graph.next_id, "clone", (node,), {}, o.node.type, o.node.loc)
-            graph.next_id += 1
-            late.append(node)
-        ends.append(Output(node, o.mutates))
-    graph.outputs = ends
-    graph.nodes = graph.inputs + copies + [n for n in late if n.op != "input"]
-    without_gradients(graph)
-    return _deterministic(graph, changed)
+        # A result is a tensor of its own.
+        return self.node("clone", (node,), {}, o.node.type) if base.op == "input" else node
 
 
 def _deterministic(graph: Graph, changed) -> Graph:

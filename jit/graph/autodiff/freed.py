@@ -8,8 +8,8 @@ something, and says of each which results lead to it and where it leads.
 
 from __future__ import annotations
 
-from jit.graph.autodiff.reverse import _may_carry
 from jit.graph.functions import parts
+from jit.graph.gradient_paths import may_carry
 from jit.graph.ir import Graph, Node
 from jit.graph.prim_info import OTHERS, info
 from jit.graph.recording import positions
@@ -30,7 +30,7 @@ def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
     for n in graph.nodes:
         if any(i in data for i in n.inputs) or n.impure:
             data.add(n)
-        if n.op != "detach" and n not in ahead and _may_carry(n):
+        if n.op != "detach" and n not in ahead and may_carry(n):
             bits = 0
             for i in _sources(n):
                 bits |= ahead.get(i, 0)

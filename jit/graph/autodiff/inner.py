@@ -4,10 +4,10 @@ it."""
 from __future__ import annotations
 
 from jit.errors import Unsupported
-from jit.graph.autodiff.reverse import Reverse
+from jit.graph.autodiff.reverse import Sweep
 from jit.graph.functions import computed
 from jit.graph.gradient_paths import carrying, parts, passed
-from jit.graph.ir import Graph, Node, Output, same_ints
+from jit.graph.ir import Graph, Node, same_ints
 from jit.graph.prim_info import info
 
 
@@ -22,55 +22,36 @@ def expand_gradients(graph: Graph) -> Graph:
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
-    return _Inner(graph).expanded()
+    return _Inner(graph).run()
 
 
 def expanded_nodes(graph: Graph) -> tuple:
     """The nodes of ``expand_gradients(graph)``, and a mapping from the nodes of ``graph`` to them."""
     inner = _Inner(graph)
-    inner.expanded()
-    return inner.b.nodes, inner.new
+    inner.run()
+    return inner.nodes, inner.new
 
 
-class _Inner(Reverse):
+class _Inner(Sweep):
     def __init__(self, graph: Graph):
-        super().__init__(graph, (), ())
+        super().__init__(graph)
         self.trained: set = set()  # nodes through which gradients flow
         for n in graph.nodes:
             if n.op == "gradient":
                 roots, _, wrt = parts(n)
                 self.trained |= passed(roots, carrying(_before(graph.nodes, n), wrt))
 
-    def expanded(self) -> Graph:
-        b, new = self.b, self.new
-        results: dict = {}  # gradient node -> its results
-        for n in self.graph.nodes:
-            b.loc = n.loc
-            if n.op == "gradient":
-                results[n] = self.gradients(n)
-                continue
-            if n.op == "getitem" and n.inputs[0] in results:
-                new[n] = results[n.inputs[0]][n.attrs["index"]]
-                continue
-            inputs = tuple([new[i] for i in n.inputs])
-            if n.op == "getitem" and isinstance(inputs[0], tuple):  # of a training form
-                new[n] = inputs[0][n.attrs["index"]]
-                continue
-            made = None
-            if n in self.trained and n.op == "aten_call":
-                made = self.training_form(n, inputs)
-            if made is None:
-                made = b.node(n.op, inputs, n.attrs, n.type)
-                if n.op == "getitem":
-                    b.note_result(made)
-            new[n] = made
-        outputs = [Output(new[o.node], o.mutates) for o in self.graph.outputs]
-        return Graph([new[n] for n in self.graph.inputs], b.nodes, outputs, self.graph.env)
+    def visit(self, n):
+        if n.op == "gradient":
+            return self.gradients(n)
+        inputs = self.operands(n)
+        made = self.training_form(n, inputs) if n in self.trained and n.op == "aten_call" else None
+        return self.keep(n, inputs) if made is None else made
 
-    def gradients(self, call: Node) -> list:
+    def gradients(self, call: Node) -> tuple:
         """The values of a ``gradient`` node, each in memory of its own."""
         b = self.b
-        roots, tangents, wrt = ([self.new[n] for n in nodes] for nodes in parts(call))
+        roots, tangents, wrt = ([self.value(n) for n in nodes] for nodes in parts(call))
         ends = computed(roots, 0)
         self.carries.clear()
         self.carries |= carrying(ends, wrt)
@@ -78,7 +59,7 @@ class _Inner(Reverse):
         self.tangent_inputs, self.reach = [], {}
         first = b.next_id
         for root, t in zip(roots, tangents):
-            self.add(root, t)
+            self.count(root, t)
         sources, found = set(wrt), {}
         for node in reversed(ends):
             if node in sources and node in self.touched:
@@ -88,12 +69,12 @@ class _Inner(Reverse):
             if node.op == "detach":
                 continue
             if node in self.carries and node in self.touched:
-                self.visit(node)
+                self.send(node)
             elif node in self.reached:
                 self.pass_on(node)
         b.loc = call.loc
         taken: set = set()
-        return [self.owned(found, node, t, first, taken) for node, t in zip(wrt, call.type)]
+        return tuple([self.owned(found, node, t, first, taken) for node, t in zip(wrt, call.type)])
 
     def owned(self, found, node, t, first: int, taken: set) -> Node:
         if node not in found:

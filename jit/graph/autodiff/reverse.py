@@ -14,7 +14,8 @@ from jit.graph.autodiff.rules import (
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import hint, structurally_equal
 from jit.graph.functions import computed, differentiated, parts
-from jit.graph.ir import Graph, Node, Output, Ref, TensorType, operator, same_ints
+from jit.graph.gradient_paths import may_carry
+from jit.graph.ir import Graph, Node, Output, Ref, TensorType, Transform, operator, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prim_info import info
@@ -65,7 +66,7 @@ def differentiate(graph: Graph, wrt, tangents) -> Joint:
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
-    joint = Reverse(graph, tuple(wrt), tuple(tangents)).run()
+    joint = Reverse(graph, tuple(wrt), tuple(tangents)).joint()
     eliminate_dead_nodes(without_gradients(joint.graph))
     return joint
 
@@ -74,14 +75,11 @@ def carrying_outputs(graph: Graph, wrt) -> tuple:
     """The positions of the returned outputs through which gradients reach the inputs ``wrt``, in order."""
     carrying = {graph.inputs[i] for i in wrt if is_differentiable(graph.inputs[i].type.dtype)}
     for n in graph.nodes:
-        if n.op != "detach" and any(i in carrying for i in n.inputs) and _may_carry(n):
+        if n.op != "detach" and any(i in carrying for i in n.inputs) and may_carry(n):
             carrying.add(n)
     return tuple(k for k, o in enumerate(graph.outputs) if o.mutates is None and o.node in carrying)
 
 
-def _may_carry(n: Node) -> bool:
-    types = n.type if isinstance(n.type, tuple) else (n.type,)
-    return any(t is not None and is_differentiable(t.dtype) for t in types)
 
 
 def _is_complex(n: Node) -> bool:
@@ -91,102 +89,26 @@ def _is_complex(n: Node) -> bool:
             or any(not isinstance(i.type, tuple) and i.type.dtype.is_complex for i in n.inputs))
 
 
-class Reverse:
-    def __init__(self, graph: Graph, wrt: tuple, tangents: tuple):
-        self.graph, self.wrt, self.tangents = graph, wrt, tangents
-        self.b = GradBuilder(graph.env)
-        self.new: dict = {}
+class Sweep(Transform):
+    """A graph through which gradients are sent while it is made."""
+
+    apart = True
+
+    def __init__(self, graph: Graph):
+        super().__init__(graph, builder=GradBuilder(graph.env))
         self.carries = self.b.carries
         self.found: dict = {}      # node -> its gradient's contributions, in the order of discovery
         self.slices: dict = {}     # node -> [(dim, start, length, gradient)] of slices of it
         self.touched: set = set()  # nodes whose gradient is defined, be it zero
-        self.functions: list = []  # nodes that bring their own backward, which runs wherever a tangent reaches them
         self.reached: set = set()  # nodes that a tangent reaches without a gradient of theirs being defined
+        self.tangent_inputs: list = []
+        self.reach: dict = {}      # node with a backward of its own -> the tangents that reach it
 
-    def run(self) -> Joint:
-        self.copy_primals()
-        b, new = self.b, self.new
-        inputs = [new[n] for n in self.graph.inputs]
-        primal_outputs = [Output(new[o.node], o.mutates) for o in self.graph.outputs]
-        primal_nodes = list(b.nodes)
-        tangent_inputs = []
-        b.loc = None
-        for position in self.tangents:
-            value = primal_outputs[position].node
-            t = b.node("input", (), {"index": len(inputs) + len(tangent_inputs)}, tangent_type(value.type))
-            tangent_inputs.append(t)
-            self.add(value, t)
-        self.tangent_inputs, self.functions = tangent_inputs, [n for n in primal_nodes if n.op == "autograd_function"
-                                                               and n in self.carries]
-        self.reach = self.reach_of(self.functions, primal_nodes, primal_outputs) if len(tangent_inputs) > 1 else {}
-        for node in reversed(primal_nodes):
-            if node in self.carries and node in self.touched:
-                self.visit(node)
-            elif node in self.reached:
-                self.pass_on(node)
-        b.loc = None
-        outputs, grads, taken = list(primal_outputs), [], {}
-        for position in self.wrt:
-            node = inputs[position]
-            if node not in self.touched:
-                grads.append(None)
-                continue
-            grads.append(len(outputs))
-            g = self.gradient(node)
-            outputs.append(Output(self.own_memory(b.zeros(node.type) if g is None else g, node, taken)))
-        joint = Graph(inputs + tangent_inputs, b.nodes, outputs, self.graph.env)
-        return Joint(joint, len(inputs), len(primal_outputs), self.tangents,
-                     self.wrt, tuple(grads), self.depends(inputs, primal_nodes, primal_outputs), new)
-
-    def depends(self, inputs, primal_nodes, primal_outputs) -> tuple:
-        """For each input of ``wrt``, which tangents its gradient depends on."""
-        found = self.reach_of([inputs[position] for position in self.wrt], primal_nodes, primal_outputs)
-        return tuple(found[inputs[position]] for position in self.wrt)
-
-    def reach_of(self, sources, primal_nodes, primal_outputs) -> dict:
-        """For each of the nodes ``sources``, the positions of the tangents that reach it. The backward of a function of
-        the program's own may end a way; where nothing comes to one, it is given zeros."""
-        bits = {n: 0 for n in primal_nodes}  # node -> the sources that a gradient of it reaches
-        ended = {n: 0 for n in primal_nodes}  # the same where the way has ended behind it
-        for k, n in enumerate(sources):
-            bits[n] |= 1 << k
-        for n in primal_nodes:
-            if n in self.carries:
-                for i in differentiated(n):
-                    if i in self.carries:
-                        bits[n] |= bits[i]
-                for i in n.inputs:
-                    if i in self.carries:
-                        ended[n] |= ended[i]
-                if n.op == "autograd_function":
-                    bits[n] |= ended[n]
-                    ended[n] = bits[n]
-        ends = [bits[primal_outputs[p].node] for p in self.tangents]
-        return {n: tuple(t for t, end in enumerate(ends) if end >> k & 1) for k, n in enumerate(sources)}
-
-    def copy_primals(self):
-        """The primal graph in the new one, with the forms that training needs."""
-        b, new = self.b, self.new
-        wanted = set(self.wrt)
-        for n in self.graph.nodes:
-            b.loc = n.loc
-            inputs = tuple([new[i] for i in n.inputs])
-            if n.op == "getitem" and isinstance(inputs[0], tuple):  # of a training form
-                new[n] = inputs[0][n.attrs["index"]]
-                continue
-            carries = n.op != "detach" and any(i in self.carries for i in inputs) and _may_carry(n)
-            if n.op == "input":
-                carries = n.attrs["index"] in wanted and is_differentiable(n.type.dtype)
-            made = None
-            if carries and n.op == "aten_call":
-                made = self.training_form(n, inputs)
-            if made is None:
-                made = b.node(n.op, inputs, n.attrs, n.type)
-                if n.op == "getitem":
-                    b.note_result(made)
-                if carries:
-                    self.carries.add(made)
-            new[n] = made
+    def keep(self, n, *args, **kwargs):
+        made = super().keep(n, *args, **kwargs)
+        if made.op == "getitem":
+            self.b.note_result(made)
+        return made
 
     def training_form(self, n: Node, inputs):
         rule = TRAINING_FORMS.get(n.attrs["target"].removeprefix("aten::"))
@@ -203,7 +125,7 @@ class Reverse:
         else:
             made = self.laid_out(made, n.type)
         for m in b.nodes[first:]:
-            if m.op != "detach" and any(i in self.carries for i in m.inputs) and _may_carry(m):
+            if m.op != "detach" and any(i in self.carries for i in m.inputs) and may_carry(m):
                 self.carries.add(m)
         return made
 
@@ -212,7 +134,7 @@ class Reverse:
 
     # gradients
 
-    def add(self, node: Node, g: Node | None):
+    def count(self, node: Node, g: Node | None):
         """Count ``g`` (None: zero) towards the gradient of ``node``."""
         if node not in self.carries:
             return
@@ -255,14 +177,14 @@ class Reverse:
                 return [b.cat(parts, dim)]
         return [resolved(VJPS["slice"](b, n, g)[0]) for n, g in slices]
 
-    def visit(self, node: Node):
+    def send(self, node: Node):
         """Send the gradient of ``node`` on to its inputs."""
         b = self.b
         b.loc = node.loc
         if isinstance(node.type, tuple):
             given = tuple(self.gradient(b.result(node, i)) if t is not None and (node, i) in b._results else None
                           for i, t in enumerate(node.type))
-            (self.visit_function if node.op == "autograd_function" else self.visit_call)(node, given)
+            (self.send_function if node.op == "autograd_function" else self.send_call)(node, given)
             return
         if node.op == "input":
             return
@@ -278,10 +200,10 @@ class Reverse:
             return
         if g is None:
             for i in node.inputs:
-                self.add(i, None)
+                self.count(i, None)
             return
         if node.op == "aten_call":
-            self.visit_call(node, g)
+            self.send_call(node, g)
             return
         if node.op == "slice" and node.inputs[0] in self.carries:
             self.touched.add(node.inputs[0])
@@ -291,13 +213,13 @@ class Reverse:
         if squared is not None and squared[0] in self.carries:
             # d/dx of sum((x - mean)^2) is 2 (x - mean): the mean's own share is zero.
             x, centred = squared
-            self.add(x, b.mul(b.mul(b.spread(g, node), 2), centred))
+            self.count(x, b.mul(b.mul(b.spread(g, node), 2), centred))
             return
         whole = COMPOSITE_VJPS.get(node.attrs.get("grad"))
         pairs = NotImplemented if whole is None else whole(b, node, g)
         if pairs is not NotImplemented:
             for i, value in pairs:
-                self.add(i, value)
+                self.count(i, value)
             return
         if node.op == "as_strided":
             # The formula asks for the tensor's layout alone, from the start of its base: the tensor itself, or a copy
@@ -313,7 +235,7 @@ class Reverse:
             like = b.emit("as_strided", (memory,), {"size": x.shape, "stride": x.type.strides, "offset": start})
             args = (Ref(0), size, stride, offset)
             for _, value in replay_call(b, "aten::as_strided", "", args, (like,), g, {like}):
-                self.add(x, value)
+                self.count(x, value)
             return
         rule = VJPS.get(node.op)
         if rule is None:
@@ -326,17 +248,17 @@ class Reverse:
             value = resolved(entry)
             if value is not None and info(node.op).kind == "pointwise":
                 value = b.sum_to(value, i.type.shape)
-            self.add(i, value)
+            self.count(i, value)
 
     def pass_on(self, node: Node):
         """Eager's graph is walked behind a node without a gradient too: functions with a backward of their own run
         there, on zeros."""
         if node.op == "autograd_function":
-            self.visit_function(node, (None,) * len(node.type))
+            self.send_function(node, (None,) * len(node.type))
         else:
             self.reached.update(i for i in node.inputs if i in self.carries)
 
-    def visit_function(self, node: Node, given):
+    def send_function(self, node: Node, given):
         """A function with a backward of its own: the backward, on the gradients that were found, and zeros for
         others."""
         b = self.b
@@ -355,15 +277,15 @@ class Reverse:
             g = values.get(g, g)
             if 0 < len(gates) < len(self.tangent_inputs):
                 g = b.node("gate", (g, *(self.tangent_inputs[t] for t in gates)), {}, g.type)
-            self.add(x, b.sum_to(g, x.type.shape))
+            self.count(x, b.sum_to(g, x.type.shape))
 
-    def visit_call(self, node: Node, given):
+    def send_call(self, node: Node, given):
         """A library call: its own rule, or a replay."""
         b, args = self.b, arguments(node.attrs["args"], node.inputs)
         some = given if isinstance(given, Node) else any(g is not None for g in given)
         if not some:
             for i in node.inputs:
-                self.add(i, None)
+                self.count(i, None)
             return
         target, overload = node.attrs["target"], node.attrs["overload"]
         of_torch = target.startswith("aten::")
@@ -375,16 +297,96 @@ class Reverse:
         entries = NotImplemented if rule is None or _is_complex(node) else rule(b, node, given, *args)
         if entries is NotImplemented:
             for i, value in replay(b, node, given, self.carries):
-                self.add(i, value)
+                self.count(i, value)
             return
         self.add_arguments(args, entries)
 
     def add_arguments(self, args, entries):
         for k, arg in enumerate(args):
             if isinstance(arg, Node) and arg in self.carries:
-                self.add(arg, resolved(entries[k]) if k < len(entries) else None)
+                self.count(arg, resolved(entries[k]) if k < len(entries) else None)
             elif isinstance(arg, tuple):
                 self.add_arguments(arg, entries[k] if k < len(entries) and entries[k] is not None else ())
+
+
+class Reverse(Sweep):
+    """The joint graph: the primal graph with the forms that training needs, then its gradients."""
+
+    def __init__(self, graph: Graph, wrt: tuple, tangents: tuple):
+        super().__init__(graph)
+        self.wrt, self.tangents = wrt, tangents
+
+    def joint(self) -> Joint:
+        graph = self.run()
+        return Joint(graph, len(self.graph.inputs), len(self.graph.outputs), self.tangents, self.wrt,
+                     tuple(self.grads), self.depends, self.new)
+
+    def outputs(self):
+        """Those of the primal graph, then the gradients, which are computed here."""
+        b, inputs, primal_nodes, primal_outputs = self.b, list(self.inputs), list(self.nodes), super().outputs()
+        b.loc = None
+        for position in self.tangents:
+            value = primal_outputs[position].node
+            self.count(value, self.input(tangent_type(value.type)))
+        self.tangent_inputs = self.inputs[len(inputs):]
+        if len(self.tangents) > 1:
+            functions = [n for n in primal_nodes if n.op == "autograd_function" and n in self.carries]
+            self.reach = self.reach_of(functions, primal_nodes, primal_outputs)
+        for node in reversed(primal_nodes):
+            if node in self.carries and node in self.touched:
+                self.send(node)
+            elif node in self.reached:
+                self.pass_on(node)
+        b.loc = None
+        outputs, self.grads, taken = list(primal_outputs), [], {}
+        for position in self.wrt:
+            node = inputs[position]
+            if node not in self.touched:
+                self.grads.append(None)
+                continue
+            self.grads.append(len(outputs))
+            g = self.gradient(node)
+            outputs.append(Output(self.own_memory(b.zeros(node.type) if g is None else g, node, taken)))
+        found = self.reach_of([inputs[position] for position in self.wrt], primal_nodes, primal_outputs)
+        self.depends = tuple(found[inputs[position]] for position in self.wrt)
+        return outputs
+
+    def reach_of(self, sources, primal_nodes, primal_outputs) -> dict:
+        """For each of the nodes ``sources``, the positions of the tangents that reach it. The backward of a function of
+        the program's own may end a way; where nothing comes to one, it is given zeros."""
+        bits = {n: 0 for n in primal_nodes}  # node -> the sources that a gradient of it reaches
+        ended = {n: 0 for n in primal_nodes}  # the same where the way has ended behind it
+        for k, n in enumerate(sources):
+            bits[n] |= 1 << k
+        for n in primal_nodes:
+            if n in self.carries:
+                for i in differentiated(n):
+                    if i in self.carries:
+                        bits[n] |= bits[i]
+                for i in n.inputs:
+                    if i in self.carries:
+                        ended[n] |= ended[i]
+                if n.op == "autograd_function":
+                    bits[n] |= ended[n]
+                    ended[n] = bits[n]
+        ends = [bits[primal_outputs[p].node] for p in self.tangents]
+        return {n: tuple(t for t, end in enumerate(ends) if end >> k & 1) for k, n in enumerate(sources)}
+
+    def entry(self, n):
+        made = super().entry(n)
+        if n.attrs["index"] in self.wrt and is_differentiable(n.type.dtype):
+            self.carries.add(made)
+        return made
+
+    def visit(self, n):
+        inputs = self.operands(n)
+        carries = n.op != "detach" and any(i in self.carries for i in inputs) and may_carry(n)
+        made = self.training_form(n, inputs) if carries and n.op == "aten_call" else None
+        if made is None:
+            made = self.keep(n, inputs)
+            if carries:
+                self.carries.add(made)
+        return made
 
     def own_memory(self, g: Node, primal: Node, taken: dict) -> Node:
         """``g`` as an output: a tensor of its own, laid out as its primal is."""

@@ -44,9 +44,13 @@ class _WithCopies(Transform):
             if path.pop() in copied:
                 self.shown.update(path)
 
-    def visit(self, n, inputs):
-        made = self.keep(n, inputs if n in self.shown else tuple([self.copies.get(old, new)
-                                                                  for old, new in zip(n.inputs, inputs)]))
+    def entry(self, n):
+        made = super().entry(n)
         if n in self.copied:
-            self.copies[n] = self.add("clone", (made,), {}, n.type)
+            self.copies[n] = self.node("clone", (made,), {}, n.type)
         return made
+
+    def visit(self, n):
+        inputs = self.operands(n)
+        return self.keep(n, inputs if n in self.shown else tuple([self.copies.get(old, new)
+                                                                  for old, new in zip(n.inputs, inputs)]))

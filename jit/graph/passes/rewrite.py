@@ -34,14 +34,12 @@ def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
 
 class _Rebuilt(Transform):
     def __init__(self, graph, applies, rule):
-        super().__init__(graph)
-        self.applies, self.rule, self.builder = applies, rule, Builder(graph.env)
-        self.builder.nodes, self.builder.next_id = self.nodes, graph.next_id
+        super().__init__(graph, builder=Builder(graph.env))
+        self.applies, self.rule = applies, rule
 
-    def visit(self, n, inputs):
-        self.builder.loc = n.loc
-        made = self.rule(self.builder, n, inputs) if self.applies(n) else None
-        return self.keep(n, inputs) if made is None else made
+    def visit(self, n):
+        made = self.rule(self.b, n, self.operands(n)) if self.applies(n) else None
+        return self.keep(n) if made is None else made
 
 
 class Rewriter:
