@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from jit.graph.autodiff.reverse import tangent_type
-from jit.graph.ir import Graph, Node, Output, Ref
+from jit.graph.ir import Graph, Node, Ref, Transform
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.functions import linear
 from jit.graph.prim_info import IN_ALL, IN_EACH, IN_FIRST, info
@@ -21,51 +21,38 @@ def narrowed(backward: Graph, absent) -> Graph:
 
     The inputs at these positions are read for their sizes only. With no such positions it is a plain copy.
     """
-    return _Narrow(backward, frozenset(absent)).run()
+    return eliminate_dead_nodes(_Narrow(backward, frozenset(absent)).run())
 
 
-class _Narrow:
+class _Narrow(Transform):
+    apart = True
+
     def __init__(self, graph: Graph, absent: frozenset):
-        self.graph, self.absent = graph, absent
-        self.nodes: list = []
-        self.new: dict = {}      # node -> its copy
-        self.zero: set = set()   # nodes that are zero for want of a path
+        super().__init__(graph, graph.inputs)
+        self.absent = absent
+        self.zero: set = set()  # nodes that are zero for want of a path
 
-    def run(self) -> Graph:
-        inputs = []
-        for k, n in enumerate(self.graph.inputs):
-            inputs.append(self.node(n, ()))
-            if k in self.absent:
-                self.zero.add(n)
-            else:
-                self.new[n] = inputs[-1]
-        for n in self.graph.nodes:
-            if n.op == "input":
-                continue
-            if self.vanishes(n):
-                self.zero.add(n)
-                continue
-            rest = self.remainder(n)
-            self.new[n] = self.value(rest) if rest is not None else self.node(n, [self.value(i) for i in n.inputs])
-        outputs = [Output(self.value(o.node), o.mutates) for o in self.graph.outputs]
-        return eliminate_dead_nodes(Graph(inputs, self.nodes, outputs, self.graph.env))
+    def entry(self, n):
+        made = super().entry(n)
+        if n.attrs["index"] not in self.absent:
+            return made
+        self.zero.add(n)
+        return None
 
-    def node(self, like: Node, inputs) -> Node:
-        return self.append(like, like.op, inputs, like.attrs, like.type)
-
-    def append(self, like: Node, op, inputs, attrs, type) -> Node:
-        n = Node(len(self.nodes), op, tuple(inputs), attrs, type, like.loc)
-        self.nodes.append(n)
-        return n
+    def visit(self, n):
+        if self.vanishes(n):
+            self.zero.add(n)
+            return None
+        rest = self.remainder(n)
+        return self.keep(n) if rest is None else self.value(rest)
 
     def value(self, n: Node) -> Node:
-        """The copy of a node; one that is zero becomes memory here, for what needs it."""
-        found = self.new.get(n)
-        if found is None:
+        """What stands for a node; one that is zero becomes memory here, for what needs it."""
+        if n in self.zero and n not in self.new:
             kind = (float if n.dtype.is_floating_point else complex if n.dtype.is_complex
                     else bool if n.dtype is torch.bool else int)
-            found = self.new[n] = self.append(n, "full", (), {"shape": n.shape, "value": kind(0)}, tangent_type(n.type))
-        return found
+            self.new[n] = self.node("full", (), {"shape": n.shape, "value": kind(0)}, tangent_type(n.type), n)
+        return self.new[n]
 
     def vanishes(self, n: Node) -> bool:
         zeros = [i in self.zero for i in n.inputs]
