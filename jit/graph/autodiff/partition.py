@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jit.graph.autodiff.mincut import INFINITE, Network
 from jit.graph.autodiff.reverse import Joint
 from jit.graph.dims import hint
-from jit.graph.ir import Graph, Loc, Node, Output
+from jit.graph.ir import Graph, Loc, Node, Output, Part, ancestors
 from jit.graph.passes import optimize
 from jit.graph.passes.dce import unmarked
 from jit.graph.prim_info import info
@@ -75,34 +75,46 @@ def partition(joint: Joint, changed=(), loose=()) -> Halves:
             saved.append(("extra", len(extras)))
             extras.append(n)
 
-    forward = _Copy(graph)
-    inputs = [forward.copy(n) for n in graph.inputs[: joint.n_primals]]
-    wanted = _ancestors([o.node for o in primal_outputs] + extras + [n for n in graph.nodes if n.impure
-                                                                     and n not in division.late])
-    for n in graph.nodes:
-        if n in wanted:
-            forward.copy(n)
-    outputs = [Output(forward.new[o.node], o.mutates) for o in primal_outputs]
-    for n in extras:
-        made = forward.new[n]
-        if n.op == "input" or n in shown:  # the program may change that memory
-            made = forward.node("clone", (made,), {}, n.type)
-        outputs.append(Output(made))
-
-    backward = _Copy(graph, again=set(graph.nodes) - division.late)
-    entries = [*kept, *graph.inputs[joint.n_primals :]]
-    for index, n in enumerate(entries):
-        backward.new[n] = backward.node("input", (), {"index": index}, n.type)
-    wanted = _ancestors(division.goals, set(entries))
-    for n in graph.nodes if not division.regions else _on_demand(graph.nodes, wanted, division.late):
-        if n in wanted and n not in backward.new:
-            backward.copy(n)
-    results = [Output(backward.new[o.node]) for o in gradients]
-    second = Graph([backward.new[n] for n in entries], backward.nodes, results, graph.env)
+    goals = [o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure and n not in division.late]
+    forward = _Forward(graph, graph.inputs[: joint.n_primals], primal_outputs, goals, extras, shown).run()
+    backward = _Backward(graph, [*kept, *graph.inputs[joint.n_primals :]], gradients, division).run()
     grads = tuple(None if p is None else p - joint.n_outputs for p in joint.grads)
-    return Halves(Graph(inputs, forward.nodes, outputs, graph.env), second,
-                  tuple(saved), grads, tuple(unbound_symbols(second)), joint.depends,
+    return Halves(forward, backward, tuple(saved), grads, tuple(unbound_symbols(backward)), joint.depends,
                   tuple(_first(graph.origins, n.id) for n in kept))
+
+
+class _Forward(Part):
+    """The half that computes the ``outputs`` of the primal graph, and the ``extras``, which are saved; copies of those
+    that are ``shown``: the program may change their memory."""
+
+    def __init__(self, graph, inputs, outputs, goals, extras, shown):
+        super().__init__(graph, inputs, goals + extras)
+        self.primal, self.extras, self.shown = outputs, extras, shown
+
+    def outputs(self):
+        return [*(Output(self.value(o.node), o.mutates) for o in self.primal), *map(Output, map(self.saved, self.extras))]
+
+    def saved(self, n):
+        made = self.value(n)
+        return self.node("clone", (made,), {}, n.type) if n.op == "input" or n in self.shown else made
+
+
+class _Backward(Part):
+    """The half that computes ``gradients`` from the nodes ``inputs``. What does not depend on a tangent may raise, and
+    has done so in the other half."""
+
+    def __init__(self, graph, inputs, gradients, division):
+        super().__init__(graph, inputs, division.goals)
+        self.gradients, self.late, self.regions = gradients, division.late, division.regions
+
+    def order(self):
+        return _on_demand(self.graph.nodes, self.needed, self.late) if self.regions else super().order()
+
+    def visit(self, n):
+        return self.keep(n, attrs=n.attrs if n in self.late else unmarked(n.attrs))
+
+    def outputs(self):
+        return [Output(self.value(o.node)) for o in self.gradients]
 
 
 def _first(origins: dict, id: int) -> int:
@@ -134,44 +146,10 @@ def region_of(n: Node) -> int:
     return n.loc.region if isinstance(n.loc, Loc) else 0
 
 
-class _Copy:
-    """Nodes of one half. ``again``: of these, what may raise has done so in the other half."""
-
-    def __init__(self, graph: Graph, again=frozenset()):
-        self.again = again
-        self.nodes: list = []
-        self.new: dict = {}
-        self.loc = None
-
-    def node(self, op, inputs, attrs, type, loc=None) -> Node:
-        n = Node(len(self.nodes), op, inputs, attrs, type, loc)
-        self.nodes.append(n)
-        return n
-
-    def copy(self, n: Node) -> Node:
-        found = self.new.get(n)
-        if found is None:
-            attrs = unmarked(n.attrs) if n in self.again else n.attrs
-            found = self.new[n] = self.node(n.op, tuple([self.new[i] for i in n.inputs]), attrs, n.type, n.loc)
-        return found
-
-
 def _base(n: Node) -> Node:
     while n.op in VIEWS:
         n = n.inputs[0]
     return n
-
-
-def _ancestors(nodes, stop=frozenset()) -> set:
-    """``nodes`` and all that they are computed from; nothing behind ``stop`` is followed."""
-    found, stack = set(), list(nodes)
-    while stack:
-        n = stack.pop()
-        if n not in found:
-            found.add(n)
-            if n not in stop:
-                stack += n.inputs
-    return found
 
 
 class _Division:
@@ -182,17 +160,17 @@ class _Division:
         for n in graph.nodes:
             if any(i in self.late for i in n.inputs):
                 self.late.add(n)
-        self.early = _ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure
+        self.early = ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure
                                                                     and n not in self.late])
         self.mutated = {graph.inputs[o.mutates] for o in primal_outputs
                         if o.mutates is not None} | {graph.inputs[i] for i in changed}
         self.returned = {o.node for o in primal_outputs if o.mutates is None
                          and _base(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
         self.goals = [o.node for o in gradients] + [n for n in graph.nodes if n.impure and n in self.late]
-        needed = _ancestors(self.goals)
+        needed = ancestors(self.goals)
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
         self.read |= {o.node for o in gradients if o.node not in self.late}
-        self.candidates = _ancestors(self.read)
+        self.candidates = ancestors(self.read)
         self.exact = self._compared(graph)
         self.regions = any(region_of(n) for n in self.early)
         self.repeatable = self._repeatable([o.node for o in primal_outputs]) if self.regions else set()
@@ -261,6 +239,6 @@ class _Division:
 
     def kept(self, cut: set) -> list:
         """The members of the cut that the backward reads, inputs first, in program order."""
-        used = _ancestors(self.goals, cut)
+        used = ancestors(self.goals, cut)
         found = [n for n in self.graph.nodes if n in cut and n in used]
         return sorted(found, key=lambda n: n.op != "input")
