@@ -25,9 +25,8 @@ import dataclasses
 import torch
 
 from . import backends
-from .graph.autodiff.narrow import narrowed
 from .graph.interpret import compile_python
-from .graph.ir import Graph, Node, Output, TensorType
+from .graph.ir import Part, TensorType, ancestors
 from .graph.passes.gradients import without_gradients
 from .graph.prims import VIEWS
 from .graph.printing import expression, unbound_symbols
@@ -129,39 +128,30 @@ def _floating(node) -> bool:
     return _tensor(node) and (node.dtype.is_floating_point or node.dtype.is_complex)
 
 
+class _Part(Part):
+    """What computes ``outputs``, with the nodes of ``cut`` as inputs after those of the graph. ``wide``: in float64.
+    ``noisy``: each floating point value is multiplied by a further input, for ``noise``, the nodes that these are
+    for."""
+
+    def __init__(self, graph, outputs, cut=(), wide=False, noisy=False):
+        super().__init__(graph, [*graph.inputs, *cut], outputs)
+        self.wide, self.noisy, self.noise = wide, noisy, []
+
+    def entry(self, n):
+        return super().entry(n, _wide_type(n.type) if self.wide else None)
+
+    def visit(self, n):
+        made = self.keep(n, attrs=_wide(n.attrs), type=_wide_type(n.type)) if self.wide else self.keep(n)
+        if self.noisy and _floating(n) and n.op not in VIEWS and n.op not in ("scalar", "float_scalar"):
+            self.noise.append(n)
+            return self.node("mul", (made, self.entry(n)), {}, made.type)
+        return made
+
+
 def _part(graph, outputs, cut=(), wide=False, noisy=False):
-    """The part of a graph that computes ``outputs``, as a graph without writes, in which the nodes of ``cut`` are
-    inputs, after the others. ``noisy``: each floating point value is multiplied by a further input. Returns (graph, the
-    nodes that these are for)."""
-    needed, stack = set(), list(outputs)
-    while stack:
-        n = stack.pop()
-        if n not in needed:
-            needed.add(n)
-            stack.extend(() if n in cut else n.inputs)
-    new, nodes, inputs, noise = {}, [], [], []
-
-    def add(op, operands, attrs, type_, loc):
-        nodes.append(Node(len(nodes), op, tuple(operands), attrs, type_, loc))
-        return nodes[-1]
-
-    def entry(node):
-        inputs.append(add("input", (), {"index": len(inputs)}, _wide_type(node.type) if wide else node.type, node.loc))
-        return inputs[-1]
-
-    for n in graph.inputs:
-        new[n] = entry(n)
-    for n in cut:
-        new[n] = entry(n)
-    for n in graph.nodes:
-        if n in needed and n not in new:
-            attrs = {k: _wide(v) for k, v in n.attrs.items()} if wide else n.attrs
-            new[n] = add(n.op, [new[i] for i in n.inputs], attrs, _wide_type(n.type) if wide else n.type, n.loc)
-            if noisy and _floating(n) and n.op not in VIEWS and n.op not in ("scalar", "float_scalar"):
-                noise.append(n)
-                new[n] = add("mul", (new[n], entry(n)), {}, new[n].type, n.loc)
-    made = Graph(inputs, nodes, [Output(new[n]) for n in outputs], graph.env)
-    return made, noise
+    """(the graph that ``_Part`` makes, the nodes that its last inputs are noise for)."""
+    part = _Part(graph, outputs, cut, wide, noisy)
+    return part.run(), part.noise
 
 
 def _discrete(graph):
@@ -238,7 +228,8 @@ class _Check:
                     self.fault("value", bad, self.last[bad],
                                "no result shows it: the values in between were stored to see them")
                 return
-            order = [n for n in every if n in self.ancestors(bad) or n is bad]
+            behind = ancestors([bad])
+            order = [n for n in every if n in behind]
             low, high = 0, len(order) - 1
             note = ""
             if self.worst([bad]) is None:
@@ -253,15 +244,6 @@ class _Check:
             else:
                 self.worst([order[high]])
             self.fault("value", order[high], self.last[order[high]], note)
-
-    def ancestors(self, node) -> set:
-        found, stack = set(), list(node.inputs)
-        while stack:
-            n = stack.pop()
-            if n not in found:
-                found.add(n)
-                stack.extend(n.inputs)
-        return found
 
     def worst(self, wanted, got=None):
         """The first of the nodes that the kernels compute wrongly when they compute these, or None. ``got``: what they
@@ -302,7 +284,7 @@ class _Check:
         for n in self.graph.nodes:
             if n.op != "detach" and behind.intersection(n.inputs):
                 behind.add(n)
-        leading = set().union(*(self.ancestors(t) for t in self.targets))
+        leading = set().union(*(ancestors(t.inputs) for t in self.targets))
         order = [n for n in self.graph.nodes if n in behind and n in leading
                  and n is not start and _floating(n) and n not in self.forced]
         # The gradient of order[low] is wrong, that of order[high] is right; -1 stands for the input.
@@ -323,7 +305,7 @@ class _Check:
     def wrong_gradient(self, wrt, cut):
         """The first of the inputs ``wrt`` of the cut graph whose gradient is wrong, or None; its errors in
         ``found``."""
-        targets = [t for t in self.targets if not cut or t in cut or cut[0] in self.ancestors(t)]
+        targets = [t for t in self.targets if not cut or t in cut or cut[0] in ancestors(t.inputs)]
         targets = [t for t in targets if t not in cut]
         self.compared = 0
         if not targets:
@@ -442,7 +424,7 @@ def watching(report: Verification, gradients: bool):
         report.graphs += 1
         report.own_numbers |= any(n.op == "random_bits" for n in graph.nodes)
         name = f"graph {report.graphs}"
-        copied = None if any(n.op in _LEFT_OUT for n in graph.nodes) else narrowed(graph, ())
+        copied = None if any(n.op in _LEFT_OUT for n in graph.nodes) else graph.copy()
         plan = backends.compile_native(graph, examples, gradient)
         pending = [copied]
 

@@ -6,7 +6,7 @@ import linecache
 
 import torch
 
-from jit.graph.ir import Graph, Node, Output
+from jit.graph.ir import Graph, Part
 from jit.graph.prims import literal
 from jit.graph.printing import to_python, unbound_symbols
 
@@ -38,16 +38,9 @@ def view_function(graph: Graph, position: int):
     chain = [returned[position]]
     while chain[-1].inputs and chain[-1] not in returned[:position] + returned[position + 1 :]:
         chain.append(chain[-1].inputs[0])
-    base = chain.pop()
-    inputs, nodes, at = list(graph.inputs), [], None
-    if base.op != "input":
-        at = returned.index(base)
-        inputs.append(Node(base.id, "input", (), {"index": len(inputs)}, base.type))
-    value = base if at is None else inputs[-1]
-    for n in reversed(chain):
-        value = Node(n.id, n.op, (value,), n.attrs, n.type, n.loc)
-        nodes.append(value)
-    part = Graph(inputs, inputs + nodes, [Output(value)], graph.env)
+    base = chain[-1]
+    at = None if base.op == "input" else returned.index(base)
+    part = Part(graph, graph.inputs if at is None else [*graph.inputs, base], [returned[position]]).run()
     return at, compile_python(part), unbound_symbols(part)
 
 
