@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from .values.base import Value
-from .values.constant import Constant, DimValue
-from .values.floats import FloatValue
+from .values.constant import Constant
+from .values.numbers import DimValue
+from .values.numbers import FloatValue
 
 _EXACT = 1 << 53
 

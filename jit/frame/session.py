@@ -27,11 +27,12 @@ from .guards import Guards
 from .size_facts import SizeFacts
 from .guesses import guess
 from .values import batched
-from .values.base import Raised, Value, lookup, type_name
-from .values.constant import Constant, DimValue, is_leaf
+from .values.base import Raised, Value, lookup
+from .values.constant import Constant, is_leaf
+from .values.numbers import DimValue
 from .values.containers import DictValue, ListValue, TupleValue
 from .values.deferred import defer
-from .values.floats import FloatValue
+from .values.numbers import FloatValue
 from .values.functions import (
     BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue,
 )
@@ -645,37 +646,10 @@ class Session(Calls):
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
-    def index(self, value) -> int:
-        """A value as an exact int (``operator.index``)."""
-        if isinstance(value, DimValue):
-            return value.const(self)
-        if isinstance(value, TensorValue):
-            value = value.getattr(self, "__index__").call(self, [], {})
-        if isinstance(value, ObjectValue):
-            if not value.has_special(self, "__index__"):
-                raise Raised(self.exception(TypeError(f"'{type_name(value.pytype(self))}' object cannot be interpreted "
-                                                      "as an integer")))
-            return self.index(value.call_special(self, "__index__", []))
-        number = value.const(self)
-        try:
-            return number.__index__()
-        except AttributeError:
-            raise Raised(self.exception(TypeError(f"'{type_name(type(number))}' object cannot be interpreted as an "
-                                                  "integer"))) from None
-
-    def has_index(self, value) -> bool:
-        """Whether a value is an index of a sequence. A tensor is, as far as Python is concerned; one whose values are
-        not known is a break."""
-        if issubclass(getattr(value, "cls", object), torch.Tensor):
-            if isinstance(value, TensorValue) and value.known(self) is not None:
-                return True
-            raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
-        if isinstance(value, (DimValue, ObjectValue, Constant)):
-            return isinstance(value, DimValue) or isinstance(getattr(value, "value", None), int) or (
-                isinstance(value, ObjectValue) and value.has_special(self, "__index__"))
-        if issubclass(value.pytype(self), int):
-            raise Unsupported("an index that is read off a tensor", "index with an int", kind="data-dependent-value")
-        return False
+    def method_of_constants(self, name, owner, other) -> Value | None:
+        """What a special method of a constant gives for another one; None for NotImplemented."""
+        result = self.fold(getattr(type(owner.const(self)), name), [owner, other], {})
+        return None if result.is_plain and result.const(self) is NotImplemented else result
 
     def fold(self, fn, args, kwargs) -> Value:
         """Call a pure function for real on constant arguments."""

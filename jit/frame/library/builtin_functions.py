@@ -11,15 +11,17 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
-from .. import operators
+from .. import protocols
+from ..operators import BINARY, COMPARE, DIVMOD
 from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.byte_arrays import ByteArrayValue
 from ..values.base import Raised, Value, lookup, type_name
-from ..values.constant import Constant, DimValue, integer
+from ..values.constant import Constant
+from ..values.numbers import DimValue, integer
 from ..values.containers import ContainerValue, DictValue, ListValue, SequenceValue, TupleValue
 from ..values.deferred import defer
-from ..values.floats import FloatValue, compute
+from ..values.numbers import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator,
                                 IteratorValue, MapIterator, SequenceIterator,
@@ -179,7 +181,7 @@ def iter_(s, args, kwargs):
 
     def step(s):
         value = fn.call(s, [], {})
-        return None if operators.same_or_equal(s, value, sentinel) else value
+        return None if protocols.same_or_equal(s, value, sentinel) else value
 
     return FunctionIterator(step)
 
@@ -200,7 +202,7 @@ def next_(s, args, kwargs):
 @on_call(range)
 def range_(s, args, kwargs):
     try:
-        return RangeValue(range(*(s.index(a) for a in args)))
+        return RangeValue(range(*(a.index(s) for a in args)))
     except (TypeError, ValueError) as error:
         raise Raised(s.exception(error)) from None
 
@@ -208,7 +210,7 @@ def range_(s, args, kwargs):
 @on_call(enumerate)
 def enumerate_(s, args, kwargs):
     start = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
-    return EnumerateIterator(args[0].iter(s), s.index(start))
+    return EnumerateIterator(args[0].iter(s), start.index(s))
 
 
 @on_call(zip)
@@ -242,7 +244,7 @@ def reversed_(s, args, kwargs):
             return value.call_special(s, "__reversed__", [])
         if not value.has_special(s, "__getitem__"):
             raise Raised(s.exception(TypeError(f"'{type_name(value.pytype(s))}' object is not reversible")))
-        n = s.index(length_value(s, value))
+        n = length_value(s, value).index(s)
         return SequenceIterator([value.call_special(s, "__getitem__", [Constant(i)]) for i in reversed(range(n))])
     if isinstance(value, (TensorValue,)):
         raise Unsupported("reversed() of a tensor", kind="iterate")
@@ -277,14 +279,14 @@ class _Ranked:
         self.s, self.key, self.value = s, key, value
 
     def __lt__(self, other):
-        return operators.compare(self.s, "<", self.key, other.key).truth(self.s)
+        return protocols.rich_compare(self.s, COMPARE["<"], self.key, other.key).truth(self.s)
 
 
 def sort_rows(s, values, key, reverse):
     """-> (the values as ``list.sort`` leaves them, the program's exception that ended it or None)."""
     backwards = False
     if reverse is not None:
-        backwards = reverse.truth(s) if sys.version_info >= (3, 12) else bool(s.index(reverse))
+        backwards = reverse.truth(s) if sys.version_info >= (3, 12) else bool(reverse.index(s))
     if key is not None and not (isinstance(key, Constant) and key.value is None):
         keyed = [(key.call(s, [v], {}), v) for v in values]
     else:
@@ -319,7 +321,7 @@ def _extreme(symbol):
         best, best_key = None, None
         for v in values:
             k = v if key is None else key.call(s, [v], {})
-            if best is None or operators.compare(s, symbol, k, best_key).truth(s):
+            if best is None or protocols.rich_compare(s, COMPARE[symbol], k, best_key).truth(s):
                 best, best_key = v, k
         return best
 
@@ -335,7 +337,7 @@ def sum_(s, args, kwargs):
     total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
     it = args[0].iter(s)
     while (value := it.next(s)) is not None:
-        total = operators.binary(s, "+", total, value)
+        total = protocols.binary_op(s, BINARY["+"], total, value)
     return total
 
 
@@ -436,18 +438,15 @@ def round_(s, args, kwargs):
 
 @on_call(pow)
 def pow_(s, args, kwargs):
-    return operators.binary(s, "**", *args) if len(args) == 2 else s.fold(pow, args, kwargs)
+    return protocols.binary_op(s, BINARY["**"], *args) if len(args) == 2 else s.fold(pow, args, kwargs)
 
 
 @on_call(divmod)
 def divmod_(s, args, kwargs):
-    if all(type(a) in (Constant, BuiltinValue) for a in args):
-        return s.fold(divmod, args, {})
-    if len(args) == 2 and any(isinstance(a, (ObjectValue, TensorValue)) for a in args):
-        return operators.special(s, "divmod()", "divmod", *args)
-    if any(isinstance(a, RangeValue) for a in args):
-        return s.fold(divmod, args, {})
-    return TupleValue([operators.binary(s, "//", *args), operators.binary(s, "%", *args)])
+    kinds = set(map(type, args))
+    if not kinds <= {Constant, DimValue, FloatValue} or kinds == {Constant} or not all(a.is_numeric for a in args):
+        return protocols.binary_op(s, DIVMOD, *args)
+    return TupleValue([protocols.binary_op(s, BINARY["//"], *args), protocols.binary_op(s, BINARY["%"], *args)])
 
 
 @on_call(hash)

@@ -21,7 +21,8 @@ from .. import source as src
 from ..decode import decode
 from ..tables import on_descriptor, on_method
 from ..values.base import Raised, lookup
-from ..values.constant import Constant, DimValue
+from ..values.constant import Constant
+from ..values.numbers import DimValue
 from ..values.containers import TupleValue
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
 from ..values.objects import ObjectValue

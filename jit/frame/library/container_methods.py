@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 
 from ...errors import Unsupported
-from .. import operators
+from .. import protocols
+from ..operators import BINARY, COMPARE, INPLACE
 from ..decode import VERSION
 from ..values.base import Raised
-from ..values.constant import Constant, integer
+from ..values.constant import Constant
+from ..values.numbers import integer
 from ..values.c_methods import method
-from ..values.containers import DequeValue, DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue
+from ..values.containers import DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue
 from ..values.iterators import DictIterator, SequenceIterator
 from ..values.slices import SliceValue
 from .builtin_functions import sort_rows
@@ -23,22 +25,50 @@ NONE = Constant(None)
 # ------------------------------------------------------------------------------------------------
 
 
-def _shared(cls, value_cls):
+def _or_not(result):
+    """What a method of C gives for the answer of a slot."""
+    return Constant(NotImplemented) if result is None else result
+
+
+def _holds(v, s, a, k):
+    found = v.plain_contains(s, a[0])
+    return Constant(protocols.search(s, v.plain_iter(s), a[0]) if found is None else found)
+
+
+def _asked(v, s, op, other):
+    """``v.__op__(other)`` or ``v.__iop__(other)`` of a container's C class."""
+    if op.symbol in "+*":
+        result = (v.concat if op.symbol == "+" else v.repeat)(s, op, other)
+    else:
+        result = v.plain_number(s, op, v, other) if op.inplace is None else v.plain_inplace(s, op, other)
+    return _or_not(result)
+
+
+def _slots(cls):
+    """The special methods that a container of C has, by the slots of its values."""
     method(cls, "__len__")(lambda v, s, a, k: integer(v.plain_length(s)))
     method(cls, "__iter__")(lambda v, s, a, k: v.plain_iter(s))
-    method(cls, "__contains__")(lambda v, s, a, k: Constant(v.plain_contains(s, a[0])))
+    method(cls, "__contains__")(_holds)
     method(cls, "__getitem__")(lambda v, s, a, k: v.plain_getitem(s, a[0]))
-    for symbol, (_, name, _r) in operators.COMPARE.items():
-        def compare(v, s, a, k, symbol=symbol):
-            result = operators._compare_containers(s, symbol, v, a[0])
+    method(cls, "__init_subclass__")(lambda v, s, a, k: NONE)
+    for op in COMPARE.values():
+        def compare(v, s, a, k, op=op):
+            result = v.plain_compare(s, op, a[0])
             return Constant(NotImplemented if result is None else result)
-        method(cls, name)(compare)
+        method(cls, op.method)(compare)
+    for op in BINARY.values():
+        if op.forward in vars(cls):
+            method(cls, op.forward)(lambda v, s, a, k, op=op: _asked(v, s, op, a[0]))
+        if op.reflected in vars(cls):
+            method(cls, op.reflected)(lambda v, s, a, k, op=op: _or_not(
+                v.repeat(s, op, a[0]) if op.symbol == "*" else a[0].number(s, op, a[0], v)))
+    for op in INPLACE.values():
+        if op.inplace in vars(cls):
+            method(cls, op.inplace)(lambda v, s, a, k, op=op: _asked(v, s, op, a[0]))
 
 
-for _cls, _value in ((list, ListValue), (tuple, TupleValue), (dict, DictValue), (set, SetValue), (frozenset, SetValue),
-                     (collections.deque, DequeValue), (collections.OrderedDict, DictValue)):
-    _shared(_cls, _value)
-    method(_cls, "__init_subclass__")(lambda v, s, a, k: NONE)
+for _cls in (list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict):
+    _slots(_cls)
 
 
 @method(list, "__setitem__")
@@ -61,12 +91,6 @@ def dict_delitem(v, s, a, k):
 def list_delitem(v, s, a, k):
     v.delitem(s, a[0])
     return NONE
-
-
-@method(list, "__add__", )
-@method(tuple, "__add__")
-def add(v, s, a, k):
-    return operators.binary(s, "+", type(v)(v.load(s)), a[0])
 
 
 # -- list ------------------------------------------------------------------------------------------------------------
@@ -99,14 +123,14 @@ def list_extend(v, s, a, k):
 @method(list, "insert")
 def list_insert(v, s, a, k):
     new = list(v.load(s))
-    new.insert(s.index(a[0]), a[1])
+    new.insert(a[0].index(s), a[1])
     return _change(v, s, new, list.insert, a)
 
 
 @method(list, "pop")
 def list_pop(v, s, a, k):
     new = list(v.load(s))
-    index = s.index(a[0]) if a else -1
+    index = a[0].index(s) if a else -1
     if not new:
         raise Raised(s.exception(IndexError("pop from empty list")))
     if not -len(new) <= index < len(new):
@@ -117,7 +141,7 @@ def list_pop(v, s, a, k):
 
 
 def position(s, values, item):
-    return next((i for i, x in enumerate(values) if operators.same_or_equal(s, x, item)), None)
+    return next((i for i, x in enumerate(values) if protocols.same_or_equal(s, x, item)), None)
 
 
 @method(list, "remove")
@@ -171,8 +195,8 @@ def list_sort(v, s, a, k):
 @method(collections.deque, "index")
 def sequence_index(v, s, a, k):
     values = v.load(s)
-    start, stop, _ = slice(*(s.index(x) for x in a[1:])).indices(len(values)) if len(a) == 3 else slice(
-        s.index(a[1]) if len(a) > 1 else 0, None).indices(len(values))
+    start, stop, _ = slice(*(x.index(s) for x in a[1:])).indices(len(values)) if len(a) == 3 else slice(
+        a[1].index(s) if len(a) > 1 else 0, None).indices(len(values))
     at = position(s, values[start:stop], a[0])
     if at is None:
         text = {list: f"{_plain_repr(s, a[0])} is not in list",
@@ -191,7 +215,7 @@ def _plain_repr(s, value):
 @method(tuple, "count")
 @method(collections.deque, "count")
 def sequence_count(v, s, a, k):
-    return Constant(sum(operators.same_or_equal(s, x, a[0]) for x in v.load(s)))
+    return Constant(sum(protocols.same_or_equal(s, x, a[0]) for x in v.load(s)))
 
 
 @method(tuple, "__init__")
@@ -214,7 +238,7 @@ import torch  # noqa: E402
 def size_numel(v, s, a, k):
     total = Constant(1)
     for x in v.load(s):
-        total = operators.binary(s, "*", total, x)
+        total = protocols.binary_op(s, BINARY["*"], total, x)
     return total
 
 
@@ -273,7 +297,7 @@ method(collections.deque, "popleft")(_deque_pop(0, collections.deque.popleft))
 @method(collections.deque, "rotate")
 def deque_rotate(v, s, a, k):
     new = collections.deque(v.load(s))
-    new.rotate(s.index(a[0]) if a else 1)
+    new.rotate(a[0].index(s) if a else 1)
     return _change(v, s, list(new), collections.deque.rotate, a)
 
 
@@ -430,11 +454,6 @@ def dict_reversed(v, s, a, k):
     return DictIterator(v, "keys", backwards=True)
 
 
-@method(dict, "__or__")
-def dict_or(v, s, a, k):
-    return operators.binary(s, "|", v, a[0])
-
-
 # -- set -------------------------------------------------------------------------------------------------------------
 
 
@@ -520,7 +539,7 @@ def _as_far_as_it_goes(s, v, iterable, symbol):
         while (element := it.next(s)) is not None:
             entries.setdefault(element.hash_key(s), element)
     except Raised:
-        operators.binary(s, symbol, v, SetValue(entries), True)
+        protocols.binary_op(s, INPLACE[symbol], v, SetValue(entries))
         raise
     return SetValue(entries)
 
@@ -536,7 +555,7 @@ def _set_operation(symbol, update):
                 right = _as_far_as_it_goes(s, v, other, symbol)
             else:
                 right = SetValue.of(s, other.items_list(s))
-            result = operators.binary(s, symbol, left, right, update)
+            result = protocols.binary_op(s, (INPLACE if update else BINARY)[symbol], left, right)
         if not a and not update:
             return SetValue(dict(v.load(s)), v.cls)
         return NONE if update else result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
+from ..tables import on_method
 from ..values.base import Raised
 from ..values.containers import DictValue, TupleValue
 
@@ -46,8 +47,10 @@ def shown(s, value):
     return value.const(s) if value.is_const() else Shown(s, value)
 
 
-def percent(s, text: str, value):
+@on_method((str, "__mod__"))
+def percent(s, owner, args, kwargs):
     """``text % value``."""
+    text, (value,) = owner.const(s), args
     if isinstance(value, TupleValue):
         operand = tuple(shown(s, v) for v in value.items_list(s))
     elif isinstance(value, DictValue):
@@ -57,6 +60,19 @@ def percent(s, text: str, value):
     else:
         operand = shown(s, value)
     return run(s, lambda: text % operand)
+
+
+@on_method((str, "format"))
+def format_text(s, owner, args, kwargs):
+    text = owner.const(s)
+    return run(s, lambda: text.format(*(shown(s, a) for a in args), **{k: shown(s, v) for k, v in kwargs.items()}))
+
+
+@on_method((str, "join"), (bytes, "join"))
+def join(s, owner, args, kwargs):
+    if len(args) == 1 and not args[0].is_const():
+        args = [TupleValue(args[0].items_list(s))]
+    return s.fold(owner.const(s).join, args, kwargs)
 
 
 def run(s, fn):

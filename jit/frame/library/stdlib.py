@@ -23,13 +23,15 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
-from .. import operators
+from .. import protocols
+from ..operators import BINARY, COMPARE, INPLACE, UNARY
 from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
 from ..values.base import Raised, type_name
-from ..values.constant import Constant, DimValue
+from ..values.constant import Constant
+from ..values.numbers import DimValue
 from ..values.containers import ContainerValue, ListValue, TupleValue
-from ..values.floats import FUNCTIONS, FloatValue, compute
+from ..values.numbers import FUNCTIONS, FloatValue, compute
 from ..values.functions import ClassValue, FunctionValue, MethodValue
 from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator, TeeIterator
 from ..values.objects import ObjectValue
@@ -40,26 +42,40 @@ NONE = Constant(None)
 
 # -- operator --------------------------------------------------------------------------------------------------------
 
-for _fn, (_symbol, _inplace) in operators.BY_FUNCTION.items():
-    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol,
-                 inplace=_inplace: operators.binary(s, symbol, args[0], args[1], inplace))
-for _symbol, (_fn, _m, _r) in operators.COMPARE.items():
-    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol: operators.compare(s, symbol, args[0], args[1]))
-for _symbol, (_fn, _m) in operators.UNARY.items():
-    on_call(_fn)(lambda s, args, kwargs, symbol=_symbol: operators.unary(s, symbol, args[0]))
+for _op in (*BINARY.values(), *INPLACE.values()):
+    on_call(_op.fn)(lambda s, args, kwargs, op=_op: protocols.binary_op(s, op, *args))
+for _op in COMPARE.values():
+    on_call(_op.fn)(lambda s, args, kwargs, op=_op: protocols.rich_compare(s, op, *args))
+for _op in UNARY.values():
+    on_call(_op.fn)(lambda s, args, kwargs, op=_op: protocols.unary_op(s, op, *args))
 on_call(operator.not_)(lambda s, args, kwargs: Constant(not args[0].truth(s)))
 on_call(operator.truth)(lambda s, args, kwargs: Constant(args[0].truth(s)))
-on_call(operator.is_)(lambda s, args, kwargs: Constant(operators.same_object(s, *args)))
-on_call(operator.is_not)(lambda s, args, kwargs: Constant(not operators.same_object(s, *args)))
-on_call(operator.contains)(lambda s, args, kwargs: Constant(args[0].contains(s, args[1])))
+on_call(operator.is_)(lambda s, args, kwargs: Constant(protocols.same_object(s, *args)))
+on_call(operator.is_not)(lambda s, args, kwargs: Constant(not protocols.same_object(s, *args)))
+on_call(operator.contains)(lambda s, args, kwargs: Constant(protocols.contains(s, *args)))
 on_call(operator.getitem)(lambda s, args, kwargs: args[0].getitem(s, args[1]))
 on_call(operator.index)(lambda s, args, kwargs: args[0] if isinstance(args[0], DimValue)
-                        else Constant(s.index(args[0])))
+                        else Constant(args[0].index(s)))
 on_call(operator.abs)(abs_)
-for _fn in (operator.inv, operator.invert):
-    on_call(_fn)(lambda s, args, kwargs: operators.unary(s, "~", args[0]))
-on_call(operator.concat)(lambda s, args, kwargs: operators.binary(s, "+", *args))
-on_call(operator.iconcat)(lambda s, args, kwargs: operators.binary(s, "+", *args, True))
+on_call(operator.inv)(lambda s, args, kwargs: protocols.unary_op(s, UNARY["~"], *args))
+
+
+def _concat(op):
+    """``operator.concat`` and ``iconcat``: of sequences only."""
+    def concat(s, args, kwargs):
+        a, b = args
+        result = a.concat(s, op, b) if not a.by_class(s, op.forward) else None
+        if result is None and not a.is_const():
+            raise Unsupported(f"operator.{op.fn.__name__} of {a.describe()}", kind="operator")
+        if result is None:
+            raise Raised(s.exception(TypeError(f"'{type_name(a.pytype(s))}' object can't be concatenated")))
+        return result
+
+    return concat
+
+
+on_call(operator.concat)(_concat(BINARY["+"]))
+on_call(operator.iconcat)(_concat(INPLACE["+"]))
 
 
 @on_call(operator.setitem)
@@ -185,8 +201,8 @@ def _combinatoric(fn):
     def combine(s, args, kwargs):
         n_iterables = len(args) if fn is itertools.product else 1
         pools = [a.items_list(s) for a in args[:n_iterables]]
-        rest = [s.index(a) for a in args[n_iterables:] if not (isinstance(a, Constant) and a.value is None)]
-        extra = {k: s.index(v) for k, v in kwargs.items()}
+        rest = [a.index(s) for a in args[n_iterables:] if not (isinstance(a, Constant) and a.value is None)]
+        extra = {k: v.index(s) for k, v in kwargs.items()}
         picked = fn(*(range(len(p)) for p in pools), *rest, **extra)
         if fn is itertools.product:
             return SequenceIterator([TupleValue([pools[i % len(pools)][k] for i, k in enumerate(row)])
@@ -200,7 +216,7 @@ for _fn in (itertools.product, itertools.permutations, itertools.combinations, i
 
 @on_call(itertools.islice)
 def islice(s, args, kwargs):
-    bounds = [None if isinstance(a, Constant) and a.value is None else s.index(a) for a in args[1:]]
+    bounds = [None if isinstance(a, Constant) and a.value is None else a.index(s) for a in args[1:]]
     window = slice(*bounds)
     start, stop, step = window.start or 0, window.stop, window.step or 1
     it, state = args[0].iter(s), [0, start]
@@ -233,11 +249,11 @@ def count(s, args, kwargs):
         if not any(hasattr(cls, name) for name in ("__index__", "__int__", "__float__", "__complex__")):
             raise Raised(s.exception(TypeError("a number is required")))
     if start.pytype(s) is bool and step.is_const() and isinstance(step.const(s), int) and step.const(s) == 1:
-        state[0] = operators.binary(s, "+", start, Constant(0))  # CPython counts in ones with a C integer
+        state[0] = protocols.binary_op(s, BINARY["+"], start, Constant(0))  # CPython counts in ones with a C integer
 
     def next_value(s):
         value = state[0]
-        s.set_entry(state, 0, operators.binary(s, "+", value, step))
+        s.set_entry(state, 0, protocols.binary_op(s, BINARY["+"], value, step))
         return value
 
     return FunctionIterator(next_value, itertools.count)
@@ -247,7 +263,7 @@ def count(s, args, kwargs):
 def repeat(s, args, kwargs):
     times = kwargs.get("times", args[1] if len(args) > 1 else None)
     if times is not None:
-        return SequenceIterator([args[0]] * s.index(times))
+        return SequenceIterator([args[0]] * times.index(s))
     return FunctionIterator(lambda s: args[0], itertools.repeat)
 
 
@@ -310,7 +326,7 @@ def groupby(s, args, kwargs):
     groups = []
     for v in all_at_once(s, itertools.groupby, args[0]):
         k = v if key is None or _no_function(s, key) else key.call(s, [v], {})
-        if groups and operators.same_or_equal(s, groups[-1][0], k):
+        if groups and protocols.same_or_equal(s, groups[-1][0], k):
             groups[-1][1].append(v)
         else:
             groups.append((k, [v]))
@@ -319,7 +335,7 @@ def groupby(s, args, kwargs):
 
 @on_call(itertools.tee)
 def tee(s, args, kwargs):
-    count, it = s.index(args[1]) if len(args) > 1 else 2, args[0].iter(s)
+    count, it = args[1].index(s) if len(args) > 1 else 2, args[0].iter(s)
     if type(it) is SequenceIterator:
         shared = [it, []]
         return TupleValue([TeeIterator(shared) for _ in range(count)])

@@ -248,8 +248,8 @@ def size(s, tensor, args, kwargs):
         return shape
     if isinstance(dim, Constant) and type(dim.value) is not int:
         raise Unsupported("size() along what is no integer", kind="argument-error")
-    if s.has_index(dim):
-        at, rank = s.index(dim), len(shape.load(s))
+    if dim.has_index(s):
+        at, rank = dim.index(s), len(shape.load(s))
         if not -rank <= at < rank:
             text = (f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {at})" if rank
                     else f"Dimension specified as {at} but tensor has no dimensions")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 
+from .. import protocols
 from ..executor import op
 from ..library.class_checks import is_instance, matches
 from ..values.base import Raised
@@ -32,7 +33,7 @@ def match_keys(f, i):
             entry = subject.load(f.s).get(key.hash_key(f.s))
             value = None if entry is None else entry[1]
         else:
-            value = subject.getitem(f.s, key) if subject.contains(f.s, key) else None
+            value = subject.getitem(f.s, key) if protocols.contains(f.s, subject, key) else None
         if value is None:
             f.push(Constant(None))
             return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
-from .. import operators
+from .. import protocols
 from ..executor import NULL, op
+from ..operators import BINARY, COMPARE, INPLACE, UNARY
 from ..values.base import lookup
 from ..values.constant import Constant
 from ..values.slices import SliceValue
@@ -44,22 +45,22 @@ def load_const(f, i):
 @op("BINARY_OP")
 def binary_op(f, i):
     b, a = f.pop(), f.pop()
-    f.push(operators.binary(f.s, i.arg[0], a, b, i.arg[1]))
+    f.push(protocols.binary_op(f.s, (INPLACE if i.arg[1] else BINARY)[i.arg[0]], a, b))
 
 
 @op("UNARY_NEGATIVE")
 def unary_negative(f, i):
-    f.push(operators.unary(f.s, "-", f.pop()))
+    f.push(protocols.unary_op(f.s, UNARY["-"], f.pop()))
 
 
 @op("UNARY_POSITIVE")
 def unary_positive(f, i):
-    f.push(operators.unary(f.s, "+", f.pop()))
+    f.push(protocols.unary_op(f.s, UNARY["+"], f.pop()))
 
 
 @op("UNARY_INVERT")
 def unary_invert(f, i):
-    f.push(operators.unary(f.s, "~", f.pop()))
+    f.push(protocols.unary_op(f.s, UNARY["~"], f.pop()))
 
 
 @op("UNARY_NOT")
@@ -70,19 +71,19 @@ def unary_not(f, i):
 @op("COMPARE_OP")
 def compare_op(f, i):
     b, a = f.pop(), f.pop()
-    f.push(operators.compare(f.s, i.arg, a, b))
+    f.push(protocols.rich_compare(f.s, COMPARE[i.arg], a, b))
 
 
 @op("IS_OP")
 def is_op(f, i):
     b, a = f.pop(), f.pop()
-    f.push(Constant(operators.same_object(f.s, a, b) != bool(i.arg)))
+    f.push(Constant(protocols.same_object(f.s, a, b) != bool(i.arg)))
 
 
 @op("CONTAINS_OP")
 def contains_op(f, i):
     container, item = f.pop(), f.pop()
-    f.push(Constant(container.contains(f.s, item) != bool(i.arg)))
+    f.push(Constant(protocols.contains(f.s, container, item) != bool(i.arg)))
 
 
 @op("BINARY_SUBSCR")

@@ -17,7 +17,7 @@ from ...runtime import facts
 _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a program has made, which has the slots of a sequence
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a program has made, which has the slots of a sequence
 
 
 def type_name(cls) -> str:
@@ -39,6 +39,9 @@ class Value:
 
     source = None
     quiet = False  # of an iterator: going on does nothing else
+    is_plain = False  # a constant with which Python itself computes
+    is_set = is_mapping = False  # what operators of sets, and of dicts, take
+    is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
 
     def pytype(self, s) -> type:
         """The exact Python type, guarded if the value came from outside."""
@@ -79,8 +82,8 @@ class Value:
             if type(lookup(cls, "__setitem__")[1]) is types.FunctionType:  # one slot serves both
                 raise Raised(s.exception(AttributeError("__delitem__")))
             as_sequence = (issubclass(cls, (tuple, str, bytes, range, set, frozenset))
-                           or bool(cls.__flags__ & _HEAP_TYPE))
-            verb = "doesn't" if as_sequence and s.has_index(key) else "does not"
+                           or bool(cls.__flags__ & HEAP_TYPE))
+            verb = "doesn't" if as_sequence and key.has_index(s) else "does not"
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object {verb} support item deletion")))
         self.call_special(s, "__delitem__", [key])
 
@@ -99,21 +102,71 @@ class Value:
     def truth(self, s) -> bool:
         return True
 
-    def contains(self, s, item: Value) -> bool:
-        """``item in self``; the default walks the iterator, comparing by identity and then by equality."""
-        from .. import operators
+    def contains(self, s, item: Value) -> bool | None:
+        """``item in self``; None where only a walk over the elements tells."""
+        return None
 
-        try:
-            it = self.iter(s)
-        except Raised as raised:
-            if s.is_exception(raised.value, TypeError):
-                raise Raised(s.exception(TypeError(
-                    f"argument of type '{type_name(self.pytype(s))}' is not iterable"))) from None
-            raise
-        while (element := it.next(s)) is not None:
-            if operators.same_or_equal(s, element, item):
-                return True
+    # -- slots of operators, which ``protocols.py`` calls; None is NotImplemented
+
+    def number(self, s, op, a: Value, b: Value) -> Value | None:
+        """``a op b``, as the type of this one of the two operands computes it."""
+        return s.fold(op.fn, [a, b], {}) if a.is_plain and b.is_plain else None
+
+    def by_class(self, s, method: str) -> bool:
+        """Whether a subclass of a container has a special method of its own, in Python, in the container's place."""
         return False
+
+    def inplace(self, s, op, other: Value) -> Value | None:
+        """``self op= other`` by a method of its own."""
+        return None
+
+    def concat(self, s, op, other: Value) -> Value | None:
+        """``self + other`` of a sequence."""
+        return None
+
+    def repeat(self, s, op, times: Value) -> Value | None:
+        """``self * times`` of a sequence."""
+        return None
+
+    def unary(self, s, op) -> Value | None:
+        """None: it is left to Python, with a constant."""
+        return None
+
+    def compare(self, s, op, other: Value) -> Value | None:
+        """``self op other``."""
+        return s.method_of_constants(op.method, self, other) if self.is_plain and other.is_plain else None
+
+    def overrides(self, s, method: str, left: Value) -> bool:
+        """Whether, as the right operand, it is of a subclass of the left one's class with a method of its own."""
+        return False
+
+    def derives(self, s, other: Value) -> bool:
+        """Whether its class is a proper subclass of the other's."""
+        return False
+
+    # -- numbers
+
+    def has_index(self, s) -> bool:
+        """Whether it can be the index of a sequence: it has ``__index__``."""
+        if issubclass(self.pytype(s), int):
+            raise Unsupported("an index that is read off a tensor", "index with an int", kind="data-dependent-value")
+        return False
+
+    def index(self, s) -> int:
+        """The value as an exact int (``operator.index``)."""
+        number = self.const(s)
+        try:
+            return number.__index__()
+        except AttributeError:
+            raise Raised(s.exception(TypeError(
+                f"'{type_name(type(number))}' object cannot be interpreted as an integer"))) from None
+
+    def exact_int(self):
+        """The int or Dim that it is, or None."""
+        return None
+
+    def told_apart(self, s, other: Value):
+        """Guard what it takes that ``self is other`` is false on later calls too."""
 
     def call_special(self, s, name: str, args: list[Value]) -> Value:
         """Call a special method, looked up on the type."""

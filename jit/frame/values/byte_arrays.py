@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..tables import new_value, on_call
 from .base import Raised, Value
-from .constant import Constant
+from .constant import Constant, repeat_count
 from .containers import SequenceValue, TupleValue
 from .slices import SliceValue
 
@@ -33,6 +33,32 @@ class ByteArrayValue(SequenceValue):
         if callable(getattr(bytearray, name, None)) and not name.startswith("__"):
             return ByteArrayMethod(self, name)
         return super().getattr(s, name)
+
+    def concat(self, s, op, other):
+        given = plain(s, other)
+        if op.inplace is None:
+            return self.apply(s, lambda real: real + given)
+        self.apply(s, lambda real: real.__iadd__(given))
+        return self
+
+    def repeat(self, s, op, times):
+        count = repeat_count(s, times)
+        if op.inplace is None:
+            return self.apply(s, lambda real: real * count)
+        self.apply(s, lambda real: real.__imul__(count))
+        return self
+
+    def plain_number(self, s, op, a, b):
+        if op.symbol != "%" or self is not a:
+            return None
+        given = plain(s, b)
+        return self.apply(s, lambda real: real % given)
+
+    def plain_compare(self, s, op, other):
+        if not issubclass(other.pytype(s), (bytes, bytearray)):
+            return None
+        given = plain(s, other)
+        return self.apply(s, lambda real: op.fn(real, given)).const(s)
 
     def plain_setitem(self, s, key, value):
         index = key.as_slice(s) if isinstance(key, SliceValue) else key.const(s)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
+import operator
 import types
 
 import numpy as np
 import torch
 
 from ...errors import Unsupported
-from ...graph.dims import free_symbols, hint
 from ...runtime import facts
-from ..source import Const, DictAttr, Source
+from ..source import Const, DictAttr
 from .base import Raised, Value, lookup, type_name
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...),
@@ -37,6 +37,8 @@ def is_c_enum(obj) -> bool:
 
 class Constant(Value):
     """A plain immutable object. From outside, its value is guarded when it is first used."""
+
+    is_plain = True
 
     def __init__(self, value, source=None):
         self.value, self.source = value, source
@@ -147,19 +149,76 @@ class Constant(Value):
             raise Raised(s.exception(error)) from None
         return SequenceIterator([s.from_python(v) for v in elements])
 
+    def number(self, s, op, a, b):
+        if a.is_plain and b.is_plain:
+            return s.fold(op.fn, [a, b], {})
+        if type(self.value) is str and op.symbol == "%" and self is a:
+            return s.tables.methods[str, "__mod__"](s, self, [b], {})
+        formats = type(self.value) is bytes and op.symbol == "%" and self is a
+        if formats or isinstance(self.value, np.generic):
+            if (b if self is a else a).is_const():
+                return s.fold(op.fn, [a, b], {})
+            if formats:
+                raise Unsupported("formatting a value that is not a constant", kind="format")
+            raise Unsupported("an operator of a numpy scalar", kind="numpy",
+                              hint="write the tensor first, or use a Python number")
+        return None
+
+    def compare(self, s, op, other):
+        if isinstance(self.value, np.generic) and not other.is_plain:
+            raise Unsupported("a comparison with a numpy scalar", kind="numpy")
+        return super().compare(s, op, other)
+
+    def concat(self, s, op, other):
+        cls = type(self.value)
+        if not issubclass(cls, (str, bytes)):
+            return None
+        if other.is_const():
+            return s.fold(op.fn, [self, other], {})
+        if issubclass(other.pytype(s), str if cls is str else (bytes, bytearray, memoryview)):
+            raise Unsupported(f"{self.describe()} + {other.describe()}", kind="operator")
+        raise Raised(s.exception(TypeError(
+            f"can't concat {type_name(other.pytype(s))} to bytes" if cls is bytes
+            else f'can only concatenate str (not "{type_name(other.pytype(s))}") to str')))
+
+    def repeat(self, s, op, times):
+        if not isinstance(self.value, (str, bytes)):
+            return None
+        return s.fold(op.fn, [self, Constant(repeat_count(s, times))], {})
+
+    @property
+    def is_numeric(self):
+        return isinstance(self.value, (int, float, complex, np.generic))
+
+    def has_index(self, s):
+        return hasattr(type(self.value), "__index__")
+
+    def exact_int(self):
+        return self.value if type(self.value) is int else None
+
+    def told_apart(self, s, other):
+        """The type of the other tells."""
+        if other.source is not None:
+            other.pytype(s)
+
     def contains(self, s, item):
         if isinstance(self.value, enum.Enum) and lookup(type(self.value), "__contains__")[0]:
             return bool(self.call_special(s, "__contains__", [item]).const(s))
-        try:
-            return item.const(s) in self.const(s)
-        except TypeError as error:
-            raise Raised(s.exception(error)) from None
+        return s.fold(operator.contains, [self, item], {}).truth(s)
 
     def emit(self, e):
         e.load_const(self.value)
 
     def describe(self):
         return repr(self.value) if self.source is None else f"{self.source}={self.value!r}"
+
+
+def repeat_count(s, times: Value) -> int:
+    """How often a sequence is repeated."""
+    if not times.has_index(s):
+        raise Raised(s.exception(TypeError(
+            f"can't multiply sequence by non-int of type '{type_name(times.pytype(s))}'")))
+    return times.index(s)
 
 
 class PureMethod(Value):
@@ -172,16 +231,10 @@ class PureMethod(Value):
         return type(getattr(self.owner.value, self.name))
 
     def call(self, s, args, kwargs):
-        fn = getattr(self.owner.const(s), self.name)
-        if self.name == "join" and len(args) == 1 and not args[0].is_const():
-            from .containers import TupleValue
-
-            args = [TupleValue(args[0].items_list(s))]
-        if isinstance(self.owner.value, str) and self.name == "format":
-            from ..library.formatting import run, shown
-
-            return run(s, lambda: fn(*(shown(s, a) for a in args), **{k: shown(s, v) for k, v in kwargs.items()}))
-        return s.fold(fn, args, kwargs)
+        handler = s.tables.methods.get((type(self.owner.value), self.name))
+        if handler is not None:
+            return handler(s, self.owner, args, kwargs)
+        return s.fold(getattr(self.owner.const(s), self.name), args, kwargs)
 
     def emit(self, e):
         self.owner.emit(e)
@@ -189,58 +242,3 @@ class PureMethod(Value):
 
     def describe(self):
         return f"method {self.name} of {self.owner.describe()}"
-
-
-class DimValue(Value):
-    """An integer that depends on the sizes of inputs: a ``jit.graph.dims.Dim``."""
-
-    def __init__(self, dim):
-        self.dim = dim
-
-    def pytype(self, s):
-        return int
-
-    def is_const(self):
-        return True
-
-    def const(self, s):
-        if type(self.dim) is not int:
-            origins = s.symbol_origins()
-            for name in free_symbols(self.dim):
-                if name in origins and isinstance(origins[name][0], Source):
-                    s.specialize(origins[name], hint(self.dim))
-        return s.tracer.env.specialize(self.dim)
-
-    def truth(self, s):
-        return bool(self.dim != 0)
-
-    def hash_key(self, s):
-        return self.const(s)
-
-    def identity(self):
-        return ("dim", self.dim)
-
-    def getattr(self, s, name):
-        if name in ("real", "numerator"):
-            return self
-        return Constant(self.const(s)).getattr(s, name)
-
-    def emit(self, e):
-        e.load_dim(self.dim)
-
-    def describe(self):
-        return f"symbolic int {self.dim}"
-
-
-def integer(n) -> Value:
-    """The value of an int or a Dim."""
-    return Constant(n) if isinstance(n, int) else DimValue(n)
-
-
-def scalar(s, value: Value):
-    """A value as an int, float, bool or Dim for arithmetic; Unsupported if it is not one."""
-    if isinstance(value, DimValue):
-        return value.dim
-    if value.is_const():
-        return value.const(s)
-    raise Unsupported(f"{value.describe()} where a number is needed", kind="not-constant")

@@ -11,9 +11,12 @@ import torch
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
-from .base import Raised, Value, type_name
+from ..operators import COMPARE
+from ..protocols import contains, rich_compare, same_or_equal
+from .base import HEAP_TYPE, Raised, Value, type_name
 from .c_methods import METHODS, arity, refuse_arguments
-from .constant import Constant, DimValue
+from .constant import Constant, repeat_count
+from .numbers import DimValue
 from .iterators import DictIterator, SequenceIterator, SetIterator
 from .objects import ObjectValue
 from .slices import SliceValue
@@ -35,23 +38,23 @@ class ContainerValue(ObjectValue):
         return super().builtin_method(s, raw, args, kwargs)
 
     def getitem(self, s, key):
-        if self.cls is not self.builtin and self.user_special(s, "__getitem__"):
+        if self.by_class(s, "__getitem__"):
             return self.call_special(s, "__getitem__", [key])
         return self.plain_getitem(s, key)
 
     def setitem(self, s, key, value):
-        if self.cls is not self.builtin and self.user_special(s, "__setitem__"):
+        if self.by_class(s, "__setitem__"):
             self.call_special(s, "__setitem__", [key, value])
         else:
             self.plain_setitem(s, key, value)
 
     def iter(self, s):
-        if self.cls is not self.builtin and self.user_special(s, "__iter__"):
+        if self.by_class(s, "__iter__"):
             return self.call_special(s, "__iter__", [])
         return self.plain_iter(s)
 
     def length(self, s):
-        if self.cls is not self.builtin and self.user_special(s, "__len__"):
+        if self.by_class(s, "__len__"):
             return super().length(s)
         return self.plain_length(s)
 
@@ -74,12 +77,45 @@ class ContainerValue(ObjectValue):
         return s.length_at(self.source, self.builtin.__len__(self.obj))
 
     def contains(self, s, item):
-        if self.cls is not self.builtin and self.user_special(s, "__contains__"):
+        if self.by_class(s, "__contains__"):
             return super().contains(s, item)
         return self.plain_contains(s, item)
 
-    def plain_contains(self, s, item):
-        return Value.contains(self, s, item)
+    def plain_contains(self, s, item) -> bool | None:
+        return None
+
+    def by_class(self, s, method: str) -> bool:
+        return self.cls is not self.builtin and self.user_special(s, method)
+
+    def number(self, s, op, a, b):
+        method, other = self.asked(s, op, a, b)
+        if method is not None and self.by_class(s, method):
+            return self.ask(s, method, other)
+        return self.plain_number(s, op, a, b)
+
+    def inplace(self, s, op, other):
+        """Classes made by a class statement have ``+=`` of a sequence as a number's too (``update_one_slot`` in
+        CPython's ``Objects/typeobject.c``), so that the right operand is not asked."""
+        if self.by_class(s, op.inplace) or op.symbol == "+" and self.cls.__flags__ & HEAP_TYPE:
+            return self.ask(s, op.inplace, other)
+        return self.plain_inplace(s, op, other)
+
+    def compare(self, s, op, other):
+        if self.by_class(s, op.method):
+            return self.ask(s, op.method, other)
+        result = self.plain_compare(s, op, other)
+        return None if result is None else Constant(result)
+
+    def plain_number(self, s, op, a, b) -> Value | None:
+        """The number slot of the builtin class."""
+        return None
+
+    def plain_inplace(self, s, op, other) -> Value | None:
+        return None
+
+    def plain_compare(self, s, op, other) -> bool | None:
+        """The comparison of the builtin class."""
+        return None
 
     def changed(self, s, fn, args):
         """Log a change, made by calling the C function ``fn`` on the real object."""
@@ -177,7 +213,7 @@ class SequenceValue(ContainerValue):
         return iter([self.items_list(s)]) if self.cls is self.builtin else super().chunks(s)
 
     def position(self, s, key) -> int:
-        index = s.index(key)
+        index = key.index(s)
         n = len(self.load(s))
         if not -n <= index < n:
             raise Raised(s.exception(IndexError(f"{self.builtin.__name__} index out of range")))
@@ -187,16 +223,38 @@ class SequenceValue(ContainerValue):
         if isinstance(key, SliceValue):
             return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
-        found = self.single(s, s.index(key))
+        found = self.single(s, key.index(s))
         return found if found is not None else self.load(s)[self.position(s, key)]
 
     def check_index(self, s, key):
-        if not s.has_index(key):
+        if not key.has_index(s):
             raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not "
                                                f"{type_name(key.pytype(s))}")))
 
     def like(self, elements):
         return type(self)(elements)
+
+    def concat(self, s, op, other):
+        if self.builtin is not getattr(other, "builtin", None):
+            name = self.builtin.__name__
+            raise Raised(s.exception(TypeError(
+                f'can only concatenate {name} (not "{type_name(other.pytype(s))}") to {name}')))
+        return self.like(self.load(s) + other.load(s))
+
+    def repeat(self, s, op, times):
+        return self.like(self.load(s) * repeat_count(s, times))
+
+    def plain_compare(self, s, op, other):
+        if self.builtin is not getattr(other, "builtin", None):
+            return None
+        x, y = self.load(s), other.load(s)
+        if op.equality is not None:
+            same = len(x) == len(y) and all(same_or_equal(s, p, q) for p, q in zip(x, y))
+            return same == op.equality
+        for p, q in zip(x, y):
+            if not same_or_equal(s, p, q):
+                return rich_compare(s, op, p, q).truth(s)
+        return op.fn(len(x), len(y))
 
     def is_const(self):
         if self.cls not in (tuple, torch.Size):
@@ -241,13 +299,26 @@ class ListValue(SequenceValue):
             self.changed(s, list.__setitem__, [key, ListValue(values)])
             return
         self.check_index(s, key)
-        index = s.index(key)
+        index = key.index(s)
         if not -len(elements) <= index < len(elements):
             raise Raised(s.exception(IndexError("list assignment index out of range")))
         new = list(elements)
         new[index] = value
         s.set_elements(self, new)
         self.changed(s, list.__setitem__, [Constant(index), value])
+
+    def concat(self, s, op, other):
+        if op.inplace is None:
+            return super().concat(s, op, other)
+        self.extend_by(s, other)
+        return self
+
+    def repeat(self, s, op, times):
+        if op.inplace is None:
+            return super().repeat(s, op, times)
+        s.set_elements(self, self.load(s) * repeat_count(s, times))
+        self.changed(s, list.__imul__, [times])
+        return self
 
     def extend_by(self, s, iterable):
         """``list.extend``, which appends as it goes: what the iterator does to the list meanwhile comes in between."""
@@ -259,7 +330,7 @@ class ListValue(SequenceValue):
         new = list(self.load(s))
         if not isinstance(key, SliceValue):
             self.check_index(s, key)
-        index = key.as_slice(s) if isinstance(key, SliceValue) else s.index(key)
+        index = key.as_slice(s) if isinstance(key, SliceValue) else key.index(s)
         try:
             del new[index]
         except IndexError as error:
@@ -286,6 +357,23 @@ class TupleValue(SequenceValue):
 
     def like(self, elements):
         return TupleValue(elements, torch.Size if self.cls is torch.Size else tuple)
+
+    def plain_number(self, s, op, a, b):
+        """A ``torch.Size`` and a tuple, on either side, are a ``torch.Size``, which holds nothing but integers."""
+        if op.symbol != "+" or torch.Size not in (a.pytype(s), b.pytype(s)) or type(a) is not type(b):
+            return None
+        elements = a.load(s) + b.load(s)
+        if all(v.exact_int() is not None for v in elements):
+            return TupleValue(elements, torch.Size)
+        if a.is_const() and b.is_const():
+            return s.fold(op.fn, [a, b], {})
+        raise Unsupported("a torch.Size and a tuple of other things than integers", kind="operator")
+
+    def concat(self, s, op, other):
+        if self.cls is not torch.Size:
+            return super().concat(s, op, other)
+        result = self.plain_number(s, op, self, other)
+        return s.fold(op.fn, [self, other], {}) if result is None else result
 
     def identity(self):
         if self.cls is tuple and self._elements is not None and not self._elements:
@@ -327,6 +415,21 @@ class DequeValue(SequenceValue):
     def getset(self, s, raw, name):
         return Constant(self.maxlen) if name == "maxlen" else super().getset(s, raw, name)
 
+    def concat(self, s, op, other):
+        if op.inplace is not None:
+            self.call_method(s, "extend", [other])
+            return self
+        result = super().concat(s, op, other)
+        return result.like(self.trimmed(result.elements))
+
+    def repeat(self, s, op, times):
+        elements = self.trimmed(self.load(s) * repeat_count(s, times))
+        if op.inplace is None:
+            return self.like(elements)
+        s.set_elements(self, elements)
+        self.changed(s, collections.deque.__imul__, [times])
+        return self
+
     def trimmed(self, elements, left=False):
         if self.maxlen is not None and len(elements) > self.maxlen:
             return elements[: self.maxlen] if left else elements[len(elements) - self.maxlen:]
@@ -334,7 +437,7 @@ class DequeValue(SequenceValue):
 
     def plain_setitem(self, s, key, value):
         new = list(self.load(s))
-        index = s.index(key)
+        index = key.index(s)
         if not -len(new) <= index < len(new):
             raise Raised(s.exception(IndexError("deque index out of range")))
         new[index] = value
@@ -353,6 +456,7 @@ class DictValue(ContainerValue):
     """Dicts and their subclasses. ``entries`` maps a key's hashable stand-in to (key value, value)."""
 
     builtin = dict
+    is_mapping = True
 
     def __init__(self, entries=None, cls=None, obj=None, source=None, factory=None):
         super().__init__(cls or dict, obj, source)
@@ -496,6 +600,33 @@ class DictValue(ContainerValue):
             s.set_field(self, "_entries", entries)
         self.changed(s, self.raw("__setitem__"), [key, value])
 
+    def plain_number(self, s, op, a, b):
+        if op.symbol != "|" or self is not a or not a.is_mapping or not b.is_mapping:
+            return None
+        if a.cls is not dict or b.cls is not dict:
+            raise Unsupported(f"{a.cls.__name__} | {b.cls.__name__}", kind="operator")
+        entries = dict(a.load(s))
+        for k, (key, value) in b.load(s).items():
+            entries[k] = (entries[k][0] if k in entries else key, value)
+        return DictValue(entries)
+
+    def plain_inplace(self, s, op, other):
+        if op.symbol != "|":
+            return None
+        if self.cls is not dict and not other.is_mapping:
+            raise Unsupported(f"{self.cls.__name__} |= {other.describe()}", kind="operator")
+        self.call_method(s, "update", [other])
+        return self
+
+    def plain_compare(self, s, op, other):
+        if op.equality is None or not other.is_mapping:
+            return None
+        x, y = self.load(s), other.load(s)
+        same = x.keys() == y.keys() and all(same_or_equal(s, x[k][1], y[k][1]) for k in x)
+        if same and all(issubclass(v.cls, collections.OrderedDict) for v in (self, other)):
+            same = list(x) == list(y)
+        return same == op.equality
+
     def raw(self, name):
         """The C method that changes the real object without running the subclass's own Python."""
         if self.obj is not None and isinstance(self.obj, collections.OrderedDict):
@@ -503,7 +634,7 @@ class DictValue(ContainerValue):
         return getattr(dict, name)
 
     def delitem(self, s, key):
-        if self.cls is not dict and self.user_special(s, "__delitem__"):
+        if self.by_class(s, "__delitem__"):
             self.call_special(s, "__delitem__", [key])
             return
         self.plain_delitem(s, key)
@@ -561,24 +692,40 @@ class DictView(Value):
     def truth(self, s):
         return self.mapping.truth(s)
 
+    @property
+    def is_set(self):
+        return self.what != "values"
+
+    def number(self, s, op, a, b):
+        """Of keys and of items: as sets."""
+        if op.symbol not in "&|-^" or self.what == "values":
+            return None
+        sides = [v if type(v) is SetValue else SetValue.of(s, v.items_list(s)) for v in (a, b)]
+        return SetValue(sides[0].combined(s, op, sides[1]))
+
+    def compare(self, s, op, other):
+        """By lengths, then by whether the elements of the smaller one are in the other; no value is hashed."""
+        if not (self.is_set and other.is_set):
+            return None
+        small, large = (other, self) if op.symbol in (">", ">=") else (self, other)
+        fn = COMPARE["=="].fn if op.symbol == "!=" else op.fn
+        found = bool(fn(self.length(s), other.length(s))) and all(
+            contains(s, large, element) for element in small.items_list(s))
+        return Constant(found != (op.symbol == "!="))
+
     def contains(self, s, item):
         if self.what == "keys":
             return self.mapping.plain_contains(s, item)
         if self.what == "items":
-            from ..operators import same_or_equal
-
             pair = item.load(s) if isinstance(item, TupleValue) else ()
             found = self.mapping.load(s).get(pair[0].hash_key(s)) if len(pair) == 2 else None
             return found is not None and same_or_equal(s, found[1], pair[1])
-        return super().contains(s, item)
+        return None
 
     def getattr(self, s, name):
         if name == "mapping":
             return self.mapping
         return super().getattr(s, name)
-
-    def as_set(self, s):
-        return SetValue.of(s, self.items_list(s))
 
     def emit(self, e):
         e.load(self.mapping)
@@ -641,6 +788,7 @@ class SetValue(ContainerValue):
     """Sets and frozensets: ``entries`` maps the hashable stand-in to the element."""
 
     builtin = set
+    is_set = True
 
     def __init__(self, entries=None, cls=None, obj=None, source=None):
         super().__init__(cls or set, obj, source)
@@ -736,6 +884,30 @@ class SetValue(ContainerValue):
     def wanted(s, item):
         """What stands for a value that is looked for: for a set, a frozenset of its elements."""
         return frozenset(item.load(s)) if isinstance(item, SetValue) else item.hash_key(s)
+
+    def plain_number(self, s, op, a, b):
+        if self is not a or type(b) is not SetValue or op.symbol not in "&|-^":
+            return None
+        return SetValue(self.combined(s, op, b), self.cls if self.cls in (set, frozenset) else self.builtin)
+
+    def plain_inplace(self, s, op, other):
+        if op.symbol not in "&|-^" or self.builtin is not set or not isinstance(other, SetValue):
+            return None
+        self.update(s, self.combined(s, op, other), getattr(set, op.inplace), [other])
+        return self
+
+    def combined(self, s, op, other) -> dict:
+        """The entries of ``self op other``; where both have an element, which one CPython keeps."""
+        x, y = self.load(s), other.load(s)
+        keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)],
+                "-": [k for k in x if k not in y],
+                "^": [*(k for k in x if k not in y), *(k for k in y if k not in x)]}[op.symbol]
+        if op.symbol == "&" and len(y) <= len(x):  # CPython goes through the smaller one
+            x, y = y, x
+        return {k: x.get(k, y.get(k)) for k in keys}
+
+    def plain_compare(self, s, op, other):
+        return op.fn(set(self.load(s)), set(other.load(s))) if type(other) is SetValue else None
 
     def update(self, s, entries, fn, args):
         s.set_field(self, "_entries", entries)

@@ -19,10 +19,11 @@ from ...graph.dims import hint
 from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
 from .base import Value
-from .constant import Constant, DimValue
+from .constant import Constant
+from .numbers import DimValue
 from .containers import ListValue, TupleValue
 from .slices import SliceValue
-from .floats import FloatValue
+from .numbers import FloatValue
 from .tensor import TensorValue
 
 # Callables whose result depends on the data, by the name of what they do.
@@ -58,6 +59,32 @@ class Deferred(Value):
         raise error
 
     truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed
+    unary = compare = concat = repeat = index = needed
+
+    def number(self, s, op, a, b):
+        """Deferred as well, where it cannot raise: of Python's integers and floats."""
+        kinds = {self._number_type(v) for v in (a, b)}
+        if not kinds <= {int, float}:
+            self.needed()
+        if op.symbol not in ("+", "-", "*") and not (op.symbol == "/" and type(b) is Constant and b.const(s)):
+            self.needed()
+        if op.symbol == "/" and float not in kinds:
+            self.needed()  # integers may be too large for it
+        return Deferred(s, op.fn, [a, b], {}, 1.0 if float in kinds else 1, self.error, False)
+
+    @staticmethod
+    def _number_type(value) -> type | None:
+        if type(value) is Deferred:
+            return value.cls
+        return type(value.value) if type(value) is Constant else {FloatValue: float, DimValue: int}.get(type(value))
+
+    def has_index(self, s):
+        return issubclass(self.cls, (int, torch.Tensor)) and self.needed()
+
+    def told_apart(self, s, other):
+        """Only that it is not None is known."""
+        if not (type(other) is Constant and other.value is None):
+            self.needed()
 
     def pytype(self, s):
         return self.cls
@@ -124,24 +151,6 @@ def only_keeps(fn) -> bool:
         return fn in KEEPERS
     except TypeError:
         return False
-
-
-def combined(s, symbol, fn, a, b) -> Value | None:
-    """``a symbol b`` of numbers of which one is deferred: deferred as well, where it cannot raise. None where neither
-    is deferred."""
-    if type(a) is not Deferred and type(b) is not Deferred:
-        return None
-    first = a if type(a) is Deferred else b
-    kinds = [v.cls if type(v) is Deferred else float if type(v) is FloatValue
-             else int if type(v) is DimValue else type(v.value) if type(v) is Constant else None
-             for v in (a, b)]
-    if not set(kinds) <= {int, float}:
-        first.needed()
-    if symbol not in ("+", "-", "*") and not (symbol == "/" and type(b) is Constant and b.const(s)):
-        first.needed()
-    if symbol == "/" and float not in kinds:
-        first.needed()  # integers may be too large for it
-    return Deferred(s, fn, [a, b], {}, 1.0 if float in kinds else 1, first.error, False)
 
 
 def tensors_in(s, v):

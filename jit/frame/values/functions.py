@@ -10,6 +10,7 @@ import types
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
+from ..protocols import same_or_equal
 from .base import Raised, Value, lookup, type_name
 from .constant import Constant
 from .objects import DELETED, IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
@@ -303,6 +304,12 @@ class MethodValue(Value):
     def identity(self):
         return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
 
+    def compare(self, s, op, other):
+        if op.equality is None or type(other) is not MethodValue:
+            return None
+        same = self.owner.identity() == other.owner.identity() and same_or_equal(s, self.fn, other.fn)
+        return Constant(same == op.equality)
+
     def hash_key(self, s):
         return ("method", self.fn.hash_key(s), self.owner.instance_key(s))
 
@@ -324,8 +331,32 @@ class ClassValue(ObjectValue):
     """A class. Calling it makes an instance by ``__new__`` and ``__init__``, or through a table for classes written in
     C."""
 
+    is_plain = True
+
     def __init__(self, cls, source=None):
         super().__init__(type(cls), cls, source)
+
+    def number(self, s, op, a, b):
+        """Written in C, such as ``int | None``: of constants."""
+        other = b if self is a else a
+        if other.is_const() or self.has_special(s, op.forward if self is a else op.reflected):
+            return s.fold(op.fn, [a, b], {})
+        return None
+
+    def inplace(self, s, op, other):
+        return None
+
+    def unary(self, s, op):
+        return None
+
+    def compare(self, s, op, other):
+        return s.method_of_constants(op.method, self, other) if other.is_const() else None
+
+    def overrides(self, s, method, left):
+        return False
+
+    def derives(self, s, other):
+        return False
 
     def pytype(self, s):
         self.pin(s)

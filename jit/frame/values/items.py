@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from ...errors import Unsupported
-from .floats import FloatValue
+from .numbers import FloatValue
 
 _LONGEST = 8  # operations between what comes from outside and the number
 _PASSES = frozenset(("alias", "detach", "clone", "reshape"))

@@ -10,14 +10,15 @@ import weakref
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
-from .base import Raised, Value, lookup, type_name
+from ..protocols import same_or_equal
+from .base import HEAP_TYPE, Raised, Value, lookup, type_name
 from .constant import Constant
 
 DELETED = object()
+NOT_IMPLEMENTED = Constant(NotImplemented)
 # Where a type object keeps its C function for attributes: ``tp_getattro``.
 _GETATTRO = object.__basicsize__ + 16 * ctypes.sizeof(ctypes.c_void_p)
 _plain_classes: weakref.WeakSet = weakref.WeakSet()
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -359,7 +360,7 @@ class ObjectValue(Value):
             raise
 
     def length(self, s):
-        from .constant import scalar
+        from .numbers import scalar
 
         return scalar(s, self.call_special(s, "__len__", []))
 
@@ -375,7 +376,62 @@ class ObjectValue(Value):
             return self.call_special(s, "__contains__", [item]).truth(s)
         if s.class_lookup(self.cls, "__contains__")[0]:
             raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not a container")))
-        return super().contains(s, item)
+        return None
+
+    def ask(self, s, name, *args) -> Value | None:
+        """What a special method gives; None where there is none, or for NotImplemented."""
+        if not self.has_special(s, name):
+            return None
+        result = self.call_special(s, name, args)
+        return None if result.is_plain and result.identity() == NOT_IMPLEMENTED.identity() else result
+
+    def number(self, s, op, a, b):
+        method, other = self.asked(s, op, a, b)
+        return None if method is None else self.ask(s, method, other)
+
+    def asked(self, s, op, a, b) -> tuple:
+        """(the special method that an operator asks this operand for, the other one); of the right operand none where
+        the left one has the same class."""
+        if self is a:
+            return op.forward, b
+        return (None if a.pytype(s) is self.cls else op.reflected), a
+
+    def inplace(self, s, op, other):
+        return self.ask(s, op.inplace, other)
+
+    def unary(self, s, op):
+        if not self.has_special(s, op.method):
+            raise Raised(s.exception(TypeError(f"bad operand type for unary {op.symbol}: '{type_name(self.cls)}'")))
+        return self.call_special(s, op.method, [])
+
+    def compare(self, s, op, other):
+        if self.user_special(s, op.method):
+            return self.ask(s, op.method, other)
+        if op.equality is False and self.user_special(s, "__eq__"):  # object.__ne__ asks for it
+            equal = self.ask(s, "__eq__", other)
+            return None if equal is None else Constant(not equal.truth(s))
+        found = s.class_lookup(self.pytype(s), op.method)[1]
+        if isinstance(found, types.WrapperDescriptorType) and found is not getattr(object, op.method):
+            raise Unsupported(f"comparison {op.symbol} of {self.describe()} and {other.describe()}, by code in C",
+                              kind="operator")
+        return None
+
+    def overrides(self, s, method, left):
+        return (self.derives(s, left) and self.has_special(s, method)
+                and lookup(self.cls, method)[1] is not lookup(left.pytype(s), method)[1])
+
+    def derives(self, s, other):
+        cls = other.pytype(s)
+        return self.cls is not cls and s.inherits(self.cls, cls)
+
+    def has_index(self, s):
+        return self.has_special(s, "__index__")
+
+    def index(self, s):
+        if not self.has_index(s):
+            raise Raised(s.exception(TypeError(
+                f"'{type_name(self.pytype(s))}' object cannot be interpreted as an integer")))
+        return self.call_special(s, "__index__", []).index(s)
 
     def hash_key(self, s):
         if self.user_special(s, "__hash__") and not _identity_hash(self.cls):
@@ -483,10 +539,8 @@ class SymbolicKey:
         return hash(self.number)
 
     def __eq__(self, other):
-        from .. import operators
-
         other = other.value if isinstance(other, SymbolicKey) else self.session.from_python(other)
-        return operators.same_or_equal(self.session, self.value, other)
+        return same_or_equal(self.session, self.value, other)
 
 
 def give_traceback(error):
@@ -516,7 +570,7 @@ class TracebackValue(Value):
 
 def has_slots(cls) -> bool:
     """Whether objects of a class have attributes outside of their ``__dict__`` that the program can set."""
-    return any(isinstance(v, types.MemberDescriptorType) for c in cls.__mro__ if c.__flags__ & _HEAP_TYPE
+    return any(isinstance(v, types.MemberDescriptorType) for c in cls.__mro__ if c.__flags__ & HEAP_TYPE
                for v in c.__dict__.values())
 
 
@@ -598,6 +652,12 @@ class BuiltinMethod(Value):
         if name in ("__name__", "__qualname__", "__doc__"):
             return Constant(getattr(self.raw, name))
         return super().getattr(s, name)
+
+    def compare(self, s, op, other):
+        if op.equality is None or type(other) is not BuiltinMethod:
+            return None
+        same = self.owner.identity() == other.owner.identity() and self.raw is other.raw
+        return Constant(same == op.equality)
 
     def emit(self, e):
         self.owner.emit(e) if not e.memoised(self.owner) else e.load(self.owner)

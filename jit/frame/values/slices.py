@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...errors import Unsupported
 from ...runtime import facts
 from .base import Raised, Value, type_name
-from .constant import Constant, DimValue, scalar
-from .objects import ObjectValue
+from .constant import Constant
+from .numbers import DimValue, scalar
 
 
 class SliceValue(Value):
@@ -28,13 +29,21 @@ class SliceValue(Value):
         for p in self.parts:
             if isinstance(p, Constant) and p.value is None:
                 known.append(p.const(s))
-            elif s.has_index(p) or not isinstance(p, (Constant, ObjectValue)) and hasattr(p.pytype(s), "__index__"):
-                known.append(s.index(p))
+            elif p.has_index(s):
+                known.append(p.index(s))
             else:
                 p.pytype(s)
                 raise Raised(s.exception(TypeError(
                     "slice indices must be integers or None or have an __index__ method")))
         return slice(*known)
+
+    def compare(self, s, op, other):
+        """As tuples of the parts."""
+        if type(other) is not SliceValue:
+            return None
+        if not (self.is_const() and other.is_const()):
+            raise Unsupported("a comparison of slices that are not constants", kind="operator")
+        return s.fold(op.fn, [self, other], {})
 
     def getattr(self, s, name):
         if name in ("start", "stop", "step"):
@@ -54,6 +63,8 @@ class SliceValue(Value):
 
 class RangeValue(Value):
     """A range with known bounds."""
+
+    is_plain = True
 
     def __init__(self, value: range, source=None):
         self.value, self.source = value, source
@@ -87,11 +98,11 @@ class RangeValue(Value):
     def getitem(self, s, key):
         if isinstance(key, SliceValue):
             return RangeValue(self.const(s)[key.as_slice(s)])
-        if not s.has_index(key):
+        if not key.has_index(s):
             raise Raised(s.exception(TypeError("range indices must be integers or slices, not "
                                                f"{type_name(key.pytype(s))}")))
         try:
-            return Constant(self.const(s)[s.index(key)])
+            return Constant(self.const(s)[key.index(s)])
         except IndexError as error:
             raise Raised(s.exception(error)) from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import operator
 import types
 
 import numpy as np
@@ -13,8 +12,10 @@ from ...errors import NeedsEager, Unsupported
 from ...graph import constants
 from ...runtime import facts
 from .. import source as src
+from ..operators import DIVMOD, METHODS
 from .base import Raised, Value, type_name
-from .constant import Constant, DimValue, is_c_enum
+from .constant import Constant, is_c_enum
+from .numbers import DimValue
 from .objects import is_data_descriptor
 
 
@@ -176,6 +177,29 @@ class TensorValue(Value):
         parts = s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {})
         return SequenceIterator(parts.items_list(s))
 
+    is_numeric = True
+
+    def number(self, s, op, a, b):
+        return s.torch_call(op.fn, [a, b], {}) if a.is_numeric and b.is_numeric and op is not DIVMOD else None
+
+    def unary(self, s, op):
+        return s.torch_call(op.fn, [self], {})
+
+    def compare(self, s, op, other):
+        if other.is_numeric:
+            return s.torch_call(op.fn, [self, other], {})
+        self.pytype(s), other.pytype(s)
+        return None
+
+    def has_index(self, s):
+        """A tensor is an index as far as Python is concerned; one whose values are not known is a break."""
+        if self.known(s) is None:
+            raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
+        return True
+
+    def index(self, s):
+        return self.getattr(s, "__index__").call(s, [], {}).index(s)
+
     def contains(self, s, item):
         raise Unsupported("`in` on the values of a tensor", kind="data-dependent-branch")
 
@@ -234,9 +258,8 @@ class GradNode(Value):
     pytype = getattr = setattr = delattr = call_special = hash_key = emit = needed
 
 
-# C functions that call a special method: -> the names that the first and the second operand are asked for
-SLOTS: dict = {operator.getitem: ("__getitem__", None), torch.Tensor.__getitem__: ("__getitem__", None),
-               operator.setitem: ("__setitem__", None), torch.Tensor.__setitem__: ("__setitem__", None)}
+# C functions that call a special method: -> the names that the first and the second operand are asked for.
+SLOTS = METHODS | {torch.Tensor.__getitem__: ("__getitem__", None), torch.Tensor.__setitem__: ("__setitem__", None)}
 
 
 def lower(s, value: Value):

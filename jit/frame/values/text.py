@@ -47,8 +47,10 @@ class TensorText(Value):
     def identity(self):
         return ("value", id(self))
 
-    def const(self, s):
+    def const(self, s, *args):
         raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
+
+    number = concat = repeat = compare = contains = const
 
     def emit(self, e):
         e.call_const(Joined(self.pieces), self.tensors)

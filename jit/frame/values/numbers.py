@@ -1,4 +1,6 @@
-"""Floats that change between calls, and what is computed from them and from symbolic integers.
+"""Integers and floats that change between calls, and what is computed from them.
+
+A ``DimValue`` is an integer that depends on sizes, in one normal form.
 
 A ``FloatValue`` is an expression over its leaves. It is computed with Python's own arithmetic before the graph runs,
 natively for a plan (``frame/numbers.py``); where that raises, or gives something else than a float, the original
@@ -10,16 +12,90 @@ from __future__ import annotations
 
 import math
 
+from ...errors import Unsupported
+from ...graph.dims import bounds, free_symbols, hint
 from ...runtime import facts
+from ..operators import BINARY
 from ..source import Source
 from .base import Value
-from .constant import Constant, DimValue
+from .constant import Constant
 
 SYMBOLS = ("+", "-", "*", "/", "**")
 FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10,
                        math.log1p, math.expm1, math.sin, math.cos, math.tan, math.tanh,
                        math.sinh, math.cosh, math.atan, math.atan2, math.hypot,
                        math.pow, math.fabs, math.copysign, math.radians, math.degrees, math.erf, float])
+
+
+class DimValue(Value):
+    """An integer that depends on the sizes of inputs: a ``jit.graph.dims.Dim``."""
+
+    def __init__(self, dim):
+        self.dim = dim
+
+    def pytype(self, s):
+        return int
+
+    def is_const(self):
+        return True
+
+    def const(self, s):
+        if type(self.dim) is not int:
+            origins = s.symbol_origins()
+            for name in free_symbols(self.dim):
+                if name in origins and isinstance(origins[name][0], Source):
+                    s.specialize(origins[name], hint(self.dim))
+        return s.tracer.env.specialize(self.dim)
+
+    def truth(self, s):
+        return bool(self.dim != 0)
+
+    def hash_key(self, s):
+        return self.const(s)
+
+    def identity(self):
+        return ("dim", self.dim)
+
+    is_numeric = True
+
+    def number(self, s, op, a, b):
+        return arithmetic(s, op, a, b)
+
+    def unary(self, s, op):
+        return DimValue(-self.dim) if op.symbol == "-" else self if op.symbol == "+" else None
+
+    def compare(self, s, op, other):
+        n = other.exact_int()
+        if n is not None:
+            if type(n) is int:
+                other.const(s)
+            return Constant(bool(op.fn(self.dim, n)))
+        if not other.is_numeric or not other.is_const():
+            return None
+        number = other.const(s)
+        if type(number) is float:
+            return Constant(_compare_with_float(op, self.dim, number))
+        return s.fold(op.fn, [self, other], {})
+
+    def has_index(self, s):
+        return True
+
+    def index(self, s):
+        return self.const(s)
+
+    def exact_int(self):
+        return self.dim
+
+    def getattr(self, s, name):
+        if name in ("real", "numerator"):
+            return self
+        return Constant(self.const(s)).getattr(s, name)
+
+    def emit(self, e):
+        e.load_dim(self.dim)
+
+    def describe(self):
+        return f"symbolic int {self.dim}"
 
 
 class FloatValue(Value):
@@ -44,6 +120,17 @@ class FloatValue(Value):
                 s.specialize(leaf.source, leaf.value)
                 s.guards.add(leaf.source, facts.Equals(leaf.value))
         return self.value
+
+    is_numeric = True
+
+    def number(self, s, op, a, b):
+        return arithmetic(s, op, a, b)
+
+    def unary(self, s, op):
+        return compute(s, op.symbol, [self]) if op.symbol != "~" else None
+
+    def compare(self, s, op, other):
+        return s.fold(op.fn, [self, other], {}) if other.is_numeric and other.is_const() else None
 
     def truth(self, s):
         return bool(self.const(s))
@@ -138,6 +225,45 @@ class FloatValue(Value):
         return f"a symbolic float ({self.source})" if self.source is not None else "a symbolic float"
 
 
+def arithmetic(s, op, a: Value, b: Value) -> Value | None:
+    """``a op b`` where one of them is symbolic: an exact integer, a symbolic float, or that of the numbers at hand."""
+    result = _exact(s, op, a, b)
+    if result is None and op.symbol in SYMBOLS:
+        result = compute(s, op.symbol, [a, b])
+    if result is None and a.is_numeric and b.is_numeric and a.is_const() and b.is_const():
+        result = s.fold(op.fn, [a, b], {})
+    return result
+
+
+def _exact(s, op, a: Value, b: Value) -> Value | None:
+    """``a op b`` of symbolic integers, as a polynomial; None where it is none."""
+    x, y = (int(v.value) if type(v) is Constant and type(v.value) is bool else v.exact_int() for v in (a, b))
+    if x is None or y is None or op.symbol not in ("+", "-", "*", "//", "%"):
+        return None
+    turns, divides = 0, op.symbol in ("//", "%")
+    if divides and y == 0:
+        return s.fold(op.fn, [Constant(1), Constant(0)], {})
+    if divides and type(y) is int and y > 0 and type(x) is not int and (bounds(x)[0] or 0) < 0:
+        turns = -(bounds(x)[0] // y)  # added so that the dividend is not negative, which symbolic quotients want
+        x = x + turns * y
+    if divides and any(bounds(v)[0] is None or bounds(v)[0] < 0 for v in (x, y)):
+        return None
+    result = BINARY[op.symbol].fn(x, y) - (turns if op.symbol == "//" else 0)
+    for v in (a, b):
+        if type(v) is Constant:
+            v.const(s)
+    return integer(result)
+
+
+def _compare_with_float(op, n, f: float) -> bool:
+    """``n op f`` of a symbolic integer, by a condition on integers."""
+    if not math.isfinite(f):
+        return op.fn(0, f)
+    if op.equality is not None:
+        return bool(op.fn(n, int(f))) if f == int(f) else not op.equality
+    return bool(op.fn(n, math.floor(f) if op.symbol in ("<=", ">") else math.ceil(f)))
+
+
 def compute(s, fn, args) -> Value | None:
     """``fn`` (a symbol of an operator, or a function of ``FUNCTIONS``) of numbers of which one is symbolic, or None
     where the result is no symbolic float."""
@@ -159,3 +285,17 @@ def compute(s, fn, args) -> Value | None:
     except (ArithmeticError, TypeError, ValueError):  # Python's, for these numbers
         return None
     return FloatValue(value, None, fn, args) if type(value) is float else None
+
+
+def integer(n) -> Value:
+    """The value of an int or a Dim."""
+    return Constant(n) if isinstance(n, int) else DimValue(n)
+
+
+def scalar(s, value: Value):
+    """A value as an int, float, bool or Dim for arithmetic; Unsupported if it is not one."""
+    if isinstance(value, DimValue):
+        return value.dim
+    if value.is_const():
+        return value.const(s)
+    raise Unsupported(f"{value.describe()} where a number is needed", kind="not-constant")

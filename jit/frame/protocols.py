@@ -1,0 +1,145 @@
+"""Python's protocols for operators, as CPython has them: in which order the slots of two operands are asked, and what
+holds where none of them answers.
+
+A kind of value fills in the slots (``values/base.py``): ``number``, ``inplace``, ``concat``, ``repeat``, ``unary``,
+``compare``, ``contains``. A slot answers None for ``NotImplemented``. Source: CPython's ``Objects/abstract.c`` and
+``do_richcompare`` in ``Objects/object.c``.
+"""
+
+from __future__ import annotations
+
+from ..errors import Unsupported
+from ..runtime import facts
+from .operators import BINARY, COMPARE, Binary, Comparison, Unary
+from .values.base import HEAP_TYPE, Raised, Value, type_name
+from .values.constant import Constant
+
+
+def binary_op(s, op: Binary, a: Value, b: Value) -> Value:
+    """``a op b``, or ``a op= b``."""
+    result = a.inplace(s, op, b) if op.inplace is not None else None
+    if result is None:
+        result = number_op(s, op, a, b)
+    if result is None and op.symbol == "+" and not a.by_class(s, op.forward):
+        result = a.concat(s, op, b)
+    if result is None and op.symbol == "*":
+        result = a.repeat(s, op, b)
+        if result is None and (op.inplace is None or not _has_sequence_methods(a.pytype(s))):
+            result = b.repeat(s, BINARY["*"], a)
+    if result is not None:
+        return result
+    if a.is_const() and b.is_const():
+        return s.fold(op.fn, [a, b], {})
+    raise Raised(s.exception(TypeError(
+        f"unsupported operand type(s) for {op.shown}: '{type_name(a.pytype(s))}' and '{type_name(b.pytype(s))}'")))
+
+
+def _has_sequence_methods(cls: type) -> bool:
+    """Whether a type has any of the C methods of a sequence, for which ``*=`` does not ask the right operand. Those
+    made by a class statement have all of them."""
+    return bool(cls.__flags__ & HEAP_TYPE) or hasattr(cls, "__len__")
+
+
+def number_op(s, op: Binary, a: Value, b: Value) -> Value | None:
+    """What the number slots of two operands give: the right one's comes first where it overrides the left one's."""
+    for value in (b, a) if b.overrides(s, op.reflected, a) else (a, b):
+        result = value.number(s, op, a, b)
+        if result is not None:
+            return result
+    return None
+
+
+def unary_op(s, op: Unary, a: Value) -> Value:
+    result = a.unary(s, op)
+    return s.fold(op.fn, [a], {}) if result is None else result
+
+
+def rich_compare(s, op: Comparison, a: Value, b: Value) -> Value:
+    """``a < b`` and the like; the result is not turned into a bool."""
+    sides = ((a, op, b), (b, op.swapped, a))
+    for value, asked, other in reversed(sides) if b.derives(s, a) else sides:
+        result = value.compare(s, asked, other)
+        if result is not None:
+            return result
+    if op.equality is not None:
+        return Constant(_identical(s, a, b) == op.equality)
+    if a.is_const() and b.is_const():
+        return s.fold(op.fn, [a, b], {})
+    raise Raised(s.exception(TypeError(f"'{op.symbol}' not supported between instances of "
+                                       f"'{type_name(a.pytype(s))}' and '{type_name(b.pytype(s))}'")))
+
+
+def _identical(s, a, b) -> bool:
+    """Equality of objects that define none, guarded."""
+    for v in (a, b):
+        if v.source is not None:
+            v.pytype(s)
+    return same_object(s, a, b)
+
+
+def same_or_equal(s, a: Value, b: Value) -> bool:
+    """The comparison that containers use: identity first, then equality."""
+    if a is b or type(a) is not Constant and type(b) is not Constant and a.identity() == b.identity():
+        return True
+    return rich_compare(s, COMPARE["=="], a, b).truth(s)
+
+
+def contains(s, container: Value, item: Value) -> bool:
+    """``item in container``: its own method, or a walk over its iterator."""
+    found = container.contains(s, item)
+    if found is not None:
+        return found
+    try:
+        it = container.iter(s)
+    except Raised as raised:
+        if s.is_exception(raised.value, TypeError):
+            raise Raised(s.exception(TypeError(
+                f"argument of type '{type_name(container.pytype(s))}' is not iterable"))) from None
+        raise
+    return search(s, it, item)
+
+
+def search(s, iterator: Value, item: Value) -> bool:
+    """Whether an iterator comes to something that is ``item`` or equal to it."""
+    while (element := iterator.next(s)) is not None:
+        if same_or_equal(s, element, item):
+            return True
+    return False
+
+
+def same_object(s, a: Value, b: Value) -> bool:
+    """``a is b``; what the answer rests on is guarded."""
+    if type(a) is Constant and type(b) is Constant:
+        return _same_constant(s, a, b)
+    x, y = a.identity(), b.identity()
+    if x == y:
+        return x is not None
+    numbers = a.exact_int(), b.exact_int()
+    if None not in numbers:
+        if not numbers[0] == numbers[1]:
+            return False
+        if -5 <= a.index(s) <= 256:  # CPython has one object for each of these
+            return True
+        raise Unsupported("whether two equal integers are one object", "compare them with ==", kind="operator")
+    for p, q in ((a, b), (b, a)):
+        p.told_apart(s, q)
+    if a.source is not None and b.source is not None and type(a) is not Constant and type(b) is not Constant:
+        s.guards.add(a.source, facts.Distinct(b.source))
+    return False
+
+
+def _same_constant(s, a: Constant, b: Constant) -> bool:
+    same = a.value is b.value
+    if a.source is not None and b.source is not None:
+        s.guards.add(a.source, facts.Same(b.source) if same else facts.Distinct(b.source))
+        return same
+    if a.source is None:
+        a, b = b, a
+    if a.source is not None:
+        if same:
+            s.guards.add(a.source, facts.identity(a.value))
+        elif type(a.value) is not type(b.value):
+            a.pytype(s)
+        else:
+            s.guards.add(a.source, facts.IsNot(b.value))
+    return same
