@@ -15,7 +15,7 @@ import torch
 from . import arguments, backends, config
 from . import passes as user_passes
 from .explanation import Explanation
-from .frame import dispatch, steps
+from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
 from .frame.dynamic import mark_dynamic  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module

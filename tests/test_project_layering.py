@@ -160,12 +160,6 @@ def test_reasons_of_breaks_agree():
     assert sorted(programs) == sorted(KINDS)
 
 
-# Rules that call each other across files import each other where they are called. To be made fewer.
-CIRCLES = (
-    {"jit.frame.callees", "jit.frame.dispatch", "jit.frame.steps"},
-)
-
-
 def imported(path: Path, everywhere: bool) -> set:
     """The modules of the package that a file imports: when it is loaded, or anywhere but for the sake of types."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -193,14 +187,10 @@ def circles(graph: dict) -> list:
     return sorted(groups, key=len)
 
 
-def test_no_circle_of_imports_when_modules_are_loaded():
-    assert circles({module_of(f): imported(f, everywhere=False) for f in FILES}) == []
-
-
-def test_no_other_circles_of_imports_inside_functions():
-    found = circles({module_of(f): imported(f, everywhere=True) for f in FILES})
-    others = [c for c in found if c not in CIRCLES and not c & {"jit.frame.values.containers", "jit.frame.library.builtin_functions"}]
-    assert not others, others
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_no_circle_of_imports(everywhere):
+    """When the modules are loaded, and with the imports inside functions."""
+    assert circles({module_of(f): imported(f, everywhere) for f in FILES}) == []
 
 
 def test_circles_are_found():

@@ -14,7 +14,7 @@ from .assemble import Assembler
 from .canonical import JUMP, OPS, STOP
 from .decode import decode
 from .executor import NULL
-from .opcodes.exceptions import Previous
+from .values.constant import Previous
 from .splice import BreakFrame, emit_break
 from .values.functions import BuiltinValue, ClassValue
 from .values.generators import GeneratorValue

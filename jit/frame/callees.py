@@ -19,7 +19,7 @@ import torch
 from .. import config, failures, logs
 from ..runtime import native
 from . import tables
-from .dispatch import Missed, Settings, function_of_cells, track
+from .dispatch import MAKERS, Missed, Settings, function_of_cells, track
 
 log = logs.channel("graph_breaks")
 
@@ -127,3 +127,6 @@ def make_region(settings):
     for fn in QUIET:
         native().quiet_code(fn.__code__)
     return Callees(settings).region
+
+
+MAKERS["region"] = make_region

@@ -29,6 +29,10 @@ _MOST_FAILURES = 4  # of our rules in one function, until it runs in eager for g
 _EAGER_RAISES = ("raises", "gradient", "lazy-module")
 
 
+# What makes the callables of which this module knows no more than that: "region" and "step", for ``Settings``.
+MAKERS: dict[str, Callable] = {}
+
+
 @dataclasses.dataclass(eq=False)
 class Settings:
     """What ``jit.compile`` was asked for.
@@ -57,9 +61,7 @@ class Settings:
     def region(self):
         """What the frame hook serves at this function's breaks: a native Region, or None without the hook."""
         if not self.regions:
-            from .callees import make_region
-
-            made = make_region(self)
+            made = MAKERS["region"](self)
             if made is None:
                 return None
             self.regions.append(made)
@@ -132,9 +134,7 @@ class Settings:
         key = ("step", code, position, parked)
         made = self.resumes.get(key)
         if made is None:
-            from .steps import make_step
-
-            self.resumes[key] = made = make_step(self, code, position, parked)
+            self.resumes[key] = made = MAKERS["step"](self, code, position, parked)
         return made
 
 

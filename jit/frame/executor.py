@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import Unsupported
 from .decode import decode
 from .values.base import Raised, Value
+from .values.constant import Constant
 from .values.functions import CellValue, FunctionValue
 from .values.objects import ObjectValue
 
@@ -145,8 +146,6 @@ class Frame:
         index, depth, push_lasti = instr.handler
         del self.stack[depth:]
         if push_lasti:
-            from .values.constant import Constant
-
             self.push(Constant(instr.offset))
         self.push(raised.value)
         return index

@@ -26,6 +26,7 @@ from .calls import Calls
 from .guards import Guards
 from .size_facts import SizeFacts
 from .guesses import guess
+from .makers import Makers
 from .values import batched
 from .values.base import Raised, Value, lookup
 from .values.constant import Constant, is_leaf
@@ -37,7 +38,8 @@ from .values.functions import (
     BuiltinValue, CellValue, ClassValue, DispatcherValue, FunctionValue, MethodValue, PyModuleValue,
 )
 from .values.objects import IMMUTABLE_TYPE, ModuleObject, ObjectValue, instance_dict
-from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue, lift, lower
+from .values.lifting import lift
+from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
 
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -47,7 +49,7 @@ PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # wh
 FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))
 
 
-class Session(Calls):
+class Session(Makers, Calls):
     """State shared by all frames of one capture. ``dynamic`` decides which sizes become symbols (see
     ``jit.frame.dynamic``)."""
 
@@ -567,8 +569,8 @@ class Session(Calls):
     def record(self, fn, args, kwargs) -> Value:
         """Record a torch callable."""
         takes = self.tracer.takes_sym_floats(fn)
-        low = [self.operand(a) if takes else lower(self, a) for a in args]
-        low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else lower(self, v) for k, v in kwargs.items()}
+        low = [self.operand(a) if takes else a.lower(self) for a in args]
+        low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self) for k, v in kwargs.items()}
         if isinstance(low_kw.get("dtype"), type):
             low_kw["dtype"] = PYTHON_DTYPES.get(low_kw["dtype"], low_kw["dtype"])
         own = []
@@ -616,7 +618,7 @@ class Session(Calls):
             return self.float_operand(value)
         if type(value) is ListValue and value.obj is None and any(isinstance(v, FloatValue) for v in value.load(self)):
             return [self.operand(v) for v in value.load(self)]
-        return lower(self, value)
+        return value.lower(self)
 
     def float_operand(self, value: FloatValue) -> SymFloat:
         """A symbolic float as an operand for the tracer: its halves are integers that the plan is given."""

@@ -20,9 +20,9 @@ from ..runtime import native
 from . import source as src
 from .capture import Capture
 from .decode import decode
-from .dispatch import Settings, make_dispatcher
+from .dispatch import MAKERS, Settings, make_dispatcher
 from .executor import Returned, Yielded
-from .opcodes.exceptions import Previous
+from .values.constant import Previous
 from .tables import on_code
 from .values.base import Value
 from .values.constant import Constant
@@ -246,3 +246,6 @@ def park(capture, asm, index, variables, slots, handled):
 def _parked(generator, position, *slots):
     native().set_generator_state(generator, position, slots[-1], slots[:-1], True)
     return generator
+
+
+MAKERS["step"] = make_step

@@ -4,5 +4,6 @@ torch."""
 from . import (  # noqa: F401
     attention_state, autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks,
     class_statements, classes, container_methods, context_variables, formatting, interpreter, modules,
-    numpy_functions, optimizers, polyfills, random_state, records, stdlib, text, torch_functions, type_expressions, wrapping,
+    numpy_functions, optimizers, polyfills, random_state, records, stdlib, text, torch_functions,
+    type_expressions, wrapping,
 )

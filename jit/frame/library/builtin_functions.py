@@ -22,14 +22,15 @@ from ..values.numbers import DimValue, integer
 from ..values.containers import ContainerValue, DictValue, ListValue, SequenceValue, TupleValue
 from ..values.deferred import defer
 from ..values.numbers import FloatValue, compute
-from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue
+from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, SuperValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator,
                                 IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
 from ..values.objects import IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
-from ..values.slices import RangeValue
+from ..values.slices import RangeValue, SliceValue
 from ..values.tensor import TensorValue
 from ..values.text import TensorText
+from .class_statements import class_of_three
 
 add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format,
          hash, math.prod, str.maketrans, bytes.maketrans)
@@ -73,8 +74,6 @@ def callable_(s, args, kwargs):
 @on_call(type)
 def type_(s, args, kwargs):
     if len(args) != 1:
-        from .class_statements import class_of_three
-
         return class_of_three(s, args, kwargs)
     return s.wrap_class(class_of(s, args[0]))
 
@@ -576,8 +575,6 @@ def object_init(s, args, kwargs):
 
 @on_call(super)
 def super_(s, args, kwargs):
-    from ..values.functions import SuperValue
-
     if len(args) != 2:
         raise Unsupported("super() called indirectly", kind="super")
     return SuperValue(args[0].const(s), args[1])
@@ -585,7 +582,5 @@ def super_(s, args, kwargs):
 
 @on_call(slice)
 def slice_(s, args, kwargs):
-    from ..values.slices import SliceValue
-
     none = Constant(None)
     return SliceValue(*((none, args[0], none) if len(args) == 1 else (*args, none)[:3]))

@@ -13,11 +13,10 @@ import types
 
 from ...errors import Unsupported
 from ..executor import Frame
-from ..opcodes.containers import mapping_items
 from ..tables import on_call
 from ..values.base import Raised, Value, lookup
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, TupleValue
+from ..values.containers import DictValue, ListValue, TupleValue, mapping_items
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
 from ..values.objects import DELETED, ObjectValue
 

@@ -9,11 +9,10 @@ import types
 import torch
 
 from ...errors import Unsupported
-from ..opcodes.containers import mapping_items
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
+from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue, mapping_items
 from ..values.functions import CellValue, MethodValue, PartialValue
 from ..values.objects import ObjectValue
 from .builtin_functions import is_callable

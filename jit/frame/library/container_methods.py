@@ -15,7 +15,7 @@ from ..values.c_methods import method
 from ..values.containers import DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue
 from ..values.iterators import DictIterator, SequenceIterator
 from ..values.slices import SliceValue
-from .builtin_functions import sort_rows
+from .builtin_functions import sort_rows, to_text
 from .classes import fill_dict
 
 NONE = Constant(None)
@@ -206,8 +206,6 @@ def sequence_index(v, s, a, k):
 
 
 def _plain_repr(s, value):
-    from .builtin_functions import to_text
-
     return to_text(s, value, "__repr__").const(s)
 
 

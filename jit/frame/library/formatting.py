@@ -5,7 +5,9 @@ from __future__ import annotations
 from ...errors import Unsupported
 from ..tables import on_method
 from ..values.base import Raised
+from ..values.constant import Constant
 from ..values.containers import DictValue, TupleValue
+from .builtin_functions import format_value, to_text
 
 
 class Shown:
@@ -15,21 +17,14 @@ class Shown:
         self._of = session, value
 
     def __str__(self):
-        from .builtin_functions import to_text
-
         s, value = self._of
         return to_text(s, value, "__str__").const(s)
 
     def __repr__(self):
-        from .builtin_functions import to_text
-
         s, value = self._of
         return to_text(s, value, "__repr__").const(s)
 
     def __format__(self, spec):
-        from ..values.constant import Constant
-        from .builtin_functions import format_value
-
         s, value = self._of
         return format_value(s, value, None, Constant(spec)).const(s)
 

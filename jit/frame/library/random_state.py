@@ -8,7 +8,7 @@ from ...errors import Unsupported
 from ...graph import generators
 from ..tables import add_forbidden, on_function, on_method
 from ..values.constant import Constant
-from ..values.tensor import TensorValue, known_generator, lower
+from ..values.tensor import TensorValue
 
 NONE = Constant(None)
 
@@ -27,7 +27,7 @@ def _record(s, fn, *args):
 
 
 def _seed(s, args, kwargs):
-    return lower(s, _argument(s, "seed", args, kwargs))
+    return _argument(s, "seed", args, kwargs).lower(s)
 
 
 def _state(s, args, kwargs):
@@ -56,18 +56,18 @@ def set_rng_state(s, args, kwargs):
 
 @on_method((torch.Generator, "manual_seed"))
 def generator_manual_seed(s, generator, args, kwargs):
-    _record(s, generators.seed_generator, known_generator(s, generator), _seed(s, args, kwargs))
+    _record(s, generators.seed_generator, generator.known(s), _seed(s, args, kwargs))
     return generator
 
 
 @on_method((torch.Generator, "get_state"))
 def generator_get_state(s, generator, args, kwargs):
-    return _record(s, generators.state, known_generator(s, generator))
+    return _record(s, generators.state, generator.known(s))
 
 
 @on_method((torch.Generator, "set_state"))
 def generator_set_state(s, generator, args, kwargs):
-    _record(s, generators.set_state, known_generator(s, generator), _state(s, args, kwargs))
+    _record(s, generators.set_state, generator.known(s), _state(s, args, kwargs))
     return generator
 
 

@@ -19,6 +19,7 @@ from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import SequenceValue, TupleValue
 from ..values.items import item
+from ..values.lifting import lift
 from ..values.tensor import GradNode, TensorValue
 from .builtin_functions import IdentityNumber
 
@@ -238,8 +239,6 @@ def lazy_property_get(s, args, kwargs):
 
 @on_tensor_method("size")
 def size(s, tensor, args, kwargs):
-    from ..values.tensor import lift
-
     shape = lift(s, torch.Size(tensor.handle(s).shape) if all(type(d) is int for d in tensor.handle(s).shape)
                  else tuple(tensor.handle(s).shape))
     shape = TupleValue(shape.load(s), torch.Size)

@@ -8,7 +8,7 @@ import types
 import typing
 
 from ..source import Const
-from ..tables import new_value, on_function
+from ..tables import new_value, on_function, on_method
 from ..values.base import Raised
 from ..values.containers import ListValue, TupleValue
 from ..values.objects import ObjectValue
@@ -21,6 +21,12 @@ def plain(s, value):
     if isinstance(value, ListValue):
         return [plain(s, v) for v in value.items_list(s)]
     return value.pin(s) if isinstance(value, ObjectValue) and value.obj is not None else value.const(s)
+
+
+@on_method((type, "__class_getitem__"))
+def subscript_class(s, cls, args, kwargs):
+    """``C[...]`` of an abstract class of collections."""
+    return subscript(s, [cls, *args], kwargs)
 
 
 def subscript(s, args, kwargs):

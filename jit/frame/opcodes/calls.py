@@ -7,7 +7,7 @@ import types
 from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
-from ..values.containers import DictValue, ListValue, TupleValue
+from ..values.containers import DictValue, ListValue, TupleValue, mapping_items
 from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
 from ..values.generators import no_stop_iteration
 from ..values.objects import ObjectValue
@@ -62,8 +62,6 @@ def zero_argument_super(f):
 
 @op("CALL_FUNCTION_EX")
 def call_function_ex(f, i):
-    from .containers import mapping_items
-
     kwargs = {}
     if i.arg:
         for key, value in mapping_items(f.s, f.pop()):

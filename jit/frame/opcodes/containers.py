@@ -6,7 +6,7 @@ from ..executor import op
 from ..library.builtin_functions import format_value
 from ..values.base import Raised, lookup, type_name
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, SetValue, TupleValue
+from ..values.containers import DictValue, ListValue, SetValue, TupleValue, dict_of_pairs, mapping_items
 from ..values.slices import SliceValue
 from ..values.functions import FunctionValue
 from ..values.text import TensorText
@@ -32,24 +32,16 @@ def build_set(f, i):
     f.push(SetValue(entries))
 
 
-def dict_of(s, pairs):
-    entries = {}
-    for key, value in pairs:
-        h = key.hash_key(s)
-        entries[h] = (entries[h][0] if h in entries else key, value)
-    return DictValue(entries)
-
-
 @op("BUILD_MAP")
 def build_map(f, i):
     flat = f.popn(2 * i.arg)
-    f.push(dict_of(f.s, zip(flat[::2], flat[1::2])))
+    f.push(dict_of_pairs(f.s, zip(flat[::2], flat[1::2])))
 
 
 @op("BUILD_CONST_KEY_MAP")
 def build_const_key_map(f, i):
     keys = f.pop().load(f.s)
-    f.push(dict_of(f.s, zip(keys, f.popn(i.arg))))
+    f.push(dict_of_pairs(f.s, zip(keys, f.popn(i.arg))))
 
 
 @op("BUILD_STRING")
@@ -125,19 +117,6 @@ def map_add(f, i):
     target.plain_setitem(f.s, key, value)
 
 
-def mapping_items(s, mapping):
-    """(key, value) pairs of a mapping value."""
-    if isinstance(mapping, DictValue):
-        return [(k, v) for k, v in mapping.load(s).values()]
-    try:
-        keys = mapping.call_method(s, "keys").items_list(s)
-    except Raised as raised:
-        if s.is_exception(raised.value, AttributeError):
-            raise Raised(s.exception(TypeError(f"'{type_name(mapping.pytype(s))}' object is not a mapping"))) from None
-        raise
-    return [(k, mapping.getitem(s, k)) for k in keys]
-
-
 @op("DICT_UPDATE")
 def dict_update(f, i):
     pairs = mapping_items(f.s, f.pop())
@@ -162,7 +141,7 @@ def dict_merge(f, i):
     pairs = mapping_items(f.s, mapping)
     target = f.stack[-i.arg]
     present = target.load(f.s)
-    repeated = next((k for k in dict_of(f.s, pairs).entries if k in present), None)
+    repeated = next((k for k in dict_of_pairs(f.s, pairs).entries if k in present), None)
     if repeated is not None:
         raise Raised(f.s.exception(TypeError(f"{_shown(f.stack[-i.arg - 2])} got multiple values for keyword argument "
                                              f"{repeated!r}")))

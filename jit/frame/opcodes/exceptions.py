@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import Unsupported
 from ..executor import op
 from ..values.base import Raised
-from ..values.constant import Constant
+from ..values.constant import Constant, Previous
 from ..values.containers import TupleValue
 from ..values.functions import ClassValue
 from ..values.objects import ObjectValue, TracebackValue
@@ -51,14 +51,6 @@ def push_exc_info(f, i):
     f.push(Previous(previous, error))
     f.push(error)
     f.s.current_exception.append(error)
-
-
-class Previous(Constant):
-    """The exception that was being handled before, on the stack below the present one."""
-
-    def __init__(self, error, handled):
-        super().__init__(None)
-        self.error, self.handled = error, handled
 
 
 @op("POP_EXCEPT")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import Unsupported
 from .. import protocols
 from ..executor import NULL, op
+from ..library.builtin_functions import length_value
 from ..operators import BINARY, COMPARE, INPLACE, UNARY
 from ..values.base import lookup
 from ..values.constant import Constant
@@ -126,6 +127,4 @@ def store_slice(f, i):
 
 @op("GET_LEN")
 def get_len(f, i):
-    from ..library.builtin_functions import length_value
-
     f.push(length_value(f.s, f.stack[-1]))

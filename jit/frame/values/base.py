@@ -40,6 +40,7 @@ class Value:
     source = None
     quiet = False  # of an iterator: going on does nothing else
     is_plain = False  # a constant with which Python itself computes
+    is_data = True  # what a class attribute may be set to: no object of the program's own, and no code
     is_set = is_mapping = False  # what operators of sets, and of dicts, take
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
 
@@ -208,6 +209,12 @@ class Value:
             s.guards.add(self.source, facts.identity(self.obj))
         return ("object", id(self.obj))
 
+    def lower(self, s):
+        """The value as an argument of a tensor operation: what the tracer takes."""
+        if self.is_const():
+            return self.const(s)
+        raise Unsupported(f"{self.describe()} as an argument of a torch function", kind="torch-argument")
+
     def emit(self, e):
         """Emit bytecode that pushes the object (see ``jit.frame.emit``)."""
         raise Unsupported(f"rebuilding {self.describe()} after a captured region", kind="rebuild")
@@ -226,3 +233,17 @@ def lookup(cls: type, name: str):
         if name in c.__dict__:
             return True, c.__dict__[name], c
     return False, None, None
+
+
+def special_error(cls, name):
+    """The text of Python's TypeError when a type lacks a special method."""
+    text = {"__getitem__": "object is not subscriptable", "__setitem__": "object does not support item assignment",
+            "__delitem__": "object doesn't support item deletion", "__len__": "has no len()",
+            "__next__": "object is not an iterator"}
+    if name == "__abs__":
+        return f"bad operand type for abs(): '{type_name(cls)}'"
+    if name == "__round__":
+        return f"type {type_name(cls)} doesn't define __round__ method"
+    if name == "__len__":
+        return f"object of type '{type_name(cls)}' has no len()"
+    return f"'{type_name(cls)}' {text.get(name, 'object has no ' + name)}"

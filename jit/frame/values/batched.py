@@ -15,7 +15,8 @@ from ...graph.binding import resolve
 from .constant import Constant
 from .containers import ListValue, TupleValue
 from .slices import SliceValue
-from .tensor import TensorValue, lift
+from .lifting import lift
+from .tensor import TensorValue
 
 POINTWISE = frozenset((
     "add", "sub", "mul", "floor_divide", "remainder", "div", "true_divide",

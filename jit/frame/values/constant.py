@@ -12,7 +12,7 @@ import torch
 from ...errors import Unsupported
 from ...runtime import facts
 from ..source import Const, DictAttr
-from .base import Raised, Value, lookup, type_name
+from .base import Raised, Value, lookup, special_error, type_name
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...),
               type(NotImplemented), torch.dtype, torch.device,
@@ -128,8 +128,6 @@ class Constant(Value):
             raise Raised(s.exception(error)) from None
 
     def call_special(self, s, name, args):
-        from .objects import special_error
-
         if not lookup(type(self.value), name)[0]:
             raise Raised(s.exception(TypeError(special_error(self.pytype(s), name))))
         return self.getattr(s, name).call(s, args, {})
@@ -140,14 +138,12 @@ class Constant(Value):
         return PureMethod(self, "__getitem__").call(s, [key], {})
 
     def iter(self, s):
-        from .iterators import SequenceIterator
-
         value = self.const(s)
         try:
             elements = list(value)
         except TypeError as error:
             raise Raised(s.exception(error)) from None
-        return SequenceIterator([s.from_python(v) for v in elements])
+        return s.iterate([s.from_python(v) for v in elements])
 
     def number(self, s, op, a, b):
         if a.is_plain and b.is_plain:
@@ -206,6 +202,17 @@ class Constant(Value):
             return bool(self.call_special(s, "__contains__", [item]).const(s))
         return s.fold(operator.contains, [self, item], {}).truth(s)
 
+    def lower(self, s):
+        plain = self.const(s)
+        if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
+            return plain.value
+        if is_c_enum(plain):
+            return int(plain)
+        if type(plain) is int and not -(1 << 63) <= plain < 1 << 64:
+            raise Unsupported("an integer of more than 64 bits as an argument of a torch function",
+                              kind="torch-argument")
+        return plain.item() if isinstance(plain, np.generic) else plain
+
     def emit(self, e):
         e.load_const(self.value)
 
@@ -242,3 +249,11 @@ class PureMethod(Value):
 
     def describe(self):
         return f"method {self.name} of {self.owner.describe()}"
+
+
+class Previous(Constant):
+    """The exception that was being handled before, on the stack below the present one."""
+
+    def __init__(self, error, handled):
+        super().__init__(None)
+        self.error, self.handled = error, handled

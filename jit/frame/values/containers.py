@@ -15,10 +15,10 @@ from ..operators import COMPARE
 from ..protocols import contains, rich_compare, same_or_equal
 from .base import HEAP_TYPE, Raised, Value, type_name
 from .c_methods import METHODS, arity, refuse_arguments
-from .constant import Constant, repeat_count
+from .constant import Constant, is_leaf, repeat_count
 from .numbers import DimValue
 from .iterators import DictIterator, SequenceIterator, SetIterator
-from .objects import ObjectValue
+from .objects import DELETED, ObjectValue
 from .slices import SliceValue
 
 
@@ -26,6 +26,7 @@ class ContainerValue(ObjectValue):
     """Shared by all containers: dispatch of C methods through ``METHODS``, effects on real ones."""
 
     builtin: type = object
+    is_data = True
 
     def builtin_method(self, s, raw, args, kwargs):
         fn = METHODS.get((raw.__objclass__, raw.__name__))
@@ -270,8 +271,6 @@ class SequenceValue(ContainerValue):
 
 
 def all_leaves(obj) -> bool:
-    from .constant import is_leaf
-
     return all(is_leaf(v) or (type(v) is tuple and all_leaves(v)) for v in obj)
 
 
@@ -319,6 +318,9 @@ class ListValue(SequenceValue):
         s.set_elements(self, self.load(s) * repeat_count(s, times))
         self.changed(s, list.__imul__, [times])
         return self
+
+    def lower(self, s):
+        return [v.lower(s) for v in self.items_list(s)]
 
     def extend_by(self, s, iterable):
         """``list.extend``, which appends as it goes: what the iterator does to the list meanwhile comes in between."""
@@ -379,6 +381,10 @@ class TupleValue(SequenceValue):
         if self.cls is tuple and self._elements is not None and not self._elements:
             return ("const", ())
         return super().identity()
+
+    def lower(self, s):
+        items = [v.lower(s) for v in self.items_list(s)]
+        return torch.Size(items) if self.cls is torch.Size and all(type(i) is int for i in items) else tuple(items)
 
     def hash_key(self, s):
         if self.cls not in (tuple, torch.Size) and self.user_special(s, "__hash__"):
@@ -627,6 +633,9 @@ class DictValue(ContainerValue):
             same = list(x) == list(y)
         return same == op.equality
 
+    def lower(self, s):
+        return {k: v.lower(s) for k, (_, v) in self.load(s).items()}
+
     def raw(self, name):
         """The C method that changes the real object without running the subclass's own Python."""
         if self.obj is not None and isinstance(self.obj, collections.OrderedDict):
@@ -669,6 +678,28 @@ class DictValue(ContainerValue):
             e.build_object(self, collections.OrderedDict.__new__ if ordered else dict.__new__,
                            [e.class_value(self.cls)],
                            fill=(_fill_ordered if ordered else dict.update, None))
+
+
+def dict_of_pairs(s, pairs) -> DictValue:
+    """A new dict from pairs of values; a later pair of a key keeps the first key."""
+    entries = {}
+    for key, value in pairs:
+        h = key.hash_key(s)
+        entries[h] = (entries[h][0] if h in entries else key, value)
+    return DictValue(entries)
+
+
+def mapping_items(s, mapping):
+    """(key, value) pairs of a mapping value."""
+    if isinstance(mapping, DictValue):
+        return [(k, v) for k, v in mapping.load(s).values()]
+    try:
+        keys = mapping.call_method(s, "keys").items_list(s)
+    except Raised as raised:
+        if s.is_exception(raised.value, AttributeError):
+            raise Raised(s.exception(TypeError(f"'{type_name(mapping.pytype(s))}' object is not a mapping"))) from None
+        raise
+    return [(k, mapping.getitem(s, k)) for k in keys]
 
 
 class DictView(Value):
@@ -770,8 +801,6 @@ class InstanceDict(DictValue):
             s.effect(dict.__setitem__, [self, key, value])
 
     def plain_delitem(self, s, key):
-        from .objects import DELETED
-
         name = key.const(s)
         if self.owner.instance_attr(s, name) is None:
             raise Raised(s.exception(KeyError, [key]))

@@ -112,9 +112,7 @@ class Deferred(Value):
                 else self.needed())
 
     def iter(self, s):
-        from .iterators import SequenceIterator
-
-        return SequenceIterator([self.part(s, operator.getitem, k) for k in range(self.length(s))])
+        return s.iterate([self.part(s, operator.getitem, k) for k in range(self.length(s))])
 
     def emit(self, e):
         e.uncertain |= self.may_raise

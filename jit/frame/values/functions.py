@@ -159,10 +159,8 @@ class FunctionValue(ObjectValue):
         if name == "__kwdefaults__":
             return self.field_value(s, "kwdefaults") or Constant(None)
         if name == "__closure__":
-            from .containers import TupleValue
-
             cells = self.cells(s)
-            return TupleValue(list(cells)) if cells else Constant(None)
+            return s.tuple_of(cells) if cells else Constant(None)
         if name == "__globals__":
             return s.globals_value(self.globals)
         if name == "__get__":
@@ -172,15 +170,11 @@ class FunctionValue(ObjectValue):
         if name == "__annotations__" and self.obj is not None:
             return s.wrap(self.obj.__annotations__, src.GetAttr(self.root(), name))
         if name == "__annotations__":
-            from .containers import DictValue
-
             if self.annotations is None:
-                s.set_field(self, "annotations", DictValue({}))
+                s.set_field(self, "annotations", s.dict_of({}))
             return self.annotations
         if name == "__dict__":
-            from .containers import InstanceDict
-
-            return InstanceDict(self)
+            return s.instance_dict(self)
         if name == "__type_params__" and self.obj is None:
             return Constant(())
         if name == "__class__":
@@ -232,6 +226,11 @@ class FunctionValue(ObjectValue):
 
     def hash_key(self, s):
         return self.pin_object(s) if self.obj is not None else ("new", id(self), self)
+
+    def lower(self, s):
+        if not (getattr(self.obj, "__module__", None) or "").startswith("torch."):
+            return super().lower(s)
+        return self.pin(s)
 
     def emit(self, e):
         if self.obj is not None:
@@ -463,13 +462,10 @@ class ClassValue(ObjectValue):
 
     def setattr(self, s, name, value):
         """``cls.name = value`` for plain data; later reads of this capture see it through ``Session.class_written``."""
-        from .containers import ContainerValue
-
         cls = self.pin(s)
         if s.class_lookup(type(cls), "__setattr__")[1] is not type.__setattr__ or lookup(type(cls), name)[0]:
             raise Unsupported(f"setting attribute {name!r} of class {cls.__name__}", kind="class-attribute")
-        if (name.startswith("__") or isinstance(value, (ObjectValue, BuiltinValue))
-            and not isinstance(value, ContainerValue)):
+        if name.startswith("__") or not value.is_data:
             raise Unsupported(f"setting attribute {name!r} of class {cls.__name__} to a {type(value).__name__}",
                               kind="class-attribute")
         if s.is_data_descriptor(s.class_lookup(cls, name)[1]):
@@ -497,9 +493,7 @@ class ClassValue(ObjectValue):
         if isinstance(key, Value) and key.is_const():
             return s.fold(lambda k: self.obj[k], [key], {})
         if self.obj.__module__ == "collections.abc" and hasattr(self.obj, "__class_getitem__"):
-            from ..library.type_expressions import subscript
-
-            return subscript(s, [self, key], {})
+            return s.tables.methods[type, "__class_getitem__"](s, self, [key], {})
         return super().getitem(s, key)
 
     def iter(self, s):
@@ -581,14 +575,12 @@ class PartialValue(ObjectValue):
         return self.fn.call(s, [*self.args, *args], {**self.kwargs, **kwargs})
 
     def getattr(self, s, name):
-        from .containers import DictValue, TupleValue
-
         if name == "func":
             return self.fn
         if name == "args":
-            return TupleValue(list(self.args))
+            return s.tuple_of(self.args)
         if name == "keywords":
-            return DictValue({k: (Constant(k), v) for k, v in self.kwargs.items()})
+            return s.dict_of(self.kwargs)
         return super().getattr(s, name)
 
     def emit(self, e):

@@ -16,6 +16,8 @@ from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
 from ..decode import VERSION, decode
+from ..executor import NULL, Frame, Returned, Yielded
+from .constant import Previous
 from .base import Raised, Value, type_name
 from .constant import Constant
 from .containers import TupleValue
@@ -45,9 +47,6 @@ class GeneratorValue(IteratorValue):
         """Read a real generator, once. ``parked``: it stands between two instructions."""
         if self.obj is None or self.frame is not None or self.state == "done":
             return
-        from ..executor import NULL, Frame
-        from ..opcodes.exceptions import Previous
-
         self.pytype(s)
         try:
             found = native().generator_state(self.obj)
@@ -102,9 +101,6 @@ class GeneratorValue(IteratorValue):
     def resume(self, s, value, error=None):
         """Run to the next yield; None when it returns. ``error``: an exception that is raised at the yield where it
         stands."""
-        from ..executor import Returned, Yielded
-        from ..opcodes.exceptions import Previous
-
         self.load(s)
         frame = self.frame
         if self.state == "running":
@@ -271,9 +267,6 @@ class GeneratorValue(IteratorValue):
         """What ``native().set_generator_state`` takes after the generator. The slots are the variables in the
         interpreter's order, then the stack; locals that the rest does not read are left out, unless a real generator
         has held them all along."""
-        from ..executor import NULL
-        from ..opcodes.exceptions import Previous
-
         frame, empty = self.frame, Literal(native().EMPTY_SLOT)
         decoded, suspended = decode(frame.fn.code), self.state == "suspended"
         live = set(decoded.live_locals(frame.pc if suspended else decoded.body))

@@ -9,7 +9,9 @@ import itertools
 
 from ...errors import Unsupported
 from ...runtime import facts
+from .. import source as src
 from .base import Raised, Value
+from .constant import Constant
 
 
 class IteratorValue(Value):
@@ -47,20 +49,12 @@ class IteratorValue(Value):
 
     def rebuild(self, e):
         """What is left of the iterator, as an iterator over a list, if it is one over a list, or a tuple."""
-        from .containers import ListValue
-
         rest = self.rest(e.session)
-        e.call_const(iter, [ListValue(rest) if self.py is IteratorValue.py else _tuple(rest)])
+        e.call_const(iter, [e.session.list_of(rest) if self.py is IteratorValue.py else e.session.tuple_of(rest)])
 
     def rest(self, s) -> list[Value]:
         raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region",
                           kind="iterator-escapes")
-
-
-def _tuple(values):
-    from .containers import TupleValue
-
-    return TupleValue(values)
 
 
 class IteratorMethod(Value):
@@ -116,11 +110,11 @@ class SequenceIterator(IteratorValue):
 
     def rebuild(self, e):
         if self.py is _TEE:
-            e.call_const(_tee_over, [_tuple(self.rest(e.session))])
+            e.call_const(_tee_over, [e.session.tuple_of(self.rest(e.session))])
         elif self.at is None or isinstance(self.elements, list):
             super().rebuild(e)
         else:
-            e.call_const(_iterator_at, [self.elements, _constant(self.at), _constant(self.step)])
+            e.call_const(_iterator_at, [self.elements, Constant(self.at), Constant(self.step)])
 
 
 class TeeIterator(IteratorValue):
@@ -146,7 +140,7 @@ class TeeIterator(IteratorValue):
 
     def rebuild(self, e):
         source, seen = self.shared
-        e.call_const(_tee_over, [_tuple([*seen[self.at:], *source.rest(e.session)])])
+        e.call_const(_tee_over, [e.session.tuple_of([*seen[self.at:], *source.rest(e.session)])])
 
 
 def _tee_over(elements):
@@ -158,12 +152,6 @@ def _iterator_at(sequence, at, step):
     it = iter(sequence) if step > 0 else reversed(sequence)
     it.__setstate__(at)
     return it
-
-
-def _constant(value):
-    from .constant import Constant
-
-    return Constant(value)
 
 
 def _advance(iterator):
@@ -184,8 +172,6 @@ class RealIterator(IteratorValue):
 
     def load(self, s):
         if self.sequence is None:
-            from .. import source as src
-
             self.pytype(s)
             try:
                 state = src.state_of(self.obj)
@@ -222,8 +208,6 @@ class RealIterator(IteratorValue):
         return over is not None and any(value.obj is over for value in s.touched)
 
     def next(self, s):
-        from .constant import Constant
-
         sequence = self.load(s)
         if self.over_changed(s):
             raise Unsupported("a dictionary or set was changed while an iterator goes through it", kind="iterate")
@@ -273,8 +257,6 @@ class RangeIterator(IteratorValue):
         self.values, self.at = values, 0
 
     def next(self, s):
-        from .constant import Constant
-
         if self.at >= len(self.values):
             return None
         value = self.values[self.at]
@@ -282,8 +264,6 @@ class RangeIterator(IteratorValue):
         return Constant(value)
 
     def rest(self, s):
-        from .constant import Constant
-
         return [Constant(v) for v in self.values[self.at:]]
 
 
@@ -306,7 +286,7 @@ class SetIterator(SequenceIterator):
         if self.changed(e.session):
             e.call_const(_iterator_of_a_changed_set, [])
         elif self.at is not None and self.as_it_was(e.session):
-            e.call_const(_advanced, [self.of, _constant(self.at)])
+            e.call_const(_advanced, [self.of, Constant(self.at)])
         else:
             super().rebuild(e)
 
@@ -340,25 +320,25 @@ class DictIterator(IteratorValue):
             return None
         entry = self.order[self.at]
         s.set_field(self, "at", self.at + 1)
-        return self.pick(entry)
+        return self.pick(s, entry)
 
-    def pick(self, entry):
+    def pick(self, s, entry):
         key, value = entry
         if self.what == "keys":
             return key
         if self.what == "values":
             return self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]
-        return _tuple([key, self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]])
+        return s.tuple_of([key, self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]])
 
     def rest(self, s):
-        return [] if self.at is None else [self.pick(e) for e in self.order[self.at:]]
+        return [] if self.at is None else [self.pick(s, e) for e in self.order[self.at:]]
 
     def rebuild(self, e):
         if self.at is not None and len(self.mapping.entries) != self.size:
             e.call_const(_iterator_of_a_changed_dict, [])
         elif self.at is not None and self.as_it_was():
-            e.call_const(_advanced_view, [self.mapping, _constant(self.what),
-                                          _constant(self.at), _constant(self.backwards)])
+            e.call_const(_advanced_view, [self.mapping, Constant(self.what),
+                                          Constant(self.at), Constant(self.backwards)])
         else:
             super().rebuild(e)
 
@@ -416,7 +396,7 @@ class ZipIterator(IteratorValue):
                     self._check(s, i)
                 return None
             out.append(value)
-        return _tuple(out) if out else None
+        return s.tuple_of(out) if out else None
 
     def _check(self, s, i):
         plural = "s 1-" if i > 1 else " "
@@ -428,7 +408,7 @@ class ZipIterator(IteratorValue):
                 raise Raised(s.exception(ValueError(f"zip() argument {k + 1} is longer than argument{plural}{k}")))
 
     def rebuild(self, e):
-        e.call_const(zip, self.iterators, {"strict": _constant(True)} if self.strict else None)
+        e.call_const(zip, self.iterators, {"strict": Constant(True)} if self.strict else None)
 
 
 class EnumerateIterator(IteratorValue):
@@ -438,8 +418,6 @@ class EnumerateIterator(IteratorValue):
         self.it, self.count = it, start
 
     def next(self, s):
-        from .constant import Constant
-
         value = self.it.next(s)
         if value is None:
             return None
@@ -447,10 +425,10 @@ class EnumerateIterator(IteratorValue):
         s.set_field(self, "count", count + 1)
         if self.obj is not None:
             s.effect(_advance, [self])
-        return _tuple([Constant(count), value])
+        return s.tuple_of([Constant(count), value])
 
     def rebuild(self, e):
-        e.call_const(enumerate, [self.it, _constant(self.count)])
+        e.call_const(enumerate, [self.it, Constant(self.count)])
 
 
 def ends_by_exception(step):
@@ -521,9 +499,9 @@ class FilterIterator(IteratorValue):
     def rebuild(self, e):
         import itertools
 
-        fn = _constant(None) if self.fn is None else self.fn
+        fn = Constant(None) if self.fn is None else self.fn
         if self.mode == "done":
-            e.call_const(iter, [_tuple([])])
+            e.call_const(iter, [e.session.tuple_of([])])
         elif self.mode == "dropwhile" and self.open:
             e.load(self.it)
         else:

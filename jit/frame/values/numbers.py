@@ -91,6 +91,9 @@ class DimValue(Value):
             return self
         return Constant(self.const(s)).getattr(s, name)
 
+    def lower(self, s):
+        return s.plain_dim(self.dim)
+
     def emit(self, e):
         e.load_dim(self.dim)
 

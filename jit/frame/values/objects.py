@@ -11,7 +11,7 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
 from ..protocols import same_or_equal
-from .base import HEAP_TYPE, Raised, Value, lookup, type_name
+from .base import HEAP_TYPE, Raised, Value, lookup, special_error, type_name
 from .constant import Constant
 
 DELETED = object()
@@ -40,6 +40,8 @@ def check_attributes(cls):
 class ObjectValue(Value):
     """An instance of ``cls``. ``obj`` is the real object, or None for one made while capturing; ``attrs`` overlays its
     instance dictionary with what the captured code has read or written so far."""
+
+    is_data = False
 
     def __init__(self, cls: type, obj=None, source=None):
         self.cls, self.obj, self.source = cls, obj, source
@@ -195,9 +197,7 @@ class ObjectValue(Value):
         if name == "__class__":
             return s.wrap_class(self.cls)
         if name == "__dict__":
-            from .containers import InstanceDict
-
-            return InstanceDict(self)
+            return s.instance_dict(self)
         if name in ("__doc__", "__weakref__"):
             return Constant(None)
         if isinstance(self.cls, type) and issubclass(self.cls, BaseException):
@@ -207,14 +207,12 @@ class ObjectValue(Value):
         return s.wrap(raw.__get__(self.obj), src.GetAttr(self.source, name) if self.source is not None else None)
 
     def exception_field(self, s, name):
-        from .containers import TupleValue
-
         if name in self.attrs:
             return self.attrs[name]
         if self.obj is not None:
             return s.wrap(getattr(self.obj, name), src.GetAttr(self.source, name) if self.source is not None else None)
         if name == "args":
-            return TupleValue(list(self.init_args))
+            return s.tuple_of(self.init_args)
         if name == "__traceback__" and self.was_raised:
             return TracebackValue(self)
         if name in ("__cause__", "__context__", "__traceback__"):
@@ -334,8 +332,6 @@ class ObjectValue(Value):
         if self.has_special(s, "__iter__"):
             return self.call_special(s, "__iter__", [])
         if self.has_special(s, "__getitem__"):
-            from .iterators import FunctionIterator
-
             count = [0]
 
             def step(s):
@@ -348,7 +344,7 @@ class ObjectValue(Value):
                 s.set_entry(count, 0, count[0] + 1)
                 return value
 
-            return FunctionIterator(step)
+            return s.iterate_by(step)
         raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not iterable")))
 
     def next(self, s):
@@ -360,9 +356,7 @@ class ObjectValue(Value):
             raise
 
     def length(self, s):
-        from .numbers import scalar
-
-        return scalar(s, self.call_special(s, "__len__", []))
+        return s.scalar(self.call_special(s, "__len__", []))
 
     def truth(self, s):
         if self.has_special(s, "__bool__"):
@@ -490,13 +484,11 @@ class ObjectValue(Value):
             raise Raised(s.exception(TypeError(f"{type_name(self.cls)}() takes no arguments")))
 
     def add_note(self, s, note):
-        from .containers import ListValue
-
         if not (isinstance(note, Constant) and isinstance(note.value, str)):
             raise Raised(s.exception(TypeError(f"note must be a str, not '{type_name(note.pytype(s))}'")))
         notes = self.instance_attr(s, "__notes__")
         if notes is None:
-            self.plain_setattr(s, "__notes__", ListValue([note]))
+            self.plain_setattr(s, "__notes__", s.list_of([note]))
         else:
             notes.call_method(s, "append", [note])
         return Constant(None)
@@ -509,17 +501,17 @@ class ObjectValue(Value):
             e.load_const(self.obj)
             return
         if issubclass(self.cls, BaseException):
-            e.build_object(self, self.cls.__new__, [s_class(self.cls), *self.init_args])
+            e.build_object(self, self.cls.__new__, [e.class_value(self.cls), *self.init_args])
             if self.was_raised:
                 e.run_on_top(give_traceback)
         else:
             if issubclass(self.cls, types.SimpleNamespace):
-                e.build_object(self, types.SimpleNamespace.__new__, [s_class(self.cls)])
+                e.build_object(self, types.SimpleNamespace.__new__, [e.class_value(self.cls)])
                 return
             if not has_plain_layout(self.cls):
                 raise Unsupported(f"rebuilding a new {self.cls.__name__}, which has a base implemented in C",
                                   kind="rebuild")
-            e.build_object(self, object.__new__, [s_class(self.cls)])
+            e.build_object(self, object.__new__, [e.class_value(self.cls)])
 
     def describe(self):
         return (f"an object of {self.cls.__module__}.{self.cls.__qualname__}" +
@@ -582,27 +574,6 @@ def has_plain_layout(cls) -> bool:
         if new is not None and not (isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType)):
             return new is object.__new__
     return True
-
-
-def s_class(cls):
-    """A class as a value for emission."""
-    from .functions import ClassValue
-
-    return ClassValue(cls)
-
-
-def special_error(cls, name):
-    """The text of Python's TypeError when a type lacks a special method."""
-    text = {"__getitem__": "object is not subscriptable", "__setitem__": "object does not support item assignment",
-            "__delitem__": "object doesn't support item deletion", "__len__": "has no len()",
-            "__next__": "object is not an iterator"}
-    if name == "__abs__":
-        return f"bad operand type for abs(): '{type_name(cls)}'"
-    if name == "__round__":
-        return f"type {type_name(cls)} doesn't define __round__ method"
-    if name == "__len__":
-        return f"object of type '{type_name(cls)}' has no len()"
-    return f"'{type_name(cls)}' {text.get(name, 'object has no ' + name)}"
 
 
 def _identity_hash(cls):

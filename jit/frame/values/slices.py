@@ -6,6 +6,7 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .base import Raised, Value, type_name
 from .constant import Constant
+from .iterators import RangeIterator
 from .numbers import DimValue, scalar
 
 
@@ -52,6 +53,9 @@ class SliceValue(Value):
             return Constant(self.const(s)).getattr(s, name)
         return super().getattr(s, name)
 
+    def lower(self, s):
+        return slice(*(p.lower(s) for p in self.parts))
+
     def emit(self, e):
         for part in self.parts:
             e.load(part)
@@ -88,8 +92,6 @@ class RangeValue(Value):
         return len(self.const(s))
 
     def iter(self, s):
-        from .iterators import RangeIterator
-
         return RangeIterator(self.const(s))
 
     def contains(self, s, item):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 import types
 
-import numpy as np
 import torch
 
 from ...errors import NeedsEager, Unsupported
@@ -13,10 +11,10 @@ from ...graph import constants
 from ...runtime import facts
 from .. import source as src
 from ..operators import DIVMOD, METHODS
+from ..tables import wrapper
 from .base import Raised, Value, type_name
-from .constant import Constant, is_c_enum
-from .numbers import DimValue
-from .objects import is_data_descriptor
+from .constant import Constant
+from .objects import ObjectValue, is_data_descriptor
 
 
 def _own_members() -> dict:
@@ -168,14 +166,12 @@ class TensorValue(Value):
         return handle.shape[0]
 
     def iter(self, s):
-        from .iterators import SequenceIterator
-
         s.tensor_slot(self.cls, "__iter__")
         handle = self.handle(s)
         if not handle.shape:
             raise Raised(s.exception(TypeError("iteration over a 0-d tensor")))
         parts = s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {})
-        return SequenceIterator(parts.items_list(s))
+        return s.iterate(parts.items_list(s))
 
     is_numeric = True
 
@@ -202,6 +198,9 @@ class TensorValue(Value):
 
     def contains(self, s, item):
         raise Unsupported("`in` on the values of a tensor", kind="data-dependent-branch")
+
+    def lower(self, s):
+        return self.handle(s)
 
     def emit(self, e):
         if self.obj is not None:
@@ -262,68 +261,21 @@ class GradNode(Value):
 SLOTS = METHODS | {torch.Tensor.__getitem__: ("__getitem__", None), torch.Tensor.__setitem__: ("__setitem__", None)}
 
 
-def lower(s, value: Value):
-    """A value as the tracer takes it: handles, Dims, constants and containers of them."""
-    from .containers import DictValue, ListValue, TupleValue
-    from .slices import SliceValue
-    from .functions import FunctionValue
+class RandomGenerator(ObjectValue):
+    """A ``torch.Generator``."""
 
-    if isinstance(value, TensorValue):
-        return value.handle(s)
-    if isinstance(value, DimValue):
-        return s.plain_dim(value.dim)
-    if isinstance(value, TupleValue):
-        items = [lower(s, v) for v in value.items_list(s)]
-        return torch.Size(items) if value.cls is torch.Size and all(type(i) is int for i in items) else tuple(items)
-    if isinstance(value, ListValue):
-        return [lower(s, v) for v in value.items_list(s)]
-    if isinstance(value, SliceValue):
-        return slice(*(lower(s, p) for p in value.parts))
-    if isinstance(value, DictValue):
-        return {k: lower(s, v[1]) for k, v in value.load(s).items()}
-    if value.is_const():
-        plain = value.const(s)
-        if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
-            return plain.value
-        if is_c_enum(plain):
-            return int(plain)
-        if type(plain) is int and not -(1 << 63) <= plain < 1 << 64:
-            raise Unsupported("an integer of more than 64 bits as an argument of a torch function",
-                              kind="torch-argument")
-        return plain.item() if isinstance(plain, np.generic) else plain
-    obj = getattr(value, "obj", None)
-    if isinstance(obj, torch.Generator):
-        return known_generator(s, value)
-    if isinstance(value, FunctionValue) and (getattr(value.obj, "__module__", None) or "").startswith("torch."):
-        return value.pin(s)
-    raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
+    def lower(self, s):
+        return self.known(s)
+
+    def known(self, s) -> torch.Generator:
+        """The generator itself, which becomes a part of the graph. Raises Unsupported where it is another one at each
+        call."""
+        source, seen = self.source, s.dynamic
+        if (seen is not None and not seen.in_one_graph and source is not None
+            and not source.watched and seen.is_replaced(source, self.obj)):
+            raise Unsupported("a random generator that is another object at each call",
+                              "keep one generator, and seed it again", kind="torch-argument")
+        return self.pin(s)
 
 
-def known_generator(s, value) -> torch.Generator:
-    """A random generator, which becomes a part of the graph. Raises Unsupported where it is another one at each
-    call."""
-    source, seen = value.source, s.dynamic
-    if (seen is not None and not seen.in_one_graph and source is not None
-        and not source.watched and seen.is_replaced(source, value.obj)):
-        raise Unsupported("a random generator that is another object at each call",
-                          "keep one generator, and seed it again", kind="torch-argument")
-    return value.pin(s)
-
-
-def lift(s, result) -> Value:
-    """What the tracer returned as a value."""
-    from ...graph.dims import Dim
-    from ...graph.tracer import TensorHandle
-    from .containers import ListValue, TupleValue
-
-    if isinstance(result, TensorHandle):
-        return s.tensor_of(result)
-    if isinstance(result, Dim):
-        return DimValue(result)
-    if isinstance(result, torch.Size) or getattr(result, "is_size", False):
-        return TupleValue([lift(s, v) for v in result], torch.Size)
-    if isinstance(result, list):
-        return ListValue([lift(s, v) for v in result])
-    if isinstance(result, tuple):
-        return TupleValue([lift(s, v) for v in result], getattr(result, "cls", tuple))
-    return s.from_python(result)
+wrapper(torch.Generator)(lambda s, obj, source: RandomGenerator(type(obj), obj, source))

@@ -92,7 +92,8 @@ class _Forward(Part):
         self.primal, self.extras, self.shown = outputs, extras, shown
 
     def outputs(self):
-        return [*(Output(self.value(o.node), o.mutates) for o in self.primal), *map(Output, map(self.saved, self.extras))]
+        return [*(Output(self.value(o.node), o.mutates) for o in self.primal),
+                *map(Output, map(self.saved, self.extras))]
 
     def saved(self, n):
         made = self.value(n)

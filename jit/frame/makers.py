@@ -1,0 +1,39 @@
+"""New values of the kinds that other kinds are made of. Values ask the session for them, so that no kind has to import
+the kinds that stand above it."""
+
+from __future__ import annotations
+
+from .values.base import Value
+from .values.constant import Constant
+from .values.containers import DictValue, InstanceDict, ListValue, TupleValue
+from .values.iterators import FunctionIterator, SequenceIterator
+from .values.numbers import scalar
+
+
+class Makers:
+    """The part of ``Session`` that makes values."""
+
+    def tuple_of(self, values) -> TupleValue:
+        return TupleValue(list(values))
+
+    def list_of(self, values) -> ListValue:
+        return ListValue(list(values))
+
+    def dict_of(self, values: dict[str, Value]) -> DictValue:
+        return DictValue({name: (Constant(name), value) for name, value in values.items()})
+
+    def instance_dict(self, owner) -> InstanceDict:
+        """``owner.__dict__``."""
+        return InstanceDict(owner)
+
+    def iterate(self, values) -> SequenceIterator:
+        """An iterator over values."""
+        return SequenceIterator(list(values))
+
+    def iterate_by(self, step) -> FunctionIterator:
+        """An iterator that gives what ``step(s)`` does, until that is None."""
+        return FunctionIterator(step)
+
+    def scalar(self, value: Value):
+        """A value as an int, float, bool or Dim for arithmetic."""
+        return scalar(self, value)

@@ -1,0 +1,26 @@
+"""What the tracer returns, as values."""
+
+from __future__ import annotations
+
+import torch
+
+from ...graph.dims import Dim
+from ...graph.handles import TensorHandle
+from .base import Value
+from .containers import ListValue, TupleValue
+from .numbers import DimValue
+
+
+def lift(s, result) -> Value:
+    """The value of a result of the tracer."""
+    if isinstance(result, TensorHandle):
+        return s.tensor_of(result)
+    if isinstance(result, Dim):
+        return DimValue(result)
+    if isinstance(result, torch.Size) or getattr(result, "is_size", False):
+        return TupleValue([lift(s, v) for v in result], torch.Size)
+    if isinstance(result, list):
+        return ListValue([lift(s, v) for v in result])
+    if isinstance(result, tuple):
+        return TupleValue([lift(s, v) for v in result], getattr(result, "cls", tuple))
+    return s.from_python(result)
