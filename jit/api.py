@@ -19,6 +19,7 @@ from .frame import dispatch, steps
 from .frame.dynamic import mark_dynamic  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
+from .graph.prim_info import info
 from .runtime import unhooked
 
 
@@ -196,8 +197,8 @@ def explain(model, **options):
         graphs = [c.graph for c in captured if c.graph is not None and any(n.op != "input" for n in c.graph.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans for _, text in plan.kernels]
-        return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")])
-                                                         for g in graphs),
+        return Explanation(len(graphs), len(breaks), sum(info(n.op).kind not in ("input", "number")
+                                                         for g in graphs for n in g.nodes),
                            breaks, [t for c in captured for t in c.guards.texts()],
                            kernels, [g.python() for g in graphs],
                            sum(getattr(plan, "launches", 0) for plan in plans))

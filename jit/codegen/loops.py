@@ -563,7 +563,8 @@ def absolute_values(kernel: Kernel) -> frozenset:
     constants = {s.dst: s.value for s in kernel.body if isinstance(s, Const)}
     good, bad = set(), set()
     for s in kernel.body:
-        if isinstance(s, Compute) and s.op in ("add", "sub") and any(abs(constants.get(a, 0)) >= 1 for a in s.args):
+        if (isinstance(s, Compute) and info(s.op).linear == prims.IN_ALL
+            and any(abs(constants.get(a, 0)) >= 1 for a in s.args)):
             good.update(s.args)
         else:
             bad.update(reads(s))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..graph import dims
 from ..graph.ir import Graph, Node, TensorType, same_ints
+from ..graph.prims import info
 from . import fusion
 from .indexing import VIEWS, base_of, contiguous_strides
 from .layout import Restrider
@@ -34,7 +35,8 @@ def _candidates(graph) -> dict:
     """Node -> its padded strides, for what kernels make and products read, and nothing else sees as a tensor."""
     found, seen = {}, {base_of(o.node) for o in graph.outputs}
     for n in graph.nodes:
-        if n.op == "aten_call" and n.attrs["target"] not in PRODUCTS or n.op in ("getitem", "as_strided"):
+        if (n.op == "as_strided" or info(n.op).kind == "part"
+            or n.op == "aten_call" and n.attrs["target"] not in PRODUCTS):
             seen.update(base_of(i) for i in n.inputs)
     for n in graph.nodes:
         if n.op == "aten_call" and n.attrs["target"] in PRODUCTS:

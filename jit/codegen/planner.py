@@ -10,6 +10,7 @@ import torch
 
 from .. import logs, runtime
 from ..graph.ir import TensorType, same_ints
+from ..graph.prims import info
 from . import failing, fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
 from .emit_plan import emit, out_form
@@ -395,6 +396,6 @@ class Planner:
 
 def _unaliased(node):
     """The node whose very elements ``node`` shows."""
-    while node.op in ("alias", "detach"):
+    while info(node.op).is_whole_view:
         node = node.inputs[0]
     return node

@@ -120,6 +120,11 @@ class PrimInfo:
     complex_gradient: bool = False
 
     @property
+    def is_whole_view(self) -> bool:
+        """Whether it shows its operand as it is."""
+        return self.kind == "view" and self.same_dims
+
+    @property
     def is_source(self) -> bool:
         """Whether it makes values from nothing."""
         return self.kind in ("number", "source")

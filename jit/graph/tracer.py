@@ -29,6 +29,8 @@ from jit.graph.handles import (
     overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path,
 )
 from jit.graph.ir import Graph, Node, TensorType, same_ints
+from jit.graph.prim_info import info
+from jit.graph.prims import VIEWS
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
 from jit.graph.sym_float import plain
@@ -173,7 +175,7 @@ class Tracer:
         else:
             rows = [b.reshape(s, (1,)) for s in scalars]
             node = b.reshape(b.cat(rows, 0) if len(rows) > 1 else rows[0], tuple(value.shape))
-        return self.fresh(b.clone(node) if node.op in ("scalar", "float_scalar", "reshape") else node,
+        return self.fresh(b.clone(node) if info(node.op).kind in ("number", "view") else node,
                           value.requires_grad)
 
     # calls
@@ -368,7 +370,7 @@ class Tracer:
     def _whole(self, name, args, kwargs, result, start):
         """One ``aten_call`` in place of an expansion, with the types that the expansion found; None when there is no
         such call."""
-        if not isinstance(result, Node) or sum(n.op not in ("scalar", "float_scalar", "cast")
+        if not isinstance(result, Node) or sum(n.op != "cast" and info(n.op).kind != "number"
                                                for n in self.builder.nodes[start:]) < 2:
             return None
         handles: list = []
@@ -467,8 +469,7 @@ class Tracer:
                    else layout.iterator_strides(node.type.shape, types))
         if same_ints(strides, node.type.strides):
             return node
-        if node.id >= start and node.op not in ("permute", "reshape", "expand",
-                                                "slice", "scalar", "float_scalar", "input"):
+        if node.id >= start and info(node.op).kind not in ("view", "number", "input"):
             node.type = node.type.replace(strides=strides)
             return node
         return self.builder.clone(node, strides)
@@ -513,18 +514,18 @@ class Tracer:
                     return h
                 if path is not None:
                     return self.view(h, path, node)
-        elif node.id < start or node.op in ("permute", "reshape", "expand", "slice", "alias", "diagonal"):
+        elif node.id < start or node.op in VIEWS:
             # An expansion gave back an argument or a view of one: the result is new memory all the same.
             root = node
-            while root.op in ("permute", "reshape", "expand", "slice", "alias", "diagonal"):
+            while root.op in VIEWS:
                 root = root.inputs[0]
             if root.id < start or overlaps_itself(node.type):
                 node = self.builder.clone(node)
-        elif node.op in ("scalar", "float_scalar"):
+        elif info(node.op).kind == "number":
             node = self.builder.clone(node)
         if grad is None or node.type.dtype not in _DIFFERENTIABLE:
             return self.fresh(node)
-        if (node.op in ("aten_call", "getitem") and node.id >= start and grad.enabled
+        if (info(node.op).kind in ("call", "part") and node.id >= start and grad.enabled
             and grad.asked is not None and not grad.asked(grad.carry)):
             return self.fresh(self.builder.detach(node))
         reached = grad.reached(node)
@@ -603,7 +604,7 @@ class Tracer:
             for step, parent in zip(reversed(target.chain), reversed(parents[:-1])):
                 value = scatter(b, step, parent, value)
             value = _unwound(conform(b, value, base.type))
-        elif value.op in ("input", "scalar", "float_scalar") or overlaps_itself(value.type):
+        elif info(value.op).kind in ("input", "number") or overlaps_itself(value.type):
             value = b.clone(value, base.type.strides)
         if base.carries and not grad:
             value = b.with_gradient_of(value, base.node)

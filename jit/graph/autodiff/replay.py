@@ -14,6 +14,7 @@ from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import Dim, hint
 from jit.graph.ir import CHECKED, Node, Ref, operator
+from jit.graph.prim_info import info
 from jit.graph.probe import StandIns, of_tensors
 
 TARGET = "jit::vjp"
@@ -104,7 +105,7 @@ def _filled(v, tensors):
 
 
 def _tensor(n: Node) -> Node:
-    while n.op in ("alias", "detach"):
+    while info(n.op).is_whole_view:
         n = n.inputs[0]
     return n
 

@@ -12,6 +12,7 @@ from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.arithmetic import clamp
 from jit.graph.ops.reductions import vector_norm
+from jit.graph.prim_info import info
 from jit.graph.registry import extern, op
 
 
@@ -19,7 +20,7 @@ def with_strides(b, x: Node, strides) -> Node:
     """``x``, a node that was just made, stored with other strides."""
     if same_ints(x.type.strides, strides):
         return x
-    if x.op in ("input", "reshape", "permute", "expand", "slice", "alias", "detach", "diagonal"):
+    if info(x.op).kind in ("input", "view"):
         return b.clone(x, strides)
     x.type = x.type.replace(strides=strides)
     return x

@@ -15,6 +15,7 @@ import torch
 from jit.graph import dims
 from jit.graph.ir import Graph, Node, Ref, TensorType, same_ints
 from jit.graph.passes.rewrite import rebuilt
+from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS
 
 ALIGNMENT_BYTES = 16
@@ -78,7 +79,7 @@ def _split_sum_at(x: Node, w: Node):
     made = x
     while made.op in VIEWS:
         made = made.inputs[0]
-    if made.op in ("input", "aten_call", "getitem") or not same_ints(x.type.strides[1:],
+    if info(made.op).kind in ("input", "call", "part") or not same_ints(x.type.strides[1:],
                                                                      (1,)) or not same_ints(w.type.strides[1:], (1,)):
         return None
     return k // unit * unit
