@@ -135,6 +135,11 @@ class PrimInfo:
         return self.kind in ("pointwise", "view", "copy", "index", "part")
 
     @property
+    def compares(self) -> bool:
+        """Whether it compares two numbers."""
+        return self.result is torch.bool and self.arity == 2 and not self.truth
+
+    @property
     def gives_element(self) -> bool:
         """Whether a reduction gives one of its elements, and not what is computed from them."""
         return self.combine in ("max", "min")

@@ -20,6 +20,7 @@ from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
+from jit.graph.prims import info
 
 SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
 BLOCK = 1024  # vector positions per block in column mode
@@ -428,7 +429,7 @@ class KernelText(Strips):
                          else None for a in s.args]
             args = [self.value[a] for a in s.args]
             short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
-            if short and (s.op in ops._COMPARE or (s.op == "cast" and s.dtype.is_floating_point)):
+            if short and (info(s.op).compares or (s.op == "cast" and s.dtype.is_floating_point)):
                 args = [self.narrow[a] for a in s.args]
             z = self.divisor.get(i)
             text = (f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z
