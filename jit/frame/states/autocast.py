@@ -29,7 +29,12 @@ def _tell_tracer(s):
         s.tracer.set_autocast(enabled)
 
 
-AUTOCAST = TrackedState("autocast", lambda what, *device: _REAL[what](*device), enter=_tell_tracer)
+def _rely(s, what, *device):
+    if what in ("dtype", "cache"):  # what is on is told by the thread's dispatch keys, and nothing by how deeply
+        s.guards.state.read.add("autocast")
+
+
+AUTOCAST = TrackedState("autocast", lambda what, *device: _REAL[what](*device), _rely, _tell_tracer)
 
 
 def _setter(fn, key, new):
