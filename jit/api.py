@@ -158,7 +158,7 @@ def verify(model, *, gradients: bool = True, **options):
             try:
                 eager, given, named = copy.deepcopy((plain, args, kwargs))
                 expected = eager(*given, **named)
-            except Exception as error:
+            except Exception as error:  # of the user's own code
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
         watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
         settings = dispatch.Settings(watching, options.get("fullgraph", False), options.get("dynamic"),

@@ -61,13 +61,10 @@ for _name in ("is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia",
 
 
 def _data(t, h):
-    grad, t.grad_enabled = t.grad_enabled, False
-    try:
+    with t.journal.temporarily(t, "grad_enabled", False):
         made = t.call_op("detach", (h,), {})
         made.chain[-1].attrs = {"asked": "data"}  # unlike what detach() gives, it has a version counter of its own
         return made
-    finally:
-        t.grad_enabled = grad
 
 
 ATTRIBUTES["data"] = _data

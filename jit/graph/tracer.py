@@ -29,6 +29,7 @@ from jit.graph.handles import (
     overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path,
 )
 from jit.graph.ir import Graph, Node, TensorType, same_ints
+from jit.graph.journal import Journal
 from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS
 from jit.graph.recording import Recording, result_is_differentiable
@@ -52,12 +53,12 @@ class Tracer:
 
     Attributes:
         env: the ShapeEnv of size symbols.
+        journal: takes back what was recorded: nodes, inputs, versions, grad mode, size guards.
         builder: the Builder that owns the nodes.
         inputs: handles of the graph inputs, in order.
         autocast: device type -> dtype, where autocast is on at this point of the program.
         needs_grad: whether eager would have recorded any of the operations for autograd.
         inner_leaf: whether the program made a tensor that requires grad, which is no input.
-        op_count: the number of operations recorded by ``call``.
         regions: of inputs that share memory (memory.Region).
         places: (origin of an input, its offset in its storage) of those inputs where the program relies on it.
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then
@@ -76,8 +77,6 @@ class Tracer:
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes
         self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed
         self.autocast = autocast.enabled()
-        self.op_count = 0
-        self._undo: list = []
         self.regions: list[memory.Region] = []
         self.places: tuple = ()
         self.depth = 0  # of calls inside calls
@@ -88,13 +87,17 @@ class Tracer:
         self.wrote: tuple = ()  # bases that the present operation has written
         # Whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py.
         self.doubted = False
+        self.journal = Journal()
+        self.journal.grows(self.builder.nodes, self.inputs, self.events)
+        self.journal.saves(self.builder, "next_id")
+        self.journal.saves(self, "grad_enabled", "needs_grad", "inner_leaf", "wrote")
+        self.journal.includes(self.env.journal)
 
     # state that can be rolled back
 
     def set(self, obj, name: str, value):
-        """Set an attribute of a handle, base or this tracer so that ``rollback`` undoes it."""
-        self._undo.append((obj, name, getattr(obj, name)))
-        setattr(obj, name, value)
+        """Set an attribute of a handle, base or this tracer."""
+        self.journal.set_field(obj, name, value)
 
     def set_grad_enabled(self, enabled: bool):
         self.grad_enabled = bool(enabled)
@@ -102,26 +105,6 @@ class Tracer:
     def set_autocast(self, enabled: dict):
         """``enabled``: device type -> dtype, for the devices for which autocast is on from here."""
         self.set(self, "autocast", enabled)
-
-    def checkpoint(self):
-        """A mark for ``rollback``."""
-        b = self.builder
-        return (len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled,
-                self.needs_grad, self.inner_leaf, self.op_count, len(self.events), self.env.checkpoint())
-
-    def rollback(self, checkpoint):
-        """Return to exactly the state at ``checkpoint``: nodes, inputs, versions, grad mode, size guards."""
-        b = self.builder
-        nodes, b.next_id, undo, inputs, *flags, self.op_count, events, env = checkpoint
-        self.grad_enabled, self.needs_grad, self.inner_leaf = flags
-        del b.nodes[nodes:]
-        del self.inputs[inputs:]
-        del self.events[events:]
-        self.wrote = ()
-        while len(self._undo) > undo:
-            obj, name, old = self._undo.pop()
-            setattr(obj, name, old)
-        self.env.rollback(env)
 
     # inputs
 
@@ -204,8 +187,8 @@ class Tracer:
         if binding is not None and binding.overload is not None and foreign.is_foreign(binding.name):
             self.builder.loc = loc
             return foreign.call(self, binding.name, binding.overload, args, kwargs)
-        mark = (self.checkpoint() if constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values())
-                else None)
+        known = constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values())
+        mark = self.journal.checkpoint() if known else None
         self.depth += 1
         try:
             try:
@@ -233,7 +216,7 @@ class Tracer:
                               kind="unknown-function")
         self.builder.loc = loc
         outer, self.doubted = self.doubted, refusals.check(self, fn, binding, args, kwargs)
-        mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
+        mark = self.journal.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:
                 return binding.python(self, *args, **kwargs)
@@ -247,13 +230,13 @@ class Tracer:
         except JitError as error:
             if mark is None or getattr(error, "kind", None) != "internal":
                 raise
-        except Exception as error:
+        except Exception as error:  # eager's own, or a rule's that wants plain ints; ``confirmed`` tells ours
             if mark is None:
                 raise refusals.confirmed(error, fn, args, kwargs) from error
         finally:
             self.doubted = outer
         # A rule that wants a plain int, such as the number of a dimension: it is known from here on.
-        self.rollback(mark)
+        self.journal.rollback(mark)
         fixed = self.env.specialize
         return self.call(fn, tuple(fixed(v) if type(v) is Dim else v for v in args),
                          {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
@@ -268,7 +251,6 @@ class Tracer:
                     return self.call_op(name, *cast, overload)
                 finally:
                     self.autocast = active
-        self.op_count += 1
         if kwargs:
             own = _parameters(name)
             kwargs = {k if k in own else RENAMED.get(k, k): v for k, v in kwargs.items()}
@@ -653,7 +635,7 @@ class Tracer:
             return attribute(self, handle, name)
         except JitError:
             raise
-        except Exception as error:
+        except Exception as error:  # eager's own; ``confirmed`` tells ours
             failure = refusals.confirmed(error, getattr, (handle, name), {})
             if isinstance(failure, Unsupported):
                 tell(failure, getattr, self.builder.loc)

@@ -165,7 +165,7 @@ def _openmp():
 def _triton():
     try:
         import triton  # late: optional
-    except Exception as e:
+    except Exception as e:  # of any kind: Triton is somebody else's
         raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
                       "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
     return triton.__version__
@@ -200,7 +200,7 @@ def main(arguments=()) -> int:
         except Problem as p:
             failed |= p.fatal
             print(f"{'FAIL' if p.fatal else 'warn'}  {name}: {p.what}\n      cure: {p.cure}")
-        except Exception as e:
+        except Exception as e:  # a check that fails must not end the others
             failed = True
             print(f"FAIL  {name}: {type(e).__name__}: {e}\n      cure: the checks before this one may say why")
     print("something is missing" if failed else "ready")

@@ -65,7 +65,7 @@ def prepare():
     def load():
         try:
             worker.triton()
-        except Exception as error:
+        except Exception as error:  # of any kind: Triton is somebody else's, and may not be needed
             log(f"triton cannot be imported: {error}")
 
     threading.Thread(target=load, name="jit-import-triton", daemon=True).start()
@@ -160,7 +160,7 @@ class _Batch:
                 i, job = self.left.pop()
             try:
                 result = run(job)
-            except Exception as error:
+            except Exception as error:  # told to whoever waits for the result
                 result = {"error": f"{type(error).__name__}: {error}"}
             with self.lock:
                 self.results[i] = result
@@ -172,7 +172,7 @@ class _Batch:
 def _build_here(job: dict) -> dict:
     try:
         return worker.build(job)
-    except Exception as error:
+    except Exception as error:  # told to whoever waits for the result
         return {"error": f"{type(error).__name__}: {error}"}
 
 

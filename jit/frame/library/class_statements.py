@@ -15,7 +15,7 @@ from ...errors import Unsupported
 from ..executor import Frame
 from ..opcodes.containers import mapping_items
 from ..tables import on_call
-from ..values.base import Raised, Value, lookup
+from ..values.base import Value, lookup
 from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, TupleValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
@@ -102,8 +102,8 @@ def template(s, value):
                                                   for n in ("__get__", "__set__", "__delete__", "__set_name__")):
             refuse("a descriptor object in a class made while capturing")
         made = types.SimpleNamespace()
-    s.templates[id(made)] = value
-    s.keep.append(made)
+    s.heap.templates[id(made)] = value
+    s.heap.keep(made)
     return made
 
 
@@ -124,13 +124,10 @@ def make_class(s, name: str, bases: list, namespace: dict, cell=None) -> MadeCla
             plain[key] = {}
         elif key != "__classcell__":
             plain[key] = template(s, value)
-    try:
-        real = meta(name, tuple(b.obj for b in bases), plain)
-    except Exception as error:
-        raise Raised(s.exception(error)) from None
+    real = s.really(meta, name, tuple(b.obj for b in bases), plain)
     made = MadeClass(real, bases, {k: (Constant(k), v) for k, v in namespace.items()})
-    s.templates[id(real)] = made
-    s.keep.append(real)
+    s.heap.templates[id(real)] = made
+    s.heap.keep(real)
     if cell is not None:
         cell.set(s, made)
     return made

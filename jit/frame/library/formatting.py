@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import Unsupported
 from ..tables import on_method
 from ..values.base import Raised
+from ..values.constant import Constant
 from ..values.containers import DictValue, TupleValue
 
 
@@ -27,7 +28,6 @@ class Shown:
         return to_text(s, value, "__repr__").const(s)
 
     def __format__(self, spec):
-        from ..values.constant import Constant
         from .builtin_functions import format_value
 
         s, value = self._of
@@ -78,11 +78,8 @@ def join(s, owner, args, kwargs):
 def run(s, fn):
     """The text that ``fn`` makes; TypeErrors about stand-ins are not the program's."""
     try:
-        text = fn()
-    except (Raised, Unsupported):
-        raise
-    except Exception as error:
-        if "Shown" in str(error):
+        return s.from_python(s.really(fn))
+    except Raised as raised:
+        if any("Shown" in str(v.value) for v in raised.value.init_args if isinstance(v, Constant)):
             raise Unsupported("formatting a value that is not a constant", kind="format") from None
-        raise Raised(s.exception(error)) from None
-    return s.from_python(text)
+        raise

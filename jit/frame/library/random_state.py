@@ -6,6 +6,7 @@ import torch
 
 from ...errors import Unsupported
 from ...graph import generators
+from ..values import batched
 from ..tables import add_forbidden, on_function, on_method
 from ..values.constant import Constant
 from ..values.tensor import TensorValue, known_generator, lower
@@ -21,9 +22,9 @@ def _argument(s, name, args, kwargs):
 
 
 def _record(s, fn, *args):
-    if s.maps or s.modes:
+    if batched.active(s):
         raise Unsupported("random state inside torch.vmap or under a mode", "set it outside", kind="global-state")
-    return s.traced(lambda: fn(s.tracer, *args))
+    return s.recording.traced(lambda: fn(s.tracer, *args))
 
 
 def _seed(s, args, kwargs):

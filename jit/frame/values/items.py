@@ -50,7 +50,7 @@ def item(s, tensor) -> ItemValue | None:
     text = _text(node, found, [_LONGEST])
     if text is None or not found:
         return None
-    tensors = [s.inputs[index] for index in found]
+    tensors = [s.recording.inputs[index] for index in found]
     if any(v.source is None for v in tensors):
         return None
     names = ", ".join(f"x{index}" for index in found)
