@@ -87,7 +87,8 @@ class Root:
 class Group:
     """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes."""
 
-    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "extern", "position", "needs")
+    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "extern", "position", "needs",
+                 "number")
 
     def __init__(self, device):
         self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
@@ -691,7 +692,8 @@ class _Fuser:
     def _topological(self, stored):
         """Groups in dependency order; among the ready ones, that which stands first in the program."""
         waiting, ready, done, after = {}, [], [], {}
-        for g in self.groups:
+        for number, g in enumerate(self.groups):
+            g.number = number
             needs = {id(h): h for n in g.needs for h in [self._alive(n)]}
             for m in g.members:
                 for node in m.reads:
@@ -702,14 +704,14 @@ class _Fuser:
             for h in needs.values():
                 after.setdefault(id(h), []).append(g)
             if not needs:
-                heapq.heappush(ready, (g.position, id(g), g))
+                heapq.heappush(ready, (g.position, g.number, g))
         while ready:
             g = heapq.heappop(ready)[2]
             done.append(g)
             for d in after.get(id(g), ()):
                 waiting[id(d)] -= 1
                 if not waiting[id(d)]:
-                    heapq.heappush(ready, (d.position, id(d), d))
+                    heapq.heappush(ready, (d.position, d.number, d))
         assert len(done) == len(self.groups), "the groups form a cycle"
         return self._delayed(done, after, stored)
 
