@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from ... import torch_private
+from ...graph import autocast
 from ..tables import add_pure, on_call
 from ..values.constant import Constant
 
@@ -34,7 +35,7 @@ def _change(s, key, new, fn, args):
     s.set_entry(s.autocast, key, new)
     s.effect(fn, args)
     if key[0] in ("enabled", "dtype"):
-        s.tracer.set_autocast({d: value(s, "dtype", d) for d in ("cpu", "cuda") if value(s, "enabled", d)})
+        s.tracer.set_autocast({d: value(s, "dtype", d) for d in autocast.kinds() if value(s, "enabled", d)})
 
 
 def reduced(s, effects):
