@@ -211,3 +211,8 @@ def test_an_unknown_device_is_refused():
 
     with pytest.raises(Unsupported, match="a tensor on privateuseone:0"):
         Builder(ShapeEnv()).node("input", (), {"index": 0}, TensorType.contiguous((2,), torch.float32, PLACE))
+
+
+def test_no_emitter_is_loaded_before_there_are_kernels(python):
+    found = python("import sys, jit, jit.devices; print([n for n in sys.modules if n.partition('.')[0] == 'triton' or n.startswith(('jit.codegen.cpp', 'jit.codegen.triton'))])")
+    assert found.stdout.strip() == "[]", found.stdout

@@ -108,7 +108,7 @@ class Backend:
     reads_numbers = False  # elementwise kernels take a second operand without dimensions as a number, unrounded
     adds_numbers_exactly = True  # sums take numbers among halves as they are, not rounded to the dtype
     rounds_limits = True  # thresholds are rounded to the dtype of halves
-    rounds_logit_limits = False
+    rounds_logit_limits = False  # those of ``logit`` are
     refuses_large_numbers = True  # ``where`` refuses numbers that halves cannot hold
     checks_divisors = False  # integers are not divided by zero: it raises
     # Of values.

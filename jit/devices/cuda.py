@@ -70,7 +70,7 @@ class Cuda(Backend):
         return torch.cuda.default_generators if torch.cuda.is_initialized() else None
 
     def architecture(self, device=None) -> Architecture:
-        if not torch.cuda.is_available():
+        if not torch.cuda.is_initialized() and not torch.cuda.is_available():
             return H200
         index = torch.device("cuda" if device is None else device).index
         return _read(torch.cuda.current_device() if index is None else index)
