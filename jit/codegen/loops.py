@@ -29,6 +29,7 @@ from typing import Optional, Union
 
 import torch
 
+from .. import devices
 from ..graph import dims, prims
 from ..graph.prim_info import PRIMS, info
 
@@ -376,7 +377,7 @@ def verify(kernel: Kernel) -> Kernel:
     need(len(set(names)) == len(names), "axis, size and buffer names are distinct")
     need(all(a.kind == "p" for a in kernel.axes) and all(a.kind == "r" for a in kernel.raxes),
          "axes are p and raxes are r")
-    need(kernel.device in ("cpu", "cuda"), "the device is cpu or cuda")
+    need(devices.of_type(kernel.device).emitter is not None, "there is an emitter for the device")
     for a in kernel.axes + kernel.raxes:
         need(set(dims.free_symbols(a.extent)) <= set(kernel.sizes), f"the extent of {a.name} is over sizes")
     taken, dtype, integers = set(names), {}, set(axes) | set(kernel.sizes)

@@ -14,6 +14,7 @@ import weakref
 import torch
 
 from jit import failures, torch_private
+from jit.devices import backend
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import (
     aten, autocast, changes, constants, foreign, layout, memory, refusals, results, saved_tensors, unstated_views,
@@ -365,8 +366,8 @@ class Tracer:
         return self.builder.aten(overload.name, overload.overload, tuple(values), result.type, impure=overload.random)
 
     def _on_one_device(self, args, elementwise: bool):
-        """The arguments, with 0-dim CPU tensors among CUDA operands of an elementwise op moved. Raises Unsupported for
-        other mixtures."""
+        """The arguments, with 0-dim CPU tensors among operands of an elementwise op that are elsewhere moved. Raises
+        Unsupported for other mixtures."""
         device = mixed = None
         for a in args:
             if type(a) is TensorHandle:
@@ -377,7 +378,8 @@ class Tracer:
                     mixed = True
         if not mixed:
             return args
-        device = next((a.type.device for a in args if type(a) is TensorHandle and a.type.device.type != "cpu"), device)
+        device = next((a.type.device for a in args if type(a) is TensorHandle and not backend(a.type.device).host),
+                      device)
         moved = []
         for a in args:
             if type(a) is TensorHandle and a.type.device != device:
@@ -432,8 +434,8 @@ class Tracer:
     def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
         """Give the result of an elementwise op the strides that TensorIterator computes from its operands.
 
-        On CPU, operands of another dtype than the common one are converted first, which makes them dense; conditions
-        and masks are not.
+        Where operands of another dtype than the common one are converted first, that makes them dense; conditions and
+        masks are not converted.
         """
         tensors = [a for a in args if isinstance(a, Node)]
         types = [a.type for a in tensors]
@@ -441,7 +443,7 @@ class Tracer:
             return node
         if entry.wraps and any(is_number(a) for a in args[:3]):
             types.append(_WRAPPED)
-        if types[0].device.type == "cpu" and any(not t.is_contiguous for t in types):
+        if backend(types[0].device).converts_operands and any(not t.is_contiguous for t in types):
             common = result_dtype(*(a for a in args if isinstance(a, Node) or is_number(a)))
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype

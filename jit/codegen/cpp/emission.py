@@ -15,7 +15,7 @@ import torch
 
 from jit.codegen import loops
 from jit.codegen.cpp import blocks, compiler_check, ops, prefetch
-from jit.codegen.cpp.layout import COST, STREAM_BYTES, Layout, analyse, hint, tail
+from jit.codegen.cpp.layout import COST, Layout, analyse, hint, stream_bytes, tail
 from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
@@ -74,7 +74,7 @@ class KernelText(Strips):
             if isinstance(s, loops.Store) and s.mask is None and self.unit(s) and hint(extent) >= self.strip:
                 count = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes
                                   if a.name in dims.free_symbols(s.index))
-                if count * kernel.buffer_of[s.buffer].dtype.itemsize >= STREAM_BYTES:
+                if count * kernel.buffer_of[s.buffer].dtype.itemsize >= stream_bytes(kernel):
                     self.streamed.add(i)
         per_element = 0.5 + sum(COST.get(s.op, 1) * 0.25 if isinstance(s, loops.Compute)
                                 else 0.0 if isinstance(s, loops.Const) else 0.5 for s in kernel.body)

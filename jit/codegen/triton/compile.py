@@ -18,9 +18,7 @@ import sys
 import threading
 from dataclasses import dataclass
 
-import torch
-
-from ... import config, logs
+from ... import config, devices, logs
 from ...errors import CompileError
 from .. import cache
 from . import worker
@@ -53,10 +51,7 @@ class Compiled:
 
 def capability_of(device=None) -> int:
     """The compute capability of a CUDA device as major * 10 + minor; 90 on a machine without one."""
-    if not torch.cuda.is_available():
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return major * 10 + minor
+    return devices.of_type("cuda").architecture(device).capability
 
 
 def prepare():

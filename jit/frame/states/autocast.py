@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ... import torch_private
+from ...graph import autocast
 from ..tables import add_pure, on_call
 from ..tracked_state import TrackedState
 from ..values.constant import Constant
@@ -24,7 +25,7 @@ _REAL = {"enabled": torch.is_autocast_enabled, "dtype": torch.get_autocast_dtype
 
 def _tell_tracer(s):
     now = s.states.peek
-    enabled = {d: now(AUTOCAST, "dtype", d) for d in ("cpu", "cuda") if now(AUTOCAST, "enabled", d)}
+    enabled = {d: now(AUTOCAST, "dtype", d) for d in autocast.kinds() if now(AUTOCAST, "enabled", d)}
     if enabled != s.tracer.autocast:
         s.tracer.set_autocast(enabled)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ... import torch_private
+from ... import devices, torch_private
 from .. import tables
 from ..tables import on_descriptor
 from ..tracked_state import calls_library, part, switch
@@ -12,7 +12,7 @@ from ..tracked_state import calls_library, part, switch
 
 def _calls_cudnn(node) -> bool:
     types = node.type if type(node.type) is tuple else (node.type,)
-    return calls_library(node) and any(t is not None and t.device.type == "cuda" for t in types)
+    return calls_library(node) and any(t is not None and "cudnn" in devices.backend(t.device).libraries for t in types)
 
 
 for _name, _functions in torch_private.cudnn_switches.items():

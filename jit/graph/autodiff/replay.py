@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import Dim, hint
@@ -66,7 +67,7 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     made = b.node("aten_call", used, {"target": TARGET, "overload": "",
                                       "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))},
                                       types)
-    if any(i.type.is_empty for i in inputs) and all(i.type.device.type == "cpu" for i in inputs):
+    if any(i.type.is_empty for i in inputs) and all(backend(i.type.device).refuses_empty for i in inputs):
         # Forwards of nothing take any index, backwards do not, though their results are known. On a GPU they would end
         # the process.
         made.attrs = {**made.attrs, CHECKED: True}
