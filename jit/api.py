@@ -19,6 +19,7 @@ from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the
 from .frame.dynamic import mark_dynamic  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
+from .graph.prim_info import info
 from .runtime import unhooked
 
 
@@ -157,7 +158,7 @@ def verify(model, *, gradients: bool = True, **options):
             try:
                 eager, given, named = copy.deepcopy((plain, args, kwargs))
                 expected = eager(*given, **named)
-            except Exception as error:
+            except Exception as error:  # of the user's own code
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
         watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
         settings = dispatch.Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
@@ -196,8 +197,8 @@ def explain(model, **options):
         graphs = [c.graph for c in captured if c.graph is not None and any(n.op != "input" for n in c.graph.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans for _, text in plan.kernels]
-        return Explanation(len(graphs), len(breaks), sum(len([n for n in g.nodes if n.op not in ("input", "scalar")])
-                                                         for g in graphs),
+        return Explanation(len(graphs), len(breaks), sum(info(n.op).kind not in ("input", "number")
+                                                         for g in graphs for n in g.nodes),
                            breaks, [t for c in captured for t in c.guards.texts()],
                            kernels, [g.python() for g in graphs],
                            sum(getattr(plan, "launches", 0) for plan in plans))

@@ -6,13 +6,12 @@ from typing import Callable
 
 import torch
 
-from . import logs
+from . import devices, logs
 from .graph.interpret import compile_python
 from .graph.passes.gradients import with_copies
 from .graph.printing import unbound_symbols
 from .plans import Plan, without_autocast
 
-ALIGNMENT = 16  # bytes; what CUDA kernels rely on, see ``frame.tensor_guards``
 _graph_log = logs.channel("graph")
 
 
@@ -21,7 +20,8 @@ def compile_native(graph, examples, gradient=None) -> Plan:
     # Late: the code generator, autodiff and the operators take as long to load as all the rest.
     from . import compiling, second
 
-    unaligned = frozenset(i for i, t in enumerate(examples) if t.is_cuda and t.data_ptr() % ALIGNMENT)
+    unaligned = frozenset(i for i, t in enumerate(examples)
+                          if (wanted := devices.backend(t.device).pointer_alignment) and t.data_ptr() % wanted)
     if gradient is not None:
         return second.compile_differentiable(graph, unaligned, gradient)
     return compiling.compile_plain(graph, unaligned, any(t.requires_grad for t in examples))

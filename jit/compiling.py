@@ -181,7 +181,7 @@ def _narrow(backward, first: int, int_symbols, unaligned):
             if gated:
                 raise
             return None
-        except Exception as e:
+        except Exception as e:  # a rule of ours has failed, which is told
             if gated:
                 raise
             failures.report(e, backward.place(), "the backward for all results is used, with zeros")

@@ -28,6 +28,7 @@ from . import backends
 from .graph.interpret import compile_python
 from .graph.ir import Part, TensorType, ancestors
 from .graph.passes.gradients import without_gradients
+from .graph.prim_info import info
 from .graph.prims import VIEWS
 from .graph.printing import expression, unbound_symbols
 from .graph.recording import Gradient
@@ -142,7 +143,7 @@ class _Part(Part):
 
     def visit(self, n):
         made = self.keep(n, attrs=_wide(n.attrs), type=_wide_type(n.type)) if self.wide else self.keep(n)
-        if self.noisy and _floating(n) and n.op not in VIEWS and n.op not in ("scalar", "float_scalar"):
+        if self.noisy and _floating(n) and info(n.op).kind not in ("view", "number"):
             self.noise.append(n)
             return self.node("mul", (made, self.entry(n)), {}, made.type)
         return made
@@ -214,7 +215,7 @@ class _Check:
         """Compare the results; the first node of the graph whose value is wrong becomes a fault. ``actual``: values of
         results in the call itself."""
         with torch.no_grad():
-            every = [n for n in self.graph.nodes if n.op not in ("input", "scalar", "float_scalar") and _tensor(n)]
+            every = [n for n in self.graph.nodes if info(n.op).kind not in ("input", "number") and _tensor(n)]
             part, _ = _part(self.graph, every)
             self.like = dict(zip(every, self.run(part, self.tensors)))
             self.fixed = {n: self.like[n] for n in self.forced}

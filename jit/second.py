@@ -104,19 +104,18 @@ class _Second:
     def compile(self, present, wanted, inputs_need, tangents_need):
         """-> _Compiled, or why there is none."""
         env = self.source.graph.env
-        start = env.checkpoint()
+        first_guard = len(env.guards)
         try:
-            with logs.timed("a backward that is differentiable"):
-                return self.gradients(present, wanted, inputs_need + tangents_need, start[0])
+            # The guards of the capture are made; these are checked at each call.
+            with logs.timed("a backward that is differentiable"), env.journal.trial():
+                return self.gradients(present, wanted, inputs_need + tangents_need, first_guard)
         except Unsupported as e:
             if _graph_log:
                 _graph_log(f"second derivatives op by op: {e.why}")
             return e.why
-        except Exception as e:
+        except Exception as e:  # a rule of ours has failed, which is told
             failures.report(e, self.source.graph.place(), "second derivatives are computed op by op")
             return str(e)
-        finally:
-            env.rollback(start)  # the guards of the capture are made; these are checked at each call
 
     def gradients(self, present, wanted, needs, first_guard) -> _Compiled:
         found = gradients(self.source, present, wanted, needs)

@@ -235,8 +235,10 @@ WithoutAutocast = optional("_C._DisableAutocast", "turns autocast off, for graph
 deterministic = tuple(optional(f"_C.{name}", "torch.are_deterministic_algorithms_enabled() asks it", _BREAK)
                       for name in ("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only"))
 gpu_count = optional("_C._cuda_getDeviceCount", "torch.cuda.is_available() asks it", _BREAK)
-cudnn_switches = tuple(optional(f"_C.{name}", "torch.backends.cudnn asks it", _BREAK)
-                       for name in ("_get_cudnn_enabled", "_get_cudnn_benchmark"))
+# name -> what tells it, what sets it.
+cudnn_switches = {name: tuple(optional(f"_C._{verb}_cudnn_{name}", "torch.backends.cudnn calls it", _BREAK)
+                              for verb in ("get", "set"))
+                  for name in ("enabled", "benchmark", "deterministic", "allow_tf32")}
 autocast_queries = tuple(optional(f"_C.{name}", "torch.autocast() asks it", _BREAK)
                          for name in ("_is_autocast_available", "_get_privateuse1_backend_name"))
 is_capturing_stream = optional("cuda.graphs._cuda_isCurrentStreamCapturing",

@@ -36,6 +36,17 @@ def trace(fn, tensors, dynamic=()):
     return verify(graph)
 
 
+def moved(graph, device):
+    """The graph with its tensors announced on a device, so that what is done for CUDA can be looked at, and run, without one."""
+
+    def on(t):
+        return t.replace(device=device) if isinstance(t, TensorType) else None if t is None else tuple(map(on, t))
+
+    for n in graph.nodes:
+        n.type = on(n.type)
+    return graph
+
+
 def compile_reference(graph, **options):
     compiled = compile_graph(graph, Options(target="reference", **options))
     for kernel in compiled.loops.values():

@@ -55,7 +55,7 @@ def eager_numbers():
 @pytest.fixture
 def kernel_numbers(monkeypatch):
     """Kernels draw small tensors too, on the CPU as on a GPU."""
-    monkeypatch.setattr("jit.graph.ops.random.FEWEST", 0)
+    monkeypatch.setattr("jit.devices.cpu.Cpu.fewest_drawn", 0)
 
 
 @pytest.fixture

@@ -36,6 +36,20 @@ class CountingTracer(Tracer):
             self.depth -= 1
 
 
+class ElsewhereTracer(CountingTracer):
+    """Announces its inputs on another device than their own, so that what is done there can be looked at without one."""
+
+    def __init__(self, env, device):
+        super().__init__(env)
+        self.elsewhere = device
+
+    def input(self, example, *args, **kwargs):
+        handle = super().input(example, *args, **kwargs)
+        node = handle.base.node
+        node.type = handle.base.type = handle.type = node.type.replace(device=self.elsewhere)
+        return handle
+
+
 class TraceMode(torch.overrides.TorchFunctionMode):
     """Traces calls without a proxy too: factories, and operations on tensors that the function captured, which become inputs."""
 

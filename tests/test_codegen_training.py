@@ -1,5 +1,7 @@
 """What a training step's graphs are turned into before and while they are scheduled: formats, products, saved and recomputed values."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,12 +9,13 @@ import torch.nn.functional as F
 pytest.importorskip("hypothesis")
 
 from autodiff_harness import check_grad, leaf
-from codegen_graphs import check, compare, trace
+from codegen_graphs import check, compare, moved, trace
 from graph_harness import trace as traced
 
 import jit
 from jit.codegen import Options, layout, lower, planner
 from jit.codegen.padding import pad_rows
+from jit.devices import cuda
 from jit.graph.autodiff import differentiate, partition
 from jit.graph.interpret import evaluate
 from jit.graph.ir import TensorType
@@ -21,17 +24,6 @@ from jit.graph.passes.contractions import rewrite_contractions
 from jit.graph.passes.convolutions import as_products, separate_bias
 
 GPU = torch.device("cuda", 0)
-
-
-def moved(graph, device):
-    """The graph with its tensors announced on a device, so that what is done for CUDA can be looked at, and run, without one."""
-
-    def on(t):
-        return t.replace(device=device) if isinstance(t, TensorType) else None if t is None else tuple(map(on, t))
-
-    for n in graph.nodes:
-        n.type = on(n.type)
-    return graph
 
 
 def rewritten(fn, rewrite, *tensors):
@@ -192,7 +184,8 @@ def test_column_sums_are_cut_over_several_dimensions():
 def test_cut_columns_sum_what_the_whole_sums(monkeypatch):
     from jit.codegen import reference
 
-    monkeypatch.setattr(lower, "COLUMN_CHUNKS", 40 * 64)
+    small = dataclasses.replace(cuda.H200, processors=10)
+    monkeypatch.setattr(cuda.Cuda, "architecture", lambda self, device=None: small)
     x = torch.randn(9, 64, 13, 11, dtype=torch.float64).to(memory_format=torch.channels_last)
     p = scheduled(lambda b, x: b.sum(x, [0, 2, 3]), x, device=GPU)
     first, second = p.launches

@@ -396,7 +396,7 @@ def test_kernels_of_an_optimizer_write_directly(monkeypatch):
         c(m, o, torch.randn(4, 64))
     plan = plans[-1]
     copied = [step[1] for step in plan.steps if step[0] == "copy"]
-    assert {step[0] for step in plan.steps[plan.commit:]} <= {"cpu", "gpu", "copy", "free"}
+    assert {step[0] for step in plan.steps[plan.commit:]} <= {"call", "launch", "copy", "free"}
     assert len(plan.mutates) + len(copied) == 3 * 6 + 6  # parameters, two moments each, and the counters of steps
     assert len(plan.mutates) >= 2 * 3 + 6  # the others are made by kernels that products read; they are copied
 

@@ -122,7 +122,7 @@ def test_guards_and_rollback():
     assert s == t
     assert t == s
     assert len(env.guards) == 1 and env.guards[0].kind == "==0"
-    cp = env.checkpoint()
+    cp = env.journal.checkpoint()
     assert s < 100
     assert not s > 9
     u = env.symbol(5, "z")
@@ -130,7 +130,7 @@ def test_guards_and_rollback():
     assert env.specialize(u) == 5
     assert all(p.holds({"s0": 8, "s1": 8, "s2": 5}) for p in env.guards)
     assert not all(p.holds({"s0": 200, "s1": 8, "s2": 5}) for p in env.guards)
-    env.rollback(cp)
+    env.journal.rollback(cp)
     assert len(env.guards) == 1 and list(env.origins) == ["s0", "s1"]
     assert env.origins["s0"] == "x.size0"
     with pytest.raises(dims.Undecidable):

@@ -89,14 +89,14 @@ def test_rollback():
     y = t.call(torch.mul, (x, 2))
     view = t.call(torch.Tensor.select, (y, 0, 1))
     before = repr(t.builder.nodes), y.node, view.node
-    cp = t.checkpoint()
+    cp = t.journal.checkpoint()
     t.call(torch.Tensor.add_, (y, 1))
     t.call(torch.Tensor.zero_, (x,))
     t.input(Z, "z")
     t.set_grad_enabled(False)
     assert view.node is not before[2]
     assert x.shape[0] != 100
-    t.rollback(cp)
+    t.journal.rollback(cp)
     assert (repr(t.builder.nodes), y.node, view.node) == before
     assert len(t.inputs) == 1 and t.grad_enabled and not x.base.mutated
     t.call(torch.Tensor.add_, (y, 5))

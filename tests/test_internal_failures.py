@@ -83,7 +83,7 @@ def in_the_frame(monkeypatch):
     real = emit.Emitter.finish
 
     def finish(self, plan, inputs, *rest):
-        if any(BROKEN in v.obj.shape for v in self.session.inputs):
+        if any(BROKEN in v.obj.shape for v in self.session.recording.inputs):
             raise Broken("no such luck")
         return real(self, plan, inputs, *rest)
 
@@ -107,7 +107,7 @@ RULES = {
 
 def broken_guards(real):
     def guard_aliases(self):
-        if any(BROKEN in v.obj.shape for v in self.session.inputs):
+        if any(BROKEN in v.obj.shape for v in self.session.recording.inputs):
             raise Broken("no such luck")
         return real(self)
 

@@ -93,8 +93,8 @@ def test_a_break_gives_a_graph_for_each_part():
 
 @pytest.mark.parametrize("op", ["sigmoid", "rsqrt"])
 def test_a_broken_kernel_is_named(monkeypatch, op):
-    right = cpp._FLOAT[op]
-    monkeypatch.setitem(cpp._FLOAT, op, lambda *args: f"({right(*args)} * 1.0001f)")
+    right = cpp.OPS[op]
+    monkeypatch.setitem(cpp.OPS, op, lambda *args: f"({right(*args)} * 1.0001f)")
     report = jit.verify(block)(*inputs(10 + len(op)))
     fault = report.faults[0]
     assert not report.ok and (fault.what, fault.op) == ("value", op), str(report)
@@ -115,8 +115,8 @@ def test_the_line_of_the_program_is_named_where_a_module_computes(monkeypatch):
             y = self.first(x)
             return self.act(y) * y  # sigmoid
 
-    right = cpp._FLOAT["sigmoid"]
-    monkeypatch.setitem(cpp._FLOAT, "sigmoid", lambda *args: f"({right(*args)} + 1e-4f)")
+    right = cpp.OPS["sigmoid"]
+    monkeypatch.setitem(cpp.OPS, "sigmoid", lambda *args: f"({right(*args)} + 1e-4f)")
     fault = jit.verify(Model(), gradients=False)(torch.randn(4, 8)).faults[0]
     assert fault.op == "sigmoid" and fault.user[:2] == (__file__, line_of(Model.forward, "# sigmoid")) and fault.loc[2] == "Sigmoid.forward"
 

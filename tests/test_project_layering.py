@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jit"
 
 # Data moves to the right; nothing imports to its left. The shared ones may be imported from everywhere, and import no room.
-SHARED = ("config", "logs", "errors", "failures", "reasons", "recent", "torch_private", "versions")
+SHARED = ("config", "devices", "logs", "errors", "failures", "reasons", "recent", "torch_private", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
 TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics", "second", "__init__", "__main__")
 

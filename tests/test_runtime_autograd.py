@@ -55,8 +55,8 @@ def c(value):
 @pytest.fixture
 def sin2(kernels):
     """y = 2 sin(x); saves x."""
-    forward = Plan(1, 0, VECTOR, 2, (new(1), ("cpu", kernels("sin2"), (0, 1), (0,))), (1,))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("cpu", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
+    forward = Plan(1, 0, VECTOR, 2, (new(1), ("call", kernels("sin2"), (0, 1), (0,))), (1,))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
 
     def second(inputs, saved, ints, tangents, wanted, changed, foreign):
         assert saved == inputs and not ints and wanted == (True,) and not changed
@@ -69,24 +69,24 @@ def sin2(kernels):
 @pytest.fixture
 def exponential(kernels):
     """y = exp(x); saves its result."""
-    forward = Plan(1, 0, VECTOR, 2, (new(1), ("cpu", kernels("exp_"), (0, 1), (0,))), (1,))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("cpu", kernels("mul"), (0, 1, 2), (0,))), (2,))
+    forward = Plan(1, 0, VECTOR, 2, (new(1), ("call", kernels("exp_"), (0, 1), (0,))), (1,))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("mul"), (0, 1, 2), (0,))), (2,))
     return load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("output", 0),), (0,)))
 
 
 @pytest.fixture
 def product(kernels):
     """z = x * y; saves copies of both as extra results."""
-    forward = Plan(2, 0, VECTOR, 5, (new(2), new(3), new(4), ("cpu", kernels("mul"), (0, 1, 2), (0,)), ("copy", 3, 0), ("copy", 4, 1)), (2, 3, 4))
-    backward = Plan(3, 0, VECTOR, 5, (new(3), new(4), ("cpu", kernels("mul_back"), (0, 1, 2, 3, 4), (0,))), (3, 4))
+    forward = Plan(2, 0, VECTOR, 5, (new(2), new(3), new(4), ("call", kernels("mul"), (0, 1, 2), (0,)), ("copy", 3, 0), ("copy", 4, 1)), (2, 3, 4))
+    backward = Plan(3, 0, VECTOR, 5, (new(3), new(4), ("call", kernels("mul_back"), (0, 1, 2, 3, 4), (0,))), (3, 4))
     return load_differentiable(forward, backward, GradSpec(1, (0, 1), (0,), (("extra", 0), ("extra", 1)), (0, 1)))
 
 
 @pytest.fixture
 def fork(kernels):
     """(x * x, 3 x), each with a tangent; saves x."""
-    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("cpu", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
-    backward = Plan(3, 0, VECTOR, 4, (new(3), ("cpu", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
+    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("call", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
+    backward = Plan(3, 0, VECTOR, 4, (new(3), ("call", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
     return load_differentiable(forward, backward, GradSpec(2, (0,), (0, 1), (("input", 0),), (0,)))
 
 
@@ -213,8 +213,8 @@ def test_gradient_is_none_where_there_is_no_path():
 
 
 def test_a_backward_for_the_tangents_that_are_given(kernels, fork):
-    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("cpu", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
-    backward = Plan(3, 0, VECTOR, 4, (new(3), ("cpu", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
+    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("call", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
+    backward = Plan(3, 0, VECTOR, 4, (new(3), ("call", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
     # of x and the second tangent: 3 t, as long as the first tangent is
     second_alone = Plan(3, 0, (("size", 1, 0), ("const", 1)), 4, (aten("mul", (s(2), c(3)), 3, overload="Tensor"),), (3,))
     asked = []
@@ -267,8 +267,8 @@ TANGENTS = {
 @pytest.mark.parametrize("kind", list(TANGENTS))
 def test_tangents_of_other_layouts(kernels, kind):
     regs = (("size", 0, 0), ("size", 0, 1), ("const", 1), ("mul", 0, 1))
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("cpu", kernels("sin2"), (0, 1), (3,))), (1,))
-    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("cpu", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
+    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))), (1,))
+    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x, t = leaf(4, 6), TANGENTS[kind]()
     want = x.detach().cos() * 2 * t.to_dense()
@@ -292,8 +292,8 @@ def test_tangents_of_other_layouts(kernels, kind):
 def test_channels_last(kernels):
     regs = (("const", 2), ("const", 3), ("const", 4), ("const", 5), ("const", 1), ("const", 15), ("const", 60), ("const", 120))
     image = ((0, 1, 2, 3), (6, 4, 5, 1))  # sizes 2 3 4 5, strides 60 1 15 3
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, *image), ("cpu", kernels("sin2"), (0, 1), (7,))), (1,))
-    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, *image), ("cpu", kernels("sin2_back"), (0, 1, 2), (7,))), (2,))
+    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, *image), ("call", kernels("sin2"), (0, 1), (7,))), (1,))
+    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, *image), ("call", kernels("sin2_back"), (0, 1, 2), (7,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
     t = torch.randn(2, 3, 4, 5)
@@ -307,7 +307,7 @@ def test_channels_last(kernels):
 def test_tangent_of_an_output_with_gaps_is_dense(kernels):
     regs = (("const", 4), ("const", 6), ("const", 1), ("const", 8), ("const", 24))
     forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (3, 2)), ("copy", 1, 0)), (1,))
-    backward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("cpu", kernels("exp_"), (0, 1), (4,))), (1,))
+    backward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("exp_"), (0, 1), (4,))), (1,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (), (0,)))
     x = leaf(4, 6)
     for t in (torch.randn(4, 6), torch.randn(4, 8)[:, :6]):
@@ -426,8 +426,8 @@ def test_saved_tensor_hooks(sin2, exponential, product):
 
 def test_saved_tensor_hook_gives_another_layout(kernels):
     regs = (("const", 4), ("const", 6), ("const", 1), ("const", 24))
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("cpu", kernels("sin2"), (0, 1), (3,))), (1,))
-    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("cpu", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
+    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))), (1,))
+    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x = leaf(4, 6)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.detach().t().contiguous().t()):
@@ -506,8 +506,8 @@ def test_batched_tangents(sin2):
 
 def test_views_of_outputs_and_inputs(kernels):
     regs = (("size", 0, 0), ("const", 1), ("const", 2), ("const", 3), ("const", 0))
-    forward = Plan(1, 0, regs, 3, (new(1), ("cpu", kernels("sin2"), (0, 1), (0,)), ("view", 2, 1, (2, 3), (3, 1), 4)), (1, 2, 2))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("cpu", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
+    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("sin2"), (0, 1), (0,)), ("view", 2, 1, (2, 3), (3, 1), 4)), (1, 2, 2))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
     how = ((2, 3), (3, 1), 4)
     views = ((1, "output", 0, how), (2, "input", 0, how))
     f = load_differentiable(forward, backward, GradSpec(3, (0,), (0,), (("input", 0),), (0,), views=views))
@@ -530,8 +530,8 @@ def test_views_of_outputs_and_inputs(kernels):
 
 def test_saved_view_of_an_output_makes_no_cycle(kernels):
     regs = (("size", 0, 0), ("const", 1), ("const", 0))
-    forward = Plan(1, 0, regs, 3, (new(1), ("cpu", kernels("exp_"), (0, 1), (0,)), ("view", 2, 1, (0,), (1,), 2)), (1, 2))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("cpu", kernels("mul"), (0, 1, 2), (0,))), (2,))
+    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("exp_"), (0, 1), (0,)), ("view", 2, 1, (0,), (1,), 2)), (1, 2))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("mul"), (0, 1, 2), (0,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(2, (0,), (0,), (("output", 1),), (0,), views=((1, "output", 0, ((0,), (1,), 2)),)))
     x = leaf(6)
     k = torch.ones(6)

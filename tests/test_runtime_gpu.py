@@ -67,7 +67,7 @@ def grid_of():
 
 
 def elementwise(kernel):
-    steps = (("alloc", 1, torch.float32, CUDA, (0,), (1,)), ("gpu", kernel, (0, 1), (0,), (5, 1, 1)))
+    steps = (("alloc", 1, torch.float32, CUDA, (0,), (1,)), ("launch", kernel, (0, 1), (0,), (5, 1, 1)))
     return Plan(1, 0, grid_of(), 2, steps, (1,))
 
 
@@ -91,7 +91,7 @@ class TestOnGpu:
 
     def test_shared_memory_above_48_kb(self, kernels):
         regs = (("const", 128), ("const", 1))
-        plan = load_plan(Plan(2, 0, regs, 3, (("alloc", 2, torch.float32, "cuda", (0, 0), (0, 1)), ("gpu", kernels["dot"], (0, 1, 2), (), (1, 1, 1))), (2,)))
+        plan = load_plan(Plan(2, 0, regs, 3, (("alloc", 2, torch.float32, "cuda", (0, 0), (0, 1)), ("launch", kernels["dot"], (0, 1, 2), (), (1, 1, 1))), (2,)))
         x, y = torch.randn(128, 128, device="cuda"), torch.randn(128, 128, device="cuda")
         torch.testing.assert_close(plan(x, y)[0], (x.double() @ y.double()).float(), rtol=1e-4, atol=1e-3)
 
@@ -100,7 +100,7 @@ class TestOnGpu:
         steps = (
             ("arena", 1, CUDA, 7),
             ("temp", 2, 1, 8, torch.float32, CUDA, (0,), (1,)),
-            ("gpu", kernels["i32"], (0, 2), (0,), (5, 1, 1)),
+            ("launch", kernels["i32"], (0, 2), (0,), (5, 1, 1)),
             ("aten", "aten::sum", "", (("slot", 2), ("const", None)), (3,), None),
         )
         plan = load_plan(Plan(1, 0, regs, 4, steps, (3,)))
@@ -149,7 +149,7 @@ class TestOnGpu:
 
     def test_int_too_large_for_the_kernel(self, kernels):
         regs = (("int", 0), ("const", 1))
-        plan = load_plan(Plan(1, 1, regs, 1, (("gpu", kernels["i32"], (0, 0), (0,), (1, 1, 1)),), ()))
+        plan = load_plan(Plan(1, 1, regs, 1, (("launch", kernels["i32"], (0, 0), (0,), (1, 1, 1)),), ()))
         with pytest.raises(RuntimeError, match="32 bits"):
             plan(torch.zeros(3, device="cuda"), 1 << 40)
 
@@ -158,7 +158,7 @@ class TestOnGpu:
         steps = (
             ("aten", "aten::zeros", "", (("regs", (0,)), ("const", torch.float32), ("const", None), ("const", CUDA), ("const", None)), (0,), None),
             ("alloc", 1, torch.float32, CUDA, (0,), (1,)),
-            ("gpu", kernels["i32"], (0, 1), (0,), (1, 1, 1)),
+            ("launch", kernels["i32"], (0, 1), (0,), (1, 1, 1)),
         )
         assert torch.equal(load_plan(Plan(0, 0, regs, 2, steps, (1,)))()[0], torch.full((256,), 256.0, device="cuda"))
 
@@ -166,7 +166,7 @@ class TestOnGpu:
 def square(kernels):
     """y = x * x with an extra copy of x, which the backward reads; its gradient is 2 x t."""
     fresh = lambda slot: ("alloc", slot, torch.float32, CUDA, (0,), (1,))  # noqa: E731
-    times = lambda *slots: ("gpu", kernels["multiply"], slots, (0,), (5, 1, 1))  # noqa: E731
+    times = lambda *slots: ("launch", kernels["multiply"], slots, (0,), (5, 1, 1))  # noqa: E731
     forward = Plan(1, 0, grid_of(), 3, (fresh(1), fresh(2), times(0, 0, 1), ("copy", 2, 0)), (1, 2))
     twice = ("aten", "aten::add", "Tensor", (("slot", 2), ("slot", 2), ("const", 1)), (3,), None)
     backward = Plan(2, 0, grid_of(), 4, (fresh(2), times(0, 1, 2), twice), (3,))

@@ -37,9 +37,9 @@ def kernels(tmp_path_factory):
 def elementwise(address, mutate=False):
     """y = f(x) for a contiguous 1-d float input of any length."""
     if mutate:
-        return Plan(1, 0, (("size", 0, 0),), 1, (("cpu", address, (0, 0), (0,)),), (), mutates=(0,))
+        return Plan(1, 0, (("size", 0, 0),), 1, (("call", address, (0, 0), (0,)),), (), mutates=(0,))
     regs = (("size", 0, 0), ("const", 1))
-    steps = (("alloc", 1, torch.float32, CPU, (0,), (1,)), ("cpu", address, (0, 1), (0,)))
+    steps = (("alloc", 1, torch.float32, CPU, (0,), (1,)), ("call", address, (0, 1), (0,)))
     return Plan(1, 0, regs, 2, steps, (1,))
 
 
@@ -59,7 +59,7 @@ def test_plan_is_plain_data(kernels):
     assert load_plan(again)(torch.zeros(3))[0].tolist() == [1, 1, 1]
     kernel = GpuKernel("k", b"\0", 4, ints=((0, "i32"),))
     assert pickle.loads(pickle.dumps(kernel)) == kernel
-    assert "cpu 0x" in plan.text() and "outputs: %1" in plan.text()
+    assert "call 0x" in plan.text() and "outputs: %1" in plan.text()
 
 
 def test_arena_temps_and_free(kernels):
@@ -70,11 +70,11 @@ def test_arena_temps_and_free(kernels):
         ("arena", 1, CPU, 11),
         ("temp", 2, 1, 9, f, CPU, (0,), (1,)),
         ("temp", 3, 1, 8, f, CPU, (0,), (1,)),
-        ("cpu", kernels["add_one"], (0, 2), (0,)),
-        ("cpu", kernels["twice"], (2, 3), (0,)),
+        ("call", kernels["add_one"], (0, 2), (0,)),
+        ("call", kernels["twice"], (2, 3), (0,)),
         ("free", 2),
         ("alloc", 4, f, CPU, (0,), (1,)),
-        ("cpu", kernels["add_one"], (3, 4), (0,)),
+        ("call", kernels["add_one"], (3, 4), (0,)),
         ("free", 3),
         ("free", 1),
     )
@@ -90,7 +90,7 @@ def test_temp_feeds_aten(kernels):
     steps = (
         ("arena", 1, CPU, 4),
         ("temp", 2, 1, 3, f, CPU, (0, 1), (1, 2)),
-        ("cpu", kernels["add_one"], (0, 2), (5,)),
+        ("call", kernels["add_one"], (0, 2), (5,)),
         ("aten", "aten::mm", "", (("slot", 2), ("slot", 2 + 2)), (3,), None),
     )
     steps = steps[:3] + (("view", 4, 2, (1, 0), (2, 1), 3),) + steps[3:]
@@ -104,7 +104,7 @@ def test_registers(kernels):
         ("size", 0, 1), ("stride", 0, 0), ("int", 0), ("const", 3), ("add", 0, 2), ("sub", 2, 0), ("mul", 0, 3), ("floordiv", 5, 3), ("mod", 5, 3), ("max", 0, 2), ("min", 0, 2),
         ("const", 11), ("const", 1), ("const", 10),
     )  # fmt: skip
-    steps = (("alloc", 1, torch.int64, CPU, (13,), (12,)), ("cpu", kernels["report"], (1,), (13, 0, 1, 2, 4, 5, 6, 7, 8, 9, 10)))
+    steps = (("alloc", 1, torch.int64, CPU, (13,), (12,)), ("call", kernels["report"], (1,), (13, 0, 1, 2, 4, 5, 6, 7, 8, 9, 10)))
     plan = load_plan(Plan(1, 1, regs, 2, steps, (1,)))
     x = torch.empty(2, 7)
     for k in (-4, 2, 50):
@@ -114,7 +114,7 @@ def test_registers(kernels):
 
 
 def test_kernels_report_errors(kernels):
-    plan = load_plan(Plan(0, 1, (("int", 0),), 1, (("flag", 0), ("cpu", kernels["refuse"], (0,), (0,)), ("check", 0, "index out of range")), ()))
+    plan = load_plan(Plan(0, 1, (("int", 0),), 1, (("flag", 0), ("call", kernels["refuse"], (0,), (0,)), ("check", 0, "index out of range")), ()))
     assert plan(0) == ()
     with pytest.raises(IndexError, match="out of range"):
         plan(1)
@@ -296,12 +296,12 @@ BAD = [
     Plan(1, 0, (("const", 1),), 2, (("alloc", 0, torch.float32, "cpu", (0,), (0,)),), ()),
     Plan(1, 0, (("const", 1),), 2, (("alloc", 1, "float32", "cpu", (0,), (0,)),), ()),
     Plan(1, 0, (("const", 1),), 2, (("alloc", 1, torch.float32, "cpu", (0,), ()),), ()),
-    Plan(1, 0, (), 1, (("cpu", 0, (), ()),), ()),
+    Plan(1, 0, (), 1, (("call", 0, (), ()),), ()),
     Plan(1, 0, (), 2, (("aten", "aten::no_such_thing", "", (), (1,), None),), ()),
     Plan(1, 0, (), 2, (("aten", "aten::relu", "", (), (1,), None),), ()),
     Plan(1, 0, (), 2, (("aten", "aten::relu", "", (("const", "x"),), (1,), None),), ()),
     Plan(1, 0, (), 2, (), (7,)),
-    Plan(1, 0, (), 2, (("gpu", GpuKernel("k", b"", 4, cluster=2), (), (), (0, 0, 0)),), ()),
+    Plan(1, 0, (), 2, (("launch", GpuKernel("k", b"", 4, cluster=2), (), (), (0, 0, 0)),), ()),
 ]
 
 
@@ -458,7 +458,7 @@ def test_many_slots_and_inputs(kernels):
     regs = (("size", 0, 0), ("const", 1))
     steps = []
     for i in range(count):
-        steps += [("alloc", count + i, torch.float32, CPU, (0,), (1,)), ("cpu", kernels["add_one"], (i, count + i), (0,))]
+        steps += [("alloc", count + i, torch.float32, CPU, (0,), (1,)), ("call", kernels["add_one"], (i, count + i), (0,))]
     plan = load_plan(Plan(count, 0, regs, 2 * count, tuple(steps), tuple(range(count, 2 * count))))
     xs = [torch.randn(5) for _ in range(count)]
     for x, y in zip(xs, plan(*xs)):

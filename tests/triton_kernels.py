@@ -291,7 +291,7 @@ def unary_functions(dt, s):
     i = b.axis(n)
     x = b.buffer(dt)
     v = b.wide(x, i)
-    names = "exp exp2 expm1 sin cos tanh erf sigmoid floor ceil trunc neg abs".split()
+    names = "exp exp2 expm1 sin cos tanh erf i0 sigmoid floor ceil trunc neg abs".split()
     positive = "log log2 log10 log1p rsqrt reciprocal".split()
     outs = [b.buffer(dt, "out") for _ in names + positive]
     p = b.do("add", b.do("abs", v), b.number(0.1, v))

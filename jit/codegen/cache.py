@@ -97,7 +97,7 @@ def _write(folder: str, key: str, data: bytes) -> str:
             f.write(_MAGIC)
             f.write(hashlib.sha256(data).digest())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # an interrupt leaves no file behind either
         try:
             os.unlink(temporary)
         except OSError:

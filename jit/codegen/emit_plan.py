@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import torch
 
+from .. import devices
 from ..graph import dims
 from ..graph.ir import Ref
-from ..runtime.plan import GpuKernel, Plan
+from ..runtime.plan import Plan
 from . import failing, indexing, memory
 from .indexing import VIEWS, base_of
 from .library_calls import REPLAY, arguments_of
 from .lower import ERROR
+from .target import target_of
 
 
+KERNELS = ("call", "launch")  # the steps that run kernels
 # Library calls that can write into memory of the plan's, with the overload that does.
 OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
 
 
 def out_form(node) -> str | None:
     """The overload of a library call that writes into a given tensor, or None."""
-    if node.op != "aten_call" or isinstance(node.type, tuple) or node.type.device.type == "meta":
+    if node.op != "aten_call" or isinstance(node.type, tuple) or not devices.backend(node.type.device).memory:
         return None
     return OUT_FORMS.get((node.attrs["target"], node.attrs["overload"]))
 
@@ -29,7 +32,7 @@ class _PlanWriter:
     def __init__(self, planner):
         self.p, self.regs = planner, planner.regs
         self.steps, self.begun, self.view_slots = [], set(), {}
-        self.arena_slot, self.arenas, self.gpu_kernels = {}, {}, {}
+        self.arena_slot, self.arenas = {}, {}
         self.pinned = set(range(planner.n_inputs))
         self.commit = None  # the number of the first step that writes an input
 
@@ -43,7 +46,7 @@ class _PlanWriter:
                 seen.add(id(s))
                 spans.setdefault(s.type.device, []).append(memory.Span(s, s.nbytes, s.first, s.last))
         for device, found in spans.items():
-            self.arenas[device] = memory.plan_arena(found, device.type)
+            self.arenas[device] = memory.plan_arena(found, devices.backend(device).memory_alignment)
             self.arena_slot[device] = self.p.new_slot()
             self.pinned.add(self.arena_slot[device])
             self.steps.append(("arena", self.arena_slot[device], device, self.regs.reg(self.arenas[device].nbytes)))
@@ -97,11 +100,11 @@ class _PlanWriter:
 
     def kernel(self, number, arguments, device):
         kernel = self.p.launches[number]
-        flag = None
+        flag, traps = None, devices.backend(device).traps
         if ERROR in arguments:
             flag = self.p.new_slot()
             self.pinned.add(flag)
-            if device.type == "cuda":  # the kernel stops by itself; it is given some valid memory
+            if traps:  # the kernel stops by itself; it is given some valid memory
                 self.steps.append(("alloc", flag, torch.int32, device, (), ()))
             else:
                 self.steps.append(("flag", flag))
@@ -109,23 +112,14 @@ class _PlanWriter:
         sizes = tuple(self.regs.symbol(n) for n in kernel.sizes)
         key = self.p.launch_keys[number]
         code = self.p.code[key]
-        if device.type == "cuda" and self.p.options.target != "reference":
-            own = dims.subst(code.source.grid, {a: dims.Sym(b) for a, b in zip(self.p.named[key].sizes, kernel.sizes)})
-            one = self.regs.reg(1)
-            self.steps.append(("gpu", self.gpu_kernel(code), slots, sizes, (self.regs.reg(own), one, one)))
+        if self.p.options.target == "reference":
+            self.steps.append(("call", code, slots, sizes))
         else:
-            self.steps.append(("cpu", code, slots, sizes))
-        if flag is not None and device.type == "cpu":
+            own = {a: dims.Sym(b) for a, b in zip(self.p.named[key].sizes, kernel.sizes)}
+            self.steps.append(target_of(kernel.device).step(code, slots, sizes,
+                                                            lambda e: self.regs.reg(dims.subst(e, own))))
+        if flag is not None and not traps:
             self.steps.append(("check", flag, "index out of range in self"))
-
-    def gpu_kernel(self, code):
-        """The runtime's record of a compiled Triton kernel; one object per kernel, which the runtime loads once."""
-        found = self.gpu_kernels.get(id(code))
-        if found is None:
-            types = [t for t in code.source.arguments if not t.startswith("*")]
-            found = GpuKernel(code.function, code.cubin, code.warps, code.shared, tuple(enumerate(types)), scratch=2)
-            self.gpu_kernels[id(code)] = found
-        return found
 
     def extern(self, node):
         if node.op != "aten_call":
@@ -237,9 +231,9 @@ class _PlanWriter:
         if self.commit is None:
             self.commit = len(self.steps)
         writing = self.steps[self.commit:]
-        self.steps[self.commit:] = [step for step in writing if step[0] not in ("cpu", "gpu")]
+        self.steps[self.commit:] = [step for step in writing if step[0] not in KERNELS]
         self.commit = len(self.steps)
-        self.steps += [step for step in writing if step[0] in ("cpu", "gpu")] + copies
+        self.steps += [step for step in writing if step[0] in KERNELS] + copies
 
     def free(self, outputs):
         """Release tensors behind their last use; parts of an arena hold nothing of their own."""
@@ -270,7 +264,7 @@ class _PlanWriter:
 def slots_of(step):
     """Every slot that a plan step names."""
     kind = step[0]
-    if kind in ("cpu", "gpu"):
+    if kind in KERNELS:
         return step[2]
     if kind in ("aten", "vjp"):
         outs = step[4] if kind == "aten" else (*step[4], *step[5], *step[6])

@@ -14,6 +14,7 @@ import heapq
 import math
 from typing import Optional
 
+from .. import devices
 from ..graph.prims import REDUCTIONS, info, names
 from . import indexing
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
@@ -25,16 +26,10 @@ POSITIONS = names(gives_position=True)
 IN_ORDER = POSITIONS | names(kind="scan")  # what depends on the order of a row
 
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
-# Cost of a value that is computed for every element it is broadcast to: another launch costs more on a GPU.
-CHEAP_TO_BROADCAST = {"cpu": 2, "cuda": 8}
-# Cost of a value that each of several readers may compute for itself from nothing as large as it is.
-CHEAP_WITHOUT_READS = {"cpu": 6, "cuda": 24}
 _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
-# Elements of the tensors that one kernel updates together with others.
-LARGEST_UPDATE = {"cpu": 1 << 12, "cuda": 1 << 20, "meta": 0}
 MAX_CAT_INLINE = 4        # operands of a concatenation that is computed by selection in its reader
 
 
@@ -87,7 +82,8 @@ class Root:
 class Group:
     """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes."""
 
-    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "extern", "position", "needs")
+    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "extern", "position", "needs",
+                 "number")
 
     def __init__(self, device):
         self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
@@ -190,11 +186,11 @@ class _Trees:
             # Computed more than once per element: by broadcasting, or through several views.
             if any(l.op in REDUCTIONS for l in self.leaves[n]) and reads > size * 2:
                 return False
-            return cost <= CHEAP_TO_BROADCAST[n.type.device.type] or reads <= size * 4 and cost <= 8
+            return cost <= devices.backend(n.type.device).cheap_to_broadcast or reads <= size * 4 and cost <= 8
         big = [l for l in self.leaves[n] if numel_hint(l.type.shape if not isinstance(l.type, tuple)
                                                        else ()) * 4 > size]
         if not big:
-            return cost <= CHEAP_WITHOUT_READS[n.type.device.type]
+            return cost <= devices.backend(n.type.device).cheap_without_reads
         return len(big) == 1 and cost <= CHEAP_TO_REPEAT and not any(l.op in REDUCTIONS for l in big)
 
 
@@ -275,12 +271,7 @@ def wants_split(device, dims, reduced, inner_reduced: bool):
             row *= size_hint(s)
         else:
             rows *= size_hint(s)
-    if device.type == "cpu":
-        few = (rows if inner_reduced else rows / 16) < 8 and row >= 8192 and rows * row >= 65536
-    elif inner_reduced:
-        few = rows < 128 and row >= 16384
-    else:
-        few = rows / 32 < 264 and row >= 256 and rows * row >= 65536
+    few = devices.backend(device).splits(rows, row, inner_reduced)
     return ("rows" if inner_reduced else "columns") if few else None
 
 
@@ -590,7 +581,7 @@ class _Fuser:
                 g, other = first.group, m.group
                 if g is other or len(g.dims) != len(other.dims):
                     continue
-                if (g.device.type == "cpu" and bool(g.reduced) != bool(other.reduced)
+                if (devices.backend(g.device).tiles_transposes and bool(g.reduced) != bool(other.reduced)
                     and any(map(_transposes, (g if other.reduced else other).members))):
                     continue  # loops without a reduction transpose by tiles
                 mapping = {}
@@ -614,7 +605,7 @@ class _Fuser:
             if g.extern is not None or g.reduced or not all(m.node in written and m.node not in read and m.part is None
                                                             for m in g.members):
                 continue
-            if any(type(d) is not int for d in g.dims) or math.prod(g.dims) > LARGEST_UPDATE[g.device.type]:
+            if any(type(d) is not int for d in g.dims) or math.prod(g.dims) > devices.backend(g.device).largest_update:
                 continue
             known = alike.setdefault((g.device, tuple(g.dims)), [])
             changed = set().union(*(written[m.node] for m in g.members))
@@ -691,7 +682,8 @@ class _Fuser:
     def _topological(self, stored):
         """Groups in dependency order; among the ready ones, that which stands first in the program."""
         waiting, ready, done, after = {}, [], [], {}
-        for g in self.groups:
+        for number, g in enumerate(self.groups):
+            g.number = number
             needs = {id(h): h for n in g.needs for h in [self._alive(n)]}
             for m in g.members:
                 for node in m.reads:
@@ -702,14 +694,14 @@ class _Fuser:
             for h in needs.values():
                 after.setdefault(id(h), []).append(g)
             if not needs:
-                heapq.heappush(ready, (g.position, id(g), g))
+                heapq.heappush(ready, (g.position, g.number, g))
         while ready:
             g = heapq.heappop(ready)[2]
             done.append(g)
             for d in after.get(id(g), ()):
                 waiting[id(d)] -= 1
                 if not waiting[id(d)]:
-                    heapq.heappush(ready, (d.position, id(d), d))
+                    heapq.heappush(ready, (d.position, d.number, d))
         assert len(done) == len(self.groups), "the groups form a cycle"
         return self._delayed(done, after, stored)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Optional
 
 from ..graph import dims
-from ..graph.prims import names
+from ..graph.prims import info, names
 
 VIEWS = names(kind="view", in_kernels=True)  # that kernels read through
 FIXED = -1
@@ -116,7 +116,7 @@ def view_index(node, index) -> tuple:
     """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``; of ``as_strided`` where that one is
     dense."""
     op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
-    if op in ("alias", "detach"):
+    if info(op).is_whole_view:
         return index
     if op == "permute":
         out = [0] * len(shape)
@@ -167,7 +167,7 @@ def view_alignment(node, align) -> Optional[tuple]:
     if align is None:
         return None
     op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
-    if op in ("alias", "detach"):
+    if info(op).is_whole_view:
         return align
     if op == "permute":
         out = [FIXED] * len(shape)

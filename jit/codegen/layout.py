@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from .. import logs
+from .. import devices, logs
 from ..errors import JitError
 from ..graph import aten, dims, layout, prims, registry
 from ..graph.ir import Graph, Node, Ref, TensorType, Transform, same_ints
@@ -168,7 +168,7 @@ def _exact_in_plain(node) -> tuple[bool, bool]:
     a group have chains in the same convolutions, of twice eager's error from a hundred products on; with one group
     they have none."""
     w = node.inputs[2].type
-    if w.device.type != "cpu" or w.dtype is not torch.float32:
+    if not devices.backend(w.device).adds_in_chains or w.dtype is not torch.float32:
         return False, False
     transposed, _, groups, wanted = node.attrs["args"][7:]
     chains = _adds_in_chains(node)

@@ -29,6 +29,7 @@ from typing import Optional, Union
 
 import torch
 
+from .. import devices
 from ..graph import dims, prims
 from ..graph.prim_info import PRIMS, info
 
@@ -376,7 +377,7 @@ def verify(kernel: Kernel) -> Kernel:
     need(len(set(names)) == len(names), "axis, size and buffer names are distinct")
     need(all(a.kind == "p" for a in kernel.axes) and all(a.kind == "r" for a in kernel.raxes),
          "axes are p and raxes are r")
-    need(kernel.device in ("cpu", "cuda"), "the device is cpu or cuda")
+    need(devices.of_type(kernel.device).emitter is not None, "there is an emitter for the device")
     for a in kernel.axes + kernel.raxes:
         need(set(dims.free_symbols(a.extent)) <= set(kernel.sizes), f"the extent of {a.name} is over sizes")
     taken, dtype, integers = set(names), {}, set(axes) | set(kernel.sizes)
@@ -563,7 +564,8 @@ def absolute_values(kernel: Kernel) -> frozenset:
     constants = {s.dst: s.value for s in kernel.body if isinstance(s, Const)}
     good, bad = set(), set()
     for s in kernel.body:
-        if isinstance(s, Compute) and s.op in ("add", "sub") and any(abs(constants.get(a, 0)) >= 1 for a in s.args):
+        if (isinstance(s, Compute) and info(s.op).linear == prims.IN_ALL
+            and any(abs(constants.get(a, 0)) >= 1 for a in s.args)):
             good.update(s.args)
         else:
             bad.update(reads(s))

@@ -17,7 +17,7 @@ from typing import Optional
 
 import torch
 
-from .. import config
+from .. import config, devices
 from ..errors import Unsupported
 from ..graph import dims
 from ..graph.prims import POINTWISE, REDUCTIONS, info
@@ -26,9 +26,6 @@ from .indexing import FIXED, VIEWS, linear
 
 LOWER = {}
 HALF = loops.HALF
-KERNEL_DTYPES = frozenset([torch.float32, torch.float64, torch.float16,
-                           torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
-                           torch.uint8, torch.bool])
 
 
 def lowers(*ops):
@@ -72,6 +69,7 @@ class Emitter:
 
     def __init__(self, group, places, stored, stage=None, cut=(), chunk=None, dealt=False):
         self.group, self.places, self.stored, self.stage = group, places, stored, stage
+        self.backend = devices.backend(group.device)
         self.b = loops.KernelBuilder(group.device.type)
         self.arguments = []            # storage key of each buffer, in order
         self._buffers = {}             # storage key -> buffer name
@@ -215,7 +213,7 @@ class Emitter:
             place = self.places(node)
             if place is not None:
                 return self.load(place, index, mask, node.type.shape)
-        if node.type.dtype not in KERNEL_DTYPES:
+        if node.type.dtype not in self.backend.dtypes:
             raise Unsupported(f"kernels over {node.type.dtype}", kind="kernel")
         if node.op not in LOWER:
             raise Unsupported(f"no lowering of the prim {node.op}", kind="kernel")
@@ -432,7 +430,7 @@ def _position(e, index_node, index, mask, size, wrap, code):
     if name is None:
         name = e._buffers[ERROR] = e.b.buffer(torch.int32, "error")
         e.arguments.append(ERROR)
-    return e.b.position(i, size, name, code if e.group.device.type == "cpu" else -1, mask)
+    return e.b.position(i, size, name, -1 if e.backend.traps else code, mask)
 
 
 @lowers("gather")
@@ -470,9 +468,10 @@ def reduction_dtype(node):
 
 
 def partial_dtype(node):
-    """The dtype of a split reduction's partial results: on a CPU those of float32 sums are not rounded in between."""
+    """The dtype of a split reduction's partial results."""
     dtype = reduction_dtype(node)
-    return torch.float64 if node.op == "sum" and dtype is torch.float32 and node.type.device.type == "cpu" else dtype
+    wide = node.op == "sum" and dtype is torch.float32 and devices.backend(node.type.device).wide_partials
+    return torch.float64 if wide else dtype
 
 
 def _member(e, node, index):
@@ -488,7 +487,7 @@ def _member(e, node, index):
 @lowers(*REDUCTIONS)
 def _reduction(e, node, index, mask):
     op, x, dtype = info(node.op).combine, node.inputs[0], reduction_dtype(node)
-    root, precise = _member(e, node, index), bool(node.attrs.get("precise")) and e.group.device.type == "cpu"
+    root, precise = _member(e, node, index), bool(node.attrs.get("precise")) and e.backend.wide_partials
     if e.stage == 2 and root.reduced:
         partial = e.b.load(e.buffer((node, "partial"), partial_dtype(node), False), e.partial_index(node))
         return e.b.cast(e.b.reduce(op, partial), register_dtype(node.type.dtype))
@@ -584,32 +583,19 @@ class Lowered:
     partials: dict
 
 
-# Columns times chunks of a reduction over few columns (measured: where results are stored as well, more lanes are
-# slower).
-FULL_VECTOR = 16
-# Columns times chunks of a sum over columns: measured on an H200, with its 132 multiprocessors.
-COLUMN_CHUNKS = 528 * 64
-
 
 def chunk_plan(group):
-    """(dimensions, chunk length) by which a split reduction is cut: the same for every number of threads, so that
-    results are too.
-
-    One dimension; on a GPU, where rows lie across the memory, as many of the leading ones as are needed, as one range.
-    """
+    """(dimensions, chunk length) by which a split reduction is cut: one dimension, or, where rows lie across the
+    memory, as many of the leading ones as are needed, as one range."""
     reduced = sorted(group.reduced)
     size = {d: indexing.size_hint(group.dims[d]) for d in reduced}
     total = 1
     for d in reduced:
         total *= size[d]
-    if group.device.type == "cpu":
-        wanted = min(max(total // 8192, 2), 64)
-    elif group.split == "columns":
-        rows = indexing.numel_hint([d for k, d in enumerate(group.dims) if k not in group.reduced])
-        wanted = min(max(COLUMN_CHUNKS // rows, 2), max(total // 32, 2))
-    else:
-        wanted = min(max(total // 8192, 2), 264)
-    if group.split == "columns" and group.device.type != "cpu":
+    backend = devices.backend(group.device)
+    rows = indexing.numel_hint([d for k, d in enumerate(group.dims) if k not in group.reduced])
+    wanted = backend.chunks(rows, total, group.split == "rows")
+    if group.split == "columns" and backend.cuts_several:
         count = next(k for k in range(1, len(reduced) + 1) if math.prod(size[d] for d in reduced[:k]) >= wanted
                      or k == len(reduced))
         cut = tuple(reduced[:count])
@@ -630,14 +616,15 @@ def few_columns(group):
     of the dimension around them, which lies as they do, are dealt out to chunks, so that chunks and columns are one
     line of memory."""
     columns = [d for d in range(len(group.dims)) if d not in group.reduced]
-    if group.device.type != "cpu" or group.split != "columns" or any(type(s) is not int for s in group.dims):
+    full = devices.backend(group.device).full_vector
+    if not full or group.split != "columns" or any(type(s) is not int for s in group.dims):
         return None
     count = math.prod(group.dims[d] for d in columns)
     around = {_around(m, group, columns, count) for m in group.members if m.needs_row}
-    if count > FULL_VECTOR // 2 or len(around) != 1 or None in around:
+    if count > full // 2 or len(around) != 1 or None in around:
         return None
     (d,) = around
-    chunks = max(k for k in range(1, FULL_VECTOR // count + 1) if group.dims[d] % k == 0)
+    chunks = max(k for k in range(1, full // count + 1) if group.dims[d] % k == 0)
     return ((d,), group.dims[d] // chunks) if chunks > 1 else None
 
 

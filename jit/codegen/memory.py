@@ -14,8 +14,6 @@ from ..graph import dims
 from . import indexing
 from .loops import index_key
 
-ALIGNMENT = {"cpu": 64, "cuda": 256}
-
 
 @dataclass
 class Span:
@@ -40,9 +38,9 @@ class Arena:
     offsets: dict = field(default_factory=dict)
 
 
-def plan_arena(spans, device_type: str = "cpu") -> Arena:
-    """Assign offsets so that buffers with overlapping lifetimes do not overlap in memory."""
-    alignment = ALIGNMENT.get(device_type, 256)
+def plan_arena(spans, alignment: int = 64) -> Arena:
+    """Assign offsets, multiples of ``alignment`` bytes, so that buffers with overlapping lifetimes do not overlap in
+    memory."""
     arena = Arena()
     fixed, symbolic = [], []
     for s in spans:

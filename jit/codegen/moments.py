@@ -10,6 +10,7 @@ totals and squares (Chan, Golub, LeVeque, "Updating formulae and a pairwise algo
 
 from __future__ import annotations
 
+from .. import devices
 from ..graph.ir import Graph, Transform
 from . import fusion
 from .indexing import is_one, size_hint
@@ -49,10 +50,11 @@ def _is_split(n) -> bool:
 
 
 def one_pass(graph: Graph) -> Graph:
-    """The graph with ``squares`` in the place of such sums on CUDA, or the same graph where there is none."""
+    """The graph with ``squares`` in the place of such sums where the device wants it, or the same graph where there is
+    none."""
     found = {}
     for n in graph.nodes:
-        x = _source(n) if n.op == "sum" and n.type.device.type == "cuda" else None
+        x = _source(n) if n.op == "sum" and devices.backend(n.type.device).one_pass_moments else None
         if x is not None and n.type.dtype.is_floating_point and _is_split(n):
             found[n] = x
     if not found:

@@ -7,24 +7,25 @@ intermediate of ours, its rows are laid further apart.
 
 from __future__ import annotations
 
+from .. import devices
 from ..graph import dims
 from ..graph.ir import Graph, Node, TensorType, same_ints
+from ..graph.prims import info
 from . import fusion
 from .indexing import VIEWS, base_of, contiguous_strides
 from .layout import Restrider
 
-ALIGNMENT_BYTES = 16
-WORTH_PADDING = 1 << 18  # elements below which an unaligned kernel is as good
 PRODUCTS = frozenset(["aten::mm", "aten::addmm"])
 
 
 def padded_strides(t: TensorType):
     """Strides with aligned rows for a row-major type of a half dtype; None where the rows are aligned, or it would not
     pay."""
-    if (t.device.type != "cuda" or t.dtype.itemsize != 2 or t.rank < 2
-        or type(t.shape[-1]) is not int or dims.hint(t.numel) < WORTH_PADDING):
+    backend = devices.backend(t.device)
+    if (not backend.aligned_rows or t.dtype.itemsize != 2 or t.rank < 2
+        or type(t.shape[-1]) is not int or dims.hint(t.numel) < backend.worth_aligning):
         return None
-    unit, width = ALIGNMENT_BYTES // t.dtype.itemsize, t.shape[-1]
+    unit, width = backend.aligned_rows // t.dtype.itemsize, t.shape[-1]
     if width < 8 * unit or width % unit == 0 or not same_ints(t.strides, contiguous_strides(t.shape)):
         return None
     return contiguous_strides((*t.shape[:-1], -(-width // unit) * unit))[:-1] + (1,)
@@ -34,7 +35,8 @@ def _candidates(graph) -> dict:
     """Node -> its padded strides, for what kernels make and products read, and nothing else sees as a tensor."""
     found, seen = {}, {base_of(o.node) for o in graph.outputs}
     for n in graph.nodes:
-        if n.op == "aten_call" and n.attrs["target"] not in PRODUCTS or n.op in ("getitem", "as_strided"):
+        if (n.op == "as_strided" or info(n.op).kind == "part"
+            or n.op == "aten_call" and n.attrs["target"] not in PRODUCTS):
             seen.update(base_of(i) for i in n.inputs)
     for n in graph.nodes:
         if n.op == "aten_call" and n.attrs["target"] in PRODUCTS:

@@ -8,8 +8,9 @@ from typing import Callable, Optional
 
 import torch
 
-from .. import logs, runtime
+from .. import devices, logs, runtime
 from ..graph.ir import TensorType, same_ints
+from ..graph.prims import info
 from . import failing, fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
 from .emit_plan import emit, out_form
@@ -20,6 +21,7 @@ from .moments import one_pass
 from .padding import pad_rows
 from .prepare import prepare
 from .registers import Registers
+from .target import target_of
 
 plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
 
@@ -28,8 +30,8 @@ plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
 class Options:
     """``target``: "native" compiles kernels, "reference" leaves them to the interpreter in ``reference``.
     ``fuse=False`` gives each root its own kernel; ``in_place`` lets results take the memory of dying operands;
-    ``channels_last`` lets convolutions run in that format; ``unaligned``: the numbers of CUDA inputs whose address is
-    not a multiple of 16 (kernels assume that of the others, so the caller has to guard it); ``symbols``: names of sizes
+    ``channels_last`` lets convolutions run in that format; ``unaligned``: the numbers of inputs whose address is
+    not aligned (GPU kernels assume that of the others, so the caller has to guard it); ``symbols``: names of sizes
     that are among the integers of a call even if no kernel of the graph uses them."""
 
     target: str = "native"
@@ -338,14 +340,15 @@ class Planner:
             self.launch_keys.append(self._launch_key(lowered.kernel, arguments))
 
     def _launch_key(self, kernel, arguments):
-        """What is compiled once: the structure and, for a GPU, which pointers are multiples of 16."""
-        if kernel.device == "cpu":
+        """What is compiled once: the structure and which pointers are not aligned, where kernels rely on that."""
+        if not devices.of_type(kernel.device).pointer_alignment:
             return kernel.key, ()
         return kernel.key, tuple(k for k, a in enumerate(arguments) if isinstance(a, Storage) and not self._aligned(a))
 
     def aligned_inputs(self) -> set:
-        """The inputs whose address GPU kernels take for a multiple of 16."""
-        return {a.slot for kind, *rest in self.steps if kind == "kernel" and rest[2].type == "cuda"
+        """The inputs whose address kernels take for an aligned one."""
+        return {a.slot for kind, *rest in self.steps
+                if kind == "kernel" and devices.backend(rest[2]).pointer_alignment
                 for a in rest[1] if isinstance(a, Storage) and a.kind == "input" and self._aligned(a)}
 
     def _aligned(self, storage) -> bool:
@@ -354,7 +357,7 @@ class Planner:
         return storage.kind != "extern" or storage not in self.loose
 
     def compile_kernels(self):
-        """Compile each distinct kernel once; fills ``self.code``: key -> address or GpuKernel."""
+        """Compile each distinct kernel once; fills ``self.code``: key -> what the target makes of it."""
         self.code, self.named, self.sources = {}, {}, []
         by_device = {}
         for k, key in zip(self.launches, self.launch_keys):
@@ -370,19 +373,12 @@ class Planner:
             return
         for device, keys in by_device.items():
             kernels = [self.named[key] for key in keys]
-            if device == "cpu":
-                from . import cpp  # late: a process loads the emitters of the devices that it has
-
-                found = cpp.compile_cpp(kernels)
-                self.sources += [(k.name, cpp.kernel_text(k)[1]) for k in kernels]
-            else:
-                from .triton.compile import compile_triton  # late, as cpp
-
-                aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]}
-                           for k, key in zip(kernels, keys) if key[1]}
-                found = compile_triton(kernels, aligned=aligned)
-                self.sources += [(k.name, found[k.name].source.text) for k in kernels]
-            self.code.update((key, found[self.named[key].name]) for key in keys)
+            aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]}
+                       for k, key in zip(kernels, keys) if key[1]}
+            found = target_of(device).compile_kernels(kernels, aligned)
+            for k, key in zip(kernels, keys):
+                self.code[key], text = found[k.name]
+                self.sources.append((k.name, text))
 
     # the plan
 
@@ -395,6 +391,6 @@ class Planner:
 
 def _unaliased(node):
     """The node whose very elements ``node`` shows."""
-    while node.op in ("alias", "detach"):
+    while info(node.op).is_whole_view:
         node = node.inputs[0]
     return node

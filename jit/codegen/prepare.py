@@ -8,10 +8,11 @@ that is given is not changed.
 
 from __future__ import annotations
 
+from .. import devices
 from ..errors import Unsupported
 from ..graph.ir import Graph, Ref, TensorType, Transform
 from ..graph.prims import info, library_form
-from . import fusion, lower
+from . import fusion
 from .indexing import VIEWS, base_of
 
 
@@ -30,9 +31,10 @@ def _needs_library(node) -> bool:
         return node.op == "as_strided" and base_of(node).op == "input"
     if node.op in fusion.EXTERN:
         return False
-    if not info(node.op).in_kernels or node.type.device.type == "meta":
+    backend = devices.backend(node.type.device)
+    if not info(node.op).in_kernels or not backend.memory:
         return True
-    kinds = lower.KERNEL_DTYPES
+    kinds = backend.dtypes
     return node.type.dtype not in kinds or any(i.type.dtype not in kinds for i in node.inputs)
 
 

@@ -163,11 +163,12 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((max(count, 0),), (1,), tensor.storage_offset())
 
 
-def run_plan(compiled, *arguments) -> tuple:
+def run_plan(compiled, *arguments, run_kernel=evaluate) -> tuple:
     """Run a ``CompiledGraph`` that was compiled with ``target="reference"``: the meaning of a plan's steps, on CPU
     tensors.
 
-    ``arguments``: the input tensors, then the ints. Raises IndexError when a kernel reports an index out of range.
+    ``arguments``: the input tensors, then the ints. ``run_kernel``: what runs a kernel, called as ``evaluate`` is.
+    Raises IndexError when a kernel reports an index out of range.
     """
     plan = compiled.plan
     kernels = list(compiled.loops.values())
@@ -200,10 +201,10 @@ def run_plan(compiled, *arguments) -> tuple:
                 memory = slots[arena][regs[offset] :].view(torch.uint8)
                 memory = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
                 slots[slot] = memory.as_strided([regs[r] for r in sizes], [regs[r] for r in strides])
-            elif kind == "cpu":
+            elif kind == "call":
                 kernel = kernels[step[1]]
                 buffers = {b.name: _flat(slots[s]) for b, s in zip(kernel.buffers, step[2])}
-                evaluate(kernel, buffers, {n: regs[r] for n, r in zip(kernel.sizes, step[3])})
+                run_kernel(kernel, buffers, {n: regs[r] for n, r in zip(kernel.sizes, step[3])})
             elif kind == "aten":
                 _, target, overload, args, outs, expect, *_ = step
                 packet = getattr(torch.ops.aten, target.split("::")[1])

@@ -13,18 +13,24 @@ from .. import torch_private
 from ..errors import Unsupported
 from ..runtime import native
 from . import tables
+from .executor import Frame
 from .values.base import Raised, Value
 from .values.constant import Constant
-from .values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
+from .values.containers import DequeValue, DictValue, ListValue, SequenceValue, SetValue, TupleValue
 from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
-from .values.objects import ModuleObject, ObjectValue, has_plain_layout
+from .values.generators import CoroutineValue, GeneratorValue
+from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout
+from .values.tensor import TensorValue
 
 MAX_DEPTH = 120
 
 
 class Calls:
-    """The part of ``Session`` that calls things."""
+    """Of one capture."""
+
+    def __init__(self, s):
+        self.s = s
 
     def call_function(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
         """Call a Python function: by table, as a torch operation, or inlined."""
@@ -33,13 +39,13 @@ class Calls:
             handler = tables.functions.get(real)
             if handler is not None:
                 self.guard_kinds(args, kwargs)
-                return self.by_table(real, lambda: handler(self, args, kwargs), args, kwargs)
+                return self.by_table(real, lambda: handler(self.s, args, kwargs), args, kwargs)
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
                 raise Unsupported(why, hint, kind="forbidden-call")
         special = tables.codes.get(fn.code)
         if special is not None:
-            return special(self, fn, args, kwargs)
+            return special(self.s, fn, args, kwargs)
         if real is not None:
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled",
@@ -50,38 +56,31 @@ class Calls:
                                   "compile it with one of the two", kind="disabled")
             if fn.code.co_qualname == torch_private.TORCH_HIDDEN and (real.__module__ or "").startswith("torch."):
                 # What torch.compile, once used, hides of PyTorch from itself.
-                return dict(zip(fn.code.co_freevars, fn.cells(self)))["fn"].get(self).call(self, args, kwargs)
+                return dict(zip(fn.code.co_freevars, fn.cells(self.s)))["fn"].get(self.s).call(self.s, args, kwargs)
             if fn.globals.get("__name__") in torch_private.TRANSFORMS:
                 raise Unsupported(f"{real.__qualname__}, a transform of torch.func",
                     "it runs in eager; compile the function that it transforms, or write the gradient with "
                     "torch.autograd",
                                   kind="functorch")
             if (real.__module__ and real.__module__.startswith("torch")
-                and self.tracer.supports(real) and any_tensor(args, kwargs)):
-                mark = self.checkpoint()
-                try:
-                    return self.torch_call(real, args, kwargs)
-                except Unsupported as error:
-                    # An object among the arguments, or a check of values: its Python code can be followed.
-                    if error.kind not in ("torch-argument", "data-dependent-value", "data-dependent-branch"):
-                        raise
-                    self.rollback(mark)
+                and self.s.tracer.supports(real) and any_tensor(args, kwargs)):
+                # An object among the arguments, or a check of values: its Python code can be followed.
+                with self.s.speculate(kinds=("torch-argument", "data-dependent-value", "data-dependent-branch")):
+                    return self.s.torch_call(real, args, kwargs)
         return self.inline(fn, args, kwargs, direct)
 
     def inline(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
         """Execute a Python function symbolically with these arguments. ``direct``: a call instruction enters it."""
-        from .executor import Frame
-        from .values.generators import CoroutineValue, GeneratorValue
-
         code = fn.code
         if code.co_flags & inspect.CO_ASYNC_GENERATOR:
             raise Unsupported(f"asynchronous generator {code.co_qualname}", kind="async")
-        if len(self.frames) > MAX_DEPTH:
+        if len(self.s.frames) > MAX_DEPTH:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
-        frame = Frame(self, fn, self.bind(fn, args, kwargs))
+        frame = Frame(self.s, fn, self.bind(fn, args, kwargs))
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
-            self.generators.append((GeneratorValue if code.co_flags & inspect.CO_GENERATOR else CoroutineValue)(frame))
-            return self.generators[-1]
+            made = (GeneratorValue if code.co_flags & inspect.CO_GENERATOR else CoroutineValue)(frame)
+            self.s.generators.append(made)
+            return made
         frame.spliceable = direct
         return frame.run_inlined()
 
@@ -112,8 +111,8 @@ class Calls:
             bound[names[at]] = DictValue(extra)
         missing = [n for n in names[:n_pos] if n not in bound]
         if missing:
-            defaults = fn.field_value(self, "defaults")
-            values = defaults.load(self) if defaults is not None else []
+            defaults = fn.field_value(self.s, "defaults")
+            values = defaults.load(self.s) if defaults is not None else []
             first = n_pos - len(values)
             for name in missing:
                 at = names.index(name)
@@ -122,8 +121,8 @@ class Calls:
                 bound[name] = values[at - first]
         for name in names[n_pos: n_pos + n_kwonly]:
             if name not in bound:
-                defaults = fn.field_value(self, "kwdefaults")
-                value = defaults.get_constant(self, name) if defaults is not None else None
+                defaults = fn.field_value(self.s, "kwdefaults")
+                value = defaults.get_constant(self.s, name) if defaults is not None else None
                 if value is None:
                     self.argument_error(fn, args, kwargs, f"missing required keyword-only argument '{name}'")
                 bound[name] = value
@@ -133,9 +132,9 @@ class Calls:
         """Raise the TypeError that CPython raises for a wrong call, with its very text, by calling a function of the
         same signature that does nothing."""
         try:
-            signature_twin(fn, self)(*[None] * len(args), **dict.fromkeys(kwargs))
+            signature_twin(fn, self.s)(*[None] * len(args), **dict.fromkeys(kwargs))
         except TypeError as error:
-            raise Raised(self.exception(error)) from None
+            raise Raised(self.s.exception(error)) from None
         raise Unsupported(f"{fn.qualname}() {text}", kind="argument-error")
 
     def guard_kinds(self, args, kwargs, fn=None):
@@ -145,34 +144,31 @@ class Calls:
             if type(value) is Deferred and not only_keeps(fn):
                 value.needed()
             if value.source is not None:
-                value.pytype(self)
+                value.pytype(self.s)
 
     def call_builtin(self, fn, args, kwargs) -> Value:
         """Call a C function."""
         self.guard_kinds(args, kwargs, fn)
         try:
-            handler = tables.calls.get(fn)
-        except TypeError:
-            handler = None
+            handler, forbidden = tables.calls.get(fn), tables.forbidden.get(fn)
+        except TypeError:  # it cannot be a key
+            handler = forbidden = None
         if handler is not None:
-            return self.by_table(fn, lambda: handler(self, args, kwargs), args, kwargs)
+            return self.by_table(fn, lambda: handler(self.s, args, kwargs), args, kwargs)
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, type):
             handler = tables.calls.get(class_method(owner, fn.__name__))
             if handler is not None:
-                return self.by_table(fn, lambda: handler(self, [self.wrap_class(owner), *args], kwargs), args, kwargs)
-        try:
-            forbidden = tables.forbidden.get(fn)
-        except TypeError:
-            forbidden = None
+                whole = [self.s.wrap_class(owner), *args]
+                return self.by_table(fn, lambda: handler(self.s, whole, kwargs), args, kwargs)
         if forbidden is not None:
             raise Unsupported(*forbidden, kind="forbidden-call")
         if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
             return self.call_unbound(fn, args, kwargs)
-        if self.tracer.supports(fn):
-            return self.torch_call(fn, args, kwargs)
+        if self.s.tracer.supports(fn):
+            return self.s.torch_call(fn, args, kwargs)
         if self.is_pure(fn) and all(a.is_const() for a in [*args, *kwargs.values()]):
-            return self.fold(fn, args, kwargs)
+            return self.s.fold(fn, args, kwargs)
         name = f"{getattr(fn, '__module__', None) or ''}.{getattr(fn, '__qualname__', repr(fn))}".lstrip(".")
         raise Unsupported(f"call of {name}, implemented in C and not known to the compiler", kind="c-call",
                           hint="call it outside the compiled function, or on constants")
@@ -199,17 +195,15 @@ class Calls:
 
     def call_unbound(self, raw, args, kwargs) -> Value:
         """``type.method(instance, ...)`` of a C type."""
-        from .values.tensor import TensorValue
-
         owner = args[0]
         if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch_private.TensorBase)
-                                              and self.tracer.supports(raw)):
-            return self.torch_call(raw, args, kwargs)
+                                              and self.s.tracer.supports(raw)):
+            return self.s.torch_call(raw, args, kwargs)
         if isinstance(owner, ObjectValue):
-            return owner.builtin_method(self, raw, args[1:], kwargs)
+            return owner.builtin_method(self.s, raw, args[1:], kwargs)
         if owner.is_const():
-            return Constant(owner.const(self)).getattr(self, raw.__name__).call(self, args[1:], kwargs)
-        return owner.getattr(self, raw.__name__).call(self, args[1:], kwargs)
+            return Constant(owner.const(self.s)).getattr(self.s, raw.__name__).call(self.s, args[1:], kwargs)
+        return owner.getattr(self.s, raw.__name__).call(self.s, args[1:], kwargs)
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
@@ -218,24 +212,22 @@ class Calls:
         cls = cls_value.obj
         if inspect.isabstract(cls):
             return self.fold_error(cls, args, kwargs)
-        new = self.class_lookup(cls, "__new__")[1]
+        new = self.s.class_lookup(cls, "__new__")[1]
         if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType):
-            instance = self.wrap_raw(new.__func__).call(self, [cls_value, *args], kwargs)
+            instance = self.s.wrap_raw(new.__func__).call(self.s, [cls_value, *args], kwargs)
             if not isinstance(instance, ObjectValue) or not issubclass(instance.cls, cls):
                 return instance
         else:
             instance = self.allocate(cls, args, kwargs)
-        init = self.class_lookup(cls, "__init__")[1]
+        init = self.s.class_lookup(cls, "__init__")[1]
         if isinstance(init, types.FunctionType):
-            self.bound_method(self.wrap_class_attr(cls, "__init__"), instance).call(self, args, kwargs)
+            self.s.bound_method(self.s.wrap_class_attr(cls, "__init__"), instance).call(self.s, args, kwargs)
         elif not hasattr(init, "__objclass__"):
             raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}",
                               kind="instantiate", hint="make the object outside the compiled function")
         elif init is not None and init is not object.__init__ and not isinstance(instance, TupleValue):
-            from .values.objects import BuiltinMethod
-
-            BuiltinMethod(instance, init).call(self, args, kwargs)
-        elif (args or kwargs) and init is object.__init__ and self.class_lookup(cls, "__new__")[1] is object.__new__:
+            BuiltinMethod(instance, init).call(self.s, args, kwargs)
+        elif (args or kwargs) and init is object.__init__ and self.s.class_lookup(cls, "__new__")[1] is object.__new__:
             raise Unsupported(f"{cls.__name__}() takes no arguments", kind="argument-error")
         return instance
 
@@ -243,12 +235,12 @@ class Calls:
         try:
             cls()
         except TypeError as error:
-            raise Raised(self.exception(error)) from None
+            raise Raised(self.s.exception(error)) from None
         raise Unsupported(f"abstract class {cls.__name__}", kind="instantiate")
 
     def allocate(self, cls, args=(), kwargs=None) -> Value:
         """``cls.__new__`` for classes whose ``__new__`` is implemented in C."""
-        if self.class_lookup(cls, "__del__")[0]:
+        if self.s.class_lookup(cls, "__del__")[0]:
             raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}, whose finalizer has to run",
                               kind="instantiate",
                               hint="make the object outside the compiled function")
@@ -264,7 +256,7 @@ class Calls:
         if issubclass(cls, list):
             return ListValue([], cls)
         if issubclass(cls, tuple):
-            return TupleValue(args[0].items_list(self) if args else [], cls)
+            return TupleValue(args[0].items_list(self.s) if args else [], cls)
         if issubclass(cls, (set, frozenset)):
             return SetValue({}, cls)
         if issubclass(cls, collections.deque):
@@ -328,9 +320,6 @@ def signature_twin(fn, s):
 
 def any_tensor(args, kwargs) -> bool:
     """True if a tensor is among the arguments or one container deep."""
-    from .values.containers import SequenceValue
-    from .values.tensor import TensorValue
-
     for value in (*args, *kwargs.values()):
         if isinstance(value, TensorValue):
             return True

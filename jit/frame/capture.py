@@ -12,7 +12,6 @@ import inspect
 import types
 import weakref
 
-import torch
 
 from .. import failures, logs, torch_private
 from ..errors import EagerRaises, NeedsEager, PassError, Unsupported
@@ -22,8 +21,7 @@ from . import source as src
 from .break_code import BreakCode, Broken
 from .emit import Emitter
 from .executor import Frame, Returned
-from .library import attention_state, batching, context_variables
-from .library.autocast_state import reduced
+from .states import attention
 from ..graph.backward import is_spent
 from ..graph.saved_tensors import refused
 from ..graph.foreign import is_foreign
@@ -159,7 +157,7 @@ class Capture:
             return self.eager(error)
         except (EagerRaises, PassError, assumptions.Reconsider, memory.SharedMemory):
             raise
-        except Exception as error:
+        except Exception as error:  # a rule of ours has failed, which is told
             if settings.fullgraph:
                 raise
             failures.report(error, self.where(), "it runs in eager for arguments like these")
@@ -182,7 +180,7 @@ class Capture:
         """As ``eager`` where a rule of ours has failed: for the facts so far, with all sizes as they are, so that other
         arguments are tried again."""
         env = self.session.tracer.env
-        for name in list(self.session.symbol_origins()):
+        for name in list(self.session.varying.origins()):
             if name in env.symbols:
                 env.specialize(env.symbols[name])
         text = f"the compiler failed: {type(error).__name__}: {error}"
@@ -194,7 +192,7 @@ class Capture:
         return captured
 
     def sees_tensors(self) -> bool:
-        return any(isinstance(v, (TensorValue, ModuleObject)) for v in self.session.by_object.values())
+        return any(isinstance(v, (TensorValue, ModuleObject)) for v in self.session.heap.by_object.values())
 
     def where(self):
         return self.frame.where() if self.frame is not None else (self.code.co_filename,
@@ -247,19 +245,9 @@ class Capture:
         e.code_globals = self.frame.globals
         return e
 
-    def effects(self):
-        """The effect log, with the changes of grad mode reduced to the last one, if it differs from the first, and
-        likewise of autocast; then the real generators are put where they have come to."""
-        s = self.session
-        kept = [e for e in s.effects if e[0] is not torch_private.set_grad_enabled]
-        if s.grad_mode != torch.is_grad_enabled():
-            kept.append((torch_private.set_grad_enabled, [Constant(s.grad_mode)]))
-        return (context_variables.reduced(s, attention_state.reduced(s, batching.reduced(s, reduced(s, kept)))) +
-                [g.settle() for g in s.real_generators if g.moved])
-
     def finish_return(self, value) -> Captured:
         e = self.emitter()
-        e.replay(self.effects())
+        e.replay(self.session.effects.to_replay())
         e.load(value)
         e.cmd("return_value")
         return self.assemble(e)
@@ -282,7 +270,7 @@ class Capture:
         for origin, offset in s.tracer.places:
             s.guards.add(src.Returned(src.GetAttr(origin, "storage_offset")), facts.Equals(offset))
         wanted, e.derived = results.derive(s.tracer, [t.handle(s) for t in e.outputs])
-        e.outputs += [s.tensor_of(h) for h in wanted[len(e.outputs):]]
+        e.outputs += [s.recording.tensor_of(h) for h in wanted[len(e.outputs):]]
         gradient = s.tracer.gradient(wanted)
         if gradient is not None:
             errors = refused(s.tracer, [wanted[i] for i in (*gradient.tangents, *gradient.views)])
@@ -303,13 +291,13 @@ class Capture:
         if e.uncertain and not repeatable and not self.settings.fullgraph:
             # What raises behind the graph comes too late: the program has to be interrupted there.
             raise assumptions.Reconsider("uncertain")
-        if attention_state.is_read(graph):
+        if attention.is_read(graph):
             s.guards.state.read.add("attention")
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
         self.guard_aliases()
         if needed:
-            plan, inputs = self.settings.compile_graph(graph, s.inputs, s, gradient)
+            plan, inputs = self.settings.compile_graph(graph, s.recording.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
         target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
@@ -318,8 +306,9 @@ class Capture:
 
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\n"
                          f"rewritten:\n{dis.Bytecode(target.__code__).dis()}")
-        return Captured(target, s.guards, graph if needed else None, plan, self.breaks, [v.source for v in s.inputs],
-                        sees_tensors=self.sees_tensors(), check=check, doubt=self.doubt)
+        return Captured(target, s.guards, graph if needed else None, plan, self.breaks,
+                        [v.source for v in s.recording.inputs], sees_tensors=self.sees_tensors(), check=check,
+                        doubt=self.doubt)
 
     def with_gradients(self, graph, differentiated: bool):
         """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""
@@ -339,10 +328,10 @@ class Capture:
         whose places in it are guarded."""
         s = self.session
         changed, others, members = [], [], []
-        for handle, value in zip(s.tracer.inputs, s.inputs):
+        for handle, value in zip(s.tracer.inputs, s.recording.inputs):
             region = handle.base.region
             if region is not None:
-                sources = [s.tensors[id(m)].source for m in region.members]
+                sources = [s.recording.tensors[id(m)].source for m in region.members]
                 members.append((region, sources))
             elif value.source is not None:
                 (changed if handle.base.mutated else others).append(value.source)
@@ -364,12 +353,12 @@ class Capture:
         self.breaks.append(breaks.record(error, self.where()))
         while True:
             innermost = chain[-1]
-            s.rollback(innermost.mark)
+            s.journal.rollback(innermost.mark)
             innermost.frame.stack = list(innermost.stack)
             code = None
             try:
                 e = self.emitter()
-                e.replay(self.effects())
+                e.replay(self.session.effects.to_replay())
                 code = BreakCode(e, s, self.settings, chain, self.continuation())
                 code.check()
                 code.emit()

@@ -254,7 +254,7 @@ class Missed:
                 captured.check.belongs_to(dispatcher)
         except (PassError, Unsupported):
             raise
-        except Exception as error:
+        except Exception as error:  # a rule of ours has failed, which is told
             return self.failed(fn, error)
         finally:
             native().set_capturing(capturing)

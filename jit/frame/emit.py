@@ -194,7 +194,7 @@ class Emitter:
             self.load_const(value.const(self.session))
 
     def keep_alive(self, value):
-        self.session.keep.append(value)
+        self.session.heap.keep(value)
 
     def remember(self, key):
         """Store the top of the stack in a temporary for later loads, leaving it on the stack."""
@@ -226,7 +226,7 @@ class Emitter:
     def load_base(self, source):
         """Push the object that ``source`` is read from; where only the last step leads to what is replaced, that object
         is known."""
-        holder = self.session.by_source.get(source.base) if source.fresh else None
+        holder = self.session.heap.by_source.get(source.base) if source.fresh else None
         if getattr(holder, "obj", None) is not None:
             self.load_source_or_const(holder)
         else:
@@ -360,7 +360,7 @@ class Emitter:
             self.cmd("binary_op", symbol)
 
     def load_symbol(self, name):
-        origin, what, *dim = self.session.symbol_origins()[name]
+        origin, what, *dim = self.session.varying.origins()[name]
         if what == "int":
             self.load_source(origin)
             return
@@ -499,15 +499,16 @@ class Emitter:
         hold now, ``changed`` being (index of the input, handle on its value) for each, advance the version counters of
         ``written``, which were changed through shared memory, and put back those of ``unnoted``, which were changed by
         way of ``data``."""
+        recording = self.session.recording
         body, self.commands = self.commands, []
         for handle in unnoted:
-            self.call_const(put_back_version, [self.session.tensors[id(handle)]])
+            self.call_const(put_back_version, [recording.tensors[id(handle)]])
             self.cmd("pop")
         for handle in written:
-            self.call_const(torch.autograd.graph.increment_version, [self.session.tensors[id(handle)]])
+            self.call_const(torch.autograd.graph.increment_version, [recording.tensors[id(handle)]])
             self.cmd("pop")
         for index, handle in changed:
-            self.call_const(write_recorded, [self.session.inputs[index], self.session.tensor_of(handle)])
+            self.call_const(write_recorded, [recording.inputs[index], recording.tensor_of(handle)])
             self.cmd("pop")
         self.written, self.commands = self.commands, body
 
@@ -550,7 +551,7 @@ class Emitter:
             if recipe.member is None:
                 self.cmd("load_fast", f".out{recipe.position}")
             else:
-                self.load(self.session.tensors[id(recipe.member)])
+                self.load(self.session.recording.tensors[id(recipe.member)])
             for part in (recipe.sizes, recipe.strides, recipe.offset, recipe.recorded):
                 self.load_const(part)
             self.cmd("call", 5, ())

@@ -117,7 +117,7 @@ class Frame:
             if handler is None:
                 raise Unsupported(f"bytecode instruction {instr.op}", kind="opcode")
             if self.spliceable:
-                self.mark, self.kept = s.checkpoint(), list(self.stack)
+                self.mark, self.kept = s.journal.checkpoint(), list(self.stack)
             s.steps += 1
             if s.steps > MAX_STEPS:
                 raise Unsupported(f"more than {MAX_STEPS} instructions in one capture", kind="long-loop")

@@ -8,8 +8,8 @@ from .source import Source
 
 
 class Guards:
-    """All that one capture relies on: an append-only list of (source, ``jit.runtime.facts.Fact``) without repeats, with
-    checkpoints.
+    """All that one capture relies on: an append-only list of (source, ``jit.runtime.facts.Fact``) without repeats. What
+    a step that was taken back has relied on stays: it has decided that.
 
     Attributes:
         sizes: what is relied on of symbols, a ``SizeFacts``.
@@ -21,7 +21,7 @@ class Guards:
         self.sizes = sizes
         self.state = GlobalState()
         self.fresh: set[Source] = set()
-        self._rows: list[tuple] = []  # (source, fact, what tells it from others)
+        self._rows: list[tuple] = []  # (source, fact)
         self._seen: set = set()
         self._kinds: set = set()
         self._reached: set = set()
@@ -36,7 +36,7 @@ class Guards:
             self._seen.add(key)
             self._kinds.add(key[:2])
             self._reached.add(source)
-            self._rows.append((source, fact, key))
+            self._rows.append((source, fact))
 
     def add_presence(self, source: Source | None):
         """Record that there is something at a source, such as an entry of a dict."""
@@ -51,22 +51,12 @@ class Guards:
         """Whether any fact is recorded for ``source``, whose object is there if it holds."""
         return source in self._reached
 
-    def checkpoint(self) -> int:
-        return len(self._rows)
-
-    def rollback(self, mark: int):
-        for row in self._rows[mark:]:
-            self._seen.discard(row[2])
-        del self._rows[mark:]
-        self._kinds = {key[:2] for _, _, key in self._rows}
-        self._reached = {source for source, _, _ in self._rows}
-
     def __len__(self):
         return len(self._rows)
 
     def rows(self) -> list[tuple]:
         """(source, fact) in the order of recording; last what follows from all of them."""
-        rows = [row[:2] for row in self._rows]
+        rows = list(self._rows)
         if self._present:
             reached = {step for source in self._reached for step in source.chain()}
             # Nothing else reaches these.

@@ -36,7 +36,7 @@ def guess(s, node):
     if site in s.unsteady or len(s.guesses) >= _MOST or not cone:
         return None
     inputs = [n for n in cone if n.op == "input"]
-    tensors = [s.inputs[n.attrs["index"]] for n in inputs]
+    tensors = [s.recording.inputs[n.attrs["index"]] for n in inputs]
     if any(t.obj is None or t.source is None or t.obj.is_meta or t.obj.dtype.is_floating_point or t.obj.dtype.is_complex
            for t in tensors):
         return None
@@ -58,7 +58,7 @@ class Check:
         nodes, self.values, self.sites = zip(*s.guesses)
         cone = sorted({n for node in nodes for n in constants.cone(node)}, key=lambda n: n.id)
         inputs = [n for n in cone if n.op == "input"]
-        self.sources = [s.inputs[n.attrs["index"]].source for n in inputs]
+        self.sources = [s.recording.inputs[n.attrs["index"]].source for n in inputs]
         self.compute = compile_python(Graph(inputs, cone, [Output(n) for n in nodes], s.tracer.env))
         self.unsteady, self.dispatcher = s.unsteady, None
 

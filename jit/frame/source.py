@@ -214,7 +214,7 @@ class Grad(_Derived):
         return ("grad", None)
 
     def load(self, e):
-        e.load_source_or_const(e.session.by_source[self.of])
+        e.load_source_or_const(e.session.heap.by_source[self.of])
         e.load_attr("grad")
 
     def __str__(self):
@@ -232,7 +232,7 @@ class FlatMemory(_Derived):
     stays = guarded = False
 
     def load(self, e):
-        e.call(flat_memory, lambda: e.load_source_or_const(e.session.by_source[self.of]), self.back, self.count)
+        e.call(flat_memory, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]), self.back, self.count)
 
     def __str__(self):
         return f"the memory of {self.of}"

@@ -101,7 +101,7 @@ def drive(generator, steps):
         error = sent = None
         try:
             sent = yield held.pop()  # nothing but the program keeps what was yielded
-        except BaseException as thrown:
+        except BaseException as thrown:  # whatever the program throws in
             error = thrown
         held.append(steps.send(generator, sent) if error is None else steps.throw(generator, error))
     return held.pop().result

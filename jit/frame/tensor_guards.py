@@ -8,11 +8,11 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import torch_private
+from ..devices import backend
 from ..errors import NeedsEager, Unsupported
 from ..runtime import facts
 from ..runtime.guards import TensorSpec
 
-ALIGNMENT = 16  # bytes; CUDA kernels use wide loads from inputs that are aligned so
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -53,7 +53,8 @@ def guard_tensor(s, value, type_):
         return tuple(v if type(v) is int else None for v in values)
 
     spec = dataclasses.replace(TensorSpec.of(tensor), sizes=fixed(type_.shape), strides=fixed(type_.strides))
-    if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT == 0:
-        spec = dataclasses.replace(spec, align=ALIGNMENT)
+    wanted = backend(tensor.device).pointer_alignment
+    if wanted and tensor.data_ptr() % wanted == 0:
+        spec = dataclasses.replace(spec, align=wanted)
     s.guards.add(source, facts.Tensor(spec))
     s.guards.sizes.check_bound(source, type_)

@@ -8,6 +8,7 @@ import re
 import torch
 
 from jit import torch_private
+from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import registry, unstated_views
 from jit.graph.build import is_number, resolve_device, scalar_dtype
@@ -414,7 +415,7 @@ def _as_run(o: Overload, values, types):
     nodes = list(nodes_of(values))
     if o.random or o.trusting or not o.name.startswith("aten::") or not nodes:
         return types
-    if any(n.type.device.type != "cpu" or hint(n.type.numel) > _PROBED_NUMEL for n in nodes):
+    if any(not backend(n.type.device).host or hint(n.type.numel) > _PROBED_NUMEL for n in nodes):
         return types
     real = _ask(o, values, "cpu").result
     if real is None:  # it refuses zeros, such as a matrix that is not invertible

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import registered
 from jit.errors import Unsupported
 
 
@@ -50,24 +51,21 @@ ATTRIBUTES = {
     "grad_fn": _grad_fn,
     "_grad": _grad,
     "_base": _base,
-    "is_cpu": lambda t, h: h.device.type == "cpu",
-    "is_cuda": lambda t, h: h.device.type == "cuda",
     "output_nr": lambda t, h: 0,
     "retains_grad": lambda t, h: False,
 }
-for _name in ("is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia",
+for _name in ("is_ipu", "is_maia", "is_mkldnn", "is_mps", "is_mtia",
               "is_nested", "is_quantized", "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu"):
     ATTRIBUTES[_name] = lambda t, h: False
+for _kind in registered():
+    ATTRIBUTES[f"is_{_kind.type}"] = lambda t, h, _type=_kind.type: h.device.type == _type
 
 
 def _data(t, h):
-    grad, t.grad_enabled = t.grad_enabled, False
-    try:
+    with t.journal.temporarily(t, "grad_enabled", False):
         made = t.call_op("detach", (h,), {})
         made.chain[-1].attrs = {"asked": "data"}  # unlike what detach() gives, it has a version counter of its own
         return made
-    finally:
-        t.grad_enabled = grad
 
 
 ATTRIBUTES["data"] = _data

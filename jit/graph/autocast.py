@@ -15,12 +15,11 @@ import re
 import torch
 
 from jit import torch_private
+from jit.devices import of_type, registered
 from jit.errors import Unsupported
 from jit.graph import aten
 from jit.graph.handles import TensorHandle
 from jit.graph.registry import OPS
-
-KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 # Run in the low precision type.
 LOWER = frozenset("""_convolution convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
@@ -28,11 +27,8 @@ conv_transpose3d prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear
 linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
 scaled_dot_product_attention _scaled_dot_product_flash_attention _native_multi_head_attention mkldnn_rnn_layer
 _addmm_activation cudnn_convolution cudnn_convolution_transpose""".split())
-# Run in the widest type among their operands.
-PROMOTE = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put index_copy tensordot "
-                    "scatter_add cat stack".split())
-PROMOTE_ON_CPU = frozenset("cat stack index_copy".split())
-# All other intercepted operators run in float32.
+# Those that a device's ``Backend`` names run in the widest type among their operands, all other intercepted ones in
+# float32.
 
 # Ops that come down to an intercepted one and are cast as it is.
 SAME_AS = {
@@ -55,13 +51,18 @@ _CONTRACTS = re.compile("transformer|attention|convolution|lstm|gru|rnn|linalg|t
 
 def enabled() -> dict:
     """Device type -> dtype, for the devices for which autocast is on in this thread."""
-    return {device: torch.get_autocast_dtype(device) for device in KEYS if torch.is_autocast_enabled(device)}
+    return {device: torch.get_autocast_dtype(device) for device in kinds() if torch.is_autocast_enabled(device)}
+
+
+def kinds() -> tuple:
+    """The types of devices that have autocast."""
+    return tuple(b.type for b in registered() if b.autocast_key)
 
 
 @functools.cache
 def _intercepted(name: str, device: str) -> bool:
     """Whether autocast intercepts any overload of ``aten::name`` that has no ``out=``."""
-    return any(_has_kernel(o, KEYS[device]) for o in aten.overloads(name))
+    return any(_has_kernel(o, of_type(device).autocast_key) for o in aten.overloads(name))
 
 
 def _has_kernel(o, key: str) -> bool:
@@ -105,11 +106,11 @@ def convert(t, name: str, args, kwargs):
         return None
     if name in LOWER:
         target = low
-    elif name in (PROMOTE_ON_CPU if device == "cpu" else PROMOTE):
+    elif name in of_type(device).autocast_promotes:
         target = _widest((args, tuple(kwargs.values())), low, device)
     else:
         target = torch.float32
-        if name == "binary_cross_entropy" and device == "cuda" or kwargs.get("dtype") is not None:
+        if name in of_type(device).autocast_leaves or kwargs.get("dtype") is not None:
             raise Unsupported(f"{name} under autocast", "cast explicitly", kind="autocast")
 
     def cast(v):

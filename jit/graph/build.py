@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.dims import Dim, plain_if_few, structurally_equal
@@ -21,9 +22,6 @@ _NUMBER = (bool, int, float, complex, Dim, SymFloat)
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
 
 
-DEVICES = ("cpu", "cuda", "meta")  # what plans run on
-
-
 def resolve_device(device, default: torch.device) -> torch.device:
     """A device argument (None, a name, an index) as a device with an index where its kind has several."""
     if device is None:
@@ -32,9 +30,8 @@ def resolve_device(device, default: torch.device) -> torch.device:
         device = torch.device("cuda", device)
     else:
         device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
-        return (default if default.type == "cuda" and default.index is not None
-                else torch.device("cuda", torch.cuda.current_device()))
+    if device.index is None and backend(device).indexed:
+        return default if default.type == device.type and default.index is not None else backend(device).current()
     return device
 
 
@@ -60,7 +57,7 @@ def scalar_dtype(v) -> torch.dtype:
 def vectorized(x: Node) -> bool:
     """Whether eager's kernel of an activation's gradient is the one for vectors of a CPU, which chooses by another
     comparison than that for single numbers of GPUs and of halves: they differ for NaN."""
-    return x.type.device.type == "cpu" and not (x.op == "cast" and x.inputs[0].type.dtype in HALF)
+    return backend(x.type.device).vectorized and not (x.op == "cast" and x.inputs[0].type.dtype in HALF)
 
 
 def wrapped(value: int, dtype: torch.dtype) -> int:
@@ -133,7 +130,7 @@ class Builder(NodeList):
 
     def node(self, op: str, inputs: tuple, attrs: dict, type) -> Node:
         for t in type if isinstance(type, tuple) else (type,):
-            if t is not None and t.device.type not in DEVICES:
+            if t is not None and not backend(t.device).known:
                 raise Unsupported(f"a tensor on {t.device}", kind="device")
         return NodeList.node(self, op, inputs, attrs, type)
 
@@ -385,7 +382,7 @@ class Builder(NodeList):
         if not is_float(x.type.dtype):
             return None
         if e in (0.5, -0.5):  # whose kernel for float16 is that of any power: +inf for the root of -inf
-            return (None if x.type.dtype is torch.float16 and x.type.device.type == "cpu"
+            return (None if x.type.dtype is torch.float16 and backend(x.type.device).roots_of_halves_are_powers
                     else self.sqrt(x) if e > 0 else self.rsqrt(x))
         if e == -1.0:
             return self.reciprocal(x)

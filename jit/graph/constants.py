@@ -105,7 +105,7 @@ def again(tracer, fn, args, kwargs, error, mark):
     b = tracer.builder
     if mark is None or _elementwise(fn):
         raise error
-    tracer.rollback(mark)
+    tracer.journal.rollback(mark)
     if isinstance(error, EagerRaises) and refusals.of_dtypes(error.error):
         raise error
     numbers, named = as_numbers(b, tuple(args)), {k: as_numbers(b, v) for k, v in kwargs.items()}
@@ -121,7 +121,7 @@ def again(tracer, fn, args, kwargs, error, mark):
             try:
                 with torch.no_grad():
                     result = fn(*plain[0], **plain[1])
-            except Exception as refused:
+            except Exception as refused:  # eager's own, for these values
                 raise EagerRaises(refused) from None
             return _handles(tracer, result, error)
     if isinstance(error, EagerRaises):

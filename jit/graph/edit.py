@@ -205,7 +205,7 @@ def refused(name: str):
         raise PassError(f"in the pass {name}: {error}") from error
     except InvalidGraph as error:
         raise PassError(f"the pass {name} made an invalid graph: {error}") from error
-    except Exception as error:
+    except Exception as error:  # of the user's own code
         raise PassError(f"the pass {name} raised {type(error).__name__}: {error}") from error
 
 

@@ -95,14 +95,14 @@ def run_python(fn, rebound: bool = True):
 
     def traced(tracer, *args, **kwargs):
         _tracers.append(tracer)
-        mark = tracer.checkpoint()
+        mark = tracer.journal.checkpoint()
         try:
             result = body(*(_shallow_wrap(tracer, a) for a in args),
                           **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
         except (TypeError, AttributeError, ValueError) as error:
             # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
             if has_dims(args) or has_dims(tuple(kwargs.values())):
-                tracer.rollback(mark)
+                tracer.journal.rollback(mark)
                 return traced(tracer, *map(without_dims, args), **{k: without_dims(v) for k, v in kwargs.items()})
             if isinstance(error, ValueError):
                 raise

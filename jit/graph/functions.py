@@ -59,7 +59,7 @@ class FunctionTrace:
         self.shown = [(h.base, h.type.strides) if h.base in before else None for h in results]
         self.results = [self._own(h.node) for h in results]
         self.start = b.next_id
-        self.undone = len(tracer._undo)
+        self.mark = tracer.journal.checkpoint()
         self.tangents = []
         for node in self.results:
             t = b.node("tangent", (), {"key": next(_keys)},
@@ -91,7 +91,7 @@ class FunctionTrace:
         Raises Unsupported for a backward that is more than a function of its arguments.
         """
         tracer, b = self.tracer, self.tracer.builder
-        for obj, name, old in tracer._undo[self.undone:]:
+        for obj, name, old in tracer.journal.changes_since(self.mark):
             if name == "node" and isinstance(obj, Base) and old.id < self.first:
                 raise Unsupported("a backward that changes tensors in place", "clone() them first", kind="autograd")
         made = [n for n in b.nodes if n.id >= self.start]

@@ -22,7 +22,7 @@ def carrying(nodes, sources) -> set:
     """``sources`` and those of ``nodes`` (in program order) that carry a gradient to one of them."""
     found = set(sources)
     for n in nodes:
-        if n not in found and n.op not in ("detach", "tangent") and any(i in found for i in n.inputs) and may_carry(n):
+        if n not in found and n.op != "detach" and any(i in found for i in n.inputs) and may_carry(n):
             found.add(n)
     return found
 

@@ -13,6 +13,7 @@ from typing import Callable, ClassVar, NamedTuple
 
 import torch
 
+from jit.devices import backend
 from jit.graph.dims import Dim, IntExpr, equal, product, structurally_equal
 from jit.graph.shape_env import ShapeEnv
 
@@ -104,7 +105,7 @@ class TensorType:
     def __repr__(self):
         shape = ", ".join(map(str, self.shape))
         strides = "" if self.is_contiguous else f" strides ({', '.join(map(str, self.strides))})"
-        where = "" if self.device.type == "cpu" else f" {self.device}"
+        where = "" if backend(self.device).host else f" {self.device}"
         return f"{str(self.dtype)[6:]}[{shape}]{strides}{where}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from jit.errors import JitError, PassError
@@ -91,15 +93,10 @@ class Replacement:
         in all respects."""
         env, made = graph._graph.env, graph._graph.next_id
         for carries in (graph._carries, *(() if graph._carries else (bound,))):
-            mark = env.checkpoint()
-            try:
+            with env.journal.trial(), contextlib.suppress(JitError):
                 result = trace_on(self.pattern, bound, env, made, carries)[0]
                 if isinstance(result, Node) and _same(result, node, made):
                     return True
-            except JitError:
-                pass
-            finally:
-                env.rollback(mark)
         return False
 
 

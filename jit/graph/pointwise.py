@@ -225,6 +225,12 @@ def lgamma(b, n, g):
     return (b.mul(g, b.call("digamma", (x,), n.type)),)
 
 
+@pointwise("i0", operators=("i0", "special_i0"), smooth=True, cost=Cost(16, 60, 60))
+def i0(b, n, g):
+    x = n.inputs[0]
+    return (b.mul(g, b.call("special_i1", (x,), n.type)),)
+
+
 @pointwise("sigmoid", operators=("sigmoid", "special_expit"), smooth=True, cost=EXPONENTIAL)
 def sigmoid(b, n, g):
     return (b.mul(g, b.mul(b.sub(b.lift(1.0, n), n), n)),)

@@ -120,6 +120,11 @@ class PrimInfo:
     complex_gradient: bool = False
 
     @property
+    def is_whole_view(self) -> bool:
+        """Whether it shows its operand as it is."""
+        return self.kind == "view" and self.same_dims
+
+    @property
     def is_source(self) -> bool:
         """Whether it makes values from nothing."""
         return self.kind in ("number", "source")
@@ -128,6 +133,11 @@ class PrimInfo:
     def repeatable(self) -> bool:
         """Whether it is cheap enough to be computed a second time."""
         return self.kind in ("pointwise", "view", "copy", "index", "part")
+
+    @property
+    def compares(self) -> bool:
+        """Whether it compares two numbers."""
+        return self.result is torch.bool and self.arity == 2 and not self.truth
 
     @property
     def gives_element(self) -> bool:

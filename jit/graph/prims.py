@@ -188,8 +188,8 @@ def _gate(types, attrs, dtype):
     return types[0]
 
 
-prim("autograd_function", "gradient", lambda n, a: n.name)  # see ``functions``
-prim("gradient", "gradient", lambda n, a: n.name)  # see ``backward``
+prim("autograd_function", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``functions``
+prim("gradient", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``backward``
 
 
 @prim("clone", "copy", lambda n, a: f"{a[0]}.clone()", library=lambda n, a: ("aten::clone", "", a), cost=MOVE,
@@ -432,11 +432,11 @@ def _replay_text(n, a):
         f"_vjp({op}, [{', '.join(positional)}], {named}, [{', '.join(a[k] for k in wanted)}], [{', '.join(tangents)}])")
 
 
-prim("aten_call", "call", _aten_text, complex_gradient=True)
+prim("aten_call", "call", _aten_text, in_kernels=False, complex_gradient=True)
 
 
-@prim("getitem", "part", lambda n, a: f"{a[0]}[{n.attrs['index']}]", saves=NOTHING, linear=IN_FIRST,
-      complex_gradient=True)
+@prim("getitem", "part", lambda n, a: f"{a[0]}[{n.attrs['index']}]", in_kernels=False, saves=NOTHING,
+      linear=IN_FIRST, complex_gradient=True)
 def _getitem(types, attrs, dtype):
     return types[0][attrs["index"]]
 

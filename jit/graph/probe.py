@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 
 from jit import torch_private
+from jit.devices import registered
 from jit.errors import JitError
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import SymSize, TensorHandle
@@ -127,7 +128,7 @@ def without_traces():
 
 def _default_generators() -> list:
     """The CPU's, and those of GPUs that the program uses: some probes are made on the tensors' own device."""
-    return [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+    return [g for kind in registered() for g in kind.generators() or ()]
 
 
 class Answer(NamedTuple):

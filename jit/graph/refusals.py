@@ -18,6 +18,7 @@ import re
 import torch
 
 from jit import torch_private
+from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
 from jit.graph.binding import DUNDERS, Binding
@@ -165,7 +166,7 @@ class _Call:
             return self._refusal_to_show()
         numels = [hint(h.type.numel) for h in self.tensors]
         sizes = smaller(self.tensors, self.numbers) if sum(numels) > _SMALL else None
-        on_cpu = all(h.type.device.type == "cpu" for h in self.tensors)
+        on_cpu = all(backend(h.type.device).host for h in self.tensors)
         if self._makes(sizes) > _RESULT:
             return None
         error = self._raises(sizes)
@@ -235,7 +236,7 @@ class _Call:
         error = self._raises(None, device="meta")
         if error is None or isinstance(error, NotImplementedError):
             return None
-        if (any(h.type.device.type != "cpu" for h in self.tensors)
+        if (any(not backend(h.type.device).host for h in self.tensors)
             or sum(hint(h.type.numel) for h in self.tensors) > _EXACT):
             return Unsupported
         error = self._raises(None)
@@ -245,7 +246,7 @@ class _Call:
         """Of a tensor that is made from numbers alone, which may be a large one."""
         given = StandIns()
         args, kwargs = given.of(self.args), given.of(self.kwargs)
-        if torch.device(kwargs.get("device") or torch.get_default_device()).type != "cpu":
+        if not backend(torch.device(kwargs.get("device") or torch.get_default_device())).host:
             return None
         for most in (None, 64):
             if most is not None:  # the numbers have to fit, however many elements there are

@@ -19,6 +19,7 @@ from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import VIEWS
+from jit.graph.prim_info import info
 from jit.graph.recording import Gradient
 
 
@@ -354,7 +355,7 @@ def finish(tracer, outputs, differentiated: bool = False) -> Graph:
         else:
             node = h.node
             root = root_of(node)
-            if root.op in ("input", "scalar", "float_scalar") or owner.setdefault(root, base) is not base:
+            if info(root.op).kind in ("input", "number") or owner.setdefault(root, base) is not base:
                 node = b.clone(node, node.type.strides if not overlaps_itself(node.type) else None)
                 owner[node] = base
         results.append(Output(node))

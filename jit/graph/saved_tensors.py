@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from jit import torch_private
+from jit.devices import backend
 from jit.graph.aten import tensors_of
 from jit.graph.dims import Dim, hint
 from jit.graph.gradient_paths import carrying, leaves, passed
@@ -121,12 +122,12 @@ def _by_id(event: Event, found: tuple | None) -> tuple | None:
 def _asked(event: Event) -> tuple | None:
     """The same as positions in ``read`` and ``made`` of what is kept, and in ``read`` of what is written."""
     small = sum(hint(d.type.numel) for d in event.read) <= _SMALL
-    devices = ["meta"]
-    if small and all(d.type.device.type == "cpu" for d in event.read):
+    devices, read_from = ["meta"], [backend(d.type.device) for d in event.read]
+    if small and all(kind.host for kind in read_from):
         devices.append("cpu")
-    elif any(d.type.device.type == "cuda" for d in event.read) and all(d.type.dtype.is_floating_point
+    elif any(kind.saves_otherwise for kind in read_from) and all(d.type.dtype.is_floating_point
                                                                        for d in event.read):
-        devices.insert(0, None)  # some operators are others there, and there is no index that a kernel could fail on
+        devices.insert(0, None)  # of floats there is no index that a kernel could fail on
     for device in devices:
         sizes = smaller(event.read, _numbers(event.args)) if device is None and not small else None
         given = StandIns(1, device, sizes, grad=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jit.graph.dims import Dim, IntExpr, Sym, evaluate, hint
+from jit.graph.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class ShapeEnv:
         guards: list of Predicate, in the order in which they were needed, without repetitions.
         origins: symbol name -> the origin given to ``symbol``; opaque here.
         symbols: symbol name -> the symbol that ``symbol`` gave.
+        journal: takes back guards and symbols.
     """
 
     def __init__(self, prefix: str = "s"):
@@ -38,6 +40,8 @@ class ShapeEnv:
         self.origins: dict[str, object] = {}
         self.symbols: dict[str, Dim] = {}
         self._seen: dict[Predicate, None] = {}
+        self.journal = Journal()
+        self.journal.grows(self.guards, self.origins, self.symbols, self._seen)
 
     def symbol(self, hint: int, origin, multiple: int = 1) -> IntExpr:
         """A new symbol for a size whose present value is ``hint``; the plain int for 0 and 1, which are always
@@ -91,16 +95,3 @@ class ShapeEnv:
         if predicate not in self._seen:
             self._seen[predicate] = None
             self.guards.append(predicate)
-
-    def checkpoint(self):
-        return len(self.guards), len(self.origins)
-
-    def rollback(self, checkpoint):
-        """Forget all guards and symbols made since ``checkpoint``."""
-        n_guards, n_origins = checkpoint
-        for p in self.guards[n_guards:]:
-            del self._seen[p]
-        del self.guards[n_guards:]
-        for name in list(self.origins)[n_origins:]:
-            del self.origins[name]
-            self.symbols.pop(name, None)

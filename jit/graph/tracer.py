@@ -14,6 +14,7 @@ import weakref
 import torch
 
 from jit import failures, torch_private
+from jit.devices import backend
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import (
     aten, autocast, changes, constants, foreign, layout, memory, refusals, results, saved_tensors, unstated_views,
@@ -29,6 +30,9 @@ from jit.graph.handles import (
     overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path,
 )
 from jit.graph.ir import Graph, Node, TensorType, same_ints
+from jit.graph.journal import Journal
+from jit.graph.prim_info import info
+from jit.graph.prims import VIEWS
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
 from jit.graph.sym_float import plain
@@ -50,12 +54,12 @@ class Tracer:
 
     Attributes:
         env: the ShapeEnv of size symbols.
+        journal: takes back what was recorded: nodes, inputs, versions, grad mode, size guards.
         builder: the Builder that owns the nodes.
         inputs: handles of the graph inputs, in order.
         autocast: device type -> dtype, where autocast is on at this point of the program.
         needs_grad: whether eager would have recorded any of the operations for autograd.
         inner_leaf: whether the program made a tensor that requires grad, which is no input.
-        op_count: the number of operations recorded by ``call``.
         regions: of inputs that share memory (memory.Region).
         places: (origin of an input, its offset in its storage) of those inputs where the program relies on it.
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then
@@ -74,8 +78,6 @@ class Tracer:
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes
         self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed
         self.autocast = autocast.enabled()
-        self.op_count = 0
-        self._undo: list = []
         self.regions: list[memory.Region] = []
         self.places: tuple = ()
         self.depth = 0  # of calls inside calls
@@ -86,13 +88,17 @@ class Tracer:
         self.wrote: tuple = ()  # bases that the present operation has written
         # Whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py.
         self.doubted = False
+        self.journal = Journal()
+        self.journal.grows(self.builder.nodes, self.inputs, self.events)
+        self.journal.saves(self.builder, "next_id")
+        self.journal.saves(self, "grad_enabled", "needs_grad", "inner_leaf", "wrote")
+        self.journal.includes(self.env.journal)
 
     # state that can be rolled back
 
     def set(self, obj, name: str, value):
-        """Set an attribute of a handle, base or this tracer so that ``rollback`` undoes it."""
-        self._undo.append((obj, name, getattr(obj, name)))
-        setattr(obj, name, value)
+        """Set an attribute of a handle, base or this tracer."""
+        self.journal.set_field(obj, name, value)
 
     def set_grad_enabled(self, enabled: bool):
         self.grad_enabled = bool(enabled)
@@ -100,26 +106,6 @@ class Tracer:
     def set_autocast(self, enabled: dict):
         """``enabled``: device type -> dtype, for the devices for which autocast is on from here."""
         self.set(self, "autocast", enabled)
-
-    def checkpoint(self):
-        """A mark for ``rollback``."""
-        b = self.builder
-        return (len(b.nodes), b.next_id, len(self._undo), len(self.inputs), self.grad_enabled,
-                self.needs_grad, self.inner_leaf, self.op_count, len(self.events), self.env.checkpoint())
-
-    def rollback(self, checkpoint):
-        """Return to exactly the state at ``checkpoint``: nodes, inputs, versions, grad mode, size guards."""
-        b = self.builder
-        nodes, b.next_id, undo, inputs, *flags, self.op_count, events, env = checkpoint
-        self.grad_enabled, self.needs_grad, self.inner_leaf = flags
-        del b.nodes[nodes:]
-        del self.inputs[inputs:]
-        del self.events[events:]
-        self.wrote = ()
-        while len(self._undo) > undo:
-            obj, name, old = self._undo.pop()
-            setattr(obj, name, old)
-        self.env.rollback(env)
 
     # inputs
 
@@ -173,7 +159,7 @@ class Tracer:
         else:
             rows = [b.reshape(s, (1,)) for s in scalars]
             node = b.reshape(b.cat(rows, 0) if len(rows) > 1 else rows[0], tuple(value.shape))
-        return self.fresh(b.clone(node) if node.op in ("scalar", "float_scalar", "reshape") else node,
+        return self.fresh(b.clone(node) if info(node.op).kind in ("number", "view") else node,
                           value.requires_grad)
 
     # calls
@@ -202,8 +188,8 @@ class Tracer:
         if binding is not None and binding.overload is not None and foreign.is_foreign(binding.name):
             self.builder.loc = loc
             return foreign.call(self, binding.name, binding.overload, args, kwargs)
-        mark = (self.checkpoint() if constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values())
-                else None)
+        known = constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values())
+        mark = self.journal.checkpoint() if known else None
         self.depth += 1
         try:
             try:
@@ -231,7 +217,7 @@ class Tracer:
                               kind="unknown-function")
         self.builder.loc = loc
         outer, self.doubted = self.doubted, refusals.check(self, fn, binding, args, kwargs)
-        mark = self.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
+        mark = self.journal.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
         try:
             if binding.python is not None:
                 return binding.python(self, *args, **kwargs)
@@ -245,13 +231,13 @@ class Tracer:
         except JitError as error:
             if mark is None or getattr(error, "kind", None) != "internal":
                 raise
-        except Exception as error:
+        except Exception as error:  # eager's own, or a rule's that wants plain ints; ``confirmed`` tells ours
             if mark is None:
                 raise refusals.confirmed(error, fn, args, kwargs) from error
         finally:
             self.doubted = outer
         # A rule that wants a plain int, such as the number of a dimension: it is known from here on.
-        self.rollback(mark)
+        self.journal.rollback(mark)
         fixed = self.env.specialize
         return self.call(fn, tuple(fixed(v) if type(v) is Dim else v for v in args),
                          {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
@@ -266,7 +252,6 @@ class Tracer:
                     return self.call_op(name, *cast, overload)
                 finally:
                     self.autocast = active
-        self.op_count += 1
         if kwargs:
             own = _parameters(name)
             kwargs = {k if k in own else RENAMED.get(k, k): v for k, v in kwargs.items()}
@@ -368,7 +353,7 @@ class Tracer:
     def _whole(self, name, args, kwargs, result, start):
         """One ``aten_call`` in place of an expansion, with the types that the expansion found; None when there is no
         such call."""
-        if not isinstance(result, Node) or sum(n.op not in ("scalar", "float_scalar", "cast")
+        if not isinstance(result, Node) or sum(n.op != "cast" and info(n.op).kind != "number"
                                                for n in self.builder.nodes[start:]) < 2:
             return None
         handles: list = []
@@ -381,8 +366,8 @@ class Tracer:
         return self.builder.aten(overload.name, overload.overload, tuple(values), result.type, impure=overload.random)
 
     def _on_one_device(self, args, elementwise: bool):
-        """The arguments, with 0-dim CPU tensors among CUDA operands of an elementwise op moved. Raises Unsupported for
-        other mixtures."""
+        """The arguments, with 0-dim CPU tensors among operands of an elementwise op that are elsewhere moved. Raises
+        Unsupported for other mixtures."""
         device = mixed = None
         for a in args:
             if type(a) is TensorHandle:
@@ -393,7 +378,8 @@ class Tracer:
                     mixed = True
         if not mixed:
             return args
-        device = next((a.type.device for a in args if type(a) is TensorHandle and a.type.device.type != "cpu"), device)
+        device = next((a.type.device for a in args if type(a) is TensorHandle and not backend(a.type.device).host),
+                      device)
         moved = []
         for a in args:
             if type(a) is TensorHandle and a.type.device != device:
@@ -448,8 +434,8 @@ class Tracer:
     def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
         """Give the result of an elementwise op the strides that TensorIterator computes from its operands.
 
-        On CPU, operands of another dtype than the common one are converted first, which makes them dense; conditions
-        and masks are not.
+        Where operands of another dtype than the common one are converted first, that makes them dense; conditions and
+        masks are not converted.
         """
         tensors = [a for a in args if isinstance(a, Node)]
         types = [a.type for a in tensors]
@@ -457,7 +443,7 @@ class Tracer:
             return node
         if entry.wraps and any(is_number(a) for a in args[:3]):
             types.append(_WRAPPED)
-        if types[0].device.type == "cpu" and any(not t.is_contiguous for t in types):
+        if backend(types[0].device).converts_operands and any(not t.is_contiguous for t in types):
             common = result_dtype(*(a for a in args if isinstance(a, Node) or is_number(a)))
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype
@@ -467,8 +453,7 @@ class Tracer:
                    else layout.iterator_strides(node.type.shape, types))
         if same_ints(strides, node.type.strides):
             return node
-        if node.id >= start and node.op not in ("permute", "reshape", "expand",
-                                                "slice", "scalar", "float_scalar", "input"):
+        if node.id >= start and info(node.op).kind not in ("view", "number", "input"):
             node.type = node.type.replace(strides=strides)
             return node
         return self.builder.clone(node, strides)
@@ -513,18 +498,18 @@ class Tracer:
                     return h
                 if path is not None:
                     return self.view(h, path, node)
-        elif node.id < start or node.op in ("permute", "reshape", "expand", "slice", "alias", "diagonal"):
+        elif node.id < start or node.op in VIEWS:
             # An expansion gave back an argument or a view of one: the result is new memory all the same.
             root = node
-            while root.op in ("permute", "reshape", "expand", "slice", "alias", "diagonal"):
+            while root.op in VIEWS:
                 root = root.inputs[0]
             if root.id < start or overlaps_itself(node.type):
                 node = self.builder.clone(node)
-        elif node.op in ("scalar", "float_scalar"):
+        elif info(node.op).kind == "number":
             node = self.builder.clone(node)
         if grad is None or node.type.dtype not in _DIFFERENTIABLE:
             return self.fresh(node)
-        if (node.op in ("aten_call", "getitem") and node.id >= start and grad.enabled
+        if (info(node.op).kind in ("call", "part") and node.id >= start and grad.enabled
             and grad.asked is not None and not grad.asked(grad.carry)):
             return self.fresh(self.builder.detach(node))
         reached = grad.reached(node)
@@ -603,7 +588,7 @@ class Tracer:
             for step, parent in zip(reversed(target.chain), reversed(parents[:-1])):
                 value = scatter(b, step, parent, value)
             value = _unwound(conform(b, value, base.type))
-        elif value.op in ("input", "scalar", "float_scalar") or overlaps_itself(value.type):
+        elif info(value.op).kind in ("input", "number") or overlaps_itself(value.type):
             value = b.clone(value, base.type.strides)
         if base.carries and not grad:
             value = b.with_gradient_of(value, base.node)
@@ -652,7 +637,7 @@ class Tracer:
             return attribute(self, handle, name)
         except JitError:
             raise
-        except Exception as error:
+        except Exception as error:  # eager's own; ``confirmed`` tells ours
             failure = refusals.confirmed(error, getattr, (handle, name), {})
             if isinstance(failure, Unsupported):
                 tell(failure, getattr, self.builder.loc)

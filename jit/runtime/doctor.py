@@ -18,19 +18,12 @@ import tempfile
 
 import torch
 
-from jit import config, torch_private, versions
+from jit import config, devices, torch_private, versions
+from jit.devices import Problem
 from jit.errors import CompileError
 from jit.runtime import build, native
 
 CHECKS: list = []
-
-
-class Problem(Exception):
-    """What is wrong and how to cure it."""
-
-    def __init__(self, what: str, cure: str, fatal: bool = True):
-        super().__init__(what)
-        self.what, self.cure, self.fatal = what, cure, fatal
 
 
 def check(name: str):
@@ -161,34 +154,8 @@ def _openmp():
     return f"{found[0] if found else 'statically linked'}, {threads} threads"
 
 
-@check("triton")
-def _triton():
-    try:
-        import triton  # late: optional
-    except Exception as e:
-        raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
-                      "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
-    return triton.__version__
-
-
-@check("cuda")
-def _cuda():
-    if torch.version.cuda is None:
-        return "torch is built without CUDA: CPU only"
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError as e:
-        raise Problem(f"torch is built for CUDA {torch.version.cuda}, but the driver is missing: {e}",
-                      "install the NVIDIA driver if this machine has a GPU; the CPU works without",
-                      fatal=False) from None
-    if not torch.cuda.is_available():
-        raise Problem("the CUDA driver is there but torch sees no GPU",
-            "check nvidia-smi, CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA " + torch.version.cuda,
-            fatal=False)
-    if isinstance(torch_private.current_raw_stream, torch_private.Absent):
-        raise Problem("torch has no _cuda_getCurrentRawStream", "use a torch release from 2.11 on")
-    return ", ".join(f"{torch.cuda.get_device_name(i)} (sm_{''.join(map(str, torch.cuda.get_device_capability(i)))})"
-                     for i in range(torch.cuda.device_count()))
+for _backend in devices.registered():
+    CHECKS.extend(_backend.checks())
 
 
 def main(arguments=()) -> int:
@@ -200,7 +167,7 @@ def main(arguments=()) -> int:
         except Problem as p:
             failed |= p.fatal
             print(f"{'FAIL' if p.fatal else 'warn'}  {name}: {p.what}\n      cure: {p.cure}")
-        except Exception as e:
+        except Exception as e:  # a check that fails must not end the others
             failed = True
             print(f"FAIL  {name}: {type(e).__name__}: {e}\n      cure: the checks before this one may say why")
     print("something is missing" if failed else "ready")

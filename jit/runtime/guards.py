@@ -158,14 +158,17 @@ _UNREAD = -2
 _STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys",
                  "grad mode", "CPU autocast dtype", "CUDA autocast dtype", "default dtype",
                  "deterministic algorithms", "torch function modes and default device",
-                 "torch function state", "attention kernels", "anomaly mode and cuDNN switches")  # fmt: skip
+                 "torch function state", "attention kernels", "anomaly mode and cuDNN switches",
+                 "settings of autocast")  # fmt: skip
+_SELDOM_READ = ("attention", "switches", "autocast")  # the last fields
 
 
 def narrowed_state(snapshot: tuple, read) -> tuple:
-    """A snapshot that leaves open what ``read``, a set with any of "attention" and "switches", does not name: the last
-    two fields."""
-    return (*snapshot[:-2], snapshot[-2] if "attention" in read else _UNREAD,
-            snapshot[-1] if "switches" in read else _UNREAD)
+    """A snapshot that leaves open those of the fields that few programs read which are not in ``read``, a set with any
+    of "attention", "switches" and "autocast"."""
+    first = len(snapshot) - len(_SELDOM_READ)
+    return (*snapshot[:first], *(value if name in read else _UNREAD
+                                 for name, value in zip(_SELDOM_READ, snapshot[first:])))
 
 
 def state_difference(expected: tuple, found: tuple) -> str:

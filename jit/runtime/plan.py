@@ -18,9 +18,9 @@ offsets count elements, arenas bytes::
     ("temp", slot, arena_slot, byte_offset, dtype, device, sizes, strides)
         a tensor inside an arena that is still held; the offset has to be a multiple of the item size (64 for kernels
         that assume alignment).
-    ("cpu", address, slots, ints)
+    ("call", address, slots, ints)
         calls ``void f(void** pointers, const int64_t* ints)`` with the data pointers of the slots.
-    ("gpu", GpuKernel, slots, ints, (grid_x, grid_y, grid_z))
+    ("launch", GpuKernel, slots, ints, (grid_x, grid_y, grid_z))
         launches on torch's current stream of the plan's CUDA device.
     ("aten", "aten::addmm", overload, args, out_slots, expect[, manners])
         a boxed call below autograd and autocast. ``args`` follow the operator's schema, one for each argument,
@@ -164,10 +164,10 @@ class Plan:
                 _, slot, arena, offset, dtype, device, sizes, strides = step
                 lines.append(f"%{slot} = temp %{arena} + {names[offset]} {str(dtype)[6:]} {many(sizes)} strides "
                              f"{many(strides)}")
-            elif kind == "cpu":
-                lines.append(f"cpu {step[1]:#x}({slots(step[2])}; {many(step[3])})")
-            elif kind == "gpu":
-                lines.append(f"gpu {step[1].name}({slots(step[2])}; {many(step[3])}) grid {many(step[4])}")
+            elif kind == "call":
+                lines.append(f"call {step[1]:#x}({slots(step[2])}; {many(step[3])})")
+            elif kind == "launch":
+                lines.append(f"launch {step[1].name}({slots(step[2])}; {many(step[3])}) grid {many(step[4])}")
             elif kind == "aten":
                 _, name, overload, args, outs, *_ = step
                 target = ", ".join("_" if o is None else f"%{o}" for o in outs)

@@ -15,11 +15,12 @@ import torch
 
 from jit.codegen import loops
 from jit.codegen.cpp import blocks, compiler_check, ops, prefetch
-from jit.codegen.cpp.layout import COST, STREAM_BYTES, Layout, analyse, hint, tail
+from jit.codegen.cpp.layout import COST, Layout, analyse, hint, stream_bytes, tail
 from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
+from jit.graph.prims import info
 
 SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
 BLOCK = 1024  # vector positions per block in column mode
@@ -73,7 +74,7 @@ class KernelText(Strips):
             if isinstance(s, loops.Store) and s.mask is None and self.unit(s) and hint(extent) >= self.strip:
                 count = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes
                                   if a.name in dims.free_symbols(s.index))
-                if count * kernel.buffer_of[s.buffer].dtype.itemsize >= STREAM_BYTES:
+                if count * kernel.buffer_of[s.buffer].dtype.itemsize >= stream_bytes(kernel):
                     self.streamed.add(i)
         per_element = 0.5 + sum(COST.get(s.op, 1) * 0.25 if isinstance(s, loops.Compute)
                                 else 0.0 if isinstance(s, loops.Const) else 0.5 for s in kernel.body)
@@ -428,7 +429,7 @@ class KernelText(Strips):
                          else None for a in s.args]
             args = [self.value[a] for a in s.args]
             short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
-            if short and (s.op in ops._COMPARE or (s.op == "cast" and s.dtype.is_floating_point)):
+            if short and (info(s.op).compares or (s.op == "cast" and s.dtype.is_floating_point)):
                 args = [self.narrow[a] for a in s.args]
             z = self.divisor.get(i)
             text = (f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z

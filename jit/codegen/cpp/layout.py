@@ -12,13 +12,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from jit import devices
 from jit.codegen import loops
 from jit.codegen.cpp.ops import COST
 from jit.errors import JitError
 from jit.graph import dims
 
-# Outputs from this size on are written around the cache; below, the next kernel finds them there (measured).
-STREAM_BYTES = 32 << 20
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
 INLINE_KINDS = (loops.Load, loops.IndexValue)
@@ -30,6 +29,11 @@ def hint(e) -> int:
         return dims.hint(e)
     except JitError:
         return max(dims.bounds(e)[0] or 0, UNKNOWN_SIZE)
+
+
+def stream_bytes(kernel: loops.Kernel) -> int:
+    """Outputs from this size on are written around the cache; below, the next kernel finds them there (measured)."""
+    return devices.of_type(kernel.device).architecture().cache
 
 
 def expressions(stmt):
@@ -144,15 +148,15 @@ def choose_vector(kernel: loops.Kernel) -> loops.Axis:
     return best
 
 
-def analyse(kernel: loops.Kernel, kept_bytes: int = 1 << 20) -> Layout:
+def analyse(kernel: loops.Kernel, kept_bytes: int | None = None) -> Layout:
     """Decide everything about a kernel's loops. ``kept_bytes`` bounds what is kept per row instead of being computed
-    again."""
+    again: what fits into a core's own cache, where it is not said."""
     kernel = normalise(kernel)
     vector = choose_vector(kernel)
     out = Layout(kernel, vector, [a for a in kernel.axes if a is not vector],
                  [a for a in kernel.raxes if a is not vector])
     _levels(out)
-    _plan_passes(out, kept_bytes)
+    _plan_passes(out, devices.of_type(kernel.device).architecture().local if kept_bytes is None else kept_bytes)
     return out
 
 

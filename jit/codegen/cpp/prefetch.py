@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from jit.codegen import loops
-from jit.codegen.cpp.layout import COST, STREAM_BYTES, hint
+from jit.codegen.cpp.layout import COST, hint, stream_bytes
 from jit.graph import dims
 
 ROW_BYTES = 256 << 10  # rows up to this size are prefetched while the one before is worked on
@@ -49,6 +49,6 @@ def stream(text, statements, access) -> list:
         if isinstance(s, loops.Load) and i in access and i not in text.tiled and text.unit(s):
             count = math.prod(hint(a.extent) for a in text.kernel.axes + text.kernel.raxes
                               if a.name in dims.free_symbols(s.index))
-            if count * text.dtypes[s.dst].itemsize >= STREAM_BYTES // 2:
+            if count * text.dtypes[s.dst].itemsize >= stream_bytes(text.kernel) // 2:
                 found[access[i]] = (f"{access[i]} + 512", text.dtypes[s.dst].itemsize)
     return list(found.values())

@@ -18,9 +18,7 @@ import sys
 import threading
 from dataclasses import dataclass
 
-import torch
-
-from ... import config, logs
+from ... import config, devices, logs
 from ...errors import CompileError
 from .. import cache
 from . import worker
@@ -53,10 +51,7 @@ class Compiled:
 
 def capability_of(device=None) -> int:
     """The compute capability of a CUDA device as major * 10 + minor; 90 on a machine without one."""
-    if not torch.cuda.is_available():
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return major * 10 + minor
+    return devices.of_type("cuda").architecture(device).capability
 
 
 def prepare():
@@ -65,7 +60,7 @@ def prepare():
     def load():
         try:
             worker.triton()
-        except Exception as error:
+        except Exception as error:  # of any kind: Triton is somebody else's, and may not be needed
             log(f"triton cannot be imported: {error}")
 
     threading.Thread(target=load, name="jit-import-triton", daemon=True).start()
@@ -160,7 +155,7 @@ class _Batch:
                 i, job = self.left.pop()
             try:
                 result = run(job)
-            except Exception as error:
+            except Exception as error:  # told to whoever waits for the result
                 result = {"error": f"{type(error).__name__}: {error}"}
             with self.lock:
                 self.results[i] = result
@@ -172,7 +167,7 @@ class _Batch:
 def _build_here(job: dict) -> dict:
     try:
         return worker.build(job)
-    except Exception as error:
+    except Exception as error:  # told to whoever waits for the result
         return {"error": f"{type(error).__name__}: {error}"}
 
 

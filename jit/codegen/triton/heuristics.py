@@ -1,22 +1,19 @@
 """Which block sizes, how many warps, held on chip or in a loop: a kernel's configuration from its shape.
 
 The figures come from a sweep on an H200 (132 multiprocessors, 4.3 TB/s for a plain copy); the shares reached are in the
-functions below.
+functions below. How many programs there should be, and how much a row may hold, follow the device.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ... import devices
 from ...graph.prims import info
 from .. import loops
 from . import analysis
 from .tiling import LONG_ROW, Tiling, size_hint
 
-# Bytes of one row that may stay in registers while it is reduced and used again.
-ON_CHIP_BYTES = 128 * 1024
-ON_CHIP_ELEMENTS = 32 * 1024
-MULTIPROCESSORS = 132
 NARROWEST = 16  # columns of a block of rows that is held on chip
 
 
@@ -56,9 +53,9 @@ def _clamp(n, low, high):
     return max(low, min(high, n))
 
 
-def choose(tiling: Tiling) -> Config:
-    """The configuration that is used without timing anything."""
-    return _CHOOSERS[tiling.kind](tiling)
+def choose(tiling: Tiling, architecture: devices.Architecture | None = None) -> Config:
+    """The configuration that is used without timing anything, for the current device where none is named."""
+    return _CHOOSERS[tiling.kind](tiling, architecture or devices.of_type(tiling.kernel.device).architecture())
 
 
 def _smallest_access(kernel) -> int:
@@ -70,22 +67,22 @@ def arithmetic(kernel: loops.Kernel) -> int:
     return sum(info(s.op).cost.gpu for s in kernel.body if isinstance(s, loops.Compute))
 
 
-def flat(tiling: Tiling) -> Config:
+def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
     """One range: 16 bytes per thread and access."""
     n = size_hint(tiling.extent("x"))
     per_thread = _clamp(16 // _smallest_access(tiling.kernel), 4, 8)
     if arithmetic(tiling.kernel) > 24:  # two vectors per thread, so that their arithmetic interleaves
         per_thread *= 2
     warps = 4
-    block = warps * 32 * per_thread
-    while warps > 1 and block > 128 and n // block < MULTIPROCESSORS:  # a small problem: more programs
+    block = warps * arch.lanes * per_thread
+    while warps > 1 and block > 128 and n // block < arch.processors:  # a small problem: more programs
         block //= 2
-        if block < warps * 32:
+        if block < warps * arch.lanes:
             warps //= 2
     return Config(x=max(min(block, next_power_of_two(n)), 1), warps=warps)
 
 
-def tiles(tiling: Tiling) -> Config:
+def tiles(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Two contiguous axes: square tiles, through shared memory."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
     x = min(64, next_power_of_two(nx))
@@ -93,7 +90,7 @@ def tiles(tiling: Tiling) -> Config:
     return Config(x=x, y=y, warps=_clamp(x * y // 512, 1, 8))
 
 
-def strips(tiling: Tiling) -> Config:
+def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Pieces of rows: as ``flat``, without a division per element."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
     if nx >= LONG_ROW:  # what is computed once per row takes a while to arrive
@@ -103,7 +100,7 @@ def strips(tiling: Tiling) -> Config:
     return Config(x=x, y=y, warps=_clamp(x * y // 256, 1, 4))
 
 
-def rows(tiling: Tiling) -> Config:
+def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Reduction along the contiguous axis: a row per program, held on chip; several short rows together; a loop for
     long ones.
 
@@ -114,31 +111,31 @@ def rows(tiling: Tiling) -> Config:
     n_rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
     held, itemsize = analysis.held_bytes(kernel), _stream_access(kernel)
     if type(tiling.extent("r")) is not int:
-        return _long_rows(kernel, min(next_power_of_two(max(width, 2)), 4096), n_rows)
+        return _long_rows(kernel, min(next_power_of_two(max(width, 2)), 4096), n_rows, arch)
     block = next_power_of_two(max(width, 2))
     single = analysis.Schedule(kernel, online=True).count == 1 and not analysis.has_scan(kernel)
-    if block > (8192 if single else _on_chip(kernel, held, itemsize)):
-        return _long_rows(kernel, block, n_rows)
+    if block > (8192 if single else _on_chip(kernel, held, itemsize, arch)):
+        return _long_rows(kernel, block, n_rows, arch)
     x, least = 1, 1024 if analysis.writes_elements(kernel) else 2048
     while block * x < least and x < 64 and x < n_rows:
         x *= 2
-    while x > 1 and n_rows // x < MULTIPROCESSORS:
+    while x > 1 and n_rows // x < arch.processors:
         x //= 2
     per_thread = 16 if itemsize <= 2 else 8
-    warps = _clamp(_power_of_two_below(min(width, block) * x // (32 * per_thread)), 1, 16)
+    warps = _clamp(_power_of_two_below(min(width, block) * x // (arch.lanes * per_thread)), 1, 16)
     recompute = held == 2 and block >= 16384 and not analysis.has_scan(kernel)
     return Config(x=x, r=block, warps=warps, recompute=recompute)
 
 
-def _on_chip(kernel, held: int, itemsize: int) -> int:
-    """The longest row, in elements, that is kept in registers. Float32 rows, and rows with weights beside them, stop at
-    half."""
+def _on_chip(kernel, held: int, itemsize: int, arch) -> int:
+    """The longest row, in elements, that is kept in registers while it is reduced and used again: half of them. Float32
+    rows, and rows with weights beside them, stop at half of that."""
     weights = any(isinstance(s, loops.Load) and "@r" in loops.index_symbols(s) and "@x" not in loops.index_symbols(s)
                   for s in kernel.body)
-    return min(ON_CHIP_ELEMENTS // (2 if weights or itemsize > 2 else 1), ON_CHIP_BYTES // max(held, 1))
+    return min(arch.registers // 8 // (2 if weights or itemsize > 2 else 1), arch.registers // 2 // max(held, 1))
 
 
-def _long_rows(kernel, block: int, n_rows: int) -> Config:
+def _long_rows(kernel, block: int, n_rows: int, arch) -> Config:
     """A loop over a row. In pieces of 8 elements per thread where the kernel allows it."""
     schedule, pieces = analysis.Schedule(kernel, online=True), analysis.pieces_allowed(kernel)
     narrow, stages = _stream_access(kernel) <= 2, 1
@@ -146,12 +143,12 @@ def _long_rows(kernel, block: int, n_rows: int) -> Config:
     if not pieces:
         r, warps = 4096, 8
     elif schedule.count == 1 and schedule.pairs:  # exponentials: few threads per row, each with many elements
-        r, warps, stages = (2048, 2, 3) if n_rows >= 2 * MULTIPROCESSORS else (8192, 4, 3)
+        r, warps, stages = (2048, 2, 3) if n_rows >= 2 * arch.processors else (8192, 4, 3)
     elif schedule.count == 1:
         r, warps = 8192, 8
     elif shift:
         r, warps = 4096, 16
-    elif schedule.count > 2 or n_rows < 3 * MULTIPROCESSORS:
+    elif schedule.count > 2 or n_rows < 3 * arch.processors:
         r, warps = 16384, 32
     else:
         r, warps = 16384 if narrow else 8192, 16
@@ -162,7 +159,7 @@ def _long_rows(kernel, block: int, n_rows: int) -> Config:
     return Config(r=r, looped=True, parts=parts, warps=warps, stages=stages, evict=schedule.count > 1, shift=shift)
 
 
-def columns(tiling: Tiling) -> Config:
+def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Reduction across the contiguous axis: a loop over blocks of rows, with an accumulator per column and thread.
 
     512 columns per program (0.9 of a copy's rate, against 0.6 with 256) as long as there are enough programs. Where
@@ -172,7 +169,7 @@ def columns(tiling: Tiling) -> Config:
     kernel = tiling.kernel
     nx, nr, nz = (size_hint(tiling.extent(n)) for n in "xrz")
     x = min(512, next_power_of_two(nx))
-    while x > 32 and nz * -(-nx // x) < 3 * MULTIPROCESSORS // 2:
+    while x > 32 and nz * -(-nx // x) < 3 * arch.processors // 2:
         x //= 2
     block = next_power_of_two(max(nr, 2))
     static = type(tiling.extent("r")) is int

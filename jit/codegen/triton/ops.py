@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...errors import Unsupported
+from ..cpp.functions import FORMATS
 from . import types
 
 OPS = {}
@@ -76,6 +77,14 @@ def emit(name: str, context: Context, *args: str) -> str:
     if name not in OPS:
         raise Unsupported(f"{name} in a GPU kernel", kind="kernel")
     return OPS[name](context, *args)
+
+
+def _chain(coefficients, x: str) -> str:
+    """A polynomial by Horner's scheme."""
+    text = repr(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        text = f"({text}) * {x} + {c!r}" if "*" in text else f"{text} * {x} + {c!r}"
+    return text
 
 
 def _binary(symbol):
@@ -598,6 +607,27 @@ def _pow(c, a, b):
     if not c.dtype.is_floating_point:
         return f"{c.helper('_int_pow')}({a}, {b})"
     return f"tl.exp2({b} * tl.log2({a}))" if c.interpret else c.device("pow", a, b)
+
+
+# The modified Bessel function of order zero, as in C++: e is exp(|x|).
+for _kind, _numbers in FORMATS.items():
+    _near, _far = (_chain(_numbers[name], x) for name, x in (("I0_NEAR", "t"), ("I0_FAR", "u")))
+    helper(f"_i0_{_kind}", f"""
+@triton.jit
+def _i0_{_kind}(x, e):
+    a = tl.abs(x)
+    t = a * 0.25 - 1.0
+    u = 16.0 / a - 1.0
+    near = {_near}
+    far = {_far}
+    return tl.where(a <= 8.0, e * near, e * far / tl.sqrt(a))
+""")
+
+
+@op("i0")
+def _i0(c, a):
+    name = c.helper("_i0_f64" if c.dtype is torch.float64 else "_i0_f32")
+    return f"{name}({a}, {_exp(c, f'tl.abs({a})')})"
 
 
 def _library(name):

@@ -2,8 +2,7 @@
 torch."""
 
 from . import (  # noqa: F401
-    attention_state, autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks,
-    class_statements, classes, container_methods, context_variables, formatting, interpreter, modules,
-    numpy_functions, optimizers, polyfills, random_state, records, stdlib, text, torch_functions,
-    type_expressions, wrapping,
+    autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks,
+    class_statements, classes, container_methods, formatting, interpreter, modules, numpy_functions,
+    optimizers, polyfills, random_state, records, stdlib, text, torch_functions, type_expressions, wrapping,
 )

@@ -12,6 +12,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from ... import torch_private
 from ...errors import Unsupported
 from ...graph.functions import FunctionTrace
+from ..states import grad_mode
+from ..states.grad_mode import GRAD_MODE
 from ..tables import on_call, on_function
 from ..values.base import Raised, Value
 from ..values.constant import Constant
@@ -62,14 +64,14 @@ def apply(s, args, kwargs):
     needs = [isinstance(v, TensorValue) and v.handle(s).requires_grad for v in given]
     recorded = s.tracer.grad_enabled and any(needs)
     ctx = s.wrap_class(Context).call(s, [TupleValue([Constant(n) for n in needs])], {})
-    enabled, recording = s.grad_mode, s.tracer.grad_enabled
-    s.set_grad_enabled(False)
+    enabled, recording = grad_mode.is_on(s), s.tracer.grad_enabled
+    grad_mode.switch_to(s, False)
     s.tracer.set_grad_enabled(False)
     try:
         result = s.inline(s.wrap_raw(_forward_then_context if separate else _forward_with_context),
                           [cls, ctx, *given], {})
     finally:
-        s.set_grad_enabled(enabled)
+        grad_mode.switch_to(s, enabled)
         s.tracer.set_grad_enabled(recording)
     several = isinstance(result, TupleValue)
     outputs = list(result.items_list(s)) if several else [result]
@@ -124,9 +126,9 @@ def _recorded(s, known, cls, ctx, given, needs, outputs) -> list:
             raise _break("that saves something else than tensors for its backward")
         index = next((i for i, k in enumerate(places) if outputs[k] is v and not any(v is a for a in given)), None)
         if index is not None:
-            saved[place] = s.tensor_of(trace.saved_result(index))
+            saved[place] = s.recording.tensor_of(trace.saved_result(index))
     s.set_entry(ctx.attrs, "to_save", TupleValue(saved))
-    tangents = [s.tensor_of(trace.tangents[places.index(k)]) if k in places else _no_gradient(s, o, kept)
+    tangents = [s.recording.tensor_of(trace.tangents[places.index(k)]) if k in places else _no_gradient(s, o, kept)
                 for k, o in enumerate(outputs)]
     gradients, second = _backward(s, known, cls, ctx, given, tangents)
     if len(gradients) > len(given) and all(_is_none(s, g) for g in gradients[len(given):]):
@@ -141,7 +143,7 @@ def _recorded(s, known, cls, ctx, given, needs, outputs) -> list:
         if n:
             found.append(None if none else g.handle(s))
     made = dict(zip(places, trace.finish(found, second)))
-    return [s.tensor_of(made[k]) if k in made else _without_gradient(s, o) for k, o in enumerate(outputs)]
+    return [s.recording.tensor_of(made[k]) if k in made else _without_gradient(s, o) for k, o in enumerate(outputs)]
 
 
 def _is_none(s, value) -> bool:
@@ -167,22 +169,21 @@ def _backward(s, known, cls, ctx, given, tangents):
         raise _break("with a backward and a vjp")
     code = getattr(getattr(known, method), "__code__", None)
     before = _reachable([ctx, cls, *given])
-    done, undone = len(s.effects), len(s.undo)
-    calls = s.grad_switches
-    enabled, s.grad_mode = s.grad_mode, False  # what the program is told; the graph keeps gradients of gradients
+    done, mark = len(s.effects.log), s.journal.checkpoint()
+    calls = s.states.uses[GRAD_MODE]
     try:
-        result = cls.getattr(s, method).call(s, [ctx, *tangents], {})
+        with s.states.told(GRAD_MODE, False):  # the graph keeps gradients of gradients
+            result = cls.getattr(s, method).call(s, [ctx, *tangents], {})
     except Raised as raised:
         raise _break(f"whose backward raises {raised.value.cls.__name__}") from None
     finally:
-        s.grad_mode = enabled
-        s.tracer.set_grad_enabled(enabled)
-    if any(e[0] is not torch_private.set_grad_enabled for e in s.effects[done:]):
+        s.tracer.set_grad_enabled(grad_mode.is_on(s))
+    if s.effects.since(done):
         raise _break("whose backward has side effects")
-    if any(id(holder) in before for holder, *_ in s.undo[undone:]
+    if any(id(holder) in before for holder, *_ in s.journal.changes_since(mark)
            if not (isinstance(holder, (TensorValue, CellValue)) or holder is ctx.attrs)):
         raise _break("whose backward changes objects that were there before")
-    second = "once" if code is _ONCE else "traced" if s.grad_switches == calls else None
+    second = "once" if code is _ONCE else "traced" if s.states.uses[GRAD_MODE] == calls else None
     return (list(result.items_list(s)) if isinstance(result, TupleValue) else [result]), second
 
 

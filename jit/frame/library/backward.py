@@ -80,7 +80,7 @@ def _differentiate(s, roots, tangents, wrt, keep, create) -> list:
     _process_group_is_absent(s)
     handles = [v.handle(s) for v in roots]
     found = graph.record(s.tracer, handles, tangents, [v.handle(s) for v in wrt], keep, create)
-    return [None if h is None else s.tensor_of(h) for h in found]
+    return [None if h is None else s.recording.tensor_of(h) for h in found]
 
 
 @on_function(torch.autograd.backward)
@@ -97,7 +97,7 @@ def autograd_backward(s, args, kwargs):
     if wanted is None or _is_none(s, wanted):
         for v in roots:
             v.handle(s)
-        targets = [s.tensor_of(h) for h in graph.leaves(s.tracer)]
+        targets = [s.recording.tensor_of(h) for h in graph.leaves(s.tracer)]
     else:
         targets = _tensors(s, wanted, "inputs")
         if not targets or not all(v.handle(s).requires_grad for v in targets):

@@ -155,7 +155,7 @@ def names_of(cls) -> tuple:
 def dir_(s, args, kwargs):
     if isinstance(args[0], Constant) or isinstance(args[0], ClassValue) and args[0].obj.__flags__ & IMMUTABLE_TYPE:
         return s.fold(dir, args, {})
-    if isinstance(args[0], ClassValue) and id(args[0].obj) not in s.templates:
+    if isinstance(args[0], ClassValue) and id(args[0].obj) not in s.heap.templates:
         ask = functools.partial(names_of, args[0].pin(s))
         s.guards.add(src.Returned(src.Const(ask, "dir")), facts.Equals(ask()))
         return s.from_python(list(ask()))
@@ -166,7 +166,7 @@ def dir_(s, args, kwargs):
 
 @on_call(globals)
 def globals_(s, args, kwargs):
-    return s.globals_value(s.frames[-1].globals)
+    return s.lookups.globals_value(s.frames[-1].globals)
 
 
 @on_call(iter)
@@ -361,7 +361,7 @@ def all_(s, args, kwargs):
 @on_call(bool)
 def bool_(s, args, kwargs):
     if len(args) == 1 and isinstance(args[0], TensorValue) and args[0].known(s) is None:
-        s.tensor_slot(args[0].cls, "__bool__")
+        s.recording.tensor_slot(args[0].cls, "__bool__")
         return defer(s, bool, args, kwargs, Unsupported("bool() of a tensor reads its value",
             kind="data-dependent-value", hint="keep it a tensor, and use torch.where"))
     return Constant(args[0].truth(s) if args else False)
@@ -554,7 +554,7 @@ def object_(s, args, kwargs):
 
 @on_call(object.__new__)
 def object_new(s, args, kwargs):
-    return s.allocate(args[0].const(s), args[1:], kwargs)
+    return s.calls.allocate(args[0].const(s), args[1:], kwargs)
 
 
 @on_call(object.__setattr__)

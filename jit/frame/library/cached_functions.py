@@ -14,13 +14,13 @@ import types
 
 import torch
 
-from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
 from ..decode import decode
+from ..states import grad_mode
 from ..tables import on_descriptor, on_method
-from ..values.base import Raised, lookup
+from ..values.base import lookup
 from ..values.constant import Constant
 from ..values.numbers import DimValue
 from ..values.containers import TupleValue
@@ -178,10 +178,10 @@ class Call:
 
     def made(self):
         """What the real call gives, which is made now."""
-        with torch.set_grad_enabled(self.s.grad_mode):
+        with torch.set_grad_enabled(grad_mode.is_on(self.s)):
             try:
                 self.function(*self.real, **self.real_kwargs)
-            except Exception as error:
+            except Exception as error:  # of the program's own function
                 raise self.unsupported(f"raises {type(error).__name__}") from None
         self.s.calls_made.append([self.function, self.key, True])
         found = self.stored()
@@ -192,22 +192,18 @@ class Call:
     def tried(self):
         """The value that following the function gives, as a proof that calling it does nothing else; nothing else of
         that stays. None for a function that asks the system, such as which packages there are."""
-        s = self.s
-        mark, before = s.checkpoint(), state_of_inputs(s)
-        s.trial = {}
-        try:
-            value = s.wrap_raw(self.inner).call(s, self.args, self.kwargs)
-        except Raised as raised:
-            raise self.unsupported(f"raises {raised.value.cls.__name__}") from None
-        except Unsupported as error:
-            value = None
-            if error.kind not in _ASKS_THE_SYSTEM:
-                raise self.unsupported(f"has no entry for this call: {error.why}", error.hint) from None
-        finally:
-            pure = len(s.effects) == mark[1] and state_of_inputs(s) == before
-            s.trial = None
-            s.rollback(mark)
-        if not pure:
+        s, value = self.s, None
+        before = state_of_inputs(s)
+        with s.speculate(raises=True, keep=False) as attempt, s.journal.temporarily(s, "trial", {}):
+            try:
+                value = s.wrap_raw(self.inner).call(s, self.args, self.kwargs)
+            finally:
+                after = state_of_inputs(s)
+        if attempt.raised is not None:
+            raise self.unsupported(f"raises {attempt.raised.value.cls.__name__}")
+        if attempt.refusal is not None and attempt.refusal.kind not in _ASKS_THE_SYSTEM:
+            raise self.unsupported(f"has no entry for this call: {attempt.refusal.why}", attempt.refusal.hint)
+        if attempt.effects or after != before:
             raise self.unsupported("has effects, which happen when its cache has no entry")
         return value
 
@@ -236,14 +232,13 @@ def state_of_inputs(s):
 def pending(s, call) -> bool:
     """Whether the captured part of the program has done anything that a call made now would come before."""
     full = call.maxsize is not None and len(call.cache) >= call.maxsize
-    for fn, _ in s.effects:
+    for fn, *_ in s.effects.since(0):
         repeated = fn.func if isinstance(fn, functools.partial) else fn
-        if isinstance(repeated, (Repeated, _LRU)):
-            if full and getattr(repeated, "function", repeated) is call.function:
-                return True  # the order of use decides what goes
-        elif fn is not torch_private.set_grad_enabled:
+        if not isinstance(repeated, (Repeated, _LRU)):
             return True
-    return state_of_inputs(s) != ({}, 0) or bool(s.autocast)
+        if full and getattr(repeated, "function", repeated) is call.function:
+            return True  # the order of use decides what goes
+    return state_of_inputs(s) != ({}, 0)
 
 
 def only_logs(s, function, inner, args, kwargs) -> bool:
@@ -251,18 +246,12 @@ def only_logs(s, function, inner, args, kwargs) -> bool:
     effect is its call."""
     if not returns_none(inner):
         return False
-    mark = s.checkpoint()
-    s.trial = {}
-    try:
+    with s.speculate(raises=True, keep=False) as attempt, s.journal.temporarily(s, "trial", {}):
         s.wrap_raw(inner).call(s, args, kwargs)
-        logs = len(s.effects) > mark[1] and all(effect[0] is write_record for effect in s.effects[mark[1]:])
-    except Unsupported as error:
-        logs = error.kind == "logging"
-    except Raised:
-        logs = False
-    finally:
-        s.trial = None
-        s.rollback(mark)
+    if attempt.refusal is not None:
+        logs = attempt.refusal.kind == "logging"
+    else:
+        logs = attempt.went_through and bool(attempt.effects) and all(e.fn is write_record for e in attempt.effects)
     if logs:
         s.effect(functools.partial(call_with, function), args)
     return logs

@@ -68,9 +68,9 @@ def answered(s, cls, target) -> bool:
     yes is for ever, a no until something is registered."""
     try:
         found = issubclass(cls, target)
-    except Exception as error:
+    except Exception as error:  # of the program's own __subclasscheck__
         raise Unsupported(f"issubclass() raises {type(error).__name__}: {error}", kind="special-method") from None
-    if id(cls) in s.templates:
+    if id(cls) in s.heap.templates:
         raise Unsupported("an abstract class is asked of a class made while capturing", kind="special-method")
     if not found:
         s.guards.add(src.Const(cls, cls.__qualname__), facts.Subclass(target, False))
@@ -112,13 +112,13 @@ def protocol_instance(s, value, target) -> bool:
     if plain and s.inherits(value.pytype(s), target):
         return True
     obj = value.value if type(value) is Constant else getattr(value, "obj", None)
-    if obj is None and not (isinstance(value, Constant) and value.value is None) or value in s.touched:
+    if obj is None and not (isinstance(value, Constant) and value.value is None) or value in s.heap.touched:
         if not isinstance(target, type):
             return answered(s, value.pytype(s), target)
         return has_members(s, value, target)
     try:
         found = isinstance(obj, target)
-    except Exception as error:
+    except Exception as error:  # of the program's own __instancecheck__
         raise Unsupported(f"isinstance() raises {type(error).__name__}: {error}", kind="special-method") from None
     s.guards.add(value.source, facts.Instance(target, found))
     return found
@@ -227,4 +227,4 @@ def matches(s, value, abstract) -> bool:
     cls = value.pytype(s)
     if issubclass(cls, (str, bytes, bytearray)):
         return False
-    return answered(s, cls, abstract) if id(cls) not in s.templates else issubclass(cls, abstract)
+    return answered(s, cls, abstract) if id(cls) not in s.heap.templates else issubclass(cls, abstract)

@@ -14,7 +14,7 @@ import types
 from ...errors import Unsupported
 from ..executor import Frame
 from ..tables import on_call
-from ..values.base import Raised, Value, lookup
+from ..values.base import Value, lookup
 from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, TupleValue, mapping_items
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
@@ -101,8 +101,8 @@ def template(s, value):
                                                   for n in ("__get__", "__set__", "__delete__", "__set_name__")):
             refuse("a descriptor object in a class made while capturing")
         made = types.SimpleNamespace()
-    s.templates[id(made)] = value
-    s.keep.append(made)
+    s.heap.templates[id(made)] = value
+    s.heap.keep(made)
     return made
 
 
@@ -123,13 +123,10 @@ def make_class(s, name: str, bases: list, namespace: dict, cell=None) -> MadeCla
             plain[key] = {}
         elif key != "__classcell__":
             plain[key] = template(s, value)
-    try:
-        real = meta(name, tuple(b.obj for b in bases), plain)
-    except Exception as error:
-        raise Raised(s.exception(error)) from None
+    real = s.really(meta, name, tuple(b.obj for b in bases), plain)
     made = MadeClass(real, bases, {k: (Constant(k), v) for k, v in namespace.items()})
-    s.templates[id(real)] = made
-    s.keep.append(real)
+    s.heap.templates[id(real)] = made
+    s.heap.keep(real)
     if cell is not None:
         cell.set(s, made)
     return made

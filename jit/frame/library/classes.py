@@ -161,9 +161,9 @@ for _cls in (torch.device, torch.finfo, torch.iinfo):
 
 @on_call(dict.__new__, list.__new__, tuple.__new__, set.__new__, frozenset.__new__, collections.OrderedDict.__new__)
 def container_new(s, args, kwargs):
-    return s.allocate(args[0].const(s), args[1:], kwargs)
+    return s.calls.allocate(args[0].const(s), args[1:], kwargs)
 
 
 @on_call(BaseException.__new__, Exception.__new__)
 def exception_new(s, args, kwargs):
-    return s.allocate(args[0].const(s), args[1:], kwargs)
+    return s.calls.allocate(args[0].const(s), args[1:], kwargs)

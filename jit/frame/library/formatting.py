@@ -73,11 +73,8 @@ def join(s, owner, args, kwargs):
 def run(s, fn):
     """The text that ``fn`` makes; TypeErrors about stand-ins are not the program's."""
     try:
-        text = fn()
-    except (Raised, Unsupported):
-        raise
-    except Exception as error:
-        if "Shown" in str(error):
+        return s.from_python(s.really(fn))
+    except Raised as raised:
+        if any("Shown" in str(v.value) for v in raised.value.init_args if isinstance(v, Constant)):
             raise Unsupported("formatting a value that is not a constant", kind="format") from None
-        raise Raised(s.exception(error)) from None
-    return s.from_python(text)
+        raise

@@ -78,7 +78,7 @@ def locals_(s, args, kwargs):
 def function_type(s, args, kwargs):
     names = ("code", "globals", "name", "argdefs", "closure")
     given = {**dict(zip(names, args)), **kwargs}
-    namespace = s.plain_namespace(given["globals"])
+    namespace = s.lookups.plain_namespace(given["globals"])
     closure, defaults = given.get("closure"), given.get("argdefs")
     name = given.get("name")
     code = given["code"].const(s)

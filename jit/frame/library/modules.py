@@ -7,6 +7,7 @@ from torch.utils.hooks import BackwardHook
 
 from ... import torch_private
 from ...errors import NeedsEager, Unsupported
+from ..states import grad_mode
 from ..tables import on_function
 
 
@@ -15,7 +16,7 @@ def _hooks_gradients(method):
 
     @on_function(method)
     def set_up(s, args, kwargs):
-        if s.grad_mode:
+        if grad_mode.is_on(s):
             raise Unsupported("a backward hook of a module is set up",
                               "remove the hook before compiled calls that need not be looked at", kind="autograd")
         return s.inline(s.wrap_raw(method), args, kwargs)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ... import devices
 from ...errors import Unsupported
 from ...graph import generators
+from ..values import batched
 from ..tables import add_forbidden, on_function, on_method
 from ..values.constant import Constant
 from ..values.tensor import TensorValue
@@ -21,9 +23,9 @@ def _argument(s, name, args, kwargs):
 
 
 def _record(s, fn, *args):
-    if s.maps or s.modes:
+    if batched.active(s):
         raise Unsupported("random state inside torch.vmap or under a mode", "set it outside", kind="global-state")
-    return s.traced(lambda: fn(s.tracer, *args))
+    return s.recording.traced(lambda: fn(s.tracer, *args))
 
 
 def _seed(s, args, kwargs):
@@ -75,7 +77,7 @@ add_forbidden("random state is read by Python, or seeded by chance", "do it outs
               torch.seed, torch.initial_seed)
 
 
-# the GPUs'
+# those of other devices than the CPU
 
 
 @on_function(torch.accelerator.current_accelerator)
@@ -84,44 +86,55 @@ def current_accelerator(s, args, kwargs):
                                                                **{k: v.const(s) for k, v in kwargs.items()}))
 
 
-@on_function(torch.cuda.device_count)
-def device_count(s, args, kwargs):
-    return Constant(torch.cuda.device_count())
-
-
-def _gpu(device) -> torch.Generator:
-    """The generator of a GPU, given as PyTorch's functions take it. Raises Unsupported where there is none yet."""
-    if not torch.cuda.is_initialized():
+def _generator(device) -> torch.Generator:
+    """The generator of a device, given as PyTorch's functions take it. Raises Unsupported where there is none yet."""
+    device = torch.device(device)
+    found = devices.backend(device)
+    generators = found.generators()
+    if generators is None:
         raise Unsupported("the random state of a GPU that is not in use",
                           "do it outside the compiled function", kind="global-state")
-    index = device if isinstance(device, int) else torch.device(device).index
-    return torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
+    return generators[found.current().index if device.index is None else device.index]
 
 
-@on_function(torch.cuda.get_rng_state)
-def gpu_get_rng_state(s, args, kwargs):
-    device = _argument(s, "device", args, kwargs).const(s) if args or kwargs else "cuda"
-    return _record(s, generators.state, _gpu(device))
+def _follow(found: devices.Backend):
+    """Rules for the functions that ``torch.cuda``, say, has for its devices."""
+    module = found.module
+
+    def place(device):
+        """The device that such a function means by its argument, which may be an index."""
+        return torch.device(found.type, device) if isinstance(device, int) else device
+
+    @on_function(module.device_count)
+    def device_count(s, args, kwargs):
+        return Constant(module.device_count())
+
+    @on_function(module.get_rng_state)
+    def get_rng_state(s, args, kwargs):
+        device = _argument(s, "device", args, kwargs).const(s) if args or kwargs else found.type
+        return _record(s, generators.state, _generator(place(device)))
+
+    @on_function(module.set_rng_state)
+    def set_rng_state(s, args, kwargs):
+        args = list(args)
+        device = kwargs["device"] if "device" in kwargs else args.pop() if len(args) == 2 else Constant(found.type)
+        new = _state(s, args, {k: v for k, v in kwargs.items() if k != "device"})
+        _record(s, generators.set_state, _generator(place(device.const(s))), new)
+        return NONE
+
+    @on_function(module.manual_seed)
+    def manual_seed(s, args, kwargs):
+        _record(s, generators.seed_generator, _generator(found.type), _seed(s, args, kwargs))
+        return NONE
+
+    @on_function(module.manual_seed_all)
+    def manual_seed_all(s, args, kwargs):
+        _generator(found.type)  # raises where none is in use
+        for generator in found.generators():
+            _record(s, generators.seed_generator, generator, _seed(s, args, kwargs))
+        return NONE
 
 
-@on_function(torch.cuda.set_rng_state)
-def gpu_set_rng_state(s, args, kwargs):
-    args = list(args)
-    device = kwargs["device"] if "device" in kwargs else args.pop() if len(args) == 2 else Constant("cuda")
-    _record(s, generators.set_state, _gpu(device.const(s)), _state(s, args,
-                                                                   {k: v for k, v in kwargs.items() if k != "device"}))
-    return NONE
-
-
-@on_function(torch.cuda.manual_seed)
-def gpu_manual_seed(s, args, kwargs):
-    _record(s, generators.seed_generator, _gpu("cuda"), _seed(s, args, kwargs))
-    return NONE
-
-
-@on_function(torch.cuda.manual_seed_all)
-def gpu_manual_seed_all(s, args, kwargs):
-    _gpu("cuda")
-    for generator in torch.cuda.default_generators:
-        _record(s, generators.seed_generator, generator, _seed(s, args, kwargs))
-    return NONE
+for _backend in devices.registered():
+    if _backend.module is not None:
+        _follow(_backend)

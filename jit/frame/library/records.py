@@ -24,7 +24,7 @@ def log_call(level):
         if kwargs or len(rest) < (2 if level is None else 1) or not all(v.is_const() for v in rest) or not s.frames:
             raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
         at, message, *values = rest if level is None else [Constant(level), *rest]
-        file, line, *_ = s.location()
+        file, line, *_ = s.recording.location()
         s.effect(write_record, [logger, at, Constant(file), Constant(line),
                                 Constant(s.frames[-1].fn.code.co_name), message, TupleValue(values)])
         return Constant(None)

@@ -459,7 +459,7 @@ def copy_copy(s, args, kwargs):
         return s.torch_call(torch.Tensor.detach, [value], {})
     if (type(value) is ObjectValue and not copyreg._slotnames(value.pytype(s))
         and not any(value.user_special(s, name) for name in _COPY_METHODS)):
-        new = s.allocate(value.pytype(s))
+        new = s.calls.allocate(value.pytype(s))
         for name in value.dict_names(s):
             new.attrs[name] = value.instance_attr(s, name)
         return new
@@ -520,7 +520,7 @@ def warn(s, args, kwargs):
     way = ask()
     s.guards.add(src.Returned(src.Const(ask, "warnings")), facts.Equals(way))
     if way == "recorded":
-        s.hide_recorder(warnings._showwarnmsg_impl.__self__)
+        s.effects.hide_recorder(warnings._showwarnmsg_impl.__self__)
     elif way != "shown":
         refuse_warning(s)
     file, line, _ = s.frames[at].where()

@@ -7,7 +7,6 @@ import re
 from ...errors import Unsupported
 from .. import source as src
 from ..tables import on_function, on_method
-from ..values.base import Raised
 
 
 def _result(s, value):
@@ -24,11 +23,7 @@ def _run(s, fn, args, kwargs):
             a.pin(s)
         elif callable(value):
             raise Unsupported("a regular expression with a function as its replacement", kind="c-call")
-    try:
-        found = fn(*real[:len(args)], **dict(zip(kwargs, real[len(args):])))
-    except Exception as error:
-        raise Raised(s.exception(error)) from None
-    return _result(s, found)
+    return _result(s, s.really(fn, *real[:len(args)], **dict(zip(kwargs, real[len(args):]))))
 
 
 for _fn in (re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn):

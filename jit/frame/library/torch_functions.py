@@ -26,38 +26,6 @@ from .builtin_functions import IdentityNumber
 NONE = Constant(None)
 
 
-@on_call(torch_private.set_grad_enabled)
-def set_grad_enabled(s, args, kwargs):
-    s.set_grad_enabled(args[0].truth(s))
-    return NONE
-
-
-@on_call(torch.is_grad_enabled)
-def is_grad_enabled(s, args, kwargs):
-    s.grad_switches += 1
-    return Constant(s.grad_mode)
-
-
-def _query(fn, setting=None):
-    """A query of global torch state that the guard on global state covers, with ``setting`` among what it looks at."""
-    @on_call(fn)
-    def query(s, args, kwargs):
-        if setting is not None:
-            s.guards.state.read.add(setting)
-        return s.fold(fn, args, kwargs)
-
-
-for _name in ("is_inference_mode_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled",
-              "is_deterministic_algorithms_warn_only_enabled"):
-    if hasattr(torch, _name):
-        _query(getattr(torch, _name))
-
-for _fn in (*torch_private.deterministic, torch_private.gpu_count):
-    _query(_fn)
-for _fn in (torch.is_anomaly_enabled, *torch_private.cudnn_switches):
-    _query(_fn, "switches")
-
-
 def _always(value, *fns):
     for fn in fns:
         handler = lambda s, args, kwargs, value=value: Constant(value)
@@ -117,12 +85,8 @@ def checkpointed(s, args, kwargs):
     if reentrant is None or not reentrant.is_const() or reentrant.const(s) is not False or "context_fn" in options:
         raise Unsupported("checkpoint() that is reentrant, or with a context_fn",
                           kind="autograd", hint="pass use_reentrant=False")
-    outer, s.regions = s.region, s.regions + 1
-    s.region = s.regions
-    try:
+    with s.recording.new_region():
         return args[0].call(s, list(args[1:]), kwargs)
-    finally:
-        s.region = outer
 
 
 @on_function(torch_private.assert_)
@@ -161,7 +125,7 @@ def _autograd_fact(s, tensor, name):
         fact = getattr(tensor.obj, name)
         s.guards.add(src.GetAttr(tensor.source, name), facts.Equals(fact))
         return Constant(fact)
-    return s.traced(lambda: s.tracer.attribute(tensor.handle(s), name))
+    return s.recording.traced(lambda: s.tracer.attribute(tensor.handle(s), name))
 
 
 @on_tensor_attribute("is_leaf")
@@ -199,11 +163,7 @@ def plain_reader(name):
                 return number
             # None: as a call of torch, which may be made later.
             return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)
-        try:
-            read = getattr(found, name)()
-        except Exception as error:
-            raise Raised(s.exception(error)) from None
-        return s.from_python(read)
+        return s.from_python(s.really(getattr(found, name)))
 
     return handler
 

@@ -12,6 +12,7 @@ from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
+from .. import tables
 from ..tables import new_value, wrapper
 from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
 from ..values.functions import (
@@ -50,7 +51,7 @@ def wrap_builtin(s, obj, source):
     owner = getattr(obj, "__self__", None)
     if (isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType))
         and owner is not None and not isinstance(owner, _NOT_OWNERS)):
-        if obj not in s.tables.calls and not s.tracer.supports(obj):
+        if obj not in tables.calls and not s.tracer.supports(obj):
             holder = s.wrap(owner, src.GetAttr(source, "__self__") if source is not None else None)
             return holder.getattr(s, obj.__name__)
     return BuiltinValue(obj, source)
@@ -73,7 +74,7 @@ def wrap_script_function(s, obj, source):
     """The Python function that was scripted, which does the same."""
     fn = getattr(obj, "_torchdynamo_inline", None)
     if not isinstance(fn, types.FunctionType) or source is None:
-        return s.opaque(obj, source)
+        return s.heap.opaque(obj, source)
     s.guards.add(source, facts.identity(obj))
     return FunctionValue(fn, src.Const(fn, fn.__qualname__))
 
@@ -111,7 +112,7 @@ def wrap_iterator(s, obj, source):
 @wrapper(types.GeneratorType, types.CoroutineType)
 def wrap_generator(s, obj, source):
     if not native().KNOWS_GENERATORS:
-        return s.opaque(obj, source)
+        return s.heap.opaque(obj, source)
     return (GeneratorValue if type(obj) is types.GeneratorType else CoroutineValue)(obj=obj, source=source)
 
 
@@ -128,7 +129,7 @@ def take_apart(s, obj, source):
     state = src.state_of(obj)
     at = src.IteratorState(source)
     s.guards.add(at, facts.Length(len(state)))
-    if type(obj) is enumerate and s.dynamic is not None and not s.dynamic.unrolls(source, state[1]):
+    if type(obj) is enumerate and not s.varying.unrolls(source, state[1]):
         raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
     parts = [s.wrap(v, src.Item(at, i)) for i, v in enumerate(state)]
     if type(obj) is zip:

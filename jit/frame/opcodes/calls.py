@@ -44,7 +44,7 @@ def call_directly(s, callee, args, kwargs):
         callee = callee.fn
     if type(callee) is FunctionValue:
         callee.pin(s)
-        return s.call_function(callee, args, kwargs, direct=True)
+        return s.calls.call_function(callee, args, kwargs, direct=True)
     return callee.call(s, args, kwargs)
 
 

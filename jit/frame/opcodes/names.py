@@ -109,7 +109,7 @@ def class_name(f, name):
 
 @op("LOAD_NAME")
 def load_name(f, i):
-    value = class_name(f, i.arg) or f.s.load_name(f.globals, i.arg)
+    value = class_name(f, i.arg) or f.s.lookups.load_name(f.globals, i.arg)
     if value is None:
         raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
     f.push(value)
@@ -159,7 +159,7 @@ def setup_annotations(f, i):
 
 @op("LOAD_GLOBAL")
 def load_global(f, i):
-    value = f.s.load_name(f.globals, i.arg)
+    value = f.s.lookups.load_name(f.globals, i.arg)
     if value is None:
         raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
     f.push(value)
@@ -167,14 +167,14 @@ def load_global(f, i):
 
 @op("STORE_GLOBAL")
 def store_global(f, i):
-    f.s.store_global(f.globals, i.arg, f.pop())
+    f.s.lookups.store_global(f.globals, i.arg, f.pop())
 
 
 @op("DELETE_GLOBAL")
 def delete_global(f, i):
-    if f.s.load_global(f.globals, i.arg) is None:
+    if f.s.lookups.load_global(f.globals, i.arg) is None:
         raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
-    f.s.delete_global(f.globals, i.arg)
+    f.s.lookups.delete_global(f.globals, i.arg)
 
 
 @op("LOAD_ATTR")

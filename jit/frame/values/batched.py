@@ -12,6 +12,7 @@ import torch
 
 from ...errors import Unsupported
 from ...graph.binding import resolve
+from ..states.index_modes import modes
 from .constant import Constant
 from .containers import ListValue, TupleValue
 from .slices import SliceValue
@@ -71,6 +72,11 @@ class BatchedValue(TensorValue):
 
     def emit(self, e):
         refuse("keeping a mapped tensor")
+
+
+def active(s) -> bool:
+    """Whether the program is inside a map or a mode."""
+    return bool(s.maps or modes(s))
 
 
 def rank(s, value) -> int:
@@ -156,10 +162,10 @@ def index(s, fn, args, kwargs):
         refuse("indexing of a mapped tensor")
     tensors = [k for k in keys if isinstance(k, TensorValue)]
     levels = union(tensors)
-    if not levels and (not s.modes or not tensors and any(isinstance(k, SliceValue)
+    if not levels and (not modes(s) or not tensors and any(isinstance(k, SliceValue)
                                                           or k.is_const() and k.const(s) in (None, ...) for k in keys)):
         return s.record(fn, args, kwargs)
-    if not s.modes or not levels or any(level not in s.maps for level in levels) or x.handle(s).requires_grad:
+    if not modes(s) or not levels or any(level not in s.maps for level in levels) or x.handle(s).requires_grad:
         refuse("indexing by these keys")
     low = []
     for k in keys:

@@ -19,10 +19,7 @@ class ByteArrayValue(SequenceValue):
     def apply(self, s, fn):
         """What ``fn`` gives for the real bytearray, which it may change."""
         real = self.real(s)
-        try:
-            result = fn(real)
-        except Exception as error:
-            raise Raised(s.exception(error)) from None
+        result = s.really(fn, real)
         s.set_elements(self, [Constant(b) for b in real])
         return s.from_python(result)
 

@@ -11,6 +11,7 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
+from .. import tables
 from ..source import Const, DictAttr
 from .base import Raised, Value, lookup, special_error, type_name
 
@@ -53,7 +54,7 @@ class Constant(Value):
             if isinstance(self.value, (torch.device, torch.finfo, torch.iinfo)):
                 by_value = True
             if type(self.value) is str and not self.source.watched:
-                s.specialize(self.source, self.value)
+                s.varying.specialize(self.source, self.value)
             s.guards.add(self.source, facts.Equals(self.value) if by_value else facts.identity(self.value))
         return self.value
 
@@ -149,7 +150,7 @@ class Constant(Value):
         if a.is_plain and b.is_plain:
             return s.fold(op.fn, [a, b], {})
         if type(self.value) is str and op.symbol == "%" and self is a:
-            return s.tables.methods[str, "__mod__"](s, self, [b], {})
+            return tables.methods[str, "__mod__"](s, self, [b], {})
         formats = type(self.value) is bytes and op.symbol == "%" and self is a
         if formats or isinstance(self.value, np.generic):
             if (b if self is a else a).is_const():
@@ -238,7 +239,7 @@ class PureMethod(Value):
         return type(getattr(self.owner.value, self.name))
 
     def call(self, s, args, kwargs):
-        handler = s.tables.methods.get((type(self.owner.value), self.name))
+        handler = tables.methods.get((type(self.owner.value), self.name))
         if handler is not None:
             return handler(s, self.owner, args, kwargs)
         return s.fold(getattr(self.owner.const(s), self.name), args, kwargs)

@@ -35,7 +35,7 @@ class ContainerValue(ObjectValue):
             if (kwargs and (most is not None or raw.__objclass__ in (set, frozenset))
                 or len(args) < least or most is not None and len(args) > most):
                 refuse_arguments(s, raw, len(args), kwargs)
-            return s.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
+            return s.calls.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
         return super().builtin_method(s, raw, args, kwargs)
 
     def getitem(self, s, key):
@@ -75,7 +75,7 @@ class ContainerValue(ObjectValue):
 
     def real_length(self, s):
         """The length of an untouched real container as an int or a Dim: no fact on its contents."""
-        return s.length_at(self.source, self.builtin.__len__(self.obj))
+        return s.varying.length_at(self.source, self.builtin.__len__(self.obj))
 
     def contains(self, s, item):
         if self.by_class(s, "__contains__"):
@@ -121,7 +121,7 @@ class ContainerValue(ObjectValue):
     def changed(self, s, fn, args):
         """Log a change, made by calling the C function ``fn`` on the real object."""
         if self.obj is not None:
-            s.touch(self)
+            s.heap.touch(self)
             s.effect(fn, [self, *args])
 
     def plain_getitem(self, s, key):
@@ -160,7 +160,7 @@ class SequenceValue(ContainerValue):
             self.pytype(s)
             if self.source is not None:
                 n = self.builtin.__len__(self.obj)
-                s.expect(self.source, n, self.builtin)
+                s.varying.expect(self.source, n, self.builtin)
                 s.guards.add(self.source, facts.Length(n))
             subscript = src.raw_subscript(self.obj)
             self._elements = [s.wrap(v, src.Item(self.source, i, subscript) if self.source is not None else None)
@@ -494,7 +494,7 @@ class DictValue(ContainerValue):
             self.pytype(s)
             if self.source is not None:
                 keys = tuple(src.raw_elements(self.obj))
-                s.expect(self.source, len(keys), dict)
+                s.varying.expect(self.source, len(keys), dict)
                 s.guards.add(self.source, facts.DictKeys(keys))
             self.keys_guarded = True
         if self._entries is None:
@@ -550,8 +550,8 @@ class DictValue(ContainerValue):
         self.settle(s)
         if self.reads_single_keys(key):
             self.pytype(s)
-            if s.globals_written and (id(self.obj), key) in s.globals_written:
-                return s.load_global(self.obj, key)
+            if s.effects.globals_written and (id(self.obj), key) in s.effects.globals_written:
+                return s.lookups.load_global(self.obj, key)
             if key in self.written:
                 return self.written[key][1]
             if dict.__contains__(self.obj, key):
@@ -595,8 +595,8 @@ class DictValue(ContainerValue):
             self.changed(s, dict.__setitem__, [key, value])
             return
         h = key.hash_key(s)
-        if s.globals_written and (id(self.obj), h) in s.globals_written:
-            s.set_entry(s.globals_written, (id(self.obj), h), value)
+        if s.effects.globals_written and (id(self.obj), h) in s.effects.globals_written:
+            s.set_entry(s.effects.globals_written, (id(self.obj), h), value)
         if self.reads_single_keys(h):
             self.pytype(s)
             self.write(s, key, value)
@@ -867,7 +867,7 @@ class SetValue(ContainerValue):
                     raise Unsupported("a set from outside with elements that are not constants",
                                       kind="opaque-container")
             if self.source is not None:
-                s.expect(self.source, len(elements), self.builtin)
+                s.varying.expect(self.source, len(elements), self.builtin)
                 s.guards.add(self.source, facts.Elements(tuple(elements)))
             values = [s.wrap_key(k) for k in elements]
             self._entries = {v.hash_key(s): v for v in values}

@@ -19,6 +19,7 @@ from ...graph.dims import hint
 from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
 from .base import Value
+from ..states.grad_mode import GRAD_MODE
 from .constant import Constant
 from .numbers import DimValue
 from .containers import ListValue, TupleValue
@@ -128,7 +129,7 @@ class Deferred(Value):
                 return v
             if self.view:
                 self.needed()
-            return s.tensor_of(s.tracer.fresh(s.tracer.builder.clone(node, node.type.strides), grad))
+            return s.recording.tensor_of(s.tracer.fresh(s.tracer.builder.clone(node, node.type.strides), grad))
         if isinstance(v, (ListValue, TupleValue)):
             return type(v)([self.then(s, e) for e in v.items_list(s)])
         if isinstance(v, SliceValue):
@@ -225,7 +226,7 @@ def defer(s, fn, args, kwargs, error: Unsupported) -> Deferred:
         raise error
     if sum(hint(h.type.numel) for h in handles) > _CONFIRM_NUMEL:
         raise error
-    if s.grad_mode != torch.is_grad_enabled() and any(h.requires_grad for h in handles):
+    if s.states.differs(GRAD_MODE) and any(h.requires_grad for h in handles):
         raise error
     tried = _probed(s, fn, args, kwargs, 0)
     if tried is None and name == "tensor_split":

@@ -10,6 +10,7 @@ import types
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
+from .. import tables
 from ..protocols import same_or_equal
 from .base import Raised, Value, lookup, type_name
 from .constant import Constant
@@ -46,7 +47,7 @@ class CellValue(Value):
             if value is None:
                 raise Unsupported("a cell from outside is emptied", kind="cell")
             if not self.source.watched:
-                for other in list(s.by_object.values()):
+                for other in list(s.heap.by_object.values()):
                     if (isinstance(other, CellValue) and other is not self
                         and other.source is not None and not other.source.watched):
                         s.guards.add(self.source, facts.Distinct(other.source))
@@ -136,7 +137,7 @@ class FunctionValue(ObjectValue):
 
     def call(self, s, args, kwargs):
         self.pin(s)
-        return s.call_function(self, args, kwargs)
+        return s.calls.call_function(self, args, kwargs)
 
     def getattr(self, s, name):
         self.pin(s)
@@ -162,7 +163,7 @@ class FunctionValue(ObjectValue):
             cells = self.cells(s)
             return s.tuple_of(cells) if cells else Constant(None)
         if name == "__globals__":
-            return s.globals_value(self.globals)
+            return s.lookups.globals_value(self.globals)
         if name == "__get__":
             return FunctionGet(self)
         if name == "__call__":
@@ -382,9 +383,9 @@ class ClassValue(ObjectValue):
         if name in _OF_CLASSES:
             return self.field(s, name)
         meta_found, meta_raw, meta_owner = s.class_lookup(type(cls), name)
-        if meta_found and s.is_data_descriptor(meta_raw):
+        if meta_found and s.lookups.is_data_descriptor(meta_raw):
             return self.meta_bind(s, meta_raw, name)
-        written = s.written_on_class(cls, name)
+        written = s.lookups.written_on_class(cls, name)
         if written is not None:
             return written
         found, raw, owner = s.class_lookup(cls, name)
@@ -410,7 +411,7 @@ class ClassValue(ObjectValue):
         if isinstance(raw, property):
             return s.wrap_raw(raw.fget).call(s, [self], {})
         if isinstance(raw, (classmethod, staticmethod)):
-            return s.bind_static(raw, meta, name, self)
+            return s.lookups.bind_static(raw, meta, name, self)
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return BuiltinMethod(self, raw)
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
@@ -445,7 +446,7 @@ class ClassValue(ObjectValue):
     def class_bind(self, s, raw, name, owner):
         cls = self.obj
         if isinstance(raw, (classmethod, staticmethod)):
-            return s.bind_static(raw, cls, name, owner)
+            return s.lookups.bind_static(raw, cls, name, owner)
         if isinstance(raw, types.FunctionType):
             return s.wrap_class_attr(cls, name)
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
@@ -453,7 +454,7 @@ class ClassValue(ObjectValue):
                 return BuiltinValue(getattr(cls, name))
             return BuiltinValue(raw)
         if isinstance(raw, (property, types.MemberDescriptorType, types.GetSetDescriptorType)):
-            return s.opaque(raw, src.ClassAttr(src.Const(cls), name))
+            return s.heap.opaque(raw, src.ClassAttr(src.Const(cls), name))
         getter = s.class_lookup(type(raw), "__get__")[1]
         if isinstance(getter, types.FunctionType):
             return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(cls, name), Constant(None), self],
@@ -468,32 +469,32 @@ class ClassValue(ObjectValue):
         if name.startswith("__") or not value.is_data:
             raise Unsupported(f"setting attribute {name!r} of class {cls.__name__} to a {type(value).__name__}",
                               kind="class-attribute")
-        if s.is_data_descriptor(s.class_lookup(cls, name)[1]):
+        if s.lookups.is_data_descriptor(s.class_lookup(cls, name)[1]):
             raise Unsupported(f"replacing descriptor {name!r} of class {cls.__name__}", kind="class-attribute")
-        s.set_entry(s.class_written, (cls, name), value)
+        s.set_entry(s.effects.class_written, (cls, name), value)
         s.effect(type.__setattr__, [self, Constant(name), value])
 
     def builtin_method(self, s, raw, args, kwargs):
         if raw is type.__call__:
-            return s.instantiate(self, args, kwargs)
+            return s.calls.instantiate(self, args, kwargs)
         return super().builtin_method(s, raw, args, kwargs)
 
     def call(self, s, args, kwargs):
         cls = self.pin(s)
-        handler = s.tables.calls.get(cls)
+        handler = tables.calls.get(cls)
         if handler is not None:
-            s.guard_kinds(args, kwargs, cls)
-            return s.by_table(cls, lambda: handler(s, args, kwargs), args, kwargs)
+            s.calls.guard_kinds(args, kwargs, cls)
+            return s.calls.by_table(cls, lambda: handler(s, args, kwargs), args, kwargs)
         meta_call = s.class_lookup(type(cls), "__call__")[1]
         if isinstance(meta_call, types.FunctionType):
             return s.wrap_class_attr(type(cls), "__call__").call(s, [self, *args], kwargs)
-        return s.instantiate(self, args, kwargs)
+        return s.calls.instantiate(self, args, kwargs)
 
     def getitem(self, s, key):
         if isinstance(key, Value) and key.is_const():
             return s.fold(lambda k: self.obj[k], [key], {})
         if self.obj.__module__ == "collections.abc" and hasattr(self.obj, "__class_getitem__"):
-            return s.tables.methods[type, "__class_getitem__"](s, self, [key], {})
+            return tables.methods[type, "__class_getitem__"](s, self, [key], {})
         return super().getitem(s, key)
 
     def iter(self, s):
@@ -506,7 +507,7 @@ class ClassValue(ObjectValue):
         return True
 
     def emit(self, e):
-        made = e.session.templates.get(id(self.obj))
+        made = e.session.heap.templates.get(id(self.obj))
         if made is None:
             e.load_const(self.obj)
         else:
@@ -545,7 +546,7 @@ class BuiltinValue(Value):
         return ("object", id(self.fn))
 
     def call(self, s, args, kwargs):
-        return s.call_builtin(self.pin(s), args, kwargs)
+        return s.calls.call_builtin(self.pin(s), args, kwargs)
 
     def getattr(self, s, name):
         try:
@@ -613,22 +614,40 @@ class PyModuleValue(Value):
     def getattr(self, s, name):
         module = self.pin(s)
         s.guards.add(src.Const(module, module.__name__), facts.TypeIs(type(module)))
-        if (type(module) is not types.ModuleType and s.is_data_descriptor(s.class_lookup(type(module), name)[1])
-            and name not in ("__dict__", "__class__")):
-            return s.wrap(getattr(module, name), src.GetAttr(src.Const(module, module.__name__), name))
-        found = s.load_global(module.__dict__, name)
+        raw = self.property(s, name)
+        if raw is not None and name not in ("__dict__", "__class__"):
+            known = tables.descriptors.get(type(raw))
+            value = known(s, self, raw, name) if known is not None else None
+            if value is None:
+                value = s.wrap(getattr(module, name), src.GetAttr(src.Const(module, module.__name__), name))
+            return value
+        found = s.lookups.load_global(module.__dict__, name)
         if found is not None:
             return found
         if name == "__dict__":
-            return s.globals_value(module.__dict__)
+            return s.lookups.globals_value(module.__dict__)
         try:
             value = getattr(module, name)
         except AttributeError as error:
             raise Raised(s.exception(error)) from None
         return s.wrap(value, src.GetAttr(src.Const(module, module.__name__), name))
 
+    def property(self, s, name):
+        """The data descriptor that a class of modules has under a name, or None."""
+        cls = type(self.module)
+        raw = None if cls is types.ModuleType else s.class_lookup(cls, name)[1]
+        return raw if raw is not None and s.lookups.is_data_descriptor(raw) else None
+
     def setattr(self, s, name, value):
-        s.store_global(self.pin(s).__dict__, name, value)
+        module = self.pin(s)
+        raw = self.property(s, name)
+        if raw is None:
+            s.lookups.store_global(module.__dict__, name, value)
+            return
+        setter = s.class_lookup(type(raw), "__set__")[1]
+        if not isinstance(setter, types.FunctionType):
+            raise Unsupported(f"setting {name!r} of {self.describe()}", kind="attribute")
+        s.wrap_raw(setter).call(s, [s.wrap_class_attr(type(module), name), self, value], {})
 
     def emit(self, e):
         e.load_const(self.module)

@@ -21,7 +21,7 @@ from .constant import Previous
 from .base import Raised, Value, type_name
 from .constant import Constant
 from .containers import TupleValue
-from .functions import CellValue, FunctionValue
+from .functions import CellValue, ClassValue, FunctionValue
 from .iterators import IteratorValue
 
 
@@ -445,7 +445,7 @@ def no_stop_iteration(s, code, error):
 def thrown(s, args):
     """The exception that ``throw(type_or_instance, value, traceback)`` raises."""
     first, given = args[0], args[1] if len(args) > 1 else Constant(None)
-    if not s.is_class(first):
+    if not isinstance(first, ClassValue):
         return first
     cls = first.const(s)
     if not issubclass(cls, BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from ...devices import backend
 from ...errors import Unsupported
 from .numbers import FloatValue
 
@@ -44,13 +45,14 @@ def item(s, tensor) -> ItemValue | None:
     """``tensor.item()``, or None where that is not known before the graph runs."""
     node = tensor.handle(s).node
     t = node.type
-    if t.device.type != "cpu" or not t.dtype.is_floating_point or any(type(n) is not int or n != 1 for n in t.shape):
+    if (not backend(t.device).host or not t.dtype.is_floating_point
+        or any(type(n) is not int or n != 1 for n in t.shape)):
         return None
     found: dict = {}
     text = _text(node, found, [_LONGEST])
     if text is None or not found:
         return None
-    tensors = [s.inputs[index] for index in found]
+    tensors = [s.recording.inputs[index] for index in found]
     if any(v.source is None for v in tensors):
         return None
     names = ", ".join(f"x{index}" for index in found)
@@ -92,7 +94,7 @@ def _text(node, found: dict, left: list) -> str | None:
     """Python text of a value, over the inputs in ``found`` (their positions)."""
     left[0] -= 1
     t = node.type
-    if (left[0] < 0 or isinstance(t, tuple) or t.device.type != "cpu"
+    if (left[0] < 0 or isinstance(t, tuple) or not backend(t.device).host
         or any(type(n) is not int or n != 1 for n in t.shape)):
         return None
     if node.op == "input":

@@ -8,6 +8,7 @@ import gc
 import itertools
 
 from ...errors import Unsupported
+from ...graph.dims import hint
 from ...runtime import facts
 from .. import source as src
 from .base import Raised, Value
@@ -182,7 +183,7 @@ class RealIterator(IteratorValue):
             position = state[0].start if isinstance(state[0], range) and not at else at
             if len(state) == 1 and isinstance(state[0], list):  # of a dictionary or set: what is left, as a list
                 position = -len(state[0])
-            if s.dynamic is not None and not s.dynamic.unrolls(self.source, position):
+            if not s.varying.unrolls(self.source, position):
                 raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
             inner = src.IteratorState(self.source) if self.source is not None else None
             if inner is not None:
@@ -190,10 +191,10 @@ class RealIterator(IteratorValue):
             parts = [s.wrap(v, src.Item(inner, i) if inner is not None else None) for i, v in enumerate(state)]
             for part in parts[1:]:
                 part.const(s)
-            s.keep.append(state)
+            s.heap.keep(state)
             count = parts[0].length(s)
             if parts[0].source is not None and not isinstance(count, int):
-                s.expect(parts[0].source, s.hint(count), type(state[0]))  # that it ends there is a fact
+                s.varying.expect(parts[0].source, hint(count), type(state[0]))  # that it ends there is a fact
             self.sequence = parts[0]
             self.at = at
             self.backwards = isinstance(self.obj, type(reversed([])))
@@ -202,10 +203,10 @@ class RealIterator(IteratorValue):
     def over_changed(self, s) -> bool:
         """Whether the program has changed the dictionary or set that the iterator goes through, which only the iterator
         itself can tell what that means."""
-        if not s.touched or not isinstance(self.obj, _UNORDERED):
+        if not s.heap.touched or not isinstance(self.obj, _UNORDERED):
             return False
         over = next((o for o in gc.get_referents(self.obj) if isinstance(o, (dict, set, frozenset))), None)
-        return over is not None and any(value.obj is over for value in s.touched)
+        return over is not None and any(value.obj is over for value in s.heap.touched)
 
     def next(self, s):
         sequence = self.load(s)

@@ -14,7 +14,7 @@ from .numbers import DimValue
 def lift(s, result) -> Value:
     """The value of a result of the tracer."""
     if isinstance(result, TensorHandle):
-        return s.tensor_of(result)
+        return s.recording.tensor_of(result)
     if isinstance(result, Dim):
         return DimValue(result)
     if isinstance(result, torch.Size) or getattr(result, "is_size", False):

@@ -41,10 +41,10 @@ class DimValue(Value):
 
     def const(self, s):
         if type(self.dim) is not int:
-            origins = s.symbol_origins()
+            origins = s.varying.origins()
             for name in free_symbols(self.dim):
                 if name in origins and isinstance(origins[name][0], Source):
-                    s.specialize(origins[name], hint(self.dim))
+                    s.varying.specialize(origins[name], hint(self.dim))
         return s.tracer.env.specialize(self.dim)
 
     def truth(self, s):
@@ -92,7 +92,7 @@ class DimValue(Value):
         return Constant(self.const(s)).getattr(s, name)
 
     def lower(self, s):
-        return s.plain_dim(self.dim)
+        return s.varying.plain_dim(self.dim)
 
     def emit(self, e):
         e.load_dim(self.dim)
@@ -120,7 +120,7 @@ class FloatValue(Value):
             if isinstance(leaf, DimValue) or leaf.source is None and leaf is not self:
                 leaf.const(s)
             else:
-                s.specialize(leaf.source, leaf.value)
+                s.varying.specialize(leaf.source, leaf.value)
                 s.guards.add(leaf.source, facts.Equals(leaf.value))
         return self.value
 
@@ -275,7 +275,7 @@ def compute(s, fn, args) -> Value | None:
         if isinstance(a, FloatValue):
             numbers.append(a.value)
         elif isinstance(a, DimValue):
-            numbers.append(s.hint(a.dim))
+            numbers.append(hint(a.dim))
         elif isinstance(a, Constant) and type(a.value) in (int, float, bool):
             numbers.append(a.const(s))
         else:

@@ -10,6 +10,7 @@ import weakref
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
+from .. import tables
 from ..protocols import same_or_equal
 from .base import HEAP_TYPE, Raised, Value, lookup, special_error, type_name
 from .constant import Constant
@@ -92,12 +93,12 @@ class ObjectValue(Value):
         cls = self.pytype(s)
         check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
-        if found and s.is_data_descriptor(raw):
+        if found and s.lookups.is_data_descriptor(raw):
             return self.bind(s, raw, name, owner)
         value = self.instance_attr(s, name)
         if value is not None:
             return value
-        written = s.written_on_class(cls, name) if s.class_written else None
+        written = s.lookups.written_on_class(cls, name) if s.effects.class_written else None
         if written is not None:
             return written
         if found:
@@ -130,14 +131,14 @@ class ObjectValue(Value):
     def own_dict(self, s):
         """The real instance dictionary, or None. Objects that share one have one overlay."""
         real = instance_dict(self.obj)
-        first = None if real is None else s.dicts.setdefault(id(real), self)
+        first = None if real is None else s.heap.dicts.setdefault(id(real), self)
         if first is not None and first is not self and first.attrs is not self.attrs:
             if self.attrs or has_slots(self.cls) or has_slots(first.cls):
                 raise Unsupported("objects that share their attributes", kind="attribute")
             if self.source is not None and first.source is not None:
                 s.guards.add(src.InstanceDict(self.source), facts.Same(src.InstanceDict(first.source)))
             self.attrs = first.attrs
-        elif first is self and isinstance(s.by_object.get(id(real)), ObjectValue):
+        elif first is self and isinstance(s.heap.by_object.get(id(real)), ObjectValue):
             raise Unsupported("an object whose attributes are in a dictionary that is used otherwise", kind="attribute")
         return real
 
@@ -152,7 +153,7 @@ class ObjectValue(Value):
         if isinstance(raw, types.FunctionType):
             return s.bound_method(s.wrap_class_attr(cls, name), self)
         if isinstance(raw, (classmethod, staticmethod)):
-            return s.bind_static(raw, cls, name, owner)
+            return s.lookups.bind_static(raw, cls, name, owner)
         if isinstance(raw, property):
             if raw.fget is None:
                 raise Raised(s.exception(AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter")))
@@ -163,7 +164,7 @@ class ObjectValue(Value):
             return self.slot(s, raw, name)
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.getset(s, raw, name)
-        special = s.tables.descriptors.get(type(raw))
+        special = tables.descriptors.get(type(raw))
         if special is not None:
             return special(s, self, raw, name)
         getter = s.class_lookup(type(raw), "__get__")[1]
@@ -246,7 +247,7 @@ class ObjectValue(Value):
         if found and isinstance(lookup(type(raw), "__set__")[1], types.FunctionType):
             s.wrap_class_attr(type(raw), "__set__").call(s, [s.wrap_class_attr(cls, name), self, value], {})
             return
-        if found and s.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+        if found and s.lookups.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             if not (issubclass(cls, BaseException) and name in ("__cause__", "__context__",
                                                                 "__traceback__", "__suppress_context__", "args")):
                 raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
@@ -256,7 +257,7 @@ class ObjectValue(Value):
             self.own_dict(s)
         s.set_entry(self.attrs, name, value)
         if self.obj is not None:
-            s.touch(self)
+            s.heap.touch(self)
             s.effect(object.__setattr__, [self, Constant(name), value])
 
     def delattr(self, s, name):
@@ -279,7 +280,7 @@ class ObjectValue(Value):
         if found and isinstance(lookup(type(raw), "__delete__")[1], types.FunctionType):
             s.wrap_class_attr(type(raw), "__delete__").call(s, [s.wrap_class_attr(self.cls, name), self], {})
             return
-        if found and s.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+        if found and s.lookups.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
         if found and isinstance(raw, types.MemberDescriptorType):
             self.slot(s, raw, name)
@@ -288,7 +289,7 @@ class ObjectValue(Value):
                                                     name=name)))
         s.set_entry(self.attrs, name, DELETED)
         if self.obj is not None:
-            s.touch(self)
+            s.heap.touch(self)
             s.effect(object.__delattr__, [self, Constant(name)])
 
     def dict_names(self, s) -> list[str]:
@@ -469,7 +470,7 @@ class ObjectValue(Value):
                 return self
             if name == "add_note":
                 return self.add_note(s, args[0])
-        handler = s.tables.methods.get((raw.__objclass__, name))
+        handler = tables.methods.get((raw.__objclass__, name))
         if handler is not None:
             return handler(s, self, args, kwargs)
         raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-call")
@@ -540,7 +541,7 @@ def give_traceback(error):
     context = error.__context__
     try:
         raise error
-    except BaseException:
+    except type(error):
         error.__context__ = context
 
 
@@ -611,7 +612,7 @@ class BuiltinMethod(Value):
         return types.BuiltinMethodType
 
     def call(self, s, args, kwargs):
-        s.guard_kinds(args, kwargs, self.raw)
+        s.calls.guard_kinds(args, kwargs, self.raw)
         return self.owner.builtin_method(s, self.raw, args, kwargs)
 
     def hash_key(self, s):

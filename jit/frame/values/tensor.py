@@ -10,6 +10,7 @@ from ...errors import NeedsEager, Unsupported
 from ...graph import constants
 from ...runtime import facts
 from .. import source as src
+from .. import tables
 from ..operators import DIVMOD, METHODS
 from ..tables import wrapper
 from .base import Raised, Value, type_name
@@ -38,7 +39,7 @@ class TensorValue(Value):
 
     def handle(self, s):
         if self._handle is None:
-            s.set_field(self, "_handle", s.tensor_input(self))
+            s.set_field(self, "_handle", s.recording.tensor_input(self))
         return self._handle
 
     def detached(self, s):
@@ -68,7 +69,7 @@ class TensorValue(Value):
         found, raw, owner = s.class_lookup(self.cls, name)
         if not found or raw is not OWN_MEMBERS.get(name):
             return self.added_attr(s, name, found, raw)
-        handler = s.tables.tensor_attributes.get(name)
+        handler = tables.tensor_attributes.get(name)
         if handler is not None:
             return handler(s, self)
         if callable(getattr(torch.Tensor, name)):
@@ -77,11 +78,11 @@ class TensorValue(Value):
                 if value is not None:
                     return value
             return TensorMethod(self, name)
-        return s.traced(lambda: s.tracer.attribute(self.handle(s), name))
+        return s.recording.traced(lambda: s.tracer.attribute(self.handle(s), name))
 
     def added_attr(self, s, name, found, raw):
         """An attribute that is not PyTorch's: of the class where ``found``, and else the tensor's own."""
-        kept = s.is_data_descriptor(raw) if found else False
+        kept = s.lookups.is_data_descriptor(raw) if found else False
         value = None if kept else self.own_attr(s, name)
         if value is not None:
             return value
@@ -91,7 +92,7 @@ class TensorValue(Value):
         if isinstance(raw, types.FunctionType):
             return s.bound_method(s.wrap_class_attr(self.cls, name), self)
         if isinstance(raw, (classmethod, staticmethod)):
-            return s.bind_static(raw, self.cls, name, self)
+            return s.lookups.bind_static(raw, self.cls, name, self)
         if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
             return s.wrap_raw(raw.fget).call(s, [self], {})
         if hasattr(type(raw), "__get__") and not isinstance(raw, type):
@@ -100,8 +101,8 @@ class TensorValue(Value):
 
     def own_attr(self, s, name):
         """What the program has hung on a tensor under a name, or None."""
-        if (self.identity(), name) in s.tensor_attributes:
-            return s.tensor_attributes[self.identity(), name]
+        if (self.identity(), name) in s.effects.tensor_attributes:
+            return s.effects.tensor_attributes[self.identity(), name]
         if self.obj is None:
             return None
         self.pytype(s)
@@ -113,7 +114,7 @@ class TensorValue(Value):
         return s.wrap(self.obj.__dict__[name], source)
 
     def setattr(self, s, name, value):
-        setter = s.tables.tensor_setters.get(name)
+        setter = tables.tensor_setters.get(name)
         if setter is not None and s.class_lookup(self.cls, name)[1] is OWN_MEMBERS.get(name):
             setter(s, self, value)
             return
@@ -130,8 +131,8 @@ class TensorValue(Value):
         if self.cls not in (torch.Tensor, torch.nn.Parameter) or s.class_lookup(self.cls, name)[0]:
             raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
         self.pytype(s)
-        s.touch(self)
-        s.set_entry(s.tensor_attributes, (self.identity(), name), value)
+        s.heap.touch(self)
+        s.set_entry(s.effects.tensor_attributes, (self.identity(), name), value)
 
     def call_special(self, s, name, args):
         return self.getattr(s, name).call(s, args, {})
@@ -150,7 +151,7 @@ class TensorValue(Value):
         return constants.value(s.tracer.builder, self.handle(s).node)
 
     def truth(self, s):
-        s.tensor_slot(self.cls, "__bool__")
+        s.recording.tensor_slot(self.cls, "__bool__")
         found = self.known(s)
         if found is not None and found.numel() == 1:
             return bool(found)
@@ -159,14 +160,14 @@ class TensorValue(Value):
                           hint="use torch.where, or move the branch out of the compiled function")
 
     def length(self, s):
-        s.tensor_slot(self.cls, "__len__")
+        s.recording.tensor_slot(self.cls, "__len__")
         handle = self.handle(s)
         if not handle.shape:
             raise Raised(s.exception(TypeError("len() of a 0-d tensor")))
         return handle.shape[0]
 
     def iter(self, s):
-        s.tensor_slot(self.cls, "__iter__")
+        s.recording.tensor_slot(self.cls, "__iter__")
         handle = self.handle(s)
         if not handle.shape:
             raise Raised(s.exception(TypeError("iteration over a 0-d tensor")))
@@ -222,8 +223,8 @@ class TensorMethod(Value):
         return type(getattr(torch.Tensor, self.name))
 
     def call(self, s, args, kwargs):
-        s.guard_kinds(args, kwargs)
-        handler = s.tables.tensor_methods.get(self.name)
+        s.calls.guard_kinds(args, kwargs)
+        handler = tables.tensor_methods.get(self.name)
         if handler is not None:
             result = handler(s, self.owner, args, kwargs)
             if result is not None:
@@ -270,7 +271,7 @@ class RandomGenerator(ObjectValue):
     def known(self, s) -> torch.Generator:
         """The generator itself, which becomes a part of the graph. Raises Unsupported where it is another one at each
         call."""
-        source, seen = self.source, s.dynamic
+        source, seen = self.source, s.varying.history
         if (seen is not None and not seen.in_one_graph and source is not None
             and not source.watched and seen.is_replaced(source, self.obj)):
             raise Unsupported("a random generator that is another object at each call",

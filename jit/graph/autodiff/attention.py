@@ -8,6 +8,7 @@ import math
 import torch
 
 from jit import torch_private
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.autodiff.dropout import dropped
@@ -39,11 +40,11 @@ def attention(b, node, q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale
 def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
     """Which kernel eager takes when gradients are recorded."""
     types = [t.type for t in (q, k, v)]
-    device = types[0].device.type
-    if device == "cpu":
+    kind = backend(types[0].device)
+    if kind.plain_flash_attention:
         fused = sdpa_is_fused(*types, None if mask is None else mask.type, dropout_p, is_causal, False)
         return FLASH if fused and not mask_carries else MATH
-    if device != "cuda" or types[0].rank != 4:
+    if not kind.asks_for_attention or types[0].rank != 4:
         return MATH
 
     def example(n, grad):
@@ -206,6 +207,9 @@ def _cudnn_vjp(b, out, g, q, k, v, mask=None, sums=True, dropout_p=0.0, is_causa
     return b.call("_scaled_dot_product_cudnn_attention_backward", args, types)
 
 
-_FUSED = {FLASH: lambda b, q, *rest: (_cpu_flash if q.type.device.type == "cpu" else _flash)(b, q, *rest),
-          EFFICIENT: _efficient, CUDNN: _cudnn}
+def _by_flash(b, q, *rest) -> Node:
+    return (_cpu_flash if backend(q.type.device).plain_flash_attention else _flash)(b, q, *rest)
+
+
+_FUSED = {FLASH: _by_flash, EFFICIENT: _efficient, CUDNN: _cudnn}
 

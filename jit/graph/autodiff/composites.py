@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.graph.autodiff.replay import replay_call
 from jit.graph.autodiff.rules import composite_vjp, is_one
 from jit.graph.autodiff.vjps_reductions import mean_of
@@ -101,7 +102,7 @@ def standardized(b, n, g):
                 break
     if not dims:  # zero, but for what is infinite or NaN
         return [(x, b.mul(scale, b.sub(g, g)))]
-    if x.dtype is torch.float64 and x.device.type == "cpu":
+    if x.dtype is torch.float64 and backend(x.device).ordered_norms:
         return [(x, _standardized_in_eagers_order(b, n, g, scale, rstd, dims, count))]
     precise = square.dtype is not x.type.dtype
     mean_g = b.div(b.total(g, dims, precise), count)

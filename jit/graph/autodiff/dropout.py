@@ -7,6 +7,7 @@ import functools
 
 import torch
 
+from jit.devices import backend
 from jit.graph import layout
 from jit.graph.autodiff.rules import aten_vjp, training_form
 from jit.graph.ir import Node, TensorType
@@ -16,8 +17,8 @@ from jit.graph.ops.dropouts import alpha_dropped, channels, scaled_by_mask
 
 def drawn(b, x: Node, shape, keep: float) -> Node:
     """True with probability ``keep``, of ``shape``, drawn from the generator of x's device in the order of memory."""
-    t = TensorType.contiguous(shape, torch.bool if x.type.device.type == "cpu" else x.type.dtype, x.type.device)
-    # Only the shape of the first argument counts. On the CPU the numbers drawn do not depend on the dtype.
+    bools = backend(x.type.device).draws_bool_masks  # of the first argument only the shape counts
+    t = TensorType.contiguous(shape, torch.bool if bools else x.type.dtype, x.type.device)
     noise = b.call("bernoulli", (b.zeros(t), keep, None), t, "p", impure=True)
     return noise if t.dtype is torch.bool else b.ne(noise, 0)
 
@@ -30,7 +31,7 @@ def dropped(b, x: Node, p: float) -> Node:
         return b.mul(x, 0.0)
     if random.in_kernels(x.type.shape, x.type.device):
         return scaled_by_mask(b, x, random.keep(b, x.type.shape, x.type.device, 1 - p), 1 / (1 - p))
-    if x.type.device.type == "cuda":
+    if backend(x.type.device).native_dropout:
         t = x.type.replace(strides=layout.preserved_strides(x.type))
         return b.call("native_dropout", (x, p, True), (t, t.replace(dtype=torch.bool)), impure=True)[0]
     strides = layout.preserved_strides(x.type)

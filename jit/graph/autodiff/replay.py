@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import Dim, hint
 from jit.graph.ir import CHECKED, Node, Ref, operator
+from jit.graph.prim_info import info
 from jit.graph.probe import StandIns, of_tensors
 
 TARGET = "jit::vjp"
@@ -65,7 +67,7 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     made = b.node("aten_call", used, {"target": TARGET, "overload": "",
                                       "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))},
                                       types)
-    if any(i.type.is_empty for i in inputs) and all(i.type.device.type == "cpu" for i in inputs):
+    if any(i.type.is_empty for i in inputs) and all(backend(i.type.device).refuses_empty for i in inputs):
         # Forwards of nothing take any index, backwards do not, though their results are known. On a GPU they would end
         # the process.
         made.attrs = {**made.attrs, CHECKED: True}
@@ -104,7 +106,7 @@ def _filled(v, tensors):
 
 
 def _tensor(n: Node) -> Node:
-    while n.op in ("alias", "detach"):
+    while info(n.op).is_whole_view:
         n = n.inputs[0]
     return n
 

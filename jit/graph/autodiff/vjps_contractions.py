@@ -3,6 +3,7 @@ layout."""
 
 from __future__ import annotations
 
+from jit.devices import backend
 from jit.graph.autodiff.rules import aten_vjp, is_transposed
 from jit.graph.dims import product, structurally_equal
 from jit.graph.ir import Node, TensorType, same_ints
@@ -31,7 +32,7 @@ def mm_vjp(b, out, g, x, y):
 def column_sums(b, g: Node, shape) -> Node:
     """``g`` summed to a bias's shape. On a GPU the kernel that makes ``g`` can do that in the same pass, if the sum is
     over the dimensions that ``g`` has there; a CPU's pass over ``g`` would no longer be one range."""
-    while (g.op == "reshape" and len(shape) == 1 and g.type.device.type == "cuda"
+    while (g.op == "reshape" and len(shape) == 1 and backend(g.type.device).sums_columns_with_producer
            and same_ints(g.inputs[0].type.shape[-1:], shape)):
         g = g.inputs[0]
     return b.sum_to(g, shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.autodiff.dropout import dropped
@@ -25,7 +26,7 @@ def lstm(b, node, x, state, params, has_biases, num_layers, dropout, train, bidi
     values = (x, *state, *params)
     if (node.attrs["overload"] != "input" or not train or len(params) != num_layers * directions * each
         or not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available()
-            or any(v.type.device.type != "cpu" or v.type.dtype is not torch.float32 or v.type.is_symbolic
+            or any(not backend(v.type.device).onednn or v.type.dtype is not torch.float32 or v.type.is_symbolic
                    for v in values) or x.type.numel == 0):
         return NotImplemented
     first_hidden, first_cell = state
@@ -85,7 +86,7 @@ def layer_vjp_again(b, out, g, *args):
 def ctc_loss(b, node, log_probs, targets, input_lengths, target_lengths, blank=0, reduction=1, zero_infinity=False):
     """(T, N, C) -> (N,), or their mean or sum. Source: aten/src/ATen/native/LossCTC.cpp."""
     t = log_probs.type
-    if (node.attrs["overload"] != "IntList" or t.device.type != "cpu" or t.is_symbolic
+    if (node.attrs["overload"] != "IntList" or not backend(t.device).ctc_loss_in_parts or t.is_symbolic
         or not target_lengths or targets.type.device != t.device):
         return NotImplemented
     x = log_probs if t.rank == 3 else b.unsqueeze(log_probs, 1)

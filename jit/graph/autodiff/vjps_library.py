@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, VJPS, aten_vjp, training_form
 from jit.graph.ir import CHECKED, Node, TensorType, same_ints
@@ -51,10 +52,10 @@ def _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output
 
 
 def _sums_bias_apart(g: Node) -> bool:
-    """Whether a bias's gradient is a sum of its own. The CPU library's sum is as exact as the layout that its
+    """Whether a bias's gradient is a sum of its own. A CPU library's sum is as exact as the layout that its
     convolution takes lets it be: some run in one chain of float32 additions over all pixels. On CUDA biases are added
     apart already in the forward, but for those of transposed convolutions, which are left to the library."""
-    return g.type.device.type == "cpu"
+    return backend(g.type.device).adds_in_chains
 
 
 @aten_vjp("conv1d", "conv2d", "conv3d")

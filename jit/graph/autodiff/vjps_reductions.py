@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.graph.autodiff.rules import aten_vjp, is_one, vjp
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, same_ints
@@ -105,7 +106,8 @@ def extremum(b, n, g):
     count = b.cast(b.reduce("sum", b.cast(hit, torch.int64), dims, True), g.type.dtype)
     if whole:
         share = b.div(g, count)
-        return (b.where(hit, share, 0) if g.device.type == "cpu" else b.mul(b.cast(hit, g.type.dtype), share),)
+        chosen = backend(g.device).shares_extrema_by_choice
+        return (b.where(hit, share, 0) if chosen else b.mul(b.cast(hit, g.type.dtype), share),)
     return (b.div(b.mul(g, b.cast(hit, g.type.dtype)), count),)
 
 

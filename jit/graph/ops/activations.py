@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.devices import backend
 from jit.graph.build import vectorized
 from jit.graph.ir import contiguous_strides
 from jit.graph.registry import op, pointwise
@@ -27,7 +28,7 @@ def _over_root_2(b, x):
     """``x / sqrt(2)``. The float next to the root of 1/2 is below it, and would make all values a little too small: on
     a CPU the difference is added before rounding."""
     root = math.sqrt(0.5)
-    if x.dtype is not torch.float32 or x.device.type != "cpu":
+    if x.dtype is not torch.float32 or not backend(x.device).exact_root_of_half:
         return b.mul(x, root)
     near = torch.tensor(root, dtype=torch.float32).item()
     return b.fma(x, b.lift(near, x), b.mul(x, root - near))
@@ -100,7 +101,8 @@ def leaky_relu(b, x, negative_slope=0.01):
 def _elu(b, x, alpha, scale, input_scale, input_slope=None):
     """``input_slope``: the ``input_scale`` of the gradient, where that is another."""
     scaled = b.mul(x, input_scale) if input_scale != 1.0 else x
-    negative, below = b.mul(b.expm1(scaled), alpha * scale), b.lt(x, 0.0) if x.device.type == "cpu" else b.le(x, 0.0)
+    negative = b.mul(b.expm1(scaled), alpha * scale)
+    below = b.le(x, 0.0) if backend(x.device).elu_bends_above_zero else b.lt(x, 0.0)
     y = b.where(below, negative, b.mul(x, scale) if scale != 1.0 else x)
     partial = (x, lambda: b.where(b.gt(x, 0.0) if vectorized(x) else b.logical_not(b.le(x, 0.0)),
                                   b.lift(scale, x), b.mul(b.exp(scaled), alpha * scale * input_scale)))
@@ -159,7 +161,7 @@ def log_sigmoid(b, self):
         return NotImplemented
     x = b.opmath(self)
     y = b.cast(log_sigmoid_of(b, x), self.dtype)
-    if self.device.type == "cpu":
+    if backend(self.device).row_major_results:
         y.type = y.type.replace(strides=contiguous_strides(self.shape))
     return y
 
@@ -178,7 +180,8 @@ def _between(b, x, low, high):
 
 def _hardtanh(b, x, low, high):
     return b.with_gradient(b.minimum(b.maximum(x, low), high),
-                           (x, lambda: b.within(x, low, high, nan=x.device.type != "cpu", strict=True)), kinked=True)
+                           (x, lambda: b.within(x, low, high, nan=backend(x.device).gives_nan_gradients,
+                                                strict=True)), kinked=True)
 
 
 @pointwise("hardtanh", like_first=True)
@@ -207,7 +210,7 @@ def logit(b, self, eps=None):
         return NotImplemented
     z = x = b.opmath(self)
     limits = None if eps is None else (eps, 1.0 - eps)
-    if limits and self.device.type == "cpu":  # whose kernels round them
+    if limits and backend(self.device).rounds_logit_limits:
         limits = tuple(torch.tensor(v, dtype=self.dtype, device="cpu").item() for v in limits)
     if limits:
         z = b.where(b.lt(x, limits[0]), limits[0], b.where(b.gt(x, limits[1]), limits[1], x))
@@ -225,5 +228,5 @@ def logit(b, self, eps=None):
 def threshold(b, self, threshold, value):
     if self.dtype is torch.bool:
         raise RuntimeError("threshold of bool")
-    below = b.le(b.opmath(self) if self.device.type == "cpu" else self, threshold)  # GPU kernels round the threshold
+    below = b.le(self if backend(self.device).rounds_limits else b.opmath(self), threshold)
     return b.with_gradient(b.where(below, value, self), (self, lambda: b.logical_not(below)), kinked=True)

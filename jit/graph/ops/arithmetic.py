@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import conventions, layout
 from jit.graph.build import HALF, is_number, result_dtype
@@ -149,20 +150,20 @@ def _factor(b, y: Node, alpha) -> Node:
 
 
 def _adds_exactly(b, *operands) -> bool:
-    """Whether sums take numbers among halves unrounded: on GPUs."""
-    return b.device_of(*operands).type != "cpu"
+    """Whether sums take numbers among halves unrounded."""
+    return backend(b.device_of(*operands)).adds_numbers_exactly
 
 
 def _arithmetic(b, fn, x, y, exact: bool = True, to_float: bool = False, either: bool = True):
     """``fn`` of two operands in their common dtype. ``exact``: numbers among halves are not rounded, nor are tensors
-    without dimensions on the CPU, which eager's kernels take as numbers: as second operand, or on GPUs as
-    ``either``."""
+    without dimensions that eager's kernels take as numbers: a second operand where the device ``reads_numbers``, else
+    one from the CPU, as ``either`` operand or the second."""
     dtype = result_dtype(x, y)
     if exact and dtype in HALF:
-        of_gpu = b.device_of(x, y).type != "cpu"
-        numbers = [v for v in ((x, y) if of_gpu and either else (y,)) if isinstance(v, Node)
+        reads = backend(b.device_of(x, y)).reads_numbers
+        numbers = [v for v in ((x, y) if either and not reads else (y,)) if isinstance(v, Node)
                    and not v.type.rank and v.dtype is not dtype]
-        if any(v in b.moved or not of_gpu for v in numbers):
+        if any(v in b.moved or reads for v in numbers):
             return b.cast(fn(*b.promote(x, y, dtype=torch.float32)), dtype)
     return fn(*b.promote(x, y, exact=exact, to_float=to_float))
 
@@ -230,9 +231,9 @@ def div(b, self, other, *, rounding_mode=None):
 
 
 def _may_divide_by_zero(x, y) -> bool:
-    """Whether eager looks for zeros among the divisors, and raises: integers on the CPU, unless divided by a known
-    number."""
-    if x.dtype.is_floating_point or x.device.type != "cpu":
+    """Whether eager looks for zeros among the divisors, and raises: among integers, unless divided by a known number.
+    """
+    if x.dtype.is_floating_point or not backend(x.device).checks_divisors:
         return False
     value = y.attrs["value"] if y.op == "scalar" else 0
     return bounds(value)[0] < 1 if type(value) is Dim and bounds(value)[0] is not None else value == 0
@@ -447,8 +448,7 @@ def where(b, condition, self=None, other=None):
         if type(number) in (int, float):
             # Raises for what the dtype cannot hold, as in eager.
             torch.scalar_tensor(number, dtype=x.dtype, device="cpu")
-            # On GPUs for halves too.
-            if (x.dtype in HALF and x.device.type != "cpu" and abs(number) > torch.finfo(x.dtype).max
+            if (x.dtype in HALF and backend(x.device).refuses_large_numbers and abs(number) > torch.finfo(x.dtype).max
                 and not math.isinf(number)):
                 raise Unsupported(f"{number} among elements of {x.dtype}, which cannot hold it", kind="argument-error")
     return b.where(condition, x, y)
@@ -483,8 +483,8 @@ def clamp(b, self, min=None, max=None):
 
 
 def _clamp(b, self, min, max, by_limit: bool = False):
-    """``by_limit``: for ``clamp_min`` or ``clamp_max``, whose kernels on GPUs do not pass over a limit that is NaN, as
-    that of ``clamp`` with one limit does."""
+    """``by_limit``: for ``clamp_min`` or ``clamp_max``, whose kernels do not pass over a limit that is NaN, as that of
+    ``clamp`` with one limit does on GPUs."""
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None and max is not None and isinstance(min, Node) != isinstance(max, Node):
@@ -498,7 +498,8 @@ def _clamp(b, self, min, max, by_limit: bool = False):
         return NotImplemented
     y = x if lo is None else b.maximum(x, lo)
     y = y if hi is None else b.minimum(y, hi)
-    if x.device.type == "cuda" and not by_limit and (lo is None or hi is None) and _is_nan(max if min is None else min):
+    if (backend(x.device).clamp_passes_nan_limits and not by_limit and (lo is None or hi is None)
+        and _is_nan(max if min is None else min)):
         y = b.clone(x)
     if not b.recording:
         return y
@@ -565,7 +566,7 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
     value = b.cast(value, x.dtype) if isinstance(value, Node) else value
     scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
-    if x.device.type == "cuda" and not (type(value) in (int, float) and value == 1):  # whose kernels scale the product
+    if backend(x.device).scales_products and not (type(value) in (int, float) and value == 1):
         result = b.fma(b.lift(value, y), b.mul(y, z), x)
     else:
         result = b.fma(scaled(y), z, x)

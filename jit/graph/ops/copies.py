@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import changes, layout
 from jit.graph.build import is_number, promote_dtypes, resolve_device
@@ -320,7 +321,7 @@ def roll(b, self, shifts, dims=()):
         if start == 0:
             continue
         x = b.cat([b.slice(x, d, start, n - start), b.slice(x, d, 0, start)], d)
-    last = self.device.type == "cpu" and layout.memory_format(self.type) == "channels_last"
+    last = backend(self.device).keeps_channels_last and layout.memory_format(self.type) == "channels_last"
     strides = layout.channels_last_strides(self.shape) if last else layout.contiguous_strides(self.shape)
     if x is self:
         return b.clone(self, strides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import product
@@ -272,7 +273,7 @@ def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, s
         given = (query, key, value, attn_mask, float(dropout_p), bool(is_causal), None)
         return aten.call(b, "_scaled_dot_product_attention_math", given,
                          {"scale": scale, "enable_gqa": bool(enable_gqa)})[0]
-    if attn_mask is not None and q.device.type == "cuda" and not same_ints(attn_mask.type.strides[-1:], (1,)):
+    if attn_mask is not None and backend(q.device).dense_masks and not same_ints(attn_mask.type.strides[-1:], (1,)):
         attn_mask = b.clone(attn_mask, layout.contiguous_strides(attn_mask.shape))
     produced = sdpa_type(q, k, v, attn_mask and attn_mask.type, dropout_p, is_causal, enable_gqa)
     args = (query, key, value, attn_mask, float(dropout_p), bool(is_causal), scale, bool(enable_gqa))
@@ -294,7 +295,7 @@ def sdpa_type(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> TensorType:
     else:
         shape = layout.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]) + (q.shape[-2], v.shape[-1])
     if len(shape) == 4 and sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa):
-        if q.device.type != "cpu" and q.dtype is torch.float32:
+        if backend(q.device).transposed_attention and q.dtype is torch.float32:
             n, h, length, e = shape
             return TensorType(shape, (length * h * e, e, h * e, 1), q.dtype, q.device)
         return q.replace(strides=layout.preserved_strides(q))
@@ -312,7 +313,7 @@ def sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> bool:
         return False
     if not enable_gqa and not (same_ints(q.shape[:2], k.shape[:2]) and same_ints(q.shape[:2], v.shape[:2])):
         return False
-    if q.device.type == "cpu":
+    if backend(q.device).plain_flash_attention:
         return dropout_p == 0 and (mask is None or mask.rank in (2, 4))
     if mask is not None and (enable_gqa or is_causal or not same_ints(mask.strides[-1:], (1,))):
         return False

@@ -7,6 +7,7 @@ import weakref
 
 import torch
 
+from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import changes, constants, layout
 from jit.graph.build import is_number
@@ -107,7 +108,7 @@ def split_index(t, x: TensorHandle, index):
                 node = b.slice(node, dim, first, length, 1 if step is None else step)
             dim += 1
         elif isinstance(v, TensorHandle):
-            if v.device != x.device and v.device.type != "cpu":
+            if v.device != x.device and not backend(v.device).host:
                 raise EagerRaises(RuntimeError("indices should be either on cpu or on the same device as the indexed "
                                                f"tensor ({x.device})"))
             if v.device != x.device:
@@ -134,7 +135,7 @@ def _check_positions(b, x: Node, tensors: dict):
     """0-dim indices of ``x`` are to be inside, as ints are, although nothing is read at them."""
     for d, v in tensors.items():
         if v.ndim == 0 and v.dtype not in (torch.bool, torch.uint8):
-            if v.device.type != "cpu":
+            if not backend(v.device).host:
                 raise Unsupported("an item of a tensor without elements at a position that a tensor says",
                                   "use an int", kind="tensor-select")
             size = x.shape[d]

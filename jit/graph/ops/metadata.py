@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph.build import result_dtype
 from jit.graph.handles import SymSize, TensorHandle
@@ -41,7 +42,7 @@ method("is_neg")(lambda t, self: False)
 method("is_inference")(lambda t, self: t.inference)
 method("is_same_size")(lambda t, self, other: self.ndim == other.ndim
                        and all(p == q for p, q in zip(self.type.shape, other.type.shape)))
-method("get_device")(lambda t, self: -1 if self.device.type == "cpu" else self.device.index)
+method("get_device")(lambda t, self: -1 if backend(self.device).host else self.device.index)
 method("is_tensor")(lambda t, self: isinstance(self, TensorHandle))
 
 
@@ -74,7 +75,7 @@ def type_(t, self, dtype=None, non_blocking=False):
             return t.call_op("to", (self,), {"dtype": dtype})
         raise Unsupported("Tensor.type with a type name", "use Tensor.to", kind="tensor-attribute")
     example = torch.empty(0, dtype=self.dtype, device="cpu")
-    prefix = "torch." if self.device.type == "cpu" else f"torch.{self.device.type}."
+    prefix = "torch." if backend(self.device).host else f"torch.{self.device.type}."
     return prefix + example.type()[len("torch.") :]
 
 

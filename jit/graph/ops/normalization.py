@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from jit import config
+from jit.devices import backend
 from jit.graph import conventions, layout
 from jit.graph.build import HALF
 from jit.graph.dims import product
@@ -12,6 +13,7 @@ from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.arithmetic import clamp
 from jit.graph.ops.reductions import vector_norm
+from jit.graph.prim_info import info
 from jit.graph.registry import extern, op
 
 
@@ -19,7 +21,7 @@ def with_strides(b, x: Node, strides) -> Node:
     """``x``, a node that was just made, stored with other strides."""
     if same_ints(x.type.strides, strides):
         return x
-    if x.op in ("input", "reshape", "permute", "expand", "slice", "alias", "detach", "diagonal"):
+    if info(x.op).kind in ("input", "view"):
         return b.clone(x, strides)
     x.type = x.type.replace(strides=strides)
     return x
@@ -34,9 +36,9 @@ def softmax(b, self, dim, dtype=None):
 
 
 def _rounds_in_between(x: Node, dim: int) -> bool:
-    """Whether eager's bits are asked for and its CPU kernel, for a dimension that is not the last, would round
+    """Whether eager's bits are asked for and its kernel, for a dimension that is not the last, would round
     intermediate values."""
-    return (config.match_eager_rounding and x.dtype in HALF and x.device.type == "cpu"
+    return (config.match_eager_rounding and x.dtype in HALF and backend(x.device).softmax_rounds
             and normalize_dim(dim, x.type.rank) < x.type.rank - 1)
 
 
@@ -85,15 +87,15 @@ def _moments(b, x: Node, dims, precise: bool = False):
     eager does in some places, and the variance is not rounded. Elsewhere on a CPU the mean does not overflow, as in
     eager, whose running mean stays among the values. ``mean_of`` knows these forms."""
     n = product(x.shape[d] for d in dims)
-    cpu, dtype = x.device.type == "cpu", x.dtype
-    if cpu and precise:
+    wide_sums, dtype = backend(x.device).wide_moments, x.dtype
+    if wide_sums and precise:
         mean = b.cast(b.div(b.total(b.cast(x, torch.float64), dims, dtype is torch.float32), n), dtype)
-    elif cpu:
+    elif wide_sums:
         mean = b.mul(b.div(b.reduce("sum", b.mul(x, _SMALL), dims, True), n), 1 / _SMALL)
     else:
         mean = b.div(b.reduce("sum", x, dims, True), n)
     centred = b.sub(x, mean)
-    wide = b.cast(centred, torch.float64) if cpu and precise else centred
+    wide = b.cast(centred, torch.float64) if wide_sums and precise else centred
     return mean, centred, b.div(b.total(b.mul(wide, wide), dims, wide is not centred), n)
 
 
@@ -164,17 +166,17 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
     if eps is None:
         eps = torch.finfo(x.dtype).eps
     square = b.div(b.reduce("sum", b.squared(x), dims, True), product(self.shape[d] for d in dims))
-    if self.device.type == "cuda" and (x.dtype is torch.float64 or not product(shape) % 4 == 0):
+    if backend(self.device).rms_by_mean and (x.dtype is torch.float64 or not product(shape) % 4 == 0):
         # PyTorch's kernel for such rows goes by their mean, which is infinite and no number where an element is, and
         # then so is all of the row.
         square = b.add(square, b.detach(b.reduce("sum", b.mul(x, 0), dims, True)))
     y = b.mul(x, b.rsqrt(b.add(square, float(eps))))
     if weight is not None:
         y = b.mul(y, b.opmath(weight))
-    cpu = self.device.type == "cpu"
-    if cpu and y.type.is_contiguous:  # whatever strides products gave to dimensions of size 1
+    keeps = backend(self.device).keeps_channels_last
+    if keeps and y.type.is_contiguous:  # whatever strides products gave to dimensions of size 1
         return b.cast(y, self.dtype)
-    last = cpu and layout.memory_format(self.type) == "channels_last"
+    last = keeps and layout.memory_format(self.type) == "channels_last"
     return with_strides(b, b.cast(y, self.dtype), layout.channels_last_strides(self.shape) if last
                         else contiguous_strides(self.shape))
 
@@ -193,8 +195,7 @@ def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enab
     if not c % num_groups == 0:
         raise RuntimeError("Expected number of channels in input to be divisible by num_groups, but got input of "
                            f"shape {list(self.shape)} and num_groups={num_groups}")
-    # Only the CPU kernel keeps channels-last.
-    keep = self.device.type == "cpu" and layout.memory_format(self.type) == "channels_last"
+    keep = backend(self.device).keeps_channels_last and layout.memory_format(self.type) == "channels_last"
     out = layout.channels_last_strides(self.shape) if keep else contiguous_strides(self.shape)
     x = b.opmath(self)
     grouped = b.reshape(x, (n, num_groups, c // num_groups) + self.shape[2:])
@@ -214,7 +215,8 @@ def _batch_norm_strides(x: TensorType, by_cudnn: bool) -> tuple:
     and a bias."""
     if layout.memory_format(x) == "channels_last":
         return layout.channels_last_strides(x.shape)
-    return contiguous_strides(x.shape) if x.device.type == "cpu" or by_cudnn else layout.preserved_strides(x)
+    row_major = by_cudnn or backend(x.device).row_major_results
+    return contiguous_strides(x.shape) if row_major else layout.preserved_strides(x)
 
 
 @op("batch_norm", raw=True)
@@ -281,7 +283,7 @@ def _batch_norm_of_nothing(t, self, weight, bias):
 def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps):
     """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's
     statistics are empty."""
-    if x.rank < 2 or x.dtype in HALF and x.device.type != "cpu":
+    if x.rank < 2 or x.dtype in HALF and not backend(x.device).types_half_statistics:
         return NotImplemented
     strides = _batch_norm_strides(x, False)
     # Of halves the CPU's statistics have the dtype of the parameters.
@@ -295,7 +297,7 @@ def batch_norm_with_update_types(x, weight, bias, mean, var, momentum, eps):
     """(normalised, batch mean, batch 1/std, bytes reserved for the backward, new running mean, new running
     variance)."""
     types = native_batch_norm_types(x, weight, bias, mean, var, True, momentum, eps)
-    if types is NotImplemented or x.device.type != "cpu":
+    if types is NotImplemented or not backend(x.device).reserves_nothing:
         return NotImplemented
     return (*types[:3], TensorType.contiguous((0,), torch.uint8, x.device), *types[3:])
 

@@ -13,6 +13,7 @@ import math
 import torch
 
 from jit import config
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import aten, layout, philox
 from jit.graph.build import HALF, resolve_device
@@ -27,16 +28,14 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
-# On the CPU a draw of fewer elements is left to the library: eager's numbers, for some microseconds and bytes more.
-FEWEST = 1024
-
 
 def in_kernels(shape, device: torch.device, generator=None) -> bool:
     """Whether a draw is made in kernels."""
     if config.fallback_random or generator is not None:
         return False
+    fewest = backend(device).fewest_drawn
     # Of a symbolic size a guard: size and seed alone say the numbers.
-    return device.type == "cuda" or device.type == "cpu" and bool(product(shape) >= FEWEST)
+    return fewest == 0 or fewest is not None and bool(product(shape) >= fewest)
 
 
 def _known(*numbers) -> bool:
@@ -288,7 +287,7 @@ def _fill(name, functional):
                                                              for k, v in kwargs.items()})
         if value is not NotImplemented:
             value = b.cast(value, self.type.dtype)
-        elif name == "normal_" and self.type.device.type == "cpu" and _loses_gaps(self.type):
+        elif name == "normal_" and backend(self.device).draws_in_blocks and _loses_gaps(self.type):
             value = _one_by_one(b, self.node, *args, **kwargs, generator=generator)
         else:
             value = aten.call(b, functional, [self.node, *args], {**kwargs, "generator": generator})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jit.devices import backend
 from jit.graph import layout
 from jit.graph.build import is_number
 from jit.graph.handles import overlaps_itself
@@ -13,10 +14,10 @@ from jit.graph.registry import op
 
 
 def _shuffled(b, source: Node, x: Node, shape) -> Node:
-    """``x``, a view of ``source``, in new memory with ``shape``: row-major, or channels-last where the CPU's kernels
+    """``x``, a view of ``source``, in new memory with ``shape``: row-major, or channels-last where the device's kernels
     follow the source in that."""
     y = b.reshape(b.clone(x, layout.contiguous_strides(x.shape)), shape)
-    if source.device.type == "cpu" and layout.memory_format(source.type) == "channels_last":
+    if backend(source.device).keeps_channels_last and layout.memory_format(source.type) == "channels_last":
         y = b.clone(y, layout.channels_last_strides(y.shape))
     return y
 

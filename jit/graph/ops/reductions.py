@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.devices import backend
 from jit.graph import aten
 from jit.graph.build import HALF, is_number
 from jit.graph.dims import product
@@ -173,10 +174,11 @@ def count_nonzero(b, self, dim=None):
 
 
 def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
-    """(variance, mean); on a CPU of doubles, in which eager computes: squares of large values fit. ``freedom``,
+    """(variance, mean); of doubles where eager computes in them: squares of large values fit. ``freedom``,
     ``whole``: for ``_few``."""
     given, narrow = x, x.dtype is not torch.float64
-    x = b.cast(x, torch.float64) if x.device.type == "cpu" else b.opmath(x)
+    wide_variance = backend(x.device).wide_variance
+    x = b.cast(x, torch.float64) if wide_variance else b.opmath(x)
     n = _size(x, dims)
     wide = b.div(b.reduce("sum", x, dims, True), n)
     divisor = _degrees_of_freedom(n, correction)
@@ -185,7 +187,7 @@ def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
         value = b.div(total, divisor if divisor > 0 else 0)
         average = wide if keepdim else b.reshape(wide, reduced_shape(x.shape, dims, False))
         return b.with_gradient(value, (total, lambda: b.lift(1.0, total))), average
-    if narrow and x.device.type == "cpu" and dims and type(n) is int and 0 < n <= _ONE_PASS:
+    if narrow and wide_variance and dims and type(n) is int and 0 < n <= _ONE_PASS:
         total = _squares(b, x, dims, n)
         total = b.marked(b.div(total, divisor), "variance")
         shape = reduced_shape(x.shape, dims, False)

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from jit.devices import backend
 from jit.graph.build import HALF, is_number
 from jit.graph.layout import normalize_dim, preserved_strides
 from jit.graph.ops.copies import cat
@@ -106,7 +107,7 @@ def softshrink(b, self, lambd=0.5):
     if not is_number(lambd) or not self.dtype.is_floating_point:
         return NotImplemented
     x = b.opmath(self)
-    if self.dtype in HALF and self.device.type != "cpu":
+    if self.dtype in HALF and backend(self.device).rounds_limits:
         lambd = torch.tensor(lambd, dtype=self.dtype, device="cpu").item()
     small = b.mul(x, 0.0)
     shrunk = b.where(b.gt(x, float(lambd)), b.sub(x, float(lambd)),
@@ -125,9 +126,9 @@ def hardshrink(b, self, lambd=0.5):
 
 
 def _shrunk_slope(b, x, lambd: float):
-    """1 outside of [-lambd, lambd], on GPUs for NaN too."""
-    return (b.gt(b.abs(x), lambd) if x.device.type == "cpu"
-            else b.logical_not(b.logical_and(b.ge(x, -lambd), b.le(x, lambd))))
+    """1 outside of [-lambd, lambd], and for NaN where the device gives it a gradient."""
+    return (b.logical_not(b.logical_and(b.ge(x, -lambd), b.le(x, lambd))) if backend(x.device).gives_nan_gradients
+            else b.gt(b.abs(x), lambd))
 
 
 @pointwise("sinc", "special_sinc")

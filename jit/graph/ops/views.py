@@ -11,6 +11,7 @@ from jit.graph.dims import ceil_div, hint, product, specialize
 from jit.graph.handles import TensorHandle, ViewStep, offset_in_base, replay, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.prim_info import info
 from jit.graph.registry import op
 
 
@@ -532,7 +533,7 @@ def _check_inside(base, size, stride, offset):
     end, have = _end(size, stride, offset), _end(t.shape, t.strides, 0)
     if end <= have and offset >= 0:
         return
-    if base.input is not None or base.node.op in ("aten_call", "getitem", "autograd_function", "reinterpret"):
+    if base.input is not None or not info(base.node.op).in_kernels:
         raise Unsupported("as_strided beyond the elements of a tensor from outside or of a library call",
                           "use ordinary views", kind="overlapping-memory")
     raise _out_of_bounds(size, stride, offset, t.dtype, end, have * t.dtype.itemsize)

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.graph import dims
 from jit.graph.ir import Graph, Node, Ref, TensorType, same_ints
 from jit.graph.passes.rewrite import rebuilt
+from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS
-
-ALIGNMENT_BYTES = 16
-WORTH_SPLITTING = 1 << 18  # elements of a product below which an unaligned kernel is as good
 
 
 def rewrite_contractions(graph: Graph) -> Graph:
-    """The graph with its CUDA products in their cheapest form; the same graph when there is none."""
+    """The graph with its products in the form that is cheapest to call; the same graph when there is none to change."""
     return rebuilt(graph, _interesting, _rewrite)
 
 
 def _interesting(n) -> bool:
-    return (n.op == "aten_call" and isinstance(n.type, TensorType) and n.type.device.type == "cuda"
+    return (n.op == "aten_call" and isinstance(n.type, TensorType) and backend(n.type.device).products_flat
             and n.attrs["target"] in ("aten::linear", "aten::mm", "aten::addmm") and n.attrs["overload"] == "")
 
 
@@ -59,26 +58,27 @@ def _rewrite(b, n, inputs):
 
 def _split_at(x: TensorType, w: TensorType):
     """The column at which to split a product, or None where its rows are aligned or it would not pay."""
-    unit = ALIGNMENT_BYTES // x.dtype.itemsize
-    m, n = x.shape[0], w.shape[1]
+    kind, m, n = backend(x.device), x.shape[0], w.shape[1]
+    unit = kind.aligned_rows // x.dtype.itemsize
     if type(n) is not int or n % unit == 0 or x.dtype not in (torch.float16, torch.bfloat16):
         return None
-    if dims.hint(m) * n < WORTH_SPLITTING:
+    if dims.hint(m) * n < kind.worth_aligning:
         return None
     return n // unit * unit
 
 
 def _split_sum_at(x: Node, w: Node):
     """The column of ``x`` at which to split a product's sum, or None."""
-    unit = ALIGNMENT_BYTES // x.type.dtype.itemsize
+    kind = backend(x.type.device)
+    unit = kind.aligned_rows // x.type.dtype.itemsize
     m, k = x.type.shape
     if (type(k) is not int or k % unit == 0 or x.type.dtype not in (torch.float16, torch.bfloat16)
-        or dims.hint(m) * k < WORTH_SPLITTING):
+        or dims.hint(m) * k < kind.worth_aligning):
         return None
     made = x
     while made.op in VIEWS:
         made = made.inputs[0]
-    if made.op in ("input", "aten_call", "getitem") or not same_ints(x.type.strides[1:],
+    if info(made.op).kind in ("input", "call", "part") or not same_ints(x.type.strides[1:],
                                                                      (1,)) or not same_ints(w.type.strides[1:], (1,)):
         return None
     return k // unit * unit

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.graph.dims import product
 from jit.graph.ir import Graph, Node, Ref, TensorType, same_ints
 from jit.graph.layout import is_channels_last
@@ -29,13 +30,14 @@ _WITH_BIAS = frozenset(["aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::c
 
 
 def separate_bias(graph: Graph) -> Graph:
-    """The graph with the biases of its CUDA convolutions apart; the same graph when there is none."""
+    """The graph with the biases of its convolutions apart, where the device wants it; the same graph when there is
+    none."""
     return rebuilt(graph, _applies, _rewrite)
 
 
 def _applies(n: Node) -> bool:
     return (n.op == "aten_call" and n.attrs["target"] in _WITH_BIAS and isinstance(n.type, TensorType)
-            and n.type.device.type == "cuda"
+            and backend(n.type.device).adds_bias_apart
             and n.type.dtype.is_floating_point and isinstance(n.attrs["args"][2], Ref))
 
 
@@ -51,8 +53,8 @@ def _rewrite(b, n: Node, inputs):
 
 
 def as_products(graph: Graph) -> Graph:
-    """The graph with matrix products in the place of its CUDA convolutions of one pixel; the same graph when there is
-    none."""
+    """The graph with matrix products in the place of its convolutions of one pixel, where the device wants it; the same
+    graph when there is none."""
     return rebuilt(graph, lambda n: _is_pixelwise(n) or _is_gradient(n), _as_product)
 
 
@@ -69,7 +71,7 @@ def _is_pixelwise(n: Node, backward: bool = False) -> bool:
         return False
     images, w = n.inputs[: 1 + backward], n.inputs[1 + backward].type
     t = images[-1].type
-    return (t.device.type == "cuda" and t.dtype.itemsize == 2 and w.dtype is t.dtype
+    return (backend(t.device).pixels_as_products and t.dtype.itemsize == 2 and w.dtype is t.dtype
             and t.rank == w.rank == 4 and same_ints(w.shape[2:], (1, 1))
             and w.is_contiguous and all(is_channels_last(i.type.shape, i.type.strides) for i in images))
 
@@ -128,7 +130,9 @@ def adds_apart(n: Node) -> bool:
         return False  # a tensor that is two of the operands, or a number for both dimensions
     g, x, w = (i.type for i in n.inputs)
     stride, dilation, groups = (n.attrs["args"][i] for i in (4, 6, 9))
-    if w.device.type != "cpu" or w.dtype is not torch.float32 or w.rank != 4 or g.is_symbolic or x.is_symbolic:
+    if not backend(w.device).adds_in_chains or w.dtype is not torch.float32 or w.rank != 4:
+        return False
+    if g.is_symbolic or x.is_symbolic:
         return False
     if groups == 1 or not same_ints(w.shape[:2], (groups, 1)):
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from jit.devices import backend
 from jit.graph.ir import CHECKED, Graph, Node
 from jit.graph.prim_info import info
 
@@ -23,10 +24,10 @@ def compute_empty(graph: Graph) -> Graph:
 
 
 def _is_library_gradient(node: Node) -> bool:
-    """Whether the library computes a gradient on a GPU, where some of its kernels read beyond what has no elements. On
-    a CPU they may refuse an index."""
+    """Whether the library computes a gradient where some of its kernels read beyond what has no elements. Elsewhere
+    they may refuse an index."""
     return (node.op == "aten_call" and "backward" in node.attrs["target"]
-            and not isinstance(node.type, tuple) and node.device.type != "cpu")
+            and not isinstance(node.type, tuple) and not backend(node.device).refuses_empty)
 
 
 def _fill(node: Node, number: int):

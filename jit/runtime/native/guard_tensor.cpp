@@ -225,7 +225,7 @@ struct GlobalState {
   uint64_t included = 0, excluded = 0;
   int64_t grad_mode = 0, cpu_autocast = -1, cuda_autocast = -1, default_dtype = 0, deterministic = 0, function_modes = 0, function_disabled = 0;
   // What few captures depend on; negative: not this one.
-  int64_t attention = -2, switches = -2;
+  int64_t attention = -2, switches = -2, autocast = -2;
 };
 
 // Which torch function modes are on, and for which device those of a default device are: 0 for none.
@@ -277,6 +277,11 @@ static int64_t switches() {
   return torch::autograd::AnomalyMode::is_enabled() | (context.userEnabledCuDNN() << 1) | (context.benchmarkCuDNN() << 2);
 }
 
+// What autocast would do where it is off, too.
+static int64_t autocast_settings() {
+  return (int64_t)at::autocast::get_autocast_dtype(at::kCPU) | ((int64_t)at::autocast::get_autocast_dtype(at::kCUDA) << 8) | ((int64_t)at::autocast::is_autocast_cache_enabled() << 16);
+}
+
 // Whether the dtype of autocast is that of a state with the same dispatch keys, which tell whether autocast is on.
 static bool autocast_agrees(int64_t wanted, at::DeviceType device) { return wanted < 0 || wanted == (int64_t)at::autocast::get_autocast_dtype(device); }
 
@@ -285,7 +290,7 @@ bool global_state_matches(const GlobalState& s) {
   return keys.included_.raw_repr() == s.included && keys.excluded_.raw_repr() == s.excluded && c10::GradMode::is_enabled() == (bool)s.grad_mode && autocast_agrees(s.cpu_autocast, at::kCPU) &&
          autocast_agrees(s.cuda_autocast, at::kCUDA) && (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype()) == s.default_dtype && determinism() == s.deterministic &&
          mode_stack() == s.function_modes && (int64_t)at::impl::PythonTorchFunctionTLS::get_disabled_state() == s.function_disabled &&
-         (s.attention < 0 || s.attention == attention_kernels()) && (s.switches < 0 || s.switches == switches());
+         (s.attention < 0 || s.attention == attention_kernels()) && (s.switches < 0 || s.switches == switches()) && (s.autocast < 0 || s.autocast == autocast_settings());
 }
 
 std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {
@@ -295,21 +300,21 @@ std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {
   s->excluded = PyLong_AsUnsignedLongLong(t[1]);
   if (PyErr_Occurred()) throw PythonError();
   Py_ssize_t next = 2;
-  for (int64_t* field : {&s->grad_mode, &s->cpu_autocast, &s->cuda_autocast, &s->default_dtype, &s->deterministic, &s->function_modes, &s->function_disabled, &s->attention, &s->switches})
+  for (int64_t* field : {&s->grad_mode, &s->cpu_autocast, &s->cuda_autocast, &s->default_dtype, &s->deterministic, &s->function_modes, &s->function_disabled, &s->attention, &s->switches, &s->autocast})
     *field = as_int(t[next++], "a global state snapshot");
   return s;
 }
 
 static PyObject* py_snapshot(PyObject*, PyObject*) {
   GlobalState s = current_state();
-  return Py_BuildValue("(KKLLLLLLLLL)", (unsigned long long)s.included, (unsigned long long)s.excluded, (long long)s.grad_mode, (long long)s.cpu_autocast, (long long)s.cuda_autocast,
-                       (long long)s.default_dtype, (long long)s.deterministic, (long long)s.function_modes, (long long)s.function_disabled, (long long)attention_kernels(), (long long)switches());
+  return Py_BuildValue("(KKLLLLLLLLLL)", (unsigned long long)s.included, (unsigned long long)s.excluded, (long long)s.grad_mode, (long long)s.cpu_autocast, (long long)s.cuda_autocast,
+                       (long long)s.default_dtype, (long long)s.deterministic, (long long)s.function_modes, (long long)s.function_disabled, (long long)attention_kernels(), (long long)switches(), (long long)autocast_settings());
 }
 
 static PyMethodDef methods[] = {
     {"global_state_snapshot", Entry<py_snapshot>::call, METH_NOARGS,
      "(included keys, excluded keys, grad mode, autocast dtype of cpu and cuda or -1, default dtype, deterministic flags, function modes, torch function state,\n"
-     "attention switches, anomaly mode and cuDNN switches)"},
+     "attention switches, anomaly mode and cuDNN switches, settings of autocast)"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -84,18 +84,18 @@ struct Parser {
       s.src = target(t[2], "temp");
       s.reg = reg(t[3], "temp");
       layout(s.desc, t[4], t[6], t[7]);
-    } else if (kind == "cpu") {
+    } else if (kind == "call") {
       s.op = Step::kCpu;
       int64_t address = as_int(t[1], "the address of a CPU kernel");
       if (!address) raise(PyExc_ValueError, "the address of a CPU kernel is 0");
       s.function = reinterpret_cast<void (*)(void**, const int64_t*)>(address);
       hold_library(reinterpret_cast<void*>(address));
-      s.slots = slots(t[2], "cpu");
-      s.ints = regs(t[3], "cpu");
-    } else if (kind == "gpu") {
+      s.slots = slots(t[2], "call");
+      s.ints = regs(t[3], "call");
+    } else if (kind == "launch") {
       s.op = Step::kGpu;
-      s.slots = slots(t[2], "gpu");
-      s.ints = regs(t[3], "gpu");
+      s.slots = slots(t[2], "launch");
+      s.ints = regs(t[3], "launch");
       s.kernel = parse_gpu_kernel(t[1], s.ints.size());
       auto grid = regs(t[4], "grid");
       if (grid.size() != 3) raise(PyExc_ValueError, "a grid has 3 registers");

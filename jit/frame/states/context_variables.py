@@ -10,6 +10,7 @@ from ...errors import Unsupported
 from ...runtime import facts
 from ..source import Const, ContextValue, GetAttr
 from ..tables import on_method
+from ..tracked_state import TrackedState
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.objects import ObjectValue
@@ -54,12 +55,12 @@ class Setting:
 def _held(s, variable):
     """What a variable (a value) holds now, or None."""
     var = variable.pin(s)
-    if var not in s.context:
+    if (CONTEXT, var) not in s.states.now:
         now, source = var.get(ContextValue.UNSET), ContextValue(variable.source or Const(var, var.name))
         if now is ContextValue.UNSET:
             s.guards.add(source, facts.identity(now))
         return None if now is ContextValue.UNSET else s.wrap(now, source)
-    return s.context[var]
+    return s.states.now[CONTEXT, var]
 
 
 @on_method((ContextVar, "get"))
@@ -83,8 +84,7 @@ def set_(s, variable, args, kwargs):
     if kwargs or len(args) != 1:
         raise Unsupported("these arguments of ContextVar.set", kind="argument-error")
     token = TokenValue(variable, _held(s, variable))
-    s.set_entry(s.context, variable.obj, args[0])
-    s.effects.append((Setting(token), [variable, args[0]]))
+    s.states.set(CONTEXT, args[0], Setting(token), [variable, args[0]], (variable.obj,))
     return token
 
 
@@ -100,8 +100,7 @@ def reset(s, variable, args, kwargs):
         s.set_field(token, "used", True)
     else:
         before = _of_real(s, var, token)
-    s.set_entry(s.context, var, before)
-    s.effect(ContextVar.reset, [variable, token])
+    s.states.set(CONTEXT, before, ContextVar.reset, [variable, token], (var,))
     return Constant(None)
 
 
@@ -118,16 +117,12 @@ def _of_real(s, var, token):
     return s.wrap(real.old_value, old)
 
 
-def _on_variable(fn) -> bool:
-    return type(fn) is Setting or fn is ContextVar.reset
-
-
-def reduced(s, effects):
+def _reduced(s, effects):
     """The effects without those on variables that hold in the end what they held before, and whose tokens are all
     used."""
     first, kept = {}, set()
-    for fn, args in effects:
-        if not _on_variable(fn):
+    for fn, args, state in effects:
+        if state is not CONTEXT:
             continue
         variable, other = args
         if type(fn) is Setting:
@@ -136,5 +131,8 @@ def reduced(s, effects):
                 kept.add(variable.obj)
         elif not isinstance(other, TokenValue):
             kept.add(variable.obj)
-    kept |= {var for var, token in first.items() if s.context[var] is not token.before}
-    return [e for e in effects if not _on_variable(e[0]) or e[1][0].obj in kept]
+    kept |= {var for var, token in first.items() if s.states.now[CONTEXT, var] is not token.before}
+    return [e for e in effects if e[2] is not CONTEXT or e[1][0].obj in kept]
+
+
+CONTEXT = TrackedState("a ContextVar", ContextVar.get, reduce=_reduced)

@@ -1,0 +1,23 @@
+"""What a plan asks of an emitter: the module that a device's ``Backend`` names.
+
+A target has two functions:
+
+``compile_kernels(kernels, aligned) -> {kernel's name: (code, text)}``: machine code for loop kernels with distinct
+names, with its source. ``aligned``: kernel's name -> names of its buffers whose addresses are multiples of the
+backend's ``pointer_alignment``; all of them where a kernel is absent. Raises Unsupported where a kernel has no form
+for the device, CompileError where a tool fails.
+
+``step(code, slots, ints, number) -> step``: the step of a plan that runs the code. ``number`` gives the register that
+holds an expression over the kernel's sizes.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from .. import devices
+
+
+def target_of(device_type: str):
+    """The target for kernels of a kind of device."""
+    return importlib.import_module(devices.of_type(device_type).emitter)

@@ -1,0 +1,84 @@
+"""CPUs: kernels are C++."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+
+from jit.devices.architecture import Architecture
+from jit.devices.backend import Backend
+
+_CACHES = "/sys/devices/system/cpu/cpu0/cache"
+
+
+def _text(*path) -> str:
+    try:
+        with open(os.path.join(*path), encoding="ascii", errors="replace") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
+
+
+def _cache(level: int) -> int:
+    """The bytes of a core's data cache of a level; 0 where the system does not tell."""
+    try:
+        folders = [f for f in os.listdir(_CACHES) if f.startswith("index")]
+    except OSError:
+        return 0
+    units = {"K": 10, "M": 20}
+    for folder in folders:
+        size = _text(_CACHES, folder, "size")
+        if (_text(_CACHES, folder, "level") == str(level) and _text(_CACHES, folder, "type") != "Instruction"
+            and size[:-1].isdigit() and size[-1] in units):
+            return int(size[:-1]) << units[size[-1]]
+    return 0
+
+
+class Cpu(Backend):
+    type, known, host = "cpu", True, True
+
+    def generators(self):
+        return (torch.default_generator,)
+
+    @functools.cache  # noqa: B019  there is one object for good
+    def architecture(self, device=None) -> Architecture:
+        name = next((line.partition(":")[2].strip() for line in _text("/proc/cpuinfo").splitlines()
+                     if line.startswith("model name")), "CPU")
+        return Architecture(name, len(os.sched_getaffinity(0)), local=_cache(2) or 1 << 20, cache=_cache(3) or 32 << 20)
+
+    emitter = "jit.codegen.cpp.target"
+    traps = False
+    memory_alignment = 64  # a line of the cache, and a vector of the widest kind
+
+    cheap_to_broadcast, cheap_without_reads = 2, 6
+    largest_update = 1 << 12
+    tiles_transposes = True
+    wide_partials = True
+    full_vector = 16  # measured: where results are stored as well, more lanes are slower
+
+    def splits(self, rows, row, inner):
+        return (rows if inner else rows / 16) < 8 and row >= 8192 and rows * row >= 65536
+
+    def chunks(self, rows, total, inner):
+        # The same for every number of threads, so that results are too.
+        return min(max(total // 8192, 2), 64)
+
+    adds_in_chains = True
+    draws_bool_masks = True
+    plain_flash_attention, transposed_attention = True, False
+    onednn = ctc_loss_in_parts = True
+    fewest_drawn = 1024  # fewer are left to the library: eager's numbers, for some microseconds and bytes more
+    autocast_key = "AutocastCPU"
+    autocast_promotes = frozenset("cat stack index_copy".split())
+
+    reads_numbers = checks_divisors = True
+    adds_numbers_exactly = rounds_limits = refuses_large_numbers = False
+    rounds_logit_limits = True
+    vectorized = shares_extrema_by_choice = True
+    gives_nan_gradients = elu_bends_above_zero = False
+    exact_root_of_half = roots_of_halves_are_powers = softmax_rounds = True
+    wide_variance = wide_moments = ordered_norms = draws_in_blocks = True
+    converts_operands = keeps_channels_last = row_major_results = True
+    types_half_statistics = reserves_nothing = refuses_empty = True

@@ -1,0 +1,112 @@
+"""NVIDIA's GPUs: kernels are Triton's.
+
+What is measured was measured on an H200, and the numbers of that are taken where no GPU is here to be asked, so that
+a machine without one compiles the same kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import torch
+
+from jit import torch_private
+from jit.devices.architecture import Architecture
+from jit.devices.backend import Backend, Problem
+
+H200 = Architecture("NVIDIA H200", processors=132, lanes=32, registers=256 << 10, local=227 << 10, cache=50 << 20,
+                    bandwidth=4.8e12, capability=90)
+
+
+@functools.cache
+def _read(index: int) -> Architecture:
+    p = torch.cuda.get_device_properties(index)
+    return Architecture(
+        p.name, p.multi_processor_count, p.warp_size,
+        registers=4 * getattr(p, "regs_per_multiprocessor", H200.registers // 4),
+        local=getattr(p, "shared_memory_per_block_optin", H200.local),
+        cache=getattr(p, "L2_cache_size", H200.cache),
+        # Two transfers at each tick of a clock in kHz, over a bus whose width is in bits.
+        bandwidth=2e3 * getattr(p, "memory_clock_rate", 0) * getattr(p, "memory_bus_width", 0) / 8,
+        capability=10 * p.major + p.minor)
+
+
+def _triton() -> str:
+    try:
+        import triton  # the check is whether it can be imported
+    except Exception as e:
+        raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
+                      "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
+    return triton.__version__
+
+
+def _driver() -> str:
+    if torch.version.cuda is None:
+        return "torch is built without CUDA: CPU only"
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as e:
+        raise Problem(f"torch is built for CUDA {torch.version.cuda}, but the driver is missing: {e}",
+                      "install the NVIDIA driver if this machine has a GPU; the CPU works without",
+                      fatal=False) from None
+    if not torch.cuda.is_available():
+        raise Problem("the CUDA driver is there but torch sees no GPU",
+            "check nvidia-smi, CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA " + torch.version.cuda,
+            fatal=False)
+    if isinstance(torch_private.current_raw_stream, torch_private.Absent):
+        raise Problem("torch has no _cuda_getCurrentRawStream", "use a torch release from 2.11 on")
+    return ", ".join(f"{found} (sm_{found.capability})" for found in map(_read, range(torch.cuda.device_count())))
+
+
+class Cuda(Backend):
+    type, known, indexed = "cuda", True, True
+    module = torch.cuda
+
+    def current(self):
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def generators(self):
+        return torch.cuda.default_generators if torch.cuda.is_initialized() else None
+
+    def architecture(self, device=None) -> Architecture:
+        if not torch.cuda.is_initialized() and not torch.cuda.is_available():
+            return H200
+        index = torch.device("cuda" if device is None else device).index
+        return _read(torch.cuda.current_device() if index is None else index)
+
+    def checks(self):
+        return ("triton", _triton), ("cuda", _driver)
+
+    emitter = "jit.codegen.triton.target"
+    pointer_alignment = 16  # wide loads
+
+    # Another launch costs more than the arithmetic.
+    cheap_to_broadcast, cheap_without_reads = 8, 24
+    largest_update = 1 << 20
+    one_pass_moments = cuts_several = True
+
+    def splits(self, rows, row, inner):
+        if inner:
+            return rows < 128 and row >= 16384
+        return rows / 32 < 2 * self.architecture().processors and row >= 256 and rows * row >= 65536
+
+    def chunks(self, rows, total, inner):
+        programs = self.architecture().processors
+        if inner:
+            return min(max(total // 8192, 2), 2 * programs)
+        return min(max(4 * programs * 64 // rows, 2), max(total // 32, 2))
+
+    products_flat = pixels_as_products = adds_bias_apart = True
+    aligned_rows = 16  # bytes
+    sums_columns_with_producer = True
+    native_dropout = True
+    asks_for_attention = dense_masks = True
+    fewest_drawn = 0
+    libraries = ("cudnn",)
+    autocast_key = "AutocastCUDA"
+    autocast_promotes = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put index_copy "
+                                  "tensordot scatter_add cat stack".split())
+    autocast_leaves = frozenset(["binary_cross_entropy"])
+
+    clamp_passes_nan_limits = scales_products = rms_by_mean = saves_otherwise = True

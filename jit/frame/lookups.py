@@ -1,0 +1,133 @@
+"""Names that are looked up: attributes along the bases of a class, and globals. What is found, or that nothing is,
+becomes a fact where it is; what the program has assigned itself comes first."""
+
+from __future__ import annotations
+
+import builtins
+import types
+
+import torch
+
+from ..errors import Unsupported
+from ..graph.journal import ABSENT
+from ..runtime import facts
+from . import source as src
+from .values.base import Value, lookup
+from .values.constant import Constant
+from .values.containers import DictValue
+from .values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
+from .values.objects import IMMUTABLE_TYPE
+
+_mro_of = type.__dict__["__mro__"].__get__  # whatever a metaclass makes of the name
+
+
+class Lookups:
+    """Of one capture."""
+
+    def __init__(self, s):
+        self.s = s
+
+    # -- classes ------------------------------------------------------------------------------------------------------
+
+    def wrap_class_attr(self, cls, name) -> Value:
+        """The unbound attribute ``name`` along the MRO of ``cls``, guarded by ``class_lookup``."""
+        found, raw, owner = self.class_lookup(cls, name)
+        if isinstance(raw, types.FunctionType):
+            return self.s.wrap_raw(raw)
+        return self.s.wrap(raw, src.ClassAttr(src.Const(cls, cls.__qualname__), name))
+
+    def class_lookup(self, cls, name):
+        """(found, raw, owner) along the MRO; what is found, or its absence, becomes a guard on the class."""
+        result = lookup(cls, name)
+        if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.s.heap.templates:
+            source = src.Const(cls, cls.__qualname__)
+            if result[0]:
+                at, raw = src.ClassAttr(source, name), result[1]
+                changes = ((type(raw) in (int, float) or isinstance(raw, torch.Tensor))
+                           and self.s.varying.is_replaced(at, raw))
+                self.s.guards.add(at, facts.TypeIs(type(raw)) if changes else facts.identity(raw))
+            else:
+                self.s.guards.add(source, facts.ClassLacks(name))
+        return result
+
+    def inherits(self, cls, target) -> bool:
+        """Whether ``target`` is among the bases of a class, which are guarded."""
+        if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.s.heap.templates:
+            self.s.guards.add(src.Mro(src.Const(cls, cls.__qualname__)), facts.identity(_mro_of(cls)))
+        return target in _mro_of(cls)
+
+    def is_data_descriptor(self, raw) -> bool:
+        """Whether what a class has under a name goes before the instance's own; what its type lacks is guarded."""
+        return any([self.class_lookup(type(raw), "__set__")[0], self.class_lookup(type(raw), "__delete__")[0]])
+
+    def written_on_class(self, cls, name):
+        """What the captured code has assigned to ``name`` on the class that a lookup on ``cls`` finds it on, or
+        None."""
+        for c in cls.__mro__:
+            value = self.s.effects.class_written.get((c, name))
+            if value is not None or name in c.__dict__:
+                return value
+        return None
+
+    def bound_method(self, fn, owner) -> MethodValue:
+        return MethodValue(fn, owner)
+
+    def bind_static(self, raw, cls, name, owner):
+        """A classmethod or staticmethod found as ``name`` on ``cls``."""
+        inner = raw.__func__
+        if isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)):
+            fn = self.s.wrap_raw(inner)
+        else:
+            fn = self.s.wrap(inner, src.GetAttr(src.ClassAttr(src.Const(cls), name), "__func__"))
+        return fn if isinstance(raw, staticmethod) else self.bound_method(fn, self.s.wrap_class(cls))
+
+    # -- globals ------------------------------------------------------------------------------------------------------
+
+    def load_global(self, namespace: dict, name: str):
+        """The global ``name`` in a module's dictionary, or None."""
+        written = self.s.effects.globals_written.get((id(namespace), name))
+        if written is not None:
+            return written if written is not ABSENT else None
+        holder = self.s.heap.by_object.get(id(namespace))
+        if isinstance(holder, DictValue) and holder in self.s.heap.touched:
+            return holder.get_constant(self.s, name)
+        root = src.Const(namespace, namespace.get("__name__", "globals"))
+        if name in namespace:
+            self.s.guards.add_presence(src.Item(root, name))
+            return self.pinned(self.s.wrap(namespace[name], src.Item(root, name)))
+        self.s.guards.add(root, facts.DictLacks(name))
+        return None
+
+    def load_name(self, namespace, name):
+        """A global or builtin, or None."""
+        value = self.load_global(namespace, name)
+        if value is None:
+            scope = namespace.get("__builtins__", builtins)
+            scope = scope.__dict__ if isinstance(scope, types.ModuleType) else scope
+            value = self.load_global(scope, name)
+        return value
+
+    def pinned(self, value):
+        """Guard at once what globals hold as code: functions, classes and modules."""
+        if isinstance(value, (FunctionValue, ClassValue, BuiltinValue, PyModuleValue)):
+            value.pin(self.s)
+        return value
+
+    def store_global(self, namespace, name, value):
+        self.s.set_entry(self.s.effects.globals_written, (id(namespace), name), value)
+        self.s.effects.add(dict.__setitem__, [self.globals_value(namespace), Constant(name), value])
+
+    def delete_global(self, namespace, name):
+        self.s.set_entry(self.s.effects.globals_written, (id(namespace), name), ABSENT)
+        self.s.effects.add(dict.__delitem__, [self.globals_value(namespace), Constant(name)])
+
+    def globals_value(self, namespace):
+        return self.s.wrap(namespace, src.Const(namespace, namespace.get("__name__", "globals")))
+
+    def plain_namespace(self, value) -> dict:
+        """The real dict behind a value that is used as a function's globals."""
+        if isinstance(value, DictValue) and value.obj is not None:
+            if value.source is not None:
+                self.s.guards.add(value.source, facts.identity(value.obj))
+            return value.obj
+        raise Unsupported("globals made while capturing", kind="rebuild")

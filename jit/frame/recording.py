@@ -1,0 +1,198 @@
+"""How the program's calls of torch get into the graph: real tensors become inputs, values operands, what the tracer
+gives values, and what eager would raise exceptions of the program."""
+
+from __future__ import annotations
+
+import enum
+import os
+
+import torch
+
+from ..errors import EagerRaises, Unsupported
+from ..graph.dims import Sym
+from ..graph.ir import Loc
+from ..graph.sym_float import SymFloat, to_words
+from ..runtime import facts
+from . import source as src
+from .tensor_guards import check_supported, guard_tensor
+from .values import batched
+from .values.base import Raised, Value
+from .values.constant import Constant
+from .values.containers import DictValue, ListValue, TupleValue
+from .values.deferred import defer
+from .values.numbers import FloatValue
+from .values.lifting import lift
+from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # what PyTorch takes them for
+# Of operations that take symbolic floats.
+FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))
+
+
+class Recording:
+    """The tensors of one capture, and what is done with them.
+
+    Attributes:
+        inputs: the graph inputs, in order.
+        tensors: id of a handle -> its value.
+        region: the number of the checkpointed call that is being executed, 0 for none.
+    """
+
+    def __init__(self, s):
+        self.s = s
+        self.inputs: list[TensorValue] = []
+        self.tensors: dict[int, TensorValue] = {}
+        self.region = self._regions = 0
+        s.journal.grows(self.inputs)
+
+    def close(self):
+        self.inputs.clear()
+        self.tensors.clear()
+
+    def new_region(self):
+        """A context in which a checkpointed call is executed."""
+        self._regions += 1
+        return self.s.journal.temporarily(self, "region", self._regions)
+
+    def tensor_input(self, value: TensorValue):
+        """Make a real tensor a graph input, guarded by its metadata."""
+        check_supported(value.obj)
+        region = self.s.tracer.region_of(value.obj)
+        if region is not None:
+            return self.shared_input(value, region)
+        dims = set() if self.s.varying.history is None else self.s.varying.history.tensor_dims(value.source, value.obj)
+        handle = self.s.tracer.input(value.obj, value.source, dims)
+        guard_tensor(self.s, value, handle.node.type)
+        self.inputs.append(value)
+        self.tensors[id(handle)] = value
+        self.s.heap.keep(handle)
+        return handle
+
+    def shared_input(self, value: TensorValue, region):
+        """Make a real tensor a view of the memory that it shares with others; the first one brings that memory as the
+        graph input."""
+        if value.source is None:
+            raise Unsupported("a tensor that is known by itself shares memory with one that is changed",
+                              "clone one of them", kind="aliased-mutation")
+        tensor, size = value.obj, value.obj.element_size()
+        if region.base is None:
+            region.check(self.s.tracer)
+            back = region.start - tensor.storage_offset()
+            source = src.FlatMemory(value.source, back, region.count)
+            self.s.guards.add(value.source, facts.Room((-back * size, (back + region.count) * size)))
+            flat = self.s.tracer.input(region.flat(tensor), source)
+            flat.base.region = region
+            self.s.tracer.set(region, "base", flat.base)
+            self.s.tracer.set(region, "anchor", value)
+            self.inputs.append(TensorValue(flat, flat.base.example, source))
+            self.s.heap.keep(flat)
+        else:
+            anchor = region.anchor
+            self.s.guards.add(anchor.source, facts.Shares(value.source,
+                                                        (tensor.storage_offset() - anchor.obj.storage_offset()) * size))
+        handle = self.s.tracer.shared_input(region, tensor, value.source)
+        guard_tensor(self.s, value, handle.node.type)
+        self.tensors[id(handle)] = value
+        self.s.heap.keep(handle)
+        return handle
+
+    def tensor_of(self, handle) -> TensorValue:
+        value = self.tensors.get(id(handle))
+        if value is None:
+            value = self.tensors[id(handle)] = TensorValue(handle)
+            self.s.heap.keep(handle)
+        return value
+
+    def traced(self, fn) -> Value:
+        """Run a tracer operation; what eager would raise becomes an exception of the program."""
+        try:
+            return lift(self.s, fn())
+        except EagerRaises as raised:
+            raise Raised(self.s.exception(raised.error)) from None
+
+    def torch_call(self, fn, args, kwargs) -> Value:
+        """A torch callable, as the program calls it."""
+        for value, name in zip(args, SLOTS.get(fn, ())):
+            if isinstance(value, TensorValue) and name is not None:
+                self.tensor_slot(value.cls, name)
+                break
+        if batched.active(self.s):
+            return batched.call(self.s, fn, args, kwargs)
+        return self.record(fn, args, kwargs)
+
+    def tensor_slot(self, cls, name):
+        """Guard that a special method of tensors is PyTorch's own. Raises Unsupported where it is not."""
+        raw = self.s.class_lookup(cls, name)[1]
+        if raw is not OWN_MEMBERS.get(name):
+            raise Unsupported(f"{name} of tensors, which was replaced", kind="operator")
+
+    def record(self, fn, args, kwargs) -> Value:
+        """Record a torch callable."""
+        takes = self.s.tracer.takes_sym_floats(fn)
+        low = [self.operand(a) if takes else a.lower(self.s) for a in args]
+        low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self.s) for k, v in kwargs.items()}
+        if isinstance(low_kw.get("dtype"), type):
+            low_kw["dtype"] = PYTHON_DTYPES.get(low_kw["dtype"], low_kw["dtype"])
+        own = []
+
+        def call():
+            result = self.s.tracer.call(fn, low, low_kw, loc=self.location())
+            own.extend(a for a, given in zip(args, low) if given is result and type(result) is list)
+            return result
+
+        nodes = self.s.tracer.builder.nodes
+        first = len(nodes)
+        try:
+            value = self.traced(call)
+        except Unsupported as error:
+            return defer(self.s, fn, args, kwargs, error)
+        except Raised as raised:
+            if self.s.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
+                raise Unsupported("an error of torch that may name an argument's own class of containers",
+                                  kind="argument-error") from None
+            raise
+        if self.s.states.now:
+            self.s.states.check(nodes[first:])
+        return own[0] if own else value  # a list that is given back is the very list
+
+    def location(self):
+        """The Loc of the instruction being executed, or None."""
+        if not self.s.frames:
+            return None
+        where = self.s.frames[-1].where()
+        if not where[0].startswith(_TORCH):
+            return Loc(*where, None, self.region)
+        user = next((f for f in reversed(self.s.frames) if not f.fn.code.co_filename.startswith(_TORCH)), None)
+        return Loc(*where, None if user is None else user.where(), self.region)
+
+    def operand(self, value):
+        """An argument for the tracer, in which symbolic floats, also those in a list, stay so."""
+        if isinstance(value, FloatValue):
+            return self.float_operand(value)
+        elements = value.load(self.s) if type(value) is ListValue and value.obj is None else ()
+        if any(isinstance(v, FloatValue) for v in elements):
+            return [self.operand(v) for v in elements]
+        return value.lower(self.s)
+
+    def float_operand(self, value: FloatValue) -> SymFloat:
+        """A symbolic float as an operand for the tracer: its halves are integers that the plan is given."""
+        if to_words(value.value) is None:
+            return value.const(self.s)
+        if value.operand is None:
+            env = self.s.tracer.env
+            words = []
+            for kind, word in zip(("float_low", "float_high"), to_words(value.value)):
+                name = f"f{len(env.origins)}"
+                env.origins[name] = (value, kind)
+                words.append(Sym(name, word, lo=-(1 << 31), hi=(1 << 31) - 1, env=env))
+            self.s.set_field(value, "operand", SymFloat(*words, value.value, lambda: value.const(self.s)))
+        return value.operand
+
+
+def has_own_class(value) -> bool:
+    """Whether a container is of a class derived from the builtin one, or a number of an enumeration."""
+    if type(value) in (ListValue, TupleValue) and value.cls is value.builtin and value._elements is not None:
+        return any(map(has_own_class, value._elements))
+    return (isinstance(value, Constant) and isinstance(value.value, enum.Enum)
+            or isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin)

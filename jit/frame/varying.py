@@ -1,0 +1,87 @@
+"""What is another at each call: numbers, lengths and slots from outside. Each is a fact at first; it becomes a symbol
+or is read anew once it has changed between captures, and a break where neither will do (see ``jit.frame.dynamic``)."""
+
+from __future__ import annotations
+
+import types
+
+from ..errors import Unsupported
+from ..graph.dims import free_symbols
+from ..runtime import facts
+from . import source as src
+from .guards import Guards
+from .values.numbers import DimValue, FloatValue
+
+
+class Varying:
+    """``history``: what was seen at earlier captures (``jit.frame.dynamic.Dynamic``), or None: everything stays."""
+
+    def __init__(self, history, env, guards: Guards):
+        self.history, self.env, self.guards = history, env, guards
+
+    def length_at(self, source, n: int):
+        """The length of a container from outside: an int that is guarded, or a Dim once it has changed between
+        captures."""
+        dim = None if self.history is None else self._integer(src.Length(source), n)
+        if dim is None:
+            self.guards.add(source, facts.Length(n))
+            return n
+        self.guards.add(src.Length(source), facts.TypeIs(int))
+        return dim
+
+    def _integer(self, source, n: int):
+        return self.history.integer(self.env, self.guards.sizes.integers, source, n)
+
+    def number(self, obj, source, value):
+        """The value of an int or float from outside: ``value``, a constant, or a symbolic one if it has changed between
+        captures."""
+        if type(obj) is int:
+            dim = self._integer(source, obj)
+            if dim is None:
+                return value
+            value = DimValue(dim)
+        elif self.history.is_symbolic_float(source, obj):
+            value = FloatValue(obj, source)
+        else:
+            return value
+        if source is not None and source.slot:
+            self.guards.fresh.add(source)
+        self.guards.add(source, facts.TypeIs(type(obj)))
+        return value
+
+    def expect(self, source, n: int, cls):
+        """A container from outside is to be read as a whole: one that keeps growing is left to the interpreter."""
+        if self.history is not None and not self.history.takes(source, n):
+            raise Unsupported(f"a {cls.__name__} comes with ever new lengths", kind="container-length")
+
+    def specialize(self, key, value):
+        """A number or text from outside is needed as a constant: one that changes on every call is left to the
+        interpreter."""
+        if self.history is not None and not self.history.takes(key, value):
+            raise Unsupported("this value changes on every call but is used as a constant", kind="not-constant")
+
+    def unrolls(self, source, position) -> bool:
+        """Whether an iterator from outside that stands at ``position`` may be followed from there."""
+        return self.history is None or self.history.unrolls(source, position)
+
+    def is_replaced(self, source, obj) -> bool:
+        """Whether a slot of an object that stays has been seen to hold another object: a parameter under
+        ``functional_call``, the state of a model."""
+        if self.history is None or not source.watched:
+            return False
+        if (isinstance(obj, (type, types.ModuleType, types.BuiltinFunctionType))
+            or isinstance(obj, types.FunctionType) and "<locals>" not in obj.__qualname__):
+            return False
+        return self.history.is_replaced(source, obj)
+
+    def origins(self) -> dict:
+        """What each symbol stands for: see ``SizeFacts.origins``."""
+        return self.guards.sizes.origins()
+
+    def plain_dim(self, dim):
+        """A Dim for the graph, to which the integer arguments in it become known."""
+        integers = self.guards.sizes.integers
+        for name in free_symbols(dim):
+            if name in integers:
+                self.env.origins.setdefault(name, integers[name])
+        return dim
