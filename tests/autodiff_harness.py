@@ -69,7 +69,7 @@ def check_grad(fn, *inputs, dynamic=False, rtol=1e-7, atol=1e-7, seed=0, run=eva
             torch.testing.assert_close(g, w.detach(), rtol=rtol, atol=atol, equal_nan=True)
     saved = [tensors[i] if kind == "input" else values[i] if kind == "output" else values[returned + i] for kind, i in result.saved]
     got = run(result.backward, [*saved, *given], sizes_of(graph, result.symbols, tensors))
-    for i, (w, position) in enumerate(zip(want, result.grads)):
+    for i, (w, position) in enumerate(zip(want, result.grads, strict=True)):
         if w is None:
             assert position is None, f"gradient {i} should be undefined"
             continue

@@ -60,7 +60,7 @@ def same_layout(a, b):
 
 def compare(got, want):
     assert len(got) == len(want)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         assert g.dtype is w.dtype and g.shape == w.shape, (g.dtype, w.dtype, g.shape, w.shape)
         assert w.numel() == 0 or same_layout(g, w), (g.shape, g.stride(), w.stride())
         tolerance = TOLERANCE.get(w.dtype, 0)

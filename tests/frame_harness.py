@@ -50,16 +50,16 @@ def same(a, b, path="result", seen=None, rtol=0.0):
         assert a == b or math.isnan(a) and math.isnan(b) or rtol and math.isclose(a, b, rel_tol=rtol, abs_tol=rtol), f"{path}: {a} in eager, {b} compiled"
     elif isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
         assert len(a) == len(b), f"{path}: {a!r} in eager, {b!r} compiled"
-        for i, (p, q) in enumerate(zip(a, b)):
+        for i, (p, q) in enumerate(zip(a, b, strict=True)):
             inner(p, q, f"[{i}]")
     elif isinstance(a, dict):
         assert list(map(repr, a)) == list(map(repr, b)), f"{path}: keys {list(a)} in eager, {list(b)} compiled"
-        for (k, p), q in zip(a.items(), b.values()):
+        for (k, p), q in zip(a.items(), b.values(), strict=True):
             inner(p, q, f"[{k!r}]")
     elif isinstance(a, (set, frozenset)):  # their order says nothing, and tensors in them are equal by identity only
         p, q = (sorted(v, key=lambda e: (type(e).__name__, repr(e))) for v in (a, b))
         assert len(p) == len(q), f"{path}: {a!r} in eager, {b!r} compiled"
-        for i, (u, v) in enumerate(zip(p, q)):
+        for i, (u, v) in enumerate(zip(p, q, strict=True)):
             inner(u, v, f"{{{i}}}")
     elif isinstance(a, types.FunctionType):
         assert a.__qualname__ == b.__qualname__, f"{path}: {a} in eager, {b} compiled"
@@ -125,6 +125,12 @@ def observe(fn, args):
     return result, error, out.getvalue(), args
 
 
+def all_equal(a, b) -> bool:
+    """Whether two sequences have as many tensors, and equal ones."""
+    a, b = list(a), list(b)
+    return len(a) == len(b) and all(map(torch.equal, a, b))
+
+
 def said(call):
     """What a call raises, as (type, text), or its result."""
     try:
@@ -137,12 +143,13 @@ def compiled(fn, **options):
     return jit.compile(fn, backend="eager", **options)
 
 
-def check(make, arguments, calls=2, fullgraph=True):
-    """``make()`` gives the program afresh, ``arguments()`` a tuple of its arguments."""
+def check(make, arguments, calls=2, fullgraph=True, raises=None):
+    """``make()`` gives the program afresh, ``arguments()`` a tuple of its arguments. ``raises``: whether the program has to raise."""
     jit.reset()
     eager, compiled = make(), jit.compile(make(), backend="eager", fullgraph=fullgraph)
     for call in range(calls):
         want, got = observe(eager, arguments()), observe(compiled, arguments())
+        assert raises in (None, want[1] is not None), f"call {call}: raised {want[1]} in eager; a program that is to raise says raises=True"
         assert want[1] == got[1], f"call {call}: raised {want[1]} in eager, {got[1]} compiled"
         assert want[2] == got[2], f"call {call}: printed {want[2]!r} in eager, {got[2]!r} compiled"
         same((want[0], want[3]), (got[0], got[3]), f"call {call}")
@@ -197,28 +204,29 @@ def _changes_in_order(text, changes, steps, backend, argument):
 
 
 class Cases:
-    """A list of programs: ``@cases(x=...)`` above a function that takes tensors; ``@cases.made`` above one that makes a program."""
+    """A list of programs: ``@cases(arguments...)`` above a program, ``@cases.made(arguments...)`` above a function that makes one."""
 
     def __init__(self):
         self.rows = []
 
-    def __call__(self, *arguments, fullgraph=True, calls=2):
+    def __call__(self, *arguments, **options):
         def register(fn):
-            self.rows.append(pytest.param(lambda: fn, lambda: copy.deepcopy(arguments or (torch.arange(4.0),)), fullgraph, calls, id=fn.__name__))
+            self.made(*arguments, name=fn.__name__, **options)(lambda: fn)
             return fn
 
         return register
 
-    def made(self, *arguments, fullgraph=True, calls=2):
+    def made(self, *arguments, name=None, fullgraph=True, calls=2, raises=False):
         def register(make):
-            self.rows.append(pytest.param(make, lambda: copy.deepcopy(arguments or (torch.arange(4.0),)), fullgraph, calls, id=make.__name__))
+            fresh = lambda: copy.deepcopy(arguments or (torch.arange(4.0),))  # noqa: E731
+            self.rows.append(pytest.param(make, fresh, calls, fullgraph, raises, id=name or make.__name__))
             return make
 
         return register
 
     def test(self):
-        @pytest.mark.parametrize("make, arguments, fullgraph, calls", self.rows)
-        def run(make, arguments, fullgraph, calls):
-            check(make, arguments, calls, fullgraph)
+        @pytest.mark.parametrize("make, arguments, calls, fullgraph, raises", self.rows)
+        def run(make, arguments, calls, fullgraph, raises):
+            check(make, arguments, calls, fullgraph, raises)
 
         return run

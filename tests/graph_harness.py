@@ -146,12 +146,12 @@ def _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides,
     got = _fill(structure, values)
     want_flat, got_flat = list(flatten(expected)), list(flatten(got))
     assert len(want_flat) == len(got_flat), f"{len(want_flat)} results expected, {len(got_flat)} found"
-    for w, g in zip(want_flat, got_flat):
+    for w, g in zip(want_flat, got_flat, strict=True):
         if isinstance(w, torch.Tensor):
             compare_tensors(w, g, exact, rtol, atol, strides)
         else:
             assert _plain(w) == _plain(g), f"{w!r} expected, {g!r} found"
-    for w, g in zip(eager_in, graph_in):
+    for w, g in zip(eager_in, graph_in, strict=True):
         if isinstance(w, torch.Tensor):
             compare_tensors(w, g, exact, rtol, atol, strides)
     # Aliases: the same pairs of tensors share memory.

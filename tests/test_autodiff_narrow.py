@@ -77,7 +77,7 @@ def test_gradients_of_some_results(name, dynamic):
         small = optimize(small)
         assert len(small.inputs) == len(result.backward.inputs) and len(small.outputs) == len(result.backward.outputs)
         got = evaluate(small, [*saved, *given], sizes_of(graph, unbound_symbols(small), tensors))
-        for w, position, reaching in zip(want, result.grads, result.depends):
+        for w, position, reaching in zip(want, result.grads, result.depends, strict=True):
             assert (w is None) == (not any(present[k] for k in reaching))
             torch.testing.assert_close(got[position], torch.zeros_like(got[position]) if w is None else w.to(got[position].dtype))
     assert repr(result.backward) == text

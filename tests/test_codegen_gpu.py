@@ -2,15 +2,13 @@
 
 import pytest
 import torch
+from codegen_graphs import check, trace
+from test_codegen_schedule import convolution, batch_norm, gelu, layer_norm, linear, random_case, softmax
+
+from jit.codegen import compile_graph
+from jit.graph.ir import Output
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-pytest.importorskip("hypothesis")
-
-from codegen_graphs import check, trace  # noqa: E402
-from test_codegen_schedule import convolution, batch_norm, gelu, layer_norm, linear, random_case, softmax  # noqa: E402
-
-from jit.codegen import compile_graph  # noqa: E402
-from jit.graph.ir import Output  # noqa: E402
 
 
 def cuda(*shapes, dtype=torch.float32):

@@ -5,9 +5,6 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-
-pytest.importorskip("hypothesis")
-
 from autodiff_harness import check_grad, leaf
 from codegen_graphs import check, compare, moved, trace
 from graph_harness import trace as traced
@@ -113,7 +110,7 @@ def test_channels_last_training_gives_eagers_gradients():
     torch.testing.assert_close(got, want)
     want.square().sum().backward()
     got.square().sum().backward()
-    for a, b in zip(mine, inputs):
+    for a, b in zip(mine, inputs, strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
         assert a.grad.stride() == b.grad.stride()
 

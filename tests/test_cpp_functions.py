@@ -75,10 +75,9 @@ def compiled(name):
     return jit.compile(applied(name))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name, dtype", [(name, dtype) for name in CASES for dtype in FLOATS if dtype is torch.float32 or CASES[name][0] is not None], ids=str)
 def test_errors_are_small_and_on_both_sides(name, dtype):
-    if dtype is torch.float64 and (numpy.finfo(numpy.longdouble).eps > 1e-18 or CASES[name][0] is None):
+    if dtype is torch.float64 and numpy.finfo(numpy.longdouble).eps > 1e-18:
         pytest.skip("nothing more exact to compare with")
     for low, high, *base in CASES[name][1:]:
         x = arguments(low, high, base, dtype)
@@ -158,7 +157,7 @@ def test_activations_and_their_gradients(name):
             (slope,) = torch.autograd.grad(y.sum(), x)
             return y.detach().double(), slope.double()
 
-        for value, eager, true in zip(found(program, x), found(f, x), found(f, x.double())):
+        for value, eager, true in zip(found(program, x), found(f, x), found(f, x.double()), strict=True):
             spread, allowed = ((v - true).norm() / true.norm() for v in (value, eager))
             assert spread < 2 * max(allowed, 2.0**-26)
             drift, allowed = (((v - true).sum() / true.abs().sum()).abs() for v in (value, eager))

@@ -75,7 +75,7 @@ def test_nan_and_infinity_in_reductions(shape, over):
     kernel, out_shape = reduction(shape, over, ["max", "min", "sum", "argmax", "argmin"])
     outs = [torch.zeros(out_shape, dtype=b.dtype) for b in kernel.buffers[1:]]
     run(kernel, [x, *outs])
-    for got, want in zip(outs, [x.amax(over), x.amin(over), x.sum(over), x.argmax(over[0]), x.argmin(over[0])]):
+    for got, want in zip(outs, [x.amax(over), x.amin(over), x.sum(over), x.argmax(over[0]), x.argmin(over[0])], strict=True):
         assert torch.allclose(got, want, equal_nan=True)
 
 
@@ -97,7 +97,7 @@ def test_reductions_of_other_dtypes(dtype):
         kernel, out_shape = reduction((9, 333), over, ops, dtype)
         outs = [torch.zeros(out_shape, dtype=b.dtype) for b in kernel.buffers[1:]]
         run(kernel, [x, *outs])
-        for op, got in zip(ops, outs):
+        for op, got in zip(ops, outs, strict=True):
             want = {"any": x.any, "all": x.all, "max": x.amax, "min": x.amin, "argmax": x.argmax}[op](over[0])
             assert torch.equal(got, want), op
         total = torch.float64 if dtype is torch.float64 else torch.int64
@@ -492,7 +492,7 @@ def test_scans_of_scans(dtype):
     compiled = jit.compile(f, fullgraph=True)
     for columns in (1, 8, 9, 33, 64, 65, 300):
         x = torch.randint(-2, 3, (3, columns)).to(dtype)
-        for ours, theirs in zip(compiled(x), f(x)):
+        for ours, theirs in zip(compiled(x), f(x), strict=True):
             assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 

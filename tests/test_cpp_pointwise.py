@@ -24,7 +24,7 @@ def run(kernels, buffers):
     """Run kernels on lists of tensors (ABI: pointers in buffer order)."""
     addresses = compile_cpp(kernels)
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-    for kernel, tensors in zip(kernels, buffers):
+    for kernel, tensors in zip(kernels, buffers, strict=True):
         pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
         call(addresses[kernel.name])(pointers, (ctypes.c_int64 * 1)())
 

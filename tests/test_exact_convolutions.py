@@ -92,7 +92,7 @@ def errors(name, layout, dtype, draws, wanted="bias"):
         squares = squares or [[0.0, 0.0] for _ in truth]
         sizes = [t.square().sum().item() + s for t, s in zip(truth, sizes or [0.0] * len(truth))]
         for k, f in enumerate((net, program)):
-            for total, t, g in zip(squares, truth, gradients(f, net, layout(x), tangent, wanted)):
+            for total, t, g in zip(squares, truth, gradients(f, net, layout(x), tangent, wanted), strict=True):
                 total[k] += (g.double() - t).square().sum().item()
     return [tuple(math.sqrt(v / size) for v in pair) for pair, size in zip(squares, sizes)]
 
@@ -144,7 +144,7 @@ def test_gradients_of_gradients(name):
         return torch.autograd.grad(g.square().sum(), list(net.parameters()), allow_unused=True)
 
     x = torch.randn(2, *BETWEEN[name][1][1:3], 22)[:, :, :20]
-    for mine, eager in zip(penalty(jit.compile(net, dynamic=False), x), penalty(net, x)):
+    for mine, eager in zip(penalty(jit.compile(net, dynamic=False), x), penalty(net, x), strict=True):
         assert (mine is None) == (eager is None)
         if eager is not None:
             torch.testing.assert_close(mine, eager, rtol=1e-3, atol=1e-4 * eager.abs().max().item())
@@ -169,7 +169,7 @@ def test_what_eager_gives(name, wanted):
                 continue
             x = layout(torch.randn(*batch, *shape[1:], generator=torch.Generator().manual_seed(1)))
             tangent = torch.randn(net(x).shape, generator=torch.Generator().manual_seed(2))
-            for mine, eager in zip(gradients(program, net, x, tangent, wanted), gradients(net, net, x, tangent, wanted)):
+            for mine, eager in zip(gradients(program, net, x, tangent, wanted), gradients(net, net, x, tangent, wanted), strict=True):
                 assert mine.stride() == eager.stride() and mine.dtype is eager.dtype
                 torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4 * eager.abs().max().item() if eager.numel() else 0)
 
@@ -202,7 +202,7 @@ def test_inputs_of_convolutions_of_the_same_size(size):
         for layout in LAYOUTS:
             x, w = layout(torch.randn(2, 4, 14, 15)).requires_grad_(), torch.randn(4, 4, *kernel, requires_grad=True)
             mine, eager = (torch.autograd.grad(f(x, w).square().sum(), [x, w]) for f in (compiled, program))
-            for a, e in zip(mine, eager):
+            for a, e in zip(mine, eager, strict=True):
                 torch.testing.assert_close(a, e, rtol=1e-3, atol=1e-3 * e.abs().max().item())
                 assert a.stride() == e.stride(), (kernel, layout)
 

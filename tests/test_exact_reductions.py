@@ -83,7 +83,7 @@ def compare(f, compiled, shape, layout, dtype, gradients=True, draws=3):
         with torch.no_grad():
             tangents = [torch.randn(r.shape, generator=random).to(dtype) for r in leaves(f(x, w))]
         truth = run(f, x.double(), w.double(), tangents, gradients)
-        for to, program in zip(squares, (f, compiled)):
+        for to, program in zip(squares, (f, compiled), strict=True):
             found = run(program, x, w, tangents, gradients)
             to.append([((v.detach().double() - t.detach()).square().sum(), t.detach().square().sum()) for v, t in zip(found, truth)])
     for k, pair in enumerate(zip(*[zip(*e) for e in squares])):
@@ -127,7 +127,7 @@ def exact_sums(x):
 def test_long_sums_of_doubles(shape, layout):
     """Against exact sums: of values of one sign, whose errors add up in a chain."""
     x = layout(torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5)
-    for value, flat in zip(jit.compile(exact_sums, dynamic=False)(x), (x.t(), x, x.reshape(1, -1), (x * x).t())):
+    for value, flat in zip(jit.compile(exact_sums, dynamic=False)(x), (x.t(), x, x.reshape(1, -1), (x * x).t()), strict=True):
         truth = torch.tensor([math.fsum(row.tolist()) for row in flat], dtype=torch.float64).reshape(value.shape)
         assert ((value - truth).norm() / truth.norm()).item() < 2 * torch.finfo(torch.float64).eps, shape
 
@@ -159,7 +159,7 @@ def test_variances_far_from_zero_and_with_a_first_value_far_from_all(shape, dims
         for outlier in (0, 1e3):
             x = (torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * scale + offset).float()
             x.view(-1)[0] += outlier * scale
-            for f, program in zip(programs, compiled):
+            for f, program in zip(programs, compiled, strict=True):
                 runs = []
                 for g, given in ((f, x.double()), (f, x), (program, x)):
                     given = given.clone().requires_grad_()

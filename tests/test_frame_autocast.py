@@ -145,7 +145,7 @@ def agree(got, want):
         assert got == want
         return
     assert len(got) == len(want)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         if isinstance(w, torch.Tensor):
             assert (g.dtype, g.shape, g.stride()) == (w.dtype, w.shape, w.stride())
             torch.testing.assert_close(g.float(), w.float(), rtol=2e-2, atol=1e-2, equal_nan=True)
@@ -261,13 +261,13 @@ def test_regions(fn, options):
     x = torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
     for around in (contextlib.nullcontext, cast, lambda: cast(enabled=False), contextlib.nullcontext):
         (got, ours), (want, theirs) = gradients(compiled, net(), x, around), gradients(fn, net(), x, around)
-        for g, w in zip(got, want):
+        for g, w in zip(got, want, strict=True):
             if isinstance(w, torch.Tensor):
                 assert g.dtype is w.dtype
                 torch.testing.assert_close(g, w, rtol=3e-2, atol=3e-2)
             else:
                 assert g == w
-        for g, w in zip(ours, theirs):
+        for g, w in zip(ours, theirs, strict=True):
             assert (g is None) == (w is None)
             if w is not None:
                 assert g.dtype is w.dtype
@@ -323,7 +323,7 @@ def test_functions_with_a_backward_of_their_own(function, inside):
 
     compiled = jit.compile(f, backend="eager")
     for around in (contextlib.nullcontext, cast, contextlib.nullcontext):
-        for g, w in zip(run(compiled, around), run(f, around)):
+        for g, w in zip(run(compiled, around), run(f, around), strict=True):
             assert g.dtype is w.dtype
             torch.testing.assert_close(g, w, rtol=3e-2, atol=3e-2)
 

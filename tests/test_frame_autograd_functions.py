@@ -442,7 +442,7 @@ def same(got, want):
     assert type(got) is type(want), (got, want)
     if isinstance(want, list):
         assert len(got) == len(want)
-        for g, w in zip(got, want):
+        for g, w in zip(got, want, strict=True):
             same(g, w)
     elif isinstance(want, torch.Tensor):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)

@@ -68,7 +68,7 @@ def test_program(name):
     calls = ["", "", "", *(c for change in BETWEEN.get(name, ()) for c in (change, "", ""))]
     for step, change in enumerate(calls):
         results = []
-        for fn, space in zip(programs, spaces):
+        for fn, space in zip(programs, spaces, strict=True):
             torch.manual_seed(step)
             exec(change, space)
             results.append((observe(fn, (torch.ones(3),)), space["g"].cache_info() if "g" in space else None))

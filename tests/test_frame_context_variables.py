@@ -158,7 +158,7 @@ def test_grouped_products(left, right, ends, dtype):
     f = lambda a, b: torch._grouped_mm(a, b, offsets) * 2  # noqa: E731
     want, got = f(a, b), jit.compile(f, fullgraph=True)(a, b)
     assert torch.equal(got, want) and got.stride() == want.stride()
-    for g, w in zip(torch.autograd.grad(got.sum(), (a, b)), torch.autograd.grad(want.sum(), (a, b))):
+    for g, w in zip(torch.autograd.grad(got.sum(), (a, b)), torch.autograd.grad(want.sum(), (a, b)), strict=True):
         assert torch.equal(g, w)
 
 

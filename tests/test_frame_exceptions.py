@@ -21,7 +21,7 @@ VECTOR = torch.arange(3.0)
 ONES = torch.ones(3)
 
 
-@cases([], fullgraph=False)
+@cases([], fullgraph=False, raises=True)
 def iterating_over_a_class(log):
     try:
         for _ in range:
@@ -30,7 +30,7 @@ def iterating_over_a_class(log):
         log.append(1)
 
 
-@cases({3}, fullgraph=False)
+@cases({3}, fullgraph=False, raises=True)
 def subscript_of_a_set(s):
     return s[0]
 
@@ -56,7 +56,7 @@ def an_error_while_the_graph_runs_is_handled(x, i, log):
         return error.__context__
 
 
-@cases(VECTOR, [], fullgraph=False)
+@cases(VECTOR, [], fullgraph=False, raises=True)
 def an_error_while_the_graph_runs_escapes(x, log):
     log.append("before")
     return torch.relu(x > 1)
@@ -208,7 +208,7 @@ def items_that_cannot_be_deleted_or_assigned(x, o, times, v):
         try:
             v[::2] = value
             v[1:] = value
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             log.append(str(error))
     return x + 1, log, v
 

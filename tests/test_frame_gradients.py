@@ -218,7 +218,7 @@ def outcome(fn, args):
 
 def same(got, want):
     assert len(got) == len(want)
-    for i, (g, w) in enumerate(zip(got, want)):
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
         assert (g is None) == (w is None), i
         if g is not None:
             assert g.shape == w.shape and g.dtype == w.dtype and g.requires_grad == w.requires_grad, (i, g, w)

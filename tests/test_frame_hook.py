@@ -521,7 +521,7 @@ def test_many_calls_do_not_leak():
         c(ONES)
     gc.collect()
     after = sys.getrefcount(callee), sys.getrefcount(callee.__code__), sys.getrefcount(ONES)
-    assert all(abs(a - b) < 5 for a, b in zip(before, after)), (before, after)
+    assert all(abs(a - b) < 5 for a, b in zip(before, after, strict=True)), (before, after)
 
 
 def test_imports_are_left_alone(tmp_path, monkeypatch):

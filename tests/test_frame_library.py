@@ -76,7 +76,7 @@ def regular_expressions(x):
             DIGITS.findall("1b3b"), bool(m), re.compile("a.c").fullmatch("abc").group(), re.split(",", "a,b"))
 
 
-@cases()
+@cases(raises=True)
 def regular_expression_error(x):
     return re.compile("(")
 

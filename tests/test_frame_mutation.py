@@ -169,7 +169,7 @@ def loops(x, n):
 def test_changes(program, make):
     compiled = jit.compile(program, backend="eager")
     for _ in range(2):
-        for a, b in zip(make(), make()):
+        for a, b in zip(make(), make(), strict=True):
             want, got = observe(program, a), observe(compiled, b)
             assert want[1:3] == got[1:3], f"{want[1:3]} in eager, {got[1:3]} compiled"
             plain = [v for v in want[3] if not hasattr(v, "__next__")], [v for v in got[3] if not hasattr(v, "__next__")]

@@ -23,7 +23,7 @@ class NoNumber:
         return None
 
 
-@cases([], fullgraph=False)
+@cases([], fullgraph=False, raises=True)
 def int_of_what_is_none(log):
     return int(NoNumber())
 
@@ -41,7 +41,7 @@ def int_of_an_object_that_gives_a_bool(flag):
     return int(Number(flag)), int(Number(3))
 
 
-@cases(None, VECTOR, fullgraph=False)
+@cases(None, VECTOR, fullgraph=False, raises=True)
 def in_place_operator_of_something_else_and_a_tensor(n, x):
     n *= x
 

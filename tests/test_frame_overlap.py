@@ -7,7 +7,7 @@ cases = Cases()
 VECTOR, MATRIX = torch.arange(3.0), torch.arange(6.0).view(2, 3)
 
 
-@cases(VECTOR, fullgraph=False)
+@cases(VECTOR, fullgraph=False, raises=True)
 def writing_where_the_same_memory_is_read(x):
     x[:1].add_(x[1:2])
     x.mul_(x)

@@ -156,7 +156,7 @@ def agree(a, b):
         assert torch.equal(a, b)
     elif isinstance(a, (tuple, list)):
         assert len(a) == len(b)
-        for v, w in zip(a, b):
+        for v, w in zip(a, b, strict=True):
             agree(v, w)
     else:
         assert a == b

@@ -89,7 +89,7 @@ def test_parts_that_do_not_meet_stay_apart(grad):
 
     compiled = jit.compile(heads)
     x = torch.arange(24.0).view(4, 6).requires_grad_(grad)
-    for got, want in zip(compiled(x), heads(x)):
+    for got, want in zip(compiled(x), heads(x), strict=True):
         assert torch.equal(got, want) and got.stride() == want.stride() and got._base is None
 
 

@@ -23,7 +23,7 @@ def check(compiled, fn, *args):
     got, want = compiled(*args), fn(*args)
     got, want = (r if isinstance(r, tuple) else (r,) for r in (got, want))
     assert len(got) == len(want)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         if not isinstance(w, torch.Tensor):
             assert g == w and type(g) is type(w)
             continue

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import jit
-from frame_harness import same
+from frame_harness import all_equal, same
 from inplace_harness import check
 from sharing.programs import compare, compare_history, database, label, samples
 from sharing.traced import differences
@@ -194,7 +194,7 @@ def test_as_strided_scatter_at_places_that_change(grad):
             x, src = torch.arange(float(math.prod(shape))).view(shape).requires_grad_(grad), (-torch.ones(size)).requires_grad_(grad)
             made = f(x, src, size, stride, offset)
             outcomes.append([made.detach(), *(torch.autograd.grad((made * made).sum(), (x, src)) if grad else ())])
-        assert all(map(torch.equal, *outcomes))
+        assert all_equal(*outcomes)
 
 
 @pytest.mark.parametrize("op", (torch.as_strided, torch.as_strided_copy), ids=lambda f: f.__name__)

@@ -35,7 +35,7 @@ def test_rows_that_have_one_element_now():
     jit.reset()
     compiled = jit.compile(f, backend="eager", dynamic=True, fullgraph=True)
     for x in (torch.arange(6.0).view(3, 2).t(), torch.arange(12.0).view(3, 4).t(), torch.arange(6.0).view(2, 3).t()):
-        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(f(x), compiled(x)))
+        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(f(x), compiled(x), strict=True))
 
 
 def test_sizes_that_are_one_only_now():
@@ -45,7 +45,7 @@ def test_sizes_that_are_one_only_now():
     jit.reset()
     compiled = jit.compile(f, backend="eager", dynamic=True)
     for n in (3, 1, 2, 1):
-        for a, b in zip(f(MATRIX.view(3, 2), n), compiled(MATRIX.view(3, 2), n)):
+        for a, b in zip(f(MATRIX.view(3, 2), n), compiled(MATRIX.view(3, 2), n), strict=True):
             assert a.shape == b.shape and torch.equal(a, b)
 
 

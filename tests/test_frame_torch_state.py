@@ -20,7 +20,7 @@ def test_generators_are_drawn_from_in_program_order():
         generator.manual_seed(seed)
         want = f(X)
         generator.manual_seed(seed)
-        for w, g in zip(want, compiled(X)):
+        for w, g in zip(want, compiled(X), strict=True):
             assert torch.equal(w, g)
 
 
@@ -142,7 +142,7 @@ def test_meta_tensors():
     compiled = jit.compile(f, fullgraph=True)
     for device in ("meta", "cpu", "meta"):
         args = torch.ones(3, 4, device=device), torch.ones(4, 5, device=device)
-        for want, got in zip(f(*args), compiled(*args)):
+        for want, got in zip(f(*args), compiled(*args), strict=True):
             assert (want.device, want.dtype, want.shape, want.stride()) == (got.device, got.dtype, got.shape, got.stride())
 
 
@@ -163,7 +163,7 @@ def test_detached_results_of_inputs_that_require_grad():
             return x[1:], x.view(2, 2), x * 2
 
     for f in (lambda x: (x.detach(), x.view(2, 2).detach()[1:], x.detach() * 2), lambda x: (x.data, x * 2), lambda x: (x.detach(), (x * 2).detach(), x * 3), under_no_grad):
-        for want, got in zip(f(x), jit.compile(f, fullgraph=True)(x)):
+        for want, got in zip(f(x), jit.compile(f, fullgraph=True)(x), strict=True):
             assert want.requires_grad == got.requires_grad and torch.equal(want, got)
             assert (want.untyped_storage().data_ptr() == x.data_ptr()) == (got.untyped_storage().data_ptr() == x.data_ptr())
 
@@ -213,7 +213,7 @@ def test_distributions_with_lazy_parameters():
     def f(x):
         return torch.distributions.Categorical(logits=x).entropy(), torch.distributions.Categorical(logits=x).probs
 
-    for w, g in zip(f(X), jit.compile(f, fullgraph=True)(X)):
+    for w, g in zip(f(X), jit.compile(f, fullgraph=True)(X), strict=True):
         assert torch.allclose(w, g)
 
 
@@ -238,7 +238,7 @@ def test_a_choice_of_attention_kernels(options, mask):
     x = torch.randn(2, 3, 5, 8, requires_grad=True)
     compiled = jit.compile(attention_by, fullgraph=True, **options)
     for backend in (torch.nn.attention.SDPBackend.MATH, [torch.nn.attention.SDPBackend.MATH]):
-        for result, expected in zip(compiled(backend, x, mask), attention_by(backend, x, mask)):
+        for result, expected in zip(compiled(backend, x, mask), attention_by(backend, x, mask), strict=True):
             torch.testing.assert_close(result, expected)
             assert result.stride() == expected.stride()
             gradients = [torch.autograd.grad(y.sum(), x, retain_graph=True) for y in (result, expected)]
@@ -274,5 +274,5 @@ def test_python_types_as_dtypes():
     def f(x):
         return torch.ones(2, dtype=bool), torch.zeros(2, dtype=int), x.sum(dtype=float), x.new_ones(2, dtype=bool), torch.arange(3, dtype=float)
 
-    for result, expected in zip(jit.compile(f, fullgraph=True)(X), f(X)):
+    for result, expected in zip(jit.compile(f, fullgraph=True)(X), f(X), strict=True):
         assert result.dtype == expected.dtype and torch.equal(result, expected)

@@ -28,7 +28,7 @@ def same(got, want, rtol=2e-5, atol=2e-6):
             same(got[k], want[k], rtol, atol)
     elif isinstance(want, (list, tuple)):
         assert len(got) == len(want)
-        for g, w in zip(got, want):
+        for g, w in zip(got, want, strict=True):
             same(g, w, rtol, atol)
     elif isinstance(want, float):
         assert got == pytest.approx(want, rel=rtol)

@@ -28,14 +28,14 @@ def same(got, want, rtol=1e-6, atol=1e-9):
             same(got[k], want[k], rtol, atol)
     elif isinstance(want, (list, tuple)):
         assert type(got) is type(want) and len(got) == len(want)
-        for g, w in zip(got, want):
+        for g, w in zip(got, want, strict=True):
             same(g, w, rtol, atol)
     else:
         assert got == want and type(got) is type(want), (got, want)
 
 
 def same_models(a, b):
-    for p, q in zip(a.parameters(), b.parameters()):
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
         same(p, q)
         assert (p.grad is None) == (q.grad is None)
         if q.grad is not None:
@@ -545,5 +545,5 @@ def test_what_foreach_functions_return():
         return made, torch._foreach_neg(list(made)), torch._foreach_mul_([x * 2], 3), torch._foreach_norm(made)
 
     x = torch.randn(3)
-    for a, b in zip(f(x), jit.compile(f, fullgraph=True)(x)):
-        assert type(a) is type(b) and (a is None or len(a) == len(b) and all(torch.allclose(p, q) for p, q in zip(a, b)))
+    for a, b in zip(f(x), jit.compile(f, fullgraph=True)(x), strict=True):
+        assert type(a) is type(b) and (a is None or len(a) == len(b) and all(torch.allclose(p, q) for p, q in zip(a, b, strict=True)))

@@ -89,7 +89,7 @@ def test_forward_and_gradients(name, low, around):
     want, got = run(program, context()), run(jit.compile(program), context())
     assert got[0].dtype is want[0].dtype and got[1].dtype is want[1].dtype and got[0].stride() == want[0].stride()
     slack = 2e-2 if low is torch.bfloat16 else 4e-3
-    for g, w, e in zip((*got[:2], *got[2]), (*want[:2], *want[2]), (*exact[:2], *exact[2])):
+    for g, w, e in zip((*got[:2], *got[2]), (*want[:2], *want[2]), (*exact[:2], *exact[2]), strict=True):
         assert g.dtype is w.dtype
         assert error(g, e) <= 2 * error(w, e) + slack
 
@@ -124,9 +124,9 @@ def test_steps_with_a_scaler(low, fused, whole):
 
     (got, ours), (want, theirs) = run(True), run(False)
     assert [s for _, s in got] == [s for _, s in want]
-    for (g, _), (w, _) in zip(got, want):
+    for (g, _), (w, _) in zip(got, want, strict=True):
         assert g == w or abs(g - w) < 3e-2 * abs(w)
-    for g, w in zip(ours, theirs):
+    for g, w in zip(ours, theirs, strict=True):
         assert torch.isfinite(g).all() and (g - w).abs().max() < 2e-2
 
 
@@ -148,6 +148,6 @@ def test_policies(name, low):
     compiled = jit.compile(fn)
     with torch.autocast("cuda", low):
         want, got = fn(x, h), compiled(x, h)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         assert g.dtype is w.dtype and g.stride() == w.stride()
         assert error(g, w) < (2e-2 if low is torch.bfloat16 else 3e-3)

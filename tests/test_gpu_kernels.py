@@ -119,7 +119,7 @@ def test_unary_functions_over_their_range(dtype):
     results = [torch.full_like(x, 77) for _ in UNARY]
     run(loops.verify(b.finish("k")), x, *results)
     wrong = []
-    for f, got in zip(UNARY, results):
+    for f, got in zip(UNARY, results, strict=True):
         fn = torch.special.erfinv if f == "erfinv" else getattr(torch, f)
         want = fn(x.double() if dtype is not torch.float64 else x.cpu()).cpu()
         rtol, atol = {torch.float32: (4e-6, 1e-6), torch.float64: (1e-12, 1e-13), torch.bfloat16: (8e-3, 2e-5)}[dtype]
@@ -257,7 +257,7 @@ def test_constants_that_whole_numbers_cannot_hold(dtype):
     compiled = jit.compile(f)
     for rows in (0, 0):
         x = torch.empty(rows, 4, device="cuda", dtype=dtype)
-        for a, b in zip(f(x), compiled(x)):
+        for a, b in zip(f(x), compiled(x), strict=True):
             assert torch.equal(a, b)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from frame_harness import all_equal
 import torch.nn.functional as F
 from torch import nn
 
@@ -98,7 +99,7 @@ def test_the_numbers_are_those_of_eager(name):
             fn.cpu()
     assert torch.equal(state, after), "the generator afterwards"
     tolerance = 6e-2 if name == "autocast" else 1e-4
-    for w, g in zip([*want, *gradients], [*got, *found]):
+    for w, g in zip([*want, *gradients], [*got, *found], strict=True):
         assert w.dtype is g.dtype and w.shape == g.shape
         if w.is_floating_point():
             torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance * max(1.0, w.abs().max().item()))
@@ -135,10 +136,10 @@ def test_seeds_and_states(fn, fallback):
         compiled = jit.compile(fn, fullgraph=True)
         first = [*seeded(compiled, x), torch.rand(3), torch.rand(3, device="cuda")]
         again = [*seeded(compiled, x), torch.rand(3), torch.rand(3, device="cuda")]
-    assert all(map(torch.equal, first, again))
+    assert all_equal(first, again)
     if fallback:
         want = [*seeded(fn, x), torch.rand(3), torch.rand(3, device="cuda")]
-        assert all(map(torch.equal, first, want))
+        assert all_equal(first, want)
     assert torch.equal(first[2], first[3])
 
 

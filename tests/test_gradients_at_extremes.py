@@ -59,7 +59,7 @@ def test_elementwise(name):
         if (name, tangent) in ON_THE_EDGE:
             continue
         want, got = runs((fn, compiled), given, tangent)
-        for a, b in zip(want, got):
+        for a, b in zip(want, got, strict=True):
             assert (a is None) == (b is None)
             if a is not None:
                 torch.testing.assert_close(b, a, rtol=5e-5, atol=NEAR_ZERO.get(name, TINY * 4096), equal_nan=True, msg=lambda m: f"gradient {tangent}: {m}")  # noqa: B023

@@ -91,13 +91,12 @@ CASES += [(f"{name}-{kind}", fn, z) for name, fn in ROWS.items() for kind, z in 
                                                                    ("unbounded", [[float("nan"), 1, 0, 2], [float("inf"), -1, 2, 0], [0, 1, -float("inf"), 3]]))]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name, fn, points", CASES, ids=[c[0] for c in CASES])
+# On the eager backend PyTorch itself differentiates the expansion of what is not finite.
+@pytest.mark.parametrize("name, fn, points, backend", [pytest.param(*case, backend, id=f"{case[0]}-{backend}") for case in CASES for backend in BACKENDS
+                                                       if not (case[0].endswith("-unbounded") and backend == "eager")])
 def test_gradient(name, fn, points, backend):
     if name.startswith("aminmax") and not differentiable(lambda x: torch.aminmax(x).max):
         pytest.skip("this PyTorch has no derivative of it")
-    if name.endswith("-unbounded") and backend == "eager":
-        pytest.skip("PyTorch differentiates the expansion there")
 
     def run(f):
         x = torch.tensor(points, requires_grad=True)

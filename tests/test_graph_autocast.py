@@ -28,7 +28,7 @@ def check(fn, *args, fullgraph=True, state=False):
             want, got = fn(*args), compiled(*args)
             assert torch.is_autocast_enabled("cpu") == state
         assert len(want) == len(got)
-        for w, g in zip(want, got):
+        for w, g in zip(want, got, strict=True):
             if isinstance(w, torch.Tensor):
                 assert w.dtype == g.dtype and w.stride() == g.stride()
                 torch.testing.assert_close(g, w, rtol=2e-2, atol=1e-2)

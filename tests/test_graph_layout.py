@@ -257,7 +257,7 @@ def test_losses_per_element_are_dense(shape):
 
     for x in laid_out(scores):
         for t in laid_out(classes):
-            for f, g in zip(programs, compiled):
+            for f, g in zip(programs, compiled, strict=True):
                 want, got = f(x, t), g(x, t)
                 torch.testing.assert_close(got, want, check_stride=True)
 

@@ -99,7 +99,7 @@ def test_call(name, backend):
     want_in, got_in = [x.clone() for x in inputs], [x.clone() for x in inputs]
     want, got = outcome(fn, want_in) + want_in, outcome(compiled, got_in) + got_in
     assert len(want) == len(got)
-    for w, g in zip(want, got):
+    for w, g in zip(want, got, strict=True):
         assert type(w) is type(g)
         if isinstance(w, torch.Tensor):
             assert (w.dtype, w.shape, w.is_conj()) == (g.dtype, g.shape, g.is_conj())

@@ -59,7 +59,7 @@ def test_dynamic(name):
     if all(p.holds(env) for p in graph.env.guards):
         expected = fn(*[x.clone() for x in other])
         flat = [v for v in (expected if isinstance(expected, tuple) else (expected,)) if isinstance(v, torch.Tensor)]
-        for w, g in zip(flat, evaluate(graph, [x.clone() for x in other])):
+        for w, g in zip(flat, evaluate(graph, [x.clone() for x in other]), strict=True):
             torch.testing.assert_close(g, w)
             assert g.stride() == w.stride()
 

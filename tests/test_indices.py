@@ -87,7 +87,7 @@ def test_an_index_made_from_a_comparison(name):
 def test_comparisons_of_other_types(dtype):
     f = lambda x, t: (t[(x > 5).long()], t[torch.where(x != 9, 1, 0)])
     x, table = (torch.arange(130) % 17).to(dtype), torch.arange(4.0).to(dtype)
-    for got, want in zip(jit.compile(f)(x, table), f(x, table)):
+    for got, want in zip(jit.compile(f)(x, table), f(x, table), strict=True):
         assert torch.equal(got, want)
 
 

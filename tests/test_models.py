@@ -76,7 +76,7 @@ def test_inference(name):
     assert type(first) is type(expected)
     if hasattr(expected, "keys"):
         assert list(first.keys()) == list(expected.keys())
-    for want, one, two in zip(tensors(expected), tensors(first), tensors(second)):
+    for want, one, two in zip(tensors(expected), tensors(first), tensors(second), strict=True):
         assert one.stride() == want.stride() and one.dtype == want.dtype
         for got in (one, two):
             assert (got.double() - want.double()).norm() <= 1e-4 * want.double().norm()

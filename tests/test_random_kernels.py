@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from frame_harness import all_equal
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -56,7 +57,7 @@ def test_kernels_make_the_bits_of_the_definition():
                 torch.randint(-(2**40), 2**41, (99,)), torch.empty(65).bernoulli_(0.3), F.dropout(x, 0.4), F.dropout(x.t(), 0.4), torch.randint_like(x, 9))
 
     got, want = both(program, torch.randn(31, 17))
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         assert g.dtype is w.dtype and g.stride() == w.stride() and torch.equal(g, w)
 
 
@@ -249,7 +250,7 @@ def test_the_same_seed_gives_the_same_numbers():
     torch.manual_seed(3)
     first, second, after = compiled(x), compiled(x), torch.rand(4)
     torch.manual_seed(3)
-    assert all(map(torch.equal, first, compiled(x))) and all(map(torch.equal, second, compiled(x)))
+    assert all_equal(first, compiled(x)) and all_equal(second, compiled(x))
     assert torch.equal(after, torch.rand(4)), "what eager draws afterwards"
     assert not torch.equal(first[0], second[0]) and not torch.equal(first[1], second[1])
     with torch.random.fork_rng():
@@ -266,11 +267,11 @@ def test_what_stays_with_the_library():
     x = torch.rand(20)
     want = program(x, torch.Generator().manual_seed(5))
     got = jit.compile(program)(x, torch.Generator().manual_seed(5))
-    assert all(map(torch.equal, want, got))
+    assert all_equal(want, got)
     torch.manual_seed(2)
     want = torch.bernoulli(x), torch.randperm(5), torch.empty(3).cauchy_()
     torch.manual_seed(2)
-    assert all(map(torch.equal, want, jit.compile(lambda x: (torch.bernoulli(x), torch.randperm(5), torch.empty(3).cauchy_()))(x)))
+    assert all_equal(want, jit.compile(lambda x: (torch.bernoulli(x), torch.randperm(5), torch.empty(3).cauchy_()))(x))
 
 
 @pytest.mark.parametrize("fn", [lambda: torch.randint(5, 5, (2,)), lambda: torch.empty(3).uniform_(2, 1), lambda: torch.empty(3).normal_(0, -1),
@@ -301,7 +302,7 @@ def test_small_draws_are_those_of_eager(dynamic, monkeypatch):
         got, want = draws(compiled, n), draws(program, n)
         assert torch.equal(got[0], want[0]) == torch.equal(got[1], want[1]) == (n < 1024)
     for n in (3000, 1024, 900):
-        assert all(map(torch.equal, draws(other, n), draws(compiled, n)))
+        assert all_equal(draws(other, n), draws(compiled, n))
 
 
 def test_an_empty_tensor_and_one_of_no_dimensions():
@@ -419,7 +420,7 @@ def test_gradients_are_those_of_the_formula(how):
         got = torch.autograd.grad(y.float().square().sum(), [x, w])
         want = torch.autograd.grad(formula(x, first, second).float().square().sum(), [x, w])
         tolerance = 3e-2 if how == "autocast" else 1e-5
-        for a, b in zip(got, want):
+        for a, b in zip(got, want, strict=True):
             assert (a - b).abs().max() <= tolerance * b.abs().max()
 
 

@@ -352,7 +352,7 @@ def test_memory_of_an_argument_that_overlaps_or_has_gaps(dtype, dynamic):
     for shape in ((4, 5), (5, 6), (4, 5)):
         wide = torch.arange(shape[0] * (shape[1] + 3)).to(dtype).view(shape[0], -1)
         for part in (lambda t: t, lambda t: t[:, : t.shape[1] - 3]):
-            for fn, ours in zip((all_windows_but_one, part_of_windows, view_from_before_a_write), compiled):
+            for fn, ours in zip((all_windows_but_one, part_of_windows, view_from_before_a_write), compiled, strict=True):
                 found = []
                 for f in (fn, ours):
                     memory = wide.clone()

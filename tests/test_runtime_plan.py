@@ -461,5 +461,5 @@ def test_many_slots_and_inputs(kernels):
         steps += [("alloc", count + i, torch.float32, CPU, (0,), (1,)), ("call", kernels["add_one"], (i, count + i), (0,))]
     plan = load_plan(Plan(count, 0, regs, 2 * count, tuple(steps), tuple(range(count, 2 * count))))
     xs = [torch.randn(5) for _ in range(count)]
-    for x, y in zip(xs, plan(*xs)):
+    for x, y in zip(xs, plan(*xs), strict=True):
         assert torch.equal(y, x + 1)

@@ -126,8 +126,8 @@ def test_any_order(name, walks):
 
     got, want = asked(COMPILED[name]), asked(PAIRS[name])
     assert [g if isinstance(g, str) else [v is None for v in g] for g in got] == [g if isinstance(g, str) else [v is None for v in g] for g in want]
-    for g, w in zip(got, want):
-        for a, b in zip(g, w):
+    for g, w in zip(got, want, strict=True):
+        for a, b in zip(g, w, strict=True):
             assert isinstance(w, str) or b is None or a == pytest.approx(b, rel=1e-4, abs=1e-4)
 
 

@@ -42,7 +42,7 @@ def test_libraries_of_plans_that_are_gone():
     assert len(own) == 6
     cpp.forget()  # the plans alone keep them now
     assert loaded() - before == own
-    for fn, w in zip(functions, want):
+    for fn, w in zip(functions, want, strict=True):
         assert torch.equal(fn(x), w)
     del functions[3:]
     del fn
