@@ -53,7 +53,8 @@ def test_inputs_at_odd_addresses():
 
     base, other = torch.randn(4097, device="cuda"), torch.randn(4096, device="cuda")
     x = base[1:]
-    compiled = compile_graph(trace(lambda b, x, y: [Output(b.add(x, y), 0), Output(b.exp(y)), Output(b.slice(x, 0, 2, 5))], [x, other]))
+    compiled = compile_graph(trace(lambda b, x, y: [Output(b.add(x, y), 0), Output(b.exp(y)),
+                                                    Output(b.slice(x, 0, 2, 5))], [x, other]))
     want = x + other
     out, view = compiled.call(x, other)
     torch.testing.assert_close(x, want)

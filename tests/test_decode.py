@@ -230,7 +230,7 @@ def test_liveness_of_readers_of_locals():
 
     class C:
         def g(me, a):
-            a = 1
+            a = 1  # noqa: F841
             return super().__repr__()
 
     decoded, i = at_line(C.g, 1)

@@ -262,7 +262,7 @@ def test_tracebacks_name_each_function_once():
     import traceback
 
     def f(x):
-        y = x + 1
+        y = x + 1  # noqa: F841
         print("break")
         raise ValueError("at the end")
 
@@ -299,7 +299,8 @@ def test_fullgraph_says_where_and_why():
     with pytest.raises(jit.Unsupported) as caught:
         compiled(f, fullgraph=True)(ONES)
     line = f.__code__.co_firstlineno + 2
-    assert f"test_frame_breaks.py:{line}" in str(caught.value) and "print" in str(caught.value) and "hint" in str(caught.value)
+    assert (f"test_frame_breaks.py:{line}" in str(caught.value) and "print" in str(caught.value)
+            and "hint" in str(caught.value))
 
 
 def test_markers():

@@ -12,7 +12,8 @@ CASES = {}
 def case(*shapes, grad=(), size=4):
     def register(fn):
         def make():
-            return [*(torch.randn(s, requires_grad=k in grad) for k, s in enumerate(shapes)), torch.randint(0, size, ())], []
+            return ([*(torch.randn(s, requires_grad=k in grad) for k, s in enumerate(shapes)),
+                     torch.randint(0, size, ())], [])
 
         CASES[fn.__name__] = fn, make
         return fn

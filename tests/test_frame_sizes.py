@@ -12,7 +12,8 @@ VECTOR, MATRIX = torch.arange(3.0), torch.arange(6.0).view(2, 3)
 @cases(torch.arange(6.0).view(2, 3), torch.arange(6.0).view(3, 2), fullgraph=False)
 def layouts_of_one_row(x, y):
     row, column = x[::2], y.t()[:1]
-    return row.sort(), row.argsort(), row.msort(), [fn(column > 1) for fn in (torch.sin, torch.sigmoid, torch.exp)], torch.where(column > 1, column, row), (column > 1).clamp(0, 2)
+    return (row.sort(), row.argsort(), row.msort(), [fn(column > 1) for fn in (torch.sin, torch.sigmoid, torch.exp)],
+            torch.where(column > 1, column, row), (column > 1).clamp(0, 2))
 
 
 test_programs = cases.test()
@@ -53,7 +54,8 @@ def test_an_error_that_names_sizes_is_for_these_sizes():
     def f(x, y):
         return said(lambda: x.sum() * x.masked_fill(y > torch.tensor(1), 0))
 
-    sequence(lambda: f, [(torch.ones(3), torch.ones(3)), (torch.ones(4), torch.ones(3)), (torch.ones(3), torch.ones(3)), (torch.ones(5), torch.ones(3))])
+    sequence(lambda: f, [(torch.ones(3), torch.ones(3)), (torch.ones(4), torch.ones(3)), (torch.ones(3), torch.ones(3)),
+                         (torch.ones(5), torch.ones(3))])
 
 
 def test_a_size_that_comes_to_nothing():

@@ -22,11 +22,15 @@ def seeded(fn, *args, seed=7):
 
 
 def test_kernels_make_the_bits_of_the_definition():
-    """Those of the graph op by op. One draw each: kernels take the seeds of several at once, and a GPU's generator then gives others."""
+    """Those of the graph op by op. One draw each: kernels take the seeds of several at once, and a GPU's generator then
+    gives others."""
     options = {"device": "cuda"}
-    draws = (lambda x: torch.rand(70, 11, **options), torch.rand_like, lambda x: torch.rand(9, dtype=torch.float64, **options),
-             lambda x: torch.rand(33, dtype=torch.bfloat16, **options), lambda x: torch.randint(-5, 70, (99,), **options),
-             lambda x: torch.randint(-(2**40), 2**41, (99,), **options), lambda x: F.dropout(x, 0.4), lambda x: F.dropout(x.t(), 0.4))
+    draws = (lambda x: torch.rand(70, 11, **options), torch.rand_like,
+             lambda x: torch.rand(9, dtype=torch.float64, **options),
+             lambda x: torch.rand(33, dtype=torch.bfloat16, **options),
+             lambda x: torch.randint(-5, 70, (99,), **options),
+             lambda x: torch.randint(-(2**40), 2**41, (99,), **options), lambda x: F.dropout(x, 0.4),
+             lambda x: F.dropout(x.t(), 0.4))
     x = torch.randn(31, 17, device="cuda")
     for draw in draws:
         got, want = (seeded(jit.compile(draw, fullgraph=True, backend=b), x) for b in ("jit", "eager"))
@@ -75,7 +79,8 @@ def test_a_block_in_which_rows_are_reduced():
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
-ON_CPU = ("poisson", "rrelu", "distributions")  # their programs make CPU tensors, or eager has no form on the device that is repeatable
+# Their programs make CPU tensors, or eager has no form on the device that is repeatable
+ON_CPU = ("poisson", "rrelu", "distributions")
 
 
 @pytest.mark.usefixtures("eager_numbers")
