@@ -1,8 +1,12 @@
-"""What a linter finds: names that nothing defines, imports and variables that nothing uses; and lines that are long."""
+"""What a linter finds: names that nothing defines, imports and variables that nothing uses; lines that are too long;
+and C++ that is laid out in another way than .clang-format says."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("jit", "benchmarks", "examples", "tests")
@@ -30,3 +34,24 @@ def test_the_linter_would_find_something(tmp_path):
     (tmp_path / "unused.py").write_text("import os\n\n\ndef f():\n    return undefined\n")
     found = check("--config", str(ROOT / "pyproject.toml"), str(tmp_path)).stdout
     assert "F401" in found and "F821" in found
+
+
+needs_clang_format = pytest.mark.skipif(not importlib.util.find_spec("clang_format"), reason="needs clang-format")
+
+
+def check_layout(*arguments, **options):
+    command = [sys.executable, "-c", "import clang_format; clang_format.clang_format()", "--dry-run", "-Werror"]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, **options)
+
+
+@needs_clang_format
+def test_the_native_sources_are_laid_out_as_the_style_says():
+    files = [str(p) for p in sorted((ROOT / "jit" / "runtime" / "native").iterdir()) if p.suffix in (".cpp", ".h")]
+    found = check_layout(*files)
+    assert len(files) > 30 and found.returncode == 0, found.stderr
+
+
+@needs_clang_format
+def test_another_layout_would_be_found():
+    assert check_layout("--assume-filename=jit/a.cpp", input="int  f( ){return 1;}\n").returncode == 1
+    assert check_layout("--assume-filename=jit/a.cpp", input="int f() { return 1; }\n").returncode == 0
