@@ -1,4 +1,5 @@
-"""Gradients by the joint graph against eager autograd: forward and backward halves are run op by op on eager tensors."""
+"""Gradients by the joint graph against eager autograd: forward and backward halves are run op by op on eager
+tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from jit.graph.verify import verify
 
 
 def halves(fn, *inputs, dynamic=False):
-    """(traced graph, tangent positions, Halves, captured tensors), each verified. Inputs that require grad are differentiated."""
+    """(traced graph, tangent positions, Halves, captured tensors), each verified. Inputs that require grad are
+    differentiated."""
     graph, _, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic, differentiated=True)
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     wrt = [i for i, x in enumerate(tensors) if x.requires_grad]
@@ -48,7 +50,8 @@ def differentiable(fn) -> bool:
 
 
 def check_grad(fn, *inputs, dynamic=False, rtol=1e-7, atol=1e-7, seed=0, run=evaluate):
-    """Assert that outputs, mutations and gradients are eager's. Returns the Halves. ``run(graph, tensors, sizes)`` gives a graph's returned outputs."""
+    """Assert that outputs, mutations and gradients are eager's. Returns the Halves. ``run(graph, tensors, sizes)``
+    gives a graph's returned outputs."""
     with config.patch(fallback_random=True):
         graph, tangents, result, captured = halves(fn, *inputs, dynamic=dynamic)
     eager, mine = clone_inputs(inputs), [x.detach() if isinstance(x, torch.Tensor) else x for x in clone_inputs(inputs)]
@@ -57,7 +60,8 @@ def check_grad(fn, *inputs, dynamic=False, rtol=1e-7, atol=1e-7, seed=0, run=eva
     torch.manual_seed(seed + 1)
     given = [torch.randn_like(outs[k]) for k in tangents]
     sources = [x for x in eager if isinstance(x, torch.Tensor) and x.requires_grad]
-    want = torch.autograd.grad([outs[k] for k in tangents], sources, given, allow_unused=True) if tangents else [None] * len(sources)
+    want = torch.autograd.grad([outs[k] for k in tangents], sources, given,
+                               allow_unused=True) if tangents else [None] * len(sources)
     tensors = [*(x for x in mine if isinstance(x, torch.Tensor)), *captured]
     torch.manual_seed(seed)
     values = run(result.forward, tensors, sizes_of(graph, unbound_symbols(result.forward), tensors))
@@ -67,9 +71,10 @@ def check_grad(fn, *inputs, dynamic=False, rtol=1e-7, atol=1e-7, seed=0, run=eva
     for w, g in zip(eager, mine):
         if isinstance(w, torch.Tensor):
             torch.testing.assert_close(g, w.detach(), rtol=rtol, atol=atol, equal_nan=True)
-    saved = [tensors[i] if kind == "input" else values[i] if kind == "output" else values[returned + i] for kind, i in result.saved]
+    saved = [tensors[i] if kind == "input" else values[i] if kind == "output" else values[returned + i]
+             for kind, i in result.saved]
     got = run(result.backward, [*saved, *given], sizes_of(graph, result.symbols, tensors))
-    for i, (w, position) in enumerate(zip(want, result.grads)):
+    for i, (w, position) in enumerate(zip(want, result.grads, strict=True)):
         if w is None:
             assert position is None, f"gradient {i} should be undefined"
             continue

@@ -1,4 +1,5 @@
-"""Helpers of the codegen tests: build a graph by hand, run it through the reference kernels or natively, compare with eager."""
+"""Helpers of the codegen tests: build a graph by hand, run it through the reference kernels or natively, compare with
+eager."""
 
 import torch
 
@@ -13,7 +14,8 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5, tor
 
 
 def trace(fn, tensors, dynamic=()):
-    """The graph of ``fn(builder, *nodes)``. ``dynamic``: (input, dim) pairs whose sizes become symbols; equal sizes share one."""
+    """The graph of ``fn(builder, *nodes)``. ``dynamic``: (input, dim) pairs whose sizes become symbols; equal sizes
+    share one."""
     env = ShapeEnv()
     b = Builder(env)
     inputs, symbols = [], {}
@@ -37,7 +39,8 @@ def trace(fn, tensors, dynamic=()):
 
 
 def moved(graph, device):
-    """The graph with its tensors announced on a device, so that what is done for CUDA can be looked at, and run, without one."""
+    """The graph with its tensors announced on a device, so that what is done for CUDA can be looked at, and run,
+    without one."""
 
     def on(t):
         return t.replace(device=device) if isinstance(t, TensorType) else None if t is None else tuple(map(on, t))
@@ -60,7 +63,7 @@ def same_layout(a, b):
 
 def compare(got, want):
     assert len(got) == len(want)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         assert g.dtype is w.dtype and g.shape == w.shape, (g.dtype, w.dtype, g.shape, w.shape)
         assert w.numel() == 0 or same_layout(g, w), (g.shape, g.stride(), w.stride())
         tolerance = TOLERANCE.get(w.dtype, 0)

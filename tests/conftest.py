@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 # Before jit is imported: the developer's own switches must not change what is tested.
-for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_FALLBACK_RANDOM", "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
+for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_FALLBACK_RANDOM",
+              "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
     os.environ.pop(_name, None)
 os.environ["JIT_VERIFY_GRAPHS"] = "1"  # in this process, and in those that tests start
 
@@ -16,7 +17,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The same examples on every run, and no time limit on one of them: a slow machine is not a wrong result. HYPOTHESIS_PROFILE=search looks for new ones.
+# The same examples on every run, and no time limit on one of them: a slow machine is not a wrong result.
+# HYPOTHESIS_PROFILE=search looks for new ones.
 hypothesis.settings.register_profile("suite", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
@@ -60,13 +62,17 @@ def kernel_numbers(monkeypatch):
 
 @pytest.fixture
 def python():
-    """Run a script in a new interpreter that finds this checkout: ``python("import jit", JIT_LOGS="graph")`` gives the finished process."""
+    """Run a script in a new interpreter that finds this checkout: ``python("import jit", JIT_LOGS="graph")`` gives the
+    finished process."""
 
-    def run(*arguments: str, check: bool = True, timeout: float = 150, cwd=None, **variables) -> subprocess.CompletedProcess:
+    def run(*arguments: str, check: bool = True, timeout: float = 150, cwd=None,
+            **variables) -> subprocess.CompletedProcess:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("JIT_") or k == "JIT_CACHE_DIR"}
-        environment.update(variables, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])))
+        environment.update(variables,
+                           PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])))
         arguments = ("-c", *arguments) if not arguments[0].endswith(".py") else arguments
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, env=environment, cwd=cwd or ROOT)
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=timeout,
+                              env=environment, cwd=cwd or ROOT)
         if check and done.returncode:
             raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done

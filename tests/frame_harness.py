@@ -1,7 +1,7 @@
 """Differential tests of capture: a program in eager against the same program compiled with ``backend="eager"``.
 
-Programs are registered by ``Cases``; what is compared, over several calls, is the result, the arguments afterwards, printed text and
-exceptions (type and text). Unless it says ``fullgraph=False`` a program must be captured whole.
+Programs are registered by ``Cases``; what is compared, over several calls, is the result, the arguments afterwards,
+printed text and exceptions (type and text). Unless it says ``fullgraph=False`` a program must be captured whole.
 """
 
 import collections
@@ -22,12 +22,15 @@ TRACKED = (list, dict, set, torch.Tensor, types.FunctionType, types.CellType, ty
 
 
 def same(a, b, path="result", seen=None, rtol=0.0):
-    """Raises AssertionError saying where two values differ: in type, value, or in which of their parts are one object. Tensors: type, dtype,
-    shape, strides, requires_grad, values, and whether two share memory. ``rtol``: tolerance for floating point, relative and absolute."""
+    """Raises AssertionError saying where two values differ: in type, value, or in which of their parts are one object.
+    Tensors: type, dtype, shape, strides, requires_grad, values, and whether two share memory. ``rtol``: tolerance for
+    floating point, relative and absolute."""
     seen = {"memory": ({}, {}), "held": []} if seen is None else seen
     seen["held"].append((a, b))  # what is made here keeps its id to itself
-    iterators = hasattr(type(a), "__next__") and hasattr(type(b), "__next__")  # these may be of another builtin type when they are rebuilt
-    assert type(a).__name__ == type(b).__name__ or iterators, f"{path}: {type(a).__name__} in eager, {type(b).__name__} compiled"
+    # These may be of another builtin type when they are rebuilt
+    iterators = hasattr(type(a), "__next__") and hasattr(type(b), "__next__")
+    assert type(a).__name__ == type(b).__name__ or iterators, (
+        f"{path}: {type(a).__name__} in eager, {type(b).__name__} compiled")
     if isinstance(a, TRACKED) or hasattr(a, "__dict__") and not isinstance(a, (type, types.ModuleType)):
         assert (id(a) in seen) == (id(b) in seen.values()), f"{path}: shared in one and not in the other"
         if id(a) in seen:
@@ -39,27 +42,31 @@ def same(a, b, path="result", seen=None, rtol=0.0):
         same(p, q, path + step, seen, rtol)
 
     if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad, f"{path}: {a} in eager, {b} compiled"
+        assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad, (
+            f"{path}: {a} in eager, {b} compiled")
         assert a.stride() == b.stride(), f"{path}: strides {a.stride()} in eager, {b.stride()} compiled"
         close = torch.equal(torch.nan_to_num(a.detach()), torch.nan_to_num(b.detach()))
-        assert close or rtol and torch.allclose(a.detach().double(), b.detach().double(), rtol, rtol, equal_nan=True), f"{path}: {a} in eager, {b} compiled"
+        assert close or rtol and torch.allclose(a.detach().double(), b.detach().double(), rtol, rtol,
+                                                equal_nan=True), f"{path}: {a} in eager, {b} compiled"
         if a.numel():
-            numbers = [known.setdefault(t.untyped_storage().data_ptr(), len(known)) for known, t in zip(seen["memory"], (a, b))]
+            numbers = [known.setdefault(t.untyped_storage().data_ptr(),
+                                        len(known)) for known, t in zip(seen["memory"], (a, b))]
             assert numbers[0] == numbers[1], f"{path}: shares memory with other tensors in eager than compiled"
     elif isinstance(a, float):
-        assert a == b or math.isnan(a) and math.isnan(b) or rtol and math.isclose(a, b, rel_tol=rtol, abs_tol=rtol), f"{path}: {a} in eager, {b} compiled"
+        assert a == b or math.isnan(a) and math.isnan(b) or rtol and math.isclose(
+            a, b, rel_tol=rtol, abs_tol=rtol), f"{path}: {a} in eager, {b} compiled"
     elif isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
         assert len(a) == len(b), f"{path}: {a!r} in eager, {b!r} compiled"
-        for i, (p, q) in enumerate(zip(a, b)):
+        for i, (p, q) in enumerate(zip(a, b, strict=True)):
             inner(p, q, f"[{i}]")
     elif isinstance(a, dict):
         assert list(map(repr, a)) == list(map(repr, b)), f"{path}: keys {list(a)} in eager, {list(b)} compiled"
-        for (k, p), q in zip(a.items(), b.values()):
+        for (k, p), q in zip(a.items(), b.values(), strict=True):
             inner(p, q, f"[{k!r}]")
     elif isinstance(a, (set, frozenset)):  # their order says nothing, and tensors in them are equal by identity only
         p, q = (sorted(v, key=lambda e: (type(e).__name__, repr(e))) for v in (a, b))
         assert len(p) == len(q), f"{path}: {a!r} in eager, {b!r} compiled"
-        for i, (u, v) in enumerate(zip(p, q)):
+        for i, (u, v) in enumerate(zip(p, q, strict=True)):
             inner(u, v, f"{{{i}}}")
     elif isinstance(a, types.FunctionType):
         assert a.__qualname__ == b.__qualname__, f"{path}: {a} in eager, {b} compiled"
@@ -87,7 +94,8 @@ def same(a, b, path="result", seen=None, rtol=0.0):
 
 def state_of(obj) -> dict:
     """The attributes that an object itself has, in its ``__dict__`` and in slots of its Python classes."""
-    slots = [k for cls in type(obj).__mro__ for k, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType) and cls.__flags__ & (1 << 9)]
+    slots = [k for cls in type(obj).__mro__
+             for k, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType) and cls.__flags__ & (1 << 9)]
     state = {name: getattr(type(obj), name).__get__(obj) for name in slots if has_slot(obj, name)}
     return {**state, **getattr(obj, "__dict__", {})}
 
@@ -125,6 +133,12 @@ def observe(fn, args):
     return result, error, out.getvalue(), args
 
 
+def all_equal(a, b) -> bool:
+    """Whether two sequences have as many tensors, and equal ones."""
+    a, b = list(a), list(b)
+    return len(a) == len(b) and all(map(torch.equal, a, b))
+
+
 def said(call):
     """What a call raises, as (type, text), or its result."""
     try:
@@ -137,19 +151,24 @@ def compiled(fn, **options):
     return jit.compile(fn, backend="eager", **options)
 
 
-def check(make, arguments, calls=2, fullgraph=True):
-    """``make()`` gives the program afresh, ``arguments()`` a tuple of its arguments."""
+def check(make, arguments, calls=2, fullgraph=True, raises=None):
+    """``make()`` gives the program afresh, ``arguments()`` a tuple of its arguments. ``raises``: whether the program
+    has to raise."""
     jit.reset()
     eager, compiled = make(), jit.compile(make(), backend="eager", fullgraph=fullgraph)
     for call in range(calls):
         want, got = observe(eager, arguments()), observe(compiled, arguments())
+        assert raises in (
+            None,
+            want[1] is not None), f"call {call}: raised {want[1]} in eager; a program that is to raise says raises=True"
         assert want[1] == got[1], f"call {call}: raised {want[1]} in eager, {got[1]} compiled"
         assert want[2] == got[2], f"call {call}: printed {want[2]!r} in eager, {got[2]!r} compiled"
         same((want[0], want[3]), (got[0], got[3]), f"call {call}")
 
 
 def sequence(make, calls, fullgraph=False):
-    """Runs a list of argument tuples, or functions that change something between calls, on the eager and the compiled program."""
+    """Runs a list of argument tuples, or functions that change something between calls, on the eager and the compiled
+    program."""
     jit.reset()
     eager, compiled = make(), jit.compile(make(), backend="eager", fullgraph=fullgraph)
     for i, step in enumerate(calls):
@@ -162,11 +181,13 @@ def sequence(make, calls, fullgraph=False):
 
 
 def changes_in_order(text, changes, steps=20, backend="eager", argument=lambda: torch.ones(3)):
-    """Runs ``f`` of a program text in eager and compiled, each in a module of its own, after each of ``changes`` (Python text, run in the module) in
-    order and then at random. ``X`` is the argument, which ``argument`` makes; a change may give another one. What the changes did to the namespaces that
-    every test of the process shares is undone at the end."""
+    """Runs ``f`` of a program text in eager and compiled, each in a module of its own, after each of ``changes``
+    (Python text, run in the module) in order and then at random. ``X`` is the argument, which ``argument`` makes; a
+    change may give another one. What the changes did to the namespaces that every test of the process shares is undone
+    at the end."""
     jit.reset()
-    shared = [(owner, dict(vars(owner))) for owner in (torch, torch.Tensor, torch.nn.Parameter, torch.nn.functional, torch.nn.Module, torch.nn.Linear)]
+    shared = [(owner, dict(vars(owner))) for owner in (torch, torch.Tensor, torch.nn.Parameter, torch.nn.functional,
+                                                       torch.nn.Module, torch.nn.Linear)]
     try:
         _changes_in_order(text, changes, steps, backend, argument)
     finally:
@@ -197,28 +218,30 @@ def _changes_in_order(text, changes, steps, backend, argument):
 
 
 class Cases:
-    """A list of programs: ``@cases(x=...)`` above a function that takes tensors; ``@cases.made`` above one that makes a program."""
+    """A list of programs: ``@cases(arguments...)`` above a program, ``@cases.made(arguments...)`` above a function that
+    makes one."""
 
     def __init__(self):
         self.rows = []
 
-    def __call__(self, *arguments, fullgraph=True, calls=2):
+    def __call__(self, *arguments, **options):
         def register(fn):
-            self.rows.append(pytest.param(lambda: fn, lambda: copy.deepcopy(arguments or (torch.arange(4.0),)), fullgraph, calls, id=fn.__name__))
+            self.made(*arguments, name=fn.__name__, **options)(lambda: fn)
             return fn
 
         return register
 
-    def made(self, *arguments, fullgraph=True, calls=2):
+    def made(self, *arguments, name=None, fullgraph=True, calls=2, raises=False):
         def register(make):
-            self.rows.append(pytest.param(make, lambda: copy.deepcopy(arguments or (torch.arange(4.0),)), fullgraph, calls, id=make.__name__))
+            fresh = lambda: copy.deepcopy(arguments or (torch.arange(4.0),))  # noqa: E731
+            self.rows.append(pytest.param(make, fresh, calls, fullgraph, raises, id=name or make.__name__))
             return make
 
         return register
 
     def test(self):
-        @pytest.mark.parametrize("make, arguments, fullgraph, calls", self.rows)
-        def run(make, arguments, fullgraph, calls):
-            check(make, arguments, calls, fullgraph)
+        @pytest.mark.parametrize("make, arguments, calls, fullgraph, raises", self.rows)
+        def run(make, arguments, calls, fullgraph, raises):
+            check(make, arguments, calls, fullgraph, raises)
 
         return run

@@ -26,7 +26,8 @@ def check(code):
 
 
 class Launcher:
-    """A built kernel, ready to run: ``launcher(tensors, sizes)`` in the order of ``kernel.buffers`` and ``kernel.sizes``."""
+    """A built kernel, ready to run: ``launcher(tensors, sizes)`` in the order of ``kernel.buffers`` and
+    ``kernel.sizes``."""
 
     def __init__(self, compiled, sizes=()):
         d = driver()
@@ -45,7 +46,8 @@ class Launcher:
 
     def prepare(self, tensors, sizes=(), names=()):
         """The argument array and the grid of a launch."""
-        values = [ctypes.c_void_p(t.data_ptr()) for t in tensors] + [ctypes.c_int64(s) for s in sizes] + [ctypes.c_void_p(0)] * 2
+        values = ([ctypes.c_void_p(t.data_ptr()) for t in tensors] + [ctypes.c_int64(s) for s in sizes]
+                  + [ctypes.c_void_p(0)] * 2)
         array = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
         grid = dims.evaluate(self.compiled.source.grid, dict(zip(names, sizes)))
         return values, array, grid

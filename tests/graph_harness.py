@@ -1,4 +1,5 @@
-"""Differential harness: trace a function with proxies, run the graph on eager tensors, compare with eager in every respect."""
+"""Differential harness: trace a function with proxies, run the graph on eager tensors, compare with eager in every
+respect."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class CountingTracer(Tracer):
 
 
 class ElsewhereTracer(CountingTracer):
-    """Announces its inputs on another device than their own, so that what is done there can be looked at without one."""
+    """Announces its inputs on another device than their own, so that what is done there can be looked at without
+    one."""
 
     def __init__(self, env, device):
         super().__init__(env)
@@ -51,7 +53,8 @@ class ElsewhereTracer(CountingTracer):
 
 
 class TraceMode(torch.overrides.TorchFunctionMode):
-    """Traces calls without a proxy too: factories, and operations on tensors that the function captured, which become inputs."""
+    """Traces calls without a proxy too: factories, and operations on tensors that the function captured, which become
+    inputs."""
 
     def __init__(self, tracer):
         super().__init__()
@@ -115,7 +118,8 @@ def clone_inputs(inputs):
         if isinstance(x, torch.Tensor):
             if id(x) not in memo:
                 storage = x.detach().untyped_storage().clone()
-                y = torch.empty(0, dtype=x.dtype, device=x.device).set_(storage, x.storage_offset(), x.shape, x.stride())
+                y = torch.empty(0, dtype=x.dtype,
+                                device=x.device).set_(storage, x.storage_offset(), x.shape, x.stride())
                 memo[id(x)] = y.requires_grad_(x.requires_grad) if x.is_floating_point() else y
             out.append(memo[id(x)])
         else:
@@ -124,7 +128,8 @@ def clone_inputs(inputs):
 
 
 def check(fn, *inputs, dynamic=False, exact=False, rtol=None, atol=None, strides=True, seed=0, tracer=None):
-    """Assert that the traced graph does what ``fn`` does: values, dtypes, shapes, strides, mutations, aliases. Returns the graph."""
+    """Assert that the traced graph does what ``fn`` does: values, dtypes, shapes, strides, mutations, aliases. Returns
+    the graph."""
     with config.patch(fallback_random=True):
         graph, structure, tracer = trace(fn, *clone_inputs(inputs), dynamic=dynamic, tracer=tracer)
     verify(graph)
@@ -146,12 +151,12 @@ def _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides,
     got = _fill(structure, values)
     want_flat, got_flat = list(flatten(expected)), list(flatten(got))
     assert len(want_flat) == len(got_flat), f"{len(want_flat)} results expected, {len(got_flat)} found"
-    for w, g in zip(want_flat, got_flat):
+    for w, g in zip(want_flat, got_flat, strict=True):
         if isinstance(w, torch.Tensor):
             compare_tensors(w, g, exact, rtol, atol, strides)
         else:
             assert _plain(w) == _plain(g), f"{w!r} expected, {g!r} found"
-    for w, g in zip(eager_in, graph_in):
+    for w, g in zip(eager_in, graph_in, strict=True):
         if isinstance(w, torch.Tensor):
             compare_tensors(w, g, exact, rtol, atol, strides)
     # Aliases: the same pairs of tensors share memory.
@@ -159,7 +164,8 @@ def _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides,
     all_got = [x for x in [*graph_in, *got_flat] if isinstance(x, torch.Tensor)]
     for i in range(len(all_want)):
         for j in range(i):
-            assert _shares(all_want[i], all_want[j]) == _shares(all_got[i], all_got[j]), f"tensors {j} and {i} alias differently"
+            assert _shares(all_want[i], all_want[j]) == _shares(all_got[i], all_got[j]), (
+                f"tensors {j} and {i} alias differently")
 
 
 def _plain(v):

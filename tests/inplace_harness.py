@@ -1,4 +1,5 @@
-"""What a program does to tensors that were there before, seen from outside: values, layout, history, versions, memory and gradients."""
+"""What a program does to tensors that were there before, seen from outside: values, layout, history, versions, memory
+and gradients."""
 
 import torch
 
@@ -51,9 +52,12 @@ def observe(fn, make, seed=0):
     record["grad mode"] = torch.is_grad_enabled()
     record["structure"] = shape_of(result)
     record["identity"] = [next(k for k, s in enumerate(seen) if s is t) for t in seen]
-    record["memory"] = [next(k for k, s in enumerate(seen) if s.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()) if t.numel() else None for t in seen]
+    record["memory"] = [next(k for k, s in enumerate(seen)
+                             if s.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()) if t.numel() else None
+                        for t in seen]
     shared = [record["memory"].count(m) > 1 for m in record["memory"]]
-    record["layout"] = [(t.dtype, tuple(t.shape), t.stride(), t.storage_offset() if s else None) for t, s in zip(seen, shared)]
+    record["layout"] = [(t.dtype, tuple(t.shape), t.stride(),
+                         t.storage_offset() if s else None) for t, s in zip(seen, shared)]
     record["history"] = [history(t) for t in seen]
     record["bumped"] = [t._version > v for t, v in zip(before, versions)]
     record["values"] = [t.detach().clone() for t in seen]
@@ -66,7 +70,8 @@ def observe(fn, make, seed=0):
         torch._C._autograd._unsafe_set_version_counter((t,), (t._version - 1,))
     record["counters"] = links
     record["old gradients"] = [None if t.grad is None else t.grad.clone() for t in leaves]
-    total = [(t.double() if not t.is_complex() else t.abs().double()).mul(1 + k / 7).sum() for k, t in enumerate(seen) if history(t)[::2] == (True, False)]
+    total = [(t.double() if not t.is_complex() else t.abs().double()).mul(1 + k / 7).sum()
+             for k, t in enumerate(seen) if history(t)[::2] == (True, False)]
     record["gradients"] = []
     if total:
         try:
@@ -80,12 +85,14 @@ def observe(fn, make, seed=0):
 def close(a, b, rtol):
     if a is None or b is None:
         return a is b
-    return torch.allclose(a.double() if not a.is_complex() else a, b.double() if not b.is_complex() else b, rtol, rtol, equal_nan=True)
+    return torch.allclose(a.double() if not a.is_complex() else a, b.double() if not b.is_complex() else b, rtol, rtol,
+                          equal_nan=True)
 
 
 def same_record(eager, compiled, rtol=1e-5):
     """Raises AssertionError saying what differs."""
-    assert eager.keys() == compiled.keys(), f"{eager.get('error')} {eager.get('backward error')} in eager, {compiled.get('error')} {compiled.get('backward error')} compiled"
+    assert eager.keys() == compiled.keys(), (f"{eager.get('error')} {eager.get('backward error')} in eager, "
+                                             f"{compiled.get('error')} {compiled.get('backward error')} compiled")
     for name, value in eager.items():
         other = compiled[name]
         if name in ("values", "gradients", "old gradients"):

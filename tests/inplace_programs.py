@@ -19,13 +19,18 @@ MAKERS = {
     "view of a leaf": lambda r: (lambda w: (w[:4], w))(randn(5, 4, requires_grad=True)),
     "transposed": lambda r: (randn(4, 4).t(),),
 }
-ALIASES = [lambda t: t, lambda t: t[:], lambda t: t.t(), lambda t: t.detach(), lambda t: t.data, lambda t: t.view(2, 2, 4)[0], lambda t: t[:3], lambda t: t[1:], lambda t: t[:, 1:3],
-           lambda t: t[::2], lambda t: t[2], lambda t: t.diagonal()]
-VIEWS = ["{t}[1:]", "{t}[0]", "{t}.t()", "{t}[..., ::2]", "{t}.unsqueeze(0)", "{t}.detach()", "{t}.data", "{t}.reshape(-1)", "{t}.diagonal()", "{t}[:, 1:3]", "{t}.expand(2, *{t}.shape)",
-         "{t}.view_as({t})", "{t}.squeeze()", "{t}.flatten()[1:]", "{t}.chunk(2)[1]", "{t}.unbind()[0]"]
-VALUES = ["{t} * 2", "{t}.sin()", "{t}.exp()", "{t} + {u}", "{t} * {u}", "{t}.sum()", "{t}.clone()", "{t}.mean(0)", "torch.relu({t})", "{t} / 3 - {u}", "{t}.sigmoid() * {t}", "{t}.contiguous()"]
-WRITES = ["{t}.add_(1)", "{t}.mul_({u})", "{t}.copy_({u})", "{t}.zero_()", "{t}.sin_()", "{t}.add_({u}, alpha=0.5)", "{t}[0] = {u}[0]", "{t}[..., 0] = 2.0", "{t}.fill_(0.5)", "{t} += {u}",
-          "{t}.clamp_(-1, 1)", "{t}.mul_(0.5).add_({u})", "{t}.copy_({u} * 2)", "{t}.exp_()", "{t}.masked_fill_({t} > 0, 0.3)", "{t}.data.mul_(0.5)", "{t}.detach().add_(1)", "{t}.sub_({t} * 0.1)"]
+ALIASES = [lambda t: t, lambda t: t[:], lambda t: t.t(), lambda t: t.detach(), lambda t: t.data,
+           lambda t: t.view(2, 2, 4)[0], lambda t: t[:3], lambda t: t[1:], lambda t: t[:, 1:3], lambda t: t[::2],
+           lambda t: t[2], lambda t: t.diagonal()]
+VIEWS = ["{t}[1:]", "{t}[0]", "{t}.t()", "{t}[..., ::2]", "{t}.unsqueeze(0)", "{t}.detach()", "{t}.data",
+         "{t}.reshape(-1)", "{t}.diagonal()", "{t}[:, 1:3]", "{t}.expand(2, *{t}.shape)", "{t}.view_as({t})",
+         "{t}.squeeze()", "{t}.flatten()[1:]", "{t}.chunk(2)[1]", "{t}.unbind()[0]"]
+VALUES = ["{t} * 2", "{t}.sin()", "{t}.exp()", "{t} + {u}", "{t} * {u}", "{t}.sum()", "{t}.clone()", "{t}.mean(0)",
+          "torch.relu({t})", "{t} / 3 - {u}", "{t}.sigmoid() * {t}", "{t}.contiguous()"]
+WRITES = ["{t}.add_(1)", "{t}.mul_({u})", "{t}.copy_({u})", "{t}.zero_()", "{t}.sin_()", "{t}.add_({u}, alpha=0.5)",
+          "{t}[0] = {u}[0]", "{t}[..., 0] = 2.0", "{t}.fill_(0.5)", "{t} += {u}", "{t}.clamp_(-1, 1)",
+          "{t}.mul_(0.5).add_({u})", "{t}.copy_({u} * 2)", "{t}.exp_()", "{t}.masked_fill_({t} > 0, 0.3)",
+          "{t}.data.mul_(0.5)", "{t}.detach().add_(1)", "{t}.sub_({t} * 0.1)"]
 
 
 def program(seed: int, steps: int = 7):
@@ -68,4 +73,6 @@ def program(seed: int, steps: int = 7):
             args[name] = take(made[k])
         return [args[n] for n in sorted(names)], others
 
-    return scope["f"], make, f"{dict(zip(names, kinds))} aliases {[(n, kinds[k]) for n, (k, _) in zip(names[len(kinds):], aliases)]}\n{text}"
+    return (scope["f"], make,
+            f"{dict(zip(names, kinds))} aliases {[(n, kinds[k]) for n, (k, _) in zip(names[len(kinds):], aliases)]}\n"
+            f"{text}")

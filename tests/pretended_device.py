@@ -19,4 +19,5 @@ class Pretend(Cpu):
 
 def on_host(plan):
     """A plan with memory of the CPU in the place of memory of the device."""
-    return dataclasses.replace(plan, steps=tuple(tuple(torch.device("cpu") if v == PLACE else v for v in step) for step in plan.steps))
+    return dataclasses.replace(plan, steps=tuple(tuple(torch.device("cpu") if v == PLACE else v for v in step)
+                                                 for step in plan.steps))

@@ -41,7 +41,7 @@ def test_library_round_trip(module):
         again = encode_like(code)
         old, new = decode(code).instructions, decode(again).instructions
         assert len(old) == len(new)
-        for a, b in zip(old, new):
+        for a, b in zip(old, new, strict=True):
             assert (a.op, a.target, a.handler, a.positions) == (b.op, b.target, b.handler, b.positions)
             assert a.arg is b.arg or a.arg == b.arg
         assert again.co_stacksize <= code.co_stacksize + 2

@@ -28,7 +28,8 @@ def check(fn, *inputs, tolerance=None, **options):
     return check_grad(fn, *inputs, run=compiled, rtol=tolerance, atol=tolerance, **options)
 
 
-BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
+            "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -56,8 +57,10 @@ def test_attention_layouts_and_widths():
     check(heads_last, *(cuda(2, 48, 4, 64, dtype=torch.bfloat16) for _ in range(3)))
     check(lambda q, k, v: sdpa(q, k, v), *(cuda(2, 4, 40, 60, dtype=torch.float16) for _ in range(3)))
     check(lambda q, k, v: sdpa(q, k, v), *(cuda(2, 4, 40, 64) for _ in range(3)))
-    check(lambda q, k, v: sdpa(q, k, v, scale=0.2), cuda(2, 4, 33, 64, dtype=torch.bfloat16), *(cuda(2, 4, 50, 64, dtype=torch.bfloat16) for _ in range(2)))
-    check(lambda q, k, v: sdpa(q, k, v, enable_gqa=True), cuda(2, 4, 40, 64, dtype=torch.bfloat16), *(cuda(2, 2, 40, 64, dtype=torch.bfloat16) for _ in range(2)))
+    check(lambda q, k, v: sdpa(q, k, v, scale=0.2), cuda(2, 4, 33, 64, dtype=torch.bfloat16),
+          *(cuda(2, 4, 50, 64, dtype=torch.bfloat16) for _ in range(2)))
+    check(lambda q, k, v: sdpa(q, k, v, enable_gqa=True), cuda(2, 4, 40, 64, dtype=torch.bfloat16),
+          *(cuda(2, 2, 40, 64, dtype=torch.bfloat16) for _ in range(2)))
 
 
 def test_attention_mask():
@@ -81,7 +84,8 @@ LAYERS = {
     "batch_norm": (lambda x, w, c: F.batch_norm(x, None, None, w, c, training=True), (4, 16, 9, 9), (16,), (16,)),
     "conv": (lambda x, w, c: F.relu(F.conv2d(x, w, c, padding=1)), (2, 8, 12, 12), (16, 8, 3, 3), (16,)),
     "max_pool": (lambda x: F.max_pool2d(x, 2), (2, 8, 12, 12)),
-    "embedding": (lambda x: F.embedding(torch.arange(60, device="cuda").view(3, 20) % 7, x), (7, 64)), "cumsum": (lambda x: x.cumsum(1), (5, 300)),
+    "embedding": (lambda x: F.embedding(torch.arange(60, device="cuda").view(3, 20) % 7, x), (7, 64)),
+    "cumsum": (lambda x: x.cumsum(1), (5, 300)),
     "cross_entropy": (lambda x: F.cross_entropy(x, torch.arange(64, device="cuda") % 1000), (64, 1000)),
     "gather": (lambda x: x.gather(1, x.argsort(1)), (5, 30)), "topk": (lambda x: x.topk(3).values, (5, 30)),
     "replay": (lambda x: x.logcumsumexp(1), (5, 30)), "silu_mul": (lambda x, y: F.silu(x) * y, (33, 77), (33, 77)),

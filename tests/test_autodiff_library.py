@@ -12,67 +12,82 @@ IDX = torch.tensor([[0, 1, 1], [2, 0, 2]])
 
 SHAPES = {
     "permute": lambda x: x.permute(2, 0, 1) * 2, "transpose_reshape": lambda x: (x.transpose(0, 1).reshape(4, 6)) ** 2,
-    "view": lambda x: x.view(4, 3, 2).sin(),
-    "expand": lambda x: x[:, :1].expand(2, 5, 4) * 2, "slice": lambda x: x[:, 1:], "slice_step": lambda x: x[:, ::2] * x[:, 1::2][:, :1],
-    "slice_step_end": lambda x: x[:, :, 1:4:2],
-    "select": lambda x: x[1] * x[0], "chunk_uneven": lambda x: x.chunk(3, 2)[0] + x[..., 2:],
-    "split": lambda x: sum(x.split([1, 2], 1)[1].unbind(0)), "diagonal": lambda x: x.diagonal(0, 1, 2),
-    "diagonal_offset": lambda x: x.diagonal(-1, 2, 1) * 2, "diagonal_upper": lambda x: x.diagonal(1, 0, 2), "flip": lambda x: x.flip(0, 2),
+    "view": lambda x: x.view(4, 3, 2).sin(), "expand": lambda x: x[:, :1].expand(2, 5, 4) * 2,
+    "slice": lambda x: x[:, 1:], "slice_step": lambda x: x[:, ::2] * x[:, 1::2][:, :1],
+    "slice_step_end": lambda x: x[:, :, 1:4:2], "select": lambda x: x[1] * x[0],
+    "chunk_uneven": lambda x: x.chunk(3, 2)[0] + x[..., 2:], "split": lambda x: sum(x.split([1, 2], 1)[1].unbind(0)),
+    "diagonal": lambda x: x.diagonal(0, 1, 2), "diagonal_offset": lambda x: x.diagonal(-1, 2, 1) * 2,
+    "diagonal_upper": lambda x: x.diagonal(1, 0, 2), "flip": lambda x: x.flip(0, 2),
     "cat": lambda x: torch.cat([x, x * 2, x[:, :1]], 1), "stack": lambda x: torch.stack([x, x.sin()], 1),
-    "pad": lambda x: F.pad(x, (1, 2, 0, 1)), "pad_negative": lambda x: F.pad(x, (-1, 2)), "reflect": lambda x: F.pad(x, (1, 2), mode="reflect"),
-    "roll": lambda x: torch.roll(x, 1, 1), "tril": lambda x: torch.tril(x), "repeat": lambda x: x.repeat(1, 2, 1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 1)), "pad_negative": lambda x: F.pad(x, (-1, 2)),
+    "reflect": lambda x: F.pad(x, (1, 2), mode="reflect"), "roll": lambda x: torch.roll(x, 1, 1),
+    "tril": lambda x: torch.tril(x), "repeat": lambda x: x.repeat(1, 2, 1),
     "repeat_interleave": lambda x: x.repeat_interleave(2, 1), "unfold": lambda x: x.unfold(2, 2, 1),
-    "as_strided": lambda x: torch.as_strided(x, (2, 3), (1, 2)), "contiguous": lambda x: x.transpose(0, 2).contiguous() * 2,
-    "meshgrid": lambda x: torch.meshgrid(x[0, 0], x[1, 1], indexing="ij")[0] * 2, "einsum": lambda x: torch.einsum("abc,dbc->ad", x, x * 2),
-    "einsum_summed": lambda x: torch.einsum("abc,bc->b", x, x[0]), "einsum_implicit": lambda x: torch.einsum("abc,db", x, x[:, :, 0].sin()),
-    "einsum_ellipsis": lambda x: torch.einsum("...c,bc->...b", x, x[1]), "tensordot": lambda x: torch.tensordot(x, x, ([1, 2], [1, 2])),
-    "kron": lambda x: torch.kron(x[0], x[1]),
-    "cumprod": lambda x: x.cumprod(1), "logcumsumexp": lambda x: x.logcumsumexp(2), "cdist": lambda x: torch.cdist(x, x.flip(1)),
-    "outer": lambda x: torch.outer(x[0, 0], x[1, 1]), "trace": lambda x: torch.trace(x[0, :, :3]),
+    "as_strided": lambda x: torch.as_strided(x, (2, 3), (1, 2)),
+    "contiguous": lambda x: x.transpose(0, 2).contiguous() * 2,
+    "meshgrid": lambda x: torch.meshgrid(x[0, 0], x[1, 1], indexing="ij")[0] * 2,
+    "einsum": lambda x: torch.einsum("abc,dbc->ad", x, x * 2),
+    "einsum_summed": lambda x: torch.einsum("abc,bc->b", x, x[0]),
+    "einsum_implicit": lambda x: torch.einsum("abc,db", x, x[:, :, 0].sin()),
+    "einsum_ellipsis": lambda x: torch.einsum("...c,bc->...b", x, x[1]),
+    "tensordot": lambda x: torch.tensordot(x, x, ([1, 2], [1, 2])), "kron": lambda x: torch.kron(x[0], x[1]),
+    "cumprod": lambda x: x.cumprod(1), "logcumsumexp": lambda x: x.logcumsumexp(2),
+    "cdist": lambda x: torch.cdist(x, x.flip(1)), "outer": lambda x: torch.outer(x[0, 0], x[1, 1]),
+    "trace": lambda x: torch.trace(x[0, :, :3]),
 }  # fmt: skip
 REDUCTIONS = {
-    "sum": lambda x: x.sum(), "sum_dim": lambda x: x.sum((0, 2)), "mean": lambda x: x.mean(1, keepdim=True), "var": lambda x: x.var(1),
-    "std": lambda x: x.std(), "var_mean": lambda x: torch.var_mean(x, (0, 1)), "var_zero": lambda x: torch.zeros_like(x).mul(x).std(1),
-    "prod": lambda x: x.prod(1), "prod_zero": lambda x: torch.relu(x).prod(2), "prod_all": lambda x: (x + 2).prod(), "amax": lambda x: x.amax(1),
-    "amin_ties": lambda x: torch.round(x).amin((0, 1)), "max": lambda x: torch.round(x).max(), "max_dim": lambda x: torch.round(x).max(1).values,
-    "min_dim": lambda x: torch.round(x).min(2, keepdim=True)[0], "norm": lambda x: x.norm(), "norm_zero": lambda x: (x * 0).norm(dim=1),
-    "norm1": lambda x: x.norm(1, dim=1), "norm3": lambda x: x.norm(3, dim=2), "norm_inf": lambda x: x.norm(float("inf"), dim=0),
-    "logsumexp": lambda x: x.logsumexp((1, 2)), "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(0),
-    "cumsum": lambda x: x.cumsum(1), "median": lambda x: x.median(1).values, "sort": lambda x: x.sort(2)[0] * 2,
-    "topk": lambda x: x.topk(2, 1).values,
-    "topk_sorted_indices": lambda x: x.topk(2, 1).values.sum() + x.argsort(1).sum(), "kthvalue": lambda x: x.kthvalue(2, 1).values,
-    "cummax": lambda x: x.cummax(1).values, "aminmax": lambda x: torch.aminmax(x, dim=1).max, "normalize": lambda x: F.normalize(x, dim=1),
-    "logcumsumexp": lambda x: x.logcumsumexp(1),
-    "mean_of_bool_mask": lambda x: (x * (x > 0)).sum() / (x > 0).sum(), "nansum": lambda x: torch.nansum(x),
-    "dist": lambda x: torch.dist(x, x.flip(0)),
+    "sum": lambda x: x.sum(), "sum_dim": lambda x: x.sum((0, 2)), "mean": lambda x: x.mean(1, keepdim=True),
+    "var": lambda x: x.var(1), "std": lambda x: x.std(), "var_mean": lambda x: torch.var_mean(x, (0, 1)),
+    "var_zero": lambda x: torch.zeros_like(x).mul(x).std(1), "prod": lambda x: x.prod(1),
+    "prod_zero": lambda x: torch.relu(x).prod(2), "prod_all": lambda x: (x + 2).prod(), "amax": lambda x: x.amax(1),
+    "amin_ties": lambda x: torch.round(x).amin((0, 1)), "max": lambda x: torch.round(x).max(),
+    "max_dim": lambda x: torch.round(x).max(1).values, "min_dim": lambda x: torch.round(x).min(2, keepdim=True)[0],
+    "norm": lambda x: x.norm(), "norm_zero": lambda x: (x * 0).norm(dim=1), "norm1": lambda x: x.norm(1, dim=1),
+    "norm3": lambda x: x.norm(3, dim=2), "norm_inf": lambda x: x.norm(float("inf"), dim=0),
+    "logsumexp": lambda x: x.logsumexp((1, 2)), "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(0), "cumsum": lambda x: x.cumsum(1), "median": lambda x: x.median(1).values,
+    "sort": lambda x: x.sort(2)[0] * 2, "topk": lambda x: x.topk(2, 1).values,
+    "topk_sorted_indices": lambda x: x.topk(2, 1).values.sum() + x.argsort(1).sum(),
+    "kthvalue": lambda x: x.kthvalue(2, 1).values, "cummax": lambda x: x.cummax(1).values,
+    "aminmax": lambda x: torch.aminmax(x, dim=1).max, "normalize": lambda x: F.normalize(x, dim=1),
+    "logcumsumexp": lambda x: x.logcumsumexp(1), "mean_of_bool_mask": lambda x: (x * (x > 0)).sum() / (x > 0).sum(),
+    "nansum": lambda x: torch.nansum(x), "dist": lambda x: torch.dist(x, x.flip(0)),
 }  # fmt: skip
 INDEXING = {
     "gather": lambda x: x.gather(1, torch.tensor([[[0, 1, 1, 2]], [[2, 2, 0, 1]]])),
     "gather_short": lambda x: torch.gather(x, 2, torch.tensor([[[3], [0]]])),
-    "take_along": lambda x: torch.take_along_dim(x, x.argmax(1, keepdim=True), 1), "index": lambda x: x[:, torch.tensor([0, -1, 2, 2])],
+    "take_along": lambda x: torch.take_along_dim(x, x.argmax(1, keepdim=True), 1),
+    "index": lambda x: x[:, torch.tensor([0, -1, 2, 2])],
     "index_two": lambda x: x[torch.tensor([0, 1, 0]), torch.tensor([2, 2, 1])],
-    "index_apart": lambda x: x[torch.tensor([0, 1]), :, torch.tensor([3, 0])], "index_select": lambda x: x.index_select(2, torch.tensor([3, 3, 0])),
+    "index_apart": lambda x: x[torch.tensor([0, 1]), :, torch.tensor([3, 0])],
+    "index_select": lambda x: x.index_select(2, torch.tensor([3, 3, 0])),
     "embedding": lambda x: F.embedding(IDX, x[0]),
     "embedding_padding": lambda x: F.embedding(IDX, x[0], padding_idx=2),
     "embedding_freq": lambda x: F.embedding(IDX, x[0], scale_grad_by_freq=True),
     "index_put": lambda x: x.sin().index_put((torch.tensor([0, 1]), torch.tensor([1, 2])), x[0, 0] * 2),
-    "index_put_accumulate": lambda x: (x * 2).index_put((torch.tensor([0, 0]), torch.tensor([1, 1])), x[0, 0], accumulate=True),
-    "scatter": lambda x: torch.zeros(2, 3, 5, dtype=x.dtype).scatter(2, (IDX.unsqueeze(-1) + torch.arange(2)).expand(2, 3, 2), x[..., :2]),
+    "index_put_accumulate": lambda x: (x * 2).index_put((torch.tensor([0, 0]), torch.tensor([1, 1])), x[0, 0],
+                                                        accumulate=True),
+    "scatter": lambda x: torch.zeros(2, 3, 5,
+                                     dtype=x.dtype).scatter(2, (IDX.unsqueeze(-1) + torch.arange(2)).expand(2, 3, 2),
+                                                            x[..., :2]),
     "scatter_self": lambda x: (x * 2).scatter(1, torch.tensor([[[1, 0, 2, 2]]]), x[:1, :1]),
     "scatter_value": lambda x: x.scatter(1, torch.tensor([[[1, 0, 2, 2]]]), 3.0),
     "scatter_add": lambda x: (x * 2).scatter_add(1, torch.tensor([[[1, 0, 2, 2]]]), x[:1, :1].sin()),
     "index_add": lambda x: x.index_add(1, torch.tensor([2, 0]), x[:, 1:], alpha=2),
     "scatter_reduce": lambda x: x.scatter_reduce(1, torch.tensor([[[1, 0, 2, 2]]]), x.sin(), "amax"),
     "setitem": lambda x: _set(x), "masked_fill": lambda x: x.masked_fill(x > 0, -1.0),
-    "masked_scatter": lambda x: x.masked_scatter(x > 0, x.flip(0) * 2), "where_index": lambda x: x[torch.arange(2), torch.tensor([0, 2])],
+    "masked_scatter": lambda x: x.masked_scatter(x > 0, x.flip(0) * 2),
+    "where_index": lambda x: x[torch.arange(2), torch.tensor([0, 2])],
     "cross_entropy": lambda x: F.cross_entropy(x, torch.tensor([[0, 1, 2, -100], [2, 2, 0, 1]])),
-    "cross_entropy_weighted": lambda x: F.cross_entropy(x[0], torch.tensor([1, 3, 0]), weight=torch.arange(1.0, 5).double(), label_smoothing=0.1),
+    "cross_entropy_weighted": lambda x: F.cross_entropy(x[0], torch.tensor([1, 3, 0]),
+                                                        weight=torch.arange(1.0, 5).double(), label_smoothing=0.1),
     "cross_entropy_soft": lambda x: F.cross_entropy(x[0], x[1].softmax(-1)),
     "nll": lambda x: F.nll_loss(x.log_softmax(1), torch.tensor([[0, 1, 2, 0], [2, 2, 0, 1]]), reduction="none"),
     "select_scatter": lambda x: torch.select_scatter(x, x[:, 0] * 2, 1, 2),
     "slice_scatter": lambda x: torch.slice_scatter(x, x[:, :1] * 2, 1, 1, 2),
     "diagonal_scatter": lambda x: torch.diagonal_scatter(x, x[:, 0, :3], 0, 1, 2),
-    "index_copy": lambda x: x.index_copy(1, torch.tensor([2, 0]), x[:, 1:]), "index_fill": lambda x: x.index_fill(1, torch.tensor([0]), 2.0),
+    "index_copy": lambda x: x.index_copy(1, torch.tensor([2, 0]), x[:, 1:]),
+    "index_fill": lambda x: x.index_fill(1, torch.tensor([0]), 2.0),
 }  # fmt: skip
 
 
@@ -102,7 +117,8 @@ def test_indexing(name):
 
 
 PRODUCTS = {
-    "mm": (torch.mm, (3, 4), (4, 5)), "mv": (torch.mv, (3, 4), (4,)), "dot": (torch.dot, (4,), (4,)), "bmm": (torch.bmm, (2, 3, 4), (2, 4, 5)),
+    "mm": (torch.mm, (3, 4), (4, 5)), "mv": (torch.mv, (3, 4), (4,)), "dot": (torch.dot, (4,), (4,)),
+    "bmm": (torch.bmm, (2, 3, 4), (2, 4, 5)),
     "matmul_batched": (torch.matmul, (2, 1, 3, 4), (5, 4, 2)), "matmul_vector": (torch.matmul, (2, 3, 4), (4,)),
     "vector_matmul": (torch.matmul, (4,), (2, 4, 3)),
     "transposed": (lambda x, y: torch.mm(x.t(), y.t()), (4, 3), (5, 4)), "linear3": (F.linear, (2, 3, 4), (5, 4)),
@@ -124,15 +140,20 @@ LAYERS = {
     "conv2d_groups": (lambda x, w: F.conv2d(x, w, groups=2, dilation=2), (1, 4, 8, 8), (6, 2, 3, 3)),
     "conv2d_same": (lambda x, w: F.conv2d(x, w, padding="same"), (1, 2, 5, 5), (2, 2, 3, 3)),
     "conv2d_same_even": (lambda x, w: F.conv2d(x, w, padding="same"), (1, 2, 5, 5), (2, 2, 2, 2)),
-    "conv2d_single": (lambda x, w: F.conv2d(x, w), (2, 5, 5), (3, 2, 3, 3)), "conv3d": (F.conv3d, (1, 2, 4, 4, 4), (2, 2, 2, 2, 2)),
-    "conv_transpose": (lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, output_padding=1), (1, 3, 4, 4), (3, 2, 3, 3), (2,)),
+    "conv2d_single": (lambda x, w: F.conv2d(x, w), (2, 5, 5), (3, 2, 3, 3)),
+    "conv3d": (F.conv3d, (1, 2, 4, 4, 4), (2, 2, 2, 2, 2)),
+    "conv_transpose": (lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, output_padding=1), (1, 3, 4, 4),
+                       (3, 2, 3, 3), (2,)),
     "max_pool": (lambda x: F.max_pool2d(x, 2, 1), (2, 3, 5, 5)),
     "max_pool_indices": (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], (2, 3, 4, 4)),
-    "avg_pool": (lambda x: F.avg_pool2d(x, 2, padding=1), (2, 3, 5, 5)), "max_pool1d": (lambda x: F.max_pool1d(x, 2), (2, 3, 6)),
+    "avg_pool": (lambda x: F.avg_pool2d(x, 2, padding=1), (2, 3, 5, 5)),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 2), (2, 3, 6)),
     "avg_pool1d": (lambda x: F.avg_pool1d(x, 2), (2, 3, 6)),
-    "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 1), (2, 3, 4, 4)), "adaptive3": (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), (2, 3, 5, 5)),
+    "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 1), (2, 3, 4, 4)),
+    "adaptive3": (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), (2, 3, 5, 5)),
     "reflect2": (lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"), (1, 2, 4, 4)),
-    "replicate": (lambda x: F.pad(x, (1, 2), mode="replicate"), (2, 2, 4)), "adaptive_max": (lambda x: F.adaptive_max_pool2d(x, 2), (2, 3, 5, 5)),
+    "replicate": (lambda x: F.pad(x, (1, 2), mode="replicate"), (2, 2, 4)),
+    "adaptive_max": (lambda x: F.adaptive_max_pool2d(x, 2), (2, 3, 5, 5)),
     "nearest": (lambda x: F.interpolate(x, scale_factor=2), (1, 2, 3, 3)),
     "bilinear": (lambda x: F.interpolate(x, size=(5, 7), mode="bilinear"), (1, 2, 3, 3)),
     "bicubic": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic", align_corners=True), (1, 2, 4, 4)),
@@ -144,7 +165,8 @@ LAYERS = {
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (2, 4, 3, 3), (4,), (4,)),
     "instance_norm": (lambda x: F.instance_norm(x), (2, 3, 4, 4)),
     "batch_norm_free": (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), (3, 4, 2), (4,), (4,)),
-    "local_response": (lambda x: F.local_response_norm(x, 2), (2, 4, 3)), "ctc_like_unfold": (lambda x: F.unfold(x, 2), (1, 2, 4, 4)),
+    "local_response": (lambda x: F.local_response_norm(x, 2), (2, 4, 3)),
+    "ctc_like_unfold": (lambda x: F.unfold(x, 2), (1, 2, 4, 4)),
     "fold": (lambda x: F.fold(x, (4, 4), 2), (1, 8, 9)), "inverse": (lambda x: torch.linalg.inv(x), (3, 3)),
     "svd_values": (lambda x: torch.linalg.svdvals(x), (3, 4)), "matrix_norm": (lambda x: torch.linalg.norm(x), (3, 4)),
     "glu": (lambda x: F.glu(x), (3, 4)), "prelu": (lambda x, w: F.prelu(x, w), (2, 3, 4), (3,)),
@@ -153,14 +175,20 @@ LAYERS = {
 
 OWN_BACKWARDS = {
     "grid_sample": (lambda x, g: F.grid_sample(x, torch.tanh(g), align_corners=False), (1, 2, 4, 4), (1, 3, 3, 2)),
-    "grid_sample_of_one": (lambda x, g: F.grid_sample(x.detach(), g, padding_mode="border", align_corners=True), (1, 2, 4, 4), (1, 3, 3, 2)),
-    "grid_sample_fixed": (lambda x, g: F.grid_sample(x, g.detach(), mode="bicubic", align_corners=True), (1, 2, 4, 4), (1, 3, 3, 2)),
-    "grid_sample3d": (lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False), (1, 2, 3, 3, 3), (1, 2, 2, 2, 3)),
-    "unfold": (lambda x: F.unfold(x, (2, 3), padding=1, stride=2, dilation=1), (2, 2, 5, 6)), "fold": (lambda x: F.fold(x, (4, 5), 2, padding=1), (1, 8, 30)),
+    "grid_sample_of_one": (lambda x, g: F.grid_sample(x.detach(), g, padding_mode="border", align_corners=True),
+                           (1, 2, 4, 4), (1, 3, 3, 2)),
+    "grid_sample_fixed": (lambda x, g: F.grid_sample(x, g.detach(), mode="bicubic", align_corners=True), (1, 2, 4, 4),
+                          (1, 3, 3, 2)),
+    "grid_sample3d": (lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False), (1, 2, 3, 3, 3),
+                      (1, 2, 2, 2, 3)),
+    "unfold": (lambda x: F.unfold(x, (2, 3), padding=1, stride=2, dilation=1), (2, 2, 5, 6)),
+    "fold": (lambda x: F.fold(x, (4, 5), 2, padding=1), (1, 8, 30)),
     "cumprod": (lambda x: x.cumprod(1), (3, 4)), "cumprod_zero": (lambda x: x.relu().cumprod(-1), (3, 6)),
     "cdist": (torch.cdist, (2, 5, 3), (2, 4, 3)), "cdist_1": (lambda x, y: torch.cdist(x, y, p=1.0), (5, 3), (4, 3)),
-    "cdist_long": (torch.cdist, (30, 3), (28, 3)), "cdist_self": (lambda x: torch.cdist(x, x), (5, 3)), "pdist": (F.pdist, (5, 3)),
-    "binary_cross_entropy": (lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.detach().sigmoid(), reduction="sum"), (4, 3), (4, 3)),
+    "cdist_long": (torch.cdist, (30, 3), (28, 3)), "cdist_self": (lambda x: torch.cdist(x, x), (5, 3)),
+    "pdist": (F.pdist, (5, 3)),
+    "binary_cross_entropy": (lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.detach().sigmoid(), reduction="sum"),
+                             (4, 3), (4, 3)),
 }  # fmt: skip
 
 
@@ -183,17 +211,20 @@ def test_batch_norm_updates_its_statistics():
 
     r = check_grad(fn, leaf(5, 3, 2), leaf(3), torch.zeros(3).double(), torch.ones(3).double())
     assert sum(o.mutates is not None for o in r.forward.outputs) == 2
-    check_grad(lambda x, m, v: F.batch_norm(x, m, v) * m.sum(), leaf(5, 3), torch.zeros(3).double(), torch.ones(3).double())
+    check_grad(lambda x, m, v: F.batch_norm(x, m, v) * m.sum(), leaf(5, 3), torch.zeros(3).double(),
+               torch.ones(3).double())
 
 
 def test_channels_last_convolution():
-    check_grad(lambda x, w: F.conv2d(x, w).relu(), leaf(2, 3, 5, 5).detach().to(memory_format=torch.channels_last).requires_grad_(), leaf(4, 3, 3, 3))
+    check_grad(lambda x, w: F.conv2d(x, w).relu(),
+               leaf(2, 3, 5, 5).detach().to(memory_format=torch.channels_last).requires_grad_(), leaf(4, 3, 3, 3))
 
 
 # attention
 
 
-@pytest.mark.parametrize("variant", ["plain", "causal", "mask", "bool_mask", "scale", "gqa", "rank3", "transposed", "mask_grad", "all_masked"])
+@pytest.mark.parametrize("variant", ["plain", "causal", "mask", "bool_mask", "scale", "gqa", "rank3", "transposed",
+                                     "mask_grad", "all_masked"])
 def test_attention(variant):
     mask = torch.randn(5, 6).double()
     q, k, v = leaf(2, 4, 5, 8), leaf(2, 4, 6, 8), leaf(2, 4, 6, 8)
@@ -202,9 +233,12 @@ def test_attention(variant):
         "plain": lambda q, k, v: sdpa(q, k, v), "causal": lambda q, k, v: sdpa(q, k, v, is_causal=True),
         "mask": lambda q, k, v: sdpa(q, k, v, mask), "bool_mask": lambda q, k, v: sdpa(q, k, v, mask > 0),
         "scale": lambda q, k, v: sdpa(q, k, v, scale=0.3),
-        "gqa": lambda q, k, v: sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), "rank3": lambda q, k, v: sdpa(q[0], k[0], v[0]),
-        "transposed": lambda q, k, v: sdpa(q.transpose(1, 2), k[:, :, :5].transpose(1, 2), v[:, :, :5].transpose(1, 2)).transpose(1, 2),
-        "mask_grad": lambda q, k, v: sdpa(q, k, v, q[..., :6] * 0.1), "all_masked": lambda q, k, v: sdpa(q[0], k[0], v[0], mask > 9),
+        "gqa": lambda q, k, v: sdpa(q, k[:, :2], v[:, :2], enable_gqa=True),
+        "rank3": lambda q, k, v: sdpa(q[0], k[0], v[0]),
+        "transposed": lambda q, k, v: sdpa(q.transpose(1, 2), k[:, :, :5].transpose(1, 2),
+                                           v[:, :, :5].transpose(1, 2)).transpose(1, 2),
+        "mask_grad": lambda q, k, v: sdpa(q, k, v, q[..., :6] * 0.1),
+        "all_masked": lambda q, k, v: sdpa(q[0], k[0], v[0], mask > 9),
     }[variant]  # fmt: skip
     r = check_grad(fn, q, k, v)
     if variant == "gqa":
@@ -235,7 +269,8 @@ def test_other_dropouts():
 
 
 def test_attention_dropout():
-    check_grad(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.4), leaf(2, 2, 5, 8), leaf(2, 2, 6, 8), leaf(2, 2, 6, 8))
+    check_grad(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.4), leaf(2, 2, 5, 8),
+               leaf(2, 2, 6, 8), leaf(2, 2, 6, 8))
 
 
 def test_random_noise_is_constant():
@@ -243,7 +278,10 @@ def test_random_noise_is_constant():
     check_grad(lambda x: x / 0.9 * x.new_empty(3, 1).bernoulli_(0.9), leaf(3, 4))
 
 
-@pytest.mark.parametrize("fn", [lambda x: torch.fft.rfft(x).abs(), lambda x: torch.fft.ifft(torch.fft.fft(x, dim=1)[..., 1:] * 2).real, lambda x: torch.view_as_real(torch.polar(x.abs() + 1, x) * torch.complex(x, x)).sum(-1)])
+@pytest.mark.parametrize("fn",
+                         [lambda x: torch.fft.rfft(x).abs(),
+                          lambda x: torch.fft.ifft(torch.fft.fft(x, dim=1)[..., 1:] * 2).real,
+                          lambda x: torch.view_as_real(torch.polar(x.abs() + 1, x) * torch.complex(x, x)).sum(-1)])
 def test_complex_numbers(fn):
     check_grad(fn, leaf(2, 4, 6))
     check_grad(fn, leaf(2, 4, 6), run=compiled)
@@ -265,10 +303,13 @@ def test_random_operators_without_a_rule_are_refused():
 
 
 DYNAMIC = {
-    "linear": (lambda x, w: F.gelu(F.linear(x, w)).sum(1), (2, 3, 4), (5, 4)), "layer_norm": (lambda x: F.layer_norm(x, x.shape[1:]), (4, 6)),
+    "linear": (lambda x, w: F.gelu(F.linear(x, w)).sum(1), (2, 3, 4), (5, 4)),
+    "layer_norm": (lambda x: F.layer_norm(x, x.shape[1:]), (4, 6)),
     "attention": (lambda q, k: F.scaled_dot_product_attention(q, k, k), (2, 3, 5, 8), (2, 3, 6, 8)),
-    "conv": (lambda x, w: F.conv2d(x, w, padding=1), (2, 3, 5, 6), (4, 3, 3, 3)), "slices": (lambda x: x[:, 1:] * x[:, :-1], (3, 5)),
-    "cat": (lambda x, y: torch.cat([x, y], 1).softmax(1), (3, 4), (3, 5)), "broadcast": (lambda x, y: x * y, (3, 4), (4,)),
+    "conv": (lambda x, w: F.conv2d(x, w, padding=1), (2, 3, 5, 6), (4, 3, 3, 3)),
+    "slices": (lambda x: x[:, 1:] * x[:, :-1], (3, 5)),
+    "cat": (lambda x, y: torch.cat([x, y], 1).softmax(1), (3, 4), (3, 5)),
+    "broadcast": (lambda x, y: x * y, (3, 4), (4,)),
     "topk": (lambda x: x.topk(2).values, (3, 5)), "embedding": (lambda x: F.embedding(IDX, x), (3, 4)),
     "replay": (lambda x: x.logcumsumexp(1), (3, 4)), "flattened": (lambda x: x.flatten(1).mean(1), (2, 3, 4)),
     "dropout": (lambda x: F.dropout(x, 0.4), (3, 40)),
@@ -287,7 +328,8 @@ def test_the_same_graphs_every_time():
     def fn(x, w):
         return F.layer_norm(F.linear(x, w), (5,)).softmax(-1) @ w + F.dropout(x, 0.1)
 
-    texts = {(h.forward.python(), h.backward.python(), h.saved) for h in (halves(fn, leaf(3, 4), leaf(5, 4))[2] for _ in range(3))}
+    texts = {(h.forward.python(), h.backward.python(),
+              h.saved) for h in (halves(fn, leaf(3, 4), leaf(5, 4))[2] for _ in range(3))}
     assert len(texts) == 1
 
 
@@ -316,7 +358,8 @@ def test_compiled_transformer_block():
     def fn(x, g, w, o, u, d, dynamic=False):
         h = F.layer_norm(x, (8,), g)
         q, k, v = F.linear(h, w).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
-        x = x + F.dropout(F.linear(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape), o), 0.1)
+        x = x + F.dropout(
+            F.linear(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape), o), 0.1)
         return x + F.linear(F.gelu(F.linear(F.layer_norm(x, (8,), g), u)), d)
 
     shapes = (2, 5, 8), (8,), (24, 8), (8, 8), (16, 8), (8, 16)

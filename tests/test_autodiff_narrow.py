@@ -62,14 +62,16 @@ def test_gradients_of_some_results(name, dynamic):
     tensors = [*(x.detach() for x in inputs), *captured]
     values = evaluate(result.forward, tensors, sizes_of(graph, unbound_symbols(result.forward), tensors))
     returned = sum(o.mutates is None for o in graph.outputs)
-    saved = [tensors[i] if kind == "input" else values[i] if kind == "output" else values[returned + i] for kind, i in result.saved]
+    saved = [tensors[i] if kind == "input" else values[i] if kind == "output" else values[returned + i]
+             for kind, i in result.saved]
     sources = [x for x in inputs if x.requires_grad]
     text = repr(result.backward)
     for present in itertools.product([False, True], repeat=len(tangents)):
         if not any(present):
             continue
         outs = list(flatten(fn(*inputs)))
-        given = [torch.randn_like(outs[k]) if p else torch.full_like(outs[k], float("nan")) for k, p in zip(tangents, present)]
+        given = [torch.randn_like(outs[k]) if p else torch.full_like(outs[k], float("nan"))
+                 for k, p in zip(tangents, present)]
         chosen = [outs[k] for k, p in zip(tangents, present) if p]
         want = torch.autograd.grad(chosen, sources, [g for g, p in zip(given, present) if p], allow_unused=True)
         small = narrowed(result.backward, [len(saved) + k for k, p in enumerate(present) if not p])
@@ -77,9 +79,10 @@ def test_gradients_of_some_results(name, dynamic):
         small = optimize(small)
         assert len(small.inputs) == len(result.backward.inputs) and len(small.outputs) == len(result.backward.outputs)
         got = evaluate(small, [*saved, *given], sizes_of(graph, unbound_symbols(small), tensors))
-        for w, position, reaching in zip(want, result.grads, result.depends):
+        for w, position, reaching in zip(want, result.grads, result.depends, strict=True):
             assert (w is None) == (not any(present[k] for k in reaching))
-            torch.testing.assert_close(got[position], torch.zeros_like(got[position]) if w is None else w.to(got[position].dtype))
+            torch.testing.assert_close(got[position],
+                                       torch.zeros_like(got[position]) if w is None else w.to(got[position].dtype))
     assert repr(result.backward) == text
 
 
@@ -88,7 +91,8 @@ def test_no_product_with_zeros():
     x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     _, _, result, _ = halves(lambda x: (x.sqrt(), x * 2), x)
     small = optimize(narrowed(result.backward, [len(result.saved)]))
-    (got,) = evaluate(small, [*[x.detach() for _ in result.saved], torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)], [])
+    (got,) = evaluate(small, [*[x.detach() for _ in result.saved], torch.ones(3, dtype=torch.float64),
+                              torch.ones(3, dtype=torch.float64)], [])
     assert got.tolist() == [2] * 3
 
 
@@ -115,7 +119,8 @@ def test_an_absent_gradient_is_not_looked_up():
                 x, y = (torch.ones(3, 0, requires_grad=True) for _ in range(2))
                 results = fn(x, y, torch.tensor([index]))
                 try:
-                    outcomes.append([g is None for g in torch.autograd.grad([results[k].sum() for k in wanted], (x, y), allow_unused=True)])
+                    outcomes.append([g is None for g in torch.autograd.grad([results[k].sum() for k in wanted], (x, y),
+                                                                            allow_unused=True)])
                 except RuntimeError as error:
                     outcomes.append(type(error))
             assert outcomes[0] == outcomes[1], (index, wanted)

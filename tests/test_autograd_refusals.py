@@ -42,7 +42,8 @@ def test_refused_where_gradients_are_recorded(name, used):
             assert refusal(compiled, x) == refusal(fn, x)
 
 
-@pytest.mark.parametrize("fn", [lambda x: x // 2, lambda x: 7 // x, lambda x: x // x.detach() + x, lambda x: torch.histc(x), lambda x: x.argsort().float()],
+@pytest.mark.parametrize("fn", [lambda x: x // 2, lambda x: 7 // x, lambda x: x // x.detach() + x,
+                                lambda x: torch.histc(x), lambda x: x.argsort().float()],
                          ids=["floor division", "of a number", "partly", "histc", "argsort"])
 def test_refused_in_the_backward(fn):
     def gradient(f):
@@ -68,7 +69,8 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bool), (torch.float32, torch.int64), (torch.float16, torch.float32), (torch.float64, torch.float32)],
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bool), (torch.float32, torch.int64),
+                                    (torch.float16, torch.float32), (torch.float64, torch.float32)],
                          ids=lambda d: "-".join(str(t)[6:] for t in d))
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_backward_that_does_not_take_the_dtypes_of_its_forward(name, dtypes):
@@ -76,7 +78,8 @@ def test_a_backward_that_does_not_take_the_dtypes_of_its_forward(name, dtypes):
         return LOSSES[name](x * 2, y)
 
     def outcome(f, shape, swap):
-        x, y = torch.linspace(-1, 1, 12).to(dtypes[0]).view(shape).requires_grad_(), torch.arange(12).view(shape).to(dtypes[1])
+        x, y = (torch.linspace(-1, 1, 12).to(dtypes[0]).view(shape).requires_grad_(),
+                torch.arange(12).view(shape).to(dtypes[1]))
         try:
             result = f(y, x) if swap else f(x, y)
         except Exception as error:

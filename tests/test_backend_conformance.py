@@ -1,6 +1,8 @@
-"""The same graphs through everything that runs them: C++, Triton, another kind of device, the interpreter of loops, and op by op.
+"""The same graphs through everything that runs them: C++, Triton, another kind of device, the interpreter of loops, and
+op by op.
 
-A case is a program on tensors; each runner is compared with eager in values, dtypes, strides and what inputs hold afterwards.
+A case is a program on tensors; each runner is compared with eager in values, dtypes, strides and what inputs hold
+afterwards.
 """
 
 import dataclasses
@@ -31,7 +33,8 @@ CASES = {}
 
 @dataclasses.dataclass
 class Case:
-    """``program`` on ``tensors()``. ``dynamic``: sizes are symbols; ``build(b, *nodes)`` makes the graph of what no program can write."""
+    """``program`` on ``tensors()``. ``dynamic``: sizes are symbols; ``build(b, *nodes)`` makes the graph of what no
+    program can write."""
 
     program: object
     tensors: object
@@ -58,7 +61,8 @@ def case(*shapes, dtype=torch.float32, dynamic=False, tensors=None, build=None):
 
 
 def indexed(g):
-    return [torch.randn(6, 23, generator=g), torch.tensor([[0, 5, -1], [3, -6, 2]]), torch.randint(23, (6, 4), generator=g)]
+    return [torch.randn(6, 23, generator=g), torch.tensor([[0, 5, -1], [3, -6, 2]]),
+            torch.randint(23, (6, 4), generator=g)]
 
 
 @case((7, 33), (7, 33))
@@ -146,17 +150,20 @@ def cross_entropy(x, target):
 @case((5, 26))
 def casts(x):
     y = x * 40
-    return y.half().float(), y.to(torch.int8), y.bool(), y.double() / 3, y.long().float(), (y > 0).float(), y.to(torch.uint8) if False else y.to(torch.int32)
+    return (y.half().float(), y.to(torch.int8), y.bool(), y.double() / 3, y.long().float(), (y > 0).float(),
+            y.to(torch.uint8) if False else y.to(torch.int32))
 
 
 @case((6, 14, 10))
 def views(x):
-    return x.transpose(0, 2) + 1, x[1:4, ::2, -3:] * 2, x.permute(2, 0, 1).reshape(10, 84).sum(1), x.flip(1) + x, x.t() if x.dim() == 2 else x.mT, x.unfold(1, 4, 3).sum(-1)
+    return (x.transpose(0, 2) + 1, x[1:4, ::2, -3:] * 2, x.permute(2, 0, 1).reshape(10, 84).sum(1), x.flip(1) + x,
+            x.t() if x.dim() == 2 else x.mT, x.unfold(1, 4, 3).sum(-1))
 
 
 @case((12, 20), (12, 20))
 def copies(x, y):
-    return x.t().contiguous(), torch.cat([x, y * 2], 1), torch.stack([x, y.relu()]), F.pad(x, (1, 2, 3, 0), value=7.0), x.roll(3, 1), x.repeat(2, 1), x.tril()
+    return (x.t().contiguous(), torch.cat([x, y * 2], 1), torch.stack([x, y.relu()]), F.pad(x, (1, 2, 3, 0), value=7.0),
+            x.roll(3, 1), x.repeat(2, 1), x.tril())
 
 
 @case((9, 9), (9, 9), (9,))
@@ -173,14 +180,17 @@ def in_place_transposed(x):
     x.copy_(x.t().clone() * 3)
 
 
-@case(tensors=lambda g: [torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.5, -2.5, 3e38]).repeat(3, 2)])
+@case(tensors=lambda g: [torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.5, -2.5,
+                                       3e38]).repeat(3, 2)])
 def extremes(x):
-    return torch.maximum(x, -x), x.amax(1), x.argmin(1), x.sign(), x.relu(), x + x, x.round(), torch.nan_to_num(x), x.isfinite(), x.cumsum(1)
+    return (torch.maximum(x, -x), x.amax(1), x.argmin(1), x.sign(), x.relu(), x + x, x.round(), torch.nan_to_num(x),
+            x.isfinite(), x.cumsum(1))
 
 
 @case((5, 24), (24,), dynamic=True)
 def symbolic(x, w):
-    return (x + w).softmax(-1), x.sum(0), torch.cat([x, x * 2]), x[1:, :-1] * 2, x.reshape(-1) + 1, x.t().contiguous(), x.mean()
+    return ((x + w).softmax(-1), x.sum(0), torch.cat([x, x * 2]), x[1:, :-1] * 2, x.reshape(-1) + 1, x.t().contiguous(),
+            x.mean())
 
 
 @case((6, 12), dynamic=True)
@@ -207,7 +217,8 @@ def products(x, y):
 def _bits(b, key, x):
     counter = b.reshape(b.iota(x.type.numel, 0, 1, device=x.type.device), x.type.shape)
     narrow = b.emit("random_bits", (key, counter), {}, torch.int32)
-    return narrow, b.emit("random_bits", (key, b.add(counter, 1 << 33)), {}, torch.int64), b.where(b.ge(narrow, 0), x, 0.0)
+    return (narrow, b.emit("random_bits", (key, b.add(counter, 1 << 33)), {}, torch.int64),
+            b.where(b.ge(narrow, 0), x, 0.0))
 
 
 @case(tensors=lambda g: [torch.tensor(0x6A09E667F3BCC909), torch.randn(5, 30, generator=g)], build=_bits)
@@ -224,7 +235,8 @@ def captured(found: Case, tensors) -> Graph:
     if found.build is None:
         return trace(found.program, *clone_inputs(tensors), dynamic=found.dynamic)[0]
     b = Builder(ShapeEnv())
-    inputs = [b.node("input", (), {"index": i}, TensorType.contiguous(tuple(t.shape), t.dtype, t.device)) for i, t in enumerate(tensors)]
+    inputs = [b.node("input", (), {"index": i},
+                     TensorType.contiguous(tuple(t.shape), t.dtype, t.device)) for i, t in enumerate(tensors)]
     return verify(Graph(inputs, b.nodes, [Output(o) for o in found.build(b, *inputs)], b.env))
 
 
@@ -292,7 +304,8 @@ def test_conforms(runner, name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", CASES)
 def test_triton_on_a_gpu(name):
-    conforms(name, cpp, lambda tensors: [t.cuda() for t in tensors])  # whose plans launch what the device's emitter makes
+    # Whose plans launch what the device's emitter makes
+    conforms(name, cpp, lambda tensors: [t.cuda() for t in tensors])
 
 
 def interpret():
@@ -307,10 +320,13 @@ def interpret():
 
 @functools.cache
 def interpreted() -> dict:
-    env = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_backend_conformance as t; t.interpret()"], env=env, capture_output=True, text=True, timeout=240)
+    env = dict(os.environ, TRITON_INTERPRET="1",
+               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_backend_conformance as t; t.interpret()"],
+                          env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    return {line.split()[1].rstrip(":"): line for line in done.stdout.splitlines() if line.startswith(("ok ", "FAILED "))}
+    return {line.split()[1].rstrip(":"): line
+            for line in done.stdout.splitlines() if line.startswith(("ok ", "FAILED "))}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -319,12 +335,17 @@ def test_triton_interpreted(name):
     assert interpreted()[name] == f"ok {name}"
 
 
-@pytest.mark.parametrize("device", ["cpu", "loops", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")])])
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", "loops",
+     pytest.param("cuda", marks=[pytest.mark.gpu,
+                                 pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")])])
 def test_sizes_of_other_calls(device):
     """A plan with symbols serves other sizes."""
     found, by_loops = CASES["symbolic"], device == "loops"
     place = torch.device("cpu" if by_loops else device)
-    plan = compiled(captured(found, [t.to(place) for t in found.tensors()]), target="reference" if by_loops else "native")
+    plan = compiled(captured(found, [t.to(place) for t in found.tensors()]),
+                    target="reference" if by_loops else "native")
     run = functools.partial(reference.run_plan, plan) if by_loops else plan.call
     for shape in ((5, 24), (60, 33), (2, 700), (500, 1024)):
         x, w = torch.randn(shape, device=place), torch.randn(shape[1], device=place)
@@ -342,4 +363,5 @@ def test_an_index_out_of_range_raises(runner):
 
 
 def test_every_emitter_is_run():
-    assert {b.emitter for b in devices.registered() if b.emitter} == {"jit.codegen.cpp.target", "jit.codegen.triton.target"}
+    assert {b.emitter for b in devices.registered() if b.emitter} == {
+        "jit.codegen.cpp.target", "jit.codegen.triton.target"}

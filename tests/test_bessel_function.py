@@ -1,4 +1,5 @@
-"""The modified Bessel function of order zero, ``torch.i0``: a prim, so that kernels compute it with what stands around it."""
+"""The modified Bessel function of order zero, ``torch.i0``: a prim, so that kernels compute it with what stands around
+it."""
 
 import math
 
@@ -18,8 +19,10 @@ TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-6, t
 
 def points(dtype):
     """Small, around the border of the two formulas, to where it overflows, and beyond; both signs, nothing left out."""
-    ends = [0.0, -0.0, 1e-30, 1.0, -1.0, 7.999, 8.0, -8.0, 8.001, 88.0, 91.5, -92.0, 700.0, 713.0, 716.0, 1e30, math.inf, -math.inf, math.nan]
-    return torch.cat([torch.tensor(ends, dtype=torch.float64), torch.linspace(-95, 95, 1901, dtype=torch.float64)]).to(dtype)
+    ends = [0.0, -0.0, 1e-30, 1.0, -1.0, 7.999, 8.0, -8.0, 8.001, 88.0, 91.5, -92.0, 700.0, 713.0, 716.0, 1e30,
+            math.inf, -math.inf, math.nan]
+    return torch.cat([torch.tensor(ends, dtype=torch.float64), torch.linspace(-95, 95, 1901, dtype=torch.float64)]).to(
+        dtype)
 
 
 def agree(got, want):
@@ -41,7 +44,8 @@ def test_it_is_as_exact_as_eagers(dtype):
     exact = torch.i0(x.double()) if dtype is torch.float32 else None
     got, want = jit.compile(lambda x: torch.i0(x), fullgraph=True)(x), torch.i0(x)
     if exact is not None:
-        assert ((got.double() - exact).abs() / exact).max() <= 1.5 * max(((want.double() - exact).abs() / exact).max(), 2e-7)
+        assert ((got.double() - exact).abs() / exact).max() <= 1.5 * max(
+            ((want.double() - exact).abs() / exact).max(), 2e-7)
     assert ((got - want).abs() / want).max() <= 10 * torch.finfo(dtype).eps
 
 
@@ -69,8 +73,10 @@ def test_in_place_and_into_memory():
         agree(got, want)
 
 
-@pytest.mark.parametrize("x", [torch.randn(6, 8)[::2, 1::3], torch.randn(4, 5).t(), torch.randn(1, 3).expand(4, 3), torch.empty(0, 3), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
-                               torch.tensor(2.5), torch.randn(37)[3:]], ids=["sliced", "transposed", "expanded", "empty", "channels_last", "0-dim", "offset"])
+@pytest.mark.parametrize("x", [torch.randn(6, 8)[::2, 1::3], torch.randn(4, 5).t(), torch.randn(1, 3).expand(4, 3),
+                               torch.empty(0, 3), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+                               torch.tensor(2.5), torch.randn(37)[3:]],
+                         ids=["sliced", "transposed", "expanded", "empty", "channels_last", "0-dim", "offset"])
 def test_layouts(x):
     agree(jit.compile(lambda x: torch.i0(x), fullgraph=True)(x), torch.i0(x))
     agree(jit.compile(lambda x: torch.i0(x), fullgraph=True, dynamic=True)(x), torch.i0(x))

@@ -1,4 +1,5 @@
-"""The kernel cache and the C++ toolchain: many processes, corruption, folders that cannot be used, and compiler failures."""
+"""The kernel cache and the C++ toolchain: many processes, corruption, folders that cannot be used, and compiler
+failures."""
 
 import os
 import shutil
@@ -52,7 +53,8 @@ def test_a_folder_open_to_others_is_closed(folder):
     assert stat.S_IMODE((folder / "kernels").stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: b"", lambda d: bytes([d[0] ^ 1]) + d[1:], lambda d: d + b"x"])
+@pytest.mark.parametrize("damage",
+                         [lambda d: d[:-1], lambda d: b"", lambda d: bytes([d[0] ^ 1]) + d[1:], lambda d: d + b"x"])
 def test_a_corrupted_entry_is_absent_and_removed(folder, damage):
     k = cache.key("x")
     path = cache.put(k, b"payload")
@@ -110,14 +112,16 @@ for round in range(60):
 def test_two_processes_at_once(folder):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     environment = {**os.environ, "JIT_CACHE_DIR": str(folder), "PYTHONPATH": root}
-    running = [subprocess.Popen([sys.executable, "-c", WRITER], env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    running = [subprocess.Popen([sys.executable, "-c", WRITER], env=environment, stderr=subprocess.PIPE,
+                                text=True) for _ in range(2)]
     for process in running:
         error = process.communicate(timeout=120)[1]
         assert process.returncode == 0, error
     assert all(cache.get(cache.key("entry", str(i))) == bytes([i]) * 5000 for i in range(6))
 
 
-SOURCE = 'extern "C" __attribute__((visibility("default"))) void f(void** p, const long* n) { *(long*)p[0] = %d + n[0]; }'
+SOURCE = (
+    'extern "C" __attribute__((visibility("default"))) void f(void** p, const long* n) { *(long*)p[0] = %d + n[0]; }')
 
 
 def call(path, name="f"):

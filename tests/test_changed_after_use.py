@@ -1,4 +1,5 @@
-"""A backward raises in eager where the program has changed a value that autograd has kept; so does the compiled function's, and only there. On the default backend."""
+"""A backward raises in eager where the program has changed a value that autograd has kept; so does the compiled
+function's, and only there. On the default backend."""
 
 import pytest
 import torch
@@ -164,9 +165,10 @@ def result_shown_by_a_view(x, w):
     return y
 
 
-PROGRAMS = [result_of_exp, factor, addend, written_before_use, result_of_a_write, without_recording, through_a_view, read_through_a_view, index, detached, another_result,
-            only_the_shape_is_kept, statistics, norm_and_residual, dropout_in_place, masked, inputs_in_a_step, gradient_inside, ignored,
-            transposed_in_place, another_shape_of_a_factor, another_shape_of_a_view, result_shown_by_a_view]
+PROGRAMS = [result_of_exp, factor, addend, written_before_use, result_of_a_write, without_recording, through_a_view,
+            read_through_a_view, index, detached, another_result, only_the_shape_is_kept, statistics, norm_and_residual,
+            dropout_in_place, masked, inputs_in_a_step, gradient_inside, ignored, transposed_in_place,
+            another_shape_of_a_factor, another_shape_of_a_view, result_shown_by_a_view]
 LAYOUTS = {
     "dense": lambda n: torch.linspace(-1, 1, n * 4).view(n, 4),
     "transposed": lambda n: torch.linspace(-1, 1, n * 4).view(4, n).t(),

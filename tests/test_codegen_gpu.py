@@ -2,15 +2,13 @@
 
 import pytest
 import torch
+from codegen_graphs import check, trace
+from test_codegen_schedule import convolution, batch_norm, gelu, layer_norm, linear, random_case, softmax
+
+from jit.codegen import compile_graph
+from jit.graph.ir import Output
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-pytest.importorskip("hypothesis")
-
-from codegen_graphs import check, trace  # noqa: E402
-from test_codegen_schedule import convolution, batch_norm, gelu, layer_norm, linear, random_case, softmax  # noqa: E402
-
-from jit.codegen import compile_graph  # noqa: E402
-from jit.graph.ir import Output  # noqa: E402
 
 
 def cuda(*shapes, dtype=torch.float32):
@@ -55,7 +53,8 @@ def test_inputs_at_odd_addresses():
 
     base, other = torch.randn(4097, device="cuda"), torch.randn(4096, device="cuda")
     x = base[1:]
-    compiled = compile_graph(trace(lambda b, x, y: [Output(b.add(x, y), 0), Output(b.exp(y)), Output(b.slice(x, 0, 2, 5))], [x, other]))
+    compiled = compile_graph(trace(lambda b, x, y: [Output(b.add(x, y), 0), Output(b.exp(y)),
+                                                    Output(b.slice(x, 0, 2, 5))], [x, other]))
     want = x + other
     out, view = compiled.call(x, other)
     torch.testing.assert_close(x, want)

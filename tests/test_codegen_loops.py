@@ -65,14 +65,16 @@ def test_argmax_takes_the_first_and_nan_wins():
     x, y = b.buffer(torch.float32, "in"), b.buffer(torch.int64, "out")
     b.store(y, i, b.reduce("argmax", b.load(x, i * 4 + j)))
     out = torch.zeros(2, dtype=torch.int64)
-    reference.evaluate(loops.verify(b.finish("k")), {x: torch.tensor([1.0, 5, 5, 2, 1, float("nan"), 9, float("nan")]), y: out}, {})
+    reference.evaluate(loops.verify(b.finish("k")),
+                       {x: torch.tensor([1.0, 5, 5, 2, 1, float("nan"), 9, float("nan")]), y: out}, {})
     assert out.tolist() == [1, 1]
 
 
 def test_masked_and_indirect_loads_and_checks():
     b = loops.KernelBuilder("cpu")
     i = b.axis(4)
-    index, x, y, flag = b.buffer(torch.int64, "in"), b.buffer(torch.float32, "in"), b.buffer(torch.float32, "out"), b.buffer(torch.int32, "error")
+    index, x, y, flag = (b.buffer(torch.int64, "in"), b.buffer(torch.float32, "in"), b.buffer(torch.float32, "out"),
+                         b.buffer(torch.int32, "error"))
     at = b.load(index, i)
     ok = b.compute("lt", at, b.const(3, torch.int64), dtype=torch.bool)
     b.store(y, i, b.load(x, b.position(at, 3, flag, 7), ok, -1.0))
@@ -86,7 +88,8 @@ def test_masked_and_indirect_loads_and_checks():
 def test_addresses_that_data_decide_are_bounded_and_checked(mistake):
     b, n = loops.KernelBuilder("cpu"), dims.Sym("n", lo=0)
     i = b.axis(4)
-    index, x, y, flag = b.buffer(torch.int64, "in"), b.buffer(torch.float32, "in"), b.buffer(torch.float32, "out"), b.buffer(torch.int32, "error")
+    index, x, y, flag = (b.buffer(torch.int64, "in"), b.buffer(torch.float32, "in"), b.buffer(torch.float32, "out"),
+                         b.buffer(torch.int32, "error"))
     at = b.load(index, i)
     good = b.position(at, n if mistake == "may be empty" else 3, flag, 7)
     b.store(y, i, b.load(x, dims.Sym(at, lo=0, hi=2) if mistake == "plain index" else good))

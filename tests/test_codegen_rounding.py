@@ -24,10 +24,13 @@ CALLS = {
     "norms": lambda x, y: F.layer_norm(x, (24,)) * y + F.gelu(x) * 0.7,
     "moved": lambda x, y: torch.cat([x * 0.1, y * 0.3], 1)[:, ::2] * 0.7 + (x * y).t().contiguous().t() * 0.3,
     "where": lambda x, y: torch.where(x > 0, x * 0.3, y * 0.7) * 1.1 + F.pad(x * 0.3, (1, 1))[:, 1:-1],
-    "divisions": lambda x, y: torch.div(x, y, rounding_mode="trunc") + torch.div(x, y, rounding_mode="floor") * 0.3 + torch.fmod(x, y) + torch.remainder(x, y),
+    "divisions": lambda x, y: torch.div(x, y, rounding_mode="trunc") + torch.div(x, y, rounding_mode="floor") * 0.3
+        + torch.fmod(x, y) + torch.remainder(x, y),
     "logarithms": lambda x, y: torch.xlogy(x, y.abs()) + torch.logaddexp(x, y) * 0.3,
-    "losses": lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none") + F.smooth_l1_loss(x, y, reduction="none"),
-    "indexed": lambda x, y: (x * 0.3)[:, torch.tensor([3, 1, 2])] * 0.7 + torch.gather(y * 0.1, 1, torch.zeros(16, 3, dtype=torch.int64)),
+    "losses": lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none")
+        + F.smooth_l1_loss(x, y, reduction="none"),
+    "indexed": lambda x, y: (x * 0.3)[:, torch.tensor([3, 1, 2])] * 0.7
+        + torch.gather(y * 0.1, 1, torch.zeros(16, 3, dtype=torch.int64)),
     "in_place": lambda x, y: x.mul(0.3).add_(y).mul_(0.7).sub_(0.1),
 }
 
@@ -67,7 +70,10 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))])
+@pytest.mark.parametrize(
+    "device",
+    ["cpu",
+     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_among_halves_are_halves(name, dtype, device):

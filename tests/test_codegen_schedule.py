@@ -111,7 +111,8 @@ def test_full_sum_takes_two_stages():
 
 
 def test_full_sum_of_odd_size_masks_its_tail():
-    check(lambda b, x: (b.sum(x), b.amax(x), b.prod(b.add(b.mul(x, 1e-6), 1.0))), torch.randn(99991, dtype=torch.float64))
+    check(lambda b, x: (b.sum(x), b.amax(x), b.prod(b.add(b.mul(x, 1e-6), 1.0))),
+          torch.randn(99991, dtype=torch.float64))
 
 
 def test_column_reduction_keeps_the_contiguous_axis_parallel():
@@ -135,9 +136,11 @@ def test_explicit_casts_round():
 
 def test_bool_and_integer_arithmetic():
     x, y = torch.randint(-100, 100, (50,), dtype=torch.int8), torch.randint(1, 100, (50,), dtype=torch.int8)
-    check(lambda b, x, y: (b.mul(x, y), b.floor_div(x, y), b.remainder(x, y), b.maximum(x, y), b.cast(x, torch.bool), b.isnan(x)), x, y)
+    check(lambda b, x, y: (b.mul(x, y), b.floor_div(x, y), b.remainder(x, y), b.maximum(x, y), b.cast(x, torch.bool),
+                           b.isnan(x)), x, y)
     p, q = torch.rand(50) > 0.5, torch.rand(50) > 0.5
-    check(lambda b, p, q: (b.logical_and(p, q), b.bitwise_xor(p, q), b.bitwise_not(p), b.lt(p, q), b.eq(p, q), b.maximum(p, q), b.sum(p, dtype=torch.int64)), p, q)
+    check(lambda b, p, q: (b.logical_and(p, q), b.bitwise_xor(p, q), b.bitwise_not(p), b.lt(p, q), b.eq(p, q),
+                           b.maximum(p, q), b.sum(p, dtype=torch.int64)), p, q)
 
 
 def test_indirect_loads():
@@ -223,7 +226,8 @@ def test_dtypes_without_kernels_go_to_the_library():
 
 
 def test_as_strided_of_an_input():
-    check(lambda b, x: b.mul(b.emit("as_strided", (x,), {"size": (2, 3), "stride": (1, 2), "offset": 1}), 2.0), torch.randn(12))
+    check(lambda b, x: b.mul(b.emit("as_strided", (x,), {"size": (2, 3), "stride": (1, 2), "offset": 1}), 2.0),
+          torch.randn(12))
 
 
 def test_scalars():
@@ -253,7 +257,8 @@ def test_a_transposing_copy_and_a_sum_stay_apart():
 
     c = check(fn, torch.randn(3, 4, 5, 6))
     assert n_kernels(c) == 2
-    assert n_kernels(check(lambda b, x: (b.clone(x, (120, 1, 24, 4)), b.sum(x, [0, 2, 3])), torch.randn(3, 4, 5, 6).contiguous(memory_format=torch.channels_last))) == 1
+    assert n_kernels(check(lambda b, x: (b.clone(x, (120, 1, 24, 4)), b.sum(x, [0, 2, 3])),
+                           torch.randn(3, 4, 5, 6).contiguous(memory_format=torch.channels_last))) == 1
 
 
 def test_no_cycle_through_a_library_call():
@@ -282,7 +287,8 @@ def test_large_graph_schedules_quickly():
 
 def test_arena_never_overlaps():
     rng = random.Random(1)
-    spans = [memory.Span(i, rng.choice([0, 64, 100, 4096, 70000]), s := rng.randrange(60), s + rng.randrange(9)) for i in range(200)]
+    spans = [memory.Span(i, rng.choice([0, 64, 100, 4096, 70000]), s := rng.randrange(60),
+                         s + rng.randrange(9)) for i in range(200)]
     arena = memory.plan_arena(spans)
     for a in spans:
         assert arena.offsets[a.key] % 64 == 0 and arena.offsets[a.key] + a.nbytes <= arena.nbytes
@@ -295,7 +301,8 @@ def test_arena_never_overlaps():
 
 def test_symbolic_arena():
     n = dims.Sym("n", hint=10, lo=2)
-    spans = [memory.Span("a", n * 4, 0, 1), memory.Span("b", n * 4, 2, 3), memory.Span("c", n * 8, 0, 3), memory.Span("d", 64, 0, 1)]
+    spans = [memory.Span("a", n * 4, 0, 1), memory.Span("b", n * 4, 2, 3), memory.Span("c", n * 8, 0, 3),
+             memory.Span("d", 64, 0, 1)]
     arena = memory.plan_arena(spans)
     assert same_ints([arena.offsets["a"]], [arena.offsets["b"]])
     at = {k: dims.evaluate(v, {"n": 10}) for k, v in arena.offsets.items()}
@@ -312,7 +319,8 @@ def random_program(rng, b, inputs, index):
     values = list(inputs)
     unary = ["neg", "exp", "tanh", "abs", "relu", "sigmoid", "sin"]
     for _ in range(rng.randrange(2, 14)):
-        kind = rng.choice("unary binary binary binary reduce reduce softmax permute slice cat pad flip cast clone cumsum reshape gather argmax where mm".split())
+        kind = rng.choice("unary binary binary binary reduce reduce softmax permute slice "
+                          "cat pad flip cast clone cumsum reshape gather argmax where mm".split())
         x = rng.choice(values[-4:])
         rank, shape, v = x.type.rank, x.type.shape, None
         d = rng.randrange(rank) if rank else 0
@@ -332,7 +340,8 @@ def random_program(rng, b, inputs, index):
         elif not rank:
             pass
         elif kind == "reduce":
-            v = b.reduce(rng.choice(["sum", "amax"]), x, sorted(rng.sample(range(rank), rng.randrange(1, rank + 1))), rng.random() < 0.6)
+            v = b.reduce(rng.choice(["sum", "amax"]), x, sorted(rng.sample(range(rank), rng.randrange(1, rank + 1))),
+                         rng.random() < 0.6)
         elif kind == "softmax":
             v = softmax(b, x, d)
         elif kind == "permute":
@@ -354,12 +363,14 @@ def random_program(rng, b, inputs, index):
             else:
                 k = rng.randrange(rank - 1)
                 v = b.reshape(x, shape[:k] + (shape[k] * shape[k + 1],) + shape[k + 2 :])
-        elif kind == "gather" and rank == 3 and all(type(p) is int and type(q) is int and p <= q for p, q in zip(index.type.shape, shape)):
+        elif kind == "gather" and rank == 3 and all(type(p) is int and type(q) is int and p <= q
+                                                    for p, q in zip(index.type.shape, shape)):
             v = b.gather(x, 1, index)
         elif kind == "argmax":
             v = b.cast(b.argmax(x, [d], rng.random() < 0.5), torch.float32)
         elif kind == "mm" and rank == 2:
-            v = b.aten("aten::mm", "", (x, b.permute(x, (1, 0))), TensorType.contiguous((shape[0], shape[0]), x.type.dtype, x.type.device))
+            v = b.aten("aten::mm", "", (x, b.permute(x, (1, 0))),
+                       TensorType.contiguous((shape[0], shape[0]), x.type.dtype, x.type.device))
         if v is not None and v.type.rank <= 5:
             values.append(v)
     outputs = rng.sample(values, min(len(values), rng.randrange(1, 4)))
@@ -367,7 +378,8 @@ def random_program(rng, b, inputs, index):
         outputs.append(values[-1])
     outputs = [Output(v) for v in outputs]
     if rng.random() < 0.3:
-        outputs += [Output(v, 0) for v in values[len(inputs) :] if same_ints(v.type.shape, inputs[0].type.shape) and base_of(v).op != "input"][:1]
+        outputs += [Output(v, 0) for v in values[len(inputs) :] if same_ints(v.type.shape, inputs[0].type.shape)
+                    and base_of(v).op != "input"][:1]
     return outputs
 
 
@@ -375,7 +387,8 @@ def random_case(seed):
     """(fn, tensors, dynamic) for ``check``."""
     rng = random.Random(seed)
     sizes = [rng.choice([1, 2, 3, 4, 6, 8]) for _ in range(3)]
-    tensors = [torch.randn(sizes) if rng.random() < 0.8 else torch.randn(sizes[::-1]).permute(2, 1, 0) for _ in range(2)]
+    tensors = [torch.randn(sizes) if rng.random() < 0.8 else torch.randn(sizes[::-1]).permute(2, 1, 0)
+               for _ in range(2)]
     tensors += [torch.randn(sizes[2]), torch.randn(sizes[1], 1), torch.randint(0, sizes[1], sizes)]
     dynamic = set()
     if rng.random() < 0.4 and all(t.is_contiguous() for t in tensors):
@@ -417,7 +430,8 @@ def test_residual_block_of_convolutions(channels_last):
             x = b.relu(b.add(batch_norm(b, convolution(b, y, w2, 0), mean, var, w), x))
         return x, b.reshape(x, (2, -1)), b.sum(x, [2, 3])
 
-    tensors = [torch.randn(2, 8, 6, 6), torch.randn(8, 8, 3, 3) * 0.1, torch.randn(8, 8, 1, 1) * 0.3, torch.randn(8), torch.rand(8) + 0.5, torch.randn(8)]
+    tensors = [torch.randn(2, 8, 6, 6), torch.randn(8, 8, 3, 3) * 0.1, torch.randn(8, 8, 1, 1) * 0.3, torch.randn(8),
+               torch.rand(8) + 0.5, torch.randn(8)]
     c = check(block, *tensors, channels_last=channels_last)
     inside = [s for s in c.plan.steps if s[0] == "temp"]
     assert n_kernels(c) <= 4 + 2 + channels_last and inside
@@ -431,7 +445,8 @@ def test_channels_last_leaves_other_graphs_alone():
 
 
 def test_constants_that_are_stored_are_not_read_by_kernels():
-    """A library call needs a constant in memory; the kernel that reads it too, after that memory went to another value, makes its own."""
+    """A library call needs a constant in memory; the kernel that reads it too, after that memory went to another value,
+    makes its own."""
 
     def fn(b, x):
         zero = b.reshape(b.scalar(0, torch.int64), (1,))

@@ -1,13 +1,11 @@
-"""What a training step's graphs are turned into before and while they are scheduled: formats, products, saved and recomputed values."""
+"""What a training step's graphs are turned into before and while they are scheduled: formats, products, saved and
+recomputed values."""
 
 import dataclasses
 
 import pytest
 import torch
 import torch.nn.functional as F
-
-pytest.importorskip("hypothesis")
-
 from autodiff_harness import check_grad, leaf
 from codegen_graphs import check, compare, moved, trace
 from graph_harness import trace as traced
@@ -63,9 +61,11 @@ def test_convolutions_of_a_pixel_are_products():
     assert rewritten(lambda b, x, w: conv(b, x, w), as_products, x, w) == ["aten::matmul"]
     for other in (dict(stride=(2, 2)), dict(padding=(1, 1))):
         assert rewritten(lambda b, x, w: conv(b, x, w, **other), as_products, x, w) == ["aten::conv2d"]
-    assert rewritten(lambda b, x, w: conv(b, x, w, groups=2), as_products, x, torch.randn(4, 4, 1, 1).to(half)) == ["aten::conv2d"]
+    assert rewritten(lambda b, x, w: conv(b, x, w, groups=2), as_products, x,
+                     torch.randn(4, 4, 1, 1).to(half)) == ["aten::conv2d"]
     assert rewritten(lambda b, x, w: conv(b, x, w), as_products, x.contiguous(), w) == ["aten::conv2d"]
-    assert rewritten(lambda b, x, w: conv(b, x, w), as_products, x.float().to(memory_format=torch.channels_last), w.float()) == ["aten::conv2d"]
+    assert rewritten(lambda b, x, w: conv(b, x, w), as_products, x.float().to(memory_format=torch.channels_last),
+                     w.float()) == ["aten::conv2d"]
 
 
 def test_gradients_of_a_pixel_are_products():
@@ -101,7 +101,8 @@ def test_training_graph_is_channels_last_in_both_halves():
     for n in images:
         for i in n.inputs[: layout.CONVOLUTIONS[n.attrs["target"]]]:
             assert is_channels_last(i.type.shape, i.type.strides)
-    saved = [n.type for n in halves.backward.inputs if n.type.rank == 4 and n.type.shape[0] == 2 and n.type.shape[1] == 4]
+    saved = [n.type
+             for n in halves.backward.inputs if n.type.rank == 4 and n.type.shape[0] == 2 and n.type.shape[1] == 4]
     assert saved and all(is_channels_last(t.shape, t.strides) for t in saved)
 
 
@@ -113,16 +114,20 @@ def test_channels_last_training_gives_eagers_gradients():
     torch.testing.assert_close(got, want)
     want.square().sum().backward()
     got.square().sum().backward()
-    for a, b in zip(mine, inputs):
+    for a, b in zip(mine, inputs, strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
         assert a.grad.stride() == b.grad.stride()
 
 
 NORMS = {
-    "layer": (lambda x, w, c: F.layer_norm(x, (6,), w, c), (5, 6), (6,)), "layer_plain": (lambda x, w, c: F.layer_norm(x, (4, 6)), (5, 4, 6), (6,)),
-    "batch": (lambda x, w, c: F.batch_norm(x, None, None, w, c, True), (5, 6, 3), (6,)), "batch_plain": (lambda x, w, c: F.batch_norm(x, None, None, None, None, True), (5, 6), (6,)),
-    "group": (lambda x, w, c: F.group_norm(x, 2, w, c), (3, 4, 5), (4,)), "instance": (lambda x, w, c: F.instance_norm(x, None, None, w, c), (3, 4, 5), (4,)),
-    "one_value": (lambda x, w, c: F.layer_norm(x, (1,), w, c), (5, 1), (1,)), "wide_factor": (lambda x, w, c: F.layer_norm(x, (6,)) * x, (5, 6), (6,)),
+    "layer": (lambda x, w, c: F.layer_norm(x, (6,), w, c), (5, 6), (6,)),
+    "layer_plain": (lambda x, w, c: F.layer_norm(x, (4, 6)), (5, 4, 6), (6,)),
+    "batch": (lambda x, w, c: F.batch_norm(x, None, None, w, c, True), (5, 6, 3), (6,)),
+    "batch_plain": (lambda x, w, c: F.batch_norm(x, None, None, None, None, True), (5, 6), (6,)),
+    "group": (lambda x, w, c: F.group_norm(x, 2, w, c), (3, 4, 5), (4,)),
+    "instance": (lambda x, w, c: F.instance_norm(x, None, None, w, c), (3, 4, 5), (4,)),
+    "one_value": (lambda x, w, c: F.layer_norm(x, (1,), w, c), (5, 1), (1,)),
+    "wide_factor": (lambda x, w, c: F.layer_norm(x, (6,)) * x, (5, 6), (6,)),
     "row_factor": (lambda x, w, c: F.layer_norm(x, (6,)) * w, (5, 6), (5, 1)),
 }
 
@@ -134,7 +139,8 @@ def test_gradients_of_normalisations(name):
 
 
 def test_batch_norm_backward_takes_two_sums():
-    given = [leaf(*shape).detach().float().requires_grad_() for shape in ((5, 6, 3), (6,), (6,))]  # float64 goes by eager's order of factors
+    # Float64 goes by eager's order of factors
+    given = [leaf(*shape).detach().float().requires_grad_() for shape in ((5, 6, 3), (6,), (6,))]
     graph, *_ = traced(lambda x, w, c: F.batch_norm(x, None, None, w, c, True), *given, differentiated=True)
     halves = partition(differentiate(graph, (0, 1, 2), (0,)))
     assert sum(n.op == "sum" for n in halves.backward.nodes) == 2
@@ -197,9 +203,11 @@ def test_cut_columns_sum_what_the_whole_sums(monkeypatch):
     torch.testing.assert_close(out, x.sum((0, 2, 3)))
 
 
-@pytest.mark.parametrize("columns, shape", [(3, (8, 60, 64)), (5, (20, 40, 33)), (1, (4, 80, 90)), (7, (60000,)), (3, (2, 150, 101))], ids=str)
+@pytest.mark.parametrize("columns, shape", [(3, (8, 60, 64)), (5, (20, 40, 33)), (1, (4, 80, 90)), (7, (60000,)),
+                                            (3, (2, 150, 101))], ids=str)
 def test_few_columns_are_dealt_to_full_vectors(columns, shape):
-    """The chunks of a sum over few columns lie beside each other, where the inner size is a multiple of their number."""
+    """The chunks of a sum over few columns lie beside each other, where the inner size is a multiple of their
+    number."""
     x = torch.randn(*shape, columns).movedim(-1, 1)
     dims = [d for d in range(x.dim()) if d != 1]
     fn = lambda b, x: (b.tanh(x), b.sum(b.tanh(x), dims), b.sum(b.mul(x, x), dims))  # noqa: E731
@@ -230,7 +238,9 @@ def wide_rows(dtype=torch.bfloat16):
 
 def classifier(b, x, w, h):
     g = b.cast(b.mul(b.cast(x, torch.float32), 0.125), torch.bfloat16)
-    mm = lambda p, q: b.aten("aten::mm", "", (p, q), TensorType.contiguous((p.type.shape[0], q.type.shape[1]), torch.bfloat16, p.type.device))  # noqa: E731
+    mm = lambda p, q: b.aten("aten::mm", "", (p, q),
+                             TensorType.contiguous((p.type.shape[0], q.type.shape[1]), torch.bfloat16,
+                                                   p.type.device))  # noqa: E731
     return mm(g, w), mm(b.permute(g, (1, 0)), h)
 
 
@@ -255,12 +265,14 @@ def variance(b, x, dims):
     return b.div(b.sum(b.mul(centred, centred), dims, True), n)
 
 
-@pytest.mark.parametrize("shape, dims", [((2300, 48), [0]), ((6, 32, 23, 31), [0, 2, 3]), ((2, 40009), [1]), ((31, 17, 29, 13), [0, 1, 2, 3])])
+@pytest.mark.parametrize("shape, dims", [((2300, 48), [0]), ((6, 32, 23, 31), [0, 2, 3]), ((2, 40009), [1]),
+                                         ((31, 17, 29, 13), [0, 1, 2, 3])])
 def test_variance_of_split_reductions_takes_one_pass(monkeypatch, shape, dims):
     """By chunks, of values whose mean is far from zero; chunks of unequal lengths too."""
     from jit.codegen import fusion, reference
 
-    x = (torch.randn(shape) + 3000.0).to(memory_format=torch.channels_last) if len(shape) == 4 and len(dims) == 3 else torch.randn(shape) + 3000.0
+    x = ((torch.randn(shape) + 3000.0).to(memory_format=torch.channels_last) if len(shape) == 4
+         and len(dims) == 3 else torch.randn(shape) + 3000.0)
     monkeypatch.setattr(fusion, "wants_split", lambda device, dims, reduced, inner: "rows" if inner else "columns")
     p = scheduled(lambda b, x: variance(b, x, dims), x, device=GPU)
     assert len(p.launches) == 2 and [n.op for n in p.graph.nodes if n.op in fusion.REDUCTIONS] == ["squares"]

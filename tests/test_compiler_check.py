@@ -1,4 +1,5 @@
-"""The check of the C++ compiler: what it finds wrong is told, whatever else is; what has another form is a quirk, which the emitter asks for."""
+"""The check of the C++ compiler: what it finds wrong is told, whatever else is; what has another form is a quirk, which
+the emitter asks for."""
 
 import dataclasses
 import json
@@ -14,7 +15,8 @@ from jit.errors import CompileError
 def _indirect():
     b = loops.KernelBuilder()
     i = b.axis(100)
-    table, x, y, flag = b.buffer(torch.float32), b.buffer(torch.int64), b.buffer(torch.float32, "out"), b.buffer(torch.int32, "error")
+    table, x, y, flag = (b.buffer(torch.float32), b.buffer(torch.int64), b.buffer(torch.float32, "out"),
+                         b.buffer(torch.int32, "error"))
     b.store(y, i, b.load(table, b.position(b.load(x, i), 8, flag, 1) * 1))
     return b.finish("k")
 
@@ -76,7 +78,8 @@ def test_what_has_no_other_form_is_an_error(findings):
 def test_the_result_is_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler_check, "_folder", lambda: str(tmp_path))
     runs = []
-    monkeypatch.setattr(compiler_check, "failures", lambda compiler, flags: runs.append(compiler) or [len(compiler_check.probes()) - 3])
+    monkeypatch.setattr(compiler_check, "failures",
+                        lambda compiler, flags: runs.append(compiler) or [len(compiler_check.probes()) - 3])
     for _ in range(2):
         compiler_check._findings.cache_clear()
         found = json.loads(json.dumps(compiler_check._findings()))
@@ -116,6 +119,9 @@ for columns in (2, 3, 4, 5, 8, 16):
 
 @pytest.mark.parametrize("assembler", ["new", "old"])
 def test_small_arrays_on_the_stack(python, tmp_path, assembler):
-    """Kernels that keep a row of a few floats there, in a process of its own: where the compiler loses the alignment of the stack, it ends."""
-    program = ROWS if assembler == "new" else ROWS.replace("import torch, jit", "import torch, jit\nfrom jit.codegen import toolchain\ntoolchain._accepts = lambda flag: False")
+    """Kernels that keep a row of a few floats there, in a process of its own: where the compiler loses the alignment of
+    the stack, it ends."""
+    program = ROWS if assembler == "new" else ROWS.replace("import torch, jit",
+                                                           "import torch, jit\nfrom jit.codegen import toolchain\n"
+                                                           "toolchain._accepts = lambda flag: False")
     assert python(program, JIT_CACHE_DIR=str(tmp_path)).returncode == 0

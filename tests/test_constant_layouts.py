@@ -1,4 +1,5 @@
-"""Tensors without elements, and views with strides of their own of constants, inside kernels and concatenations; known values that cannot be computed."""
+"""Tensors without elements, and views with strides of their own of constants, inside kernels and concatenations; known
+values that cannot be computed."""
 
 import pytest
 import torch
@@ -40,7 +41,8 @@ STRIDED = {
     "one number": lambda x: torch.cat([torch.tensor(2.0).as_strided((3,), (0,)), x * 2]),
     "a range": lambda x: torch.cat([torch.arange(7).as_strided((2, 2), (3, 1), 2).reshape(-1), x.long()]),
     "a range, part of it": lambda x: x[torch.arange(2, 9).as_strided((2, 3), (2, 1), 1)[1, ::2] % len(x)],
-    "a view of a range": lambda x: torch.cat([torch.arange(12).view(3, 4).t().as_strided((2, 3), (5, 2), 1).reshape(-1), x.long()]),
+    "a view of a range": lambda x: torch.cat([torch.arange(12).view(3, 4).t().as_strided((2, 3), (5, 2), 1).reshape(-1),
+                                              x.long()]),
     "a float range": lambda x: torch.cat([torch.arange(6.0).as_strided((2, 2), (3, 1), 1).flatten(), x]),
 }
 

@@ -1,4 +1,5 @@
-"""C++ loop kernels: reductions against float64, layouts, scans, indirect accesses, in-place runs, and random kernels against the reference interpreter."""
+"""C++ loop kernels: reductions against float64, layouts, scans, indirect accesses, in-place runs, and random kernels
+against the reference interpreter."""
 
 import ctypes
 import math
@@ -48,14 +49,16 @@ def reduction(shape, dims_, ops, dtype=F32, result=None):
     return b.finish("reduction"), [shape[d] for d in kept]
 
 
-SHAPES = [((4, 1000), (1,)), ((1000, 4), (1,)), ((1000, 37), (0,)), ((300_001,), (0,)), ((5, 6, 7), (1,)), ((5, 6, 70), (0, 2)), ((64, 130), (1,)), ((3, 20_000), (0,)),
-          ((20_000, 3), (0,)), ((2, 200_000), (1,)), ((17, 9, 33), (0, 1)), ((4, 5, 6), (0, 1, 2)), ((8, 1), (1,)), ((40, 5000), (0,))]  # fmt: skip
+SHAPES = [((4, 1000), (1,)), ((1000, 4), (1,)), ((1000, 37), (0,)), ((300_001,), (0,)), ((5, 6, 7), (1,)),
+          ((5, 6, 70), (0, 2)), ((64, 130), (1,)), ((3, 20_000), (0,)), ((20_000, 3), (0,)), ((2, 200_000), (1,)),
+          ((17, 9, 33), (0, 1)), ((4, 5, 6), (0, 1, 2)), ((8, 1), (1,)), ((40, 5000), (0,))]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape,over", SHAPES, ids=str)
 def test_reductions(shape, over):
     x = torch.randn(shape) + 0.25
-    kernel, out_shape = reduction(shape, over, ["sum", "max", "min", "argmax", "argmin"] if len(over) == 1 else ["sum", "max", "min"])
+    kernel, out_shape = reduction(shape, over, ["sum", "max", "min", "argmax",
+                                                "argmin"] if len(over) == 1 else ["sum", "max", "min"])
     outs = [torch.zeros(out_shape, dtype=b.dtype) for b in kernel.buffers[1:]]
     run(kernel, [x, *outs])
     error = (outs[0].double() - x.double().sum(over)).abs().max()
@@ -66,7 +69,8 @@ def test_reductions(shape, over):
         assert torch.equal(outs[3], x.argmax(over[0])) and torch.equal(outs[4], x.argmin(over[0]))
 
 
-@pytest.mark.parametrize("shape,over", [((6, 1000), (1,)), ((1000, 6), (0,)), ((40, 3), (1,)), ((200_000,), (0,))], ids=str)
+@pytest.mark.parametrize("shape,over", [((6, 1000), (1,)), ((1000, 6), (0,)), ((40, 3), (1,)), ((200_000,), (0,))],
+                         ids=str)
 def test_nan_and_infinity_in_reductions(shape, over):
     x = torch.randn(shape)
     flat = x.view(-1)
@@ -75,7 +79,8 @@ def test_nan_and_infinity_in_reductions(shape, over):
     kernel, out_shape = reduction(shape, over, ["max", "min", "sum", "argmax", "argmin"])
     outs = [torch.zeros(out_shape, dtype=b.dtype) for b in kernel.buffers[1:]]
     run(kernel, [x, *outs])
-    for got, want in zip(outs, [x.amax(over), x.amin(over), x.sum(over), x.argmax(over[0]), x.argmin(over[0])]):
+    for got, want in (zip(outs, [x.amax(over), x.amin(over), x.sum(over), x.argmax(over[0]), x.argmin(over[0])],
+                          strict=True)):
         assert torch.allclose(got, want, equal_nan=True)
 
 
@@ -97,7 +102,7 @@ def test_reductions_of_other_dtypes(dtype):
         kernel, out_shape = reduction((9, 333), over, ops, dtype)
         outs = [torch.zeros(out_shape, dtype=b.dtype) for b in kernel.buffers[1:]]
         run(kernel, [x, *outs])
-        for op, got in zip(ops, outs):
+        for op, got in zip(ops, outs, strict=True):
             want = {"any": x.any, "all": x.all, "max": x.amax, "min": x.amin, "argmax": x.argmax}[op](over[0])
             assert torch.equal(got, want), op
         total = torch.float64 if dtype is torch.float64 else torch.int64
@@ -138,7 +143,8 @@ def softmax(rows, columns, by_column=False):
     return b.finish("softmax")
 
 
-@pytest.mark.parametrize("rows,columns", [(3, 5), (64, 64), (50, 1000), (7, 40_000), (2, 300_000), (1000, 130), (1500, 2500)])
+@pytest.mark.parametrize("rows,columns",
+                         [(3, 5), (64, 64), (50, 1000), (7, 40_000), (2, 300_000), (1000, 130), (1500, 2500)])
 @pytest.mark.parametrize("by_column", [False, True])
 def test_softmax(rows, columns, by_column):
     x = torch.randn(rows, columns) * 5
@@ -226,7 +232,8 @@ def test_masked_stores_and_loads():
     x, out = b.buffer(F32), b.buffer(F32, "out")
     position = b.index(i)
     inside = b.compute("lt", position, b.const(300, torch.int64), dtype=torch.bool)
-    odd = b.compute("ne", b.compute("remainder", position, b.const(2, torch.int64), dtype=torch.int64), b.const(0, torch.int64), dtype=torch.bool)
+    odd = b.compute("ne", b.compute("remainder", position, b.const(2, torch.int64), dtype=torch.int64),
+                    b.const(0, torch.int64), dtype=torch.bool)
     b.store(out, i, b.load(x, i, mask=inside, other=9.0), mask=odd)
     a, got = torch.randn(300), torch.zeros(500)
     run(b.finish("masked"), [a, got])
@@ -344,7 +351,8 @@ def random_kernel(draw):
     def compute(pool):
         op = draw(st.sampled_from(_FLOAT_OPS))
         value = b.compute(op, *[draw(st.sampled_from(pool)) for _ in range(info(op).arity)], dtype=F32)
-        return b.compute("minimum", b.compute("maximum", value, b.const(-4.0, F32), dtype=F32), b.const(4.0, F32), dtype=F32)
+        return b.compute("minimum", b.compute("maximum", value, b.const(-4.0, F32), dtype=F32), b.const(4.0, F32),
+                         dtype=F32)
 
     for _ in range(draw(st.integers(1, 6))):
         kind = draw(st.integers(0, 4))
@@ -386,13 +394,15 @@ def _uses_r(b, value):
 def test_random_kernels(case):
     kernel, lengths = case
     torch.manual_seed(1)
-    buffers = {b.name: (torch.randn(lengths[b.name]) * 2).to(b.dtype) if b.role == "in" else torch.full((lengths[b.name],), 7.0) for b in kernel.buffers}
+    buffers = {b.name: (torch.randn(lengths[b.name]) * 2).to(b.dtype)
+               if b.role == "in" else torch.full((lengths[b.name],), 7.0) for b in kernel.buffers}
     want = {n: t.clone() for n, t in buffers.items()}
     loops.verify(kernel)
     reference.evaluate(kernel, want, {})
     run(kernel, [buffers[b.name] for b in kernel.buffers])
     for b in kernel.buffers:
-        assert torch.allclose(buffers[b.name].float(), want[b.name].float(), rtol=1e-4, atol=1e-4, equal_nan=True), f"{b.name}\n{kernel.text()}"
+        assert torch.allclose(buffers[b.name].float(), want[b.name].float(), rtol=1e-4, atol=1e-4,
+                              equal_nan=True), f"{b.name}\n{kernel.text()}"
 
 
 @pytest.mark.parametrize("n", [60, 5000])
@@ -433,14 +443,16 @@ def test_a_division_by_a_row_value_is_the_rounded_quotient():
     x, t, out = b.buffer(F32), b.buffer(F32), b.buffer(F32, "out")
     v = b.load(x, r)
     b.store(out, p * 1000 + r, b.compute("div", v, b.load(t, p), dtype=F32))
-    a = torch.cat([torch.randn(900), torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, 1e-38, 1.0]), torch.rand(92) * 1e-20])
+    a = torch.cat([torch.randn(900), torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, 1e-38, 1.0]),
+                   torch.rand(92) * 1e-20])
     got = torch.zeros(len(divisors), 1000)
     run(b.finish("divide"), [a, divisors, got])
     want = a / divisors[:, None]
     normal = (want.abs() >= torch.finfo(F32).tiny) | (want == 0) | ~want.isfinite()
     assert ((got == want) | (got.isnan() & want.isnan()) | ~normal).all()
     assert torch.equal(got.signbit()[want == 0], want.signbit()[want == 0])
-    assert torch.allclose(got, want, rtol=0, atol=2e-45, equal_nan=True) or (got[~normal] - want[~normal]).abs().max() <= 2e-45
+    assert torch.allclose(got, want, rtol=0, atol=2e-45,
+                          equal_nan=True) or (got[~normal] - want[~normal]).abs().max() <= 2e-45
 
 
 def test_two_long_reductions_over_several_axes():
@@ -451,11 +463,13 @@ def test_two_long_reductions_over_several_axes():
     m = b.compute("mul", b.reduce("sum", v), b.const(1 / 36000, F32), dtype=F32)
     d = b.compute("sub", v, m, dtype=F32)
     b.store(mean, c, m)
-    b.store(var, c, b.compute("mul", b.reduce("sum", b.compute("mul", d, d, dtype=F32)), b.const(1 / 36000, F32), dtype=F32))
+    b.store(var, c,
+            b.compute("mul", b.reduce("sum", b.compute("mul", d, d, dtype=F32)), b.const(1 / 36000, F32), dtype=F32))
     a = torch.randn(40, 6, 900) + 3
     got = [torch.zeros(6), torch.zeros(6)]
     run(b.finish("statistics"), [a, *got])
-    assert torch.allclose(got[0], a.mean((0, 2)), atol=1e-6) and torch.allclose(got[1], a.var((0, 2), correction=0), atol=1e-6)
+    assert torch.allclose(got[0], a.mean((0, 2)),
+                          atol=1e-6) and torch.allclose(got[1], a.var((0, 2), correction=0), atol=1e-6)
 
 
 def test_a_scan_between_two_passes():
@@ -492,7 +506,7 @@ def test_scans_of_scans(dtype):
     compiled = jit.compile(f, fullgraph=True)
     for columns in (1, 8, 9, 33, 64, 65, 300):
         x = torch.randint(-2, 3, (3, columns)).to(dtype)
-        for ours, theirs in zip(compiled(x), f(x)):
+        for ours, theirs in zip(compiled(x), f(x), strict=True):
             assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 

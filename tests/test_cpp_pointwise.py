@@ -14,17 +14,20 @@ from jit.graph.prims import info, names
 FLOATS = [torch.float32, torch.float64]
 INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 FLOAT_UNARY = sorted(names(kind="pointwise", arity=1) - {"cast", "logical_not", "bitwise_not"})
-FLOAT_BINARY = sorted(names(kind="pointwise", arity=2, of_words=False) - {"bitwise_and", "bitwise_or", "bitwise_xor", "shl", "shr"})
+FLOAT_BINARY = sorted(names(kind="pointwise", arity=2, of_words=False)
+                      - {"bitwise_and", "bitwise_or", "bitwise_xor", "shl", "shr"})
 INT_UNARY = ["neg", "abs", "sign", "relu", "bitwise_not", "logical_not", "ceil", "floor", "round", "trunc"]
-INT_BINARY = sorted(names(kind="pointwise", arity=2, of_words=False) - {"div", "atan2", "copysign", "hypot", "pow", "fmax", "fmin"})
-LOOSE = {"lgamma": 40, "pow": 8, "erfinv": 400, "tan": 8, "erfc": 30, "sinh": 8, "cosh": 8, "atanh": 8, "asinh": 8, "acosh": 8}
+INT_BINARY = sorted(names(kind="pointwise", arity=2, of_words=False)
+                    - {"div", "atan2", "copysign", "hypot", "pow", "fmax", "fmin"})
+LOOSE = {"lgamma": 40, "pow": 8, "erfinv": 400, "tan": 8, "erfc": 30, "sinh": 8, "cosh": 8, "atanh": 8, "asinh": 8,
+         "acosh": 8}
 
 
 def run(kernels, buffers):
     """Run kernels on lists of tensors (ABI: pointers in buffer order)."""
     addresses = compile_cpp(kernels)
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-    for kernel, tensors in zip(kernels, buffers):
+    for kernel, tensors in zip(kernels, buffers, strict=True):
         pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
         call(addresses[kernel.name])(pointers, (ctypes.c_int64 * 1)())
 
@@ -32,17 +35,20 @@ def run(kernels, buffers):
 def specials(dtype, pairs=False):
     if dtype.is_floating_point:
         info = torch.finfo(dtype)
-        base = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, math.pi, -7.25, 1e-3, info.tiny, -info.tiny, info.tiny / 8, info.max, -info.max,
-                info.eps, 20.0, -20.0, 88.0, -88.0, 100.0, -110.0, 1e10, -1e10, math.inf, -math.inf, math.nan]  # fmt: skip
+        base = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, math.pi, -7.25, 1e-3, info.tiny, -info.tiny,
+                info.tiny / 8, info.max, -info.max, info.eps, 20.0, -20.0, 88.0, -88.0, 100.0, -110.0, 1e10, -1e10,
+                math.inf, -math.inf, math.nan]  # fmt: skip
         values = torch.tensor(base, dtype=dtype)
         if not pairs:
             torch.manual_seed(0)
-            values = torch.cat([values, torch.randn(300, dtype=dtype), torch.rand(100, dtype=dtype) * 40 - 20, torch.logspace(-30, 30, 71, dtype=dtype)])
+            values = torch.cat([values, torch.randn(300, dtype=dtype), torch.rand(100, dtype=dtype) * 40 - 20,
+                                torch.logspace(-30, 30, 71, dtype=dtype)])
     elif dtype is torch.bool:
         values = torch.tensor([True, False])
     else:
         info = torch.iinfo(dtype)
-        values = torch.tensor(sorted({info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, 8, 31, 63, 64, 100} | (set() if info.min == 0 else {-1, -2, -3, -7, -100})), dtype=dtype)
+        values = torch.tensor(sorted({info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, 8, 31, 63, 64, 100}
+                                     | (set() if info.min == 0 else {-1, -2, -3, -7, -100})), dtype=dtype)
     if not pairs:
         return (values.repeat(-(-200 // len(values))),)
     return tuple(v.reshape(-1).clone() for v in torch.meshgrid(values, values, indexing="ij"))
@@ -74,14 +80,16 @@ def ulps(got, want):
     low = torch.iinfo(integer).min
     a, b = torch.where(a < 0, low - a, a), torch.where(b < 0, low - b, b)
     distance = (a.to(torch.int64) - b).abs().double()
-    return torch.where((got == want) | (got.isnan() & want.isnan()), 0.0, torch.where(got.isnan() | want.isnan(), math.inf, distance))
+    return torch.where((got == want) | (got.isnan() & want.isnan()), 0.0,
+                       torch.where(got.isnan() | want.isnan(), math.inf, distance))
 
 
 def compare(op, got, want, inputs):
     if got.dtype.is_floating_point:
         distance = ulps(got, want)
         tiny = torch.finfo(got.dtype).tiny
-        distance = torch.where((got.abs() < tiny) & (want.abs() < tiny) & ((got - want).abs() <= tiny * 1e-5), 0.0, distance)
+        distance = torch.where((got.abs() < tiny) & (want.abs() < tiny) & ((got - want).abs() <= tiny * 1e-5), 0.0,
+                               distance)
         if op in ("sin", "cos", "tan"):
             distance = torch.where(((got - want).abs() < 1e-6) & (inputs[0].abs() < 1e6), 0.0, distance)
         if op in ("lgamma", "erfc", "log1p", "expm1"):
@@ -96,7 +104,8 @@ def compare(op, got, want, inputs):
         bad = got != want
     if bad.any():
         k = int(bad.nonzero()[0])
-        raise AssertionError(f"{op}({', '.join(repr(i[k].item()) for i in inputs)}) = {got[k].item()!r}, eager gives {want[k].item()!r} ({int(bad.sum())} differ)")
+        raise AssertionError(f"{op}({', '.join(repr(i[k].item()) for i in inputs)}) = {got[k].item()!r}, "
+                             f"eager gives {want[k].item()!r} ({int(bad.sum())} differ)")
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -109,7 +118,8 @@ def test_float_unary(dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_float_binary(dtype):
     inputs = specials(dtype, pairs=True)
-    normal = (inputs[1] == 0) | (inputs[0] / inputs[1]).isfinite() | ~inputs[0].isfinite()  # eager's fmod gives NaN where the quotient overflows
+    # Eager's fmod gives NaN where the quotient overflows
+    normal = (inputs[1] == 0) | (inputs[0] / inputs[1]).isfinite() | ~inputs[0].isfinite()
     for op, got in grouped(FLOAT_BINARY, dtype, inputs).items():
         want = reference.pointwise(op, list(inputs), got.dtype)
         keep = normal if op in ("fmod", "remainder", "floor_div") else torch.ones_like(normal)
@@ -143,14 +153,16 @@ def test_integer_division_by_zero_does_not_trap():
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_integer_pow(dtype):
     base = torch.tensor([0, 1, 2, 3, 5, 7, 100], dtype=dtype)
-    inputs = tuple(v.reshape(-1).clone() for v in torch.meshgrid(base, torch.tensor([0, 1, 2, 3, 10], dtype=dtype), indexing="ij"))
+    inputs = tuple(v.reshape(-1).clone()
+                   for v in torch.meshgrid(base, torch.tensor([0, 1, 2, 3, 10], dtype=dtype), indexing="ij"))
     for op, got in grouped(["pow"], dtype, inputs).items():
         compare(op, got, inputs[0] ** inputs[1], inputs)
 
 
 def test_bool():
     inputs = specials(torch.bool, pairs=True)
-    binary = ["logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "add", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"]
+    binary = ["logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "add", "mul",
+              "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"]
     for op, got in grouped(binary, torch.bool, inputs).items():
         compare(op, got, reference.pointwise(op, list(inputs), torch.bool), inputs)
     for op, got in grouped(["logical_not", "bitwise_not"], torch.bool, inputs[:1]).items():
@@ -190,7 +202,8 @@ def test_cast(source):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_floats_round_to_the_nearest_half(dtype):
-    bits = (torch.arange(0, 1 << 16, dtype=torch.int64)[:, None] << 16) + torch.tensor([0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    bits = (torch.arange(0, 1 << 16, dtype=torch.int64)[:, None] << 16) + torch.tensor(
+        [0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
     x = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).reshape(-1).view(torch.float32)
     b = loops.KernelBuilder()
     i = b.axis(len(x))
@@ -236,7 +249,8 @@ def test_float_constants_are_exact(value):
         b.store(target, b.axis(3), b.const(value, dtype))
         out = torch.ones(3, dtype=dtype)
         run([b.finish("constant")], [[out]])
-        assert [repr(v) for v in out.tolist()] == [repr(v) for v in torch.full((3,), value, dtype=torch.float64).to(dtype).tolist()]
+        assert [repr(v) for v in out.tolist()] == [
+            repr(v) for v in torch.full((3,), value, dtype=torch.float64).to(dtype).tolist()]
 
 
 @pytest.mark.parametrize("exponent", [-2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 2.5])

@@ -48,9 +48,11 @@ def names_tested(tree) -> list:
             found.append((node.lineno, "a collection of names"))
         elif isinstance(node, ast.MatchValue) and named(node.value):
             found.append((node.lineno, "a case"))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "__eq__") and any(map(named, node.args)):
+        elif (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+              and node.func.attr in ("startswith", "__eq__") and any(map(named, node.args))):
             found.append((node.lineno, "a comparison"))
-        elif isinstance(node, ast.Attribute) and (node.attr in FLAGS or node.attr == "cuda" and isinstance(node.value, ast.Name) and node.value.id == "torch"):
+        elif isinstance(node, ast.Attribute) and (node.attr in FLAGS or node.attr == "cuda"
+                                                  and isinstance(node.value, ast.Name) and node.value.id == "torch"):
             found.append((node.lineno, f".{node.attr}"))
     return found
 
@@ -70,13 +72,16 @@ def test_nothing_tests_for_a_device_by_name():
     assert used == set(ALLOWED), f"no exception is needed for {set(ALLOWED) - used}"
 
 
-@pytest.mark.parametrize("text", ["d.type == 'cuda'", "'cpu' != t.device.type", "d in ('cpu', 'cuda')", "x = {'cuda': 1}", "COST['cpu']", "t.is_cuda", "torch.cuda.is_available()",
-                                  "for d in ('cpu', 'cuda'): pass", "name.startswith('cuda')", "match d:\n case 'meta': pass"])
+@pytest.mark.parametrize("text",
+                         ["d.type == 'cuda'", "'cpu' != t.device.type", "d in ('cpu', 'cuda')", "x = {'cuda': 1}",
+                          "COST['cpu']", "t.is_cuda", "torch.cuda.is_available()", "for d in ('cpu', 'cuda'): pass",
+                          "name.startswith('cuda')", "match d:\n case 'meta': pass"])
 def test_the_check_sees(text):
     assert names_tested(ast.parse(text))
 
 
-@pytest.mark.parametrize("text", ["torch.zeros(1, device='cpu')", "kind == 'call'", "torch.backends.cuda.matmul", "('cpu', 1)"])
+@pytest.mark.parametrize("text",
+                         ["torch.zeros(1, device='cpu')", "kind == 'call'", "torch.backends.cuda.matmul", "('cpu', 1)"])
 def test_the_check_allows(text):
     assert not names_tested(ast.parse(text))
 
@@ -108,15 +113,17 @@ def test_kinds():
 def test_an_architecture_is_read_from_the_device(monkeypatch):
     if not torch.cuda.is_available():
         assert devices.of_type("cuda").architecture() is cuda.H200
-    found = SimpleNamespace(name="NVIDIA A100", multi_processor_count=108, warp_size=32, regs_per_multiprocessor=65536, shared_memory_per_block_optin=163 << 10, L2_cache_size=40 << 20,
-                            memory_clock_rate=1215000, memory_bus_width=5120, major=8, minor=0)
+    found = SimpleNamespace(name="NVIDIA A100", multi_processor_count=108, warp_size=32, regs_per_multiprocessor=65536,
+                            shared_memory_per_block_optin=163 << 10, L2_cache_size=40 << 20, memory_clock_rate=1215000,
+                            memory_bus_width=5120, major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found)
     cuda._read.cache_clear()
     a100 = devices.of_type("cuda").architecture(torch.device("cuda", 1))
     cuda._read.cache_clear()
-    assert (a100.processors, a100.capability, a100.registers) == (108, 80, 256 << 10) and 1.5e12 < a100.bandwidth < 1.6e12
+    assert ((a100.processors, a100.capability, a100.registers) == (108, 80, 256 << 10)
+            and 1.5e12 < a100.bandwidth < 1.6e12)
     here = devices.of_type("cpu").architecture()
     assert here.processors >= 1 and 1 << 14 <= here.local <= here.cache
 
@@ -170,7 +177,8 @@ def test_another_device_is_one_class(pretend):
         want = evaluate(trace(fn, tensors), list(tensors))
         graph = moved(trace(fn, tensors), PLACE)
         compiled = compile_graph(run_passes(graph, (*STANDARD, *SCHEDULED)))
-        assert {k.device for k in compiled.loops.values()} == {"privateuseone"} and PLACE in {v for step in compiled.plan.steps for v in step if isinstance(v, torch.device)}
+        assert ({k.device for k in compiled.loops.values()} == {"privateuseone"}
+                and PLACE in {v for step in compiled.plan.steps for v in step if isinstance(v, torch.device)})
         got = jit.runtime.load_plan(on_host(compiled.plan))(*tensors)
         for mine, theirs in zip(got, want):
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
@@ -195,7 +203,8 @@ def test_a_traced_program_on_another_device(pretend):
         seen["flags"] = x.is_cpu, x.is_cuda, x.is_meta
         return torch.nn.functional.layer_norm(x @ w.t(), (8,)).relu().sum(1)
 
-    graph, _, _ = traced(program, torch.randn(4, 6, requires_grad=True), torch.randn(8, 6, requires_grad=True), tracer=ElsewhereTracer(ShapeEnv(), PLACE), differentiated=True)
+    graph, _, _ = (traced(program, torch.randn(4, 6, requires_grad=True), torch.randn(8, 6, requires_grad=True),
+                          tracer=ElsewhereTracer(ShapeEnv(), PLACE), differentiated=True))
     assert seen["flags"] == (False, False, False)
     halves = partition(differentiate(graph, [0, 1], [0]))
     for half in (halves.forward, halves.backward):
@@ -214,5 +223,6 @@ def test_an_unknown_device_is_refused():
 
 
 def test_no_emitter_is_loaded_before_there_are_kernels(python):
-    found = python("import sys, jit, jit.devices; print([n for n in sys.modules if n.partition('.')[0] == 'triton' or n.startswith(('jit.codegen.cpp', 'jit.codegen.triton'))])")
+    found = python("import sys, jit, jit.devices; print([n for n in sys.modules if n.partition('.')[0] "
+                   "== 'triton' or n.startswith(('jit.codegen.cpp', 'jit.codegen.triton'))])")
     assert found.stdout.strip() == "[]", found.stdout

@@ -1,5 +1,5 @@
-"""Calls that PyTorch's kernels refuse for what only a kernel looks at, and calls with unusual arguments that it takes: as in eager on the default backend,
-whether or not the result is read, on first and later calls of an entry."""
+"""Calls that PyTorch's kernels refuse for what only a kernel looks at, and calls with unusual arguments that it takes:
+as in eager on the default backend, whether or not the result is read, on first and later calls of an entry."""
 
 import sys
 
@@ -10,7 +10,8 @@ import torch.nn.functional as F
 import jit
 from jit.graph import probe
 
-pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")  # nothing may be left to eager because compiling failed
+# Nothing may be left to eager because compiling failed
+pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")
 
 
 def outcome(fn, *args):
@@ -19,7 +20,8 @@ def outcome(fn, *args):
         result = fn(*args)
     except Exception as error:
         return type(error), str(error)
-    return [(tuple(r.shape), r.stride(), r.dtype, r.mul(1e4).round().tolist()) for r in (result if isinstance(result, tuple) else (result,))], [a.tolist() for a in args]
+    return [(tuple(r.shape), r.stride(), r.dtype, r.mul(1e4).round().tolist())
+            for r in (result if isinstance(result, tuple) else (result,))], [a.tolist() for a in args]
 
 
 def check(op, refused, accepted=()):
@@ -49,16 +51,21 @@ REFUSED = {
     "argmax of nothing": (lambda x: x.argmax(-1), EMPTY, ROWS),
     "quantile of nothing": (lambda x: x.quantile(0.5, -1), EMPTY, ROWS),
     "pooling divided by 0": (lambda x: F.avg_pool3d(x[None, None, None], 1, divisor_override=0), ROWS, ()),
-    "convolution with a dilation of 0": (lambda x: F.conv1d(x, KERNEL, dilation=0), [(IMAGE,), (torch.ones(1, 2, 9),)], ()),
-    "convolution with negative padding": (lambda x: F.conv1d(x, KERNEL, padding=-1), [(IMAGE,), (torch.ones(1, 2, 9),)], ()),
-    "class weights of another dtype": (lambda x: F.nll_loss(x, torch.zeros(3, dtype=torch.int64), torch.ones(x.shape[1]).half()), ROWS, ()),
+    "convolution with a dilation of 0": (lambda x: F.conv1d(x, KERNEL, dilation=0), [(IMAGE,), (torch.ones(1, 2, 9),)],
+                                         ()),
+    "convolution with negative padding": (lambda x: F.conv1d(x, KERNEL, padding=-1), [(IMAGE,), (torch.ones(1, 2, 9),)],
+                                          ()),
+    "class weights of another dtype": (lambda x: F.nll_loss(x, torch.zeros(3, dtype=torch.int64),
+                                                            torch.ones(x.shape[1]).half()), ROWS, ()),
     "an index of nothing": (lambda x: torch.gather(x, 1, torch.zeros(3, 1, dtype=torch.int64)), EMPTY, ROWS),
 }
 OUT = {
-    "aminmax": lambda x: torch.aminmax(x, out=(torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64))),
+    "aminmax": lambda x: torch.aminmax(x, out=(torch.zeros((), dtype=torch.float64),
+                                               torch.zeros((), dtype=torch.float64))),
     "complex": lambda x: torch.complex(x, x, out=torch.zeros(x.shape, dtype=torch.complex128)),
     "multinomial": lambda x: torch.multinomial(x + 1, 1, out=torch.zeros(x.shape[0], 1, dtype=torch.float64)),
-    "factors": lambda x: torch.linalg.cholesky(torch.eye(x.shape[0]), out=torch.zeros(x.shape[0], x.shape[0], dtype=torch.float64)),
+    "factors": lambda x: torch.linalg.cholesky(torch.eye(x.shape[0]),
+                                               out=torch.zeros(x.shape[0], x.shape[0], dtype=torch.float64)),
     "sorted": lambda x: torch.sort(x, out=(torch.zeros(x.shape), torch.zeros(x.shape, dtype=torch.int32))),
 }
 
@@ -94,7 +101,8 @@ TAKEN = {
     "differences of order 0": (lambda x: torch.diff(x, 0, 5), ROWS),
     "roll of nothing": (lambda x: torch.roll(x, (1, 2), (0, 5)), EMPTY),
     "gather by nothing": (lambda x: torch.gather(x, 0, x[:, :0]), ROWS),
-    "batch norm of nothing": (lambda x: torch.batch_norm(x[0], None, None, None, x[0], True, 0.1, 1e-5, False), [(torch.zeros(1, 0),)]),
+    "batch norm of nothing": (lambda x: torch.batch_norm(x[0], None, None, None, x[0], True, 0.1, 1e-5, False),
+                              [(torch.zeros(1, 0),)]),
     "indices into nothing": (lambda x: (x > 0).all().index_fill(0, torch.tensor([0]), 2), ROWS),
 }
 
@@ -132,7 +140,8 @@ def test_no_made_up_numbers_of_rows_are_given_to_lapack(solve, monkeypatch):
     tried = []
     for module in list(sys.modules.values()):
         if getattr(module, "ask", None) is probe.ask:
-            monkeypatch.setattr(module, "ask", lambda fn, *args, real=probe.ask, **kwargs: tried.append(fn) or real(fn, *args, **kwargs))
+            monkeypatch.setattr(module, "ask", lambda fn, *args, real=probe.ask, **kwargs: tried.append(fn)
+                                or real(fn, *args, **kwargs))
     factors = {torch.linalg.ldl_solve: torch.linalg.ldl_factor, torch.linalg.lu_solve: torch.linalg.lu_factor}[solve]
 
     def fn(x, y):
@@ -148,14 +157,17 @@ def test_no_made_up_numbers_of_rows_are_given_to_lapack(solve, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("op", [lambda x: x @ x.t(), lambda x: F.linear(x, x), lambda x: F.smooth_l1_loss(x, x), lambda x: (x > 0).argmax(-1), lambda x: x.addmm(x, x)],
+@pytest.mark.parametrize("op", [lambda x: x @ x.t(), lambda x: F.linear(x, x), lambda x: F.smooth_l1_loss(x, x),
+                                lambda x: (x > 0).argmax(-1), lambda x: x.addmm(x, x)],
                          ids=["product", "linear", "smooth_l1_loss", "argmax of bool", "addmm"])
 def test_dtypes_that_a_gpu_refuses(op):
-    check(op, [(torch.ones(4, 4, dtype=torch.int32, device="cuda"),), (torch.ones(5, 5, dtype=torch.int32, device="cuda"),)])
+    check(op, [(torch.ones(4, 4, dtype=torch.int32, device="cuda"),),
+               (torch.ones(5, 5, dtype=torch.int32, device="cuda"),)])
 
 
 def test_sizes_among_the_arguments_are_no_doubt():
-    """Stand-ins are smaller than the tensors; what they are refused for may be a number that goes with the real sizes."""
+    """Stand-ins are smaller than the tensors; what they are refused for may be a number that goes with the real
+    sizes."""
     functions = [
         lambda x: F.layer_norm(x, (x.shape[-1],)),
         lambda x: F.rms_norm(x, (512,)),
@@ -167,7 +179,8 @@ def test_sizes_among_the_arguments_are_no_doubt():
     x = torch.rand(64, 512)
     for f in functions:
         graph = str(jit.explain(f)(x))
-        assert "1 graphs, 0 breaks" in graph and "torch.ops.aten" not in graph.replace("torch.ops.aten.alias", ""), graph
+        assert "1 graphs, 0 breaks" in graph and "torch.ops.aten" not in graph.replace(
+            "torch.ops.aten.alias", ""), graph
         torch.testing.assert_close(jit.compile(f)(x), f(x))
 
 
@@ -205,8 +218,10 @@ def test_rows_of_nothing_and_infinite_rows_on_a_gpu():
     def f(x, y):
         root = y.abs().sqrt()
         loss = F.smooth_l1_loss(root, x)
-        return root, loss, torch.maximum(y, loss), y.std(0, unbiased=False), F.normalize(y, dim=-1), F.rms_norm(x, x.shape[-1:]), x.sum(), torch.stack([y, x]), F.mse_loss(y, y), \
-            F.embedding(torch.arange(2, device="cuda"), y.detach()) if len(y) else y, y[torch.arange(y.shape[0], device="cuda")]
+        return (root, loss, torch.maximum(y, loss), y.std(0, unbiased=False), F.normalize(y, dim=-1),
+                F.rms_norm(x, x.shape[-1:]), x.sum(), torch.stack([y, x]), F.mse_loss(y, y),
+                F.embedding(torch.arange(2, device="cuda"), y.detach()) if len(y) else y,
+                y[torch.arange(y.shape[0], device="cuda")])
 
     for dynamic in (None, True):
         jit.reset()

@@ -1,6 +1,8 @@
-"""Gradients of convolutions are as exact as eager's on the CPU, in any layout and of any kind, and are what eager gives in all else.
+"""Gradients of convolutions are as exact as eager's on the CPU, in any layout and of any kind, and are what eager gives
+in all else.
 
-Where a graph has several convolutions of images they run channels-last, whatever the program's layout is, and the library's sums then are other ones than in eager.
+Where a graph has several convolutions of images they run channels-last, whatever the program's layout is, and the
+library's sums then are other ones than in eager.
 """
 
 import math
@@ -34,12 +36,18 @@ LAYOUTS = (plain, channels_last, sliced)
 NETS = {
     "two": (lambda: [nn.Conv2d(3, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 6, 3)], (8, 3, 40, 40)),
     "grouped": (lambda: [nn.Conv2d(4, 12, 3, groups=2), nn.SiLU(), nn.Conv2d(12, 8, 3, groups=4)], (8, 4, 40, 40)),
-    "depthwise": (lambda: [nn.Conv2d(6, 6, 5, padding=2, groups=6), nn.GELU(), nn.Conv2d(6, 12, 1), nn.Softplus(), nn.Conv2d(12, 12, 3, groups=12)], (8, 6, 40, 40)),
-    "dilated and strided": (lambda: [nn.Conv2d(4, 8, 3, dilation=2), nn.Tanh(), nn.Conv2d(8, 8, 3, stride=2)], (8, 4, 48, 44)),
-    "even and of the same size": (lambda: [nn.Conv2d(4, 8, 2, padding="same"), nn.Sigmoid(), nn.Conv2d(8, 4, (4, 3), padding="same", dilation=(1, 2))], (8, 4, 40, 40)),
-    "transposed": (lambda: [nn.Conv2d(3, 6, 3), nn.Tanh(), nn.ConvTranspose2d(6, 8, 2, stride=2), nn.SiLU(), nn.ConvTranspose2d(8, 4, 3, groups=2, output_padding=1, stride=2)], (4, 3, 20, 24)),
-    "1d": (lambda: [nn.Conv1d(3, 8, 5), nn.Tanh(), nn.ConvTranspose1d(8, 6, 4, stride=2), nn.Tanh(), nn.Conv1d(6, 6, 4, padding="same", groups=3)], (16, 3, 700)),
-    "3d": (lambda: [nn.Conv3d(2, 6, 3), nn.Tanh(), nn.Conv3d(6, 6, (1, 2, 2), padding="same", groups=2), nn.Tanh(), nn.ConvTranspose3d(6, 4, 2)], (4, 2, 8, 18, 16)),
+    "depthwise": (lambda: [nn.Conv2d(6, 6, 5, padding=2, groups=6), nn.GELU(), nn.Conv2d(6, 12, 1), nn.Softplus(),
+                           nn.Conv2d(12, 12, 3, groups=12)], (8, 6, 40, 40)),
+    "dilated and strided": (lambda: [nn.Conv2d(4, 8, 3, dilation=2), nn.Tanh(), nn.Conv2d(8, 8, 3, stride=2)],
+                            (8, 4, 48, 44)),
+    "even and of the same size": (lambda: [nn.Conv2d(4, 8, 2, padding="same"), nn.Sigmoid(),
+                                           nn.Conv2d(8, 4, (4, 3), padding="same", dilation=(1, 2))], (8, 4, 40, 40)),
+    "transposed": (lambda: [nn.Conv2d(3, 6, 3), nn.Tanh(), nn.ConvTranspose2d(6, 8, 2, stride=2), nn.SiLU(),
+                            nn.ConvTranspose2d(8, 4, 3, groups=2, output_padding=1, stride=2)], (4, 3, 20, 24)),
+    "1d": (lambda: [nn.Conv1d(3, 8, 5), nn.Tanh(), nn.ConvTranspose1d(8, 6, 4, stride=2), nn.Tanh(),
+                    nn.Conv1d(6, 6, 4, padding="same", groups=3)], (16, 3, 700)),
+    "3d": (lambda: [nn.Conv3d(2, 6, 3), nn.Tanh(), nn.Conv3d(6, 6, (1, 2, 2), padding="same", groups=2), nn.Tanh(),
+                    nn.ConvTranspose3d(6, 4, 2)], (4, 2, 8, 18, 16)),
 }
 
 
@@ -48,23 +56,35 @@ def between(make, channels=(16, 16), act=nn.Tanh):
     return lambda: [nn.Conv2d(4, channels[0], 1), nn.Tanh(), make(*channels), act(), nn.Conv2d(channels[1], 4, 1)]
 
 
-# Convolutions for whose weights the library has other kernels channels-last than in the plain format, or none for that alone, and some for which it has the same.
+# Convolutions for whose weights the library has other kernels channels-last than in the plain format, or none for that
+# alone, and some for which it has the same.
 BETWEEN = {
-    "depthwise with holes": (between(lambda c, d: nn.Conv2d(c, d, 3, dilation=2, padding=1, groups=c)), (16, 4, 32, 40)),
+    "depthwise with holes": (between(lambda c, d: nn.Conv2d(c, d, 3, dilation=2, padding=1, groups=c)),
+                             (16, 4, 32, 40)),
     "depthwise and wide": (between(lambda c, d: nn.Conv2d(c, d, 7, padding=3, groups=c)), (16, 4, 24, 24)),
-    "depthwise, wide and strided": (between(lambda c, d: nn.Conv2d(c, d, 5, stride=2, padding=2, groups=c)), (16, 4, 48, 40)),
-    "depthwise and leaving out columns": (between(lambda c, d: nn.Conv2d(c, d, 1, stride=2, groups=c)), (16, 4, 40, 40)),
-    "depthwise, wide and transposed": (between(lambda c, d: nn.ConvTranspose2d(c, d, (3, 5), stride=2, padding=(0, 2), output_padding=1, groups=c)), (16, 4, 24, 24)),
-    "depthwise, with two results each": (between(lambda c, d: nn.Conv2d(c, d, 3, padding=1, groups=c), (12, 24)), (16, 4, 32, 32)),
+    "depthwise, wide and strided": (between(lambda c, d: nn.Conv2d(c, d, 5, stride=2, padding=2, groups=c)),
+                                    (16, 4, 48, 40)),
+    "depthwise and leaving out columns": (between(lambda c, d: nn.Conv2d(c, d, 1, stride=2, groups=c)),
+                                          (16, 4, 40, 40)),
+    "depthwise, wide and transposed": (between(lambda c, d: nn.ConvTranspose2d(c, d, (3, 5), stride=2, padding=(0, 2),
+                                                                               output_padding=1, groups=c)),
+                                       (16, 4, 24, 24)),
+    "depthwise, with two results each": (between(lambda c, d: nn.Conv2d(c, d, 3, padding=1, groups=c), (12, 24)),
+                                         (16, 4, 32, 32)),
     "groups of few": (between(lambda c, d: nn.Conv2d(c, d, 3, padding=1, groups=4)), (16, 4, 32, 40)),
-    "groups of few, large kernels": (between(lambda c, d: nn.Conv2d(c, d, 7, padding=3, groups=2), (8, 64)), (4, 4, 24, 40)),
-    "groups of few, transposed": (between(lambda c, d: nn.ConvTranspose2d(c, d, 3, groups=2), (8, 24)), (16, 4, 32, 40)),
-    "groups of whole vectors": (between(lambda c, d: nn.Conv2d(c, d, 3, padding=1, groups=2), (32, 32)), (4, 4, 24, 24)),
-    "groups of whole vectors with holes": (between(lambda c, d: nn.Conv2d(c, d, 3, dilation=2, groups=2), (16, 16)), (16, 4, 24, 32)),
+    "groups of few, large kernels": (between(lambda c, d: nn.Conv2d(c, d, 7, padding=3, groups=2), (8, 64)),
+                                     (4, 4, 24, 40)),
+    "groups of few, transposed": (between(lambda c, d: nn.ConvTranspose2d(c, d, 3, groups=2), (8, 24)),
+                                  (16, 4, 32, 40)),
+    "groups of whole vectors": (between(lambda c, d: nn.Conv2d(c, d, 3, padding=1, groups=2), (32, 32)),
+                                (4, 4, 24, 24)),
+    "groups of whole vectors with holes": (between(lambda c, d: nn.Conv2d(c, d, 3, dilation=2, groups=2), (16, 16)),
+                                           (16, 4, 24, 32)),
     "holes and few results": (between(lambda c, d: nn.Conv2d(c, d, 3, dilation=2), (24, 4)), (16, 4, 40, 40)),
     "holes and strides": (between(lambda c, d: nn.Conv2d(c, d, 3, dilation=2, stride=2), (32, 12)), (4, 4, 33, 33)),
     "one small image": (between(lambda c, d: nn.Conv2d(c, d, 3), (3, 4)), (1, 4, 24, 16)),
-    "with a norm": (between(lambda c, d: nn.Conv2d(c, d, 5, padding=2, groups=c), act=lambda: nn.Sequential(nn.BatchNorm2d(16), nn.SiLU())), (16, 4, 32, 32)),
+    "with a norm": (between(lambda c, d: nn.Conv2d(c, d, 5, padding=2, groups=c),
+                            act=lambda: nn.Sequential(nn.BatchNorm2d(16), nn.SiLU())), (16, 4, 32, 32)),
 }
 
 
@@ -92,7 +112,7 @@ def errors(name, layout, dtype, draws, wanted="bias"):
         squares = squares or [[0.0, 0.0] for _ in truth]
         sizes = [t.square().sum().item() + s for t, s in zip(truth, sizes or [0.0] * len(truth))]
         for k, f in enumerate((net, program)):
-            for total, t, g in zip(squares, truth, gradients(f, net, layout(x), tangent, wanted)):
+            for total, t, g in zip(squares, truth, gradients(f, net, layout(x), tangent, wanted), strict=True):
                 total[k] += (g.double() - t).square().sum().item()
     return [tuple(math.sqrt(v / size) for v in pair) for pair, size in zip(squares, sizes)]
 
@@ -101,14 +121,16 @@ def errors(name, layout, dtype, draws, wanted="bias"):
 @pytest.mark.parametrize("name", NETS)
 def test_biases(name, layout):
     for k, (eager, mine) in enumerate(errors(name, layout, torch.float32, 8)):
-        assert mine <= max(1.5 * eager, torch.finfo(torch.float32).eps), f"bias {k} has the error {mine:.3g}, eager's {eager:.3g}"
+        assert mine <= max(1.5 * eager,
+                           torch.finfo(torch.float32).eps), f"bias {k} has the error {mine:.3g}, eager's {eager:.3g}"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", NETS | BETWEEN)
 def test_weights(name, layout):
     for k, (eager, mine) in enumerate(errors(name, layout, torch.float32, 4, "weight")):
-        assert mine <= 2 * max(eager, torch.finfo(torch.float32).eps / 4), f"weight {k} has the error {mine:.3g}, eager's {eager:.3g}"
+        assert mine <= 2 * max(
+            eager, torch.finfo(torch.float32).eps / 4), f"weight {k} has the error {mine:.3g}, eager's {eager:.3g}"
 
 
 def test_inputs_of_groups_of_few():
@@ -134,7 +156,8 @@ def test_inputs_of_groups_of_few():
     assert squares[1] <= 4 * squares[0]
 
 
-@pytest.mark.parametrize("name", ["depthwise, wide and strided", "depthwise, wide and transposed", "depthwise with holes"])
+@pytest.mark.parametrize("name",
+                         ["depthwise, wide and strided", "depthwise, wide and transposed", "depthwise with holes"])
 def test_gradients_of_gradients(name):
     """The gradient of weights can be differentiated again."""
     net = net_of(name)
@@ -144,7 +167,7 @@ def test_gradients_of_gradients(name):
         return torch.autograd.grad(g.square().sum(), list(net.parameters()), allow_unused=True)
 
     x = torch.randn(2, *BETWEEN[name][1][1:3], 22)[:, :, :20]
-    for mine, eager in zip(penalty(jit.compile(net, dynamic=False), x), penalty(net, x)):
+    for mine, eager in zip(penalty(jit.compile(net, dynamic=False), x), penalty(net, x), strict=True):
         assert (mine is None) == (eager is None)
         if eager is not None:
             torch.testing.assert_close(mine, eager, rtol=1e-3, atol=1e-4 * eager.abs().max().item())
@@ -154,13 +177,16 @@ def test_gradients_of_gradients(name):
 @pytest.mark.parametrize("name", ["two", "depthwise", "transposed", "1d"])
 def test_biases_of_half_types(name, dtype):
     for k, (eager, mine) in enumerate(errors(name, plain, dtype, 3)):
-        assert mine <= max(1.5 * eager, torch.finfo(dtype).eps), f"bias {k} has the error {mine:.3g}, eager's {eager:.3g}"
+        assert mine <= max(1.5 * eager,
+                           torch.finfo(dtype).eps), f"bias {k} has the error {mine:.3g}, eager's {eager:.3g}"
 
 
 @pytest.mark.parametrize("wanted", [("bias",), ("weight",), ("weight", "bias")], ids=str)
-@pytest.mark.parametrize("name", [*NETS, "depthwise, wide and strided", "depthwise, wide and transposed", "groups of few"])
+@pytest.mark.parametrize("name",
+                         [*NETS, "depthwise, wide and strided", "depthwise, wide and transposed", "groups of few"])
 def test_what_eager_gives(name, wanted):
-    """Values, dtypes and strides, of some gradients alone, at several shapes and layouts of one program: of an empty batch and a lone image, too."""
+    """Values, dtypes and strides, of some gradients alone, at several shapes and layouts of one program: of an empty
+    batch and a lone image, too."""
     net, shape = net_of(name), (NETS | BETWEEN)[name][1]
     program = jit.compile(net)
     for batch in (shape[:1], (0,), (3,), (1,), ()):
@@ -169,9 +195,11 @@ def test_what_eager_gives(name, wanted):
                 continue
             x = layout(torch.randn(*batch, *shape[1:], generator=torch.Generator().manual_seed(1)))
             tangent = torch.randn(net(x).shape, generator=torch.Generator().manual_seed(2))
-            for mine, eager in zip(gradients(program, net, x, tangent, wanted), gradients(net, net, x, tangent, wanted)):
+            for mine, eager in (zip(gradients(program, net, x, tangent, wanted),
+                                    gradients(net, net, x, tangent, wanted), strict=True)):
                 assert mine.stride() == eager.stride() and mine.dtype is eager.dtype
-                torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4 * eager.abs().max().item() if eager.numel() else 0)
+                torch.testing.assert_close(mine, eager, rtol=1e-4,
+                                           atol=1e-4 * eager.abs().max().item() if eager.numel() else 0)
 
 
 def test_a_bias_without_its_convolution():
@@ -202,7 +230,7 @@ def test_inputs_of_convolutions_of_the_same_size(size):
         for layout in LAYOUTS:
             x, w = layout(torch.randn(2, 4, 14, 15)).requires_grad_(), torch.randn(4, 4, *kernel, requires_grad=True)
             mine, eager = (torch.autograd.grad(f(x, w).square().sum(), [x, w]) for f in (compiled, program))
-            for a, e in zip(mine, eager):
+            for a, e in zip(mine, eager, strict=True):
                 torch.testing.assert_close(a, e, rtol=1e-3, atol=1e-3 * e.abs().max().item())
                 assert a.stride() == e.stride(), (kernel, layout)
 
@@ -211,12 +239,14 @@ def test_a_bias_that_the_program_asks_the_library_for():
     """Its sum is the library's, in the layout that the program has."""
 
     def program(g, x, w):
-        gx, gw, gb = torch.ops.aten.convolution_backward(g.sin(), x, w, [12], [1, 1], [0, 0], [1, 1], False, [0, 0], 2, [True, True, True])
+        gx, gw, gb = torch.ops.aten.convolution_backward(g.sin(), x, w, [12], [1, 1], [0, 0], [1, 1], False, [0, 0], 2,
+                                                         [True, True, True])
         return F.conv2d(gx, w, groups=2).cos(), gw, gb
 
     compiled, squares = jit.compile(program, dynamic=False), [0.0, 0.0]
     for draw in range(8):
-        given = [torch.randn(*shape, generator=torch.Generator().manual_seed(draw)) for shape in ((8, 12, 40, 40), (8, 4, 42, 42), (12, 2, 3, 3))]
+        given = [torch.randn(*shape, generator=torch.Generator().manual_seed(draw))
+                 for shape in ((8, 12, 40, 40), (8, 4, 42, 42), (12, 2, 3, 3))]
         truth = program(*[t.double() for t in given])[2]
         for k, f in enumerate((program, compiled)):
             squares[k] += (f(*given)[2].double() - truth).square().sum().item()
@@ -229,7 +259,8 @@ def test_images_that_are_their_own_gradients():
     def program(x, w, v):
         return (F.conv2d(x, w, padding=2, groups=12) * x).sum() + F.conv2d(x, v).square().sum()
 
-    x, w, v = torch.randn(2, 12, 14, 15), torch.randn(12, 1, 5, 5, requires_grad=True), torch.randn(4, 12, 1, 1, requires_grad=True)
+    x, w, v = (torch.randn(2, 12, 14, 15), torch.randn(12, 1, 5, 5, requires_grad=True),
+               torch.randn(4, 12, 1, 1, requires_grad=True))
     mine, eager = (torch.autograd.grad(f(x, w, v), [w, v]) for f in (jit.compile(program, dynamic=False), program))
     for a, e in zip(mine, eager):
         torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-3)

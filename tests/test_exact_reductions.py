@@ -1,7 +1,8 @@
-"""Reductions, norms and their gradients are as exact as eager's on the CPU, in any layout: sums do not run in one float32 chain.
+"""Reductions, norms and their gradients are as exact as eager's on the CPU, in any layout: sums do not run in one
+float32 chain.
 
-The error is the Euclidean norm of the difference from float64, of all elements of some draws, over that of the results. It may be twice eager's, or one
-unit in the last place.
+The error is the Euclidean norm of the difference from float64, of all elements of some draws, over that of the results.
+It may be twice eager's, or one unit in the last place.
 """
 
 import math
@@ -75,7 +76,8 @@ def run(f, x, w, tangents, gradients):
 
 
 def compare(f, compiled, shape, layout, dtype, gradients=True, draws=3):
-    squares = [[], []]  # of eager and compiled, for each draw and value: of the difference from float64, and of the value
+    # Of eager and compiled, for each draw and value: of the difference from float64, and of the value
+    squares = [[], []]
     for draw in range(draws):
         random = torch.Generator().manual_seed(draw)
         x = layout(torch.randn(shape, generator=random, dtype=torch.float64).to(dtype))
@@ -83,13 +85,15 @@ def compare(f, compiled, shape, layout, dtype, gradients=True, draws=3):
         with torch.no_grad():
             tangents = [torch.randn(r.shape, generator=random).to(dtype) for r in leaves(f(x, w))]
         truth = run(f, x.double(), w.double(), tangents, gradients)
-        for to, program in zip(squares, (f, compiled)):
+        for to, program in zip(squares, (f, compiled), strict=True):
             found = run(program, x, w, tangents, gradients)
-            to.append([((v.detach().double() - t.detach()).square().sum(), t.detach().square().sum()) for v, t in zip(found, truth)])
+            to.append([((v.detach().double() - t.detach()).square().sum(),
+                        t.detach().square().sum()) for v, t in zip(found, truth)])
     for k, pair in enumerate(zip(*[zip(*e) for e in squares])):
         eager, mine = (math.sqrt(sum(d for d, _ in e) / max(sum(t for _, t in e), 1e-300)) for e in pair)
         allowed = max(2 * eager, torch.finfo(dtype).eps)
-        assert mine <= allowed, f"{shape} {layout.__name__} {dtype}: value {k} has the error {mine:.3g}, eager's {eager:.3g}"
+        assert mine <= allowed, (
+            f"{shape} {layout.__name__} {dtype}: value {k} has the error {mine:.3g}, eager's {eager:.3g}")
 
 
 @pytest.mark.parametrize("shape", MATRICES, ids=str)
@@ -127,7 +131,8 @@ def exact_sums(x):
 def test_long_sums_of_doubles(shape, layout):
     """Against exact sums: of values of one sign, whose errors add up in a chain."""
     x = layout(torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5)
-    for value, flat in zip(jit.compile(exact_sums, dynamic=False)(x), (x.t(), x, x.reshape(1, -1), (x * x).t())):
+    for value, flat in (zip(jit.compile(exact_sums, dynamic=False)(x), (x.t(), x, x.reshape(1, -1), (x * x).t()),
+                            strict=True)):
         truth = torch.tensor([math.fsum(row.tolist()) for row in flat], dtype=torch.float64).reshape(value.shape)
         assert ((value - truth).norm() / truth.norm()).item() < 2 * torch.finfo(torch.float64).eps, shape
 
@@ -153,13 +158,15 @@ def test_running_sums_of_short_and_long_rows(shape):
 @pytest.mark.parametrize("dims", [(1,), (0,), (0, 1)], ids=str)
 @pytest.mark.parametrize("shape", [(64, 4096), (300, 37), (2, 9)], ids=str)
 def test_variances_far_from_zero_and_with_a_first_value_far_from_all(shape, dims):
-    programs = [lambda x: x.var(dims), lambda x: x.std(dims, correction=0), lambda x: torch.var_mean(x, dims, keepdim=True)]
+    programs = [lambda x: x.var(dims), lambda x: x.std(dims, correction=0),
+                lambda x: torch.var_mean(x, dims, keepdim=True)]
     compiled = [jit.compile(f, dynamic=False) for f in programs]
     for scale, offset in ((1, 0), (1, 1e4), (1, 1e7), (1e-25, 0), (1e17, 0)):
         for outlier in (0, 1e3):
-            x = (torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * scale + offset).float()
+            x = (torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * scale
+                 + offset).float()
             x.view(-1)[0] += outlier * scale
-            for f, program in zip(programs, compiled):
+            for f, program in zip(programs, compiled, strict=True):
                 runs = []
                 for g, given in ((f, x.double()), (f, x), (program, x)):
                     given = given.clone().requires_grad_()
@@ -168,14 +175,16 @@ def test_variances_far_from_zero_and_with_a_first_value_far_from_all(shape, dims
                     runs.append([v.detach().double() for v in (*found, slope)])
                 for true, eager, mine in zip(*runs):
                     allowed, error = ((v - true).norm() for v in (eager, mine))
-                    assert error <= max(2 * allowed, 1.5 * torch.finfo(torch.float32).eps * true.norm()), (scale, offset, outlier, error / true.norm(), allowed / true.norm())
+                    assert error <= max(2 * allowed, 1.5 * torch.finfo(torch.float32).eps * true.norm()), (
+                        scale, offset, outlier, error / true.norm(), allowed / true.norm())
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("dim", [None, 0, (0, 1), ()], ids=str)
 @pytest.mark.parametrize("name", ["var", "std"])
 def test_variances_without_degrees_of_freedom(name, dim):
-    """Infinite or NaN, and so is the gradient: which of them, eager's formula says. The function becomes symbolic on the way."""
+    """Infinite or NaN, and so is the gradient: which of them, eager's formula says. The function becomes symbolic on
+    the way."""
     for correction in (1, 4, 1.5):
 
         def program(x):
@@ -194,7 +203,8 @@ def test_variances_without_degrees_of_freedom(name, dim):
                         runs.append((y.detach(), *torch.autograd.grad(y.sum(), leaf)))
                     atol, rtol = (2e-2, 2e-2) if dtype is torch.bfloat16 else (1e-5, 1e-5)
                     for want, got in zip(*runs):
-                        torch.testing.assert_close(got, want, equal_nan=True, atol=atol, rtol=rtol, msg=lambda m: f"{correction} {shape} {value} {dtype} {m}")
+                        torch.testing.assert_close(got, want, equal_nan=True, atol=atol, rtol=rtol,
+                                                   msg=lambda m: f"{correction} {shape} {value} {dtype} {m}")
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
@@ -212,10 +222,13 @@ def test_the_variance_of_one_number_that_is_not_rounded_on_the_way(dtype):
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_weights_of_convolutions_with_holes(groups):
-    """Their gradients are sums over all pixels, in the CPU library's plain format by matrix products. Two convolutions run in channels-last otherwise."""
+    """Their gradients are sums over all pixels, in the CPU library's plain format by matrix products. Two convolutions
+    run in channels-last otherwise."""
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Tanh(), torch.nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=groups))
-    wide = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Tanh(), torch.nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=groups)).double()
+    net = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Tanh(),
+                              torch.nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=groups))
+    wide = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Tanh(),
+                               torch.nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=groups)).double()
     wide.load_state_dict(net.state_dict())
     program, squares = jit.compile(net), [0.0, 0.0]
     for draw in range(10):

@@ -1,4 +1,5 @@
-"""Operators that are not PyTorch's own run as often, in the order and on the values that eager runs them on, and never while capturing."""
+"""Operators that are not PyTorch's own run as often, in the order and on the values that eager runs them on, and never
+while capturing."""
 
 import contextlib
 import io
@@ -174,7 +175,8 @@ def wrong_arguments(x):
     return send(x, "two")
 
 
-PROGRAMS = [twice_and_unread, in_order, written, lists_and_numbers, views, lies, raises, on_constants, leaves_with_an_error, wrong_arguments]
+PROGRAMS = [twice_and_unread, in_order, written, lists_and_numbers, views, lies, raises, on_constants,
+            leaves_with_an_error, wrong_arguments]
 
 
 def observe(fn, sizes=(2, 2, 3, 4, 2), grad=False):
@@ -206,7 +208,8 @@ def test_only_the_programs_own_calls(program):
         check(program, jit.compile(program))
 
 
-@pytest.mark.parametrize("program", [twice_and_unread, lambda x: typed(typed(x * 2) * 3) + typed(x), lambda x: several([x, typed(x * 2)])[1] * 2],
+@pytest.mark.parametrize("program", [twice_and_unread, lambda x: typed(typed(x * 2) * 3) + typed(x),
+                                     lambda x: several([x, typed(x * 2)])[1] * 2],
                          ids=["no backward", "twice", "a list"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_backward_runs_once(program):
@@ -226,9 +229,11 @@ def test_with_a_fake_kernel_it_is_a_step():
     assert jit.explain(unbroken)(torch.ones(2)).graph_break_count == 4
 
 
-@pytest.mark.parametrize("program", [lambda x: send(x, 1.0), lambda x: no_type(x), lambda x: OPS.plain(x), lambda x: OPS.composed(x), lambda x: OPS.itself(x) + 1,
-                                     lambda x: (scale_(x, 2.0), x + 1), lambda x: OPS.number(1) + x, lambda x: typed(x.requires_grad_() * 2),
-                                     lambda x: (SEEN.append(1), typed(x)), lambda x: (x.add_(1), typed(x)), lambda x: torch.vmap(typed)(x)])
+@pytest.mark.parametrize("program", [lambda x: send(x, 1.0), lambda x: no_type(x), lambda x: OPS.plain(x),
+                                     lambda x: OPS.composed(x), lambda x: OPS.itself(x) + 1,
+                                     lambda x: (scale_(x, 2.0), x + 1), lambda x: OPS.number(1) + x,
+                                     lambda x: typed(x.requires_grad_() * 2), lambda x: (SEEN.append(1), typed(x)),
+                                     lambda x: (x.add_(1), typed(x)), lambda x: torch.vmap(typed)(x)])
 def test_what_is_no_step_is_refused_without_a_call(program):
     SEEN.clear()
     with pytest.raises(jit.Unsupported):
@@ -249,7 +254,8 @@ def test_what_a_fake_kernel_says_wrongly_is_noticed():
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_operators_that_torch_nn_defines_in_python_are_pytorchs_own(reduction):
-    options = pytest.importorskip("torch.nn.modules.linear_cross_entropy_options").LinearCrossEntropyOptions(batch_chunk_size=2, allow_retain_graph=True)
+    options = pytest.importorskip("torch.nn.modules.linear_cross_entropy_options").LinearCrossEntropyOptions(
+        batch_chunk_size=2, allow_retain_graph=True)
 
     def program(x, w, target):
         return torch.nn.functional.linear_cross_entropy(x, w, target, reduction=reduction, options=options) * 2
@@ -258,7 +264,8 @@ def test_operators_that_torch_nn_defines_in_python_are_pytorchs_own(reduction):
     for rows in 5, 4, 7:
         outcomes = []
         for f in program, compiled:
-            x, w = torch.linspace(-1, 1, rows * 3).view(rows, 3).requires_grad_(), torch.linspace(0, 1, 12).view(4, 3).requires_grad_()
+            x, w = (torch.linspace(-1, 1, rows * 3).view(rows, 3).requires_grad_(),
+                    torch.linspace(0, 1, 12).view(4, 3).requires_grad_())
             loss = f(x, w, torch.arange(rows) % 4)
             outcomes.append((loss.detach(), *torch.autograd.grad(loss.sum(), (x, w))))
         torch.testing.assert_close(*outcomes)
@@ -266,7 +273,8 @@ def test_operators_that_torch_nn_defines_in_python_are_pytorchs_own(reduction):
 
 def test_an_operator_that_is_defined_again():
     def define(factor, schema, fake=True):
-        op = torch.library.custom_op("jit_foreign::changing", lambda x, k=1.0: x * factor * k, mutates_args=(), schema=schema)
+        op = torch.library.custom_op("jit_foreign::changing", lambda x, k=1.0: x * factor * k, mutates_args=(),
+                                     schema=schema)
         op.register_fake(lambda x, k=1.0: torch.empty_like(x))
         return op
 

@@ -1,4 +1,5 @@
-"""Checks on tensor values that only raise: captured whole, eager's exceptions where they fail. Texts with tensors in them.
+"""Checks on tensor values that only raise: captured whole, eager's exceptions where they fail. Texts with tensors in
+them.
 
 PYTEST_DONT_REWRITE: the assertions of the programs are to stay as they are written.
 """

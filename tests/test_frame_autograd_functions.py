@@ -1,4 +1,5 @@
-"""torch.autograd.Function in captured programs, against eager: values, gradients, gradients of gradients, and what is left to eager."""
+"""torch.autograd.Function in captured programs, against eager: values, gradients, gradients of gradients, and what is
+left to eager."""
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ LOG = []
 
 
 def program(*shapes, whole=True, frozen=(), dtype=torch.float64, second=True):
-    """A function of tensors of these shapes; those at the positions ``frozen`` do not require grad. ``whole``: it is one graph.
+    """A function of tensors of these shapes; those at the positions ``frozen`` do not require grad. ``whole``: it is
+    one graph.
     ``second``: gradients of gradients are compared too; there are none through a backward that is not linear."""
 
     def add(fn):
@@ -442,7 +444,7 @@ def same(got, want):
     assert type(got) is type(want), (got, want)
     if isinstance(want, list):
         assert len(got) == len(want)
-        for g, w in zip(got, want):
+        for g, w in zip(got, want, strict=True):
             same(g, w)
     elif isinstance(want, torch.Tensor):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)

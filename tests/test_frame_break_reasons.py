@@ -1,6 +1,7 @@
 """Every kind of graph break: a program in which it happens, its record, and that results stay those of eager.
 
-The record of a break must name the line marked ``# here``. That no kind is without a program is held by test_project_layering.py.
+The record of a break must name the line marked ``# here``. That no kind is without a program is held by
+test_project_layering.py.
 """
 
 import array
@@ -56,7 +57,8 @@ def breaks(kind, *arguments, call=None, whole=False, others=()):
 
     def register(fn):
         made = arguments or (lambda: torch.arange(4.0),)
-        PROGRAMS[kind] = Program(fn, lambda: tuple(make() for make in made), call or (lambda fn, *args: fn(*args)), whole, others)
+        PROGRAMS[kind] = Program(fn, lambda: tuple(make() for make in made), call or (lambda fn, *args: fn(*args)),
+                                 whole, others)
         return fn
 
     return register
@@ -170,7 +172,8 @@ def _(x):
     return x.requires_grad_().requires_grad  # here
 
 
-@breaks("gradient", ones, lambda: torch.ones(4, requires_grad=True), call=lambda fn, *args: torch.enable_grad()(fn)(*args), whole=True)
+@breaks("gradient", ones, lambda: torch.ones(4, requires_grad=True),
+        call=lambda fn, *args: torch.enable_grad()(fn)(*args), whole=True)
 def _(x, w):
     y = (x * w).detach()
     y.mul_(w)  # here
@@ -529,7 +532,8 @@ def _(x, m):
     return x + m["a"]
 
 
-@breaks("container-length", ones, lambda: [], call=lambda fn, x, seen: [(seen.append(x), fn(x, seen)) for _ in range(9)])
+@breaks("container-length", ones, lambda: [],
+        call=lambda fn, x, seen: [(seen.append(x), fn(x, seen)) for _ in range(9)])
 def _(x, seen):
     return x + torch.stack(seen).sum(0)  # here
 
@@ -551,7 +555,7 @@ class Finalized:
 
 @breaks("finalizer", ones, Finalized, others=("not-resumable",))
 def _(x, held):
-    held = None  # here
+    held = None  # noqa: F841  # here
     return x + 1
 
 
@@ -623,7 +627,8 @@ def test_reason(kind):
         assert sorted({r.kind for r in records}) == sorted({kind, *program.others}), "\n".join(map(str, records))
         record = next(r for r in records if r.kind == kind)
         assert (record.file, record.line) == (program.file, program.line), str(record)
-        assert record.why and record.hint and record.whole_frame == program.whole and re.fullmatch("[0-9a-f]{8}", record.id)
+        assert (record.why and record.hint and record.whole_frame == program.whole
+                and re.fullmatch("[0-9a-f]{8}", record.id))
         assert f"[{kind}]" in str(record) and record.hint in str(record)
         compiled = jit.compile(program.fn)
         for _ in range(2):

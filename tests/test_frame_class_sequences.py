@@ -140,7 +140,8 @@ CHANGES = {
     "grad of param": (
         "w=torch.ones(3,requires_grad=True)\n"
         "def f(x): return x if w.grad is None else x*w.grad",
-        ["w.grad=torch.ones(3)", "w.grad=torch.full((3,),4.)", "w.grad=None", "w.grad.add_(1) if w.grad is not None else 0"]),
+        ["w.grad=torch.ones(3)", "w.grad=torch.full((3,),4.)", "w.grad=None",
+         "w.grad.add_(1) if w.grad is not None else 0"]),
     "data swapped": (
         "w=torch.ones(3)\n"
         "def f(x): return x*w",
@@ -162,7 +163,8 @@ CHANGES = {
         "m=torch.nn.Identity()\n"
         "H=[]\n"
         "def f(x): return m(x)",
-        ["H.append(m.register_forward_hook(lambda a,b,o:o*2))", "H.append(m.register_forward_hook(lambda a,b,o:o+1,prepend=True))",
+        ["H.append(m.register_forward_hook(lambda a,b,o:o*2))",
+         "H.append(m.register_forward_hook(lambda a,b,o:o+1,prepend=True))",
          "[h.remove() for h in H]; H.clear()", "H.append(m.register_forward_pre_hook(lambda a,b:(b[0]*3,)))"]),
     "call patched": (
         "class N(torch.nn.Identity): pass\n"
@@ -178,7 +180,8 @@ CHANGES = {
         "def f(x):\n"
         "  for p in m: x=x*p+1\n"
         "  return x",
-        ["m.append(torch.ones(3)*2)", "m[0]=torch.nn.Parameter(torch.zeros(3))", "m[0]=torch.nn.Parameter(torch.full((3,),4.))"]),
+        ["m.append(torch.ones(3)*2)", "m[0]=torch.nn.Parameter(torch.zeros(3))",
+         "m[0]=torch.nn.Parameter(torch.full((3,),4.))"]),
     "property on class appears": (
         "class A: pass\n"
         "a=A(); a.k=1\n"
@@ -188,7 +191,8 @@ CHANGES = {
         "class A: k=1\n"
         "a=A()\n"
         "def f(x): return x*a.k",
-        ["A.__getattribute__=lambda s,n: 9 if n=='k' else object.__getattribute__(s,n)", 'A.__getattribute__=object.__getattribute__']),
+        ["A.__getattribute__=lambda s,n: 9 if n=='k' else object.__getattribute__(s,n)",
+         'A.__getattribute__=object.__getattribute__']),
     "eq appears": (
         "class A: pass\n"
         "a=A(); b=A()\n"
@@ -248,7 +252,8 @@ CHANGES = {
         'class L(dict): pass\n'
         'l=L(a=1)\n'
         "def f(x): return x*l.get('a',3), 'a' in l, len(l), l['a'] if 'a' in l else 0",
-        ['L.__getitem__=lambda s,i:9', 'L.__contains__=lambda s,i:True', "l['a']=4", 'L.get=lambda s,k,d:8', 'L.__missing__=lambda s,k:6']),
+        ['L.__getitem__=lambda s,i:9', 'L.__contains__=lambda s,i:True', "l['a']=4", 'L.get=lambda s,k,d:8',
+         'L.__missing__=lambda s,k:6']),
     "str enum/ctx": (
         "import enum\n"
         "class E(enum.IntEnum):\n"

@@ -19,7 +19,8 @@ def methods_and_attributes(x):
             return v * self.k + self.doubled
 
     made = type("Made", (Local,), {"k": 5})
-    return Local().go(x), made().go(x), made.__name__, Local.__qualname__, Local.k, issubclass(made, Local), isinstance(made(), Local)
+    return (Local().go(x), made().go(x), made.__name__, Local.__qualname__, Local.k, issubclass(made, Local),
+            isinstance(made(), Local))
 
 
 @cases()
@@ -209,7 +210,8 @@ def test_classes_that_leave_the_region():
     x = torch.ones(2)
     (first, one), (second, two) = compiled(x), compiled(x + 1)
     assert first is not second and first.shared is not second.shared and type(one) is first and type(two) is second
-    assert two.go()[1] is second and two.go()[2] is second and torch.equal(two.go()[0], (x + 1) * 2) and torch.equal(two.twice, (x + 1) * 2)
+    assert (two.go()[1] is second and two.go()[2] is second and torch.equal(two.go()[0], (x + 1) * 2)
+            and torch.equal(two.twice, (x + 1) * 2))
     assert first.__name__ == "Local" and first.__qualname__ == f(x)[0].__qualname__ and first.__module__ == __name__
 
 

@@ -59,9 +59,11 @@ class Child(Base):
 def construction(x):
     c = Child.build(3, 4)
     c.double = 20
-    before = c.scale(x), c.double, Child.helper(x), c.helper(x), isinstance(c, Base), type(c) is Child, repr(c), str(c), f"{c}"
+    before = (c.scale(x), c.double, Child.helper(x), c.helper(x), isinstance(c, Base), type(c) is Child, repr(c),
+              str(c), f"{c}")
     del c.double
-    return before, hasattr(c, "extra"), getattr(c, "zzz", None), c, vars(c), Child.__mro__[1] is Base, issubclass(Child, Base), c.__class__.__name__
+    return (before, hasattr(c, "extra"), getattr(c, "zzz", None), c, vars(c), Child.__mro__[1] is Base,
+            issubclass(Child, Base), c.__class__.__name__)
 
 
 @cases.made()
@@ -152,7 +154,8 @@ def descriptors(x):
     d.t = x
     second = d.t
     del d.t
-    return first, second, d.t, d.lazy is d.lazy, d.cached is d.cached, d.dyn_abc, Described.t.name, getattr(d, "nope", 1), sorted(vars(d))
+    return (first, second, d.t, d.lazy is d.lazy, d.cached is d.cached, d.dyn_abc, Described.t.name,
+            getattr(d, "nope", 1), sorted(vars(d)))
 
 
 class Vector:
@@ -226,7 +229,8 @@ class Vector:
 @cases()
 def special_methods(x):
     a, b = Vector(1, 2), Vector(3, 4)
-    c = a + b, 5 + a, a @ b, a == Vector(1, 2), a != b, a < b, sorted([b, a])[0] is a, a[0], len(a), 2 in a, bool(Vector()), a(2), (-a).v, int(a), [10, 20][a], f"{a:q}"
+    c = (a + b, 5 + a, a @ b, a == Vector(1, 2), a != b, a < b, sorted([b, a])[0] is a, a[0], len(a), 2 in a,
+         bool(Vector()), a(2), (-a).v, int(a), [10, 20][a], f"{a:q}")
     try:
         a + 1
     except TypeError as e:
@@ -236,7 +240,8 @@ def special_methods(x):
     d = {Vector(1): "one", Vector(2): "two"}
     with b as inside:
         {}["k"]
-    return c, said, a.v, d[Vector(1)], Vector(3) in d, list(reversed(a)), list(a), b.v, inside is b, hash(Vector(1)) == hash((1,))
+    return (c, said, a.v, d[Vector(1)], Vector(3) in d, list(reversed(a)), list(a), b.v, inside is b,
+            hash(Vector(1)) == hash((1,)))
 
 
 @dataclasses.dataclass
@@ -264,8 +269,9 @@ def data_classes(x):
         Frozen(1).a = 2
     except dataclasses.FrozenInstanceError as error:
         said = str(error)
-    return (d, e, d == Data(1), repr(d), dataclasses.asdict(d), dataclasses.astuple(Frozen(1)), [f.name for f in dataclasses.fields(d)], Frozen(1) < Frozen(2), hash(Frozen(1)) == hash(Frozen(1)),
-            said, dataclasses.is_dataclass(d), x * d.a, {Frozen(1): 2}[Frozen(1)])
+    return (d, e, d == Data(1), repr(d), dataclasses.asdict(d), dataclasses.astuple(Frozen(1)),
+            [f.name for f in dataclasses.fields(d)], Frozen(1) < Frozen(2), hash(Frozen(1)) == hash(Frozen(1)), said,
+            dataclasses.is_dataclass(d), x * d.a, {Frozen(1): 2}[Frozen(1)])
 
 
 class Color(enum.Enum):
@@ -289,8 +295,10 @@ class Bits(enum.Flag):
 
 @cases()
 def enums(x):
-    return (Color.RED, Color.RED.value, Color["BLUE"], Color(2), Color.RED.low, [c.name for c in Color], Color.RED is Color.RED, Level.HIGH > Level.LOW, x * Level.HIGH, Bits.A | Bits.B, Bits.A in (Bits.A | Bits.B),
-            {Color.RED: 1}[Color.RED], len(Color), isinstance(Color.RED, Color), str(Color.RED), repr(Level.LOW), Color.RED in Color)
+    return (Color.RED, Color.RED.value, Color["BLUE"], Color(2), Color.RED.low, [c.name for c in Color],
+            Color.RED is Color.RED, Level.HIGH > Level.LOW, x * Level.HIGH, Bits.A | Bits.B,
+            Bits.A in (Bits.A | Bits.B), {Color.RED: 1}[Color.RED], len(Color), isinstance(Color.RED, Color),
+            str(Color.RED), repr(Level.LOW), Color.RED in Color)
 
 
 class Shape(abc.ABC):
@@ -360,7 +368,7 @@ def subclasses_of_builtins(x):
     return v, type(v).__name__, d["zz"], d, len(v), v == [1, 4], isinstance(d, dict), x
 
 
-# -- exceptions ------------------------------------------------------------------------------------------------------------
+# -- exceptions --------------------------------------------------------------------------------------------------------
 
 
 @cases()
@@ -434,11 +442,17 @@ def nested_exceptions(x):
 @cases()
 def errors_of_operations(x):
     said = []
-    steps = [lambda: 1 + "a", lambda: [1][5], lambda: {}["k"], lambda: None.foo, lambda: int("x"), lambda: (1, 2)[9], lambda: len(5), lambda: 5(), lambda: [1, 2] + (3,), lambda: "a" < 1, lambda: iter(5),
-             lambda: next(iter([])), lambda: {[]: 1}, lambda: [].pop(), lambda: [1].remove(2), lambda: "abc".index("z"), lambda: float("q"), lambda: Base(), lambda: Base(1).nope, lambda: max([]),
-             lambda: dict([1]), lambda: "%d" % "a", lambda: {1, 2}.remove(5), lambda: range(1, 2, 0), lambda: [3, "a"].sort(), lambda: -"a", lambda: (1).__add__("a"), lambda: [*5], lambda: f"{1:q}", lambda: "a".join([1]),
-             lambda: [1].index(4), lambda: (lambda a: a)(), lambda: undefined_name, lambda: setattr(5, "a", 1), lambda: type.nope, lambda: hash([]), lambda: isinstance(1, 5), lambda: 1 @ 2, lambda: 3 % 0, lambda: 1 // 0.0,
-             lambda: "a" in 5, lambda: [1, 2, 3].index(1, 2), lambda: (1, 2, 3).index(7), lambda: chr(-1), lambda: ord("ab"), lambda: sum(["a"]), lambda: zip([1], [1, 2], strict=True).__next__() and list(zip([1], [1, 2], strict=True))]
+    steps = [lambda: 1 + "a", lambda: [1][5], lambda: {}["k"], lambda: None.foo, lambda: int("x"), lambda: (1, 2)[9],
+             lambda: len(5), lambda: 5(), lambda: [1, 2] + (3,), lambda: "a" < 1, lambda: iter(5),
+             lambda: next(iter([])), lambda: {[]: 1}, lambda: [].pop(), lambda: [1].remove(2), lambda: "abc".index("z"),
+             lambda: float("q"), lambda: Base(), lambda: Base(1).nope, lambda: max([]), lambda: dict([1]),
+             lambda: "%d" % "a", lambda: {1, 2}.remove(5), lambda: range(1, 2, 0), lambda: [3, "a"].sort(),
+             lambda: -"a", lambda: (1).__add__("a"), lambda: [*5], lambda: f"{1:q}", lambda: "a".join([1]),
+             lambda: [1].index(4), lambda: (lambda a: a)(), lambda: undefined_name,  # noqa: F821
+             lambda: setattr(5, "a", 1), lambda: type.nope, lambda: hash([]), lambda: isinstance(1, 5), lambda: 1 @ 2,
+             lambda: 3 % 0, lambda: 1 // 0.0, lambda: "a" in 5, lambda: [1, 2, 3].index(1, 2),
+             lambda: (1, 2, 3).index(7), lambda: chr(-1), lambda: ord("ab"), lambda: sum(["a"]),
+             lambda: zip([1], [1, 2], strict=True).__next__() and list(zip([1], [1, 2], strict=True))]
     for k, step in enumerate(steps):
         try:
             said.append((k, step()))
@@ -453,7 +467,7 @@ def errors_of_operations(x):
     except ValueError as e:
         said.append(str(e))
     try:
-        a, *b, c = [1]
+        a, *b, c = [1]  # noqa: F841
     except ValueError as e:
         said.append(str(e))
     try:
@@ -463,7 +477,7 @@ def errors_of_operations(x):
     return said, x
 
 
-# -- with ------------------------------------------------------------------------------------------------------------------
+# -- with --------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

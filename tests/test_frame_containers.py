@@ -1,4 +1,5 @@
-"""Lists, tuples, sets, dictionaries and counters: equal elements, order of comparisons, changes during an operation, and errors half-way."""
+"""Lists, tuples, sets, dictionaries and counters: equal elements, order of comparisons, changes during an operation,
+and errors half-way."""
 
 import collections
 
@@ -12,7 +13,8 @@ VECTOR = torch.arange(3.0)
 @cases([2, 1], fullgraph=False)
 def lists_changed_while_they_are_sorted(v):
     lengths = []
-    return said(lambda: v.sort(key=lambda e: lengths.append(len(v)) or e)), lengths, said(lambda: v.sort(key=lambda e: v.append(e))), v
+    return (said(lambda: v.sort(key=lambda e: lengths.append(len(v)) or e)), lengths,
+            said(lambda: v.sort(key=lambda e: v.append(e))), v)
 
 
 @cases([3, 1, 2, "a", 0])
@@ -66,16 +68,19 @@ def sizes_joined_with_tuples(x):
 
 @cases(VECTOR, [0, False, 1, True])
 def which_of_equal_elements_a_set_keeps(x, v):
-    made = [set(v), set(v[::-1]), {1, 2} & {True}, {1} & {True, 2}, {1, 2}.intersection([True, 2.0]), {1} | {True}, frozenset([1.0, 1]), {1, 5}.union([True])]
+    made = [set(v), set(v[::-1]), {1, 2} & {True}, {1} & {True, 2}, {1, 2}.intersection([True, 2.0]), {1} | {True},
+            frozenset([1.0, 1]), {1, 5}.union([True])]
     return x + 1, [[(type(e).__name__, e) for e in sorted(s)] for s in made]
 
 
 @cases(VECTOR, [1, []], {1}, set(), fullgraph=False)
 def how_far_sets_look_into_what_they_are_given(x, v, s, empty):
     left, log = iter([2, 1, 5, 6]), []
-    for call in (lambda: s.isdisjoint(v), lambda: s.isdisjoint(v[::-1]), lambda: s.issuperset([2, []]), lambda: s.issubset(v), lambda: s.intersection(v),
-                 lambda: s.difference(v), lambda: empty.intersection([[]]), lambda: empty.issubset([[]]), lambda: s.intersection(left), lambda: next(left),
-                 lambda: s.issuperset(left), lambda: list(left), lambda: s.isdisjoint(5), lambda: s.issubset({1, 2}), lambda: s.isdisjoint({2}), lambda: s >= {1}):
+    for call in (lambda: s.isdisjoint(v), lambda: s.isdisjoint(v[::-1]), lambda: s.issuperset([2, []]),
+                 lambda: s.issubset(v), lambda: s.intersection(v), lambda: s.difference(v),
+                 lambda: empty.intersection([[]]), lambda: empty.issubset([[]]), lambda: s.intersection(left),
+                 lambda: next(left), lambda: s.issuperset(left), lambda: list(left), lambda: s.isdisjoint(5),
+                 lambda: s.issubset({1, 2}), lambda: s.isdisjoint({2}), lambda: s >= {1}):
         try:
             log.append(call())
         except TypeError as error:
@@ -86,7 +91,8 @@ def how_far_sets_look_into_what_they_are_given(x, v, s, empty):
 @cases(VECTOR, {1}, {5, 6}, fullgraph=False)
 def what_a_set_has_taken_before_an_error(x, s, t):
     own, log = {1, 2, 3}, []
-    for call in (lambda: s.update([2, 3, [], 4]), lambda: own.update({7: 8}, [9], 3), lambda: own.difference_update([1, {}, 2]), lambda: t.difference_update([5, {}, 6]),
+    for call in (lambda: s.update([2, 3, [], 4]), lambda: own.update({7: 8}, [9], 3),
+                 lambda: own.difference_update([1, {}, 2]), lambda: t.difference_update([5, {}, 6]),
                  lambda: own.symmetric_difference_update([3, []]), lambda: own.intersection_update([2, []])):
         try:
             log.append(call())
@@ -97,7 +103,8 @@ def what_a_set_has_taken_before_an_error(x, s, t):
 
 @cases(VECTOR, True)
 def which_of_equal_keys_a_dict_keeps(x, flag):
-    return x + 1, [list(d.items()) for d in (dict.fromkeys([1, True, 1.0], 3), {1: 2} | {flag: 4}, {flag: 2, **{1: 3}}, dict([(1, 2), (flag, 3)]))]
+    return (x + 1, [list(d.items()) for d in (dict.fromkeys([1, True, 1.0], 3), {1: 2} | {flag: 4}, {flag: 2, **{1: 3}},
+                                              dict([(1, 2), (flag, 3)]))])
 
 
 @cases(VECTOR, fullgraph=False)
@@ -138,10 +145,13 @@ def test_methods_as_keys_are_told_apart_by_their_very_objects():
 def test_views_of_dictionaries_are_compared_without_hashing_values():
     def f(x, d, e):
         p, q, keys = d.items(), e.items(), {"a", "b"}
-        log = [p <= q, p < q, p == q, p != q, p >= q, p > q, d.keys() <= keys, keys == d.keys(), keys > d.keys(), d.keys() != e.keys()]
-        return log, ("a", [1]) in p, ("a", 2) in q, 3 in p, ("z", 1) in p, said(lambda: p <= {1, 2, 3}), said(lambda: {("a", 1)} <= p), x + 1
+        log = [p <= q, p < q, p == q, p != q, p >= q, p > q, d.keys() <= keys, keys == d.keys(), keys > d.keys(),
+               d.keys() != e.keys()]
+        return (log, ("a", [1]) in p, ("a", 2) in q, 3 in p, ("z", 1) in p, said(lambda: p <= {1, 2, 3}),
+                said(lambda: {("a", 1)} <= p), x + 1)
 
-    sequence(lambda: f, [(VECTOR, {}, {"a": [1]}), (VECTOR, {"a": [1]}, {"a": [1]}), (VECTOR, {"a": [1], "b": 2}, {"a": [2], "c": 1})])
+    sequence(lambda: f, [(VECTOR, {}, {"a": [1]}), (VECTOR, {"a": [1]}, {"a": [1]}),
+                         (VECTOR, {"a": [1], "b": 2}, {"a": [2], "c": 1})])
 
 
 def test_what_is_no_index_of_a_slice_is_guarded():

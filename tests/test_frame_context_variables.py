@@ -1,4 +1,5 @@
-"""ContextVars, what a program hangs on tensors, and questions about the state of the process: read anew on each call, changed for real."""
+"""ContextVars, what a program hangs on tensors, and questions about the state of the process: read anew on each call,
+changed for real."""
 
 import contextvars
 from contextvars import ContextVar
@@ -24,7 +25,8 @@ def scoped(x):
         y = x * WITH_DEFAULT.get() + count
     finally:
         WITH_DEFAULT.reset(token)
-    return y + WITH_DEFAULT.get(), BARE.get(None), token.old_value is contextvars.Token.MISSING, token.var is WITH_DEFAULT
+    return (y + WITH_DEFAULT.get(), BARE.get(None), token.old_value is contextvars.Token.MISSING,
+            token.var is WITH_DEFAULT)
 
 
 def kept(x):
@@ -95,7 +97,8 @@ def test_context_variables(fn):
 
 
 def test_a_number_in_a_context_variable_is_guarded():
-    compiled = jit.compile(lambda x: x * WITH_DEFAULT.get() if WITH_DEFAULT.get() > 4 else x - 1, backend="eager", fullgraph=True)
+    compiled = jit.compile(lambda x: x * WITH_DEFAULT.get() if WITH_DEFAULT.get() > 4 else x - 1, backend="eager",
+                           fullgraph=True)
 
     def run():
         for value in (3, 5, 4, 6, 7):
@@ -115,7 +118,8 @@ def hung(x, y):
 
 
 def test_what_hangs_on_tensors():
-    for pair in (lambda: (t := torch.ones(2), t), lambda: (torch.ones(2), torch.zeros(2)), lambda: (torch.nn.Parameter(torch.ones(2)), torch.zeros(2))):
+    for pair in (lambda: (t := torch.ones(2), t), lambda: (torch.ones(2), torch.zeros(2)),
+                 lambda: (torch.nn.Parameter(torch.ones(2)), torch.zeros(2))):
         compiled = jit.compile(hung, backend="eager", fullgraph=True)
         for make in (lambda: (torch.ones(2), torch.zeros(2)), pair):
             ours, theirs = make(), make()
@@ -133,7 +137,8 @@ def test_deleting_what_does_not_hang_there_raises():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_stream_capture_is_asked_for_on_each_call():
-    compiled = jit.compile(lambda x: x + 1 if torch.cuda.is_current_stream_capturing() else x - 1, backend="eager", fullgraph=True)
+    compiled = jit.compile(lambda x: x + 1 if torch.cuda.is_current_stream_capturing() else x - 1, backend="eager",
+                           fullgraph=True)
     assert torch.equal(compiled(X), X - 1)
 
 
@@ -149,8 +154,8 @@ def test_stream_capture_without_cuda():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("left, right, ends", [((8, 16), (3, 16, 24), [2, 5, 8]), ((8, 16), (16, 24), [8, 16, 16]), ((3, 8, 16), (16, 24), [8, 16, 24]),
-                                               ((3, 8, 16), (3, 16, 24), None)])
+@pytest.mark.parametrize("left, right, ends", [((8, 16), (3, 16, 24), [2, 5, 8]), ((8, 16), (16, 24), [8, 16, 16]),
+                                               ((3, 8, 16), (16, 24), [8, 16, 24]), ((3, 8, 16), (3, 16, 24), None)])
 def test_grouped_products(left, right, ends, dtype):
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in (left, right))
@@ -158,7 +163,7 @@ def test_grouped_products(left, right, ends, dtype):
     f = lambda a, b: torch._grouped_mm(a, b, offsets) * 2  # noqa: E731
     want, got = f(a, b), jit.compile(f, fullgraph=True)(a, b)
     assert torch.equal(got, want) and got.stride() == want.stride()
-    for g, w in zip(torch.autograd.grad(got.sum(), (a, b)), torch.autograd.grad(want.sum(), (a, b))):
+    for g, w in zip(torch.autograd.grad(got.sum(), (a, b)), torch.autograd.grad(want.sum(), (a, b)), strict=True):
         assert torch.equal(g, w)
 
 

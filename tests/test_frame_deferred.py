@@ -1,4 +1,5 @@
-"""Values read off tensors after the graph: kept, stored and returned without a break; a break where the program needs them."""
+"""Values read off tensors after the graph: kept, stored and returned without a break; a break where the program needs
+them."""
 
 import pytest
 import torch
@@ -57,7 +58,8 @@ def parts(x):
 
 WHOLE = {
     "item": (lambda x: x.sum().item(), integers(3, 4)),
-    "numbers": (lambda x: {"l": x.sum().item(), "y": x + 1, "i": x.argmax().item(), "b": (x > 0).any().item()}, integers(3, 4)),
+    "numbers": (lambda x: {"l": x.sum().item(), "y": x + 1, "i": x.argmax().item(), "b": (x > 0).any().item()},
+                integers(3, 4)),
     "float_int": (lambda x: (float(x.sum()), int((x > 0).sum()), x[0].tolist()), integers(3, 4)),
     "arithmetic": (lambda x, t: (t + x.sum().item() * 2 - 1, x.sum().item() / 4), integers(3), 1.5),
     "is_none": (lambda x: (x.sum().item() is None, isinstance(x.sum().item(), float)), integers(3)),
@@ -65,11 +67,14 @@ WHOLE = {
     "masks": (lambda x: (x[x > 0], x[:, x[0] > 0], torch.masked_select(x, x > 1)), integers(3, 4)),
     "written_afterwards": (written_afterwards, integers(3, 4)),
     "input_written_afterwards": (input_written_afterwards, integers(3, 4)),
-    "unique": (lambda x: (torch.unique(x, return_inverse=True, return_counts=True), x.unique_consecutive(), x.unique(dim=0)), integers(3, 4)),
+    "unique": (lambda x: (torch.unique(x, return_inverse=True, return_counts=True), x.unique_consecutive(),
+                          x.unique(dim=0)), integers(3, 4)),
     "parts": (parts, integers(9)),
     "counted": (lambda x: (torch.bincount(x.abs().long().view(-1)), F.one_hot(x.abs().long())), integers(3, 4)),
-    "compared": (lambda x: (torch.equal(x, x + 0), torch.allclose(x, x + 1, rtol=0.1), x.sum().is_nonzero()), integers(3, 4)),
-    "places": (lambda x, i: (torch.narrow(x + 1, 0, i[0], 1), torch.tensor_split(x, i)), integers(4, 2), torch.tensor([1, 3])),
+    "compared": (lambda x: (torch.equal(x, x + 0), torch.allclose(x, x + 1, rtol=0.1), x.sum().is_nonzero()),
+                 integers(3, 4)),
+    "places": (lambda x, i: (torch.narrow(x + 1, 0, i[0], 1), torch.tensor_split(x, i)), integers(4, 2),
+               torch.tensor([1, 3])),
     "slices": (lambda x, i: (x[: i[0]], (x * 2)[i[0] :, None]), integers(4, 2), torch.tensor([1, 3])),
     "least_squares": (lambda x: torch.linalg.lstsq(x, x)[2:], torch.eye(4)),
     "logged": (logged, integers(3, 4), [1]),
@@ -103,9 +108,11 @@ NEEDED = {
     "is_tensor": lambda x: (torch.is_tensor(x[x > 0]), len(x[x > 0]), x[x > 0].shape, x[x > 0] is x),
     "range": lambda x: list(range((x > 0).sum().item())),
     "key": lambda x: {x.sum().item(): 1},
-    "extremes": lambda x: (max([x.sum().item(), 1.0]), sorted([x.sum().item(), x.max().item()]), sum([x.sum().item(), 1])),
+    "extremes": lambda x: (max([x.sum().item(), 1.0]), sorted([x.sum().item(), x.max().item()]),
+                           sum([x.sum().item(), 1])),
     "index": lambda x: list(range(20))[(x > 0).sum().item()],
-    "arithmetic": lambda x: (-x.sum().item(), x.sum().item() // 2, 1 / (x.max().item() + 5), round(x.sum().item(), 2), x.sum().item() ** 2),
+    "arithmetic": lambda x: (-x.sum().item(), x.sum().item() // 2, 1 / (x.max().item() + 5), round(x.sum().item(), 2),
+                             x.sum().item() ** 2),
     "written": lambda x: x.index_fill(0, (x > 0).nonzero()[:, 0], 1.0),
     "unpacked": lambda x: [i + 1 for i in torch.where(x > 0)],
 }

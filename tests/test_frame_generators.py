@@ -1,4 +1,5 @@
-"""Generators that come into a captured frame half-way, or leave it: they are followed, and stand afterwards where eager leaves them."""
+"""Generators that come into a captured frame half-way, or leave it: they are followed, and stand afterwards where eager
+leaves them."""
 
 import contextlib
 import gc
@@ -30,7 +31,7 @@ def scope(log, *caught):
         log.append("out")
 
 
-# -- programs with breaks while a generator is suspended --------------------------------------------------------------------------
+# -- programs with breaks while a generator is suspended ---------------------------------------------------------------
 
 
 @cases(**broken)
@@ -245,7 +246,7 @@ def every_kind_of_parameter(x):
     return first, list(it), list(fresh)
 
 
-# -- programs that are captured whole ----------------------------------------------------------------------------------------------
+# -- programs that are captured whole ----------------------------------------------------------------------------------
 
 
 @cases()
@@ -344,7 +345,8 @@ def what_it_says_of_itself(x):
         yield from inner()
 
     it = values()
-    states = [it.gi_running, it.gi_suspended, it.__name__, it.gi_code.co_name, it.gi_yieldfrom is None, next(it), it.gi_suspended, next(it)]
+    states = [it.gi_running, it.gi_suspended, it.__name__, it.gi_code.co_name, it.gi_yieldfrom is None, next(it),
+              it.gi_suspended, next(it)]
     return states, it.gi_yieldfrom.gi_code.co_name, list(it), it.gi_frame is None, it.gi_suspended
 
 
@@ -372,7 +374,7 @@ def test_a_break_in_a_with_block_is_one_break(nested):
     assert explained.graph_count == 2 and len(explained.break_reasons) == 1
 
 
-# -- real generators as arguments --------------------------------------------------------------------------------------------------
+# -- real generators as arguments --------------------------------------------------------------------------------------
 
 
 def doubling(x):
@@ -437,7 +439,8 @@ def state(it):
 
 
 def drive(make, steps, wrap):
-    """Does ``steps``, (function, arguments after the generator), on a generator; gives all that can be seen of it meanwhile."""
+    """Does ``steps``, (function, arguments after the generator), on a generator; gives all that can be seen of it
+    meanwhile."""
     functions, out = {}, []
     it = make(torch.arange(3.0), out) if make is guarded else make(torch.arange(3.0))
     for fn, *arguments in steps:
@@ -605,7 +608,7 @@ def test_generators_that_leave_keep_their_code():
     assert ref() is None
 
 
-# -- the native functions ------------------------------------------------------------------------------------------------------------
+# -- the native functions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not native().KNOWS_GENERATORS, reason="needs CPython's internal headers")
@@ -619,7 +622,8 @@ def test_reading_and_writing_states():
 
     it, other = values(3, "b"), values(None, None)
     code, namespace, start, handled, *slots = n.generator_state(it)
-    assert code is values.__code__ and namespace is globals() and handled is None and slots == [3, "b", n.EMPTY_SLOT, n.EMPTY_SLOT]
+    assert (code is values.__code__ and namespace is globals() and handled is None
+            and slots == [3, "b", n.EMPTY_SLOT, n.EMPTY_SLOT])
     next(it)
     _, _, position, _, *slots = n.generator_state(it)
     n.set_generator_state(other, position, None, tuple(slots), True)
@@ -634,7 +638,8 @@ def test_reading_and_writing_states():
 
     me = running()
     next(me)
-    for wrong in ((it, position, None, tuple(slots), True), (me, 10 ** 6, None, (n.EMPTY_SLOT,), True), (me, start, None, (), True), (me, start, None, (1,) * 50, True)):
+    for wrong in ((it, position, None, tuple(slots), True), (me, 10 ** 6, None, (n.EMPTY_SLOT,), True),
+                  (me, start, None, (), True), (me, start, None, (1,) * 50, True)):
         with pytest.raises(ValueError):
             n.set_generator_state(*wrong)
     for wrong in (1, iter([])):

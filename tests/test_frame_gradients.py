@@ -110,25 +110,29 @@ def in_place_through_views(x, y):
 
 @program((4,), frozen=(0,))
 def transforms(x):
-    return torch.func.jacrev(lambda v: v**2)(x), torch.func.grad(lambda v: v.sin().sum())(x), torch.func.hessian(lambda v: (v**3).sum())(x)
+    return (torch.func.jacrev(lambda v: v**2)(x), torch.func.grad(lambda v: v.sin().sum())(x),
+            torch.func.hessian(lambda v: (v**3).sum())(x))
 
 
 @program((3, 4))
 def integers_and_masks(x):
     i = x.argmax(1)
     m = x > 0
-    return x.gather(1, i[:, None]), torch.where(m, x, -x), i, m, x.masked_fill(m, 0.0), x.topk(2).values, x.sort(descending=True)[0], x.round() + x.sign()
+    return (x.gather(1, i[:, None]), torch.where(m, x, -x), i, m, x.masked_fill(m, 0.0), x.topk(2).values,
+            x.sort(descending=True)[0], x.round() + x.sign())
 
 
 @program((5, 3), (3,), (3,))
 def normalised(x, w, b):
-    return F.layer_norm(x, (3,), w, b), F.softmax(x, 0), x.log_softmax(-1), x.var(1), x.std(0), x.logsumexp(1), F.normalize(x)
+    return (F.layer_norm(x, (3,), w, b), F.softmax(x, 0), x.log_softmax(-1), x.var(1), x.std(0), x.logsumexp(1),
+            F.normalize(x))
 
 
 @program((2, 3, 6, 6), (4, 3, 3, 3), (4,))
 def convolved(x, w, b):
     y = F.conv2d(x, w, b, padding=1, stride=2)
-    return F.max_pool2d(y.relu(), 2), F.avg_pool2d(x, 3), F.adaptive_avg_pool2d(x, 1), F.interpolate(x, scale_factor=2, mode="bilinear")
+    return (F.max_pool2d(y.relu(), 2), F.avg_pool2d(x, 3), F.adaptive_avg_pool2d(x, 1),
+            F.interpolate(x, scale_factor=2, mode="bilinear"))
 
 
 @program((2, 2, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8))
@@ -138,18 +142,21 @@ def attention(q, k, v):
 
 @program((7, 3))
 def embedded(w):
-    return F.embedding(torch.tensor([[0, 2], [2, 6]]), w), F.embedding(torch.tensor([1, 1]), w, padding_idx=1), w[torch.tensor([0, 0, 3])]
+    return (F.embedding(torch.tensor([[0, 2], [2, 6]]), w), F.embedding(torch.tensor([1, 1]), w, padding_idx=1),
+            w[torch.tensor([0, 0, 3])])
 
 
 @program((4, 5))
 def losses(x):
     target = torch.tensor([0, 4, 2, -100])
-    return F.cross_entropy(x, target), F.cross_entropy(x, target, label_smoothing=0.1, reduction="sum"), F.mse_loss(x, x.detach() + 1), F.smooth_l1_loss(x, torch.zeros(4, 5))
+    return (F.cross_entropy(x, target), F.cross_entropy(x, target, label_smoothing=0.1, reduction="sum"),
+            F.mse_loss(x, x.detach() + 1), F.smooth_l1_loss(x, torch.zeros(4, 5)))
 
 
 @program((3, 4), (3, 4))
 def joined(x, y):
-    return torch.cat([x, y, x], 1), torch.stack([x, y]).sum(0), F.pad(x, (1, 2)), x.flip(0), x.roll(1, 1), torch.chunk(y, 2, 1)[1], x.cumsum(1), torch.einsum("ij,kj->ik", x, y)
+    return (torch.cat([x, y, x], 1), torch.stack([x, y]).sum(0), F.pad(x, (1, 2)), x.flip(0), x.roll(1, 1),
+            torch.chunk(y, 2, 1)[1], x.cumsum(1), torch.einsum("ij,kj->ik", x, y))
 
 
 @program((3, 4), (3, 4))
@@ -181,12 +188,13 @@ def loop_with_item(x):
 @program((3, 4), (4,))
 def ties(x, w):
     z = torch.zeros(3, 4) * x
-    return z.amax(1), z.max(), torch.maximum(z, z * 2), z.abs(), z.relu(), z.clamp(0, 1), (z + 4).sqrt(), z.max(1).values, z.norm()
+    return (z.amax(1), z.max(), torch.maximum(z, z * 2), z.abs(), z.relu(), z.clamp(0, 1), (z + 4).sqrt(),
+            z.max(1).values, z.norm())
 
 
 @program((3, 4))
 def unused_and_constant(x):
-    unused = x * 3
+    unused = x * 3  # noqa: F841
     return torch.zeros_like(x) + 1, x.new_ones(2), x.floor(), x.shape[0]
 
 
@@ -218,7 +226,7 @@ def outcome(fn, args):
 
 def same(got, want):
     assert len(got) == len(want)
-    for i, (g, w) in enumerate(zip(got, want)):
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
         assert (g is None) == (w is None), i
         if g is not None:
             assert g.shape == w.shape and g.dtype == w.dtype and g.requires_grad == w.requires_grad, (i, g, w)
@@ -314,7 +322,8 @@ def test_partial_results_and_hooks(backend):
     seen = []
     b.register_hook(lambda g: seen.append(g.clone()) or g * 10)
     b.sum().backward()
-    assert len(seen) == 1 and torch.equal(x.grad, torch.full((3,), 10.0)) and torch.equal(y.grad, torch.full((3,), 10.0))
+    assert len(seen) == 1 and torch.equal(x.grad,
+                                          torch.full((3,), 10.0)) and torch.equal(y.grad, torch.full((3,), 10.0))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,4 +1,5 @@
-"""Containers that are longer at each step: what is only appended to is not guarded, and what keeps growing is read by the interpreter."""
+"""Containers that are longer at each step: what is only appended to is not guarded, and what keeps growing is read by
+the interpreter."""
 
 import collections
 import copy
@@ -42,7 +43,7 @@ def graphs(program, make, steps=STEPS):
     return jit.frame.dispatch.compile_count() - before
 
 
-# -- between calls --------------------------------------------------------------------------------------------------------
+# -- between calls -----------------------------------------------------------------------------------------------------
 
 
 def appended(x, seen):
@@ -190,7 +191,7 @@ def test_what_is_read_while_it_grows(program, make):
     check(program, make)
 
 
-# -- in a loop with a break ------------------------------------------------------------------------------------------------
+# -- in a loop with a break --------------------------------------------------------------------------------------------
 
 
 def decode(x, out, ids):
@@ -228,7 +229,8 @@ def comprehension(x):
 
 
 def set_of(x):
-    return {i * 2 if x.sum() + i > 5 else -i for i in range(STEPS)}, {i: x * i if x.sum() + i > 5 else x for i in range(STEPS)}
+    return ({i * 2 if x.sum() + i > 5 else -i for i in range(STEPS)},
+            {i: x * i if x.sum() + i > 5 else x for i in range(STEPS)})
 
 
 def aliases(x):
@@ -319,7 +321,7 @@ def test_a_loop_with_a_break(program, make):
     check(program, make, steps=2)
 
 
-# -- what is replaced -------------------------------------------------------------------------------------------------------
+# -- what is replaced --------------------------------------------------------------------------------------------------
 
 
 class Stateful(torch.nn.Module):
@@ -443,7 +445,8 @@ def test_state_of_a_class():
 
     want = calls(Counted().run)
     compiled = Counted()
-    fn, before = jit.compile(lambda x: compiled.run(x), backend="eager", fullgraph=True), jit.frame.dispatch.compile_count()
+    fn, before = (jit.compile(lambda x: compiled.run(x), backend="eager", fullgraph=True),
+                  jit.frame.dispatch.compile_count())
     same(want, calls(fn))
     assert jit.frame.dispatch.compile_count() - before <= 3
 

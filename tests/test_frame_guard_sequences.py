@@ -1,5 +1,6 @@
-"""Programs over facts that keep changing, in a random order: what a slot holds, what shares what, lengths, kinds. After each change eager and
-compiled have to agree, also where a place has been seen to change before and is no longer known by identity or by value."""
+"""Programs over facts that keep changing, in a random order: what a slot holds, what shares what, lengths, kinds. After
+each change eager and compiled have to agree, also where a place has been seen to change before and is no longer known
+by identity or by value."""
 
 import collections
 import functools
@@ -52,8 +53,8 @@ CHANGES = {
         "a=A(); a.t=torch.ones(3)\n"
         "def f(x):\n"
         "  return x+a.t",
-        ["a.t=torch.full((3,),3.)", "a.t=1", "a.t=torch.zeros(3,dtype=torch.int32)", "a.t=torch.nn.Parameter(torch.ones(3))",
-         "a.t=torch.ones(1)", "a.t=2.5", "a.t=torch.ones(2,3)"]),
+        ["a.t=torch.full((3,),3.)", "a.t=1", "a.t=torch.zeros(3,dtype=torch.int32)",
+         "a.t=torch.nn.Parameter(torch.ones(3))", "a.t=torch.ones(1)", "a.t=2.5", "a.t=torch.ones(2,3)"]),
     "last of list": (
         "l=[1,2]\n"
         "def f(x): return x*l[-1]+l[0]",
@@ -203,7 +204,8 @@ CHANGES = {
     "grad flag": (
         "w=torch.ones(3)\n"
         "def f(x): return x*w",
-        ["w=torch.ones(3,requires_grad=True)", "w=torch.full((3,),2.,requires_grad=True)", "w=w.detach()", "w=torch.ones(3,3)[:,0]"]),
+        ["w=torch.ones(3,requires_grad=True)", "w=torch.full((3,),2.,requires_grad=True)", "w=w.detach()",
+         "w=torch.ones(3,3)[:,0]"]),
     "replaced then changed inplace": (
         "w=torch.ones(3)\n"
         "def f(x):\n"
@@ -323,7 +325,7 @@ def test_changes(name):
     changes_in_order(*CHANGES[name])
 
 
-# -- arguments ----------------------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 ARGUMENTS = {}
@@ -389,8 +391,9 @@ def plain(*values):
     return lambda: (ramp(), *values)
 
 
-@given(plain(one, one), plain(one, two), plain(two, one), plain(two, two), plain(len, len), plain(len, one), plain(A, A), plain(A, B), plain(B, B),
-       plain(int, int), twice(A), each(lambda: A(1), lambda: A(1)), twice(lambda: B(2)), plain(1, 1))
+@given(plain(one, one), plain(one, two), plain(two, one), plain(two, two), plain(len, len), plain(len, one),
+       plain(A, A), plain(A, B), plain(B, B), plain(int, int), twice(A), each(lambda: A(1), lambda: A(1)),
+       twice(lambda: B(2)), plain(1, 1))
 def identity(x, p, q):
     return x * (p is q), p is not q
 
@@ -413,14 +416,15 @@ def one_set(x, p, q):
     return x * (1 in q)
 
 
-@given(twice(collections.deque), each(lambda: collections.deque(), lambda: collections.deque()), twice(lambda: collections.deque([1])))
+@given(twice(collections.deque), each(lambda: collections.deque(), lambda: collections.deque()),
+       twice(lambda: collections.deque([1])))
 def one_deque(x, p, q):
     p.append(1)
     return x * len(q)
 
 
-@given(twice(lambda: A(2)), each(lambda: A(2), lambda: A(2)), each(lambda: A(2), lambda: B(2)), twice(lambda: B(5)), twice(lambda: S(2)),
-       each(lambda: S(2), lambda: S(2)))
+@given(twice(lambda: A(2)), each(lambda: A(2), lambda: A(2)), each(lambda: A(2), lambda: B(2)), twice(lambda: B(5)),
+       twice(lambda: S(2)), each(lambda: S(2), lambda: S(2)))
 def one_object(x, p, q):
     p.v = p.v + 1
     return x * q.v
@@ -465,12 +469,14 @@ def overlapping(x, y):
     return y + 1
 
 
-@given(plain(1, 2), plain(True, 2), plain(1.0, 2), plain("a", 2), plain(None, 2), plain(2, 2), plain(257, 257), plain(1, True))
+@given(plain(1, 2), plain(True, 2), plain(1.0, 2), plain("a", 2), plain(None, 2), plain(2, 2), plain(257, 257),
+       plain(1, True))
 def equality(x, p, q):
     return x * (p == q), p != q, p in (1, 2), type(p) is int
 
 
-@given(plain((1, 2)), each(lambda: [1, 2]), plain((1,)), plain("ab"), each(lambda: {1: 2, 3: 4}), plain(range(2)), each(lambda: ramp(2)), plain(()))
+@given(plain((1, 2)), each(lambda: [1, 2]), plain((1,)), plain("ab"), each(lambda: {1: 2, 3: 4}), plain(range(2)),
+       each(lambda: ramp(2)), plain(()))
 def kinds_of_sequences(x, p):
     try:
         return x * len(p), p[0], [v for v in p]
@@ -478,7 +484,8 @@ def kinds_of_sequences(x, p):
         return type(error).__name__, str(error)
 
 
-@given(each(lambda: {"a": 1, "b": 2}), each(lambda: {"b": 2, "a": 1}), each(lambda: {"a": 1}), each(lambda: collections.OrderedDict(b=1, a=2)),
+@given(each(lambda: {"a": 1, "b": 2}), each(lambda: {"b": 2, "a": 1}), each(lambda: {"a": 1}),
+       each(lambda: collections.OrderedDict(b=1, a=2)),
        each(lambda: collections.defaultdict(int, a=4)), each(lambda: {1: 1}))
 def kinds_of_dicts(x, d):
     return x * d.get("a", 5), list(d), "b" in d, type(d).__name__
@@ -497,13 +504,15 @@ def patterns(x, p):
             return x - 1
 
 
-@given(*(lambda t=t: (t(),) for t in (ramp, lambda: ramp().double(), lambda: ramp().int(), lambda: ramp(4), lambda: ramp()[None],
-                                      lambda: ramp().requires_grad_(), lambda: ramp(1)[0], lambda: torch.ones(0))))
+@given(*(lambda t=t: (t(),) for t in (ramp, lambda: ramp().double(), lambda: ramp().int(), lambda: ramp(4),
+                                      lambda: ramp()[None], lambda: ramp().requires_grad_(), lambda: ramp(1)[0],
+                                      lambda: torch.ones(0))))
 def metadata(x):
     return x.dtype, x.shape, x.dim(), x.requires_grad, x + 1 if x.numel() != 4 else x
 
 
-@given(each(lambda: {"a": ramp()}), each(lambda: {"a": ramp(4)}), each(lambda: {"a": 1}), each(lambda: {"b": ramp()}), each(dict))
+@given(each(lambda: {"a": ramp()}), each(lambda: {"a": ramp(4)}), each(lambda: {"a": 1}), each(lambda: {"b": ramp()}),
+       each(dict))
 def caught(x, d):
     try:
         return x + d["a"]
@@ -556,12 +565,14 @@ def length_as_a_size(x, items):
     return torch.zeros(len(items), len(items) + 1), x.repeat(len(items)), torch.arange(len(items))
 
 
-@given(*(lambda v=v: (ramp(), iter(v)) for v in ([1, 2, 3], [1], [], (1, 2), {1: 2}, "ab")), each(lambda: (i for i in (1, 2))))
+@given(*(lambda v=v: (ramp(), iter(v)) for v in ([1, 2, 3], [1], [], (1, 2), {1: 2}, "ab")),
+       each(lambda: (i for i in (1, 2))))
 def iterators(x, it):
     return x * (next(it, 5) == 1), next(it, None), list(it)
 
 
-@given(each(lambda: functools.partial(A.m, A(2))), *(lambda m=m: (ramp(), m().m) for m in (lambda: A(3), lambda: A(4), lambda: B(4))),
+@given(each(lambda: functools.partial(A.m, A(2))),
+       *(lambda m=m: (ramp(), m().m) for m in (lambda: A(3), lambda: A(4), lambda: B(4))),
        plain(torch.sin), lambda: (ramp(), lambda v: v * 7))
 def callables(x, fn):
     return fn(x)

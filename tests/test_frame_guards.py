@@ -39,27 +39,42 @@ def changed(text, *changes, args=(ONES,), **namespace):
 
 CHANGES = {
     "global": ("k = 2\ndef f(x): return x * k", "k = 3", "k = 2.0", "k = True", "k = torch.full((3,), 4.0)"),
-    "global appears": ("def f(x):\n  try: return x * later\n  except NameError as e: return str(e)", "later = 3", "globals().pop('later', 0)"),
+    "global appears": ("def f(x):\n  try: return x * later\n  except NameError as e: return str(e)", "later = 3",
+                       "globals().pop('later', 0)"),
     "builtin shadowed": ("def f(x): return x * len([1, 2])", "len = lambda v: 7", "globals().pop('len', None)"),
     "builtin replaced": ("import builtins\ndef f(x): return x * abs(-2)", "abs = lambda v: 5"),
     "function replaced": ("def g(x): return x + 1\ndef f(x): return g(x)", "def g(x): return x - 1"),
-    "code replaced": ("def g(x): return x + 1\ndef h(x): return x - 5\ndef f(x): return g(x)", "g.__code__ = h.__code__"),
-    "defaults": ("def g(x, k=2, *, m=3): return x * k + m\ndef f(x): return g(x)", "g.__defaults__ = (5,)", "g.__kwdefaults__ = {'m': 9}", "g.__kwdefaults__['m'] = 1"),
+    "code replaced": ("def g(x): return x + 1\ndef h(x): return x - 5\ndef f(x): return g(x)",
+                      "g.__code__ = h.__code__"),
+    "defaults": ("def g(x, k=2, *, m=3): return x * k + m\ndef f(x): return g(x)", "g.__defaults__ = (5,)",
+                 "g.__kwdefaults__ = {'m': 9}", "g.__kwdefaults__['m'] = 1"),
     "own defaults": ("def f(x, k=2): return x * k", "f.__defaults__ = (5,)"),
     "function attribute": ("def f(x): return x * f.k\nf.k = 2", "f.k = 5", "f.k = 'a'; f.k = 4"),
-    "closure": ("def make():\n  k = 2\n  def f(x): return x * k\n  def put(v):\n    nonlocal k\n    k = v\n  return f, put\nf, put = make()", "put(3)", "put(torch.ones(3) * 4)"),
-    "class attribute": ("class A: k = 2\na = A()\ndef f(x): return x * a.k", "A.k = 3", "a.k = 4", "a.__dict__.pop('k', None)"),
-    "method": ("class A:\n  def go(self, x): return x + 1\na = A()\ndef f(x): return a.go(x)", "A.go = lambda self, x: x - 1", "a.go = lambda x: x * 9", "a.__dict__.pop('go', 0)"),
-    "base class": ("class B: k = 1\nclass A(B): pass\na = A()\ndef f(x): return x * a.k", "B.k = 5", "A.k = 7", "A.k = 8"),
-    "getattr": ("class A:\n  def __getattr__(self, n): return 3\na = A()\ndef f(x): return x * a.k", "A.k = 5", "a.k = 6"),
-    "property": ("class A:\n  n = 2\n  @property\n  def k(self): return self.n\na = A()\ndef f(x): return x * a.k", "A.k = property(lambda s: 5)", "a.n = 4"),
-    "special method": ("class A:\n  def __add__(self, o): return o * 2\na = A()\ndef f(x): return a + x", "A.__add__ = lambda s, o: o * 3"),
-    "truth": ("class A: pass\na = A()\ndef f(x): return x + 1 if a else x", "A.__len__ = lambda s: 0", "A.__bool__ = lambda s: True"),
+    "closure": ("def make():\n  k = 2\n  def f(x): return x * k\n"
+                "  def put(v):\n    nonlocal k\n    k = v\n  return f, put\nf, put = make()", "put(3)",
+                "put(torch.ones(3) * 4)"),
+    "class attribute": ("class A: k = 2\na = A()\ndef f(x): return x * a.k", "A.k = 3", "a.k = 4",
+                        "a.__dict__.pop('k', None)"),
+    "method": ("class A:\n  def go(self, x): return x + 1\na = A()\ndef f(x): return a.go(x)",
+               "A.go = lambda self, x: x - 1", "a.go = lambda x: x * 9", "a.__dict__.pop('go', 0)"),
+    "base class": ("class B: k = 1\nclass A(B): pass\na = A()\ndef f(x): return x * a.k", "B.k = 5", "A.k = 7",
+                   "A.k = 8"),
+    "getattr": ("class A:\n  def __getattr__(self, n): return 3\na = A()\ndef f(x): return x * a.k", "A.k = 5",
+                "a.k = 6"),
+    "property": ("class A:\n  n = 2\n  @property\n  def k(self): return self.n\na = A()\ndef f(x): return x * a.k",
+                 "A.k = property(lambda s: 5)", "a.n = 4"),
+    "special method": ("class A:\n  def __add__(self, o): return o * 2\na = A()\ndef f(x): return a + x",
+                       "A.__add__ = lambda s, o: o * 3"),
+    "truth": ("class A: pass\na = A()\ndef f(x): return x + 1 if a else x", "A.__len__ = lambda s: 0",
+              "A.__bool__ = lambda s: True"),
     "class of": ("class A: k = 1\nclass B: k = 2\na = A()\ndef f(x): return x * a.k", "a.__class__ = B"),
-    "isinstance": ("class A: pass\nclass B(A): pass\na = A()\ndef f(x): return x * isinstance(a, B)", "a = B()", "a = A()"),
+    "isinstance": ("class A: pass\nclass B(A): pass\na = A()\ndef f(x): return x * isinstance(a, B)", "a = B()",
+                   "a = A()"),
     "list": ("v = [1, 2]\ndef f(x): return x * sum(v), len(v)", "v[0] = 5", "v.append(1)", "v[:] = []", "v = [3]"),
-    "dict": ("d = {'a': 1, 'b': 2}\ndef f(x): return [x * w for w in d.values()], list(d)", "d['a'] = 4", "d['a'] = d.pop('a', 7)", "d['c'] = 1", "d.clear()"),
-    "dict get": ("d = {'a': 1}\ndef f(x): return x * d.get('b', 3), 'b' in d", "d['b'] = 5", "del d['b']", "d['b'] = None"),
+    "dict": ("d = {'a': 1, 'b': 2}\ndef f(x): return [x * w for w in d.values()], list(d)", "d['a'] = 4",
+             "d['a'] = d.pop('a', 7)", "d['c'] = 1", "d.clear()"),
+    "dict get": ("d = {'a': 1}\ndef f(x): return x * d.get('b', 3), 'b' in d", "d['b'] = 5", "del d['b']",
+                 "d['b'] = None"),
     "set": ("s = {1, 2}\ndef f(x): return x * len(s), 3 in s", "s.add(3)", "s.discard(1)", "s.clear()"),
     "frozenset": ("s = frozenset({1})\ndef f(x): return x * (2 in s)", "s = frozenset({2})"),
     "deque": ("d = collections.deque([1, 2])\ndef f(x): return x * d[0], len(d)", "d.rotate(1)", "d.append(4)"),
@@ -67,17 +82,27 @@ CHANGES = {
     "namedtuple": ("P = collections.namedtuple('P', 'a b')\np = P(1, 2)\ndef f(x): return x * p.a", "p = P(3, 2)"),
     "none": ("k = None\ndef f(x): return x if k is None else x * 2", "k = 0", "k = 5", "k = None"),
     "identity": ("a = []\nb = []\ndef f(x): return x * (a is b)", "b = a", "b = []"),
-    "module": ("import math\ndef f(x): return x * math.floor(2.5)", "m = math; math = __import__('types').SimpleNamespace(floor=lambda v: 9)", "math = m"),
+    "module": ("import math\ndef f(x): return x * math.floor(2.5)",
+               "m = math; math = __import__('types').SimpleNamespace(floor=lambda v: 9)", "math = m"),
     "float kinds": ("k = 0.0\ndef f(x): return math.copysign(1.0, k)", "k = -0.0", "k = float('nan')", "k = 0"),
-    "tensor global": ("w = torch.ones(3)\ndef f(x): return x * w", "w = torch.full((3,), 2.0)", "w.mul_(3)", "w = torch.ones(3, dtype=torch.float64)", "w = 5"),
+    "tensor global": ("w = torch.ones(3)\ndef f(x): return x * w", "w = torch.full((3,), 2.0)", "w.mul_(3)",
+                      "w = torch.ones(3, dtype=torch.float64)", "w = 5"),
     "slots": ("class A:\n  __slots__ = ('k',)\na = A()\na.k = 1\ndef f(x): return x * a.k", "a.k = 2", "a.k = 2.5"),
-    "enum member": ("import enum\nclass E(enum.Enum):\n  A = 1\n  B = 2\ne = E.A\ndef f(x): return x * e.value", "e = E.B"),
-    "partial": ("import functools\ng = functools.partial(lambda x, k: x * k, k=2)\ndef f(x): return g(x)", "g = functools.partial(lambda x, k: x + k, k=3)"),
-    "nested object": ("class A: pass\na = A(); a.b = A(); a.b.k = 2\ndef f(x): return x * a.b.k", "a.b.k = 3", "a.b = A(); a.b.k = 4"),
-    "instance dict": ("class A: pass\na = A(); a.p = 1\ndef f(x): return x, sorted(vars(a)), hasattr(a, 'q')", "a.q = 2", "a.__dict__.pop('q', 0)", "a.r = 1"),
-    "match args": ("class P:\n  __match_args__ = ('a', 'b')\n  def __init__(s): s.a, s.b = 1, 2\np = P()\ndef f(x):\n  match p:\n    case P(1, k): return x * k", "P.__match_args__ = ('b', 'a'); p.b = 1; p.a = 5"),
-    "mro": ("class A:\n  def k(s): return 1\nclass B:\n  def k(s): return 2\nclass C(A): pass\nc = C()\ndef f(x): return x * c.k()", "C.__bases__ = (B,)"),
-    "super": ("class A:\n  def k(s): return 1\nclass C(A):\n  def k(s): return super().k() + 1\nc = C()\ndef f(x): return x * c.k()", "A.k = lambda s: 5"),
+    "enum member": ("import enum\nclass E(enum.Enum):\n  A = 1\n  B = 2\ne = E.A\ndef f(x): return x * e.value",
+                    "e = E.B"),
+    "partial": ("import functools\ng = functools.partial(lambda x, k: x * k, k=2)\ndef f(x): return g(x)",
+                "g = functools.partial(lambda x, k: x + k, k=3)"),
+    "nested object": ("class A: pass\na = A(); a.b = A(); a.b.k = 2\ndef f(x): return x * a.b.k", "a.b.k = 3",
+                      "a.b = A(); a.b.k = 4"),
+    "instance dict": ("class A: pass\na = A(); a.p = 1\ndef f(x): return x, sorted(vars(a)), hasattr(a, 'q')",
+                      "a.q = 2", "a.__dict__.pop('q', 0)", "a.r = 1"),
+    "match args": ("class P:\n  __match_args__ = ('a', 'b')\n  def __init__(s): s.a, s.b = 1, 2\n"
+                   "p = P()\ndef f(x):\n  match p:\n    case P(1, k): return x * k",
+                   "P.__match_args__ = ('b', 'a'); p.b = 1; p.a = 5"),
+    "mro": ("class A:\n  def k(s): return 1\nclass B:\n  def k(s): return 2\nclass C(A): pass\n"
+            "c = C()\ndef f(x): return x * c.k()", "C.__bases__ = (B,)"),
+    "super": ("class A:\n  def k(s): return 1\nclass C(A):\n  def k(s): return super().k() + 1\nc = C()\n"
+              "def f(x): return x * c.k()", "A.k = lambda s: 5"),
 }
 
 
@@ -91,8 +116,10 @@ def f_kinds(x, k):
     return type(k).__name__, k, x * 2
 
 
-@pytest.mark.parametrize("values", [(1, True, 1.0, "1", None, 2, 0, False, 0.0, -0.0), ((1,), (True,), (1.0,), [1], [True]), ({"a": 1}, {"a": True}, {"b": 1}, {}),
-                                    (torch.float32, "torch.float32", torch.float64), (slice(1), slice(1.0), range(3), range(0, 3, 1), range(2))])
+@pytest.mark.parametrize("values",
+                         [(1, True, 1.0, "1", None, 2, 0, False, 0.0, -0.0), ((1,), (True,), (1.0,), [1], [True]),
+                          ({"a": 1}, {"a": True}, {"b": 1}, {}), (torch.float32, "torch.float32", torch.float64),
+                          (slice(1), slice(1.0), range(3), range(0, 3, 1), range(2))])
 def test_kinds_of_arguments(values):
     sequence(lambda: f_kinds, [(ONES, v) for v in values * 2])
 
@@ -120,7 +147,8 @@ def test_lists_and_dicts_that_are_only_added_to():
         x = torch.full((2,), float(i))
         assert compiled(x, "a")[1:] == ("a", True)
         table[f"other{i}"] = i
-    assert len(model.history) == 10 and model.history[3] == 6 and log == ["a", 1, "a"] * 10 and torch.equal(table["a"], x)
+    assert (len(model.history) == 10 and model.history[3] == 6 and log == ["a", 1, "a"] * 10
+            and torch.equal(table["a"], x))
     assert jit.compile_count() - before == 1
 
 
@@ -243,11 +271,12 @@ def test_a_constant_that_is_only_passed_on_is_not_guarded():
 
 def test_arguments_of_builtins_change_kind():
     def f(x, v, key):
-        return (sorted([3, -4, 1], key=key), max([1, -5], key=key), callable(key), torch.is_tensor(v), isinstance(v, (list, torch.Tensor)), len([v]),
-                list(filter(key, [0, 1, -2])), x + 1)
+        return (sorted([3, -4, 1], key=key), max([1, -5], key=key), callable(key), torch.is_tensor(v),
+                isinstance(v, (list, torch.Tensor)), len([v]), list(filter(key, [0, 1, -2])), x + 1)
 
     def g(x, k, items):
-        return x.sum(k), items == [1], {"a": 1}.get("b", k), [1, 2, 3].pop(0 if k is None else k), list(zip(items, items)), sum([1], start=k or 0)
+        return (x.sum(k), items == [1], {"a": 1}.get("b", k), [1, 2, 3].pop(0 if k is None else k),
+                list(zip(items, items)), sum([1], start=k or 0))
 
     sequence(lambda: f, [(ONES, v, key) for v in (1, [1], ONES) for key in (None, abs)] * 2)
     sequence(lambda: g, [(ONES, k, items) for k in (None, 0, -1) for items in ([1], (1,), "a")] * 2)
@@ -339,7 +368,8 @@ def test_what_was_only_looked_up_may_be_gone_later():
 
     with_n, without = Plain(), Plain()
     with_n.n = with_n.b = 1
-    sequence(lambda: f, [({"a": 1, "b": 2}, with_n), ({"a": 1}, with_n), ({}, with_n), ({"a": 1, "b": 2}, without), ({"a": 5, "b": 2}, with_n)])
+    sequence(lambda: f, [({"a": 1, "b": 2}, with_n), ({"a": 1}, with_n), ({}, with_n), ({"a": 1, "b": 2}, without),
+                         ({"a": 5, "b": 2}, with_n)])
 
 
 def test_cache_limit_says_what_changed():

@@ -1,4 +1,5 @@
-"""Values of integer tensors that Python reads are taken to stay: right when they do not, and a graph break from then on."""
+"""Values of integer tensors that Python reads are taken to stay: right when they do not, and a graph break from then
+on."""
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ def masked(x, mask, grid):
     return x, int(mask.sum()), x[: mask.sum()] * 2
 
 
-CALLS = [([1, 1, 1], [2, 3]), ([1, 1, 1], [2, 3]), ([1, 1, 0], [2, 3]), ([1, 1, 1], [2, 3]), ([1, 0, 1], [3, 2]), ([1, 1, 0], [2, 3])]
+CALLS = [([1, 1, 1], [2, 3]), ([1, 1, 1], [2, 3]), ([1, 1, 0], [2, 3]), ([1, 1, 1], [2, 3]), ([1, 0, 1], [3, 2]),
+         ([1, 1, 0], [2, 3])]
 
 
 def captures_of(fn, backend="eager"):
@@ -92,8 +94,9 @@ def test_modules_and_gradients():
             assert torch.allclose(a, b)
 
 
-@pytest.mark.parametrize("read", [lambda x, n: x.sum().item() > 0, lambda x, n: "more" if x.sum() > n else "less", lambda x, n: list(range(int(x.argmax()))),
-                                  lambda x, n: (x[0] * n).long().item() == 0, lambda x, n: torch.arange(100).add(n).tolist()[3]])
+@pytest.mark.parametrize("read", [lambda x, n: x.sum().item() > 0, lambda x, n: "more" if x.sum() > n else "less",
+                                  lambda x, n: list(range(int(x.argmax()))), lambda x, n: (x[0] * n).long().item() == 0,
+                                  lambda x, n: torch.arange(100).add(n).tolist()[3]])
 def test_what_depends_on_floats_or_is_long_is_not_guessed(read):
     compiled, captured = captures_of(read)
     x, n = torch.arange(3.0), torch.tensor(1)
@@ -102,7 +105,8 @@ def test_what_depends_on_floats_or_is_long_is_not_guessed(read):
 
 def test_fullgraph_guesses_nothing():
     with pytest.raises(jit.errors.Unsupported):
-        jit.compile(lambda x, n: x * 2 if n.item() else x, backend="eager", fullgraph=True)(torch.ones(2), torch.tensor(3))
+        jit.compile(lambda x, n: x * 2 if n.item() else x, backend="eager",
+                    fullgraph=True)(torch.ones(2), torch.tensor(3))
 
 
 def test_reset_forgets_what_has_changed():

@@ -1,4 +1,5 @@
-"""Breaks inside ``except`` and ``finally`` bodies: what follows is captured, and the handled exception stays the current one."""
+"""Breaks inside ``except`` and ``finally`` bodies: what follows is captured, and the handled exception stays the
+current one."""
 
 import contextlib
 import io
@@ -153,7 +154,8 @@ def closure_over_the_exception(x):
         return show()
 
 
-PROGRAMS = {nested_handlers: 4, finally_then_except: 3, callee: 4, loop: 2, reraised: 2, with_block: 3, raised_by_the_break: 2, closure_over_the_exception: 2}
+PROGRAMS = {nested_handlers: 4, finally_then_except: 3, callee: 4, loop: 2, reraised: 2, with_block: 3,
+            raised_by_the_break: 2, closure_over_the_exception: 2}
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

@@ -1,4 +1,5 @@
-"""The frame evaluation hook: Python functions that a break reaches through C code run compiled, and nothing else notices."""
+"""The frame evaluation hook: Python functions that a break reaches through C code run compiled, and nothing else
+notices."""
 
 import bisect
 import functools
@@ -22,7 +23,8 @@ from jit.runtime import native
 
 ONES = torch.ones(3)
 
-pytestmark = pytest.mark.skipif(native().frame_hook_status() == "not built", reason="the hook needs CPython's internal headers")
+pytestmark = pytest.mark.skipif(native().frame_hook_status() == "not built",
+                                reason="the hook needs CPython's internal headers")
 
 
 def compiled(fn, **options):
@@ -172,7 +174,7 @@ def test_descriptors_and_operators():
 
 def test_exceptions_keep_the_users_frames():
     def callee(t):
-        y = t * 2
+        y = t * 2  # noqa: F841
         raise ValueError("from the callee")
 
     def f(x):
@@ -182,7 +184,8 @@ def test_exceptions_keep_the_users_frames():
     for _ in range(3):
         with pytest.raises(ValueError, match="from the callee") as caught:
             c(ONES)
-        frames = [(row.name, row.lineno) for row in traceback.extract_tb(caught.value.__traceback__) if row.filename == __file__]
+        frames = [(row.name,
+                   row.lineno) for row in traceback.extract_tb(caught.value.__traceback__) if row.filename == __file__]
         assert ("callee", callee.__code__.co_firstlineno + 2) in frames and any(name == "f" for name, _ in frames)
         assert sys.exc_info() == (None, None, None)
 
@@ -481,7 +484,8 @@ def test_frames_at_the_edges_of_the_frame_stack():
     namespace = {"__name__": "sizes"}
     for size in (1, 40, 150):
         names = " = ".join(f"v{i}" for i in range(size))
-        exec(f"def f{size}(a, b):\n    {names} = a\n    return {' + '.join(f'v{i}' for i in range(size))} + b", namespace)
+        exec(f"def f{size}(a, b):\n    {names} = a\n    return {' + '.join(f'v{i}' for i in range(size))} + b",
+             namespace)
     callees = {namespace[f"f{size}"]: size for size in (1, 40, 150)}
 
     def decide(fn, first):
@@ -521,11 +525,12 @@ def test_many_calls_do_not_leak():
         c(ONES)
     gc.collect()
     after = sys.getrefcount(callee), sys.getrefcount(callee.__code__), sys.getrefcount(ONES)
-    assert all(abs(a - b) < 5 for a, b in zip(before, after)), (before, after)
+    assert all(abs(a - b) < 5 for a, b in zip(before, after, strict=True)), (before, after)
 
 
 def test_imports_are_left_alone(tmp_path, monkeypatch):
-    (tmp_path / "made_for_the_hook.py").write_text("import torch\ndef make(t):\n    return t * 2\nVALUE = make(torch.ones(3))\n")
+    (tmp_path / "made_for_the_hook.py").write_text("import torch\n"
+                                                   "def make(t):\n    return t * 2\nVALUE = make(torch.ones(3))\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def f(x):

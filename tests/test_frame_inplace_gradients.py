@@ -1,4 +1,5 @@
-"""Inputs that have or get a gradient and are changed in place: values, histories, versions and gradients as in eager."""
+"""Inputs that have or get a gradient and are changed in place: values, histories, versions and gradients as in
+eager."""
 
 import pytest
 import torch

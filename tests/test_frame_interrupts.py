@@ -37,7 +37,8 @@ def test_keyboard_interrupt_while_capturing(monkeypatch):
         except KeyboardInterrupt:
             assert len(held) < 2
         monkeypatch.setattr(Frame, "push", push)
-        assert not native().is_capturing() and torch.is_grad_enabled() and native().frame_hook_status() in ("ready", "not built")
+        assert (not native().is_capturing() and torch.is_grad_enabled()
+                and native().frame_hook_status() in ("ready", "not built"))
         for _ in range(2):
             same(f(ONES, []), c(ONES, []))
         assert len(c.entries) == 1 and c.entries[0].hits >= 1

@@ -31,8 +31,10 @@ def iterators_that_work_when_they_are_asked(v, d):
     pairs = [(log.append(a), b) for a, b in itertools.pairwise(numbers())]
     kept = [(log.append("kept"), n) for n in itertools.compress(numbers(), [0, 1, 1])]
     waiting = itertools.accumulate([1], "no function"), itertools.pairwise([]), itertools.accumulate([2, 3], initial=1)
-    return (first, list(running), pairs, kept, list(waiting[0]), list(waiting[1]), list(waiting[2]), log, said(lambda: itertools.accumulate(5)), said(lambda: waiting[1].send(1)),
-            said(lambda: abs(itertools.tee(v)[0])), list(itertools.tee(numbers())[1]), itertools.pairwise(v), itertools.accumulate([4, 5]))
+    return (first, list(running), pairs, kept, list(waiting[0]), list(waiting[1]), list(waiting[2]), log,
+            said(lambda: itertools.accumulate(5)), said(lambda: waiting[1].send(1)),
+            said(lambda: abs(itertools.tee(v)[0])), list(itertools.tee(numbers())[1]), itertools.pairwise(v),
+            itertools.accumulate([4, 5]))
 
 
 @cases(VECTOR, [3, 0, 1], None, 1, fullgraph=False)
@@ -103,8 +105,9 @@ def values_that_are_replaced_after_a_break():
 @cases(VECTOR, [1, 2, 3])
 def functions_that_end_iterators(x, v):
     left, log = iter([1, 5]), []
-    for made in (lambda: itertools.takewhile(lambda c: c < next(left) + 3, v), lambda: map(lambda c: next(left), v), lambda: filter(lambda c: next(left), v),
-                 lambda: itertools.starmap(lambda a, b: next(left), [(1, 2)]), lambda: (c for c in map(lambda c: next(left), v))):
+    for made in (lambda: itertools.takewhile(lambda c: c < next(left) + 3, v), lambda: map(lambda c: next(left), v),
+                 lambda: filter(lambda c: next(left), v), lambda: itertools.starmap(lambda a, b: next(left), [(1, 2)]),
+                 lambda: (c for c in map(lambda c: next(left), v))):
         log.append((list(made()), sum(1 for _ in made())))
     try:
         next(map(lambda c: next(left), v))
@@ -199,7 +202,8 @@ def test_a_set_that_changes_its_size_while_it_is_iterated_over():
 
 def test_counting_from_a_truth_value():
     def f(x, n):
-        counts = itertools.count(n), itertools.count(n, True), itertools.count(n, 2), itertools.count(n, 1.0), itertools.count(start=n)
+        counts = (itertools.count(n), itertools.count(n, True), itertools.count(n, 2), itertools.count(n, 1.0),
+                  itertools.count(start=n))
         return [[next(c), next(c)] for c in counts], x + 1
 
     sequence(lambda: f, [(VECTOR, True), (VECTOR, 1), (VECTOR, False)], fullgraph=True)

@@ -1,4 +1,5 @@
-"""Tensors computed from constants alone are data while capturing: programs may branch on them, index by them and count with them."""
+"""Tensors computed from constants alone are data while capturing: programs may branch on them, index by them and count
+with them."""
 
 import pytest
 import torch
@@ -23,7 +24,8 @@ def masks(x):
 def sizes(x):
     n = torch.tensor([2, 3])
     h, w = n
-    return torch.arange(0, h) + torch.arange(w)[1], x.repeat(n.max(), 1), x[:h], x.view(-1, n.prod() * 10), torch.zeros(h, w), [4, 5, 6][h], [4, 5, 6][:h]
+    return (torch.arange(0, h) + torch.arange(w)[1], x.repeat(n.max(), 1), x[:h], x.view(-1, n.prod() * 10),
+            torch.zeros(h, w), [4, 5, 6][h], [4, 5, 6][:h])
 
 
 @cases(X)
@@ -57,7 +59,8 @@ def numbers(x):
 test_captured_whole = cases.test()
 
 
-@pytest.mark.parametrize("read", [lambda x: x * x.sum().item(), lambda x: x[x > 1] + 1, lambda x: x[: x.long()[0, 1]] + 1, lambda x: torch.rand(3)[torch.rand(3) > 0.5] + 1,
+@pytest.mark.parametrize("read", [lambda x: x * x.sum().item(), lambda x: x[x > 1] + 1,
+                                  lambda x: x[: x.long()[0, 1]] + 1, lambda x: torch.rand(3)[torch.rand(3) > 0.5] + 1,
                                   lambda x: x * 2 if torch.rand(1) > 2 else x])
 def test_inputs_and_random_numbers_are_not_known(read):
     with pytest.raises(jit.errors.Unsupported):

@@ -1,4 +1,5 @@
-"""The library: copies of objects, regular expressions, type expressions, operators of torch.library. Each program is captured whole."""
+"""The library: copies of objects, regular expressions, type expressions, operators of torch.library. Each program is
+captured whole."""
 
 import collections
 import collections.abc
@@ -72,11 +73,12 @@ def copies_share(x):
 @cases()
 def regular_expressions(x):
     m, n = re.match(r"(a+)(\d)", "aaa3"), DIGITS.search("xx 12b")
-    return (re.sub("[-_.]+", "_", "a-.b"), m.group(1), m[2], n.span(), DIGITS.sub("Q", "1b2b"), re.match("x", "y") is None, x + int(m.group(2)),
-            DIGITS.findall("1b3b"), bool(m), re.compile("a.c").fullmatch("abc").group(), re.split(",", "a,b"))
+    return (re.sub("[-_.]+", "_", "a-.b"), m.group(1), m[2], n.span(), DIGITS.sub("Q", "1b2b"),
+            re.match("x", "y") is None, x + int(m.group(2)), DIGITS.findall("1b3b"), bool(m),
+            re.compile("a.c").fullmatch("abc").group(), re.split(",", "a,b"))
 
 
-@cases()
+@cases(raises=True)
 def regular_expression_error(x):
     return re.compile("(")
 
@@ -93,16 +95,19 @@ class Box(typing.Generic[T]):
 def type_expressions(x):
     outputs: typing.List[torch.Tensor] = torch.jit.annotate(typing.List[torch.Tensor], [])
     outputs.append(typing.cast(typing.Optional[torch.Tensor], x * 2))
-    forms = typing.Dict[str, typing.Tuple[int, ...]], typing.Callable[[int, Box], str], typing.Literal["a"], typing.Union[int, str], list[int], int | None
+    forms = (typing.Dict[str, typing.Tuple[int, ...]], typing.Callable[[int, Box], str], typing.Literal["a"],
+             typing.Union[int, str], list[int], int | None)
     try:
         typing.List[int, str]
     except TypeError as error:
-        return outputs, forms, typing.List[T][int], Box[int]().get(x), typing.Optional[int] is typing.Optional[int], str(error)
+        return (outputs, forms, typing.List[T][int], Box[int]().get(x), typing.Optional[int] is typing.Optional[int],
+                str(error))
 
 
 @cases()
 def generic_classes(x):
-    made = collections.abc.Callable[[int], str], collections.abc.Sequence[int], list[int], collections.OrderedDict[str, int]
+    made = (collections.abc.Callable[[int], str], collections.abc.Sequence[int], list[int],
+            collections.OrderedDict[str, int])
     return len(made), [m.__origin__ for m in made], x + 1
 
 
@@ -142,7 +147,8 @@ class Plain:
 def copies_of_objects_with_slots_or_states(x):
     s, o = Slotted(x), Stated(1)
     t, p = copy.copy(s), copy.copy(o)
-    return t.a is s.a, t, hasattr(t, "b"), p, copy.deepcopy(Slotted([1])), object.__getstate__(Slotted(2)), Plain().__getstate__(), copy.copy(Plain())
+    return (t.a is s.a, t, hasattr(t, "b"), p, copy.deepcopy(Slotted([1])), object.__getstate__(Slotted(2)),
+            Plain().__getstate__(), copy.copy(Plain()))
 
 
 test_library = cases.test()
@@ -154,7 +160,8 @@ def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
 
 
 scaled.register_fake(lambda x, factor=2.0: torch.empty_like(x))
-scaled.register_autograd(lambda ctx, grad: (grad * ctx.factor, None), setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]))
+scaled.register_autograd(lambda ctx, grad: (grad * ctx.factor, None),
+                         setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]))
 
 
 def test_operators_of_a_library():

@@ -1,5 +1,5 @@
-"""Entries keep no object of the program alive that the program has let go of: what dies in eager dies compiled, and at the same time, and the calls after
-that are eager's."""
+"""Entries keep no object of the program alive that the program has let go of: what dies in eager dies compiled, and at
+the same time, and the calls after that are eager's."""
 
 import gc
 import weakref
@@ -20,72 +20,122 @@ BOX = "class Box:\n  k = 2\n"
 MAKE = "def make(w):\n  def g(x): return x * w\n  return g\n"
 REPLACED = {  # name -> (program with the function ``f``, the object to watch, how the program lets it go)
     "global": ("w = torch.ones(3)\ndef f(x): return x * w", "w", "w = torch.zeros(3)"),
-    "del of a global": ("w = torch.ones(3)\ndef f(x):\n  try: return x * w\n  except NameError: return x", "w", "del w"),
+    "del of a global": ("w = torch.ones(3)\ndef f(x):\n  try: return x * w\n  except NameError: return x", "w",
+                        "del w"),
     "returned global": ("w = torch.ones(3)\ndef f(x): return x * w, w", "w", "w = torch.zeros(3)"),
     "written global": ("w = torch.ones(3)\ndef f(x):\n  w.add_(1)\n  return x * w", "w", "w = torch.zeros(3)"),
     "global with another shape": ("w = torch.ones(3)\ndef f(x): return x * w", "w", "w = torch.ones(1)"),
     "view": ("w = torch.ones(6)\nv = w[:3]\ndef f(x): return x * v", "v", "v = w[3:] * 2"),
-    "parameter": ("m = nn.Linear(3, 3)\ndef f(x): return m(x)", "m.weight", "m.weight = nn.Parameter(torch.ones(3, 3))"),
-    "both parameters": ("m = nn.Linear(3, 3)\ndef f(x): return m(x)", "m.bias", "m.weight = nn.Parameter(torch.ones(3, 3)); m.bias = None"),
-    "parameter without gradients": ("m = nn.Linear(3, 3)\ndef f(x):\n  with torch.no_grad(): return m(x)", "m.weight", "m.weight = nn.Parameter(torch.ones(3, 3))"),
-    "parameter of a deep module": ("m = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.ReLU())\ndef f(x): return m(x)", "m[0][0].weight", "m[0][0].weight = nn.Parameter(torch.ones(3, 3))"),
-    "parameter in a list": ("p = nn.ParameterList([torch.ones(3)])\ndef f(x): return x * p[0]", "p[0]", "p[0] = nn.Parameter(torch.zeros(3))"),
-    "parameter in a dict": ("p = nn.ParameterDict({'a': nn.Parameter(torch.ones(3))})\ndef f(x): return x * p['a']", "p['a']", "p['a'] = nn.Parameter(torch.zeros(3))"),
-    "buffer": ("m = nn.BatchNorm1d(3)\ndef f(x): return m(x[None].expand(2, 3))", "m.running_mean", "m.running_mean = torch.zeros(3)"),
-    "submodule": ("m = nn.Sequential(nn.Linear(3, 3), nn.ReLU())\ndef f(x): return m(x)", "m[0].weight", "m[0] = nn.Identity()"),
-    "submodule itself": ("m = nn.Sequential(nn.Linear(3, 3), nn.ReLU())\ndef f(x): return m(x)", "m[0]", "m[0] = nn.Identity()"),
+    "parameter": ("m = nn.Linear(3, 3)\ndef f(x): return m(x)", "m.weight",
+                  "m.weight = nn.Parameter(torch.ones(3, 3))"),
+    "both parameters": ("m = nn.Linear(3, 3)\ndef f(x): return m(x)", "m.bias",
+                        "m.weight = nn.Parameter(torch.ones(3, 3)); m.bias = None"),
+    "parameter without gradients": ("m = nn.Linear(3, 3)\ndef f(x):\n  with torch.no_grad(): return m(x)", "m.weight",
+                                    "m.weight = nn.Parameter(torch.ones(3, 3))"),
+    "parameter of a deep module": ("m = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.ReLU())\n"
+                                   "def f(x): return m(x)", "m[0][0].weight",
+                                   "m[0][0].weight = nn.Parameter(torch.ones(3, 3))"),
+    "parameter in a list": ("p = nn.ParameterList([torch.ones(3)])\ndef f(x): return x * p[0]", "p[0]",
+                            "p[0] = nn.Parameter(torch.zeros(3))"),
+    "parameter in a dict": ("p = nn.ParameterDict({'a': nn.Parameter(torch.ones(3))})\ndef f(x): return x * p['a']",
+                            "p['a']", "p['a'] = nn.Parameter(torch.zeros(3))"),
+    "buffer": ("m = nn.BatchNorm1d(3)\ndef f(x): return m(x[None].expand(2, 3))", "m.running_mean",
+               "m.running_mean = torch.zeros(3)"),
+    "submodule": ("m = nn.Sequential(nn.Linear(3, 3), nn.ReLU())\ndef f(x): return m(x)", "m[0].weight",
+                  "m[0] = nn.Identity()"),
+    "submodule itself": ("m = nn.Sequential(nn.Linear(3, 3), nn.ReLU())\ndef f(x): return m(x)", "m[0]",
+                         "m[0] = nn.Identity()"),
     "module": ("m = nn.Linear(3, 3)\ndef f(x): return m(x)", "m", "m = nn.Linear(3, 3)"),
-    "gradient": ("m = nn.Linear(3, 3)\nm(torch.ones(3)).sum().backward()\ndef f(x): return m.weight.grad @ x", "m.weight.grad", "m.zero_grad()\nm(torch.zeros(3)).sum().backward()"),
+    "gradient": ("m = nn.Linear(3, 3)\nm(torch.ones(3)).sum().backward()\ndef f(x): return m.weight.grad @ x",
+                 "m.weight.grad", "m.zero_grad()\nm(torch.zeros(3)).sum().backward()"),
     "attribute": (BOX + "a = Box(); a.w = torch.ones(3)\ndef f(x): return x * a.w", "a.w", "a.w = torch.zeros(3)"),
-    "dictionary of an object": (BOX + "a = Box(); a.w = torch.ones(3)\ndef f(x): return x * a.w", "a.w", "a.__dict__ = {'w': torch.zeros(3)}"),
-    "slot": ("class Slotted:\n  __slots__ = ('w',)\na = Slotted(); a.w = torch.ones(3)\ndef f(x): return x * a.w", "a.w", "a.w = torch.zeros(3)"),
-    "object with slots": ("class Slotted:\n  __slots__ = ('w',)\na = Slotted(); a.w = torch.ones(3)\ndef f(x): return x * a.w", "a.w", "a = Slotted(); a.w = torch.zeros(3)"),
-    "attribute of a tensor": ("w = torch.ones(3); w.scale = torch.ones(3)\ndef f(x): return x * w * w.scale", "w.scale", "w.scale = torch.zeros(3)"),
+    "dictionary of an object": (BOX + "a = Box(); a.w = torch.ones(3)\ndef f(x): return x * a.w", "a.w",
+                                "a.__dict__ = {'w': torch.zeros(3)}"),
+    "slot": ("class Slotted:\n  __slots__ = ('w',)\na = Slotted(); a.w = torch.ones(3)\ndef f(x): return x * a.w",
+             "a.w", "a.w = torch.zeros(3)"),
+    "object with slots": ("class Slotted:\n  __slots__ = ('w',)\n"
+                          "a = Slotted(); a.w = torch.ones(3)\ndef f(x): return x * a.w", "a.w",
+                          "a = Slotted(); a.w = torch.zeros(3)"),
+    "attribute of a tensor": ("w = torch.ones(3); w.scale = torch.ones(3)\ndef f(x): return x * w * w.scale", "w.scale",
+                              "w.scale = torch.zeros(3)"),
     "list": ("v = [torch.ones(3)]\ndef f(x): return x * v[0]", "v[0]", "v[0] = torch.zeros(3)"),
     "whole list": ("v = [torch.ones(3)]\ndef f(x): return x * v[0]", "v[0]", "v = [torch.zeros(3)]"),
-    "list that is appended to": ("v = [torch.ones(3)]\ndef f(x):\n  if len(v) < 3: v.append(x)\n  return x * v[0]", "v[0]", "v = [torch.zeros(3)]"),
-    "nested containers": ("v = {'a': [(torch.ones(3), 1)]}\ndef f(x):\n  t, k = v['a'][0]\n  return x * t * k", "v['a'][0][0]", "v = {'a': [(torch.zeros(3), 2)]}"),
-    "inside a container": ("v = {'a': [(torch.ones(3), 1)]}\ndef f(x):\n  t, k = v['a'][0]\n  return x * t * k", "v['a'][0][0]", "v['a'] = [(torch.zeros(3), 2)]"),
+    "list that is appended to": ("v = [torch.ones(3)]\ndef f(x):\n  if len(v) < 3: v.append(x)\n  return x * v[0]",
+                                 "v[0]", "v = [torch.zeros(3)]"),
+    "nested containers": ("v = {'a': [(torch.ones(3), 1)]}\ndef f(x):\n  t, k = v['a'][0]\n  return x * t * k",
+                          "v['a'][0][0]", "v = {'a': [(torch.zeros(3), 2)]}"),
+    "inside a container": ("v = {'a': [(torch.ones(3), 1)]}\ndef f(x):\n  t, k = v['a'][0]\n  return x * t * k",
+                           "v['a'][0][0]", "v['a'] = [(torch.zeros(3), 2)]"),
     "tuple": ("v = (torch.ones(3), 2)\ndef f(x): return x * v[0] * v[1]", "v[0]", "v = (torch.zeros(3), 2)"),
-    "dict that is written": ("v = {'w': torch.ones(3)}\ndef f(x):\n  v['n'] = v.get('n', 0) + 1\n  return x * v['w']", "v['w']", "v = {'w': torch.zeros(3)}"),
-    "default dict": ("v = collections.defaultdict(list); v['w'].append(torch.ones(3))\ndef f(x): return x * v['w'][0]", "v['w'][0]", "v['w'] = [torch.zeros(3)]"),
-    "ordered dict": ("v = collections.OrderedDict(w=torch.ones(3))\ndef f(x):\n  for t in v.values(): x = x * t\n  return x", "v['w']", "v['w'] = torch.zeros(3)"),
+    "dict that is written": ("v = {'w': torch.ones(3)}\ndef f(x):\n  v['n'] = v.get('n', 0) + 1\n  return x * v['w']",
+                             "v['w']", "v = {'w': torch.zeros(3)}"),
+    "default dict": ("v = collections.defaultdict(list); v['w'].append(torch.ones(3))\ndef f(x): return x * v['w'][0]",
+                     "v['w'][0]", "v['w'] = [torch.zeros(3)]"),
+    "ordered dict": ("v = collections.OrderedDict(w=torch.ones(3))\n"
+                     "def f(x):\n  for t in v.values(): x = x * t\n  return x", "v['w']", "v['w'] = torch.zeros(3)"),
     "deque": ("v = collections.deque([torch.ones(3)])\ndef f(x): return x * v[0]", "v[0]", "v[0] = torch.zeros(3)"),
     "key": ("w = torch.ones(3); v = {w: 2}\ndef f(x): return x * v[w] * w", "w", "w = torch.zeros(3); v = {w: 2}"),
-    "keys": ("v = {torch.ones(3): 2}\ndef f(x):\n  for t, k in v.items(): x = x * t * k\n  return x", "list(v)[0]", "v = {torch.zeros(3): 2}"),
-    "object as a key": (BOX + "a = Box(); v = {a: torch.ones(3)}\ndef f(x): return x * v[a]", "v[a]", "a = Box(); v = {a: torch.zeros(3)}"),
-    "cell": (MAKE + "g = make(torch.ones(3))\ndef f(x): return g(x)", "g.__closure__[0].cell_contents", "g.__closure__[0].cell_contents = torch.zeros(3)"),
-    "closure": (MAKE + "g = make(torch.ones(3))\ndef f(x): return g(x)", "g.__closure__[0].cell_contents", "g = make(torch.zeros(3))"),
-    "own closure": ("def make(w):\n  def f(x): return x * w\n  return f\nf = make(torch.ones(3))", "f.__closure__[0].cell_contents", "cell.cell_contents = torch.zeros(3)"),
-    "written cell": ("def make(w):\n  def g(x):\n    nonlocal w\n    w = w * 2\n    return x * w\n  return g\ng = make(torch.ones(3))\ndef f(x): return g(x)", "g", "g = make(torch.zeros(3))"),
-    "default": ("def g(x, w=torch.ones(3)): return x * w\ndef f(x): return g(x)", "g.__defaults__[0]", "g.__defaults__ = (torch.zeros(3),)"),
-    "function with a default": ("def g(x, w=torch.ones(3)): return x * w\ndef f(x): return g(x)", "g.__defaults__[0]", "def g(x, *, w=torch.zeros(3)): return x * w"),
-    "partial": ("g = functools.partial(torch.mul, torch.ones(3))\ndef f(x): return g(x)", "g.args[0]", "g = functools.partial(torch.mul, torch.zeros(3))"),
+    "keys": ("v = {torch.ones(3): 2}\ndef f(x):\n  for t, k in v.items(): x = x * t * k\n  return x", "list(v)[0]",
+             "v = {torch.zeros(3): 2}"),
+    "object as a key": (BOX + "a = Box(); v = {a: torch.ones(3)}\ndef f(x): return x * v[a]", "v[a]",
+                        "a = Box(); v = {a: torch.zeros(3)}"),
+    "cell": (MAKE + "g = make(torch.ones(3))\ndef f(x): return g(x)", "g.__closure__[0].cell_contents",
+             "g.__closure__[0].cell_contents = torch.zeros(3)"),
+    "closure": (MAKE + "g = make(torch.ones(3))\ndef f(x): return g(x)", "g.__closure__[0].cell_contents",
+                "g = make(torch.zeros(3))"),
+    "own closure": ("def make(w):\n  def f(x): return x * w\n  return f\nf = make(torch.ones(3))",
+                    "f.__closure__[0].cell_contents", "cell.cell_contents = torch.zeros(3)"),
+    "written cell": ("def make(w):\n  def g(x):\n    nonlocal w\n    w = w * 2\n    return x * w\n"
+                     "  return g\ng = make(torch.ones(3))\ndef f(x): return g(x)", "g", "g = make(torch.zeros(3))"),
+    "default": ("def g(x, w=torch.ones(3)): return x * w\ndef f(x): return g(x)", "g.__defaults__[0]",
+                "g.__defaults__ = (torch.zeros(3),)"),
+    "function with a default": ("def g(x, w=torch.ones(3)): return x * w\ndef f(x): return g(x)", "g.__defaults__[0]",
+                                "def g(x, *, w=torch.zeros(3)): return x * w"),
+    "partial": ("g = functools.partial(torch.mul, torch.ones(3))\ndef f(x): return g(x)", "g.args[0]",
+                "g = functools.partial(torch.mul, torch.zeros(3))"),
     "bound method": ("g = torch.ones(3).mul\ndef f(x): return g(x)", "g.__self__", "g = torch.zeros(3).mul"),
-    "method of a module": ("g = nn.Linear(3, 3).forward\ndef f(x): return g(x)", "g.__self__.weight", "g = nn.Linear(3, 3).forward"),
+    "method of a module": ("g = nn.Linear(3, 3).forward\ndef f(x): return g(x)", "g.__self__.weight",
+                           "g = nn.Linear(3, 3).forward"),
     "class": ("class A: w = torch.ones(3)\ndef f(x): return x * A.w", "A.w", "A.w = torch.zeros(3)"),
-    "module of a reference": ("m = nn.Linear(3, 3); r = weakref.ref(m)\ndef f(x):\n  k = r()\n  return x if k is None else k(x)", "m.weight", "m = None"),
-    "reference": ("w = torch.ones(3); r = weakref.ref(w)\ndef f(x):\n  k = r()\n  return x if k is None else x * k", "w", "w = None"),
-    "reference to an object": (BOX + "a = Box(); a.w = torch.ones(3); r = weakref.ref(a)\ndef f(x):\n  k = r()\n  return x if k is None else x * k.w", "a.w", "a = None"),
-    "proxy": ("w = nn.Linear(3, 3); r = weakref.proxy(w)\ndef f(x):\n  try: return r.weight * x\n  except ReferenceError: return x", "w", "w = None"),
-    "weak keys": ("w = torch.ones(3); d = weakref.WeakKeyDictionary(); d[w] = 2\ndef f(x):\n  for k, v in d.items(): x = x * k * v\n  return x, len(d)", "w", "w = None"),
-    "weak values": ("w = torch.ones(3); d = weakref.WeakValueDictionary(); d['w'] = w\ndef f(x):\n  k = d.get('w')\n  return x if k is None else x * k", "w", "w = None"),
-    "weak set": ("w = torch.ones(3); d = weakref.WeakSet([w])\ndef f(x):\n  for k in d: x = x * k\n  return x, len(d)", "w", "w = None"),
+    "module of a reference": ("m = nn.Linear(3, 3); r = weakref.ref(m)\n"
+                              "def f(x):\n  k = r()\n  return x if k is None else k(x)", "m.weight", "m = None"),
+    "reference": ("w = torch.ones(3); r = weakref.ref(w)\ndef f(x):\n  k = r()\n  return x if k is None else x * k",
+                  "w", "w = None"),
+    "reference to an object": (BOX + "a = Box(); a.w = torch.ones(3); r = weakref.ref(a)\n"
+                                     "def f(x):\n  k = r()\n  return x if k is None else x * k.w", "a.w", "a = None"),
+    "proxy": ("w = nn.Linear(3, 3); r = weakref.proxy(w)\n"
+              "def f(x):\n  try: return r.weight * x\n  except ReferenceError: return x", "w", "w = None"),
+    "weak keys": ("w = torch.ones(3); d = weakref.WeakKeyDictionary(); d[w] = 2\ndef f(x):\n"
+                  "  for k, v in d.items(): x = x * k * v\n  return x, len(d)", "w", "w = None"),
+    "weak values": ("w = torch.ones(3); d = weakref.WeakValueDictionary(); d['w'] = w\ndef f(x):\n"
+                    "  k = d.get('w')\n  return x if k is None else x * k", "w", "w = None"),
+    "weak set": ("w = torch.ones(3); d = weakref.WeakSet([w])\ndef f(x):\n  for k in d: x = x * k\n  return x, len(d)",
+                 "w", "w = None"),
     "identity": ("w = torch.ones(3)\ndef f(x): return x * 2, id(w) == 5, w is x", "w", "w = torch.zeros(3)"),
-    "identity of an object": (BOX + "a = Box(); a.w = torch.ones(3)\ndef f(x): return x * a.w * (a is x)", "a", "a = Box(); a.w = torch.zeros(3)"),
-    "object that is changed": (BOX + "a = Box(); a.w = torch.ones(3); a.n = 0\ndef f(x):\n  a.n += 1\n  return x * a.w", "a", "a = Box(); a.w = torch.zeros(3); a.n = 5"),
-    "object that is returned": (BOX + "a = Box(); a.w = torch.ones(3)\ndef f(x): return x * a.w, a.k", "a.w", "a = Box(); a.w = torch.zeros(3)"),
-    "after a break": ("w = torch.ones(3); m = nn.Linear(3, 3)\ndef f(x):\n  y = m(x) * w\n  print(end='')\n  return m(y) + w", "w", "w = torch.zeros(3)"),
-    "parameter after a break": ("m = nn.Linear(3, 3)\ndef f(x):\n  y = m(x)\n  print(end='')\n  return m(y)", "m.weight", "m.weight = nn.Parameter(torch.ones(3, 3))"),
-    "closure with a break": ("def make(w):\n  def g(x):\n    y = x * w\n    print(end='')\n    return y * w\n  return g\ng = make(torch.ones(3))\ndef f(x): return g(x) + 1", "g.__closure__[0].cell_contents", "g = make(torch.zeros(3))"),
-    "after an exception": ("w = torch.ones(3)\ndef f(x):\n  try:\n    y = x * w\n    raise ValueError(y)\n  except ValueError as e: return e.args[0] * w", "w", "w = torch.zeros(3)"),
-    "what only eager runs": ("w = torch.ones(3)\ndef f(x):\n  y = x * w\n  return eval('y + w', {'y': y, 'w': w})", "w", "w = torch.zeros(3)"),
-    "state of an optimizer": (
-        "p = nn.Parameter(torch.ones(3)); o = torch.optim.Adam([p])\n"
-        "def f(x):\n  p.grad = x.clone()\n  o.step()\n  return p.detach().clone()", "o.state[p]['exp_avg']", "o = torch.optim.Adam([p])"),
-    "parameter of an optimizer": (
-        "p = nn.Parameter(torch.ones(3)); o = torch.optim.SGD([p], lr=0.5, momentum=0.5)\n"
-        "def f(x):\n  p.grad = x.clone()\n  o.step()\n  return p.detach().clone()", "p", "p = nn.Parameter(torch.zeros(3)); o = torch.optim.SGD([p], lr=0.5, momentum=0.5)"),
+    "identity of an object": (BOX + "a = Box(); a.w = torch.ones(3)\ndef f(x): return x * a.w * (a is x)", "a",
+                              "a = Box(); a.w = torch.zeros(3)"),
+    "object that is changed": (BOX + "a = Box(); a.w = torch.ones(3); a.n = 0\ndef f(x):\n  a.n += 1\n  return x * a.w",
+                               "a", "a = Box(); a.w = torch.zeros(3); a.n = 5"),
+    "object that is returned": (BOX + "a = Box(); a.w = torch.ones(3)\ndef f(x): return x * a.w, a.k", "a.w",
+                                "a = Box(); a.w = torch.zeros(3)"),
+    "after a break": ("w = torch.ones(3); m = nn.Linear(3, 3)\ndef f(x):\n"
+                      "  y = m(x) * w\n  print(end='')\n  return m(y) + w", "w", "w = torch.zeros(3)"),
+    "parameter after a break": ("m = nn.Linear(3, 3)\ndef f(x):\n  y = m(x)\n  print(end='')\n  return m(y)",
+                                "m.weight", "m.weight = nn.Parameter(torch.ones(3, 3))"),
+    "closure with a break": ("def make(w):\n  def g(x):\n    y = x * w\n    print(end='')\n"
+                             "    return y * w\n  return g\ng = make(torch.ones(3))\ndef f(x): return g(x) + 1",
+                             "g.__closure__[0].cell_contents", "g = make(torch.zeros(3))"),
+    "after an exception": ("w = torch.ones(3)\ndef f(x):\n  try:\n"
+                           "    y = x * w\n    raise ValueError(y)\n  except ValueError as e: return e.args[0] * w",
+                           "w", "w = torch.zeros(3)"),
+    "what only eager runs": ("w = torch.ones(3)\ndef f(x):\n  y = x * w\n  return eval('y + w', {'y': y, 'w': w})", "w",
+                             "w = torch.zeros(3)"),
+    "state of an optimizer": ("p = nn.Parameter(torch.ones(3)); o = torch.optim.Adam([p])\n"
+                              "def f(x):\n  p.grad = x.clone()\n  o.step()\n  return p.detach().clone()",
+                              "o.state[p]['exp_avg']", "o = torch.optim.Adam([p])"),
+    "parameter of an optimizer": ("p = nn.Parameter(torch.ones(3)); o = torch.optim.SGD([p], lr=0.5, momentum=0.5)\n"
+                                  "def f(x):\n  p.grad = x.clone()\n  o.step()\n  return p.detach().clone()", "p",
+                                  "p = nn.Parameter(torch.zeros(3)); o = torch.optim.SGD([p], lr=0.5, momentum=0.5)"),
 }  # fmt: skip
 
 
@@ -119,9 +169,11 @@ def test_let_go(name):
         same(want, got, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["global", "parameter", "list", "attribute", "closure", "tuple", "nested containers", "slot", "key", "class", "reference", "default"])
+@pytest.mark.parametrize("name", ["global", "parameter", "list", "attribute", "closure", "tuple", "nested containers",
+                                  "slot", "key", "class", "reference", "default"])
 def test_replaced_many_times(name):
-    """What comes to lie where the old one was is not taken for it: each replacement is another value at, often, the same address."""
+    """What comes to lie where the old one was is not taken for it: each replacement is another value at, often, the
+    same address."""
     text, watched, replace = REPLACED[name]
     jit.reset()
     spaces = [{}, {}]
@@ -236,7 +288,8 @@ def test_reset():
 
 @pytest.mark.parametrize("backend", ["jit", "eager"])
 def test_replaced_over_and_over(backend):
-    """Parameters that are replaced between the steps of a training: each is let go at once, and few of the calls compile."""
+    """Parameters that are replaced between the steps of a training: each is let go at once, and few of the calls
+    compile."""
     jit.reset()
     module = nn.Linear(4, 4)
     compiled, start = jit.compile(lambda x: module(x).sum(), backend=backend), jit.compile_count()
@@ -355,9 +408,11 @@ def test_keys_and_places_of_guard_programs():
 
 
 def test_snapshots_hold_nothing():
-    """What a walk has read through containers of every kind dies when it is taken out, and what lies there then is looked at."""
+    """What a walk has read through containers of every kind dies when it is taken out, and what lies there then is
+    looked at."""
     space = {"v": {"a": [(torch.ones(3), [torch.ones(3)])]}}
-    accessors = [(-1, "const", space), (0, "item", "v"), (1, "item", "a"), (2, "item", 0), (3, "item", 1), (4, "item", 0), (3, "item", 0)]
+    accessors = [(-1, "const", space), (0, "item", "v"), (1, "item", "a"), (2, "item", 0), (3, "item", 1),
+                 (4, "item", 0), (3, "item", 0)]
     spec = G.TensorSpec(torch.Tensor, torch.float32, sizes=(3,))
     program = G.program(accessors, [(5, "tensor", spec), (6, "tensor", spec), (4, "len", 1)])
     for k in range(8):
@@ -409,7 +464,7 @@ def test_variables_that_let_go_of_objects_with_finalizers():
 
     def in_a_generator(x, held):
         yield x
-        held = None
+        held = None  # noqa: F841
         log.append("let go")
         yield x + 1
 

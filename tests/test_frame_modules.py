@@ -1,7 +1,7 @@
 """``nn.Module``: whatever is changed about a module between calls, the compiled one goes on as the module itself does.
 
-A program makes a module, compiles it, and calls it again and again with changes in between. It is run twice, in eager and compiled, and
-everything that it returns is compared.
+A program makes a module, compiles it, and calls it again and again with changes in between. It is run twice, in eager
+and compiled, and everything that it returns is compared.
 """
 
 import collections
@@ -75,7 +75,8 @@ def a_sequential_is_changed(compiled):
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     fast, x = compiled(module), randn(2, 4)
     out = [fast(x)]
-    changes = [lambda: module.__setitem__(1, nn.Tanh()), lambda: module.append(nn.Sigmoid()), lambda: module.__delitem__(0),
+    changes = [lambda: module.__setitem__(1, nn.Tanh()), lambda: module.append(nn.Sigmoid()),
+               lambda: module.__delitem__(0),
                lambda: module.insert(0, nn.Linear(4, 4)), lambda: module.extend([nn.GELU()]), lambda: module.pop(-1)]
     for change in changes:
         change()
@@ -189,7 +190,8 @@ def hooks_of_all_modules(compiled):
     out = [fast(x)]
     for register, hook in ((nn.modules.module.register_module_forward_hook, lambda m, i, o: o * 3),
                            (nn.modules.module.register_module_forward_pre_hook, lambda m, i: (i[0] * 5,)),
-                           (nn.modules.module.register_module_full_backward_hook, lambda m, gi, go: log.append(go[0].clone()))):
+                           (nn.modules.module.register_module_full_backward_hook,
+                            lambda m, gi, go: log.append(go[0].clone()))):
         handle = register(hook)
         try:
             out += step(fast, x)
@@ -204,7 +206,8 @@ def hooks_on_gradients(compiled):
     module, log = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), []
     fast, x = compiled(module), randn(2, 4).requires_grad_()
     out = step(fast, x)
-    hooks = [lambda: module[0].register_full_backward_hook(lambda m, gi, go: (log.append(go[0].clone()), (gi[0] * 2,))[1]),
+    hooks = [
+        lambda: module[0].register_full_backward_hook(lambda m, gi, go: (log.append(go[0].clone()), (gi[0] * 2,))[1]),
              lambda: module[2].register_full_backward_pre_hook(lambda m, go: (go[0] * 2,)),
              lambda: module.register_full_backward_hook(lambda m, gi, go: log.append(gi[0].clone())),
              lambda: module[0].weight.register_hook(lambda g: g * 10),
@@ -270,7 +273,8 @@ def buffers_and_attributes_that_change(compiled):
     model, out = Model(), []
     fast = compiled(model)
     for _ in range(5):
-        out += [fast(randn(2, 4)), model.calls, model.count.clone(), model.mean.clone(), model.last.clone(), list(model._buffers)]
+        out += [fast(randn(2, 4)), model.calls, model.count.clone(), model.mean.clone(), model.last.clone(),
+                list(model._buffers)]
     return [*out, dict(model.state_dict())]
 
 
@@ -290,7 +294,8 @@ def what_was_none_is_there_and_back(compiled):
     model = Model()
     fast, x = compiled(model), randn(2, 4)
     out = [fast(x)]
-    for name, value in (("bias", torch.ones(4)), ("gain", nn.Parameter(randn(4))), ("bias", None), ("bias", randn(4).double()), ("inner", nn.ReLU())):
+    for name, value in ((("bias", torch.ones(4)), ("gain", nn.Parameter(randn(4))), ("bias", None),
+                         ("bias", randn(4).double()), ("inner", nn.ReLU()))):
         setattr(model, name, value)
         out.append(fast(x))
     del model.inner
@@ -302,7 +307,8 @@ def what_was_none_is_there_and_back(compiled):
 def training_and_evaluating(compiled):
     module, out = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.0)), []
     fast = compiled(module)
-    changes = [module.train, module.eval, module.train, module[1].eval, lambda: setattr(module[1], "momentum", 0.5), module[1].reset_running_stats]
+    changes = [module.train, module.eval, module.train, module[1].eval, lambda: setattr(module[1], "momentum", 0.5),
+               module[1].reset_running_stats]
     for change in changes:
         change()
         out += step(fast, randn(2, 3, 6, 6))
@@ -408,7 +414,8 @@ def a_class_is_changed_later(compiled):
     changes = [lambda: None, lambda: setattr(Base, "factor", 5), lambda: setattr(Base, "inner", lambda self, x: x - 1),
                lambda: setattr(Derived, "factor", 7), lambda: setattr(Derived, "forward", lambda self, x: x * 100),
                lambda: delattr(Derived, "forward"), lambda: setattr(module[0], "factor", 9),
-               lambda: setattr(Derived, "factor", property(lambda self: 11)), lambda: setattr(Derived, "__call__", lambda self, x: x * 3)]
+               lambda: setattr(Derived, "factor", property(lambda self: 11)),
+               lambda: setattr(Derived, "__call__", lambda self, x: x * 3)]
     with jit.config.patch(cache_limit=20):
         for change in changes:
             change()
@@ -481,7 +488,8 @@ def walking_the_tree(compiled):
                     total = total + p.pow(2).mean()
             for name, b in self.named_buffers():
                 total = total + b.sum() * len(name)
-            count = sum(p.numel() for p in self.parameters()) + len(list(self.modules())) + sum(len(n) for n, _ in self.named_children())
+            count = sum(p.numel() for p in self.parameters()) + len(list(self.modules())) + sum(
+                len(n) for n, _ in self.named_children())
             count += len(self.state_dict())
             return self.rest(self.first(x)) + total + count
 
@@ -546,8 +554,8 @@ def parametrizations_come_and_go(compiled):
 @program
 def norms_of_weights(compiled):
     out, x = [], randn(2, 4)
-    for normed in (nn.utils.weight_norm, parametrizations.weight_norm, nn.utils.spectral_norm, parametrizations.spectral_norm,
-                   parametrizations.orthogonal):
+    for normed in (nn.utils.weight_norm, parametrizations.weight_norm, nn.utils.spectral_norm,
+                   parametrizations.spectral_norm, parametrizations.orthogonal):
         module = normed(nn.Linear(4, 4))
         fast = compiled(module)
         out += step(fast, x) + step(fast, x)
@@ -574,7 +582,8 @@ def a_functional_call(compiled):
     doubled = {k: v.detach() * 2 for k, v in params.items()}
     fast_net = compiled(net)
     out += [fast(doubled, x), fast({"first.weight": doubled["first.weight"]}, x), [p.clone() for p in net.parameters()]]
-    out += [torch.func.functional_call(fast_net, doubled, (x,)), fast_net(x), nn.utils.stateless.functional_call(fast_net, params, (x,)), fast_net(x)]
+    out += [torch.func.functional_call(fast_net, doubled, (x,)), fast_net(x),
+            nn.utils.stateless.functional_call(fast_net, params, (x,)), fast_net(x)]
     return out
 
 
@@ -634,7 +643,8 @@ def initializing_by_apply(compiled):
     fast.apply(start)
     out += step(fast, x)
     with torch.no_grad():
-        return [*out, compiled(lambda m, x: m.apply(start)(x))(net, x), compiled(lambda w: nn.init.uniform_(w, 1.0, 1.0) * 2)(torch.empty(3))]
+        return [*out, compiled(lambda m, x: m.apply(start)(x))(net, x),
+                compiled(lambda w: nn.init.uniform_(w, 1.0, 1.0) * 2)(torch.empty(3))]
 
 
 @program
@@ -645,7 +655,8 @@ def modules_as_arguments(compiled):
         return module(x) * 2
 
     fast, a, b, x = compiled(through), nn.Linear(4, 4), nn.Linear(4, 4), randn(2, 4)
-    return [fast(a, x, [b]), fast(b, x, [a]), fast(a, x, [b, nn.ReLU()]), fast(nn.ReLU(), x, []), *(fast(nn.Linear(4, 4), x, []) for _ in range(3))]
+    return [fast(a, x, [b]), fast(b, x, [a]), fast(a, x, [b, nn.ReLU()]), fast(nn.ReLU(), x, []),
+            *(fast(nn.Linear(4, 4), x, []) for _ in range(3))]
 
 
 # -- compiled modules as objects
@@ -755,7 +766,8 @@ def test_modules_that_are_moved_to_where_they_are():
         def forward(self, x):
             self.linear = self.linear.to(torch.float32)
             self.norm.to("cpu", torch.float32)
-            y = self.norm(self.linear.float().to(x.dtype)(x)) + torch.IntTensor([self.width]) + torch.FloatTensor((1, 2.5, 3))
+            y = self.norm(self.linear.float().to(x.dtype)(x)) + torch.IntTensor([self.width]) + torch.FloatTensor(
+                (1, 2.5, 3))
             return y, torch.LongTensor([x.shape[0], 2])
 
     model, x = Model().eval(), torch.randn(2, 3)

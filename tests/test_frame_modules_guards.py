@@ -1,7 +1,7 @@
 """What a compiled module is compiled again for: a change of anything that it used, and of nothing else.
 
-``USED`` and ``UNUSED`` are tables of changes made after the first call. After each the result has to be that of eager; after one of ``UNUSED``
-nothing may have been captured again.
+``USED`` and ``UNUSED`` are tables of changes made after the first call. After each the result has to be that of eager;
+after one of ``UNUSED`` nothing may have been captured again.
 """
 
 import collections
@@ -62,7 +62,8 @@ class Model(Base):
         x = self.blocks["main"](self.norm(self.a(x)))
         x = self.shifted(x) * self.gain * self.scale + self.offset
         if self.flag and self.nothing is None:
-            x = x * self.config.width + self.names["KEY"] + self.options["scale"] + self.ordered["x"] + self.table["used"]
+            x = x * self.config.width + self.names["KEY"] + self.options["scale"] + self.ordered["x"] + self.table[
+                "used"]
         return x * helper(x) + getattr(self.a.weight, "bonus", 0)
 
 
@@ -74,12 +75,12 @@ LEVEL, IDLE = 1, 1
 USED, UNUSED = {}, {}
 
 
-for _name, _value in (("scale", 3.0), ("flag", False), ("nothing", 1), ("gain", 9.0), ("offset", torch.ones(1)), ("config", Config(width=7)),
-                      ("shifted", torch.sin), ("forward", torch.cos),
+for _name, _value in (("scale", 3.0), ("flag", False), ("nothing", 1), ("gain", 9.0), ("offset", torch.ones(1)),
+                      ("config", Config(width=7)), ("shifted", torch.sin), ("forward", torch.cos),
                       ("a", nn.Linear(4, 4, bias=False))):
     USED[f"attribute {_name}"] = lambda m, n=_name, v=_value: setattr(m, n, v)
-for _name, _value in (("hint", 6), ("note", "m"), ("spare", None), ("b", nn.ReLU()), ("brand_new", 1), ("unused", torch.sin),
-                      ("idle", 1), ("limits", []), ("new_module", nn.ReLU())):
+for _name, _value in ((("hint", 6), ("note", "m"), ("spare", None), ("b", nn.ReLU()), ("brand_new", 1),
+                       ("unused", torch.sin), ("idle", 1), ("limits", []), ("new_module", nn.ReLU()))):
     UNUSED[f"attribute {_name}"] = lambda m, n=_name, v=_value: setattr(m, n, v)
 
 USED.update({
@@ -141,7 +142,8 @@ UNUSED.update({
     "data of a parameter": lambda m: setattr(m.a.weight, "data", torch.full((4, 4), 0.25)),
     "values of a buffer": lambda m: m.offset.mul_(2),
     "a step of an optimizer": lambda m: optimize(m),
-    "loaded state": lambda m: m.load_state_dict({k: v * 2 if v.is_floating_point() else v for k, v in m.state_dict().items()}),
+    "loaded state": lambda m: m.load_state_dict({k: v * 2 if v.is_floating_point() else v
+                                                 for k, v in m.state_dict().items()}),
     "a state dict": lambda m: m.state_dict(),
 })
 

@@ -84,7 +84,7 @@ def dict_changed_while_iterated(x, d):
 def globals_written(x, n):
     global G
     G = n
-    def h(): return G + 1
+    def h(): return G + 1  # noqa: F821
     r = h()
     del G
     try: G
@@ -99,7 +99,8 @@ def lists_in_each_other(x, l):
     return len(a), a[-1] is l2, l2[-1] is a
 
 
-@case(lambda: [(ONES, collections.deque([1, 2, 3], 3)), (ONES, collections.deque([4])), (ONES, collections.deque([5, 6], maxlen=5))])
+@case(lambda: [(ONES, collections.deque([1, 2, 3], 3)), (ONES, collections.deque([4])),
+               (ONES, collections.deque([5, 6], maxlen=5))])
 def deques(x, q):
     q.append(1)
     q.popleft()
@@ -119,7 +120,9 @@ def aliased_objects(x, o, p):
     return o.a + p.a, x * o.a
 
 
-@case(lambda: [(ONES, iter([1, 2])), (ONES, iter([])), (ONES, iter((1,))), (ONES, zip([1], [2])), (ONES, map(abs, [-1])), (ONES, enumerate("ab")), (ONES, (i for i in range(2))), (ONES, iter({1: 2}.items()))])
+@case(lambda: [(ONES, iter([1, 2])), (ONES, iter([])), (ONES, iter((1,))), (ONES, zip([1], [2])),
+               (ONES, map(abs, [-1])), (ONES, enumerate("ab")), (ONES, (i for i in range(2))),
+               (ONES, iter({1: 2}.items()))])
 def iterators(x, it):
     return list(it), next(it, "end"), x
 
@@ -169,8 +172,9 @@ def loops(x, n):
 def test_changes(program, make):
     compiled = jit.compile(program, backend="eager")
     for _ in range(2):
-        for a, b in zip(make(), make()):
+        for a, b in zip(make(), make(), strict=True):
             want, got = observe(program, a), observe(compiled, b)
             assert want[1:3] == got[1:3], f"{want[1:3]} in eager, {got[1:3]} compiled"
-            plain = [v for v in want[3] if not hasattr(v, "__next__")], [v for v in got[3] if not hasattr(v, "__next__")]
+            plain = ([v for v in want[3] if not hasattr(v, "__next__")],
+                     [v for v in got[3] if not hasattr(v, "__next__")])
             same((want[0], plain[0]), (got[0], plain[1]))

@@ -1,4 +1,5 @@
-"""Numbers that change between calls: floats and integers become symbolic, their arithmetic stays Python's, and few compilations are enough."""
+"""Numbers that change between calls: floats and integers become symbolic, their arithmetic stays Python's, and few
+compilations are enough."""
 
 import math
 import warnings
@@ -14,7 +15,8 @@ FLOATS = (0.5, 0.25, 3.0, -2.5, 1e-3, 7.0, -0.0, math.inf, math.nan, 1e300)
 
 
 def few(fn, calls, at_most, backend="eager", fullgraph=True):
-    """Calls the compiled function with each tuple of arguments against eager; no more than ``at_most`` entries are made."""
+    """Calls the compiled function with each tuple of arguments against eager; no more than ``at_most`` entries are
+    made."""
     jit.reset()
     compiled = jit.compile(fn, backend=backend, fullgraph=fullgraph)
     for args in calls:
@@ -25,7 +27,8 @@ def few(fn, calls, at_most, backend="eager", fullgraph=True):
     return compiled
 
 
-@pytest.mark.parametrize("backend, dtype", [("eager", d) for d in (torch.float32, torch.bfloat16, torch.float64, torch.int32)]
+@pytest.mark.parametrize("backend, dtype",
+                         [("eager", d) for d in (torch.float32, torch.bfloat16, torch.float64, torch.int32)]
                          + [("jit", torch.float32), ("jit", torch.int32)])
 def test_a_float_that_changes(dtype, backend):
     x = torch.arange(6).to(dtype)
@@ -43,7 +46,8 @@ def test_operands_of_other_kinds():
         y = x.clone()
         y.mul_(k)
         y += k
-        return y, x.clamp(-1.0, k), x.clamp(max=k), x.masked_fill(x > 0, k), torch.rsub(x, k), x.div(k), torch.mul(x, other=k), k ** 2 * x
+        return (y, x.clamp(-1.0, k), x.clamp(max=k), x.masked_fill(x > 0, k), torch.rsub(x, k), x.div(k),
+                torch.mul(x, other=k), k ** 2 * x)
 
     few(f, [(x, k) for k in (0.5, 0.25, 1.5, 2.0)], 9)
 
@@ -165,11 +169,12 @@ def test_gradients_with_a_float_that_changes(backend):
 
 @pytest.mark.parametrize("backend", ["eager", "jit"])
 def test_dimensions_that_change(backend):
-    """A symbolic number where a rule wants a plain one becomes known; the functions of PyTorch that are Python get one too."""
+    """A symbolic number where a rule wants a plain one becomes known; the functions of PyTorch that are Python get one
+    too."""
 
     def f(x, n):
-        return (x.sum(n), x.flatten(n), x.unfold(n, 2, 1), x.roll(n, n), x.transpose(n, 0), torch.nn.functional.adaptive_avg_pool2d(x, n),
-                torch.nn.functional.softmax(x, n) + n)
+        return (x.sum(n), x.flatten(n), x.unfold(n, 2, 1), x.roll(n, n), x.transpose(n, 0),
+                torch.nn.functional.adaptive_avg_pool2d(x, n), torch.nn.functional.softmax(x, n) + n)
 
     jit.reset()
     compiled = jit.compile(f, backend=backend, fullgraph=True, dynamic=True)
@@ -201,15 +206,17 @@ def test_sizes_that_become_empty():
 
     def f(x, n):
         rest = x[:, n:]
-        return (rest * 2, rest.sum(1), x[n:].sum(0), x[n:].sum(), torch.cat([x[:, :n].exp(), rest], 1), rest.t().contiguous(),
-                torch.softmax(rest, 1), rest.cumsum(1), rest.unsqueeze(1) + x[:, :n].unsqueeze(2))
+        return (rest * 2, rest.sum(1), x[n:].sum(0), x[n:].sum(), torch.cat([x[:, :n].exp(), rest], 1),
+                rest.t().contiguous(), torch.softmax(rest, 1), rest.cumsum(1),
+                rest.unsqueeze(1) + x[:, :n].unsqueeze(2))
 
     jit.reset()
     compiled = jit.compile(f, fullgraph=True, dynamic=True)
     x = torch.randn(6, 6)
     for n in (2, 3, 6, 0, 5):
         torch.testing.assert_close(compiled(x, n), f(x, n))
-    assert len(compiled.entries) <= 4  # sizes of 0 and 1, which have a say in the order of strides, have entries of their own
+    # Sizes of 0 and 1, which have a say in the order of strides, have entries of their own
+    assert len(compiled.entries) <= 4
 
 
 def test_symbolic_integers_beside_floats_and_below_zero():
@@ -217,7 +224,8 @@ def test_symbolic_integers_beside_floats_and_below_zero():
     limits = (1.7, 2.0, -0.5, math.inf, -math.inf, math.nan, 5.5, 1e300)
 
     def f(x, n):
-        compared = [(n < v, n <= v, n > v, n >= v, n == v, n != v, v < n, v <= n, v > n, v >= n, v == n, v != n) for v in limits]
+        compared = [(n < v, n <= v, n > v, n >= v, n == v, n != v, v < n, v <= n, v > n, v >= n, v == n,
+                     v != n) for v in limits]
         return x * n, compared, (n - 7) % 4 == 2, (n - 100) // 8 < -3
 
     jit.reset()

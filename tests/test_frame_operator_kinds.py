@@ -101,16 +101,16 @@ OPERANDS = {
     "text": lambda: "a%s", "bytes": lambda: b"ab", "none": lambda: None, "range": lambda: range(3),
     "list": lambda: [1, 2], "longer list": lambda: [1, 2, 3], "tuple": lambda: (1, 2), "empty tuple": lambda: (),
     "dict": lambda: {1: 2}, "ordered": lambda: collections.OrderedDict([(1, 2), (3, 4)]),
-    "other order": lambda: collections.OrderedDict([(3, 4), (1, 2)]),
-    "set": lambda: {1, 2}, "frozenset": lambda: frozenset((2, 3)), "keys": lambda: {1: 2, 5: 6}.keys(),
-    "items": lambda: {1: 2}.items(), "values": lambda: {1: 2}.values(),
-    "deque": lambda: collections.deque([1, 2], maxlen=3), "bytearray": lambda: bytearray(b"ab"),
-    "size": lambda: torch.Size([1, 2]), "slice": lambda: slice(1, 2), "class": lambda: int, "dtype": lambda: torch.int64,
-    "function": lambda: len, "plain": Plain, "asked": Asked, "inherits": Inherits, "overrides": Overrides,
-    "index": Index, "own list": lambda: OwnList([1, 2]), "own set": lambda: OwnSet([2]), "own int": lambda: OwnInt(4),
-    "int enum": lambda: Color.RED, "flag": lambda: Mode.A, "numpy": lambda: np.int64(3),
-    "fraction": lambda: fractions.Fraction(1, 2), "timedelta": lambda: datetime.timedelta(1),
-    "tensor": lambda: torch.tensor([1, 2]), "scalar tensor": lambda: torch.tensor(2),
+    "other order": lambda: collections.OrderedDict([(3, 4), (1, 2)]), "set": lambda: {1, 2},
+    "frozenset": lambda: frozenset((2, 3)), "keys": lambda: {1: 2, 5: 6}.keys(), "items": lambda: {1: 2}.items(),
+    "values": lambda: {1: 2}.values(), "deque": lambda: collections.deque([1, 2], maxlen=3),
+    "bytearray": lambda: bytearray(b"ab"), "size": lambda: torch.Size([1, 2]), "slice": lambda: slice(1, 2),
+    "class": lambda: int, "dtype": lambda: torch.int64, "function": lambda: len, "plain": Plain, "asked": Asked,
+    "inherits": Inherits, "overrides": Overrides, "index": Index, "own list": lambda: OwnList([1, 2]),
+    "own set": lambda: OwnSet([2]), "own int": lambda: OwnInt(4), "int enum": lambda: Color.RED, "flag": lambda: Mode.A,
+    "numpy": lambda: np.int64(3), "fraction": lambda: fractions.Fraction(1, 2),
+    "timedelta": lambda: datetime.timedelta(1), "tensor": lambda: torch.tensor([1, 2]),
+    "scalar tensor": lambda: torch.tensor(2),
 }
 
 
@@ -201,7 +201,8 @@ def test_the_right_operand_of_a_subclass_goes_first_where_it_overrides():
 def test_symbolic_integers_compare_with_any_number():
     def run(x):
         n = x.shape[0]
-        return (x + 1, n == 2.5, n == 3 + 0j, n < fractions.Fraction(7, 2), n == None, n != "3", n == (3,),  # noqa: E711
+        return (x + 1, n == 2.5, n == 3 + 0j, n < fractions.Fraction(7, 2), n == None, n != "3",
+                n == (3,),  # noqa: E711
                 divmod(n, 2), divmod(7, n), n in (1, 3, 5), [1, 2] * n, "ab" * n)
 
     compiled = jit.compile(run)

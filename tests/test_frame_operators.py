@@ -1,4 +1,5 @@
-"""Which object is asked to carry out an operator or a conversion, in which order, and what comparisons of objects made in C give."""
+"""Which object is asked to carry out an operator or a conversion, in which order, and what comparisons of objects made
+in C give."""
 
 import bisect
 import collections
@@ -23,7 +24,7 @@ class NoNumber:
         return None
 
 
-@cases([], fullgraph=False)
+@cases([], fullgraph=False, raises=True)
 def int_of_what_is_none(log):
     return int(NoNumber())
 
@@ -41,7 +42,7 @@ def int_of_an_object_that_gives_a_bool(flag):
     return int(Number(flag)), int(Number(3))
 
 
-@cases(None, VECTOR, fullgraph=False)
+@cases(None, VECTOR, fullgraph=False, raises=True)
 def in_place_operator_of_something_else_and_a_tensor(n, x):
     n *= x
 
@@ -82,9 +83,10 @@ class Letters:
 def who_is_asked_first(x, number, v, d, s, y, p):
     log, w = [v + number, (1,) + number], v
     w += number
-    for wrong in (lambda: bisect.bisect(d, 1), lambda: bisect.bisect(x, 1), lambda: heapq.heappush(None, 1), lambda: s.pop(1, 2), lambda: torch.full((3,), x),
-                  lambda: [a for a, b in [y]], lambda: [a for a, *b in [y]], lambda: torch.cat([p, x]), lambda: torch.stack([x, p]), lambda: heapq.heappop([2, 1]),
-                  lambda: bisect.bisect((1, 2, 3), 2)):
+    for wrong in (lambda: bisect.bisect(d, 1), lambda: bisect.bisect(x, 1), lambda: heapq.heappush(None, 1),
+                  lambda: s.pop(1, 2), lambda: torch.full((3,), x), lambda: [a for a, b in [y]],
+                  lambda: [a for a, *b in [y]], lambda: torch.cat([p, x]), lambda: torch.stack([x, p]),
+                  lambda: heapq.heappop([2, 1]), lambda: bisect.bisect((1, 2, 3), 2)):
         try:
             log.append(wrong())
         except (TypeError, AttributeError) as error:
@@ -95,13 +97,15 @@ def who_is_asked_first(x, number, v, d, s, y, p):
 test_programs = cases.test()
 
 
-@pytest.mark.parametrize("a, b", [(datetime.date(2020, 1, 1), datetime.date(2020, 1, 1)), (datetime.date(2020, 1, 1), datetime.timedelta(1)), (decimal.Decimal(1), 1),
-                                  ({1: 2}.items(), {1: 2}.items()), ({1: 2}.keys(), {1}), (bytearray(b"a"), b"a"), (memoryview(b"a"), b"a"), (decimal.Decimal(2), [1])],
-                         ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("a, b", [(datetime.date(2020, 1, 1), datetime.date(2020, 1, 1)),
+                                  (datetime.date(2020, 1, 1), datetime.timedelta(1)), (decimal.Decimal(1), 1),
+                                  ({1: 2}.items(), {1: 2}.items()), ({1: 2}.keys(), {1}), (bytearray(b"a"), b"a"),
+                                  (memoryview(b"a"), b"a"), (decimal.Decimal(2), [1])], ids=lambda v: type(v).__name__)
 def test_comparisons_in_c(a, b):
     def f(x, a, b):
         log = []
-        for compare in (lambda: a == b, lambda: a != b, lambda: a < b, lambda: a >= b, lambda: b > a, lambda: a in [b], lambda: [b].index(a)):
+        for compare in (lambda: a == b, lambda: a != b, lambda: a < b, lambda: a >= b, lambda: b > a, lambda: a in [b],
+                        lambda: [b].index(a)):
             try:
                 log.append(compare())
             except (TypeError, ValueError) as error:
@@ -133,7 +137,8 @@ class Floored:
         return 1
 
 
-@pytest.mark.parametrize("number", [Real(), Index(), Floored(), Floored, object(), 2.5], ids=lambda v: getattr(v, "__name__", type(v).__name__))
+@pytest.mark.parametrize("number", [Real(), Index(), Floored(), Floored, object(), 2.5],
+                         ids=lambda v: getattr(v, "__name__", type(v).__name__))
 def test_rounding_of_objects(number):
     def make():
         def f(x, number):

@@ -7,7 +7,7 @@ cases = Cases()
 VECTOR, MATRIX = torch.arange(3.0), torch.arange(6.0).view(2, 3)
 
 
-@cases(VECTOR, fullgraph=False)
+@cases(VECTOR, fullgraph=False, raises=True)
 def writing_where_the_same_memory_is_read(x):
     x[:1].add_(x[1:2])
     x.mul_(x)
@@ -32,13 +32,15 @@ def copying_within_one_tensor(x):
 
 @cases(VECTOR, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), fullgraph=False)
 def in_place_operations_that_read_what_they_write(x, y):
-    return [said(call) for call in (lambda: x[1].mul_(x.detach()), lambda: x[:2].add_(x[1:]), lambda: x[:2].mul_(x), lambda: y[0].add_(y), lambda: y.add_(y.t()))]
+    return [said(call) for call in (lambda: x[1].mul_(x.detach()), lambda: x[:2].add_(x[1:]), lambda: x[:2].mul_(x),
+                                    lambda: y[0].add_(y), lambda: y.add_(y.t()))]
 
 
 @cases(VECTOR, fullgraph=False)
 def writes_to_expanded_tensors(x):
     log = []
-    for write in (lambda y: y.zero_(), lambda y: y.fill_(3), lambda y: y.masked_fill_(y > 1, 0), lambda y: y.add_(1), lambda y: y.copy_(y * 2), lambda y: y.__setitem__(0, 1)):
+    for write in (lambda y: y.zero_(), lambda y: y.fill_(3), lambda y: y.masked_fill_(y > 1, 0), lambda y: y.add_(1),
+                  lambda y: y.copy_(y * 2), lambda y: y.__setitem__(0, 1)):
         y = x.clone().expand(2, -1)
         try:
             write(y)

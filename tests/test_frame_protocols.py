@@ -1,4 +1,5 @@
-"""Generators, descriptors, operators, dataclasses, named tuples, enums, abstract classes, patterns and context managers in captured programs."""
+"""Generators, descriptors, operators, dataclasses, named tuples, enums, abstract classes, patterns and context managers
+in captured programs."""
 
 import abc
 import collections
@@ -51,8 +52,8 @@ def objects_that_name_another_class(x):
         __class__ = 5
 
     a, b, c = ByProperty(), ByGetter(), Number()
-    return (x, isinstance(a, Named), isinstance(b, Named), isinstance(c, Named), isinstance(a, (int, ByProperty)), isinstance(b, int), type(a) is ByProperty,
-            a.__class__ is Named)
+    return (x, isinstance(a, Named), isinstance(b, Named), isinstance(c, Named), isinstance(a, (int, ByProperty)),
+            isinstance(b, int), type(a) is ByProperty, a.__class__ is Named)
 
 
 @cases()
@@ -293,9 +294,9 @@ def operators_(x):
     v = Vec(x)
     w = v
     w += 1
-    return ((v + v).v, (1 + v).v, (v * 2).v, v @ v, (-v).v, v[1], len(v), list(v), 3 in v, v(3), v == w, {v: 1}[w], v < w, bool(v),
-            divmod(v, 3)[1], pow(v, 2).v, [1, 2, 3][v], round(v, 2), f'{v:ab}', repr(v), str(v), int(v), float(v), abs(v).v,
-            list(reversed(v)), x - v if False else 0, (5 - v).v, range(5)[v])
+    return ((v + v).v, (1 + v).v, (v * 2).v, v @ v, (-v).v, v[1], len(v), list(v), 3 in v, v(3), v == w, {v: 1}[w],
+            v < w, bool(v), divmod(v, 3)[1], pow(v, 2).v, [1, 2, 3][v], round(v, 2), f'{v:ab}', repr(v), str(v), int(v),
+            float(v), abs(v).v, list(reversed(v)), x - v if False else 0, (5 - v).v, range(5)[v])
 
 
 @dataclasses.dataclass
@@ -346,7 +347,8 @@ def dataclass_(x):
 @cases()
 def dataclass_tools(x):
     g = FDC(1)
-    return (dataclasses.asdict(g), dataclasses.astuple(g), repr(g), dataclasses.is_dataclass(g), dataclasses.asdict(DC(x, e=1))['a'])
+    return (dataclasses.asdict(g), dataclasses.astuple(g), repr(g), dataclasses.is_dataclass(g),
+            dataclasses.asdict(DC(x, e=1))['a'])
 
 
 class NT(typing.NamedTuple):
@@ -365,7 +367,8 @@ def namedtuple_(x):
     n = NT(x)
     m = n._replace(b=5)
     p, q = NT2(1)
-    return (n.both(), m, m._asdict(), p, q, n._fields, NT2._make([x, 2]).p, n[0], n == n, len(n), NT2(1, 2) + (3,), repr(NT2(1, 2)))
+    return (n.both(), m, m._asdict(), p, q, n._fields, NT2._make([x, 2]).p, n[0], n == n, len(n), NT2(1, 2) + (3,),
+            repr(NT2(1, 2)))
 
 
 class Color(enum.Enum):
@@ -398,10 +401,10 @@ class SE(str, enum.Enum):
 
 @cases()
 def enums(x):
-    return (x * Color.G.value, Color.R.nice, Color.default() is Color.R, Color(2).name, Color['R'].value, list(Color), Fl.A | Fl.B == Fl.C,
-            bool(Fl.A & Fl.B), x * IE.TWO, IE.ONE + 1, SE.a == 'A', SE.a.lower(), {Color.R: 1}[Color.R], Color.R in Color, len(Color),
-            isinstance(Color.R, Color), [c.name for c in Color], Fl.A in Fl.C, Color.R == 1, str(Color.R), f'{IE.ONE}',
-            1)
+    return (x * Color.G.value, Color.R.nice, Color.default() is Color.R, Color(2).name, Color['R'].value, list(Color),
+            Fl.A | Fl.B == Fl.C, bool(Fl.A & Fl.B), x * IE.TWO, IE.ONE + 1, SE.a == 'A', SE.a.lower(),
+            {Color.R: 1}[Color.R], Color.R in Color, len(Color), isinstance(Color.R, Color), [c.name for c in Color],
+            Fl.A in Fl.C, Color.R == 1, str(Color.R), f'{IE.ONE}', 1)
 
 
 class Base(abc.ABC):
@@ -446,14 +449,15 @@ def abcs(x):
     i = Impl()
     b = Box(x)
     return (i.g(x), isinstance(i, Base), isinstance(i, Proto), b.v, issubclass(Impl, Base), typing.cast(int, x),
-            isinstance([], collections.abc.Sequence), isinstance({}, collections.abc.Mapping), isinstance(3, numbers.Number),
-            isinstance(x, collections.abc.Iterable), callable(i.f))
+            isinstance([], collections.abc.Sequence), isinstance({}, collections.abc.Mapping),
+            isinstance(3, numbers.Number), isinstance(x, collections.abc.Iterable), callable(i.f))
 
 
 @cases()
 def matching(x):
     out = []
-    for v in (1, 'a', [1, 2, 3], (4,), {'k': 1, 'z': 2}, FDC(1, 2), None, True, 3.5, Color.R, [], {'t': x}, b'q', -1, NT2(1, 2)):
+    for v in (1, 'a', [1, 2, 3], (4,), {'k': 1, 'z': 2}, FDC(1, 2), None, True, 3.5, Color.R, [], {'t': x}, b'q', -1,
+              NT2(1, 2)):
         match v:
             case True:
                 out.append('true')
@@ -517,7 +521,8 @@ def contexts(x):
         x = x * k
     with cm(4):
         raise KeyError
-    with contextlib.closing(type('Q', (), {'close': lambda self: log.append('closed')})()) if False else contextlib.nullcontext():
+    with (contextlib.closing(type('Q', (), {'close': lambda self: log.append('closed')})())
+          if False else contextlib.nullcontext()):
         pass
     return (x, log)
 

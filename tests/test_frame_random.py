@@ -1,4 +1,5 @@
-"""Random small programs: statements over tensors, numbers, lists and dicts, with loops, handlers, closures, generators and breaks."""
+"""Random small programs: statements over tensors, numbers, lists and dicts, with loops, handlers, closures, generators
+and breaks."""
 
 import textwrap
 
@@ -12,16 +13,18 @@ import jit
 NUMBERS = ["n", "k", "len(v)", "2", "-1", "v[0]", "d['a']", "sum(v)", "(n if k else 3)", "next(iter(v))"]
 TENSORS = ["x", "y", "x * 2", "y + n", "x - y", "d.get('t', x)", "x * k"]
 number, tensor = st.sampled_from(NUMBERS), st.sampled_from(TENSORS)
-condition = st.sampled_from(["n > 2", "k", "len(v) % 2", "'t' in d", "n == k", "v and v[-1] > 1", "not v", "n in v", "isinstance(k, bool)"])
+condition = st.sampled_from(["n > 2", "k", "len(v) % 2", "'t' in d", "n == k", "v and v[-1] > 1", "not v", "n in v",
+                             "isinstance(k, bool)"])
 
 
 @st.composite
 def simple(draw):
     kind = draw(st.integers(0, 21))
     a, b, t = draw(number), draw(number), draw(tensor)
-    return [f"n = {a} + {b}", f"k = {a} * 2 - {b}", f"y = {t}", f"x = {t} + {a}", f"v.append({a})", f"v[-1] = {a}", f"d['a'] = {b}", f"d['t'] = {t}", "v.pop()", "del d['a']",
-            f"v.extend([{a}, {b}])", f"n, k = k, {a}", "v.reverse()", f"y += {a}", "w = v", "v = v[1:] + [n]", f"x.add_({a})", f"log.append(({a}, {b}))", "print(n, k, v)", f"v.insert(0, {b})",
-            f"n = bump({a})", f"v = list(gen({a}))"][kind]
+    return [f"n = {a} + {b}", f"k = {a} * 2 - {b}", f"y = {t}", f"x = {t} + {a}", f"v.append({a})", f"v[-1] = {a}",
+            f"d['a'] = {b}", f"d['t'] = {t}", "v.pop()", "del d['a']", f"v.extend([{a}, {b}])", f"n, k = k, {a}",
+            "v.reverse()", f"y += {a}", "w = v", "v = v[1:] + [n]", f"x.add_({a})", f"log.append(({a}, {b}))",
+            "print(n, k, v)", f"v.insert(0, {b})", f"n = bump({a})", f"v = list(gen({a}))"][kind]
 
 
 @st.composite
@@ -40,7 +43,8 @@ def block(draw, depth):
             jump = draw(st.sampled_from(["pass", "if n > 3: break", "if i == 1: continue", "if k: return x, 'early'"]))
             lines.append(f"for i in range({draw(st.integers(0, 3))}):\n    {jump}\n{body}\nelse:\n{other}")
         elif kind == 7:
-            handler = draw(st.sampled_from(["except (KeyError, IndexError) as e:\n    log.append(repr(e))", "except Exception as e:\n    log.append(type(e).__name__)\n    n = 0"]))
+            handler = draw(st.sampled_from(["except (KeyError, IndexError) as e:\n    log.append(repr(e))",
+                                            "except Exception as e:\n    log.append(type(e).__name__)\n    n = 0"]))
             lines.append(f"try:\n{body}\n{handler}\nfinally:\n{other}")
         elif kind == 8:
             lines.append(f"with Scope(log) as n:\n{body}")
@@ -73,7 +77,8 @@ def f(x, y, n, k, v, d):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(block(2), st.lists(st.tuples(st.integers(0, 4), st.booleans() | st.integers(0, 2), st.lists(st.integers(0, 3), max_size=3)), min_size=2, max_size=3))
+@given(block(2), st.lists(st.tuples(st.integers(0, 4), st.booleans() | st.integers(0, 2),
+                                    st.lists(st.integers(0, 3), max_size=3)), min_size=2, max_size=3))
 def test_random_programs(body, calls):
     text = HEAD + textwrap.indent(body, "    ") + "\n    return x, y, n, k, v, d, log, total\n"
     eager, captured = {}, {}

@@ -156,7 +156,7 @@ def agree(a, b):
         assert torch.equal(a, b)
     elif isinstance(a, (tuple, list)):
         assert len(a) == len(b)
-        for v, w in zip(a, b):
+        for v, w in zip(a, b, strict=True):
             agree(v, w)
     else:
         assert a == b
@@ -245,8 +245,10 @@ def test_other_seeds_break_and_are_right(seed):
 
 
 def test_bad_arguments_raise_as_in_eager():
-    for fn in (lambda: torch.manual_seed("a"), lambda: torch.manual_seed(2**64), lambda: torch.set_rng_state(torch.zeros(3)),
-               lambda: torch.set_rng_state(torch.zeros(5056, dtype=torch.uint8)), lambda: torch.manual_seed(), lambda: G.manual_seed("a")):
+    for fn in (lambda: torch.manual_seed("a"), lambda: torch.manual_seed(2**64),
+               lambda: torch.set_rng_state(torch.zeros(3)),
+               lambda: torch.set_rng_state(torch.zeros(5056, dtype=torch.uint8)), lambda: torch.manual_seed(),
+               lambda: G.manual_seed("a")):
         with pytest.raises(Exception) as want:
             fn()
         with pytest.raises(want.type) as got:
@@ -337,4 +339,5 @@ def test_seeds_are_not_joined_across_an_effect():
     graph, _, _ = trace(lambda x: torch.rand(3) + torch.rand(3) + x[0, 0], X)
     assert sum(n.impure for n in optimize(graph).nodes) == 1
     graph, _, _ = trace(lambda x: torch.rand(3) + torch.randperm(3) + torch.rand(3) + torch.rand(3), X)
-    assert [n.attrs["target"] for n in optimize(graph).nodes if n.impure] == ["aten::randint", "aten::randperm", "aten::randint"]
+    assert [n.attrs["target"] for n in optimize(graph).nodes if n.impure] == [
+        "aten::randint", "aten::randperm", "aten::randint"]

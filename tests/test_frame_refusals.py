@@ -1,4 +1,5 @@
-"""Operands that PyTorch refuses, such as None and text: the same exception as in eager, or the same result where it takes them."""
+"""Operands that PyTorch refuses, such as None and text: the same exception as in eager, or the same result where it
+takes them."""
 
 import collections
 import operator
@@ -12,11 +13,13 @@ import jit
 cases = Cases()
 VECTOR = torch.arange(3.0)
 OPERANDS = (None, "a", (1, 2), [1, 2], True, 2, 2.5, {}, ...)
-FUNCTIONS = [operator.mul, operator.add, operator.sub, operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lt, operator.eq, operator.and_, operator.or_,
-             operator.xor, operator.lshift, torch.mul, torch.add, torch.sub, torch.div, torch.maximum, torch.pow, torch.fmod, torch.logical_and, torch.logical_xor,
+FUNCTIONS = [operator.mul, operator.add, operator.sub, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+             operator.lt, operator.eq, operator.and_, operator.or_, operator.xor, operator.lshift, torch.mul, torch.add,
+             torch.sub, torch.div, torch.maximum, torch.pow, torch.fmod, torch.logical_and, torch.logical_xor,
              torch.bitwise_and, torch.atan2, torch.eq, torch.lt, torch.clamp]
-METHODS = ["mul_", "add_", "logical_or_", "bitwise_or_", "fmod_", "view", "fill_", "masked_fill_", "copy_", "__getitem__", "sum", "any", "amax", "unsqueeze", "flip", "roll",
-           "cumsum", "chunk", "tril", "flatten", "clamp_", "expand", "repeat", "index_select", "norm"]
+METHODS = ["mul_", "add_", "logical_or_", "bitwise_or_", "fmod_", "view", "fill_", "masked_fill_", "copy_",
+           "__getitem__", "sum", "any", "amax", "unsqueeze", "flip", "roll", "cumsum", "chunk", "tril", "flatten",
+           "clamp_", "expand", "repeat", "index_select", "norm"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32], ids=lambda d: str(d)[6:])
@@ -35,7 +38,8 @@ def test_odd_operands(name, dtype):
             same(program(x), jit.compile(program, backend="eager")(x))
 
 
-@pytest.mark.parametrize("index", [0, (..., -1), slice(1, None), torch.tensor([0, 2])], ids=["0", "last", "slice", "tensor"])
+@pytest.mark.parametrize("index", [0, (..., -1), slice(1, None), torch.tensor([0, 2])],
+                         ids=["0", "last", "slice", "tensor"])
 def test_odd_values_put_into_tensors(index):
     for value in OPERANDS:
         def program(x):
@@ -60,9 +64,10 @@ def test_large_operands_are_refused_too():
     same(program(x), jit.compile(program, backend="eager")(x))
 
 
-@cases(VECTOR, [], fullgraph=False)
+@cases(VECTOR, [], fullgraph=False, raises=True)
 def texts_of_torch_errors(x, log):
-    for call in (lambda: x.sum().size(0), lambda: x.size(4), lambda: torch.sin(1), lambda: abs([]), lambda: round({}), lambda: [][1.5], lambda: 1 - x.shape):
+    for call in (lambda: x.sum().size(0), lambda: x.size(4), lambda: torch.sin(1), lambda: abs([]), lambda: round({}),
+                 lambda: [][1.5], lambda: 1 - x.shape):
         try:
             log.append(call())
         except (TypeError, IndexError) as error:
@@ -85,7 +90,8 @@ class OnlyRight:
 def operands_and_values_of_wrong_kinds(x, n, b, o, p):
     log = []
     for y in (x, n, b):
-        for wrong in (lambda: y * None, lambda: None + y, lambda: y & None, lambda: y > None, lambda: y.__setitem__(..., "2"), lambda: y.__setitem__(0, None), lambda: o + p, lambda: 1 + p):
+        for wrong in (lambda: y * None, lambda: None + y, lambda: y & None, lambda: y > None,
+                      lambda: y.__setitem__(..., "2"), lambda: y.__setitem__(0, None), lambda: o + p, lambda: 1 + p):
             try:
                 log.append(wrong())
             except (TypeError, IndexError, RuntimeError) as error:
@@ -97,8 +103,9 @@ def operands_and_values_of_wrong_kinds(x, n, b, o, p):
 def a_dtype_that_a_kernel_refuses_raises_where_it_is(n, x):
     """Also where nobody reads the result, and where the operation would be in place."""
     log = []
-    for refused in (lambda: (x == n).argmax(), lambda: (x == n).softmax(0), lambda: torch.nn.functional.gelu(n), lambda: n.frac_(), lambda: (n > 0) % (n > 1),
-                    lambda: n.to(torch.complex64).max(), lambda: (n > 0).topk(1), lambda: n.add_(1), lambda: n.argmax()):
+    for refused in (lambda: (x == n).argmax(), lambda: (x == n).softmax(0), lambda: torch.nn.functional.gelu(n),
+                    lambda: n.frac_(), lambda: (n > 0) % (n > 1), lambda: n.to(torch.complex64).max(),
+                    lambda: (n > 0).topk(1), lambda: n.add_(1), lambda: n.argmax()):
         try:
             refused()
             log.append("fine")
@@ -112,8 +119,9 @@ def what_is_refused_of_no_elements(x):
     log = []
     for dtype in (torch.float32, torch.int64, torch.bool):
         z = x.to(dtype)[3:]
-        for refused in (lambda: z.softmax(-1), lambda: z.median(0), lambda: z.topk(1), lambda: z.amax(0), lambda: z.argmax(), lambda: z.index_select(0, torch.tensor([0])),
-                        lambda: z.float().mean(), lambda: z[0], lambda: z.cumsum(0), lambda: z.dot(x[None])):
+        for refused in (lambda: z.softmax(-1), lambda: z.median(0), lambda: z.topk(1), lambda: z.amax(0),
+                        lambda: z.argmax(), lambda: z.index_select(0, torch.tensor([0])), lambda: z.float().mean(),
+                        lambda: z[0], lambda: z.cumsum(0), lambda: z.dot(x[None])):
             try:
                 refused()
                 log.append("fine")
@@ -178,14 +186,16 @@ def test_new_tensors_need_a_size():
     sequence(lambda: f, [(VECTOR,)])
 
 
-@pytest.mark.parametrize("value", [torch.tensor(0), torch.tensor(True), torch.tensor(0.5), torch.tensor([7]), torch.tensor([1.5], dtype=torch.float64), 3, torch.tensor([1.0, 2.0])],
-                         ids=str)
+@pytest.mark.parametrize("value", [torch.tensor(0), torch.tensor(True), torch.tensor(0.5), torch.tensor([7]),
+                                   torch.tensor([1.5], dtype=torch.float64), 3, torch.tensor([1.0, 2.0])], ids=str)
 def test_what_may_be_put_at_an_index(value):
     def make():
         def f(y, v, m):
             log = []
-            for put in (lambda y: y.__setitem__(y.sum() > 1, v), lambda y: y.__setitem__(m, v), lambda y: y.__setitem__((m,), v), lambda y: y.__setitem__([0, 1], v),
-                        lambda y: y.__setitem__(torch.tensor([2]), v), lambda y: y.__setitem__(slice(0, 2), v), lambda y: y.__setitem__(m.to(torch.uint8), v)):
+            for put in (lambda y: y.__setitem__(y.sum() > 1, v), lambda y: y.__setitem__(m, v),
+                        lambda y: y.__setitem__((m,), v), lambda y: y.__setitem__([0, 1], v),
+                        lambda y: y.__setitem__(torch.tensor([2]), v), lambda y: y.__setitem__(slice(0, 2), v),
+                        lambda y: y.__setitem__(m.to(torch.uint8), v)):
                 z = y.clone()
                 try:
                     put(z)

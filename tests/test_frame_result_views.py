@@ -1,4 +1,5 @@
-"""Results that share memory: which are one object, whose ``_base`` and version counter they share, and what gradients changes in place afterwards have."""
+"""Results that share memory: which are one object, whose ``_base`` and version counter they share, and what gradients
+changes in place afterwards have."""
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ def tensors(value):
 
 
 def facts(results):
-    """Which of the results are one object, whose base each is, and what a change of one does to the values and versions of the others."""
+    """Which of the results are one object, whose base each is, and what a change of one does to the values and versions
+    of the others."""
     found = tensors(results)
     same = [[a is b for b in found] for a in found]
     bases = [[a._base is b for b in found] for a in found]
@@ -59,12 +61,14 @@ def program(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_objects(name, grad, backend):
     jit.reset()
-    want, got = (facts(f(torch.ones(5, requires_grad=grad))) for f in (program(name), jit.compile(program(name), backend=backend)))
+    want, got = (facts(f(torch.ones(5, requires_grad=grad)))
+                 for f in (program(name), jit.compile(program(name), backend=backend)))
     assert got == want
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["all_of_it", "squeeze", "two_of_all", "overlapping", "overlapping_parts", "crossing", "nested"])
+@pytest.mark.parametrize("name", ["all_of_it", "squeeze", "two_of_all", "overlapping", "overlapping_parts", "crossing",
+                                  "nested"])
 def test_change_afterwards_is_differentiated(name, backend):
     jit.reset()
 
@@ -89,7 +93,7 @@ def test_parts_that_do_not_meet_stay_apart(grad):
 
     compiled = jit.compile(heads)
     x = torch.arange(24.0).view(4, 6).requires_grad_(grad)
-    for got, want in zip(compiled(x), heads(x)):
+    for got, want in zip(compiled(x), heads(x), strict=True):
         assert torch.equal(got, want) and got.stride() == want.stride() and got._base is None
 
 
@@ -107,8 +111,9 @@ def test_strides_where_a_symbolic_size_is_one(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("divide", [lambda x, y: x // y, lambda x, y: torch.floor_divide(y, x) + x, lambda x, y: 3 // x, lambda x, y: x // 2.0,
-                                    lambda x, y: torch.div(x, y, rounding_mode="floor"), lambda x, y: (x // y).detach() * x])
+@pytest.mark.parametrize("divide", [lambda x, y: x // y, lambda x, y: torch.floor_divide(y, x) + x, lambda x, y: 3 // x,
+                                    lambda x, y: x // 2.0, lambda x, y: torch.div(x, y, rounding_mode="floor"),
+                                    lambda x, y: (x // y).detach() * x])
 def test_floor_divide_has_no_derivative(divide, backend):
     jit.reset()
 
@@ -127,7 +132,8 @@ def test_floor_divide_has_no_derivative(divide, backend):
 @pytest.mark.parametrize("returned", [(0, 1, 2), (1, 2), (2, 1), (0, 2), (1, 2, 3), (3, 2, 1, 0)], ids=str)
 @pytest.mark.parametrize("write", ["places", "product", "part", "row"])
 def test_views_of_memory_in_the_layout_of_one_of_them(write, returned):
-    """After a write through the transposed view, the memory is laid out as that one: all results are views of it with the gradient all the same."""
+    """After a write through the transposed view, the memory is laid out as that one: all results are views of it with
+    the gradient all the same."""
 
     def f(x, i):
         whole = x * 2
@@ -150,7 +156,8 @@ def test_views_of_memory_in_the_layout_of_one_of_them(write, returned):
                 leaf = x.clone().requires_grad_()
                 results = run(leaf, i)
                 (gradient,) = torch.autograd.grad(sum((r * (k + 1)).exp().sum() for k, r in enumerate(results)), leaf)
-                found.append(([(r.requires_grad, r.stride()) for r in results], [r.detach() for r in results], gradient))
+                found.append(([(r.requires_grad, r.stride()) for r in results], [r.detach() for r in results],
+                              gradient))
             (kinds, values, gradient), (ours, our_values, our_gradient) = found
             assert ours == kinds
             torch.testing.assert_close(our_values, values)

@@ -12,7 +12,8 @@ CASES = {}
 def case(*shapes, grad=(), size=4):
     def register(fn):
         def make():
-            return [*(torch.randn(s, requires_grad=k in grad) for k, s in enumerate(shapes)), torch.randint(0, size, ())], []
+            return ([*(torch.randn(s, requires_grad=k in grad) for k, s in enumerate(shapes)),
+                     torch.randint(0, size, ())], [])
 
         CASES[fn.__name__] = fn, make
         return fn
@@ -126,5 +127,5 @@ def test_lists_of_single_integers_index(options, dtype):
 
     for x in (torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)):
         places = torch.tensor([[0, 1], [2, -1]], dtype=dtype)
-        for result, expected in zip(jit.compile(f, fullgraph=True, **options)(x, places), f(x, places)):
+        for result, expected in zip(jit.compile(f, fullgraph=True, **options)(x, places), f(x, places), strict=True):
             assert torch.equal(result, expected) and result.stride() == expected.stride()

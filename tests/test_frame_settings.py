@@ -1,4 +1,5 @@
-"""Settings of torch that the program changes between calls: each call of a compiled function gives what eager gives under them."""
+"""Settings of torch that the program changes between calls: each call of a compiled function gives what eager gives
+under them."""
 
 import contextlib
 
@@ -23,7 +24,7 @@ def check(compiled, fn, *args):
     got, want = compiled(*args), fn(*args)
     got, want = (r if isinstance(r, tuple) else (r,) for r in (got, want))
     assert len(got) == len(want)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         if not isinstance(w, torch.Tensor):
             assert g == w and type(g) is type(w)
             continue
@@ -68,14 +69,17 @@ def switched(setter, getter, value):
 @pytest.mark.parametrize("grad", [False, True])
 def test_attention_kernels_chosen_around_the_call(options, grad):
     q = X.clone().requires_grad_(grad)
-    contexts = [contextlib.nullcontext, lambda: sdpa_kernel(SDPBackend.MATH), lambda: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]),
-                lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION), switched(torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.flash_sdp_enabled, False)]
+    contexts = [contextlib.nullcontext, lambda: sdpa_kernel(SDPBackend.MATH),
+                lambda: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]),
+                lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+                switched(torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.flash_sdp_enabled, False)]
     sequence(attention, contexts, q, **options)
 
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_no_attention_kernel_is_left(grad):
-    """Eager raises where none of the kernels that are on can do it: here only the fused one is, and the gradient of a mask is asked."""
+    """Eager raises where none of the kernels that are on can do it: here only the fused one is, and the gradient of a
+    mask is asked."""
     mask = torch.zeros(6, 6).requires_grad_(grad)
 
     def f(q):
@@ -94,11 +98,13 @@ def test_no_attention_kernel_is_left(grad):
 
 
 def queried(x):
-    return (x * 2, torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype())
+    return (x * 2, torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled(),
+            torch.is_anomaly_enabled(), torch.get_default_dtype())
 
 
 def test_queries_follow_the_settings():
-    contexts = [contextlib.nullcontext, lambda: sdpa_kernel(SDPBackend.MATH), torch.autograd.set_detect_anomaly and (lambda: torch.autograd.set_detect_anomaly(True)),
+    contexts = [contextlib.nullcontext, lambda: sdpa_kernel(SDPBackend.MATH),
+                torch.autograd.set_detect_anomaly and (lambda: torch.autograd.set_detect_anomaly(True)),
                 switched(torch.set_default_dtype, torch.get_default_dtype, torch.float64)]
     sequence(queried, contexts, X[0, 0])
 
@@ -109,13 +115,15 @@ def matmuls(a, b):
 
 def test_precision_of_products():
     """Library calls see the real switches, and the program sees them too."""
-    contexts = [contextlib.nullcontext, switched(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision, "high"),
+    contexts = [contextlib.nullcontext,
+                switched(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision, "high"),
                 switched(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision, "medium")]
     sequence(matmuls, contexts, torch.randn(8, 8), torch.randn(8, 8))
 
 
 def tf32(x):
-    return x @ x, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark
+    return (x @ x, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled,
+            torch.backends.cudnn.benchmark)
 
 
 def test_switches_of_cuda_libraries():
@@ -126,40 +134,46 @@ def test_switches_of_cuda_libraries():
 
         return switched(put, lambda: getattr(owner, name), value)
 
-    contexts = [contextlib.nullcontext, attribute(torch.backends.cuda.matmul, "allow_tf32", True), attribute(torch.backends.cudnn, "allow_tf32", False),
+    contexts = [contextlib.nullcontext, attribute(torch.backends.cuda.matmul, "allow_tf32", True),
+                attribute(torch.backends.cudnn, "allow_tf32", False),
                 attribute(torch.backends.cudnn, "enabled", False), attribute(torch.backends.cudnn, "benchmark", True)]
     sequence(tf32, contexts, torch.randn(4, 4))
 
 
 def made(x):
-    return (torch.ones(3), torch.arange(4.0), torch.tensor([1.5, 2.0]), torch.empty(2).fill_(1), torch.full((2,), 3), torch.linspace(0, 1, 4), torch.eye(2),
-            torch.zeros_like(x), x.new_ones(2), x.sum())
+    return (torch.ones(3), torch.arange(4.0), torch.tensor([1.5, 2.0]), torch.empty(2).fill_(1), torch.full((2,), 3),
+            torch.linspace(0, 1, 4), torch.eye(2), torch.zeros_like(x), x.new_ones(2), x.sum())
 
 
 def test_default_dtypes():
-    contexts = [contextlib.nullcontext] + [switched(torch.set_default_dtype, torch.get_default_dtype, d) for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)]
+    contexts = [contextlib.nullcontext] + [switched(torch.set_default_dtype, torch.get_default_dtype, d)
+                                           for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)]
     for dtype in (torch.float32, torch.int64):
         sequence(made, contexts, torch.ones(3, dtype=dtype))
 
 
 def promoted(n, x):
-    return n * 2.5, n / 2, n.sqrt(), n.float().mean(), torch.nn.functional.one_hot(n % 3, 3) + 0.5, torch.where(n > 1, 1.0, 2.0), x * 2.5
+    return (n * 2.5, n / 2, n.sqrt(), n.float().mean(), torch.nn.functional.one_hot(n % 3, 3) + 0.5,
+            torch.where(n > 1, 1.0, 2.0), x * 2.5)
 
 
 def test_default_dtypes_of_results():
-    contexts = [contextlib.nullcontext] + [switched(torch.set_default_dtype, torch.get_default_dtype, d) for d in (torch.float64, torch.bfloat16)]
+    contexts = [contextlib.nullcontext] + [switched(torch.set_default_dtype, torch.get_default_dtype, d)
+                                           for d in (torch.float64, torch.bfloat16)]
     sequence(promoted, contexts, torch.arange(4), torch.ones(2))
 
 
 @pytest.mark.parametrize("options", BACKENDS)
 def test_default_devices(options):
-    contexts = [contextlib.nullcontext, lambda: torch.device("meta"), lambda: torch.device("cpu"), lambda: torch.device("meta"), lambda: torch.device("cpu", 0)]
+    contexts = [contextlib.nullcontext, lambda: torch.device("meta"), lambda: torch.device("cpu"),
+                lambda: torch.device("meta"), lambda: torch.device("cpu", 0)]
     with jit.config.patch(strict=True):
         sequence(made, contexts, torch.ones(3), **options)
 
 
 def test_what_the_default_device_says_nothing_of():
-    sequence(lambda x: (torch.normal(1.0, 2.0, (2, 3)).device, torch.rand(3).device, x + 1), [lambda: torch.device("meta"), contextlib.nullcontext], torch.ones(3), backend="eager")
+    sequence(lambda x: (torch.normal(1.0, 2.0, (2, 3)).device, torch.rand(3).device, x + 1),
+             [lambda: torch.device("meta"), contextlib.nullcontext], torch.ones(3), backend="eager")
 
 
 def test_default_devices_that_are_set():
@@ -189,10 +203,12 @@ def scattered(x, i, v):
 
 def test_deterministic_algorithms():
     def context(mode, **options):
-        return switched(lambda v: torch.use_deterministic_algorithms(v, **options), torch.are_deterministic_algorithms_enabled, mode)
+        return switched(lambda v: torch.use_deterministic_algorithms(v, **options),
+                        torch.are_deterministic_algorithms_enabled, mode)
 
     filled = lambda x, i, v: (*scattered(x, i, v)[:3], torch.are_deterministic_algorithms_enabled())  # noqa: E731
-    sequence(filled, [contextlib.nullcontext, context(True), context(True, warn_only=True)], torch.ones(4, 3), torch.tensor([0, 1, 1, 3, 0]), torch.randn(5, 3))
+    sequence(filled, [contextlib.nullcontext, context(True), context(True, warn_only=True)], torch.ones(4, 3),
+             torch.tensor([0, 1, 1, 3, 0]), torch.randn(5, 3))
 
 
 def test_operators_that_refuse_to_be_deterministic():
@@ -214,7 +230,8 @@ def test_threads():
         return x.sum(), x.softmax(-1), (x * 2).mean(0), x.amax(1)
 
     x = torch.randn(512, 300)
-    sequence(f, [contextlib.nullcontext, switched(torch.set_num_threads, torch.get_num_threads, 1), switched(torch.set_num_threads, torch.get_num_threads, 3)], x)
+    sequence(f, [contextlib.nullcontext, switched(torch.set_num_threads, torch.get_num_threads, 1),
+                 switched(torch.set_num_threads, torch.get_num_threads, 3)], x)
 
 
 def test_grad_and_inference_modes():

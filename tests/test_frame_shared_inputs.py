@@ -1,4 +1,5 @@
-"""Inputs that share memory, one of which is changed: every view of it sees the change, and later calls with other relations are not confused."""
+"""Inputs that share memory, one of which is changed: every view of it sees the change, and later calls with other
+relations are not confused."""
 
 import pytest
 import torch
@@ -163,7 +164,8 @@ RELATIONS = {
 }
 
 
-@pytest.mark.parametrize("order", [list(RELATIONS), list(RELATIONS)[::-1], ["apart", "the rest", "the last", "the rest", "apart", "the start", "the rest"]])
+@pytest.mark.parametrize("order", [list(RELATIONS), list(RELATIONS)[::-1],
+                                   ["apart", "the rest", "the last", "the rest", "apart", "the start", "the rest"]])
 def test_the_relation_changes_between_calls(order):
     def f(x, y):
         x.add_(1)

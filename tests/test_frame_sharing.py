@@ -1,4 +1,5 @@
-"""Results that are arguments or views of them though no schema says so, ``as_strided`` and its bounds, and which results require grad: on the real backend."""
+"""Results that are arguments or views of them though no schema says so, ``as_strided`` and its bounds, and which
+results require grad: on the real backend."""
 
 import itertools
 import math
@@ -7,12 +8,13 @@ import pytest
 import torch
 
 import jit
-from frame_harness import same
+from frame_harness import all_equal, same
 from inplace_harness import check
 from sharing.programs import compare, compare_history, database, label, samples
 from sharing.traced import differences
 
-SILENT = ("atleast_1d", "atleast_3d", "einsum", "meshgrid.variadic_tensors", "cartesian_prod", "sum_to_size", "unsafe_split", "unsafe_chunk")
+SILENT = ("atleast_1d", "atleast_3d", "einsum", "meshgrid.variadic_tensors", "cartesian_prod", "sum_to_size",
+          "unsafe_split", "unsafe_chunk")
 COPIES = ("round", "block_diag", "hstack", "nn.functional.pad.constant", "positive", "combinations")
 
 
@@ -31,8 +33,11 @@ def test_operators_have_a_history_as_in_eager(name, dtype):
         assert compare_history(info.op, args, kwargs) == []
 
 
-TRACED = [*SILENT, *COPIES] + """full_like pow where lerp heaviside nn.functional.hinge_embedding_loss nn.functional.cosine_embedding_loss linspace.tensor_overload
-sum_to_size expand_as dsplit unfold nn.functional.dropout nn.functional.feature_alpha_dropout.without_train real float narrow_copy tile""".split()
+TRACED = [
+    *SILENT, *COPIES,
+    *"""full_like pow where lerp heaviside nn.functional.hinge_embedding_loss nn.functional.cosine_embedding_loss
+    linspace.tensor_overload sum_to_size expand_as dsplit unfold nn.functional.dropout
+    nn.functional.feature_alpha_dropout.without_train real float narrow_copy tile""".split()]
 
 
 @pytest.mark.parametrize("name", sorted(set(TRACED)))
@@ -43,7 +48,8 @@ def test_the_tracer_knows_memory_and_history(name):
 
 
 def both_ways(view, make):
-    """A write through what ``view`` gives, seen in its argument, and the other way round; of an input and of a value made in the program."""
+    """A write through what ``view`` gives, seen in its argument, and the other way round; of an input and of a value
+    made in the program."""
 
     def through(x):
         y = view(x)
@@ -62,14 +68,15 @@ def both_ways(view, make):
             check(f, lambda m=m: ((m(),), ()), compiled)
 
 
-SQUARE = (lambda: torch.arange(9.0).view(3, 3), lambda: torch.arange(16.0).view(4, 4), lambda: torch.arange(25.0).view(5, 5).t(), lambda: torch.arange(72.0).view(6, 12)[:, ::2])
+SQUARE = (lambda: torch.arange(9.0).view(3, 3), lambda: torch.arange(16.0).view(4, 4),
+          lambda: torch.arange(25.0).view(5, 5).t(), lambda: torch.arange(72.0).view(6, 12)[:, ::2])
 
 
 @pytest.mark.parametrize("view", (
-    lambda y: torch.einsum("ii->i", y), lambda y: torch.einsum("ij->ji", y), lambda y: torch.einsum("ij", y), torch.atleast_1d, torch.atleast_2d, torch.atleast_3d,
-    lambda y: y.sum_to_size(y.shape), lambda y: torch.cartesian_prod(y[0]), lambda y: torch.meshgrid(y[0], indexing="ij")[0],
-    lambda y: torch.unsafe_split(y, 2)[0], lambda y: torch.unsafe_chunk(y, 2, 1)[1]),
-    ids=lambda f: None)  # fmt: skip
+    lambda y: torch.einsum("ii->i", y), lambda y: torch.einsum("ij->ji", y), lambda y: torch.einsum("ij", y),
+    torch.atleast_1d, torch.atleast_2d, torch.atleast_3d, lambda y: y.sum_to_size(y.shape),
+    lambda y: torch.cartesian_prod(y[0]), lambda y: torch.meshgrid(y[0], indexing="ij")[0],
+    lambda y: torch.unsafe_split(y, 2)[0], lambda y: torch.unsafe_chunk(y, 2, 1)[1]), ids=lambda f: None)  # fmt: skip
 def test_silent_views_at_several_shapes(view):
     both_ways(view, SQUARE)
 
@@ -89,7 +96,8 @@ def test_identity_and_copies():
 
 @pytest.mark.parametrize("view", (
     lambda x: torch.view_as_complex(x.view(-1, 2)), lambda x: torch.view_as_complex(x.view(-1, 2)).imag,
-    lambda x: x.as_strided((3, 2), (1, 1)), lambda x: x.unfold(0, 3, 2), lambda x: x.view(-1, 2).unfold(0, 2, 1)), ids=lambda f: None)  # fmt: skip
+    lambda x: x.as_strided((3, 2), (1, 1)), lambda x: x.unfold(0, 3, 2), lambda x: x.view(-1, 2).unfold(0, 2, 1)),
+    ids=lambda f: None)  # fmt: skip
 @pytest.mark.parametrize("grad", (False, True), ids=("data", "grad"))
 def test_views_that_the_library_makes_share_the_version_counter(view, grad):
     def f(x):
@@ -181,28 +189,34 @@ def test_writes_through_as_strided(f):
     lambda x: (x[1:].as_strided((2,), (2,)).mul_(2), x + 0),
 ), ids=lambda f: None)  # fmt: skip
 def test_as_strided_of_inputs_knows_their_storage(f):
-    cut = [lambda a=a, b=b: BUFFER.clone()[a:b] for a, b in ((0, 7), (0, 4), (37, 40), (36, 40), (2, 6), (38, 40), (0, 7))]
+    cut = [lambda a=a, b=b: BUFFER.clone()[a:b]
+           for a, b in ((0, 7), (0, 4), (37, 40), (36, 40), (2, 6), (38, 40), (0, 7))]
     outcomes(f, [numbers(7), numbers(4), numbers(3), *cut, numbers(2), numbers(7)], repeat=2)
 
 
 @pytest.mark.parametrize("grad", (False, True))
 def test_as_strided_scatter_at_places_that_change(grad):
     compiled = jit.compile(torch.as_strided_scatter, fullgraph=True)
-    for shape, size, stride, offset in (((1,), (), (), 0), ((3, 3), (2, 2), (1, 2), 1), ((3, 3), (2, 2), (2, 1), 0), ((16,), (2, 2), (8, 3), 2), ((4, 4), (2, 2), (1, 2), 11), ((4, 4), (3, 2), (5, 1), 4)):
+    for shape, size, stride, offset in (((1,), (), (), 0), ((3, 3), (2, 2), (1, 2), 1), ((3, 3), (2, 2), (2, 1), 0),
+                                        ((16,), (2, 2), (8, 3), 2), ((4, 4), (2, 2), (1, 2), 11),
+                                        ((4, 4), (3, 2), (5, 1), 4)):
         outcomes = []
         for f in (torch.as_strided_scatter, compiled):
-            x, src = torch.arange(float(math.prod(shape))).view(shape).requires_grad_(grad), (-torch.ones(size)).requires_grad_(grad)
+            x, src = (torch.arange(float(math.prod(shape))).view(shape).requires_grad_(grad),
+                      (-torch.ones(size)).requires_grad_(grad))
             made = f(x, src, size, stride, offset)
             outcomes.append([made.detach(), *(torch.autograd.grad((made * made).sum(), (x, src)) if grad else ())])
-        assert all(map(torch.equal, *outcomes))
+        assert all_equal(*outcomes)
 
 
 @pytest.mark.parametrize("op", (torch.as_strided, torch.as_strided_copy), ids=lambda f: f.__name__)
-@pytest.mark.parametrize("place", (((2, 2), (1, 2), None), ((2, 2), (1, 2), 1), ((3, 2), (5, 1), 12), ((2, 3), (0, 1), 25), ((2, 2), (7, 3), 30), ((4,), (2,), 26)), ids=str)
+@pytest.mark.parametrize("place", (((2, 2), (1, 2), None), ((2, 2), (1, 2), 1), ((3, 2), (5, 1), 12),
+                                   ((2, 3), (0, 1), 25), ((2, 2), (7, 3), 30), ((4,), (2,), 26)), ids=str)
 def test_gradients_of_as_strided_at_places_in_the_storage(op, place):
     layouts = {
-        "dense": lambda b: b * 1, "sliced": lambda b: b[:, 2:7], "transposed": lambda b: b.t(), "corner": lambda b: b[2:5, 3:], "stepped": lambda b: b[1:, ::2],
-        "expanded": lambda b: b[2].expand(4, 10), "flat": lambda b: b.view(-1)[7:40],
+        "dense": lambda b: b * 1, "sliced": lambda b: b[:, 2:7], "transposed": lambda b: b.t(),
+        "corner": lambda b: b[2:5, 3:], "stepped": lambda b: b[1:, ::2], "expanded": lambda b: b[2].expand(4, 10),
+        "flat": lambda b: b.view(-1)[7:40],
     }  # fmt: skip
     for last in (lambda y: y * 2, lambda y: y):
         def program(x):
@@ -227,7 +241,8 @@ def test_as_strided_sees_eagers_layout():
         windows = (x + 1).as_strided((4, 5), (2, 1))
         return last.as_strided((6,), (2,), 1) * 1, turned.as_strided((8,), (3,)) + 0, windows * 2, torch.cat([last, x])
 
-    outcomes(f, [numbers(2, 3, 4, 4), numbers(1, 3, 5, 5), lambda: numbers(2, 3, 4, 4)().to(memory_format=torch.channels_last)])
+    outcomes(f, [numbers(2, 3, 4, 4), numbers(1, 3, 5, 5),
+                 lambda: numbers(2, 3, 4, 4)().to(memory_format=torch.channels_last)])
 
 
 def test_gradient_of_a_write_through_as_strided():
@@ -242,9 +257,11 @@ def test_gradient_of_a_write_through_as_strided():
 # gradients
 
 
-@pytest.mark.parametrize("view", (lambda x: x.t(), lambda x: x[0], lambda x: x[:, 1:], lambda x: x.movedim(0, 1), lambda x: (x.t(), x[1])), ids=lambda f: None)
-@pytest.mark.parametrize("leaf", (lambda: torch.ones(2, 1).expand(2, 3), lambda: torch.ones(()).expand(3, 3), lambda: torch.arange(4.0).as_strided((3, 2), (1, 1)),
-                                  lambda: torch.ones(2, 3)), ids=("row", "number", "windows", "plain"))  # fmt: skip
+@pytest.mark.parametrize("view", (lambda x: x.t(), lambda x: x[0], lambda x: x[:, 1:], lambda x: x.movedim(0, 1),
+                                  lambda x: (x.t(), x[1])), ids=lambda f: None)
+@pytest.mark.parametrize("leaf", (lambda: torch.ones(2, 1).expand(2, 3), lambda: torch.ones(()).expand(3, 3),
+                                  lambda: torch.arange(4.0).as_strided((3, 2), (1, 1)), lambda: torch.ones(2, 3)),
+                         ids=("row", "number", "windows", "plain"))  # fmt: skip
 def test_gradient_of_views_of_inputs_that_overlap(view, leaf):
     compiled = jit.compile(view)
     for _ in range(2):
@@ -281,10 +298,14 @@ def test_requires_grad_is_eagers(f, dtype):
 @pytest.mark.parametrize("dynamic", (None, True))
 @pytest.mark.parametrize("grad", (False, True), ids=("data", "grad"))
 @pytest.mark.parametrize("fn", [
-    lambda x: x.clone().as_strided((2, 2), (1, 2)).double(), lambda x: torch.cat([x]).as_strided((2, 2), (1, 2)).double(), lambda x: (x + 0).as_strided((2, 2), (1, 2)).double(),
-    lambda x: x.clone().as_strided((2, 2), (1, 2), 1) * x[0, 0], lambda x: x[:, :3].clone().as_strided((2, 2), (1, 2), 1).double(),
-    lambda x: x.clone().as_strided((x.shape[0] - 1, 3), x.stride()).double(), lambda x: x.roll(1, 0).as_strided((2, 2), (1, 2)).double(),
-    lambda x: x.to(torch.float64).float().as_strided((2, 2), (1, 2)).double(), lambda x: torch.nn.functional.pad(x, (0, 0)).as_strided((2, 2), (1, 2)).double()], ids=lambda f: None)  # fmt: skip
+    lambda x: x.clone().as_strided((2, 2), (1, 2)).double(),
+    lambda x: torch.cat([x]).as_strided((2, 2), (1, 2)).double(), lambda x: (x + 0).as_strided((2, 2), (1, 2)).double(),
+    lambda x: x.clone().as_strided((2, 2), (1, 2), 1) * x[0, 0],
+    lambda x: x[:, :3].clone().as_strided((2, 2), (1, 2), 1).double(),
+    lambda x: x.clone().as_strided((x.shape[0] - 1, 3), x.stride()).double(),
+    lambda x: x.roll(1, 0).as_strided((2, 2), (1, 2)).double(),
+    lambda x: x.to(torch.float64).float().as_strided((2, 2), (1, 2)).double(),
+    lambda x: torch.nn.functional.pad(x, (0, 0)).as_strided((2, 2), (1, 2)).double()], ids=lambda f: None)  # fmt: skip
 def test_as_strided_of_a_copy_of_a_part(fn, grad, dynamic):
     """It counts from the start of the copy, which no other tensor of the same values may take the place of."""
     compiled = jit.compile(fn, dynamic=dynamic)

@@ -12,7 +12,8 @@ VECTOR, MATRIX = torch.arange(3.0), torch.arange(6.0).view(2, 3)
 @cases(torch.arange(6.0).view(2, 3), torch.arange(6.0).view(3, 2), fullgraph=False)
 def layouts_of_one_row(x, y):
     row, column = x[::2], y.t()[:1]
-    return row.sort(), row.argsort(), row.msort(), [fn(column > 1) for fn in (torch.sin, torch.sigmoid, torch.exp)], torch.where(column > 1, column, row), (column > 1).clamp(0, 2)
+    return (row.sort(), row.argsort(), row.msort(), [fn(column > 1) for fn in (torch.sin, torch.sigmoid, torch.exp)],
+            torch.where(column > 1, column, row), (column > 1).clamp(0, 2))
 
 
 test_programs = cases.test()
@@ -35,7 +36,7 @@ def test_rows_that_have_one_element_now():
     jit.reset()
     compiled = jit.compile(f, backend="eager", dynamic=True, fullgraph=True)
     for x in (torch.arange(6.0).view(3, 2).t(), torch.arange(12.0).view(3, 4).t(), torch.arange(6.0).view(2, 3).t()):
-        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(f(x), compiled(x)))
+        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(f(x), compiled(x), strict=True))
 
 
 def test_sizes_that_are_one_only_now():
@@ -45,7 +46,7 @@ def test_sizes_that_are_one_only_now():
     jit.reset()
     compiled = jit.compile(f, backend="eager", dynamic=True)
     for n in (3, 1, 2, 1):
-        for a, b in zip(f(MATRIX.view(3, 2), n), compiled(MATRIX.view(3, 2), n)):
+        for a, b in zip(f(MATRIX.view(3, 2), n), compiled(MATRIX.view(3, 2), n), strict=True):
             assert a.shape == b.shape and torch.equal(a, b)
 
 
@@ -53,7 +54,8 @@ def test_an_error_that_names_sizes_is_for_these_sizes():
     def f(x, y):
         return said(lambda: x.sum() * x.masked_fill(y > torch.tensor(1), 0))
 
-    sequence(lambda: f, [(torch.ones(3), torch.ones(3)), (torch.ones(4), torch.ones(3)), (torch.ones(3), torch.ones(3)), (torch.ones(5), torch.ones(3))])
+    sequence(lambda: f, [(torch.ones(3), torch.ones(3)), (torch.ones(4), torch.ones(3)), (torch.ones(3), torch.ones(3)),
+                         (torch.ones(5), torch.ones(3))])
 
 
 def test_a_size_that_comes_to_nothing():

@@ -1,4 +1,5 @@
-"""Programs over the standard library: functools, itertools, operator, collections, math, copy, inspect, text, numbers, sorting, calls, exceptions."""
+"""Programs over the standard library: functools, itertools, operator, collections, math, copy, inspect, text, numbers,
+sorting, calls, exceptions."""
 
 import collections
 import copy
@@ -88,33 +89,38 @@ def decorated(x, *, k=2):
 def functools_(x):
     a = A()
     p = functools.partial(a.mul, by=4)
-    return (p(x), a.tripled(x), a.slow, a.slow, fib(10), cached(3), disp(1, x), disp([], x), disp('', x), TO(1) >= TO(0), TO(1) <= TO(0),
-            decorated(x, k=3), decorated.__name__, decorated.__doc__, functools.reduce(operator.add, [x, x, 1]),
-            functools.reduce(lambda a, b: a * b, [1, 2, 3], 10), p.func.__name__, p.keywords,
-            functools.partial(max, 3)(5), sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a)))
+    return (p(x), a.tripled(x), a.slow, a.slow, fib(10), cached(3), disp(1, x), disp([], x), disp('', x),
+            TO(1) >= TO(0), TO(1) <= TO(0), decorated(x, k=3), decorated.__name__, decorated.__doc__,
+            functools.reduce(operator.add, [x, x, 1]), functools.reduce(lambda a, b: a * b, [1, 2, 3], 10),
+            p.func.__name__, p.keywords, functools.partial(max, 3)(5),
+            sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a)))
 
 
 @cases()
 def itertools_(x):
     i = itertools
     return (list(i.chain([1], [2, 3])), list(i.chain.from_iterable([[1], [2]])), list(i.islice(i.count(3, 2), 3)),
-            list(i.islice(range(10), 1, 8, 3)), list(zip(range(3), i.cycle('ab'))), list(i.repeat(x, 2)), list(i.accumulate([1, 2, 3])),
-            list(i.accumulate([x, x, x], operator.mul)), list(i.accumulate([1, 2], initial=5)), list(i.product('ab', [1, 2])),
-            list(i.product([0, 1], repeat=2)), list(i.permutations([1, 2, 3], 2)), list(i.combinations([1, 2, 3], 2)),
+            list(i.islice(range(10), 1, 8, 3)), list(zip(range(3), i.cycle('ab'))), list(i.repeat(x, 2)),
+            list(i.accumulate([1, 2, 3])), list(i.accumulate([x, x, x], operator.mul)),
+            list(i.accumulate([1, 2], initial=5)), list(i.product('ab', [1, 2])), list(i.product([0, 1], repeat=2)),
+            list(i.permutations([1, 2, 3], 2)), list(i.combinations([1, 2, 3], 2)),
             list(i.combinations_with_replacement([1, 2], 2)), list(i.starmap(pow, [(2, 3), (3, 2)])),
             list(i.takewhile(lambda v: v < 3, [1, 2, 3, 1])), list(i.dropwhile(lambda v: v < 3, [1, 2, 3, 1])),
             list(i.filterfalse(lambda v: v % 2, range(5))), list(i.compress('abc', [1, 0, 1])),
-            [(k, list(g)) for k, g in i.groupby([1, 1, 2, 3, 3])], [(k, list(g)) for k, g in i.groupby(['aa', 'b', 'cc'], key=len)],
-            list(i.zip_longest([1, 2], [3], fillvalue=0)), list(i.pairwise([1, 2, 3])), [list(t) for t in i.tee([1, 2], 2)])
+            [(k, list(g)) for k, g in i.groupby([1, 1, 2, 3, 3])],
+            [(k, list(g)) for k, g in i.groupby(['aa', 'b', 'cc'], key=len)],
+            list(i.zip_longest([1, 2], [3], fillvalue=0)), list(i.pairwise([1, 2, 3])),
+            [list(t) for t in i.tee([1, 2], 2)])
 
 
 @cases()
 def operator_(x):
     o = operator
-    return (o.itemgetter(1)([1, 2]), o.itemgetter(0, 2)('abc'), o.attrgetter('k')(A()), o.methodcaller('upper')('a'), o.add(x, 1),
-            o.matmul(x, x), o.concat([1], [2]), o.countOf([1, 1, 2], 1), o.indexOf([1, 2], 2), o.truth([]), o.not_(1), o.is_(None, None),
-            o.contains([1], 1), o.neg(x), o.index(3), o.iadd([1], [2]), o.mod(7, 4), o.inv(5), o.lshift(1, 3),
-            o.setitem, o.attrgetter('a.k')(types.SimpleNamespace(a=A())) if False else 0, o.itemgetter(slice(1, 3))([1, 2, 3, 4]))
+    return (o.itemgetter(1)([1, 2]), o.itemgetter(0, 2)('abc'), o.attrgetter('k')(A()), o.methodcaller('upper')('a'),
+            o.add(x, 1), o.matmul(x, x), o.concat([1], [2]), o.countOf([1, 1, 2], 1), o.indexOf([1, 2], 2), o.truth([]),
+            o.not_(1), o.is_(None, None), o.contains([1], 1), o.neg(x), o.index(3), o.iadd([1], [2]), o.mod(7, 4),
+            o.inv(5), o.lshift(1, 3), o.setitem, o.attrgetter('a.k')(types.SimpleNamespace(a=A())) if False else 0,
+            o.itemgetter(slice(1, 3))([1, 2, 3, 4]))
 
 
 @cases()
@@ -145,10 +151,11 @@ def collections_(x):
 @cases()
 def math_(x):
     m = math
-    return (m.sqrt(2), m.pi, m.floor(2.5), m.ceil(2.1), m.log(8, 2), m.log2(8), m.prod([1, 2, 3]), m.gcd(12, 18), m.lcm(4, 6),
-            m.isclose(1, 1 + 1e-12), m.inf, m.isnan(m.nan), m.factorial(5), m.comb(5, 2), m.hypot(3, 4), m.fsum([0.1] * 10),
-            m.copysign(1, -2), m.modf(2.5), m.frexp(8), m.trunc(-2.5), m.degrees(1), m.isqrt(10), m.dist([1, 2], [3, 4]), m.exp(1),
-            x * m.tau, m.perm(5, 2), m.ldexp(1, 3), m.fmod(7, 3), m.remainder(7, 3), m.erf(0.5), m.gamma(5), m.cbrt(8), m.nextafter(1, 2))
+    return (m.sqrt(2), m.pi, m.floor(2.5), m.ceil(2.1), m.log(8, 2), m.log2(8), m.prod([1, 2, 3]), m.gcd(12, 18),
+            m.lcm(4, 6), m.isclose(1, 1 + 1e-12), m.inf, m.isnan(m.nan), m.factorial(5), m.comb(5, 2), m.hypot(3, 4),
+            m.fsum([0.1] * 10), m.copysign(1, -2), m.modf(2.5), m.frexp(8), m.trunc(-2.5), m.degrees(1), m.isqrt(10),
+            m.dist([1, 2], [3, 4]), m.exp(1), x * m.tau, m.perm(5, 2), m.ldexp(1, 3), m.fmod(7, 3), m.remainder(7, 3),
+            m.erf(0.5), m.gamma(5), m.cbrt(8), m.nextafter(1, 2))
 
 
 @cases()
@@ -171,27 +178,29 @@ def copy_(x):
 @cases()
 def strings(x):
     s = 'Hello, World'
-    return (s.upper(), s.split(', '), s.partition(','), s.replace('l', 'L'), s.find('W'), s.startswith(('He', 'x')), s.strip('Hd'),
-            '-'.join(['a', 'b']), '{:>5}|{!r}|{a}'.format(1, 'q', a=2), f"{3.14159:.2f} {10:#x} {'a':^5} {s!r:>20} {5:,} {0.5:%}",
-            '%s %d %.2f %r' % ('a', 3, 1.5, 'z'), '%(k)s' % {'k': 1}, s.encode(), b'ab'.decode(), s.zfill(15), s[::-1], s[1:5], 'a' * 3,
-            'a' in s, s.count('l'), s.isalpha(), '1'.isdigit(), s.title(), s.swapcase(), s.center(20, '*'), s.rsplit(',', 1),
-            'a\nb'.splitlines(), s.casefold(), s.index('o'), s.removeprefix('He'), s.removesuffix('ld'), ord('a'), chr(98),
-            str.maketrans('a', 'b'), '\t'.expandtabs(2), min('bca'), sorted('bca'),
-            list(enumerate('ab')), 'a' < 'b', hash('a') == hash('a'), str(3), str(1.5), str([1, 'a']), repr('a'), str((1,)), str({'a': 1}),
-            str(None), str(True), f'{[1, 2]}', f"{ {'a': 1}}", string.ascii_lowercase[:3], 'é'.encode('latin1'), int('ff', 16),
-            float('1e3'), int(3.9), bytes(3), b'a' + b'b', b'abc'[0], b'abc'[1:], b'a,b'.split(b','), bytes([1, 2]).hex(),
-            bytes.fromhex('0102'), 'x'.ljust(3), 'a,b,c'.rpartition(','), '{0[a]} {1.k}'.format({'a': 1}, A()), f'{x.shape}', f'{x.dtype}',
-            f'A().k={A().k!r}')
+    return (s.upper(), s.split(', '), s.partition(','), s.replace('l', 'L'), s.find('W'), s.startswith(('He', 'x')),
+            s.strip('Hd'), '-'.join(['a', 'b']), '{:>5}|{!r}|{a}'.format(1, 'q', a=2),
+            f"{3.14159:.2f} {10:#x} {'a':^5} {s!r:>20} {5:,} {0.5:%}", '%s %d %.2f %r' % ('a', 3, 1.5, 'z'),
+            '%(k)s' % {'k': 1}, s.encode(), b'ab'.decode(), s.zfill(15), s[::-1], s[1:5], 'a' * 3, 'a' in s,
+            s.count('l'), s.isalpha(), '1'.isdigit(), s.title(), s.swapcase(), s.center(20, '*'), s.rsplit(',', 1),
+            'a\nb'.splitlines(), s.casefold(), s.index('o'), s.removeprefix('He'), s.removesuffix('ld'), ord('a'),
+            chr(98), str.maketrans('a', 'b'), '\t'.expandtabs(2), min('bca'), sorted('bca'), list(enumerate('ab')),
+            'a' < 'b', hash('a') == hash('a'), str(3), str(1.5), str([1, 'a']), repr('a'), str((1,)), str({'a': 1}),
+            str(None), str(True), f'{[1, 2]}', f"{ {'a': 1}}", string.ascii_lowercase[:3], 'é'.encode('latin1'),
+            int('ff', 16), float('1e3'), int(3.9), bytes(3), b'a' + b'b', b'abc'[0], b'abc'[1:], b'a,b'.split(b','),
+            bytes([1, 2]).hex(), bytes.fromhex('0102'), 'x'.ljust(3), 'a,b,c'.rpartition(','),
+            '{0[a]} {1.k}'.format({'a': 1}, A()), f'{x.shape}', f'{x.dtype}', f'A().k={A().k!r}')
 
 
 @cases()
 def numbers_(x):
-    return (5 .bit_length(), 1.5.is_integer(), 0.5.as_integer_ratio(), 255 .to_bytes(2, 'big'), int.from_bytes(b'\x01\x02', 'big'),
-            3 .conjugate(), (1 + 2j).real, abs(3 + 4j), divmod(-7, 2), -7 // 2, -7 % 3, 7.5 // 2, round(2.5), round(2.675, 2),
-            round(1234, -2), pow(3, 4, 5), 2 ** (-1), 1e309, float('nan') != float('nan'), bin(5), hex(255), oct(8), 5 .bit_count(), 5 & 3,
-            5 ^ 3, ~5, 1 << 4, 3 .__add__(4), True + 1, int(True), 10 ** 20, -0.0, complex(1, 2), 2.0.hex(), float.fromhex('0x1.8p1'),
-            sum([0.1] * 3), max(1, 2.5), min([3, 1], key=lambda v: -v), 1 if x.shape[0] > 3 else 0, bool(0.0), isinstance(True, int),
-            type(1)(2.5), 3 in (1, 2, 3), 1000)
+    return (5 .bit_length(), 1.5.is_integer(), 0.5.as_integer_ratio(), 255 .to_bytes(2, 'big'),
+            int.from_bytes(b'\x01\x02', 'big'), 3 .conjugate(), (1 + 2j).real, abs(3 + 4j), divmod(-7, 2), -7 // 2,
+            -7 % 3, 7.5 // 2, round(2.5), round(2.675, 2), round(1234, -2), pow(3, 4, 5), 2 ** (-1), 1e309,
+            float('nan') != float('nan'), bin(5), hex(255), oct(8), 5 .bit_count(), 5 & 3, 5 ^ 3, ~5, 1 << 4,
+            3 .__add__(4), True + 1, int(True), 10 ** 20, -0.0, complex(1, 2), 2.0.hex(), float.fromhex('0x1.8p1'),
+            sum([0.1] * 3), max(1, 2.5), min([3, 1], key=lambda v: -v), 1 if x.shape[0] > 3 else 0, bool(0.0),
+            isinstance(True, int), type(1)(2.5), 3 in (1, 2, 3), 1000)
 
 
 @cases()
@@ -201,8 +210,9 @@ def sorting(x):
     l.sort(reverse=True)
     r = [3, 1, 2]
     r.reverse()
-    return (l, l2, sorted({'b': 1, 'a': 2}), sorted([x.shape[0], 2]), min(l, key=operator.itemgetter(1)), max([1, 5], [2]),
-            list(reversed(l)), sorted([3, 1], reverse=True), r, sorted([(1, 'b'), (1, 'a')]), sorted(['B', 'a'], key=str.lower), heap())
+    return (l, l2, sorted({'b': 1, 'a': 2}), sorted([x.shape[0], 2]), min(l, key=operator.itemgetter(1)),
+            max([1, 5], [2]), list(reversed(l)), sorted([3, 1], reverse=True), r, sorted([(1, 'b'), (1, 'a')]),
+            sorted(['B', 'a'], key=str.lower), heap())
 
 
 def heap():
@@ -228,8 +238,9 @@ def zips(x):
     (d, e), f = ((1, 2), 3)
     [g, h] = x[:2]
     first, *_ = {'k': 1, 'j': 2}.items()
-    return (out, a, b, c, d, e, f, g, h, first, list(map(lambda p, q: p + q, [1, 2], [3, 4])), list(filter(None, [0, 1, 2])),
-            dict(zip('ab', [x, 1])), [*range(2), *'ab'], {**{'a': 1}, 'b': 2}, (*[1], 2), {*[1, 2]})
+    return (out, a, b, c, d, e, f, g, h, first, list(map(lambda p, q: p + q, [1, 2], [3, 4])),
+            list(filter(None, [0, 1, 2])), dict(zip('ab', [x, 1])), [*range(2), *'ab'], {**{'a': 1}, 'b': 2}, (*[1], 2),
+            {*[1, 2]})
 
 
 @cases()
@@ -240,8 +251,8 @@ def starargs(x):
         return z
     args = [1, 2]
     kw = {'e': 5, 'q': x}
-    out = [f(*args, **kw), f(1, *[2, 3], 4, e=6), f(*(1,), **{'b': 2, 'e': 3}), k(**{}), (lambda *a, **k: (a, k))(1, *[2], z=3, **{'y': 4}),
-           max(*[1, 2]), dict(a=1, **{'b': 2})]
+    out = [f(*args, **kw), f(1, *[2, 3], 4, e=6), f(*(1,), **{'b': 2, 'e': 3}), k(**{}),
+           (lambda *a, **k: (a, k))(1, *[2], z=3, **{'y': 4}), max(*[1, 2]), dict(a=1, **{'b': 2})]
     for bad in (lambda: f(1), lambda: f(1, 2, e=1, **{'e': 2}), lambda: k(1), lambda: f(a=1, b=2, e=3), lambda: k(y=1)):
         try:
             out.append(bad())
@@ -263,7 +274,7 @@ def dels(x):
     del a
     out = []
     try:
-        print(a)
+        print(a)  # noqa: F821
     except UnboundLocalError as e:
         out.append(str(e))
     try:
@@ -347,7 +358,7 @@ def excs(x):
     except ValueError as q:
         out.append(str(q))
     try:
-        a, b = [1, 2, 3]
+        a, b = [1, 2, 3]  # noqa: F841
     except ValueError as q:
         out.append(str(q))
     return out
@@ -358,9 +369,10 @@ def inspect_(x):
     def f(a, b=2, *c, d, **e):
         pass
     s = inspect.signature(f)
-    return (list(s.parameters), inspect.isfunction(f), inspect.isclass(A), inspect.ismethod(A().mul), f.__code__.co_argcount, f.__name__,
-            f.__defaults__, A.__name__, A.__mro__[0] is A, A.__module__, inspect.isbuiltin(len), f.__kwdefaults__,
-            s.parameters['b'].default, inspect.isgeneratorfunction(f), inspect.getmembers)
+    return (list(s.parameters), inspect.isfunction(f), inspect.isclass(A), inspect.ismethod(A().mul),
+            f.__code__.co_argcount, f.__name__, f.__defaults__, A.__name__, A.__mro__[0] is A, A.__module__,
+            inspect.isbuiltin(len), f.__kwdefaults__, s.parameters['b'].default, inspect.isgeneratorfunction(f),
+            inspect.getmembers)
 
 
 @cases()
@@ -382,10 +394,10 @@ def misc(x):
     g = getattr(A(), 'k')
     st = types.SimpleNamespace(a=1, b=x)
     st.c = 2
-    return (w, y, lam(1), v, j, z, q, r, t, n, s, fs | {3}, nx, [1, 2, 3, 4][sl], g, st.a, st.b, st.c, vars(st) if False else 0, any([]),
-            all([]), abs(-3), id(x) == id(x), callable(lam), isinstance(x, (int, torch.Tensor)),
-            iter(callable_gen(), 3) and list(iter(callable_gen(), 3)), hasattr(x, 'shape'), vars(A(3)), dir(A)[:0], ascii('é'), bool([]),
-            slice(None).indices(5), memoryview)
+    return (w, y, lam(1), v, j, z, q, r, t, n, s, fs | {3}, nx, [1, 2, 3, 4][sl], g, st.a, st.b, st.c,
+            vars(st) if False else 0, any([]), all([]), abs(-3), id(x) == id(x), callable(lam),
+            isinstance(x, (int, torch.Tensor)), iter(callable_gen(), 3) and list(iter(callable_gen(), 3)),
+            hasattr(x, 'shape'), vars(A(3)), dir(A)[:0], ascii('é'), bool([]), slice(None).indices(5), memoryview)
 
 
 def callable_gen():
@@ -426,7 +438,8 @@ def classes_made_in_c(v):
 @cases(VECTOR, [1, 2], (1, 2))
 def numbers_of_lists(x, v, t):
     log = [math.prod(v), math.fsum(v), math.dist(v, t)]
-    for wrong in (lambda: math.gcd(v), lambda: math.sqrt(v), lambda: math.hypot(1.0, v), lambda: math.gcd(t), lambda: math.floor(v), lambda: math.trunc(v)):
+    for wrong in (lambda: math.gcd(v), lambda: math.sqrt(v), lambda: math.hypot(1.0, v), lambda: math.gcd(t),
+                  lambda: math.floor(v), lambda: math.trunc(v)):
         try:
             log.append(wrong())
         except TypeError as error:
@@ -442,7 +455,8 @@ def test_records_are_logged_as_from_the_program():
 
     class Keep(logging.Handler):
         def emit(self, record):
-            records.append((record.levelno, record.lineno, record.funcName, record.pathname, record.getMessage(), record.args))
+            records.append((record.levelno, record.lineno, record.funcName, record.pathname, record.getMessage(),
+                            record.args))
 
     def inner(x, n):
         logger.warning("row %d of %s", n, "three")

@@ -1,4 +1,5 @@
-"""Generator and coroutine functions as compiled functions: what the program sees of them is what it sees in eager, and the work between yields is captured."""
+"""Generator and coroutine functions as compiled functions: what the program sees of them is what it sees in eager, and
+the work between yields is captured."""
 
 import asyncio
 import collections.abc
@@ -21,7 +22,8 @@ from jit.frame import steps
 from jit.runtime import native
 
 pytestmark = [pytest.mark.skipif(not native().KNOWS_GENERATORS, reason="needs CPython's internal headers"),
-              pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"), pytest.mark.filterwarnings("ignore:coroutine 'leaf' was never awaited")]
+              pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+              pytest.mark.filterwarnings("ignore:coroutine 'leaf' was never awaited")]
 ONES = torch.ones(3)
 
 
@@ -48,7 +50,7 @@ def compare(run, calls=2):
         same(want, seen_by(run, compiler))
 
 
-# -- generators ------------------------------------------------------------------------------------------------------------------------
+# -- generators --------------------------------------------------------------------------------------------------------
 
 
 def counting(x):
@@ -193,7 +195,8 @@ def drive(fn, script):
     return out
 
 
-GENERATORS = (counting, printing, branching, guarded, ignoring, delegating, stateful, unbound, with_blocks, raising, nothing)
+GENERATORS = (counting, printing, branching, guarded, ignoring, delegating, stateful, unbound, with_blocks, raising,
+              nothing)
 
 
 @pytest.mark.parametrize("fn", GENERATORS, ids=lambda f: f.__name__)
@@ -210,7 +213,8 @@ def test_loops_comprehensions_and_captured_callers():
         nonlocal inner
         inner = compiler(counting)
         first, second = compiler(counting), compiler(printing)
-        return [v for v in first(ONES)], {i: v for i, v in enumerate(second(ONES))}, list(zip(first(ONES), second(ONES))), compiler(caller)(ONES)
+        return ([v for v in first(ONES)], {i: v for i, v in enumerate(second(ONES))},
+                list(zip(first(ONES), second(ONES))), compiler(caller)(ONES))
 
     inner = None
     compare(run)
@@ -238,7 +242,8 @@ def test_what_is_between_yields_is_captured():
 def test_explained():
     with contextlib.redirect_stdout(io.StringIO()):
         first, second = jit.explain(printing)(ONES), jit.explain(chained)(ONES)
-    assert first.graph_count == 6 and {r.kind for r in first.break_reasons} == {"forbidden-call", "data-dependent-value"}
+    assert (first.graph_count == 6
+            and {r.kind for r in first.break_reasons} == {"forbidden-call", "data-dependent-value"})
     assert second.graph_count >= 2
 
 
@@ -286,7 +291,7 @@ def test_methods_arguments_and_attributes():
 def test_nothing_is_kept_and_errors_name_the_users_lines():
     def fails(x):
         yield x + 1
-        y = x * 2
+        y = x * 2  # noqa: F841
         print(end="")
         raise RuntimeError("here")
 
@@ -320,7 +325,7 @@ def test_asynchronous_generators_run_in_eager():
     same(asyncio.run(collect()), [ONES * 0, ONES])
 
 
-# -- coroutines --------------------------------------------------------------------------------------------------------------------------
+# -- coroutines --------------------------------------------------------------------------------------------------------
 
 
 class Manager:

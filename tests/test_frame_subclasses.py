@@ -1,5 +1,6 @@
-"""Subclasses of containers with their own ``__getitem__``, ``__iter__`` and ``__len__``, objects whose class hides their attributes, and what
-programs hang on tensors: what is read is what Python reads, and a change between calls is seen."""
+"""Subclasses of containers with their own ``__getitem__``, ``__iter__`` and ``__len__``, objects whose class hides
+their attributes, and what programs hang on tensors: what is read is what Python reads, and a change between calls is
+seen."""
 
 import collections
 
@@ -130,12 +131,15 @@ CASES = {
                                               lambda held: list.clear(held) or list.extend(held, [4, 5])]),
     "tuple": (tuples, lambda: Tuple([torch.ones(3), torch.zeros(3)]), []),
     "dict": (dicts, lambda: Dict(a=1, t=torch.ones(3)), [put("a", 4), put("t", torch.zeros(3)), put("q", 1)]),
-    "ordered dict of a subclass": (ordered, lambda: Ordered(a=1, t=2), [put("a", 4), lambda held: held.move_to_end("a")]),
-    "ordered dict": (in_order, lambda: collections.OrderedDict(a=1, b=2, c=3), [
-        lambda held: held.move_to_end("a"), put("a", 5), lambda held: held.move_to_end("c", last=False), lambda held: (held.pop("b"), held.update(b=9))]),
+    "ordered dict of a subclass": (ordered, lambda: Ordered(a=1, t=2),
+                                   [put("a", 4), lambda held: held.move_to_end("a")]),
+    "ordered dict": (in_order, lambda: collections.OrderedDict(a=1, b=2, c=3),
+                     [lambda held: held.move_to_end("a"), put("a", 5), lambda held: held.move_to_end("c", last=False),
+                      lambda held: (held.pop("b"), held.update(b=9))]),
     "default dict": (defaults, lambda: Default(int, a=1), [lambda held: None, put("a", 3)]),
     "set": (sets, lambda: Set([5, 6, 7]), [lambda held: set.remove(held, 5), lambda held: set.add(held, 99)]),
-    "getattribute": (attributes, Tripled, [lambda held: setattr(held, "v", torch.zeros(3)), lambda held: setattr(held, "n", 7)]),
+    "getattribute": (attributes, Tripled,
+                     [lambda held: setattr(held, "v", torch.zeros(3)), lambda held: setattr(held, "n", 7)]),
     "property": (hidden, Hidden, [lambda held: held.__dict__.update(v=torch.zeros(3))]),
 }
 
@@ -193,7 +197,8 @@ def test_attributes_of_tensors():
         return x * 2 if getattr(x, "tag", None) else x * 3
 
     fast, x, y = jit.compile(tagged, fullgraph=True), torch.ones(3), torch.ones(3)
-    for change in (lambda: None, lambda: setattr(x, "tag", True), lambda: setattr(y, "tag", 0), lambda: delattr(x, "tag")):
+    for change in (lambda: None, lambda: setattr(x, "tag", True), lambda: setattr(y, "tag", 0),
+                   lambda: delattr(x, "tag")):
         change()
         same((tagged(x), tagged(y)), (fast(x), fast(y)))
 

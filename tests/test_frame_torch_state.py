@@ -1,4 +1,5 @@
-"""What of torch's global state a captured graph meets: modes, generators, determinism, operators of the program's own."""
+"""What of torch's global state a captured graph meets: modes, generators, determinism, operators of the program's
+own."""
 
 import pytest
 import torch
@@ -12,15 +13,15 @@ def test_generators_are_drawn_from_in_program_order():
     generator = torch.Generator()
 
     def f(x):
-        return (torch.rand(3, generator=generator), x.clone().normal_(generator=generator), torch.randperm(4, generator=generator),
-                torch.bernoulli(x.abs().clamp(0, 1), generator=generator))
+        return (torch.rand(3, generator=generator), x.clone().normal_(generator=generator),
+                torch.randperm(4, generator=generator), torch.bernoulli(x.abs().clamp(0, 1), generator=generator))
 
     compiled = jit.compile(f, fullgraph=True)
     for seed in (1, 2):
         generator.manual_seed(seed)
         want = f(X)
         generator.manual_seed(seed)
-        for w, g in zip(want, compiled(X)):
+        for w, g in zip(want, compiled(X), strict=True):
             assert torch.equal(w, g)
 
 
@@ -85,7 +86,8 @@ def test_inference_mode_makes_inference_tensors():
 
 
 def test_deterministic_mode_fills_what_is_not_written():
-    f = lambda x: (torch.are_deterministic_algorithms_enabled(), torch.empty(3), torch.empty_like(x), x.new_empty(2, dtype=torch.int32))  # noqa: E731
+    f = lambda x: (torch.are_deterministic_algorithms_enabled(), torch.empty(3), torch.empty_like(x),
+                   x.new_empty(2, dtype=torch.int32))  # noqa: E731
     compiled = jit.compile(f, fullgraph=True)
     assert compiled(X)[0] is False
     torch.use_deterministic_algorithms(True)
@@ -138,12 +140,14 @@ def test_result_class_of_out_arguments():
 
 
 def test_meta_tensors():
-    f = lambda x, y: ((x @ y).relu().sum(0), x.t(), x.add_(1), torch.arange(4, device=x.device) + x[0], x.softmax(-1), x.argmax(1))  # noqa: E731
+    f = (lambda x, y: ((x @ y).relu().sum(0), x.t(), x.add_(1), torch.arange(4, device=x.device) + x[0], x.softmax(-1),
+                       x.argmax(1)))  # noqa: E731
     compiled = jit.compile(f, fullgraph=True)
     for device in ("meta", "cpu", "meta"):
         args = torch.ones(3, 4, device=device), torch.ones(4, 5, device=device)
-        for want, got in zip(f(*args), compiled(*args)):
-            assert (want.device, want.dtype, want.shape, want.stride()) == (got.device, got.dtype, got.shape, got.stride())
+        for want, got in zip(f(*args), compiled(*args), strict=True):
+            assert (want.device, want.dtype, want.shape,
+                    want.stride()) == (got.device, got.dtype, got.shape, got.stride())
 
 
 def test_checkpointing_is_the_function():
@@ -162,10 +166,12 @@ def test_detached_results_of_inputs_that_require_grad():
         with torch.no_grad():
             return x[1:], x.view(2, 2), x * 2
 
-    for f in (lambda x: (x.detach(), x.view(2, 2).detach()[1:], x.detach() * 2), lambda x: (x.data, x * 2), lambda x: (x.detach(), (x * 2).detach(), x * 3), under_no_grad):
-        for want, got in zip(f(x), jit.compile(f, fullgraph=True)(x)):
+    for f in (lambda x: (x.detach(), x.view(2, 2).detach()[1:], x.detach() * 2), lambda x: (x.data, x * 2),
+              lambda x: (x.detach(), (x * 2).detach(), x * 3), under_no_grad):
+        for want, got in zip(f(x), jit.compile(f, fullgraph=True)(x), strict=True):
             assert want.requires_grad == got.requires_grad and torch.equal(want, got)
-            assert (want.untyped_storage().data_ptr() == x.data_ptr()) == (got.untyped_storage().data_ptr() == x.data_ptr())
+            assert (want.untyped_storage().data_ptr() == x.data_ptr()) == (
+                got.untyped_storage().data_ptr() == x.data_ptr())
 
 
 def test_checks_of_values_in_functions_of_torch():
@@ -179,7 +185,8 @@ def test_checks_of_values_in_functions_of_torch():
 
 def test_objects_as_arguments_of_functions_of_torch():
     distance = torch.nn.PairwiseDistance()
-    loss = lambda a, b, c: torch.nn.functional.triplet_margin_with_distance_loss(a, b, c, distance_function=distance)  # noqa: E731
+    loss = lambda a, b, c: torch.nn.functional.triplet_margin_with_distance_loss(
+        a, b, c, distance_function=distance)  # noqa: E731
     rows = X.repeat(3, 1)
     assert torch.allclose(jit.compile(loss, fullgraph=True)(rows, rows + 1, rows * 2), loss(rows, rows + 1, rows * 2))
 
@@ -213,7 +220,7 @@ def test_distributions_with_lazy_parameters():
     def f(x):
         return torch.distributions.Categorical(logits=x).entropy(), torch.distributions.Categorical(logits=x).probs
 
-    for w, g in zip(f(X), jit.compile(f, fullgraph=True)(X)):
+    for w, g in zip(f(X), jit.compile(f, fullgraph=True)(X), strict=True):
         assert torch.allclose(w, g)
 
 
@@ -238,7 +245,7 @@ def test_a_choice_of_attention_kernels(options, mask):
     x = torch.randn(2, 3, 5, 8, requires_grad=True)
     compiled = jit.compile(attention_by, fullgraph=True, **options)
     for backend in (torch.nn.attention.SDPBackend.MATH, [torch.nn.attention.SDPBackend.MATH]):
-        for result, expected in zip(compiled(backend, x, mask), attention_by(backend, x, mask)):
+        for result, expected in zip(compiled(backend, x, mask), attention_by(backend, x, mask), strict=True):
             torch.testing.assert_close(result, expected)
             assert result.stride() == expected.stride()
             gradients = [torch.autograd.grad(y.sum(), x, retain_graph=True) for y in (result, expected)]
@@ -272,7 +279,8 @@ def test_another_choice_of_attention_kernels_breaks():
 
 def test_python_types_as_dtypes():
     def f(x):
-        return torch.ones(2, dtype=bool), torch.zeros(2, dtype=int), x.sum(dtype=float), x.new_ones(2, dtype=bool), torch.arange(3, dtype=float)
+        return (torch.ones(2, dtype=bool), torch.zeros(2, dtype=int), x.sum(dtype=float), x.new_ones(2, dtype=bool),
+                torch.arange(3, dtype=float))
 
-    for result, expected in zip(jit.compile(f, fullgraph=True)(X), f(X)):
+    for result, expected in zip(jit.compile(f, fullgraph=True)(X), f(X), strict=True):
         assert result.dtype == expected.dtype and torch.equal(result, expected)

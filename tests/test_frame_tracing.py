@@ -86,7 +86,8 @@ def test_under_tools_that_watch(tool):
                 if sys.version_info < (3, 12):
                     continue
                 sys.monitoring.use_tool_id(3, "test")
-                sys.monitoring.register_callback(3, sys.monitoring.events.LINE, lambda code, line: recorder.lines.append(line))
+                sys.monitoring.register_callback(3, sys.monitoring.events.LINE,
+                                                 lambda code, line: recorder.lines.append(line))
                 sys.monitoring.set_events(3, sys.monitoring.events.LINE)
                 try:
                     got = c(ONES, [])

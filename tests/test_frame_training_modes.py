@@ -1,4 +1,5 @@
-"""What training steps are made of, in combination, against eager: scalers with skipped steps, closures, parameter groups, saved states, gradients of gradients."""
+"""What training steps are made of, in combination, against eager: scalers with skipped steps, closures, parameter
+groups, saved states, gradients of gradients."""
 
 import copy
 
@@ -28,7 +29,7 @@ def same(got, want, rtol=2e-5, atol=2e-6):
             same(got[k], want[k], rtol, atol)
     elif isinstance(want, (list, tuple)):
         assert len(got) == len(want)
-        for g, w in zip(got, want):
+        for g, w in zip(got, want, strict=True):
             same(g, w, rtol, atol)
     elif isinstance(want, float):
         assert got == pytest.approx(want, rel=rtol)
@@ -37,7 +38,8 @@ def same(got, want, rtol=2e-5, atol=2e-6):
 
 
 def compare(step, make, steps=5, arguments=lambda k: (), **options):
-    """Do ``step(net, *what make(net) gives, *arguments(k))`` compiled and in eager; all results, parameters, gradients and states have to agree."""
+    """Do ``step(net, *what make(net) gives, *arguments(k))`` compiled and in eager; all results, parameters, gradients
+    and states have to agree."""
     jit.reset()
     compiled = jit.compile(step, **{"backend": "eager", **options})
 
@@ -48,7 +50,8 @@ def compare(step, make, steps=5, arguments=lambda k: (), **options):
         for k in range(steps):
             seen.append(fn(net, *made, *arguments(k)))
             seen.append([p.grad if p.grad is None else p.grad.clone() for p in net.parameters()])
-        return seen, [p.detach().clone() for p in net.parameters()], [m.state_dict() for m in made if hasattr(m, "state_dict")]
+        return (seen, [p.detach().clone() for p in net.parameters()],
+                [m.state_dict() for m in made if hasattr(m, "state_dict")])
 
     same(run(compiled), run(step))
 
@@ -79,25 +82,31 @@ def scaled(net, optimizer, scaler, factor, unscale):
     return loss.detach(), scaler._scale.clone(), scaler._growth_tracker.clone()
 
 
-@pytest.mark.parametrize("name, unscale", [*((n, True) for n in OPTIMIZERS), ("sgd", False), ("adam", False), ("sgd-fused", False), ("adamw-fused", False)])
+@pytest.mark.parametrize("name, unscale", [*((n, True) for n in OPTIMIZERS), ("sgd", False), ("adam", False),
+                                           ("sgd-fused", False), ("adamw-fused", False)])
 def test_scaled_steps(name, unscale):
     """The third and the fourth step are skipped; the scale falls, and grows again."""
     kind, options = OPTIMIZERS[name]
-    make = lambda net: (kind(net.parameters(), **options), torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2))  # noqa: E731
-    compare(scaled, make, 8, lambda k: (float("inf") if k in (2, 3) else 1.0 + k, unscale), **({"backend": "jit"} if name == "adamw-fused" else {}))
+    make = lambda net: (kind(net.parameters(), **options),
+                        torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2))  # noqa: E731
+    compare(scaled, make, 8, lambda k: (float("inf") if k in (2, 3) else 1.0 + k, unscale),
+            **({"backend": "jit"} if name == "adamw-fused" else {}))
 
 
 @pytest.mark.parametrize("name", ["sgd-fused", "adamw-fused"])
 def test_fused_scaled_steps_are_one_graph(name):
     kind, options = OPTIMIZERS[name]
-    make = lambda net: (kind(net.parameters(), **options), torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2))  # noqa: E731
+    make = lambda net: (kind(net.parameters(), **options),
+                        torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2))  # noqa: E731
     compare(scaled, make, 6, lambda k: (float("nan") if k == 2 else 1.0, True), fullgraph=True)
 
 
 def test_a_scaler_that_is_off_and_one_at_its_limit():
     compare(scaled_off, lambda net: (O.SGD(net.parameters(), lr=0.1), torch.amp.GradScaler("cpu", enabled=False)))
     largest = 3e38  # a scale that would be infinite does not grow
-    compare(scaled, lambda net: (O.SGD(net.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=largest, growth_interval=1)), 3, lambda k: (1e-38, False))
+    compare(scaled, lambda net: (O.SGD(net.parameters(), lr=0.1),
+                                 torch.amp.GradScaler("cpu", init_scale=largest, growth_interval=1)), 3,
+            lambda k: (1e-38, False))
 
 
 def scaled_off(net, optimizer, scaler):
@@ -118,14 +127,15 @@ def test_gradients_that_were_accumulated_are_unscaled_once():
         scaler.update()
         return scaler._scale.clone()
 
-    compare(step, lambda net: (O.AdamW(net.parameters(), fused=True), torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)))
+    compare(step, lambda net: (O.AdamW(net.parameters(), fused=True),
+                               torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)))
 
 
-# ---- closures, groups, states -------------------------------------------------------------------------------------------------------
+# ---- closures, groups, states ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind, options", [(O.SGD, {"lr": 0.1}), (O.AdamW, {}), (O.LBFGS, {"lr": 0.5, "max_iter": 3}), (O.LBFGS, {"max_iter": 4, "line_search_fn": "strong_wolfe"}),
-                                           (O.Rprop, {})])
+@pytest.mark.parametrize("kind, options", [(O.SGD, {"lr": 0.1}), (O.AdamW, {}), (O.LBFGS, {"lr": 0.5, "max_iter": 3}),
+                                           (O.LBFGS, {"max_iter": 4, "line_search_fn": "strong_wolfe"}), (O.Rprop, {})])
 def test_closures(kind, options):
     def step(net, optimizer):
         def closure():
@@ -156,7 +166,8 @@ def test_groups(kind, set_to_none):
         net[0].bias.requires_grad_(False)
         extra = nn.Parameter(torch.ones(3))
         more = {"momentum": 0.9} if kind is O.SGD else {"betas": (0.8, 0.9)}
-        return (kind([{"params": net[0].parameters(), "lr": 0.1}, {"params": [*net[2].parameters(), extra], "weight_decay": 0.3, **more}], lr=0.01),)
+        return (kind([{"params": net[0].parameters(), "lr": 0.1},
+                      {"params": [*net[2].parameters(), extra], "weight_decay": 0.3, **more}], lr=0.01),)
 
     compare(plain, make, 4, lambda k: (set_to_none,))
 
@@ -188,9 +199,12 @@ def test_states_that_are_saved_and_loaded_midway(kind):
 
 
 SCHEDULERS = {
-    "step": lambda o: O.lr_scheduler.StepLR(o, 2, 0.5), "cosine": lambda o: O.lr_scheduler.CosineAnnealingLR(o, 4), "one-cycle": lambda o: O.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9),
-    "lambda": lambda o: O.lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1)), "exponential": lambda o: O.lr_scheduler.ExponentialLR(o, 0.9),
-    "chain": lambda o: O.lr_scheduler.SequentialLR(o, [O.lr_scheduler.LinearLR(o, 0.1, total_iters=2), O.lr_scheduler.CosineAnnealingLR(o, 4)], [2]),
+    "step": lambda o: O.lr_scheduler.StepLR(o, 2, 0.5), "cosine": lambda o: O.lr_scheduler.CosineAnnealingLR(o, 4),
+    "one-cycle": lambda o: O.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9),
+    "lambda": lambda o: O.lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1)),
+    "exponential": lambda o: O.lr_scheduler.ExponentialLR(o, 0.9),
+    "chain": lambda o: O.lr_scheduler.SequentialLR(o, [O.lr_scheduler.LinearLR(o, 0.1, total_iters=2),
+                                                       O.lr_scheduler.CosineAnnealingLR(o, 4)], [2]),
 }  # fmt: skip
 
 
@@ -200,7 +214,8 @@ SCHEDULERS = {
 def test_schedules(name, inside):
     """With several groups; the rate changes after each step, within the compiled function or without."""
     jit.reset()
-    compiled = jit.compile(lambda net, optimizer, schedule: (plain(net, optimizer), inside and schedule.step())[0], backend="eager")
+    compiled = jit.compile(lambda net, optimizer, schedule: (plain(net, optimizer), inside and schedule.step())[0],
+                           backend="eager")
 
     def run(fn):
         net = model()
@@ -238,7 +253,7 @@ def test_steps_and_rates_compile_nothing_again(scheduled):
         assert counts[-1] == counts[2], (kind, options, counts)
 
 
-# ---- gradients of gradients ---------------------------------------------------------------------------------------------------------
+# ---- gradients of gradients ------------------------------------------------------------------------------------------
 
 
 def penalty_by_backward(net, optimizer):

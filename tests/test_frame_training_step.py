@@ -1,4 +1,5 @@
-"""Whole training steps inside a compiled function, against eager: backward(), gradients that add up, optimizers, schedulers, clipping."""
+"""Whole training steps inside a compiled function, against eager: backward(), gradients that add up, optimizers,
+schedulers, clipping."""
 
 import copy
 
@@ -28,14 +29,14 @@ def same(got, want, rtol=1e-6, atol=1e-9):
             same(got[k], want[k], rtol, atol)
     elif isinstance(want, (list, tuple)):
         assert type(got) is type(want) and len(got) == len(want)
-        for g, w in zip(got, want):
+        for g, w in zip(got, want, strict=True):
             same(g, w, rtol, atol)
     else:
         assert got == want and type(got) is type(want), (got, want)
 
 
 def same_models(a, b):
-    for p, q in zip(a.parameters(), b.parameters()):
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
         same(p, q)
         assert (p.grad is None) == (q.grad is None)
         if q.grad is not None:
@@ -93,7 +94,8 @@ def test_optimizers(name, backend):
 
 
 def test_a_step_is_compiled_twice_at_most():
-    """Once with the optimizer's state yet to be made, and once for all later steps: counters and bias corrections are no constants."""
+    """Once with the optimizer's state yet to be made, and once for all later steps: counters and bias corrections are
+    no constants."""
     jit.reset()
     step = jit.compile(train, fullgraph=True)
     net = model()
@@ -105,8 +107,10 @@ def test_a_step_is_compiled_twice_at_most():
 
 
 @pytest.mark.parametrize("inside", [True, False])
-@pytest.mark.parametrize("scheduler", [lambda o: O.lr_scheduler.StepLR(o, 2, 0.5), lambda o: O.lr_scheduler.CosineAnnealingLR(o, 10),
-                                       lambda o: O.lr_scheduler.OneCycleLR(o, 0.1, total_steps=20), lambda o: O.lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1))])
+@pytest.mark.parametrize("scheduler",
+                         [lambda o: O.lr_scheduler.StepLR(o, 2, 0.5), lambda o: O.lr_scheduler.CosineAnnealingLR(o, 10),
+                          lambda o: O.lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
+                          lambda o: O.lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1))])
 def test_schedulers(scheduler, inside):
     def program(net, optimizer, schedule, x, y):
         loss = train(net, optimizer, x, y)
@@ -225,8 +229,9 @@ def test_losses_that_are_returned(backend):
 
 
 HISTORIES = {
-    "sum": lambda x: x.sum(), "views": lambda x: (x.view(3, 1)[1:] + 1).sum() - 3, "cat": lambda x: torch.cat([x, -x[:1]]).sum(),
-    "exp": lambda x: x.exp().sum(), "times_number": lambda x: (x * 2).sum(), "one_of_two": lambda x: x.sum() + x.exp().sum(),
+    "sum": lambda x: x.sum(), "views": lambda x: (x.view(3, 1)[1:] + 1).sum() - 3,
+    "cat": lambda x: torch.cat([x, -x[:1]]).sum(), "exp": lambda x: x.exp().sum(),
+    "times_number": lambda x: (x * 2).sum(), "one_of_two": lambda x: x.sum() + x.exp().sum(),
 }  # fmt: skip
 
 
@@ -292,7 +297,8 @@ def to_intermediates(x, w):
 
 @gradients
 def unused(x, w):
-    return torch.autograd.grad(x.sin().sum(), (x, w), allow_unused=True), torch.autograd.grad(x.sum(), [w], materialize_grads=True)
+    return (torch.autograd.grad(x.sin().sum(), (x, w), allow_unused=True),
+            torch.autograd.grad(x.sum(), [w], materialize_grads=True))
 
 
 @gradients
@@ -452,8 +458,8 @@ def test_gradients_inside(name, backend, flags):
 
 
 def test_gradients_inside_are_one_graph():
-    for name in ("to_arguments", "to_intermediates", "unused", "with_tangents", "penalty", "second_derivative", "backward_under_no_grad", "chosen_inputs",
-                 "set_and_cleared", "random_mask", "overwritten_after"):
+    for name in ("to_arguments", "to_intermediates", "unused", "with_tangents", "penalty", "second_derivative",
+                 "backward_under_no_grad", "chosen_inputs", "set_and_cleared", "random_mask", "overwritten_after"):
         outcome(jit.compile(GRADIENTS[name], backend="eager", fullgraph=True), (True, True))
 
 
@@ -533,7 +539,8 @@ def test_counters_that_python_cannot_divide_by():
 def test_groups_of_parameters_and_tensor_rates():
     def run(fn):
         net = model()
-        optimizer = O.AdamW([{"params": net[0].parameters(), "lr": torch.tensor(0.1)}, {"params": net[3].parameters(), "weight_decay": 0.3}], lr=0.01, foreach=False)
+        optimizer = O.AdamW([{"params": net[0].parameters(), "lr": torch.tensor(0.1)},
+                             {"params": net[3].parameters(), "weight_decay": 0.3}], lr=0.01, foreach=False)
         return [[fn(net, optimizer, X, Y) for _ in range(4)], [p.detach() for p in net.parameters()]]
 
     same(run(jit.compile(train)), run(train))
@@ -545,5 +552,6 @@ def test_what_foreach_functions_return():
         return made, torch._foreach_neg(list(made)), torch._foreach_mul_([x * 2], 3), torch._foreach_norm(made)
 
     x = torch.randn(3)
-    for a, b in zip(f(x), jit.compile(f, fullgraph=True)(x)):
-        assert type(a) is type(b) and (a is None or len(a) == len(b) and all(torch.allclose(p, q) for p, q in zip(a, b)))
+    for a, b in zip(f(x), jit.compile(f, fullgraph=True)(x), strict=True):
+        assert type(a) is type(b) and (a is None or len(a) == len(b)
+                                       and all(torch.allclose(p, q) for p, q in zip(a, b, strict=True)))

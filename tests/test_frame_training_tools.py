@@ -1,4 +1,5 @@
-"""What training is done with, around and inside compiled functions: DistributedDataParallel, gradient scalers, checkpointing."""
+"""What training is done with, around and inside compiled functions: DistributedDataParallel, gradient scalers,
+checkpointing."""
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ def run(wrap, step):
 DDP = nn.parallel.DistributedDataParallel
 want = run(DDP, step)
 eager = {"backend": "eager"}
-for wrap, fn in ((lambda m: DDP(jit.compile(m)), step), (lambda m: jit.compile(DDP(m), **eager), step), (DDP, jit.compile(step, **eager))):
+for wrap, fn in ((lambda m: DDP(jit.compile(m)), step), (lambda m: jit.compile(DDP(m), **eager), step),
+                 (DDP, jit.compile(step, **eager))):
     for g, w in zip(run(wrap, fn), want):
         torch.testing.assert_close(g, w)
 class Forked(nn.Module):
@@ -64,12 +66,15 @@ def train(make, wrap, step):
     net = wrap(make())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     results = [step(net, optimizer, torch.full((3, 4), rank + i / 3), i) for i in range(3)]
-    return [*results, *(p.detach() for p in net.parameters()), *(p.grad for p in net.parameters() if p.grad is not None)]
-for make, step_of, options in ((Forked, forked, {"find_unused_parameters": True}), (model, accumulated, {}), (model, again, {"static_graph": True}),
+    gradients = (p.grad for p in net.parameters() if p.grad is not None)
+    return [*results, *(p.detach() for p in net.parameters()), *gradients]
+for make, step_of, options in ((Forked, forked, {"find_unused_parameters": True}), (model, accumulated, {}),
+                               (model, again, {"static_graph": True}),
                                (model, accumulated, {"gradient_as_bucket_view": True})):
     ddp = lambda m: DDP(m, **options)
     want = train(make, ddp, step_of)
-    for wrap, fn in ((lambda m: ddp(jit.compile(m)), step_of), (lambda m: jit.compile(ddp(m), **eager), step_of), (ddp, jit.compile(step_of, **eager))):
+    for wrap, fn in ((lambda m: ddp(jit.compile(m)), step_of), (lambda m: jit.compile(ddp(m), **eager), step_of),
+                     (ddp, jit.compile(step_of, **eager))):
         got = train(make, wrap, fn)
         assert len(got) == len(want), options
         for g, w in zip(got, want):
@@ -237,8 +242,10 @@ def calls(fn, name: str) -> int:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_checkpointed_region_is_computed_again(dropout):
-    """Between forward and backward the layers keep their inputs only, and the backward has the products of the forward in it."""
-    layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 256), nn.GELU(), nn.Dropout(dropout), nn.Linear(256, 16)) for _ in range(4))
+    """Between forward and backward the layers keep their inputs only, and the backward has the products of the forward
+    in it."""
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 256), nn.GELU(), nn.Dropout(dropout),
+                                         nn.Linear(256, 16)) for _ in range(4))
 
     def kept(x):
         for layer in layers:

@@ -1,4 +1,5 @@
-"""torch.vmap of elementwise functions, as attention masks are built: captured with eager's values, types and strides; all else is a break."""
+"""torch.vmap of elementwise functions, as attention masks are built: captured with eager's values, types and strides;
+all else is a break."""
 
 import pytest
 import torch
@@ -44,7 +45,8 @@ def agree(fn, *args, graphs=1):
         compiled = jit.compile(fn, **options)
         for _ in range(2):
             result = compiled(*args)
-            assert torch.equal(result, expected) and result.dtype == expected.dtype and result.stride() == expected.stride()
+            assert (torch.equal(result, expected) and result.dtype == expected.dtype
+                    and result.stride() == expected.stride())
         assert not torch._C._len_torch_function_stack()
 
 
@@ -62,14 +64,16 @@ def test_maps_of_matrices(axes):
 def test_maps_in_another_order():
     rows = lambda x, y: torch.vmap(torch.vmap(lambda a, b: a - b * 2, in_dims=(None, 0)), in_dims=(0, None))(y, x)
     agree(rows, torch.randn(3, 2), torch.randn(4, 2))
-    agree(lambda x, y: torch.vmap(torch.vmap(lambda a, b: b - a, in_dims=(0, None)), in_dims=(None, 0))(x, y), torch.arange(3), torch.arange(4.0))
+    agree(lambda x, y: torch.vmap(torch.vmap(lambda a, b: b - a, in_dims=(0, None)), in_dims=(None, 0))(x, y),
+          torch.arange(3), torch.arange(4.0))
 
 
 def test_ranks_differ():
     agree(lambda x, y: torch.vmap(lambda a, b: a + b * 2)(x, y), torch.randn(0, 4), torch.randn(0, 4))
     agree(lambda x: torch.vmap(lambda a: a.new_ones((2,)))(x), torch.randn(0, 4))
     agree(lambda x, y: torch.vmap(lambda a, b: a + b)(x, y), torch.randn(3, 2, 4), torch.randn(3, 4))
-    agree(lambda x, y: torch.vmap(lambda a, b: a + b)(x, y), torch.arange(12).reshape(3, 4), torch.randn(3, 4, dtype=torch.float64))
+    agree(lambda x, y: torch.vmap(lambda a, b: a + b)(x, y), torch.arange(12).reshape(3, 4),
+          torch.randn(3, 4, dtype=torch.float64))
 
 
 def test_tuples_in_and_out():
@@ -116,8 +120,9 @@ def keeps(x):
     return torch.vmap(inner)(x) + len(kept)
 
 
-@pytest.mark.parametrize("fn, args", [(sums, (torch.randn(3, 4),)), (branches, (torch.randn(3, 4),)), (keeps, (torch.randn(3),)),
-                                      (types, (torch.randn(3), torch.randn(3, 2, dtype=torch.float16)))])
+@pytest.mark.parametrize("fn, args",
+                         [(sums, (torch.randn(3, 4),)), (branches, (torch.randn(3, 4),)), (keeps, (torch.randn(3),)),
+                          (types, (torch.randn(3), torch.randn(3, 2, dtype=torch.float16)))])
 def test_what_breaks_is_right(fn, args):
     agree(fn, *args, graphs=None)
 

@@ -1,4 +1,5 @@
-"""Warnings of captured programs: the same texts, categories and places as in eager, after the graph; errors made of them come from eager."""
+"""Warnings of captured programs: the same texts, categories and places as in eager, after the graph; errors made of
+them come from eager."""
 
 import warnings
 

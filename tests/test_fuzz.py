@@ -23,11 +23,13 @@ def failure(seed, backend="eager", dynamic=None):
 
 @pytest.mark.parametrize("first", range(0, 100, CHUNK))
 def test_programs(first):
-    found = [f for f in (failure(seed, dynamic=True if seed % 10 == 9 else None) for seed in range(first, first + CHUNK)) if f]
+    found = [f for f in (failure(seed, dynamic=True if seed % 10 == 9 else None)
+                         for seed in range(first, first + CHUNK)) if f]
     assert not found, "\n\n".join(found)
 
 
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "search", reason="HYPOTHESIS_PROFILE=search looks for new failures")
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "search",
+                    reason="HYPOTHESIS_PROFILE=search looks for new failures")
 def test_new_programs():
     """Other programs on each run; the message names the seed."""
     chosen = random.SystemRandom().sample(range(10**6, 10**9), 10)

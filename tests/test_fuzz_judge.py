@@ -34,7 +34,8 @@ THIRDS = QUARTERS / 3
     (False, lambda x: x.cumsum(-1)[:, -1] * float("inf"), (torch.tensor([[0.25, 0.5, 1e-30, -0.75]]),)),
     # a sum that leaves the range of floats in one order of its terms
     (False, lambda x: x.sum(0), (torch.tensor([3e38, 3e38, -3e38, 1]),)),
-    (False, lambda x: x.sum(0, keepdim=True).sort(-1).values, (torch.tensor([[3e38, 1], [3e38, 1], [-float("inf"), 1]]),)),
+    (False, lambda x: x.sum(0, keepdim=True).sort(-1).values,
+     (torch.tensor([[3e38, 1], [3e38, 1], [-float("inf"), 1]]),)),
     (False, lambda x: x.cumsum(0).int(), (torch.tensor([-float("inf"), 3e38, 1, 3e38]),)),
     # a product that leaves the range of floats, but for kernels that multiply and add with one rounding
     (False, lambda x, y: x * 3 + y, (torch.tensor([2e38]), torch.tensor([-float("inf")]))),
@@ -58,7 +59,8 @@ def test_what_roundings_decide(decided, fn, tensors):
 def test_the_dtype_itself_is_double_precision():
     """A program that says its arguments' dtype is no other in doubles: the parts go together there too."""
     halves = (THIRDS.half(),)
-    assert truth(lambda x: torch.zeros_like(x).index_add(0, torch.tensor([1]), x.half()[:1]), *halves).values.dtype is torch.float64
+    assert truth(lambda x: torch.zeros_like(x).index_add(0, torch.tensor([1]), x.half()[:1]),
+                 *halves).values.dtype is torch.float64
 
 
 def test_a_wrong_element_is_found():
@@ -71,7 +73,8 @@ def test_a_wrong_element_is_found():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             want = tensors.observe(space["f"], make)
-            floats = [t for t in tensors_of(want[0]) if t.is_floating_point() and t.dtype.itemsize >= 4 and t.numel() and bool(t.isfinite().all())]
+            floats = [t for t in tensors_of(want[0]) if t.is_floating_point() and t.dtype.itemsize >= 4 and t.numel()
+                      and bool(t.isfinite().all())]
             if not floats:
                 continue
             chosen, at = rng.choice(floats), rng.random()
@@ -96,5 +99,6 @@ def test_a_wrong_element_is_found():
 def test_memory_that_a_result_does_not_fill_is_seen():
     y = torch.randn(3, 4)
     assert judge.overlapping(lambda: torch.nn.functional.mse_loss(y, y).as_strided((3, 4), (4, 1)))
-    assert not judge.overlapping(lambda: torch.nn.functional.mse_loss(y, y, reduction="none").as_strided((3, 4), (4, 1)))
+    assert not judge.overlapping(
+        lambda: torch.nn.functional.mse_loss(y, y, reduction="none").as_strided((3, 4), (4, 1)))
     assert not judge.overlapping(lambda: (y + 1)[1:].as_strided((3, 4), (4, 1), 0))

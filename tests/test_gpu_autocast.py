@@ -1,4 +1,5 @@
-"""``torch.autocast("cuda")`` and gradient scaling on a GPU: a small transformer and a convolutional network against eager, forward, gradients and whole steps."""
+"""``torch.autocast("cuda")`` and gradient scaling on a GPU: a small transformer and a convolutional network against
+eager, forward, gradients and whole steps."""
 
 import contextlib
 
@@ -37,8 +38,9 @@ def transformer():
 
 def convnet():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.SiLU(),
-                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).cuda()
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.SiLU(), nn.AdaptiveAvgPool2d(1),
+                         nn.Flatten(), nn.Linear(32, 10)).cuda()
 
 
 def words():
@@ -89,7 +91,7 @@ def test_forward_and_gradients(name, low, around):
     want, got = run(program, context()), run(jit.compile(program), context())
     assert got[0].dtype is want[0].dtype and got[1].dtype is want[1].dtype and got[0].stride() == want[0].stride()
     slack = 2e-2 if low is torch.bfloat16 else 4e-3
-    for g, w, e in zip((*got[:2], *got[2]), (*want[:2], *want[2]), (*exact[:2], *exact[2])):
+    for g, w, e in zip((*got[:2], *got[2]), (*want[:2], *want[2]), (*exact[:2], *exact[2]), strict=True):
         assert g.dtype is w.dtype
         assert error(g, e) <= 2 * error(w, e) + slack
 
@@ -98,7 +100,8 @@ def test_forward_and_gradients(name, low, around):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("low", HALF)
 def test_steps_with_a_scaler(low, fused, whole):
-    """Losses and scales over steps, one of which is skipped because its gradients are infinite; the forward alone or the whole step compiled."""
+    """Losses and scales over steps, one of which is skipped because its gradients are infinite; the forward alone or
+    the whole step compiled."""
     def step(model, optimizer, scaler, x, y, factor):
         optimizer.zero_grad()
         with torch.autocast("cuda", low):
@@ -119,22 +122,28 @@ def test_steps_with_a_scaler(low, fused, whole):
         x, y = words()
         seen = []
         for k in range(6):
-            seen.append((fn(forward, optimizer, scaler, x, y, float("inf") if k == 2 else 1.0).item(), scaler.get_scale()))
+            seen.append((fn(forward, optimizer, scaler, x, y, float("inf") if k == 2 else 1.0).item(),
+                         scaler.get_scale()))
         return seen, [p.detach() for p in model.parameters()]
 
     (got, ours), (want, theirs) = run(True), run(False)
     assert [s for _, s in got] == [s for _, s in want]
-    for (g, _), (w, _) in zip(got, want):
+    for (g, _), (w, _) in zip(got, want, strict=True):
         assert g == w or abs(g - w) < 3e-2 * abs(w)
-    for g, w in zip(ours, theirs):
+    for g, w in zip(ours, theirs, strict=True):
         assert torch.isfinite(g).all() and (g - w).abs().max() < 2e-2
 
 
 POLICIES = {
     "lower": lambda x, h: (x @ h.t(), F.linear(x, x), torch.bmm(x[None], h.t()[None]), torch.mm(h, x.t())),
-    "float32": lambda x, h: (h.exp(), h.softmax(-1), h.sum(), h.cumsum(0), F.layer_norm(h, (8,)), h.pow(2), h.norm(), F.mse_loss(h, x), F.cross_entropy(h, torch.arange(8, device="cuda")), h.rsqrt(), F.softplus(h)),
-    "promote": lambda x, h: (torch.addcmul(h, h, x), torch.atan2(h, h), torch.dot(h[0], x[0]), torch.cross(h[:, :3], x[:, :3], dim=1), h.scatter_add(0, torch.zeros(1, 8, dtype=torch.int64, device="cuda"), x[:1].to(h.dtype))),
-    "untouched": lambda x, h: (h + h, h * x, F.gelu(h), torch.cat([h, h]), torch.stack([h, x.to(h.dtype)]), h.sigmoid(), h.max(), h.mean()),
+    "float32": lambda x, h: (h.exp(), h.softmax(-1), h.sum(), h.cumsum(0), F.layer_norm(h, (8,)), h.pow(2), h.norm(),
+                             F.mse_loss(h, x), F.cross_entropy(h, torch.arange(8, device="cuda")), h.rsqrt(),
+                             F.softplus(h)),
+    "promote": lambda x, h: (torch.addcmul(h, h, x), torch.atan2(h, h), torch.dot(h[0], x[0]),
+                             torch.cross(h[:, :3], x[:, :3], dim=1),
+                             h.scatter_add(0, torch.zeros(1, 8, dtype=torch.int64, device="cuda"), x[:1].to(h.dtype))),
+    "untouched": lambda x, h: (h + h, h * x, F.gelu(h), torch.cat([h, h]), torch.stack([h, x.to(h.dtype)]), h.sigmoid(),
+                               h.max(), h.mean()),
     "out": lambda x, h: (torch.mm(x, x, out=torch.empty(8, 8, device="cuda")), x.clone().addmm_(x, x)),
 }
 
@@ -148,6 +157,6 @@ def test_policies(name, low):
     compiled = jit.compile(fn)
     with torch.autocast("cuda", low):
         want, got = fn(x, h), compiled(x, h)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         assert g.dtype is w.dtype and g.stride() == w.stride()
         assert error(g, w) < (2e-2 if low is torch.bfloat16 else 3e-3)

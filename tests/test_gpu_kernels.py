@@ -1,4 +1,5 @@
-"""Emitted kernels on a CUDA device: every kind and dtype against the reference interpreter, and against torch at real sizes."""
+"""Emitted kernels on a CUDA device: every kind and dtype against the reference interpreter, and against torch at real
+sizes."""
 
 import dataclasses
 import math
@@ -58,7 +59,8 @@ def test_agrees_with_the_reference(built, name, dtype):
         if key[:2] == (name, dtype):
             tensors = {n: t.cuda() for n, t in buffers.items()}
             names = case.kernel.sizes
-            gpu_launch.Launcher(c)([tensors[b.name] for b in case.kernel.buffers], [case.sizes[n] for n in names], names)
+            gpu_launch.Launcher(c)([tensors[b.name] for b in case.kernel.buffers], [case.sizes[n] for n in names],
+                                   names)
             torch.cuda.synchronize()
             try:
                 zoo.compare(case, tensors, want)
@@ -74,7 +76,8 @@ def run(kernel, *tensors, config=None):
     gpu_launch.Launcher(c)(tensors)
 
 
-@pytest.mark.parametrize("shape", [(1000, 4096), (64, 32768), (17, 65536), (5, 131072), (3, 50257), (8192, 100), (3, 1), (2, 1000003), (9, 5001), (5, 4099)])
+@pytest.mark.parametrize("shape", [(1000, 4096), (64, 32768), (17, 65536), (5, 131072), (3, 50257), (8192, 100), (3, 1),
+                                   (2, 1000003), (9, 5001), (5, 4099)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 def test_softmax_of_all_widths(shape, dtype):
     x = torch.randn(shape, device="cuda").to(dtype) * 4
@@ -98,7 +101,8 @@ def test_rows_of_infinities_and_nans():
         torch.testing.assert_close(y, torch.softmax(x, -1), equal_nan=True)
 
 
-UNARY = ("neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh "
+UNARY = ("neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 "
+         "log10 log1p sin cos tan asin acos atan sinh cosh "
          "tanh asinh acosh atanh erf erfc erfinv lgamma sigmoid relu").split()
 
 
@@ -106,7 +110,8 @@ UNARY = ("neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 exp
 def test_unary_functions_over_their_range(dtype):
     """All in one kernel; float32 within a few units in the last place of float64 arithmetic."""
     special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, 3e38]
-    x = torch.cat([torch.tensor(special, dtype=torch.float64), torch.randn(40000, dtype=torch.float64), torch.randn(20000, dtype=torch.float64) * 20,
+    x = torch.cat([torch.tensor(special, dtype=torch.float64), torch.randn(40000, dtype=torch.float64),
+                   torch.randn(20000, dtype=torch.float64) * 20,
                    torch.rand(20000, dtype=torch.float64) * 1e-3]).to(dtype).cuda()
     n = x.numel()
     b = zoo.B()
@@ -119,7 +124,7 @@ def test_unary_functions_over_their_range(dtype):
     results = [torch.full_like(x, 77) for _ in UNARY]
     run(loops.verify(b.finish("k")), x, *results)
     wrong = []
-    for f, got in zip(UNARY, results):
+    for f, got in zip(UNARY, results, strict=True):
         fn = torch.special.erfinv if f == "erfinv" else getattr(torch, f)
         want = fn(x.double() if dtype is not torch.float64 else x.cpu()).cpu()
         rtol, atol = {torch.float32: (4e-6, 1e-6), torch.float64: (1e-12, 1e-13), torch.bfloat16: (8e-3, 2e-5)}[dtype]
@@ -130,12 +135,14 @@ def test_unary_functions_over_their_range(dtype):
         same = torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
         if not same.all():
             k = (~same).nonzero()[0].item()
-            wrong.append(f"{f}({x[k].item()!r}) = {got[k].item()!r}, not {want[k].item()!r}; {int((~same).sum())} of {n}")
+            wrong.append(
+                f"{f}({x[k].item()!r}) = {got[k].item()!r}, not {want[k].item()!r}; {int((~same).sum())} of {n}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_binary_functions_like_eager():
-    names = "add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot".split()
+    names = (
+        "add sub mul div floor_div trunc_div fmod remainder pow maximum minimum fmax fmin atan2 copysign hypot".split())
     torch.manual_seed(0)
     special = torch.tensor([0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 0.5, -2.0, 3.0])
     pairs = torch.cartesian_prod(special, special)
@@ -151,20 +158,23 @@ def test_binary_functions_like_eager():
         b.put(o, i, b.do(f, v, w))
     results = [torch.full_like(a, 77) for _ in names]
     run(loops.verify(b.finish("k")), a, b_, *results)
-    eager = dict(floor_div=lambda x, y: torch.div(x, y, rounding_mode="floor"), trunc_div=lambda x, y: torch.div(x, y, rounding_mode="trunc"))
+    eager = dict(floor_div=lambda x, y: torch.div(x, y, rounding_mode="floor"),
+                 trunc_div=lambda x, y: torch.div(x, y, rounding_mode="trunc"))
     wrong = []
     for f, got in zip(names, results):
         want = eager.get(f, getattr(torch, f, None))(a, b_)
         same = torch.isclose(got, want, rtol=2e-6, atol=1e-6, equal_nan=True)
         if not same.all():
             k = (~same).nonzero()[0].item()
-            wrong.append(f"{f}({a[k].item()!r}, {b_[k].item()!r}) = {got[k].item()!r}, not {want[k].item()!r}; {int((~same).sum())} of {n}")
+            wrong.append(f"{f}({a[k].item()!r}, {b_[k].item()!r}) = {got[k].item()!r}, not {want[k].item()!r}; "
+                         f"{int((~same).sum())} of {n}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_casts_like_eager():
     torch.manual_seed(0)
-    x = torch.cat([torch.randn(5000) * 100, torch.tensor([float("inf"), float("nan"), 1e-8, 65520.0, 3.3895314e38, -0.0, 2.5, -2.5])]).cuda()
+    x = torch.cat([torch.randn(5000) * 100,
+                   torch.tensor([float("inf"), float("nan"), 1e-8, 65520.0, 3.3895314e38, -0.0, 2.5, -2.5])]).cuda()
     targets = [torch.bfloat16, torch.float16, torch.float64, torch.bool]
     b = zoo.B()
     i = b.axis(x.numel())
@@ -235,7 +245,8 @@ def test_arguments_at_any_address_are_written():
 
 def test_library_results_that_begin_where_an_argument_did():
     """Some operators give memory like an argument's, from the same place on; kernels read it in whole vectors."""
-    operators = (lambda x, v: torch.diagonal_scatter(x, v), lambda x, v: torch.select_scatter(x, v, 0, 1), lambda x, v: torch.slice_scatter(x, x[1:3] * 2, 0, 0, 2))
+    operators = (lambda x, v: torch.diagonal_scatter(x, v), lambda x, v: torch.select_scatter(x, v, 0, 1),
+                 lambda x, v: torch.slice_scatter(x, x[1:3] * 2, 0, 0, 2))
 
     def f(x, v):
         results = [g(x, v) for g in operators]
@@ -252,24 +263,27 @@ def test_library_results_that_begin_where_an_argument_did():
 def test_constants_that_whole_numbers_cannot_hold(dtype):
     """The device's conversion says what they become; a compiler that knows the constant makes anything of it."""
     def f(x):
-        return F.mse_loss(x, x).long(), torch.full((3,), math.nan, dtype=x.dtype, device=x.device).long(), torch.full((2, 2), -math.inf, dtype=x.dtype, device=x.device).int() + 1
+        return (F.mse_loss(x, x).long(), torch.full((3,), math.nan, dtype=x.dtype, device=x.device).long(),
+                torch.full((2, 2), -math.inf, dtype=x.dtype, device=x.device).int() + 1)
 
     compiled = jit.compile(f)
     for rows in (0, 0):
         x = torch.empty(rows, 4, device="cuda", dtype=dtype)
-        for a, b in zip(f(x), compiled(x)):
+        for a, b in zip(f(x), compiled(x), strict=True):
             assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_values_that_whole_numbers_cannot_hold(dtype):
-    targets = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64)
+    targets = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32,
+               torch.uint64)
 
     def f(x):
         return [v.to(t) for t in targets for v in (x * 1, x * math.nan, x.abs().sqrt().neg())]
 
     compiled = jit.compile(f)
-    x = torch.tensor([math.nan, math.inf, -math.inf, 3e9, -3e9, 1e19, -1e19, 300.7, -300.7, -1.5, 1e30, 7e4, -7e4, 1.9, 2.0**63, 2.0**32 + 5]).to("cuda", dtype)
+    x = torch.tensor([math.nan, math.inf, -math.inf, 3e9, -3e9, 1e19, -1e19, 300.7, -300.7, -1.5, 1e30, 7e4, -7e4, 1.9,
+                      2.0**63, 2.0**32 + 5]).to("cuda", dtype)
     for given in (x.view(4, 4), x.view(4, 4).t(), x.view(2, 8)[:, 1:6], x[:0].view(0, 4), x[3].expand(5, 2)):
         for a, b in zip(f(given), compiled(given), strict=True):
             assert torch.equal(a, b), (a, b)

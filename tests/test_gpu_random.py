@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from frame_harness import all_equal
 import torch.nn.functional as F
 from torch import nn
 
@@ -21,11 +22,15 @@ def seeded(fn, *args, seed=7):
 
 
 def test_kernels_make_the_bits_of_the_definition():
-    """Those of the graph op by op. One draw each: kernels take the seeds of several at once, and a GPU's generator then gives others."""
+    """Those of the graph op by op. One draw each: kernels take the seeds of several at once, and a GPU's generator then
+    gives others."""
     options = {"device": "cuda"}
-    draws = (lambda x: torch.rand(70, 11, **options), torch.rand_like, lambda x: torch.rand(9, dtype=torch.float64, **options),
-             lambda x: torch.rand(33, dtype=torch.bfloat16, **options), lambda x: torch.randint(-5, 70, (99,), **options),
-             lambda x: torch.randint(-(2**40), 2**41, (99,), **options), lambda x: F.dropout(x, 0.4), lambda x: F.dropout(x.t(), 0.4))
+    draws = (lambda x: torch.rand(70, 11, **options), torch.rand_like,
+             lambda x: torch.rand(9, dtype=torch.float64, **options),
+             lambda x: torch.rand(33, dtype=torch.bfloat16, **options),
+             lambda x: torch.randint(-5, 70, (99,), **options),
+             lambda x: torch.randint(-(2**40), 2**41, (99,), **options), lambda x: F.dropout(x, 0.4),
+             lambda x: F.dropout(x.t(), 0.4))
     x = torch.randn(31, 17, device="cuda")
     for draw in draws:
         got, want = (seeded(jit.compile(draw, fullgraph=True, backend=b), x) for b in ("jit", "eager"))
@@ -74,7 +79,8 @@ def test_a_block_in_which_rows_are_reduced():
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
-ON_CPU = ("poisson", "rrelu", "distributions")  # their programs make CPU tensors, or eager has no form on the device that is repeatable
+# Their programs make CPU tensors, or eager has no form on the device that is repeatable
+ON_CPU = ("poisson", "rrelu", "distributions")
 
 
 @pytest.mark.usefixtures("eager_numbers")
@@ -98,7 +104,7 @@ def test_the_numbers_are_those_of_eager(name):
             fn.cpu()
     assert torch.equal(state, after), "the generator afterwards"
     tolerance = 6e-2 if name == "autocast" else 1e-4
-    for w, g in zip([*want, *gradients], [*got, *found]):
+    for w, g in zip([*want, *gradients], [*got, *found], strict=True):
         assert w.dtype is g.dtype and w.shape == g.shape
         if w.is_floating_point():
             torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance * max(1.0, w.abs().max().item()))
@@ -135,10 +141,10 @@ def test_seeds_and_states(fn, fallback):
         compiled = jit.compile(fn, fullgraph=True)
         first = [*seeded(compiled, x), torch.rand(3), torch.rand(3, device="cuda")]
         again = [*seeded(compiled, x), torch.rand(3), torch.rand(3, device="cuda")]
-    assert all(map(torch.equal, first, again))
+    assert all_equal(first, again)
     if fallback:
         want = [*seeded(fn, x), torch.rand(3), torch.rand(3, device="cuda")]
-        assert all(map(torch.equal, first, want))
+        assert all_equal(first, want)
     assert torch.equal(first[2], first[3])
 
 

@@ -1,4 +1,5 @@
-"""Which gradients eager leaves undefined (None), which are zeros, and which results have none; results that are views by other means than strides."""
+"""Which gradients eager leaves undefined (None), which are zeros, and which results have none; results that are views
+by other means than strides."""
 
 import pytest
 import torch
@@ -39,7 +40,8 @@ PROGRAMS = {
     "histogram": lambda x, y: (torch.histc(x, 5, -1, 1), x * 2),
     "other_bits": lambda x, y: (x.bfloat16().view(torch.float16), x * 2),
     "embedding_losses": lambda x, y: F.cosine_embedding_loss(x, y, SIGNS, 0.1) + F.hinge_embedding_loss(x[0], SIGNS),
-    "loss_targets": lambda x, y: (F.hinge_embedding_loss(x, y), F.cosine_embedding_loss(x, y.detach(), y[0], reduction="none")),
+    "loss_targets": lambda x, y: (F.hinge_embedding_loss(x, y),
+                                  F.cosine_embedding_loss(x, y.detach(), y[0], reduction="none")),
     "batch_norm": lambda x, y: torch.native_batch_norm(x, y[0], y[1], torch.zeros(4), torch.ones(4), True, 0.1, 1e-5),
     "slogdet": lambda x, y: torch.ops.aten._linalg_slogdet(x)[:2],
     "solve": lambda x, y: torch.ops.aten._linalg_solve_ex(x, y)[:2],
@@ -121,8 +123,8 @@ def test_the_number_of_a_dimension_is_no_size():
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (2, 2)], ids=str)
-@pytest.mark.parametrize("fn", [torch.linalg.det, torch.linalg.inv, lambda x: torch.linalg.slogdet(x)[1], torch.linalg.matrix_exp],
-                         ids=["det", "inv", "slogdet", "matrix_exp"])
+@pytest.mark.parametrize("fn", [torch.linalg.det, torch.linalg.inv, lambda x: torch.linalg.slogdet(x)[1],
+                                torch.linalg.matrix_exp], ids=["det", "inv", "slogdet", "matrix_exp"])
 def test_of_library_operators_on_nothing(fn, shape):
     def program(x):
         return fn(x).sum() * 2
@@ -137,8 +139,8 @@ def test_of_library_operators_on_nothing(fn, shape):
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 0), (0, 3), (5, 4)], ids=str)
-@pytest.mark.parametrize("fn", [lambda x, y: (y.triu(1), x.neg()), lambda x, y: (y.exp(), x.floor(), x * y), lambda x, y: (x.softmax(-1), y.floor())],
-                         ids=["triu", "floor", "softmax"])
+@pytest.mark.parametrize("fn", [lambda x, y: (y.triu(1), x.neg()), lambda x, y: (y.exp(), x.floor(), x * y),
+                                lambda x, y: (x.softmax(-1), y.floor())], ids=["triu", "floor", "softmax"])
 def test_inputs_that_a_result_does_not_depend_on(fn, shape):
     """Also where the values of gradients do not tell: they are zero, or there are none."""
     compiled = jit.compile(fn)
@@ -157,7 +159,8 @@ def test_inputs_that_a_result_does_not_depend_on(fn, shape):
 def test_targets_have_no_gradient_in_any_dtype(dtype):
     """Losses that are one library call for halves: the call's own gradient says which of its arguments have one."""
     rows, signs = torch.randn(4, 3).to(dtype), torch.tensor([1.0, -1.0, 1.0, -1.0]).to(dtype)
-    for fn, given in ((F.hinge_embedding_loss, (rows[:, 0], signs)), (F.cosine_embedding_loss, (rows, rows + 1, signs))):
+    for fn, given in (((F.hinge_embedding_loss, (rows[:, 0], signs)),
+                       (F.cosine_embedding_loss, (rows, rows + 1, signs)))):
         defined = []
         for call in (fn, jit.compile(fn)):
             leaves = [t.clone().requires_grad_() for t in given]

@@ -1,4 +1,5 @@
-"""``torch.autocast`` on the CPU, inside and around compiled functions: the same dtypes and values as eager, the same state afterwards."""
+"""``torch.autocast`` on the CPU, inside and around compiled functions: the same dtypes and values as eager, the same
+state afterwards."""
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from jit.graph.ops import normalization  # noqa: F401  (fills the op tables)
 torch.manual_seed(0)
 X = torch.randn(3, 4)
 LIN = nn.Linear(4, 4).requires_grad_(False)
-CONV = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5)).eval().requires_grad_(False)
+CONV = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                     nn.Linear(72, 5)).eval().requires_grad_(False)
 IMAGE = torch.randn(2, 3, 8, 8)
 
 
@@ -28,7 +30,7 @@ def check(fn, *args, fullgraph=True, state=False):
             want, got = fn(*args), compiled(*args)
             assert torch.is_autocast_enabled("cpu") == state
         assert len(want) == len(got)
-        for w, g in zip(want, got):
+        for w, g in zip(want, got, strict=True):
             if isinstance(w, torch.Tensor):
                 assert w.dtype == g.dtype and w.stride() == g.stride()
                 torch.testing.assert_close(g, w, rtol=2e-2, atol=1e-2)
@@ -49,10 +51,13 @@ def test_inside():
 
 
 POLICIES = {
-    "lower": lambda x: (x @ x.t(), torch.mm(x, x.t()), torch.addmm(x[:, :3], x, x.t()), torch.bmm(x[None], x.t()[None]), F.linear(x, x), F.scaled_dot_product_attention(x, x, x)),
-    "float32": lambda x: (F.mse_loss(LIN(x), x.bfloat16()), LIN(x).prod(), F.cross_entropy(LIN(x), torch.tensor([0, 1, 2])), torch.cdist(LIN(x), x)),
+    "lower": lambda x: (x @ x.t(), torch.mm(x, x.t()), torch.addmm(x[:, :3], x, x.t()), torch.bmm(x[None], x.t()[None]),
+                        F.linear(x, x), F.scaled_dot_product_attention(x, x, x)),
+    "float32": lambda x: (F.mse_loss(LIN(x), x.bfloat16()), LIN(x).prod(),
+                          F.cross_entropy(LIN(x), torch.tensor([0, 1, 2])), torch.cdist(LIN(x), x)),
     "promote": lambda x: (torch.cat([LIN(x), x]), torch.stack([LIN(x), LIN(x)])),
-    "untouched": lambda x: (F.layer_norm(LIN(x), (4,)), F.gelu(LIN(x)), LIN(x) + x, LIN(x).sum(), LIN(x).softmax(0), LIN(x).sort()[0]),
+    "untouched": lambda x: (F.layer_norm(LIN(x), (4,)), F.gelu(LIN(x)), LIN(x) + x, LIN(x).sum(), LIN(x).softmax(0),
+                            LIN(x).sort()[0]),
     "double": lambda x: (x.double() @ x.double().t(), torch.cat([x, LIN(x)])),
     "convolutions": lambda x: (CONV(IMAGE), F.conv_transpose2d(IMAGE, torch.ones(3, 2, 2, 2))),
 }
@@ -139,5 +144,6 @@ def test_graph_backend_does_not_cast_twice():
 
 def test_tables_name_operators():
     """What PyTorch says it intercepts."""
-    assert all(autocast._intercepted(n, "cpu") for n in ("linear", "matmul", "mm", "bmm", "cat", "stack", "mse_loss", "conv2d"))
+    assert all(autocast._intercepted(n, "cpu")
+               for n in ("linear", "matmul", "mm", "bmm", "cat", "stack", "mse_loss", "conv2d"))
     assert not any(autocast._intercepted(n, "cpu") for n in ("add", "softmax", "layer_norm"))

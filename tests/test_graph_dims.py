@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from jit.graph import dims
-from jit.graph.dims import FloorDiv, Max, Min, Mod, Sym, bounds, coefficient, evaluate, nonnegative, render, structurally_equal, subst
+from jit.graph.dims import Max, Min, Sym, bounds, coefficient, evaluate, nonnegative, render, structurally_equal, subst
 from jit.graph.shape_env import ShapeEnv
 
 NAMES = ("a", "b", "c")
@@ -48,11 +48,13 @@ def reference(t, env, syms):
     a, b = reference(a, env, syms), reference(b, env, syms)
     if op in ("//", "%"):
         b = b if nonnegative(bs - 1) else (b % 7 + 2 if isinstance(bs, int) else 5)
-    return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "//": lambda: a // b, "%": lambda: a % b, "max": lambda: max(a, b), "min": lambda: min(a, b)}[op]()
+    return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "//": lambda: a // b, "%": lambda: a % b,
+            "max": lambda: max(a, b), "min": lambda: min(a, b)}[op]()
 
 
 @settings(max_examples=400, deadline=None)
-@given(tree(), st.lists(st.integers(0, 12), min_size=3, max_size=3), st.lists(st.integers(0, 15), min_size=3, max_size=3))
+@given(tree(), st.lists(st.integers(0, 12), min_size=3, max_size=3),
+       st.lists(st.integers(0, 15), min_size=3, max_size=3))
 def test_evaluates_as_python(t, his, raw):
     syms = {n: Sym(n, lo=0, hi=h) for n, h in zip(NAMES, his)}
     values = {n: v % (h + 1) for n, v, h in zip(NAMES, raw, his)}
@@ -103,7 +105,8 @@ def test_index_simplifications():
     assert x // s == 0 and structurally_equal(x % s, x)
     assert structurally_equal((s * r) // r, s)
     assert nonnegative(s * r - 1 - (x * r + y))
-    assert coefficient(x * r + y * 3 + 1, "x") is not None and structurally_equal(coefficient(x * r + y * 3 + 1, "x"), r)
+    assert (coefficient(x * r + y * 3 + 1, "x") is not None
+            and structurally_equal(coefficient(x * r + y * 3 + 1, "x"), r))
     assert coefficient(k // 2, "k") is None and coefficient(k * k, "k") is None and coefficient(i, "k") == 0
 
 

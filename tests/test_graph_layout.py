@@ -62,7 +62,8 @@ def test_binary(xs):
 @settings(max_examples=30, deadline=None)
 @given(operands(3))
 def test_ternary(xs):
-    check(lambda a, b, c: (torch.where(a > 0, b, c), torch.addcmul(a, b, c), a.to(torch.float64) * b + c, a.masked_fill(b > 0, 1.0), torch.clamp(a, b, c)), *xs)
+    check(lambda a, b, c: (torch.where(a > 0, b, c), torch.addcmul(a, b, c), a.to(torch.float64) * b + c,
+                           a.masked_fill(b > 0, 1.0), torch.clamp(a, b, c)), *xs)
 
 
 @settings(max_examples=30, deadline=None)
@@ -74,7 +75,8 @@ def test_mixed_dtypes(xs):
 @settings(max_examples=30, deadline=None)
 @given(shapes.flatmap(layouts))
 def test_unary_copies(x):
-    check(lambda x: (x.clone(), x.contiguous(), torch.zeros_like(x), x.double(), x.to(torch.float64, copy=True), F_relu(x), x.flip(list(range(x.dim()))), x.square()), x)
+    check(lambda x: (x.clone(), x.contiguous(), torch.zeros_like(x), x.double(), x.to(torch.float64, copy=True),
+                     F_relu(x), x.flip(list(range(x.dim()))), x.square()), x)
 
 
 def F_relu(x):
@@ -87,7 +89,9 @@ def test_reductions(x, data):
     dim = data.draw(st.integers(-x.dim(), x.dim() - 1))
     keep = data.draw(st.booleans())
     check(
-        lambda x: (x.sum(dim, keep), x.mean(dim, keep), x.amax(dim, keep), x.max(dim, keep), x.argmax(dim, keep), x.cumsum(dim), x.softmax(dim), x.log_softmax(dim), x.sum(), (x > 0).any(dim, keep), x.prod(dim, keep)),
+        lambda x: (x.sum(dim, keep), x.mean(dim, keep), x.amax(dim, keep), x.max(dim, keep), x.argmax(dim, keep),
+                   x.cumsum(dim), x.softmax(dim), x.log_softmax(dim), x.sum(), (x > 0).any(dim, keep),
+                   x.prod(dim, keep)),
         x,
     )
 
@@ -107,7 +111,8 @@ def test_view_programs(x, data):
     y = x
     for _ in range(data.draw(st.integers(1, 4))):
         rank = y.dim()
-        kind = data.draw(st.sampled_from(("permute", "slice", "select", "unsqueeze", "squeeze", "flatten", "reshape", "expand", "transpose", "narrow", "split")))
+        kind = data.draw(st.sampled_from(("permute", "slice", "select", "unsqueeze", "squeeze", "flatten", "reshape",
+                                          "expand", "transpose", "narrow", "split")))
         if kind == "permute":
             order = data.draw(st.permutations(range(rank)))
             step = lambda t, order=order: t.permute(order)
@@ -121,7 +126,8 @@ def test_view_programs(x, data):
         elif rank == 0:
             continue
         elif kind == "slice":
-            a, b, s = data.draw(st.integers(-4, 5)), data.draw(st.one_of(st.none(), st.integers(-4, 6))), data.draw(st.integers(1, 3))
+            a, b, s = (data.draw(st.integers(-4, 5)), data.draw(st.one_of(st.none(), st.integers(-4, 6))),
+                       data.draw(st.integers(1, 3)))
             d = data.draw(st.integers(0, rank - 1))
             step = lambda t, a=a, b=b, s=s, d=d: t[(slice(None),) * d + (slice(a, b, s),)]
         elif kind == "select":
@@ -165,7 +171,8 @@ def test_view_programs(x, data):
 @given(solid.flatmap(layouts), st.data())
 def test_mutation_programs(x, data):
     """Random writes through random views of an input and of an intermediate."""
-    x = x.clone(memory_format=torch.preserve_format) if any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape)) else x
+    x = (x.clone(memory_format=torch.preserve_format)
+         if any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape)) else x)
     rank = x.dim()
     program = []
     for _ in range(data.draw(st.integers(1, 5))):
@@ -213,18 +220,23 @@ def test_mutation_programs(x, data):
 
 def test_strides_of_dimensions_of_size_one_that_are_normalised():
     """A product's, where the whole is dense in row order; row-major ones elsewhere."""
-    for shape, strides in (((1, 5), (1, 1)), ((1, 5), (7, 1)), ((4, 5), (1, 4)), ((4, 1), (1, 4)), ((4, 1), (3, 1)), ((1, 5), (0, 1)), ((2, 1, 4), (4, 1, 1)), ((2, 1, 4), (4, 9, 1)),
-                           ((1, 4), (1, 2)), ((1, 3, 2, 2), (12, 1, 6, 3)), ((2, 3, 2, 2), (12, 1, 6, 3))):
+    for shape, strides in (((1, 5), (1, 1)), ((1, 5), (7, 1)), ((4, 5), (1, 4)), ((4, 1), (1, 4)), ((4, 1), (3, 1)),
+                           ((1, 5), (0, 1)), ((2, 1, 4), (4, 1, 1)), ((2, 1, 4), (4, 9, 1)), ((1, 4), (1, 2)),
+                           ((1, 3, 2, 2), (12, 1, 6, 3)), ((2, 3, 2, 2), (12, 1, 6, 3))):
         x = torch.randn(64).as_strided(shape, strides)
-        compiled = jit.compile(lambda x: (F.rms_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])), F.rms_norm(x, x.shape)))
+        compiled = jit.compile(lambda x: (F.rms_norm(x, x.shape[-1:]),
+                                          F.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])),
+                                          F.rms_norm(x, x.shape)))
         for k, y in enumerate(compiled(x)):
-            want = (F.rms_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])), F.rms_norm(x, x.shape))[k]
+            want = (F.rms_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1:])),
+                    F.rms_norm(x, x.shape))[k]
             assert y.stride() == want.stride(), (shape, strides, k)
             torch.testing.assert_close(y, want)
 
 
 def test_layouts_of_advanced_indexing():
-    """Of sources and index tensors with any strides, and dimensions of one element, which count in the order of the result's."""
+    """Of sources and index tensors with any strides, and dimensions of one element, which count in the order of the
+    result's."""
     def typed(t):
         return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, t.device)
 
@@ -236,7 +248,8 @@ def test_layouts_of_advanced_indexing():
         shape = [8 if first <= d < first + many else rng.randrange(1, 4) for d in range(rank)]
         x = torch.empty(2000).as_strided(shape, [rng.randrange(20) for _ in shape])
         sizes = [rng.randrange(1, 4) for _ in range(rng.randrange(1, 4))]
-        indices = [torch.zeros(200, dtype=torch.int64).as_strided(sizes, [rng.randrange(9) for _ in sizes]) for _ in range(many)]
+        indices = [torch.zeros(200, dtype=torch.int64).as_strided(sizes, [rng.randrange(9) for _ in sizes])
+                   for _ in range(many)]
         want = x[(slice(None),) * first + tuple(indices)]
         found = infer("index", tuple(map(typed, (x, *indices))), {"dims": list(range(first, first + many))})
         assert found.strides == want.stride(), (shape, x.stride(), first, [(i.shape, i.stride()) for i in indices])
@@ -245,7 +258,9 @@ def test_layouts_of_advanced_indexing():
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (4, 5, 3, 2), (4, 5, 2, 3, 2)], ids=str)
 def test_losses_per_element_are_dense(shape):
     """Whatever the layouts of scores and classes, which change in one entry's life."""
-    programs = [lambda x, t: F.nll_loss(x, t, reduction="none"), lambda x, t: F.cross_entropy(x, t, reduction="none", label_smoothing=0.1), lambda x, t: F.cross_entropy(x, t, reduction="none")]
+    programs = [lambda x, t: F.nll_loss(x, t, reduction="none"),
+                lambda x, t: F.cross_entropy(x, t, reduction="none", label_smoothing=0.1),
+                lambda x, t: F.cross_entropy(x, t, reduction="none")]
     compiled = [jit.compile(f) for f in programs]
     scores, classes = torch.randn(shape), torch.randint(0, 5, shape[:1] + shape[2:])
 
@@ -257,17 +272,22 @@ def test_losses_per_element_are_dense(shape):
 
     for x in laid_out(scores):
         for t in laid_out(classes):
-            for f, g in zip(programs, compiled):
+            for f, g in zip(programs, compiled, strict=True):
                 want, got = f(x, t), g(x, t)
                 torch.testing.assert_close(got, want, check_stride=True)
 
 
 PAIRS = {
-    "rsub": torch.rsub, "rsub with a factor": lambda x, y: torch.rsub(x, y, alpha=2), "-": lambda x, y: x - y, "reflected //": lambda x, y: x.__rfloordiv__(y), "reflected %": lambda x, y: x.__rmod__(y),
-    "reflected **": lambda x, y: x.abs().__rpow__(y.abs()), "reflected -": lambda x, y: x.__rsub__(y), "where": lambda x, y: torch.where(y > 0, y, x), "addcmul": lambda x, y: torch.addcmul(y, y, x),
-    "lerp": lambda x, y: torch.lerp(y, x, 0.3), "huber_loss": lambda x, y: F.huber_loss(*torch.broadcast_tensors(x, y), reduction="none"), "fmod": torch.fmod, "copysign": torch.copysign,
-    "mse_loss": lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y), reduction="none"), "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(*torch.broadcast_tensors(x, y), reduction="none"),
-    "masked_fill": lambda x, y: y.masked_fill(x > 0, 1.0), "soft_margin_loss": lambda x, y: F.soft_margin_loss(*torch.broadcast_tensors(x, y), reduction="none"),
+    "rsub": torch.rsub, "rsub with a factor": lambda x, y: torch.rsub(x, y, alpha=2), "-": lambda x, y: x - y,
+    "reflected //": lambda x, y: x.__rfloordiv__(y), "reflected %": lambda x, y: x.__rmod__(y),
+    "reflected **": lambda x, y: x.abs().__rpow__(y.abs()), "reflected -": lambda x, y: x.__rsub__(y),
+    "where": lambda x, y: torch.where(y > 0, y, x), "addcmul": lambda x, y: torch.addcmul(y, y, x),
+    "lerp": lambda x, y: torch.lerp(y, x, 0.3),
+    "huber_loss": lambda x, y: F.huber_loss(*torch.broadcast_tensors(x, y), reduction="none"), "fmod": torch.fmod,
+    "copysign": torch.copysign, "mse_loss": lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y), reduction="none"),
+    "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(*torch.broadcast_tensors(x, y), reduction="none"),
+    "masked_fill": lambda x, y: y.masked_fill(x > 0, 1.0),
+    "soft_margin_loss": lambda x, y: F.soft_margin_loss(*torch.broadcast_tensors(x, y), reduction="none"),
 }  # fmt: skip
 
 
@@ -276,6 +296,7 @@ def test_operands_of_different_layouts(name):
     """The result's strides are those of the operand that eager's kernel takes first, and so are the values."""
     dense, turned, row = torch.randn(5, 10, 5), torch.randn(5, 10, 5).permute(2, 1, 0), torch.randn(10, 5)
     compiled = jit.compile(PAIRS[name])
-    for x, y in ((turned, row), (row, turned), (turned, dense), (dense, turned), (turned[:3], dense[:3]), (dense[:, ::2], turned[:, ::2])):
+    for x, y in (((turned, row), (row, turned), (turned, dense), (dense, turned), (turned[:3], dense[:3]),
+                  (dense[:, ::2], turned[:, ::2]))):
         if name != "masked_fill" or y.dim() == 3:
             torch.testing.assert_close(compiled(x, y), PAIRS[name](x, y), check_stride=True)

@@ -1,4 +1,5 @@
-"""A long table of calls, each traced, run as a graph and compared with eager: values, dtypes, strides, mutation, aliases."""
+"""A long table of calls, each traced, run as a graph and compared with eager: values, dtypes, strides, mutation,
+aliases."""
 
 import operator
 
@@ -97,22 +98,27 @@ CALLS = {
     "round_int": (lambda i: (i.floor(), torch.ceil(i)), I),
     "round_decimals": (lambda x: torch.round(x, decimals=2), X),
     "square": (lambda x, i: (x.square(), i.square()), X, I),
-    "floats": (lambda x: (x.exp(), x.sin(), x.cos(), x.tanh(), x.erf(), x.sigmoid(), x.expm1(), x.atan(), x.sinh(), torch.special.erfc(x)), X),
+    "floats": (lambda x: (x.exp(), x.sin(), x.cos(), x.tanh(), x.erf(), x.sigmoid(), x.expm1(), x.atan(), x.sinh(),
+                          torch.special.erfc(x)), X),
     "floats_int": (lambda j: (j.exp(), j.sqrt(), torch.log(j), j.rsqrt(), j.reciprocal()), J),
     "floats_pos": (lambda p: (p.sqrt(), p.log(), p.log2(), p.log10(), p.log1p(), p.rsqrt(), p.lgamma(), p.exp2()), P),
     "floats_half": (lambda h: (h.exp(), h.sin(), h.tanh(), h.sigmoid(), h * 0.1, h / 3), H),
     "predicates": (lambda x: (x.isnan(), torch.isinf(x), torch.isfinite(x), x.signbit()), X),
     "predicates_int": (lambda i: (torch.isnan(i), torch.isfinite(i)), I),
-    "operators": (lambda x, y: (operator.add(x, y), operator.truediv(x, 2), operator.pow(x, 2), operator.matmul(x, y.T)), X, Y),
+    "operators": (lambda x, y: (operator.add(x, y), operator.truediv(x, 2), operator.pow(x, 2),
+                                operator.matmul(x, y.T)), X, Y),
     # activations
     "relu": (lambda x: (F.relu(x), x.relu(), torch.relu(x), F.relu6(x)), X),
     "gelu": (lambda x: (F.gelu(x), F.gelu(x, approximate="tanh")), X),
     "gelu_half": (lambda h: (F.gelu(h), F.silu(h), F.mish(h)), H),
-    "acts": (lambda x: (F.silu(x), F.mish(x), F.leaky_relu(x), F.leaky_relu(x, 0.2), F.elu(x), F.elu(x, 0.5), F.celu(x, 0.7), F.selu(x)), X),
-    "acts2": (lambda x: (F.softplus(x), F.softplus(x, 2.0, 1.0), F.logsigmoid(x), F.hardtanh(x), F.hardsigmoid(x), F.hardswish(x), F.softsign(x), F.tanhshrink(x)), X * 3),
+    "acts": (lambda x: (F.silu(x), F.mish(x), F.leaky_relu(x), F.leaky_relu(x, 0.2), F.elu(x), F.elu(x, 0.5),
+                        F.celu(x, 0.7), F.selu(x)), X),
+    "acts2": (lambda x: (F.softplus(x), F.softplus(x, 2.0, 1.0), F.logsigmoid(x), F.hardtanh(x), F.hardsigmoid(x),
+                         F.hardswish(x), F.softsign(x), F.tanhshrink(x)), X * 3),
     "acts3": (lambda x: (F.threshold(x, 0.1, 3.0), F.glu(x), torch.logit(x.sigmoid()), F.hardshrink(x)), X),
     # softmax, normalisation
-    "softmax": (lambda x: (x.softmax(-1), torch.softmax(x, 0), F.softmax(x, dim=1), F.softmax(x, 1, dtype=torch.float64)), X),
+    "softmax": (lambda x: (x.softmax(-1), torch.softmax(x, 0), F.softmax(x, dim=1),
+                           F.softmax(x, 1, dtype=torch.float64)), X),
     "softmax_half": (lambda h: (h.softmax(-1), F.softmax(h, -1, dtype=torch.float32)), H),
     "log_softmax": (lambda x: (x.log_softmax(-1), F.log_softmax(x, dim=0)), X),
     "softmax_t": (lambda x: x.t().softmax(0), X),
@@ -123,48 +129,68 @@ CALLS = {
     "group_norm_cl": (lambda x: F.group_norm(x, 3), CL),
     "batch_norm": (lambda x, m, v: F.batch_norm(x, m, v, m, v), IMG, torch.randn(6), torch.rand(6) + 0.5),
     "batch_norm_cl": (lambda x, m, v: F.batch_norm(x, m, v), CL, torch.randn(6), torch.rand(6) + 0.5),
-    "batch_norm_train": (lambda x, m, v: F.batch_norm(x, m, v, training=True, momentum=0.2), IMG, torch.randn(6), torch.rand(6) + 0.5),
+    "batch_norm_train": (lambda x, m, v: F.batch_norm(x, m, v, training=True, momentum=0.2), IMG, torch.randn(6),
+                         torch.rand(6) + 0.5),
     "instance_norm": (lambda x: F.instance_norm(x), IMG),
     "normalize": (lambda x: (F.normalize(x), F.normalize(x, p=1, dim=0)), X),
     # reductions
-    "sum": (lambda x: (x.sum(), x.sum(0), x.sum(-1, keepdim=True), torch.sum(x, dim=(0, 1)), torch.sum(x, axis=1), x.sum(dtype=torch.float64)), X),
+    "sum": (lambda x: (x.sum(), x.sum(0), x.sum(-1, keepdim=True), torch.sum(x, dim=(0, 1)), torch.sum(x, axis=1),
+                       x.sum(dtype=torch.float64)), X),
     "sum_int": (lambda i, b: (i.sum(), i.sum(1), b.sum(), b.sum(0), i.sum(dtype=torch.float32)), I, B),
     "sum_half": (lambda h: (h.sum(), h.sum(1), h.mean(0), h.sum(dtype=torch.float32)), H),
     "sum_perm": (lambda z: (z.permute(2, 0, 1).sum(1), z.permute(1, 2, 0).mean(-1, keepdim=True)), Z),
-    "mean": (lambda x: (x.mean(), x.mean(1), torch.mean(x, (0, 1), keepdim=True), x.mean(dim=-1, dtype=torch.float64)), X),
+    "mean": (lambda x: (x.mean(), x.mean(1), torch.mean(x, (0, 1), keepdim=True), x.mean(dim=-1, dtype=torch.float64)),
+             X),
     "prod": (lambda x, i: (x.prod(), x.prod(1), i.prod(0)), X, I),
     "amax": (lambda x: (x.amax(), x.amax(1), x.amin((0, 1)), torch.amax(x, 0, True), torch.aminmax(x, dim=1)), X),
-    "max": (lambda x, y: (x.max(), x.max(1), x.min(0, keepdim=True), torch.max(x, y), x.max(1).values, torch.min(x, dim=1).indices), X, Y),
+    "max": (lambda x, y: (x.max(), x.max(1), x.min(0, keepdim=True), torch.max(x, y), x.max(1).values,
+                          torch.min(x, dim=1).indices), X, Y),
     "argmax": (lambda x: (x.argmax(), x.argmax(1), x.argmin(0, keepdim=True), x.argmax(keepdim=True)), X),
     "any_all": (lambda b, i: (b.any(), b.all(1), i.any(0, keepdim=True), torch.all(i)), B, I),
-    "var": (lambda x: (x.var(), x.var(1), x.std(0, unbiased=False), torch.var(x, 1, correction=0), x.std(dim=1, keepdim=True), x.var(False)), X),
+    "var": (lambda x: (x.var(), x.var(1), x.std(0, unbiased=False), torch.var(x, 1, correction=0),
+                       x.std(dim=1, keepdim=True), x.var(False)), X),
     "var_mean": (lambda x: (torch.var_mean(x, 1), torch.std_mean(x)), X),
     "logsumexp": (lambda x: (x.logsumexp(1), torch.logsumexp(x, (0, 1))), X),
-    "vector_norm": (lambda x: (torch.linalg.vector_norm(x, dim=-1), torch.linalg.vector_norm(x, 3, 1, True), torch.linalg.norm(x, dim=0)), X),
-    "norm": (lambda x: (x.norm(), x.norm(dim=1), x.norm(1, 1), torch.linalg.vector_norm(x, dim=-1), torch.linalg.norm(x, dim=0), x.norm(p=3, dim=1, keepdim=True)), X),
-    "norm_inf": (lambda x: (x.norm(float("inf")), torch.linalg.vector_norm(x, float("inf"), 1), torch.linalg.norm(x)), X),
+    "vector_norm": (lambda x: (torch.linalg.vector_norm(x, dim=-1), torch.linalg.vector_norm(x, 3, 1, True),
+                               torch.linalg.norm(x, dim=0)), X),
+    "norm": (lambda x: (x.norm(), x.norm(dim=1), x.norm(1, 1), torch.linalg.vector_norm(x, dim=-1),
+                        torch.linalg.norm(x, dim=0), x.norm(p=3, dim=1, keepdim=True)), X),
+    "norm_inf": (lambda x: (x.norm(float("inf")), torch.linalg.vector_norm(x, float("inf"), 1), torch.linalg.norm(x)),
+                 X),
     "cumsum": (lambda x, i: (x.cumsum(0), torch.cumsum(i, -1), x.t().cumsum(1)), X, I),
     "count_nonzero": (lambda i: (torch.count_nonzero(i), i.count_nonzero(1)), I),
-    "zero_dim": (lambda s: (s.sum(), s.max(), s.softmax(0), s.mean(), s.cumsum(0), s.max(0), s.squeeze(), s.view(1, 1)), S),
+    "zero_dim": (lambda s: (s.sum(), s.max(), s.softmax(0), s.mean(), s.cumsum(0), s.max(0), s.squeeze(), s.view(1, 1)),
+                 S),
     # losses
-    "cross_entropy": (lambda x, t: (F.cross_entropy(x, t), F.cross_entropy(x, t, reduction="sum"), F.cross_entropy(x, t, reduction="none")), X, LABEL),
-    "cross_entropy_more": (lambda x, t, v: (F.cross_entropy(x, t, v.abs()), F.cross_entropy(x, t, label_smoothing=0.1), F.cross_entropy(x, t, v.abs(), label_smoothing=0.2)), X, LABEL, V),
+    "cross_entropy": (lambda x, t: (F.cross_entropy(x, t), F.cross_entropy(x, t, reduction="sum"),
+                                    F.cross_entropy(x, t, reduction="none")), X, LABEL),
+    "cross_entropy_more": (lambda x, t, v: (F.cross_entropy(x, t, v.abs()), F.cross_entropy(x, t, label_smoothing=0.1),
+                                            F.cross_entropy(x, t, v.abs(), label_smoothing=0.2)), X, LABEL, V),
     "cross_entropy_2d": (lambda z: F.cross_entropy(z, torch.zeros(2, 4, dtype=torch.int64)), Z),
     "cross_entropy_prob": (lambda x, y: F.cross_entropy(x, y.softmax(-1)), X, Y),
     "nll": (lambda x, t: F.nll_loss(x.log_softmax(-1), t), X, LABEL),
-    "mse": (lambda x, y: (F.mse_loss(x, y), F.mse_loss(x, y, reduction="none"), F.l1_loss(x, y), F.smooth_l1_loss(x, y), F.huber_loss(x, y, delta=0.5)), X, Y),
-    "bce": (lambda x, p: (F.binary_cross_entropy_with_logits(x, p), F.binary_cross_entropy(x.sigmoid(), p.clamp(0, 1)), F.binary_cross_entropy_with_logits(x, p, pos_weight=p)), X, P),
-    "kl": (lambda x, y: (F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"), F.kl_div(x, y, log_target=True)), X, Y),
+    "mse": (lambda x, y: (F.mse_loss(x, y), F.mse_loss(x, y, reduction="none"), F.l1_loss(x, y), F.smooth_l1_loss(x, y),
+                          F.huber_loss(x, y, delta=0.5)), X, Y),
+    "bce": (lambda x, p: (F.binary_cross_entropy_with_logits(x, p), F.binary_cross_entropy(x.sigmoid(), p.clamp(0, 1)),
+                          F.binary_cross_entropy_with_logits(x, p, pos_weight=p)), X, P),
+    "kl": (lambda x, y: (F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"),
+                         F.kl_div(x, y, log_target=True)), X, Y),
     "cosine": (lambda x, y: F.cosine_similarity(x, y), X, Y),
     # views
-    "view": (lambda x: (x.view(4, 3), x.view(-1), x.view((2, 6)), x.reshape(2, -1), x.flatten(), torch.reshape(x, (12,))), X),
+    "view": (lambda x: (x.view(4, 3), x.view(-1), x.view((2, 6)), x.reshape(2, -1), x.flatten(),
+                        torch.reshape(x, (12,))), X),
     "reshape_copy": (lambda x: (x.t().reshape(12), x.t().flatten(), x.t().contiguous().view(-1)), X),
-    "permute": (lambda z: (z.permute(2, 0, 1), z.transpose(0, -1), torch.permute(z, (1, 0, 2)), z.mT, z.movedim(0, 2), z.swapaxes(0, 1)), Z),
+    "permute": (lambda z: (z.permute(2, 0, 1), z.transpose(0, -1), torch.permute(z, (1, 0, 2)), z.mT, z.movedim(0, 2),
+                           z.swapaxes(0, 1)), Z),
     "T": (lambda x: (x.T, x.t(), x.H, x.mH, x.adjoint()), X),
-    "squeeze": (lambda x: (x.unsqueeze(0), x.unsqueeze(-1), x.unsqueeze(1).squeeze(1), x[None].squeeze(), x.unsqueeze(0).squeeze(1)), X),
-    "expand": (lambda v, x: (v.expand(3, 4), v[None].expand(3, -1), v.expand_as(x), torch.broadcast_to(v, (3, 4)), v[:, None].expand(-1, 3)), V, X),
-    "select": (lambda z: (z.select(1, -1), z[0], z[-1, 1], z[:, 1:], z[..., ::2], z.narrow(2, 1, 2), z[None, :, 1:2, ...], z[()], z[...], z[:]), Z),
-    "split": (lambda z: (z.split(2, 1), z.split([1, 3], -1), z.chunk(3, 2), z.unbind(1), torch.split(z, 1), torch.tensor_split(z, 3, 2), torch.tensor_split(z, (1, 3), 2)), Z),
+    "squeeze": (lambda x: (x.unsqueeze(0), x.unsqueeze(-1), x.unsqueeze(1).squeeze(1), x[None].squeeze(),
+                           x.unsqueeze(0).squeeze(1)), X),
+    "expand": (lambda v, x: (v.expand(3, 4), v[None].expand(3, -1), v.expand_as(x), torch.broadcast_to(v, (3, 4)),
+                             v[:, None].expand(-1, 3)), V, X),
+    "select": (lambda z: (z.select(1, -1), z[0], z[-1, 1], z[:, 1:], z[..., ::2], z.narrow(2, 1, 2),
+                          z[None, :, 1:2, ...], z[()], z[...], z[:]), Z),
+    "split": (lambda z: (z.split(2, 1), z.split([1, 3], -1), z.chunk(3, 2), z.unbind(1), torch.split(z, 1),
+                         torch.tensor_split(z, 3, 2), torch.tensor_split(z, (1, 3), 2)), Z),
     "iter": (lambda x: [r + 1 for r in x], X),
     "diagonal": (lambda x: (x.diagonal(), torch.diagonal(x, 1), x.diag(), torch.diagonal(x, -1, 1, 0)), X),
     "unflatten": (lambda z: (z.unflatten(2, (2, 2)), z.flatten(0, 1), z.flatten(1)), Z),
@@ -172,32 +198,46 @@ CALLS = {
     "detach": (lambda x: (x.detach(), x.data), X),
     "as_strided": (lambda x: (torch.as_strided(x, (2, 2), (1, 2)), x.as_strided((3,), (4,))), X),
     "unfold": (lambda z: z.unfold(2, 2, 2), Z),
-    "views_of_slices": (lambda z: (z[:, 1:].flatten(1), z[:, ::2].reshape(-1), z[..., 1:3].unsqueeze(1).transpose(1, 3)), Z),
+    "views_of_slices": (lambda z: (z[:, 1:].flatten(1), z[:, ::2].reshape(-1),
+                                   z[..., 1:3].unsqueeze(1).transpose(1, 3)), Z),
     "meshgrid": (lambda v: torch.meshgrid(v, v[:2], indexing="ij"), V),
     # copies
-    "cat": (lambda x, y: (torch.cat([x, y]), torch.cat((x, y), -1), torch.cat([x, y, x], dim=1), torch.concat([x, y])), X, Y),
+    "cat": (lambda x, y: (torch.cat([x, y]), torch.cat((x, y), -1), torch.cat([x, y, x], dim=1), torch.concat([x, y])),
+            X, Y),
     "cat_mixed": (lambda x, i, h: (torch.cat([x, i]), torch.cat([h, x]), torch.cat([x, torch.empty(0)])), X, I, H),
     "cat_cl": (lambda c: (torch.cat([c, c], 1), torch.cat([c, c + 1], 0)), CL),
-    "stack": (lambda x, y: (torch.stack([x, y]), torch.stack((x, y), -1), torch.stack([x.T, y.T], 1), torch.hstack([x, y]), torch.vstack([x, y])), X, Y),
+    "stack": (lambda x, y: (torch.stack([x, y]), torch.stack((x, y), -1), torch.stack([x.T, y.T], 1),
+                            torch.hstack([x, y]), torch.vstack([x, y])), X, Y),
     "pad": (lambda x: (F.pad(x, (1, 2)), F.pad(x, (1, -1, 2, 0), value=3.0), F.pad(x, (-1, -1))), X),
     "pad_reflect": (lambda c: F.pad(c, (1, 1, 2, 2), mode="reflect"), IMG),
-    "repeat": (lambda x: (x.repeat(2, 3), x.repeat(2, 1, 1), x.tile(2), x.repeat_interleave(2, 1), torch.repeat_interleave(x, 3)), X),
+    "repeat": (lambda x: (x.repeat(2, 3), x.repeat(2, 1, 1), x.tile(2), x.repeat_interleave(2, 1),
+                          torch.repeat_interleave(x, 3)), X),
     "flip": (lambda x: (x.flip(0), torch.flip(x, (0, 1)), x.fliplr(), x.T.flip(0)), X),
     "roll": (lambda x: (x.roll(1), torch.roll(x, 1, 0), torch.roll(x, (1, -1), (0, 1))), X),
-    "to": (lambda x, h: (x.to(torch.float64), x.half(), x.to(dtype=torch.int32), h.float(), x.type_as(h), x.to(h), x.bool(), x.long(), x.T.double()), X, H),
-    "to_self": (lambda x: (x.to(torch.float32), x.float(), x.contiguous(), x.to("cpu"), x.to(x), x.type(torch.float32)), X),
-    "clone": (lambda x: (x.clone(), x.T.clone(), x.T.contiguous(), x[:, 1:].clone(), x[:, None].expand(3, 2, 4).clone(), x.T.clone(memory_format=torch.contiguous_format)), X),
-    "channels_last": (lambda c: (c.to(memory_format=torch.channels_last), c.contiguous(memory_format=torch.channels_last), c * 2, c.contiguous()), IMG),
+    "to": (lambda x, h: (x.to(torch.float64), x.half(), x.to(dtype=torch.int32), h.float(), x.type_as(h), x.to(h),
+                         x.bool(), x.long(), x.T.double()), X, H),
+    "to_self": (lambda x: (x.to(torch.float32), x.float(), x.contiguous(), x.to("cpu"), x.to(x), x.type(torch.float32)),
+                X),
+    "clone": (lambda x: (x.clone(), x.T.clone(), x.T.contiguous(), x[:, 1:].clone(), x[:, None].expand(3, 2, 4).clone(),
+                         x.T.clone(memory_format=torch.contiguous_format)), X),
+    "channels_last": (lambda c: (c.to(memory_format=torch.channels_last),
+                                 c.contiguous(memory_format=torch.channels_last), c * 2, c.contiguous()), IMG),
     "dropout_eval": (lambda x: (F.dropout(x, 0.5, False), F.dropout(x, 0.0), torch.dropout(x, 0.3, False)), X),
     # creation
-    "zeros": (lambda x: (torch.zeros(2, 3), torch.ones((2,)), torch.full((2, 2), 7), torch.full((2,), 1.5), torch.zeros_like(x), torch.ones_like(x, dtype=torch.int64), x.new_zeros(2, 3), x.new_ones((2,)), x.new_full((2,), 3), torch.full_like(x, 2)), X),
+    "zeros": (lambda x: (torch.zeros(2, 3), torch.ones((2,)), torch.full((2, 2), 7), torch.full((2,), 1.5),
+                         torch.zeros_like(x), torch.ones_like(x, dtype=torch.int64), x.new_zeros(2, 3),
+                         x.new_ones((2,)), x.new_full((2,), 3), torch.full_like(x, 2)), X),
     "zeros_like_t": (lambda x: (torch.zeros_like(x.T), torch.ones_like(x[:, 1:])), X),
-    "arange": (lambda x: (torch.arange(5), torch.arange(1, 10, 3), torch.arange(5, 0, -2), torch.arange(4, dtype=torch.float32), torch.arange(0, 1, 0.25), torch.eye(3), torch.linspace(0, 1, 5)), X),
+    "arange": (lambda x: (torch.arange(5), torch.arange(1, 10, 3), torch.arange(5, 0, -2),
+                          torch.arange(4, dtype=torch.float32), torch.arange(0, 1, 0.25), torch.eye(3),
+                          torch.linspace(0, 1, 5)), X),
     "tri": (lambda x: (x.tril(), torch.triu(x, 1), x.tril(-1), torch.ones(4, 4, dtype=torch.bool).tril()), X),
-    "tensor": (lambda x: (torch.tensor(3.0), torch.tensor([1, 2]), torch.tensor(2.0) * x, torch.tensor([[1.0, 2.0]])), X),
+    "tensor": (lambda x: (torch.tensor(3.0), torch.tensor([1, 2]), torch.tensor(2.0) * x, torch.tensor([[1.0, 2.0]])),
+               X),
     "scalars_out": (lambda x: (torch.zeros(()) + 1, torch.ones(3) * 2), X),
     # indexing
-    "gather": (lambda x: (x.gather(1, torch.tensor([[0, 1], [3, 2], [0, 0]])), torch.gather(x, 0, torch.zeros(1, 4, dtype=torch.int64))), X),
+    "gather": (lambda x: (x.gather(1, torch.tensor([[0, 1], [3, 2], [0, 0]])),
+                          torch.gather(x, 0, torch.zeros(1, 4, dtype=torch.int64))), X),
     "index_select": (lambda x, i: (x.index_select(0, i), torch.index_select(x, 1, i)), X, IDX),
     "index": (lambda z, i: (z[:, i], z[:, :, i], z[..., i], z[:, i, 0], z[0, i]), Z, IDX),
     "index2": (lambda x, i: (x[i], x[i, i], x[i[:, None], i], x[[0, 2]], x[:, [1, 1]], x[i.int()]), X, IDX),
@@ -210,35 +250,62 @@ CALLS = {
     "one_hot": (lambda i: F.one_hot(i, 4), IDX),
     # library calls
     "linear": (lambda x, w, b: (F.linear(x, w), F.linear(x, w, b), F.linear(x[None], w, b)), X, W, BIAS),
-    "matmul": (lambda x, z, v: (x @ x.T, z @ x.T, z @ v, v @ z.mT, v @ v, x @ v, z.matmul(z.mT), torch.mm(x, x.T), torch.bmm(z, z.mT), z[:, None] @ z.mT), X, Z, V),
-    "addmm": (lambda x, v: (torch.addmm(v[:3], x, x.T), torch.addmm(v[:3], x, x.T, beta=0.5, alpha=2), torch.baddbmm(x[None, :, :3], x[None], x.T[None]), torch.mv(x, v), torch.dot(v, v)), X, V),
-    "einsum": (lambda x, z: (torch.einsum("ij,kj->ik", x, x), torch.einsum("bij,jk->bik", z, x.T), torch.einsum("ij->j", x)), X, Z),
-    "conv": (lambda c, w: (F.conv2d(c, w), F.conv2d(c, w, torch.ones(4), padding=1), F.conv2d(c, w, stride=2, padding=1)), IMG, torch.randn(4, 6, 3, 3)),
+    "matmul": (lambda x, z, v: (x @ x.T, z @ x.T, z @ v, v @ z.mT, v @ v, x @ v, z.matmul(z.mT), torch.mm(x, x.T),
+                                torch.bmm(z, z.mT), z[:, None] @ z.mT), X, Z, V),
+    "addmm": (lambda x, v: (torch.addmm(v[:3], x, x.T), torch.addmm(v[:3], x, x.T, beta=0.5, alpha=2),
+                            torch.baddbmm(x[None, :, :3], x[None], x.T[None]), torch.mv(x, v), torch.dot(v, v)), X, V),
+    "einsum": (lambda x, z: (torch.einsum("ij,kj->ik", x, x), torch.einsum("bij,jk->bik", z, x.T),
+                             torch.einsum("ij->j", x)), X, Z),
+    "conv": (lambda c, w: (F.conv2d(c, w), F.conv2d(c, w, torch.ones(4), padding=1),
+                           F.conv2d(c, w, stride=2, padding=1)), IMG, torch.randn(4, 6, 3, 3)),
     "conv_cl": (lambda c, w: (F.conv2d(c, w), F.conv2d(c, w, padding="same")), CL, torch.randn(4, 6, 3, 3)),
     "conv_group": (lambda c, w: F.conv2d(c, w, groups=3, dilation=2, padding=1), IMG, torch.randn(6, 2, 3, 3)),
     "conv1d": (lambda z, w: (F.conv1d(z, w), F.conv1d(z[0], w)), Z, torch.randn(5, 3, 2)),
     "conv_transpose": (lambda c, w: F.conv_transpose2d(c, w, stride=2), IMG, torch.randn(6, 4, 3, 3)),
-    "pool": (lambda c: (F.max_pool2d(c, 2), F.avg_pool2d(c, 2), F.adaptive_avg_pool2d(c, (1, 1)), F.adaptive_avg_pool2d(c, 2)), IMG),
+    "pool": (lambda c: (F.max_pool2d(c, 2), F.avg_pool2d(c, 2), F.adaptive_avg_pool2d(c, (1, 1)),
+                        F.adaptive_avg_pool2d(c, 2)), IMG),
     "pool_cl": (lambda c: (F.max_pool2d(c, 2), F.avg_pool2d(c, 2), F.adaptive_avg_pool2d(c, 1)), CL),
     "interpolate": (lambda c: (F.interpolate(c, scale_factor=2), F.interpolate(c, (7, 7), mode="bilinear")), IMG),
-    "sdpa": (lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), Q),
+    "sdpa": (lambda q: (F.scaled_dot_product_attention(q, q, q),
+                        F.scaled_dot_product_attention(q, q, q, is_causal=True)), Q),
     "sdpa_mask": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), Q, torch.randn(8, 8)),
-    "sdpa_heads": (lambda x: F.scaled_dot_product_attention(*[t.view(2, 8, 3, 16).transpose(1, 2) for t in x.chunk(3, -1)]).transpose(1, 2).reshape(2, 8, 48), torch.randn(2, 8, 144)),
-    "sdpa_layouts": (lambda q, h: (F.scaled_dot_product_attention(h, h, h), F.scaled_dot_product_attention(q, h, h), F.scaled_dot_product_attention(h[:, :, ::2], h, h), F.scaled_dot_product_attention(h[:, :1], h[:, :1], h[:, :1])), Q, torch.randn(2, 8, 48).view(2, 8, 3, 16).transpose(1, 2)),
+    "sdpa_heads": (
+        lambda x: F.scaled_dot_product_attention(*[t.view(2, 8, 3, 16).transpose(1, 2)
+                                                   for t in x.chunk(3, -1)]).transpose(1, 2).reshape(2, 8, 48),
+        torch.randn(2, 8, 144)),
+    "sdpa_layouts": (lambda q, h: (F.scaled_dot_product_attention(h, h, h), F.scaled_dot_product_attention(q, h, h),
+                                   F.scaled_dot_product_attention(h[:, :, ::2], h, h),
+                                   F.scaled_dot_product_attention(h[:, :1], h[:, :1], h[:, :1])), Q,
+                     torch.randn(2, 8, 48).view(2, 8, 3, 16).transpose(1, 2)),
     "sdpa_gqa": (lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True), torch.randn(2, 6, 8, 16), Q),
     "sdpa_rank3": (lambda q: F.scaled_dot_product_attention(q[0], q[0], q[0]), Q),
-    "topk": (lambda x: (x.topk(2), x.topk(2).values, torch.topk(x, 1, dim=0)[1], x.sort(), x.argsort(), torch.sort(x, dim=0, descending=True), x.median(), x.median(1)), X),
-    "scatter": (lambda x, i: (x.scatter(0, i[None].expand(3, 3), 0.0), x.scatter_add(1, i[:, None], x), x.index_add(0, i, x), x.index_copy(0, i, x), x.index_fill(0, i, 1.0)), X, IDX),
-    "extern_misc": (lambda x: (torch.nan_to_num(x), x.cumprod(0), torch.trace(x), torch.outer(x[0], x[1]), torch.kron(x, x), torch.cdist(x, x), x.diff()), X),
-    "polygamma": (lambda p: (torch.digamma(p), torch.special.i0(p), torch.special.entr(p), torch.xlogy(p, p), torch.logaddexp(p, p), torch.heaviside(p, p)), P),
+    "topk": (lambda x: (x.topk(2), x.topk(2).values, torch.topk(x, 1, dim=0)[1], x.sort(), x.argsort(),
+                        torch.sort(x, dim=0, descending=True), x.median(), x.median(1)), X),
+    "scatter": (lambda x, i: (x.scatter(0, i[None].expand(3, 3), 0.0), x.scatter_add(1, i[:, None], x),
+                              x.index_add(0, i, x), x.index_copy(0, i, x), x.index_fill(0, i, 1.0)), X, IDX),
+    "extern_misc": (lambda x: (torch.nan_to_num(x), x.cumprod(0), torch.trace(x), torch.outer(x[0], x[1]),
+                               torch.kron(x, x), torch.cdist(x, x), x.diff()), X),
+    "polygamma": (lambda p: (torch.digamma(p), torch.special.i0(p), torch.special.entr(p), torch.xlogy(p, p),
+                             torch.logaddexp(p, p), torch.heaviside(p, p)), P),
     "searchsorted": (lambda v, x: torch.searchsorted(v.sort().values, x), V, X),
     "split_with": (lambda x: torch.unique(torch.tensor([1])) if False else x.softmax(0).argmax(), X),
-    "special": (lambda x, p: (x.diff(), torch.diff(x, 2, 0), torch.diff(x, prepend=p), torch.xlogy(p, p), torch.logaddexp(x, p), torch.isclose(x, p, rtol=0.5), F.softshrink(x), F.hardshrink(x), torch.deg2rad(x), torch.outer(x[0], p[1])), X, P),
-    "special_values": (lambda e: (torch.nan_to_num(e), torch.nan_to_num(e, 1.0, 2.0, 3.0), torch.logaddexp(e, e), torch.xlogy(e, e.abs()), torch.isclose(e, e, equal_nan=True), e.softmax(0), e.logsumexp(0), F.silu(e), F.softplus(e), F.logsigmoid(e), e.max(), e.clamp(-1, 1), e.sign(), e.relu(), torch.maximum(e, e.flip(0)), e.amin()), torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30])),
+    "special": (lambda x, p: (x.diff(), torch.diff(x, 2, 0), torch.diff(x, prepend=p), torch.xlogy(p, p),
+                              torch.logaddexp(x, p), torch.isclose(x, p, rtol=0.5), F.softshrink(x), F.hardshrink(x),
+                              torch.deg2rad(x), torch.outer(x[0], p[1])), X, P),
+    "special_values": (lambda e: (torch.nan_to_num(e), torch.nan_to_num(e, 1.0, 2.0, 3.0), torch.logaddexp(e, e),
+                                  torch.xlogy(e, e.abs()), torch.isclose(e, e, equal_nan=True), e.softmax(0),
+                                  e.logsumexp(0), F.silu(e), F.softplus(e), F.logsigmoid(e), e.max(), e.clamp(-1, 1),
+                                  e.sign(), e.relu(), torch.maximum(e, e.flip(0)), e.amin()),
+                       torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30])),
     # random
-    "rand": (lambda x: (torch.rand(3), torch.randn(2, 2), torch.rand_like(x), torch.randint(0, 5, (3,)), F.dropout(x, 0.4), torch.bernoulli(x.sigmoid()), torch.randperm(5), x.new_empty(3).normal_(), torch.empty(3).uniform_(0, 2)), X),
+    "rand": (lambda x: (torch.rand(3), torch.randn(2, 2), torch.rand_like(x), torch.randint(0, 5, (3,)),
+                        F.dropout(x, 0.4), torch.bernoulli(x.sigmoid()), torch.randperm(5), x.new_empty(3).normal_(),
+                        torch.empty(3).uniform_(0, 2)), X),
     # metadata
-    "metadata": (lambda z: (z.size(), z.size(0), z.dim(), z.numel(), z.stride(), z.is_contiguous(), z.T.is_contiguous() if False else 1, z.element_size(), z.is_floating_point(), z.type(), len(z), z.ndim, z.dtype, z.device, z.itemsize, z.nbytes, z.layout, z.is_cuda, z.requires_grad, z.get_device(), z.shape[1] * 2, z.is_leaf), Z),
+    "metadata": (lambda z: (z.size(), z.size(0), z.dim(), z.numel(), z.stride(), z.is_contiguous(),
+                            z.T.is_contiguous() if False else 1, z.element_size(), z.is_floating_point(), z.type(),
+                            len(z), z.ndim, z.dtype, z.device, z.itemsize, z.nbytes, z.layout, z.is_cuda,
+                            z.requires_grad, z.get_device(), z.shape[1] * 2, z.is_leaf), Z),
     "torch_metadata": (lambda z: (torch.numel(z), torch.is_floating_point(z), torch.result_type(z, 1)), Z),
 }
 
@@ -249,7 +316,9 @@ def test_call(name):
     check(fn, *inputs)
 
 
-WHOLE = ("gelu", "gelu_half", "acts", "acts2", "softmax", "softmax_half", "log_softmax", "layer_norm", "layer_norm_half", "group_norm", "mean", "var", "cross_entropy", "mse", "vector_norm", "pow_general", "masked_fill", "tri")
+WHOLE = ("gelu", "gelu_half", "acts", "acts2", "softmax", "softmax_half", "log_softmax", "layer_norm",
+         "layer_norm_half", "group_norm", "mean", "var", "cross_entropy", "mse", "vector_norm", "pow_general",
+         "masked_fill", "tri")
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -408,7 +477,8 @@ MUTATIONS = {
     "transposed_input": (write_rows, torch.randn(4, 3).t()),
     "channels_last_input": (lambda c: c.mul_(2).add_(1), CL),
     "zero_fill": (lambda x: (x[1:].zero_(), x.fill_(2.0)[0]), X),
-    "setattr_scatter": (lambda x, i: (x.scatter_(0, i[None], 0.0), x.index_add_(0, i, torch.ones(3, 4)), x.index_fill_(1, i, 3.0)), X, IDX),
+    "setattr_scatter": (lambda x, i: (x.scatter_(0, i[None], 0.0), x.index_add_(0, i, torch.ones(3, 4)),
+                                      x.index_fill_(1, i, 3.0)), X, IDX),
     "chunks": (lambda x: [c.add_(k) for k, c in enumerate(x.chunk(2, 1))], X),
     "unbind": (lambda x: [r.mul_(2) for r in x.unbind(0)], X),
 }
@@ -475,7 +545,8 @@ def test_aten_overloads():
     t = Tracer()
     x, y = t.input(X, "x"), t.input(Y, "y")
     aten = torch.ops.aten
-    calls = [(aten.add.Tensor, (x, y)), (aten.mul, (x, y)), (aten.sum.dim_IntList, (x, [1])), (aten.native_layer_norm.default, (x, [4], None, None, 1e-5)), (aten._softmax.default, (x, 1, False))]
+    calls = [(aten.add.Tensor, (x, y)), (aten.mul, (x, y)), (aten.sum.dim_IntList, (x, [1])),
+             (aten.native_layer_norm.default, (x, [4], None, None, 1e-5)), (aten._softmax.default, (x, 1, False))]
     handles, expected = [], []
     for fn, args in calls:
         got = t.call(fn, args)
@@ -497,7 +568,8 @@ def test_aten_overloads():
     lambda a, b: a % 0 + b,
 ])  # fmt: skip
 def test_integer_division_by_zero(divide):
-    """On the CPU eager raises for a zero among integer divisors, and so does the graph; other divisors give eager's values."""
+    """On the CPU eager raises for a zero among integer divisors, and so does the graph; other divisors give eager's
+    values."""
     from jit.graph.interpret import evaluate
 
     zeros = J.clone()
@@ -515,7 +587,8 @@ def test_integer_division_by_numbers_is_a_kernel():
 def test_functions_return_the_types_of_eager():
     """Tuples and named tuples, where PyTorch's operators give lists and plain tuples."""
     a = torch.eye(3) * 2 + 1
-    for fn in (torch.linalg.eigh, torch.svd, torch.frexp, torch.linalg.slogdet, torch.lu, torch.gradient, lambda x: torch._foreach_abs([x]), lambda x: torch.max(x, 0)):
+    for fn in (torch.linalg.eigh, torch.svd, torch.frexp, torch.linalg.slogdet, torch.lu, torch.gradient,
+               lambda x: torch._foreach_abs([x]), lambda x: torch.max(x, 0)):
         eager, traced = fn(a), trace(fn, a)[1]
         assert (getattr(traced, "cls", None) or type(traced)) is type(eager)
 
@@ -529,10 +602,12 @@ def test_random_numbers_inside_python_functions():
 
 
 def test_views_selected_by_a_tensor_as_results():
-    """They show the tensor in eager: a copy may stand for one only when the program returns nothing else of that memory."""
+    """They show the tensor in eager: a copy may stand for one only when the program returns nothing else of that
+    memory."""
     one = torch.tensor(1)
     check(lambda x, i: (x * 2)[i], X, one)
-    for fn in (lambda x, i: x[i], lambda x, i: (lambda y: (y, y[i]))(x * 2), lambda x, i: (lambda y: (y[i], y[i, 0]))(x * 2), lambda x, i: (x * 2)[:, i]):
+    for fn in (lambda x, i: x[i], lambda x, i: (lambda y: (y, y[i]))(x * 2),
+               lambda x, i: (lambda y: (y[i], y[i, 0]))(x * 2), lambda x, i: (x * 2)[:, i]):
         with pytest.raises(Unsupported):
             trace(fn, X, one)
 
@@ -561,7 +636,8 @@ def test_unfold():
     def windows(z):
         y = torch.nn.functional.pad(z, [1, 1, 1, 1])
         w = y.transpose(0, 1)[1:].unfold(1, 2, 1)
-        return y.unfold(2, 2, 1).unfold(1, 3, 2), w, (z * 2).diagonal(-1, 1, 2).unfold(1, 2, 1), w.as_strided((2, 2), (1, 2))
+        return (y.unfold(2, 2, 1).unfold(1, 3, 2), w, (z * 2).diagonal(-1, 1, 2).unfold(1, 2, 1),
+                w.as_strided((2, 2), (1, 2)))
 
     for dynamic in (False, True):
         check(windows, Z, dynamic=dynamic)
@@ -583,7 +659,8 @@ def test_number_expanded():
 
 def test_masks_of_known_values():
     """Their positions are known, so that the sizes of results are."""
-    check(lambda x: (x[[True, False, True]], x[:, torch.tensor([True, False, False, True])] + 1, x[[False, False, False]]), X)
+    check(lambda x: (x[[True, False, True]], x[:, torch.tensor([True, False, False, True])] + 1,
+                     x[[False, False, False]]), X)
     with raises_as_eager(lambda x: x[[True, False]], X):
         pass
 
@@ -635,7 +712,10 @@ def test_losses_without_a_reduction():
     """Their Python bindings leave the loss unreduced then; the functions of torch.nn.functional say which they want."""
     x, y, k = torch.rand(4, 4), torch.ones(4, 4), torch.zeros(4, dtype=torch.int64)
     nn = torch._C._nn
-    for fn, args in ((torch.hinge_embedding_loss, (x, y)), (torch.margin_ranking_loss, (x, x, y)), (torch.kl_div, (x, y)), (torch.binary_cross_entropy_with_logits, (x, y)),
-                     (nn.mse_loss, (x, y)), (nn.huber_loss, (x, y)), (nn.nll_loss_nd, (x, k)), (nn.cross_entropy_loss, (x, k)), (nn.binary_cross_entropy, (x, y))):
+    for fn, args in ((torch.hinge_embedding_loss, (x, y)), (torch.margin_ranking_loss, (x, x, y)),
+                     (torch.kl_div, (x, y)), (torch.binary_cross_entropy_with_logits, (x, y)), (nn.mse_loss, (x, y)),
+                     (nn.huber_loss, (x, y)), (nn.nll_loss_nd, (x, k)), (nn.cross_entropy_loss, (x, k)),
+                     (nn.binary_cross_entropy, (x, y))):
         for options in ({}, {"reduction": 1}):
-            torch.testing.assert_close(jit.compile(lambda *a: fn(*a, **options), backend="eager")(*args), fn(*args, **options))
+            torch.testing.assert_close(jit.compile(lambda *a: fn(*a, **options), backend="eager")(*args),
+                                       fn(*args, **options))

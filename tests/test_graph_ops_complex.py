@@ -1,4 +1,5 @@
-"""Complex tensors, views that read memory as another dtype, and library calls with result types of their own: compiled against eager."""
+"""Complex tensors, views that read memory as another dtype, and library calls with result types of their own: compiled
+against eager."""
 
 import itertools
 
@@ -26,7 +27,8 @@ CALLS = {
     "number_int": (lambda x: x + 1j, I),
     "number_double": (lambda x: x * 1j, X.double()),
     "abs_angle": (lambda a: (a.abs(), a.angle(), torch.abs(a).sum(), a.sgn()), C),
-    "conj": (lambda a: (a.conj(), a.conj().resolve_conj(), a.conj().is_conj(), a.conj() * 2, a.conj().t(), a.conj_physical(), a.conj()[1:, ::2]), C),
+    "conj": (lambda a: (a.conj(), a.conj().resolve_conj(), a.conj().is_conj(), a.conj() * 2, a.conj().t(),
+                        a.conj_physical(), a.conj()[1:, ::2]), C),
     "hermitian": (lambda a: (a.mH, a.H, a.adjoint(), a.conj().real), C),
     "parts": (lambda a: (a.real, a.imag, torch.real(a) + torch.imag(a)), C),
     "view_as_real": (lambda a: torch.view_as_real(a), C),
@@ -47,10 +49,13 @@ CALLS = {
     "matmul": (lambda a, b: (a @ b.t(), torch.mm(a, b.mH), torch.einsum("ij,kj->ik", a, b)), C, C2),
     "fft": (lambda x: (torch.fft.fft(x), torch.fft.rfft(x).abs(), torch.fft.ifft(torch.fft.fft(x)).real), X),
     "casts": (lambda x: (x.cfloat(), x.to(torch.complex128), x.cdouble(), torch.complex(x, x).to(torch.complex128)), X),
-    "comparisons": (lambda a, b: (a == b, a != b, torch.isclose(a, b), a.isnan(), torch.isfinite(a), torch.isreal(a)), C, C2),
-    "functions": (lambda a: (a.sqrt(), a.exp(), a.log(), a.sin(), a**2, a.reciprocal(), 1 / a, 2 - a, 2**a, a.sigmoid(), a.tanh(), -a), C),
+    "comparisons": (lambda a, b: (a == b, a != b, torch.isclose(a, b), a.isnan(), torch.isfinite(a), torch.isreal(a)),
+                    C, C2),
+    "functions": (lambda a: (a.sqrt(), a.exp(), a.log(), a.sin(), a**2, a.reciprocal(), 1 / a, 2 - a, 2**a, a.sigmoid(),
+                             a.tanh(), -a), C),
     "where": (lambda a, b: torch.where(a.real > 0, a, b), C, C2),
-    "creation": (lambda x: (torch.zeros(3, dtype=torch.complex64), torch.ones_like(x, dtype=torch.complex64), torch.full((2,), 1 + 2j), torch.tensor([1j, 2.0])), X),
+    "creation": (lambda x: (torch.zeros(3, dtype=torch.complex64), torch.ones_like(x, dtype=torch.complex64),
+                            torch.full((2,), 1 + 2j), torch.tensor([1j, 2.0])), X),
     "norm": (lambda c: (c.norm(), torch.linalg.vector_norm(c, dim=1)), C),
     "in_place": (lambda c: (c.mul_(2), c.add_(1j), c)[2], C),
     "in_place_refused": (lambda x, c: x.mul_(c), X, C),
@@ -60,14 +65,19 @@ CALLS = {
     "pad_tri": (lambda c: (torch.nn.functional.pad(c, (1, 2)), c.tril(), c.diagonal(), torch.diag_embed(c)), C),
     # memory seen with other strides
     "as_strided_write": (lambda x: (x.as_strided((2, 2), (1, 5)).add_(1), x + 0)[1], M),
-    "as_strided_offsets": (lambda x: (x[1:].as_strided((2, 2), (1, 5)), x.as_strided((2, 2), (5, 1), 3), x[1:].as_strided((2,), (1,), 2) + 1), M),
+    "as_strided_offsets": (lambda x: (x[1:].as_strided((2, 2), (1, 5)), x.as_strided((2, 2), (5, 1), 3),
+                                      x[1:].as_strided((2,), (1,), 2) + 1), M),
     "overlapping_unfold_of_view": (lambda x: x[1:].unfold(0, 2, 1) * 2, M),
     # result types that meta tensors do not tell
-    "istft": (lambda c: torch.istft(c, 16, window=WINDOW, length=40), torch.stft(torch.randn(2, 64), 16, return_complex=True, window=WINDOW)),
+    "istft": (lambda c: torch.istft(c, 16, window=WINDOW, length=40),
+              torch.stft(torch.randn(2, 64), 16, return_complex=True, window=WINDOW)),
     "histogramdd": (lambda x: (torch.histogramdd(x, [2, 3]).hist, torch.histogramdd(x, 4).bin_edges), torch.rand(9, 2)),
-    "batch_norm_training": (lambda x, m, v: torch.native_batch_norm(x, None, None, m, v, True, 0.1, 1e-5), torch.randn(5, 3), torch.zeros(3), torch.ones(3)),
-    "batch_norm_inference": (lambda x, m, v: torch.native_batch_norm(x, None, None, m, v, False, 0.1, 1e-5), torch.randn(5, 3), torch.zeros(3), torch.ones(3)),
-    "segment_reduce": (lambda x, n: torch.segment_reduce(x, "sum", lengths=n, axis=0), torch.randn(6), torch.tensor([2, 3, 1])),
+    "batch_norm_training": (lambda x, m, v: torch.native_batch_norm(x, None, None, m, v, True, 0.1, 1e-5),
+                            torch.randn(5, 3), torch.zeros(3), torch.ones(3)),
+    "batch_norm_inference": (lambda x, m, v: torch.native_batch_norm(x, None, None, m, v, False, 0.1, 1e-5),
+                             torch.randn(5, 3), torch.zeros(3), torch.ones(3)),
+    "segment_reduce": (lambda x, n: torch.segment_reduce(x, "sum", lengths=n, axis=0), torch.randn(6),
+                       torch.tensor([2, 3, 1])),
     "resize_to_same": (lambda x, y: (x.resize_as_(y), x.resize_(4, 5)), M, M + 1),
     "named_like_generic_arguments": (lambda x, y: (torch.trapezoid(y, x=x), torch.cdist(x1=x, x2=y)), M, M + 1),
     "svd_lowrank": (lambda x: torch.svd_lowrank(x, 2)[1], M),
@@ -99,7 +109,7 @@ def test_call(name, backend):
     want_in, got_in = [x.clone() for x in inputs], [x.clone() for x in inputs]
     want, got = outcome(fn, want_in) + want_in, outcome(compiled, got_in) + got_in
     assert len(want) == len(got)
-    for w, g in zip(want, got):
+    for w, g in zip(want, got, strict=True):
         assert type(w) is type(g)
         if isinstance(w, torch.Tensor):
             assert (w.dtype, w.shape, w.is_conj()) == (g.dtype, g.shape, g.is_conj())
@@ -134,5 +144,6 @@ def test_functions_of_torch_that_want_plain_sizes():
     for n in (3, 5, 7):
         assert torch.equal(compiled(R2[None].float(), n), f(R2[None].float(), n))
     image = R2[None]
-    up = jit.compile(lambda x: torch.nn.functional.upsample(x, scale_factor=2), fullgraph=True)  # calls a function that was rebound before
+    # Calls a function that was rebound before
+    up = jit.compile(lambda x: torch.nn.functional.upsample(x, scale_factor=2), fullgraph=True)
     assert torch.equal(up(image), torch.nn.functional.upsample(image, scale_factor=2))

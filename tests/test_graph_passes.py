@@ -1,4 +1,5 @@
-"""Passes: each rule fires where it should, not where it must not, and keeps values. check() compares before and after every graph."""
+"""Passes: each rule fires where it should, not where it must not, and keeps values. check() compares before and after
+every graph."""
 
 import pytest
 import torch

@@ -23,12 +23,14 @@ DYNAMIC = {
     "pointwise": (lambda x: (x * 2 + 1).relu(), X),
     "broadcast": (lambda x, v: x + v, X, torch.randn(4)),
     "reduce": (lambda x: (x.sum(0), x.mean(-1, keepdim=True), x.softmax(-1), x.var(1)), X),
-    "views": (lambda z: (z.flatten(1), z.transpose(1, 2).reshape(2, -1), z[:, 1:], z[:, -1], z.view(z.shape[0] * z.shape[1], -1)), Z),
+    "views": (lambda z: (z.flatten(1), z.transpose(1, 2).reshape(2, -1), z[:, 1:], z[:, -1],
+                         z.view(z.shape[0] * z.shape[1], -1)), Z),
     "split_heads": (lambda z: z.view(z.shape[0], z.shape[1], 2, -1).transpose(1, 2).contiguous(), Z),
     "matmul": (lambda z: (z @ z.mT, z.sum(0) @ z[0].T), Z),
     "linear": (lambda z, w: F.linear(z, w), Z, torch.randn(5, 4)),
     "norm": (lambda z: (F.layer_norm(z, (4,)), F.rms_norm(z, (z.shape[-1],))), Z),
-    "creation": (lambda x: (x.new_zeros(x.shape[0], 2), x.new_ones(x.shape), torch.ones_like(x), x.new_full((x.shape[1],), 2)), X),
+    "creation": (lambda x: (x.new_zeros(x.shape[0], 2), x.new_ones(x.shape), torch.ones_like(x),
+                            x.new_full((x.shape[1],), 2)), X),
     "mask": (lambda x: x.masked_fill(x.new_ones(x.shape[0], x.shape[1]).tril() == 0, -1.0), X),
     "cat": (lambda x: (torch.cat([x, x], 1), torch.stack([x, x])), X),
     "slice_write": (lambda x: x[1:, :2].add_(1), X),
@@ -55,11 +57,12 @@ def test_dynamic(name):
     graph = check(fn, *inputs, dynamic=True)
     # The graph runs for the traced sizes; where its guards hold for other sizes, it is right there too.
     other = [grow(x) for x in inputs]
-    env = {name: getattr(other[int(at.removeprefix("arg"))], what)(d) for name, (at, what, d) in graph.env.origins.items()}
+    env = {name: getattr(other[int(at.removeprefix("arg"))], what)(d)
+           for name, (at, what, d) in graph.env.origins.items()}
     if all(p.holds(env) for p in graph.env.guards):
         expected = fn(*[x.clone() for x in other])
         flat = [v for v in (expected if isinstance(expected, tuple) else (expected,)) if isinstance(v, torch.Tensor)]
-        for w, g in zip(flat, evaluate(graph, [x.clone() for x in other])):
+        for w, g in zip(flat, evaluate(graph, [x.clone() for x in other]), strict=True):
             torch.testing.assert_close(g, w)
             assert g.stride() == w.stride()
 
@@ -79,7 +82,8 @@ def test_dynamic_arange():
     b = t.call(torch.arange, (0, x.shape[0] * 2, 2), {"dtype": torch.float32})
     z = t.call(torch.zeros, (x.shape[0], 3))
     got = evaluate(t.finish([a, b, z]), [torch.randn(9, 4)])
-    assert torch.equal(got[0], torch.arange(9)) and torch.equal(got[1], torch.arange(0, 18, 2).float()) and got[2].shape == (9, 3)
+    assert (torch.equal(got[0], torch.arange(9)) and torch.equal(got[1], torch.arange(0, 18, 2).float())
+            and got[2].shape == (9, 3))
     assert not t.env.guards
 
 
@@ -140,8 +144,9 @@ def test_aliased_inputs():
     assert [x.shape for x in found.value.tensors] == [(3, 4), (4, 4)]
 
 
-VIEWS_OF_16 = [((3, 2), (3, 2), 1), ((4, 4), (4, 1), 0), ((4, 4), (1, 4), 0), ((3, 4), (4, 1), 4), ((2, 2), (4, 1), 5), ((2, 4), (8, 1), 4), ((4,), (4,), 2), ((4, 2), (4, 2), 1), ((), (), 9),
-               ((2, 1, 4), (4, 4, 1), 8), ((2, 2, 2, 2), (8, 4, 2, 1), 0), ((2, 2), (2, 8), 5), ((16,), (1,), 0)]
+VIEWS_OF_16 = [((3, 2), (3, 2), 1), ((4, 4), (4, 1), 0), ((4, 4), (1, 4), 0), ((3, 4), (4, 1), 4), ((2, 2), (4, 1), 5),
+               ((2, 4), (8, 1), 4), ((4,), (4,), 2), ((4, 2), (4, 2), 1), ((), (), 9), ((2, 1, 4), (4, 4, 1), 8),
+               ((2, 2, 2, 2), (8, 4, 2, 1), 0), ((2, 2), (2, 8), 5), ((16,), (1,), 0)]
 
 
 @pytest.mark.parametrize("sizes, strides, offset", VIEWS_OF_16)
@@ -186,7 +191,8 @@ def test_identity():
 def test_attributes():
     t = Tracer()
     x = t.input(X, "x")
-    for name in ("dtype", "device", "ndim", "layout", "itemsize", "nbytes", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_sparse", "is_quantized"):
+    for name in ("dtype", "device", "ndim", "layout", "itemsize", "nbytes", "requires_grad", "is_leaf", "is_cuda",
+                 "is_cpu", "is_sparse", "is_quantized"):
         assert t.attribute(x, name) == getattr(X, name), name
     assert tuple(t.attribute(x, "shape")) == tuple(X.shape)
     for name in ("T", "mT", "H", "mH", "real", "data"):
@@ -223,7 +229,8 @@ def test_refused_inputs():
 
 def test_supports():
     t = Tracer()
-    for fn in (torch.add, torch.Tensor.add_, operator.matmul, F.gelu, F.interpolate, torch.einsum, torch.ops.aten.add.Tensor, torch.Tensor.__getitem__, torch.Tensor.norm):
+    for fn in (torch.add, torch.Tensor.add_, operator.matmul, F.gelu, F.interpolate, torch.einsum,
+               torch.ops.aten.add.Tensor, torch.Tensor.__getitem__, torch.Tensor.norm):
         assert t.supports(fn), fn
     for fn in (print, len.__class__, torch.nn.Linear, torch.manual_seed, operator.itemgetter):
         assert not t.supports(fn), fn
@@ -238,7 +245,10 @@ def test_layer_stays_apart():
 
     for file in pathlib.Path(jit.graph.__file__).parent.rglob("*.py"):
         text = file.read_text()
-        assert not re.search(r"^\s*(from|import) (jit\.(frame|codegen|runtime)|torch\.(_dynamo|_inductor|fx|_functorch|export|jit|_subclasses))", text, re.M), file
+        assert not re.search(
+            r"^\s*(from|import) "
+            r"(jit\.(frame|codegen|runtime)|torch\.(_dynamo|_inductor|fx|_functorch|export|jit|_subclasses))", text,
+            re.M), file
 
 
 def test_hints():

@@ -1,4 +1,5 @@
-"""Transform: what each of its operations makes of a graph, by values of the new graph, by ids and by source positions."""
+"""Transform: what each of its operations makes of a graph, by values of the new graph, by ids and by source
+positions."""
 
 import pytest
 import torch
@@ -102,7 +103,8 @@ def test_keep_with_other_attributes_operation_type_or_inputs(graph):
             if n.op == "mul":
                 return self.keep(n, inputs=self.operands(n)[::-1])
             if n.op == "sum":
-                return self.keep(n, attrs={**n.attrs, "dims": (0,)}, type=TensorType.contiguous((3,), n.dtype, n.device))
+                return self.keep(n, attrs={**n.attrs, "dims": (0,)},
+                                 type=TensorType.contiguous((3,), n.dtype, n.device))
             return self.keep(n)
 
     made, (z, total) = run(Changed(graph), X, Y)

@@ -1,7 +1,8 @@
-"""No kernel reads a byte outside of its inputs: they lie between pages that cannot be read, so that one read too many is a signal.
+"""No kernel reads a byte outside of its inputs: they lie between pages that cannot be read, so that one read too many
+is a signal.
 
-Every program is called with inputs that end right before such a page and with inputs that begin right behind one, at several sizes in one compiled
-function's life, in processes of their own.
+Every program is called with inputs that end right before such a page and with inputs that begin right behind one, at
+several sizes in one compiled function's life, in processes of their own.
 """
 
 import ctypes
@@ -32,10 +33,12 @@ class Fenced:
         self.at_end, self.held = at_end, []
 
     def copy(self, t: torch.Tensor) -> torch.Tensor:
-        """``t`` with its strides, in memory of no byte more than these need, which ends (or begins) where nothing can be read."""
+        """``t`` with its strides, in memory of no byte more than these need, which ends (or begins) where nothing can
+        be read."""
         span = (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0) * t.element_size()
         size = -(-max(span, 1) // PAGE) * PAGE
-        start = _libc.mmap(None, size + 2 * PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        start = _libc.mmap(None, size + 2 * PAGE, mmap.PROT_READ | mmap.PROT_WRITE,
+                           mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         assert start not in (None, ctypes.c_void_p(-1).value), os.strerror(ctypes.get_errno())
         self.held.append((start, size + 2 * PAGE))
         for fence in (start, start + PAGE + size):
@@ -76,7 +79,8 @@ HALVES = (torch.bfloat16, torch.float16)
 PROGRAMS = {
     "pointwise": (lambda x, y: x * 2 + y.relu(), lambda n: (_matrix(n), _matrix(n))),
     "exponentials": (lambda x: (x.exp() + 1).log() + torch.tanh(x).sin(), lambda n: (_matrix(n),)),
-    **{f"of_{str(d)[6:]}": (lambda x: x + x, lambda n, d=d: (_matrix(n, dtype=d),)) for d in (*HALVES, torch.float64, torch.int8, torch.int16, torch.int64, torch.uint8)},
+    **{f"of_{str(d)[6:]}": (lambda x: x + x, lambda n, d=d: (_matrix(n, dtype=d),))
+       for d in (*HALVES, torch.float64, torch.int8, torch.int16, torch.int64, torch.uint8)},
     "bools": (lambda m, x: torch.where(m, x, 0) + (~m).float(), lambda n: (_matrix(n) > 0, _matrix(n))),
     "casts": (lambda x: (x.to(torch.int32), x.double() / 3), lambda n: (_matrix(n, dtype=torch.bfloat16),)),
     "broadcast": (lambda x, y: x + y, lambda n: (_matrix(5, n), _matrix(5, 1))),
@@ -93,7 +97,8 @@ PROGRAMS = {
     "rows_in_turn": (lambda x: (x - x.amax(1, keepdim=True)).exp().log1p(), lambda n: (_matrix(40, n),)),
     "cumsum": (lambda x: (x.cumsum(1), x.cumsum(0)), lambda n: (_matrix(9, n),)),
     "transposed": (lambda x, y: x.t() + y, lambda n: (_matrix(n, 70), _matrix(70, n))),
-    "transposed_halves": (lambda x, y: x.t() + y, lambda n: (_matrix(n, 70, dtype=torch.bfloat16), _matrix(70, n, dtype=torch.bfloat16))),
+    "transposed_halves": (lambda x, y: x.t() + y,
+                          lambda n: (_matrix(n, 70, dtype=torch.bfloat16), _matrix(70, n, dtype=torch.bfloat16))),
     "permuted": (lambda x: x.permute(2, 0, 1).contiguous() * 2, lambda n: (_matrix(20, n, 6),)),
     "columns": (lambda x: x[:, 1:] * 2, lambda n: (_matrix(9, n + 1),)),
     "strided": (lambda x: x[:, ::2] * 2, lambda n: (_matrix(9, 2 * n),)),
@@ -115,10 +120,12 @@ PROGRAMS = {
     "cross_entropy": (lambda x, y: F.cross_entropy(x, y, reduction="none"), lambda n: (_matrix(9, n), _index(n, 9))),
     **{f"gradient_of_{name}": (f, make) for name, f, make in (
         ("softmax", lambda x: _gradient(lambda x: x.softmax(1).square(), x), lambda n: (_matrix(9, n),)),
-        ("layer_norm", lambda x, w: _gradient(lambda x, w: F.layer_norm(x, w.shape, w).square(), x, w), lambda n: (_matrix(9, n), _matrix(n))),
+        ("layer_norm", lambda x, w: _gradient(lambda x, w: F.layer_norm(x, w.shape, w).square(), x, w),
+         lambda n: (_matrix(9, n), _matrix(n))),
         ("bias", lambda x, b: _gradient(lambda x, b: F.gelu(x + b), x, b), lambda n: (_matrix(9, n), _matrix(n))),
         ("rows", lambda w, i: _gradient(lambda w: w[i].tanh(), w), lambda n: (_matrix(12, n), _index(12, 30))),
-        ("cross_entropy", lambda x, y: _gradient(lambda x: F.cross_entropy(x, y), x), lambda n: (_matrix(9, n), _index(n, 9))),
+        ("cross_entropy", lambda x, y: _gradient(lambda x: F.cross_entropy(x, y), x),
+         lambda n: (_matrix(9, n), _index(n, 9))),
     )},
     "masked_pad_of_rows": (lambda x, i: torch.cat([x[i], x], 0) + 1, lambda n: (_matrix(4, n), _index(4, 5))),
 }
@@ -152,7 +159,8 @@ GROUPS = 4
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_no_kernel_reads_outside_of_its_inputs(group):
-    done = subprocess.run([sys.executable, __file__, str(group)], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": ROOT})
+    done = subprocess.run([sys.executable, __file__, str(group)], capture_output=True, text=True, cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": ROOT})
     last = done.stdout.splitlines()[-1:]
     assert done.returncode == 0 and last == ["end"], f"exit status {done.returncode} {last}\n{done.stderr[-3000:]}"
 
@@ -160,9 +168,11 @@ def test_no_kernel_reads_outside_of_its_inputs(group):
 def test_a_fence_stops_a_read():
     """One byte behind the end, and one before the beginning, are signals."""
     for at_end in (True, False):
-        text = f"import ctypes, torch; from tests.test_guard_pages import Fenced\nt = Fenced({at_end}).copy(torch.zeros(100)); print(t.sum().item(), flush=True)\n"
+        text = ("import ctypes, torch; from tests.test_guard_pages import Fenced\n"
+                f"t = Fenced({at_end}).copy(torch.zeros(100)); print(t.sum().item(), flush=True)\n")
         text += f"ctypes.string_at(t.data_ptr() {'+ 400' if at_end else '- 1'}, 1)"
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": ROOT})
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT,
+                              env={**os.environ, "PYTHONPATH": ROOT})
         assert done.returncode < 0 and done.stdout.split() == ["0.0"]
 
 

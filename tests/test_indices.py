@@ -1,5 +1,6 @@
-"""Indices that data decide, on the C++ kernels: made from comparisons, and out of range. Nothing is read at an index that is not in range, and what
-eager raises is raised; the programs run in a process of their own, where a signal is seen.
+"""Indices that data decide, on the C++ kernels: made from comparisons, and out of range. Nothing is read at an index
+that is not in range, and what eager raises is raised; the programs run in a process of their own, where a signal is
+seen.
 """
 
 import os
@@ -18,7 +19,8 @@ HUGE = (10**12, -(10**12), 2**63 - 1, -(2**63), 2**31, 100_000)
 
 def _outcome(f, args):
     """The result, gradients of the floating point arguments with it, or the exception's type and text."""
-    args = [a.clone().requires_grad_(a.is_floating_point() and a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args]
+    args = [a.clone().requires_grad_(a.is_floating_point() and a.requires_grad) if isinstance(a, torch.Tensor) else a
+            for a in args]
     try:
         out = f(*args)
     except Exception as error:
@@ -30,7 +32,8 @@ def _outcome(f, args):
 def _differs(want, got) -> bool:
     if isinstance(want[0], str) or isinstance(got[0], str):
         return want != got
-    return len(want) != len(got) or not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True) and a.dtype is b.dtype for a, b in zip(want, got))
+    return len(want) != len(got) or not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+                                            and a.dtype is b.dtype for a, b in zip(want, got))
 
 
 def _compare(name, f, calls):
@@ -39,7 +42,8 @@ def _compare(name, f, calls):
     for args in calls:
         want, got = _outcome(f, args), _outcome(compiled, args)
         if _differs(want, got):
-            print(f"{name} {[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]}: {want} in eager, {got} compiled")
+            print(f"{name} {[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]}: "
+                  f"{want} in eager, {got} compiled")
 
 
 # made from comparisons
@@ -83,11 +87,12 @@ def test_an_index_made_from_a_comparison(name):
             torch.testing.assert_close(compiled(x, table), f(x, table), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bfloat16],
+                         ids=str)
 def test_comparisons_of_other_types(dtype):
     f = lambda x, t: (t[(x > 5).long()], t[torch.where(x != 9, 1, 0)])
     x, table = (torch.arange(130) % 17).to(dtype), torch.arange(4.0).to(dtype)
-    for got, want in zip(jit.compile(f)(x, table), f(x, table)):
+    for got, want in zip(jit.compile(f)(x, table), f(x, table), strict=True):
         assert torch.equal(got, want)
 
 
@@ -130,16 +135,21 @@ PROGRAMS = {
     "take": (lambda x, i: x.take(i) + 1, lambda n: (torch.randn(n),)),
     "take_along_dim": (lambda x, i: x.take_along_dim(i.view(-1, 1), 0) + 1, lambda n: (rows(n, 4),)),
     "cross_entropy": (lambda x, i: F.cross_entropy(x[: i.shape[0]], i), lambda n: (rows(5, n),)),
-    "cross_entropy_of_each": (lambda x, i: F.cross_entropy(x[: i.shape[0]], i, reduction="none", ignore_index=1), lambda n: (rows(5, n),)),
-    "cross_entropy_weighted": (lambda x, w, i: F.cross_entropy(x[: i.shape[0]], i, w), lambda n: (rows(5, n), torch.rand(n))),
-    "cross_entropy_smoothed": (lambda x, i: F.cross_entropy(x[: i.shape[0]], i, label_smoothing=0.1), lambda n: (rows(5, n),)),
+    "cross_entropy_of_each": (lambda x, i: F.cross_entropy(x[: i.shape[0]], i, reduction="none", ignore_index=1),
+                              lambda n: (rows(5, n),)),
+    "cross_entropy_weighted": (lambda x, w, i: F.cross_entropy(x[: i.shape[0]], i, w),
+                               lambda n: (rows(5, n), torch.rand(n))),
+    "cross_entropy_smoothed": (lambda x, i: F.cross_entropy(x[: i.shape[0]], i, label_smoothing=0.1),
+                               lambda n: (rows(5, n),)),
     "nll_loss": (lambda x, i: F.nll_loss(x[: i.shape[0]], i), lambda n: (rows(5, n),)),
-    "nll_loss_2d": (lambda x, i: F.nll_loss(x.view(1, -1, 1, 5)[..., : i.shape[0]], i.view(1, 1, -1)), lambda n: (rows(n, 5),)),
+    "nll_loss_2d": (lambda x, i: F.nll_loss(x.view(1, -1, 1, 5)[..., : i.shape[0]], i.view(1, 1, -1)),
+                    lambda n: (rows(n, 5),)),
     "index_add": (lambda x, i: x.index_add(0, i, x[: i.shape[0]]) + 1, lambda n: (torch.randn(n, 4),)),
     "index_copy": (lambda x, i: x.index_copy(0, i, x[: i.shape[0]]) + 1, lambda n: (torch.randn(n, 4),)),
     "index_fill": (lambda x, i: x.index_fill(0, i, 5.0) + 1, lambda n: (torch.randn(n, 4),)),
     "index_put": (lambda x, i: x.index_put((i,), torch.ones(4)) + 1, lambda n: (torch.randn(n, 4),)),
-    "index_put_added": (lambda x, i: x.index_put((i,), torch.ones(4), accumulate=True) + 1, lambda n: (torch.randn(n, 4),)),
+    "index_put_added": (lambda x, i: x.index_put((i,), torch.ones(4), accumulate=True) + 1,
+                        lambda n: (torch.randn(n, 4),)),
     "scatter": (lambda x, i: x.scatter(0, i.view(-1, 1), 5.0) + 1, lambda n: (torch.randn(n, 4),)),
     "scatter_add": (lambda x, i: x.scatter_add(0, i.view(-1, 1), x) + 1, lambda n: (torch.randn(n, 4),)),
     "scatter_reduce": (lambda x, i: x.scatter_reduce(0, i.view(-1, 1), x, "amax") + 1, lambda n: (torch.randn(n, 4),)),
@@ -147,7 +157,8 @@ PROGRAMS = {
 
 
 def out_of_range():
-    """Prints what differs, over several sizes in one function's life: good indices, then one behind the end, one before the start, and huge ones."""
+    """Prints what differs, over several sizes in one function's life: good indices, then one behind the end, one before
+    the start, and huge ones."""
     torch.manual_seed(0)
     for name, (f, make) in PROGRAMS.items():
         print("at", name, flush=True)
@@ -157,7 +168,8 @@ def out_of_range():
         _compare(name, f, calls)
     for name, f, shape in EMPTY:
         print("at", name, flush=True)
-        _compare(name, f, [(torch.randn(shape), torch.tensor(i, dtype=torch.int64)) for i in ([0], [0, 0], [5, 1], [-1], [])])
+        _compare(name, f,
+                 [(torch.randn(shape), torch.tensor(i, dtype=torch.int64)) for i in ([0], [0, 0], [5, 1], [-1], [])])
     print("end")
 
 
@@ -175,9 +187,11 @@ EMPTY = [
 
 
 def test_an_index_out_of_range_is_eagers_error_and_reads_nothing():
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": ROOT})
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": ROOT})
     lines = [line for line in done.stdout.splitlines() if not line.startswith("at ")]
-    assert done.returncode == 0 and lines == ["end"], f"{lines}\nlast: {done.stdout.splitlines()[-1:]}\n{done.stderr[-2000:]}"
+    assert done.returncode == 0 and lines == ["end"], (f"{lines}\n"
+                                                       f"last: {done.stdout.splitlines()[-1:]}\n{done.stderr[-2000:]}")
 
 
 @pytest.mark.parametrize("name, fn", [
@@ -206,8 +220,10 @@ def test_parts_of_nothing(name, fn):
 
 
 @pytest.mark.parametrize("fn", [
-    lambda x, i: x[i], lambda x, i: x[:, i], lambda x, i: x[i, 0:0], lambda x, i: x[i, torch.zeros(0, dtype=torch.long)], lambda x, i: x.sin()[i].sum(),
-    lambda x, i: x.clone().index_fill_(0, i, 2), lambda x, i: put(x.clone(), i), lambda x, i: put(x.clone(), (i, slice(0, 0))), lambda x, i: x[(i > 0).long()],
+    lambda x, i: x[i], lambda x, i: x[:, i], lambda x, i: x[i, 0:0],
+    lambda x, i: x[i, torch.zeros(0, dtype=torch.long)], lambda x, i: x.sin()[i].sum(),
+    lambda x, i: x.clone().index_fill_(0, i, 2), lambda x, i: put(x.clone(), i),
+    lambda x, i: put(x.clone(), (i, slice(0, 0))), lambda x, i: x[(i > 0).long()],
 ], ids=["item", "column", "no part", "no places", "sum", "fill", "put", "put nothing", "comparison"])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_an_item_of_nothing_is_inside(fn, dynamic):

@@ -1,4 +1,5 @@
-"""A failure inside any rule of the compiler: eager's result and one warning that names both places, the error itself with ``strict``, and other shapes compiled all the same."""
+"""A failure inside any rule of the compiler: eager's result and one warning that names both places, the error itself
+with ``strict``, and other shapes compiled all the same."""
 
 import os
 import warnings
@@ -45,7 +46,8 @@ def broken(fn):
 
 def broken_op(name):
     entry = registry.OPS[name]
-    return registry.OPS, name, type(entry)(entry.name, broken(entry.fn), entry.varargs, entry.alias, entry.raw, entry.pointwise, entry.wraps)
+    return (registry.OPS, name, type(entry)(entry.name, broken(entry.fn), entry.varargs, entry.alias, entry.raw,
+                                            entry.pointwise, entry.wraps))
 
 
 def broken_handler(monkeypatch):
@@ -146,7 +148,9 @@ def test_a_failure_at_one_shape(rule, dynamic, monkeypatch):
     want = {n: run(program, n, grad) for n in (2, BROKEN, 4, 5)}
     RULES[rule](monkeypatch)
     captures = []
-    fn = dispatch.make_dispatcher(program, dispatch.Settings(jit.backends.BACKENDS["jit"], False, dynamic, on_capture=captures.append))
+    fn = dispatch.make_dispatcher(program,
+                                  dispatch.Settings(jit.backends.BACKENDS["jit"], False, dynamic,
+                                                    on_capture=captures.append))
     told = []
     for n in (BROKEN, 2, BROKEN, 4, 5, BROKEN, 2):
         with warnings.catch_warnings(record=True) as seen:
@@ -158,7 +162,8 @@ def test_a_failure_at_one_shape(rule, dynamic, monkeypatch):
     assert told[0].filename == FILE and "Broken: no such luck" in text and "JIT_STRICT=1" in text
     first = program.__code__.co_firstlineno
     assert any(f"program ({FILE}:{line})" in text for line in range(first, first + 3))
-    assert f"{FILE}:" in text.split("no such luck")[1] or "jit/" in text.split("no such luck")[1], "the failing rule is not named"
+    assert f"{FILE}:" in text.split("no such luck")[1] or "jit/" in text.split("no such luck")[
+        1], "the failing rule is not named"
     assert captures[-1].graph is not None and not captures[-1].failed
     before = len(captures)
     run(fn, BROKEN, grad), run(fn, 5, grad), run(fn, 2, grad)

@@ -1,4 +1,5 @@
-"""Whole models of transformers and timm: one graph, eager's results, and none of the model's own Python on a later call."""
+"""Whole models of transformers and timm: one graph, eager's results, and none of the model's own Python on a later
+call."""
 
 import sys
 
@@ -9,11 +10,13 @@ import jit
 from examples import _compare  # noqa: F401
 
 SMALL_CONFIGS = {
-    "bert": ("BertConfig", "BertForMaskedLM", dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, intermediate_size=128, vocab_size=1000)),
+    "bert": ("BertConfig", "BertForMaskedLM",
+             dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, intermediate_size=128, vocab_size=1000)),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", dict(n_layer=2, n_embd=64, n_head=4, vocab_size=1000)),
-    "llama": ("LlamaConfig", "LlamaForCausalLM", dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-                                                      num_key_value_heads=2, vocab_size=1000)),
-    "t5": ("T5Config", "T5ForConditionalGeneration", dict(num_layers=2, d_model=64, d_ff=128, num_heads=4, d_kv=16, vocab_size=1000)),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                                                      num_attention_heads=4, num_key_value_heads=2, vocab_size=1000)),
+    "t5": ("T5Config", "T5ForConditionalGeneration",
+           dict(num_layers=2, d_model=64, d_ff=128, num_heads=4, d_kv=16, vocab_size=1000)),
 }
 VISION = ("resnet50", "vit_base_patch16_224", "convnext_tiny")
 
@@ -44,11 +47,13 @@ def tensors(out):
 
 
 def python_frames(call, files, rewritten):
-    """The Python functions from these files that start during the call, but for the code that was put in their place."""
+    """The Python functions from these files that start during the call, but for the code that was put in their
+    place."""
     entered = []
 
     def profile(frame, event, arg):
-        if event == "call" and frame.f_code not in rewritten and any(part in frame.f_code.co_filename for part in files):
+        if (event == "call" and frame.f_code not in rewritten
+            and any(part in frame.f_code.co_filename for part in files)):
             entered.append(frame.f_code.co_qualname)
 
     sys.setprofile(profile)
@@ -69,14 +74,15 @@ def test_inference(name):
         first = compiled(*args, **kwargs)
         assert jit.compile_count() == before + 1
         rewritten = [entry.target.__code__ for entry in type(compiled)._jit_dispatcher.entries]
-        entered = python_frames(lambda: compiled(*args, **kwargs), ("/transformers/", "/timm/", "/torch/nn/"), rewritten)
+        entered = python_frames(lambda: compiled(*args, **kwargs), ("/transformers/", "/timm/", "/torch/nn/"),
+                                rewritten)
         second = compiled(*args, **kwargs)
         assert jit.compile_count() == before + 1
     assert entered == []
     assert type(first) is type(expected)
     if hasattr(expected, "keys"):
         assert list(first.keys()) == list(expected.keys())
-    for want, one, two in zip(tensors(expected), tensors(first), tensors(second)):
+    for want, one, two in zip(tensors(expected), tensors(first), tensors(second), strict=True):
         assert one.stride() == want.stride() and one.dtype == want.dtype
         for got in (one, two):
             assert (got.double() - want.double()).norm() <= 1e-4 * want.double().norm()
@@ -89,8 +95,9 @@ def test_a_module_that_changes():
     compiled = jit.compile(model)
     x = torch.randn(3, 4)
     with torch.no_grad():
-        for change in (lambda: None, lambda: setattr(model[0], "weight", torch.nn.Parameter(torch.randn(4, 4))), lambda: model[0].bias.fill_(2.0),
-                       lambda: setattr(model[1], "eps", 0.5), lambda: model.double(), lambda: model.append(torch.nn.ReLU())):
+        for change in (lambda: None, lambda: setattr(model[0], "weight", torch.nn.Parameter(torch.randn(4, 4))),
+                       lambda: model[0].bias.fill_(2.0), lambda: setattr(model[1], "eps", 0.5), lambda: model.double(),
+                       lambda: model.append(torch.nn.ReLU())):
             change()
             y = x.to(model[0].weight.dtype)
             torch.testing.assert_close(compiled(y), model(y))

@@ -1,5 +1,5 @@
-"""Numbers that do not fit the dtype of a tensor, or its kind: every function that takes one raises what it raises in eager, also when the number has
-become a symbol, when nobody reads the result, and on tensors too large to be tried."""
+"""Numbers that do not fit the dtype of a tensor, or its kind: every function that takes one raises what it raises in
+eager, also when the number has become a symbol, when nobody reads the result, and on tensors too large to be tried."""
 
 import pytest
 import torch
@@ -7,8 +7,10 @@ import torch.nn.functional as F
 
 import jit
 
-pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")  # nothing may be left to eager because compiling failed
-DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+# Nothing may be left to eager because compiling failed
+pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")
+DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+          torch.float64]
 NUMBERS = [300, -2, 0.5, 70000.0, 1e39, -1e39, 1 << 31, 1 << 62, 1 << 63, float("inf"), True, 1j]
 FUNCTIONS = {
     "masked_fill": lambda x, v: x.masked_fill(x == x, v),
@@ -74,10 +76,12 @@ def test_refused_numbers(name, size):
             assert refusal(jit.compile(unused), x, v) == expected, (dtype, v)
 
 
-@pytest.mark.parametrize("name", ["masked_fill", "clamp", "clamp, below", "clamp, both", "clamp, around", "full_like", "fill_", "setitem", "pow", "add", "threshold", "index_fill"])
+@pytest.mark.parametrize("name", ["masked_fill", "clamp", "clamp, below", "clamp, both", "clamp, around", "full_like",
+                                  "fill_", "setitem", "pow", "add", "threshold", "index_fill"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16, torch.float32], ids=lambda d: str(d)[6:])
 def test_numbers_that_become_symbols(name, dtype):
-    """A number that changes becomes a symbol: later ones that do not fit raise all the same, and those that fit do not."""
+    """A number that changes becomes a symbol: later ones that do not fit raise all the same, and those that fit do
+    not."""
     function = FUNCTIONS[name] if name != "setitem" else lambda x, v: (y := x.clone(), y.__setitem__(0, v))[0]
     x = torch.tensor([1, 0, 2]).to(dtype)
     for numbers in ((1, 2, 3, 300, 5, -2, 7, 70000, 1 << 40, 9), (1.0, 2.0, 3.0, 300.0, -2.0, 7e4, 4.0, 1e39, 5.0)):

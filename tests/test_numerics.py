@@ -1,4 +1,5 @@
-"""``jit.verify``: what is right passes, and a kernel or a rule that was broken on purpose is named, with the line of the program."""
+"""``jit.verify``: what is right passes, and a kernel or a rule that was broken on purpose is named, with the line of
+the program."""
 
 import inspect
 
@@ -36,7 +37,8 @@ def inputs(width=8):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv, self.norm, self.drop, self.out = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.2), nn.Linear(4 * 16, 5)
+        self.conv, self.norm, self.drop, self.out = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.2),
+                                                     nn.Linear(4 * 16, 5))
 
     def forward(self, x):
         return F.log_softmax(self.out(self.drop(F.gelu(self.norm(self.conv(x))).flatten(1))), -1)
@@ -61,7 +63,8 @@ def test_what_is_right_passes(dtype):
     report = jit.verify(net)(torch.randn(2, 3, 6, 6, dtype=dtype))
     assert report.ok and report.checked >= 20 and not report.unchecked, str(report)
     report = jit.verify(net.train())(torch.randn(2, 3, 6, 6, dtype=dtype))
-    assert report.ok and report.checked >= 25 and [u for u in report.unchecked if "fallback_random" in u] == report.unchecked, str(report)
+    assert report.ok and report.checked >= 25 and [u for u in report.unchecked
+                                                   if "fallback_random" in u] == report.unchecked, str(report)
     with jit.config.patch(fallback_random=True):
         report = jit.verify(net.train())(torch.randn(2, 3, 6, 6, dtype=dtype))
     assert report.ok and "dropout" in report.unchecked[0], str(report)
@@ -76,7 +79,8 @@ def test_writes_views_indices_and_sizes():
     torch.testing.assert_close(y, x.t()[:3])
     torch.testing.assert_close(total, x.sum())
     x, token = torch.randn(4, 1).expand(4, 6), torch.randn(1, 1, 6, requires_grad=True)
-    report = jit.verify(lambda x, t: torch.cat([t.expand(4, -1, -1), x[:, None] * t.expand(4, 2, 6)], 1).mean(1))(x, token)
+    report = jit.verify(lambda x, t: torch.cat([t.expand(4, -1, -1), x[:, None] * t.expand(4, 2, 6)], 1).mean(1))(
+        x, token)
     assert report.ok and report.checked and not report.unchecked, str(report)
     assert jit.verify(lambda x: x.exp() + x[:, ::2].sum())(x).ok
 
@@ -118,7 +122,8 @@ def test_the_line_of_the_program_is_named_where_a_module_computes(monkeypatch):
     right = cpp.OPS["sigmoid"]
     monkeypatch.setitem(cpp.OPS, "sigmoid", lambda *args: f"({right(*args)} + 1e-4f)")
     fault = jit.verify(Model(), gradients=False)(torch.randn(4, 8)).faults[0]
-    assert fault.op == "sigmoid" and fault.user[:2] == (__file__, line_of(Model.forward, "# sigmoid")) and fault.loc[2] == "Sigmoid.forward"
+    assert (fault.op == "sigmoid" and fault.user[:2] == (__file__, line_of(Model.forward, "# sigmoid"))
+            and fault.loc[2] == "Sigmoid.forward")
 
 
 def test_a_broken_gradient_is_named(monkeypatch):

@@ -1,4 +1,5 @@
-"""The records of prims and operators: complete, in agreement with each other, and the only place where names are listed."""
+"""The records of prims and operators: complete, in agreement with each other, and the only place where names are
+listed."""
 
 import ast
 from pathlib import Path
@@ -23,7 +24,8 @@ from jit.graph.shape_env import ShapeEnv
 
 ROOT = Path(__file__).resolve().parent.parent
 POINTWISE = sorted(p.name for p in PRIMS.values() if p.kind == "pointwise")
-KINDS = {"input", "number", "source", "pointwise", "view", "copy", "reduction", "scan", "index", "call", "part", "gradient", "kernel"}
+KINDS = {"input", "number", "source", "pointwise", "view", "copy", "reduction", "scan", "index", "call", "part",
+         "gradient", "kernel"}
 CPU = torch.device("cpu")
 
 
@@ -43,7 +45,8 @@ def dtype_of(name):
     """A dtype over which kernels compute the prim."""
     if info(name).truth or info(name).bools == ("logical_not",):
         return torch.bool
-    return torch.int64 if info(name).of_words or name in ("shl", "shr") or name.startswith("bitwise_") else torch.float32
+    return torch.int64 if info(name).of_words or name in ("shl",
+                                                          "shr") or name.startswith("bitwise_") else torch.float32
 
 
 @pytest.mark.parametrize("name", sorted(PRIMS))
@@ -84,7 +87,8 @@ def test_the_forms_of_eager_and_of_the_library_agree(name):
     """The text that is printed, the call in place of a kernel, and what the record says of the result."""
     p, dtype = info(name), dtype_of(name)
     node = node_of(p, dtype)
-    values = [torch.tensor([[0.5, -0.25, 0.75], [1.0, 0.0, 0.125]]).mul(k + 1).to(i.dtype) for k, i in enumerate(node.inputs)]
+    values = [torch.tensor([[0.5, -0.25, 0.75], [1.0, 0.0, 0.125]]).mul(k + 1).to(i.dtype)
+              for k, i in enumerate(node.inputs)]
     want = evaluate(node, values)
     call = prepare.library_call(node)
     args = [values[a.index] if isinstance(a, Ref) else a for a in call["args"]]
@@ -96,10 +100,12 @@ def test_the_forms_of_eager_and_of_the_library_agree(name):
     if p.commutative:
         torch.testing.assert_close(evaluate(node, values[::-1]), want, equal_nan=True)
     if p.takes_number and dtype.is_floating_point:
-        torch.testing.assert_close(evaluate(node, [values[0], 2]), evaluate(node, [values[0], torch.tensor(2.0)]), equal_nan=True)
+        torch.testing.assert_close(evaluate(node, [values[0], 2]), evaluate(node, [values[0], torch.tensor(2.0)]),
+                                   equal_nan=True)
 
 
-OF_OTHERS = [(n, torch.bool, info(n).bools) for n in POINTWISE] + [(n, torch.int32, info(n).integers) for n in POINTWISE]
+OF_OTHERS = [(n, torch.bool, info(n).bools) for n in POINTWISE] + [
+    (n, torch.int32, info(n).integers) for n in POINTWISE]
 
 
 @pytest.mark.parametrize("name, dtype, form", [case for case in OF_OTHERS if case[2] is not None])
@@ -124,7 +130,8 @@ def test_forms_over_bools_and_integers(name, dtype, form):
     assert torch.equal(got, want)
 
 
-CLAIMS = [n for n in POINTWISE if info(n).gradient is not None and (info(n).saves is not None or info(n).linear is not None or info(n).flat)]
+CLAIMS = [n for n in POINTWISE if info(n).gradient is not None
+          and (info(n).saves is not None or info(n).linear is not None or info(n).flat)]
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -133,7 +140,8 @@ def test_what_a_gradient_reads(name):
     p = info(name)
     b = GradBuilder(ShapeEnv())
     inputs = [b.node("input", (), {"index": i.attrs["index"]}, i.type) for i in operands(p)]
-    node = b.node(name, tuple(inputs), {}, infer(name, tuple(i.type for i in inputs), {}, torch.float64 if name == "cast" else torch.float32))
+    node = b.node(name, tuple(inputs), {},
+                  infer(name, tuple(i.type for i in inputs), {}, torch.float64 if name == "cast" else torch.float32))
     g = b.node("input", (), {"index": 9}, node.type)
     entries = p.gradient(b, node, g)
     for k, entry in enumerate(entries):
@@ -150,7 +158,8 @@ def test_what_a_gradient_reads(name):
         if p.saves is not None:
             positions = p.saves[min(k, len(p.saves) - 1)]
             allowed = {i for j, i in enumerate(inputs) if (j != k if positions is OTHERS else j in positions)}
-            assert read & {node, *inputs} <= (allowed | {node} if allowed == set(inputs) else allowed)  # the result can be made of all
+            # The result can be made of all
+            assert read & {node, *inputs} <= (allowed | {node} if allowed == set(inputs) else allowed)
         if p.linear is not None and (k == 0 or p.linear != prim_info.IN_FIRST):
             assert inputs[k] not in read and node not in read
 
@@ -180,8 +189,10 @@ def test_neutral_values(op, dtype):
                        reference._reduce(op, x, 1, dtype if not op.startswith("arg") else torch.int64))
 
 
-# Where names of prims may stand beside each other: the records, and the two tables of texts with what these are made of.
-TABLES = ("jit/graph/pointwise.py", "jit/graph/prims.py", "jit/codegen/cpp/ops.py", "jit/codegen/triton/ops.py", "jit/codegen/triton/emit.py")
+# Where names of prims may stand beside each other: the records, and the two tables of texts with what these are made
+# of.
+TABLES = ("jit/graph/pointwise.py", "jit/graph/prims.py", "jit/codegen/cpp/ops.py", "jit/codegen/triton/ops.py",
+          "jit/codegen/triton/emit.py")
 
 
 def names_in(node):
@@ -189,7 +200,8 @@ def names_in(node):
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split":
         text = node.func.value
         return text.value.split() if isinstance(text, ast.Constant) and isinstance(text.value, str) else None
-    elements = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else node.keys if isinstance(node, ast.Dict) else None
+    elements = node.elts if isinstance(node, (ast.Tuple, ast.List,
+                                              ast.Set)) else node.keys if isinstance(node, ast.Dict) else None
     if not elements or not all(isinstance(e, ast.Constant) and isinstance(e.value, str) for e in elements):
         return None
     return [e.value for e in elements]
@@ -198,8 +210,10 @@ def names_in(node):
 def sets_of_prims(text):
     """(line, names) of each collection of names of prims that a module keeps, or that an operation is looked for in."""
     tree = ast.parse(text)
-    kept = [n for s in tree.body if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value is not None for n in ast.walk(s.value)]
-    kept += [c for n in ast.walk(tree) if isinstance(n, ast.Compare) and any(isinstance(o, (ast.In, ast.NotIn)) for o in n.ops)
+    kept = [n for s in tree.body if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value is not None
+            for n in ast.walk(s.value)]
+    kept += [c for n in ast.walk(tree) if isinstance(n, ast.Compare)
+             and any(isinstance(o, (ast.In, ast.NotIn)) for o in n.ops)
              and ast.unparse(n.left).endswith(".op") for c in n.comparators]
     for node in kept:
         names = names_in(node)
@@ -208,14 +222,16 @@ def sets_of_prims(text):
 
 
 # Tests of a few prims by name in the rule that is about them.
-BY_NAME = {("reshape", "alias"), ("any", "all"), ("autograd_function", "tangent"), ("custom_gradient", "alias"), ("detach", "alias", "custom_gradient"), ("detach", "custom_gradient"), ("floor_div", "remainder")}
+BY_NAME = {("reshape", "alias"), ("any", "all"), ("autograd_function", "tangent"), ("custom_gradient", "alias"),
+           ("detach", "alias", "custom_gradient"), ("detach", "custom_gradient"), ("floor_div", "remainder")}
 VIEW_STEPS = ("jit/graph/handles.py",)  # how each view is written through, a function for each
 
 
 def test_no_other_lists_of_prims():
-    files = [p for room in ("graph", "codegen") for p in (ROOT / "jit" / room).rglob("*.py")] + list((ROOT / "jit").glob("*.py"))
-    found = [f"{path}:{line}: {' '.join(names)}" for p in files if (path := str(p.relative_to(ROOT))) not in TABLES + VIEW_STEPS
-             for line, names in sets_of_prims(p.read_text()) if tuple(names) not in BY_NAME]
+    files = [p for room in ("graph", "codegen") for p in (ROOT / "jit" / room).rglob("*.py")] + list(
+        (ROOT / "jit").glob("*.py"))
+    found = [f"{path}:{line}: {' '.join(names)}" for p in files if (path := str(p.relative_to(ROOT))) not in TABLES
+             + VIEW_STEPS for line, names in sets_of_prims(p.read_text()) if tuple(names) not in BY_NAME]
     assert not found, "\n".join(found)
 
 

@@ -1,4 +1,5 @@
-"""Products of tensors of two dtypes: PyTorch refuses them, some releases not where there are no elements; results have the dtype that eager's have."""
+"""Products of tensors of two dtypes: PyTorch refuses them, some releases not where there are no elements; results have
+the dtype that eager's have."""
 
 import itertools
 
@@ -11,11 +12,14 @@ from jit.graph import aten
 
 DTYPES = (torch.bool, torch.int32, torch.bfloat16, torch.float64)
 PRODUCTS = {  # with the letters of the operands' sizes
-    "mv": (torch.mv, "mk k"), "mm": (torch.mm, "mk kn"), "bmm": (torch.bmm, "bmk bkn"), "dot": (torch.dot, "k k"), "vdot": (torch.vdot, "k k"),
-    "addmv": (lambda a, v: torch.addmv(a.new_zeros(1), a, v), "mk k"), "addmv of the other": (lambda a, v: torch.addmv(v.new_zeros(1), a, v), "mk k"),
-    "addmm": (lambda a, b: torch.addmm(a.new_zeros(1), a, b), "mk kn"), "baddbmm": (lambda a, b: torch.baddbmm(b.new_zeros(1), a, b), "bmk bkn"),
-    "matrix @ vector": (torch.matmul, "mk k"), "vector @ matrix": (torch.matmul, "k kn"), "batch @ vector": (torch.matmul, "bmk k"), "vector @ batch": (torch.matmul, "k bkn"),
-    "batch @ batch": (torch.matmul, "bmk bkn"), "linear": (F.linear, "mk nk"), "einsum": (lambda a, b: torch.einsum("mk,kn->mn", a, b), "mk kn"),
+    "mv": (torch.mv, "mk k"), "mm": (torch.mm, "mk kn"), "bmm": (torch.bmm, "bmk bkn"), "dot": (torch.dot, "k k"),
+    "vdot": (torch.vdot, "k k"), "addmv": (lambda a, v: torch.addmv(a.new_zeros(1), a, v), "mk k"),
+    "addmv of the other": (lambda a, v: torch.addmv(v.new_zeros(1), a, v), "mk k"),
+    "addmm": (lambda a, b: torch.addmm(a.new_zeros(1), a, b), "mk kn"),
+    "baddbmm": (lambda a, b: torch.baddbmm(b.new_zeros(1), a, b), "bmk bkn"), "matrix @ vector": (torch.matmul, "mk k"),
+    "vector @ matrix": (torch.matmul, "k kn"), "batch @ vector": (torch.matmul, "bmk k"),
+    "vector @ batch": (torch.matmul, "k bkn"), "batch @ batch": (torch.matmul, "bmk bkn"),
+    "linear": (F.linear, "mk nk"), "einsum": (lambda a, b: torch.einsum("mk,kn->mn", a, b), "mk kn"),
     "inner": (torch.inner, "mk nk"), "tensordot": (lambda a, b: torch.tensordot(a, b, 1), "mk kn"),
 }  # fmt: skip
 SIZES = {"m": 2, "k": 3, "n": 4, "b": 2}
@@ -33,7 +37,8 @@ def test_of_two_dtypes(name):
         for nothing in ("", "m", "n", "b", "mn"):  # of rows that are nothing some releases corrupt memory
             found = []
             for f in (fn, compiled):
-                a, b = (torch.ones([0 if c in nothing else SIZES[c] for c in word], dtype=d) for word, d in zip(letters.split(), dtypes))
+                a, b = ((torch.ones([0 if c in nothing else SIZES[c] for c in word],
+                                    dtype=d) for word, d in zip(letters.split(), dtypes)))
                 try:
                     result = f(a, b)
                     found.append((result.dtype, result.shape, result.stride()))
@@ -59,7 +64,8 @@ def test_statistics_of_batch_norms_have_their_dtype(call, statistics):
     for _ in range(2):
         given, ours = made(), made()
         want, got = call(*given), compiled(*ours)
-        for a, b in zip([*(want if isinstance(want, tuple) else [want]), *given], [*(got if isinstance(got, tuple) else [got]), *ours]):
+        for a, b in (zip([*(want if isinstance(want, tuple) else [want]), *given],
+                         [*(got if isinstance(got, tuple) else [got]), *ours])):
             torch.testing.assert_close(b, a, rtol=2e-2, atol=2e-2)
 
 

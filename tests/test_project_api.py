@@ -18,7 +18,8 @@ def double(x):
 
 
 def test_public_names():
-    for name in ("compile", "disable", "explain", "reset", "graph_break", "is_compiling", "compile_count", "config", "logs", "errors", "__version__"):
+    for name in ("compile", "disable", "explain", "reset", "graph_break", "is_compiling", "compile_count", "config",
+                 "logs", "errors", "__version__"):
         assert hasattr(jit, name), name
 
 
@@ -64,7 +65,9 @@ def test_unknown_keyword_is_python_s_own_error():
         jit.compile(double, full_graph=True)
 
 
-@pytest.mark.parametrize("decorate", [jit.compile, jit.compile(), jit.compile(fullgraph=True), jit.compile(backend="eager"), jit.compile(disable=True)], ids=["bare", "called", "fullgraph", "eager", "disabled"])
+@pytest.mark.parametrize("decorate", [jit.compile, jit.compile(), jit.compile(fullgraph=True),
+                                      jit.compile(backend="eager"), jit.compile(disable=True)],
+                         ids=["bare", "called", "fullgraph", "eager", "disabled"])
 def test_every_way_of_decorating(decorate):
     compiled = decorate(double)
     x = torch.randn(5)
@@ -142,14 +145,16 @@ def test_disable_leaves_a_function_alone():
 IMPORT = """
 import os, threading, torch
 def tasks(): return len(os.listdir("/proc/self/task"))
-def children(): return [c for t in os.listdir("/proc/self/task") for c in open(f"/proc/self/task/{t}/children").read().split()]
+def children():
+    return [c for t in os.listdir("/proc/self/task") for c in open(f"/proc/self/task/{t}/children").read().split()]
 import sys
 loaded, before = set(sys.modules), tasks()
 import jit
 assert tasks() == before, "threads were started"
 assert threading.active_count() == 1
 assert not children(), children()
-bad = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit", "torch._subclasses")
+bad = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit",
+       "torch._subclasses")
 new = [m for m in set(sys.modules) - loaded if any(m == b or m.startswith(b + ".") for b in bad)]
 assert not new, new
 print("quiet")
@@ -168,7 +173,8 @@ import jit
 with torch.no_grad():
     out = jit.compile(lambda x: torch.softmax(x * 2, -1), fullgraph=True)(torch.randn(4, 8))
 assert jit.compile_count() == 1
-new = [m for m in set(sys.modules) - loaded if m.startswith(("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch._subclasses"))]
+bad = "torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch._subclasses"
+new = [m for m in set(sys.modules) - loaded if m.startswith(bad)]
 assert not new, new
 print("apart")
 """

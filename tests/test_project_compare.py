@@ -1,4 +1,5 @@
-"""The measuring code of the examples and benchmarks: what it calls right, wrong and failed, and that it times what it says."""
+"""The measuring code of the examples and benchmarks: what it calls right, wrong and failed, and that it times what it
+says."""
 
 import importlib.util
 import sys
@@ -79,13 +80,15 @@ def test_geomean_and_table(shared):
     compare, harness = shared
     assert harness.geomean([2.0, 8.0]) == pytest.approx(4.0)
     assert harness.geomean([]) != harness.geomean([])
-    assert compare.table(["", "ms"], [["a", 1], ["long name", 22]]).splitlines() == ["           ms", "-" * 13, "a           1", "long name  22"]
+    assert compare.table(["", "ms"], [["a", 1], ["long name", 22]]).splitlines() == [
+        "           ms", "-" * 13, "a           1", "long name  22"]
 
 
 def test_subprocess_result(shared, tmp_path):
     _, harness = shared
     script = tmp_path / "script.py"
-    script.write_text("import os, sys\nprint('noise')\nprint('RESULT {\"x\": %s}' % sys.argv[1])\nassert os.environ['JIT_BENCH_CACHE']\n")
+    script.write_text("import os, sys\nprint('noise')\n"
+                      "print('RESULT {\"x\": %s}' % sys.argv[1])\nassert os.environ['JIT_BENCH_CACHE']\n")
     assert harness.in_subprocess(str(script), ["3"], 60) == {"x": 3}
     script.write_text("raise ValueError('broken')")
     assert harness.in_subprocess(str(script), [], 60) == {"error": "ValueError: broken"}

@@ -10,7 +10,7 @@ SHOW = "from jit import config; print(config.{})"
 def test_every_option_is_described():
     lines = config.describe().splitlines()
     assert len(lines) == len(config.OPTIONS)
-    for line, (name, option) in zip(lines, config.OPTIONS.items()):
+    for line, (name, option) in zip(lines, config.OPTIONS.items(), strict=True):
         assert line.startswith(f"{name} = ") and f"JIT_{name.upper()}" in line and option.help in line
         assert option.help and not option.help.endswith(".")
 

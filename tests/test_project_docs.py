@@ -11,7 +11,8 @@ import jit
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
-BLOCKS = [pytest.param(block, id=f"{page.stem}-{k}") for page in PAGES for k, block in enumerate(PYTHON.findall(page.read_text()))]
+BLOCKS = [pytest.param(block, id=f"{page.stem}-{k}") for page in PAGES
+          for k, block in enumerate(PYTHON.findall(page.read_text()))]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -19,7 +20,8 @@ def test_examples_run(block, tmp_path, capsys):
     file = tmp_path / "example.py"
     file.write_text(block)
     f = jit.compile(lambda x, y: torch.tanh(x) * y)
-    namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8), "model": torch.nn.Linear(4, 4), "__name__": "example"}
+    namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8),
+                 "model": torch.nn.Linear(4, 4), "__name__": "example"}
     exec(compile(block, str(file), "exec"), namespace)
 
 

@@ -13,14 +13,16 @@ def example(python):
 def test_quickstart(example):
     out = example("quickstart").stdout
     assert "same as eager" in out and "graphs compiled: 1" in out
-    assert re.search(r"1 graphs?, 0 breaks, [1-9]\d* operations, 1 kernels?", out) and "tanh" in out.split("--- kernel")[1]
+    assert re.search(r"1 graphs?, 0 breaks, [1-9]\d* operations, 1 kernels?",
+                     out) and "tanh" in out.split("--- kernel")[1]
 
 
 def test_guards_and_recompiles(example):
     done = example("guards_and_recompiles")
     lines = [line for line in done.stdout.splitlines() if not line.startswith("[jit:")]
     verdict = dict(line.rsplit(": ", 1) for line in lines)
-    assert list(verdict.values()) == ["compiled", "served by an existing entry", "compiled", "compiled", "compiled", "served by an existing entry", "compiled", "served by an existing entry"]
+    assert list(verdict.values()) == ["compiled", "served by an existing entry", "compiled", "compiled", "compiled",
+                                      "served by an existing entry", "compiled", "served by an existing entry"]
     assert "[jit:guards]" in done.stderr and "[jit:recompiles]" in done.stderr
 
 
@@ -37,19 +39,23 @@ def test_matmul_softmax(example):
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
 def test_transformer(example, model):
-    out = example("transformer", "--model", model, "--length", "16", "--compilers", "eager,jit", "--seconds", "0.1").stdout
+    out = example("transformer", "--model", model, "--length", "16", "--compilers", "eager,jit", "--seconds",
+                  "0.1").stdout
     assert re.search(r"^jit .* ok$", out, re.MULTILINE)
 
 
 def test_training_step(example):
     out = example("training_step", "--steps", "12", "--compilers", "eager,jit").stdout
     assert "one curve" in out
-    kernels, library = ([int(n) for n in re.search(rf"^ *{row} +(\d+) +(\d+)$", out, re.MULTILINE).groups()] for row in ("kernels", "library"))
+    kernels, library = ([int(n) for n in re.search(rf"^ *{row} +(\d+) +(\d+)$", out, re.MULTILINE).groups()]
+                        for row in ("kernels", "library"))
     assert kernels[0] == 0 < kernels[1] and sum(kernels[1:] + library[1:]) < library[0]
 
 
 def test_custom_pass(example):
     done = example("custom_pass")
-    assert "calls of the operator: 1" in done.stdout and "[jit:passes] rms_norm" in done.stderr and "custom_pass_example.rms_norm" in done.stderr
-    difference, of_gradient = (float(v) for v in re.search(r"rewritten by hand: (\S+), of its gradient (\S+)", done.stdout).groups())
+    assert ("calls of the operator: 1" in done.stdout and "[jit:passes] rms_norm" in done.stderr
+            and "custom_pass_example.rms_norm" in done.stderr)
+    difference, of_gradient = (
+        (float(v) for v in re.search(r"rewritten by hand: (\S+), of its gradient (\S+)", done.stdout).groups()))
     assert difference < 1e-3 and of_gradient < 1e-2

@@ -11,18 +11,22 @@ from jit.reasons import KINDS
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jit"
 
-# Data moves to the right; nothing imports to its left. The shared ones may be imported from everywhere, and import no room.
+# Data moves to the right; nothing imports to its left. The shared ones may be imported from everywhere, and import no
+# room.
 SHARED = ("config", "devices", "logs", "errors", "failures", "reasons", "recent", "torch_private", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
-TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics", "second", "__init__", "__main__")
+TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics",
+       "second", "__init__", "__main__")
 
-# What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types, and what prims mean.
+# What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types,
+# and what prims mean.
 LANGUAGES = ("jit.graph.dims", "jit.graph.ir", "jit.graph.prim_info", "jit.graph.prims")
 
 # Files of codegen that rewrite a graph before it is scheduled, with the graph room's builder and type rules.
 REWRITES = ("jit/codegen/layout.py",)
 
-FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit", "torch._subclasses", "torch.compile")
+FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit",
+             "torch._subclasses", "torch.compile")
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -117,7 +121,8 @@ def test_the_check_sees(where, text):
     "where, text",
     [
         ("jit/frame/x.py", "from jit.graph import tracer\nfrom ..runtime import native\nfrom jit import logs, config"),
-        ("jit/codegen/triton/x.py", "from ..loops import Kernel\nfrom jit.graph.dims import Dim\nfrom ...runtime import plan\nimport torch"),
+        ("jit/codegen/triton/x.py",
+         "from ..loops import Kernel\nfrom jit.graph.dims import Dim\nfrom ...runtime import plan\nimport torch"),
         ("jit/api.py", "from jit.frame import capture"),
     ],
 )
@@ -126,19 +131,24 @@ def test_the_check_allows(where, text):
 
 
 def test_files_say_what_they_are():
-    bare = [str(p.relative_to(ROOT)) for p in FILES if p.read_text().strip() and not ast.get_docstring(ast.parse(p.read_text()))]
+    bare = [str(p.relative_to(ROOT))
+            for p in FILES if p.read_text().strip() and not ast.get_docstring(ast.parse(p.read_text()))]
     assert not bare, f"no module docstring: {bare}"
 
 
 def test_no_leftovers():
     words = ("TO" + "DO", "FIX" + "ME", "HA" + "CK", "XX" + "X")
-    sources = [p for folder in ("jit", "tests", "examples", "benchmarks") for s in ("*.py", "*.cpp", "*.h") for p in (ROOT / folder).rglob(s)]
-    found = [f"{p.relative_to(ROOT)}:{n}: {line.strip()}" for p in sources for n, line in enumerate(p.read_text().splitlines(), 1) if any(w in line.split() or w + ":" in line for w in words)]
+    sources = [p for folder in ("jit", "tests", "examples",
+                                "benchmarks") for s in ("*.py", "*.cpp", "*.h") for p in (ROOT / folder).rglob(s)]
+    found = [f"{p.relative_to(ROOT)}:{n}: {line.strip()}" for p in sources
+             for n, line in enumerate(p.read_text().splitlines(),
+                                      1) if any(w in line.split() or w + ":" in line for w in words)]
     assert not found, "\n".join(found)
 
 
 def raised(tree):
-    """(line, kind or None) of each ``Unsupported(...)``, ``NeedsEager(...)`` and ``super().__init__(..., kind=...)`` of a subclass."""
+    """(line, kind or None) of each ``Unsupported(...)``, ``NeedsEager(...)`` and ``super().__init__(..., kind=...)`` of
+    a subclass."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
@@ -148,8 +158,10 @@ def raised(tree):
 
 
 def test_reasons_of_breaks_agree():
-    """Each kind of graph break that is raised is a row of jit/reasons.py and of the page, and has a program in which it happens."""
-    found = [(f"{path.relative_to(ROOT)}:{line}", kind) for path in FILES for line, kind in raised(ast.parse(path.read_text()))]
+    """Each kind of graph break that is raised is a row of jit/reasons.py and of the page, and has a program in which it
+    happens."""
+    found = [(f"{path.relative_to(ROOT)}:{line}",
+              kind) for path in FILES for line, kind in raised(ast.parse(path.read_text()))]
     strange = [f"{where}: kind={kind!r} is no row of jit/reasons.py" for where, kind in found if kind not in KINDS]
     assert not strange, "\n".join(strange)
     assert set(KINDS) - {kind for _, kind in found} == set(), "never raised"
@@ -163,8 +175,10 @@ def test_reasons_of_breaks_agree():
 def imported(path: Path, everywhere: bool) -> set:
     """The modules of the package that a file imports: when it is loaded, or anywhere but for the sake of types."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing = [n for n in tree.body if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
-    body = [n for n in tree.body if n not in typing and (everywhere or isinstance(n, (ast.Import, ast.ImportFrom, ast.If, ast.Try)))]
+    typing = [n for n in tree.body if isinstance(n, ast.If) and isinstance(n.test, ast.Name)
+              and n.test.id == "TYPE_CHECKING"]
+    body = [n for n in tree.body if n not in typing
+            and (everywhere or isinstance(n, (ast.Import, ast.ImportFrom, ast.If, ast.Try)))]
     names = {name for node in body for _, name in imports(node, path)}
     known = {module_of(f) for f in FILES}
     found = {name if name in known else name.rpartition(".")[0] for name in names}

@@ -83,7 +83,8 @@ def test_timed(capsys):
 
 
 def test_environment(python):
-    done = python("from jit import logs; print([n for n in logs.CHANNELS if logs.channel(n)])", JIT_LOGS="graph_breaks,recompiles")
+    done = python("from jit import logs; print([n for n in logs.CHANNELS if logs.channel(n)])",
+                  JIT_LOGS="graph_breaks,recompiles")
     assert done.stdout.strip() == "['recompiles', 'graph_breaks']"
 
 

@@ -56,7 +56,8 @@ def test_package_data_covers_the_native_sources(setup_cfg):
 
 
 def test_every_folder_with_python_is_a_package():
-    missing = {str(p.parent.relative_to(ROOT)) for p in (ROOT / "jit").rglob("*.py") if not (p.parent / "__init__.py").exists()}
+    missing = {str(p.parent.relative_to(ROOT))
+               for p in (ROOT / "jit").rglob("*.py") if not (p.parent / "__init__.py").exists()}
     assert not missing, f"without __init__.py, so not installed: {missing}"
 
 
@@ -67,7 +68,8 @@ def test_version_is_the_same_everywhere(setup_cfg, python):
 def test_wheel_holds_what_a_run_needs(tmp_path):
     """The files of a built distribution: every module and every native source, and nothing from tests or examples."""
     done = subprocess.run(
-        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build", "--build-base", str(tmp_path), "egg_info", "--egg-base", str(tmp_path)],
+        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build", "--build-base", str(tmp_path),
+         "egg_info", "--egg-base", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True,
     )
     assert done.returncode == 0, done.stderr
@@ -84,7 +86,8 @@ def test_makefile_has_the_targets():
 
 
 def test_make_names_a_python_that_is_missing_or_too_old(tmp_path):
-    done = subprocess.run(["make", "check-python", "PYTHON=no-such-python", "VENV=none"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(["make", "check-python", "PYTHON=no-such-python", "VENV=none"], cwd=ROOT, capture_output=True,
+                          text=True)
     assert done.returncode and "jit: no no-such-python on the PATH" in done.stderr
     old = tmp_path / "old"
     old.write_text('#!/bin/sh\ntest "$1" = -V && echo Python 3.8.1 && exit 0\nexit 1\n')

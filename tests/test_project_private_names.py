@@ -1,4 +1,5 @@
-"""Private names of PyTorch stand in one file, jit/torch_private.py, and what differs between versions in C++ in one header."""
+"""Private names of PyTorch stand in one file, jit/torch_private.py, and what differs between versions in C++ in one
+header."""
 
 import ast
 import re
@@ -13,7 +14,8 @@ PACKAGE = Path(torch_private.__file__).parent
 LIST = PACKAGE / "torch_private.py"
 
 # Attributes of PyTorch's objects that nothing of ours is called.
-ATTRIBUTES = ("_cdata", "_schema", "_is_view", "_backward_hooks", "_post_accumulate_grad_hooks", "_dispatch_keys", "_current_level")
+ATTRIBUTES = ("_cdata", "_schema", "_is_view", "_backward_hooks", "_post_accumulate_grad_hooks", "_dispatch_keys",
+              "_current_level")
 
 
 def is_private(name: str) -> bool:
@@ -46,14 +48,17 @@ def private_uses(text: str):
                 yield node.lineno, ".".join(["...", *reversed(parts)])
             elif isinstance(at, ast.Name) and at.id in below and any(map(is_private, parts)):
                 yield node.lineno, ".".join([below[at.id], *reversed(parts)])
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr") and len(node.args) > 1:
+        elif (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
+              and len(node.args) > 1):
             target, name = node.args[:2]
-            if isinstance(target, ast.Name) and target.id in below and isinstance(name, ast.Constant) and is_private(str(name.value)):
+            if (isinstance(target, ast.Name) and target.id in below and isinstance(name, ast.Constant)
+                and is_private(str(name.value))):
                 yield node.lineno, f"{below[target.id]}.{name.value}"
 
 
 def test_no_other_file_uses_a_private_name():
-    found = [f"{path.relative_to(PACKAGE)}:{line}: {name}" for path in sorted(PACKAGE.rglob("*.py")) if path != LIST for line, name in private_uses(path.read_text())]
+    found = [f"{path.relative_to(PACKAGE)}:{line}: {name}" for path in sorted(PACKAGE.rglob("*.py")) if path != LIST
+             for line, name in private_uses(path.read_text())]
     assert not found, "put it in jit/torch_private.py, with what happens without it:\n" + "\n".join(found)
 
 
@@ -72,7 +77,8 @@ def test_the_check_sees(text):
     assert list(private_uses(text))
 
 
-@pytest.mark.parametrize("text", ["import torch\ntorch.Tensor.__add__", "self._C._x", "from jit import torch_private\ntorch_private._look_up('x')"])
+@pytest.mark.parametrize("text", ["import torch\ntorch.Tensor.__add__", "self._C._x",
+                                  "from jit import torch_private\ntorch_private._look_up('x')"])
 def test_the_check_allows(text):
     assert not list(private_uses(text))
 

@@ -1,4 +1,5 @@
-"""Versions of Python and PyTorch: what is said to be supported agrees everywhere, and on others everything runs in eager."""
+"""Versions of Python and PyTorch: what is said to be supported agrees everywhere, and on others everything runs in
+eager."""
 
 import os
 import re
@@ -31,13 +32,15 @@ class Model(torch.nn.Module):
 model = Model()
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
-    compiled = [jit.compile(f), jit.compile(dynamic=True)(f), jit.compile(model, mode="default"), jit.compile(model.forward)]
+    compiled = [jit.compile(f), jit.compile(dynamic=True)(f), jit.compile(model, mode="default"),
+                jit.compile(model.forward)]
 x = torch.randn(3)
 assert torch.equal(compiled[0](x), (x + 1) * 2) and torch.equal(compiled[2](x), x.relu()) and compiled[2] is model
 assert not told, "the decorator has warned already"
 assert jit.compile_count() == 0 and not jit.is_compiling() and jit.explain(f)(x).graph_count == 0
 jit.reset(), jit.graph_break(), jit.mark_dynamic(x, 0), jit.disable(f)(x)
-for call, error in ((lambda: jit.compile(f, fullgraph=True), jit.CompileError), (lambda: jit.verify(f), jit.CompileError),
+for call, error in ((lambda: jit.compile(f, fullgraph=True), jit.CompileError),
+                    (lambda: jit.verify(f), jit.CompileError),
                     (lambda: jit.compile(3), TypeError), (lambda: jit.compile(f, mode="fast"), ValueError)):
     try:
         call()
@@ -79,7 +82,8 @@ def test_elsewhere_functions_run_in_eager_with_one_warning(before, reason):
 
 def test_strict_raises_instead():
     done = run("torch.__version__ = '2.16.0'", "import jit\njit.compile(lambda x: x)", JIT_STRICT="1")
-    assert done.returncode == 1 and "CompileError: nothing can be compiled here: torch 2.16.0 was not tested" in done.stderr
+    assert (done.returncode == 1
+            and "CompileError: nothing can be compiled here: torch 2.16.0 was not tested" in done.stderr)
 
 
 COMPILES = """
@@ -98,7 +102,8 @@ def test_a_later_release_is_compiled_for(version, variables):
 
 @pytest.mark.parametrize("names", [
     "_C._group_tensors_by_device_and_dtype _C._get_cudnn_benchmark _C._nn._parse_to _assert _amp_update_scale_",
-    "_C._push_on_torch_function_stack _C._get_privateuse1_backend_name _C._set_sdp_use_math _fused_adam_ _C._DisableAutocast _fused_sdp_choice",
+    "_C._push_on_torch_function_stack _C._get_privateuse1_backend_name _C._set_sdp_use_math "
+    "_fused_adam_ _C._DisableAutocast _fused_sdp_choice",
     "nn.modules.lazy.LazyModuleMixin._infer_parameters _has_compatible_shallow_copy_type _C._is_autocast_available",
 ])
 def test_without_optional_names_the_rest_is_compiled(names):
@@ -113,14 +118,16 @@ assert torch_private.absent and not torch_private.missing
 
 def test_documents_and_tools_name_the_same_versions():
     setup = (ROOT / "setup.cfg").read_text()
-    pythons = [tuple(map(int, v.split("."))) for v in re.findall(r"Programming Language :: Python :: (\d+\.\d+)$", setup, re.M)]
+    pythons = [tuple(map(int, v.split(".")))
+               for v in re.findall(r"Programming Language :: Python :: (\d+\.\d+)$", setup, re.M)]
     assert tuple(pythons) == versions.PYTHON
     first, last = versions.TORCH[0], versions.TORCH[-1]
     assert f"torch>={first[0]}.{first[1]}\n" in setup
     below = re.search(r"python_requires = >=3\.(\d+)$", setup, re.M)
     assert below and (3, int(below[1])) == versions.PYTHON[0]
     make = (ROOT / "Makefile").read_text()
-    assert f"not {versions.PYTHON[0]} <= sys.version_info < ({versions.PYTHON[-1][0]}, {versions.PYTHON[-1][1] + 1})" in make
+    first, (major, minor) = versions.PYTHON[0], versions.PYTHON[-1]
+    assert f"not {first} <= sys.version_info < ({major}, {minor + 1})" in make
     readme = (ROOT / "README.md").read_text()
     assert versions.SUPPORTED in readme
     rows = re.findall(r"^\| (3\.\d+) \| (\d+\.\d+) \|", readme, re.M)

@@ -1,7 +1,9 @@
-"""``config.fallback_random``: the compiled program draws eager's very numbers, and leaves the generator where eager leaves it."""
+"""``config.fallback_random``: the compiled program draws eager's very numbers, and leaves the generator where eager
+leaves it."""
 
 import pytest
 import torch
+from frame_harness import all_equal
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Exponential, Normal, Uniform
@@ -22,30 +24,52 @@ class GaussianNoise(nn.Module):
 
 
 PROGRAMS = {
-    "rand": lambda x: x * torch.rand(6, 8), "rand_like": lambda x: torch.rand_like(x) * x, "rand_double": lambda x: torch.rand(5, dtype=torch.float64),
-    "randn": lambda x: x + torch.randn(6, 8), "randn_like": lambda x: torch.randn_like(x.t()) * x.t(), "randn_half": lambda x: torch.randn(40, dtype=torch.bfloat16),
-    "randint": lambda x: torch.randint(3, 17, (6, 8)) * x, "randint_like": lambda x: torch.randint_like(x, 5) + x, "randperm": lambda x: x[torch.randperm(6)],
-    "bernoulli": lambda x: torch.bernoulli(x.detach().sigmoid()) * x, "bernoulli_p": lambda x: torch.bernoulli(x.detach(), 0.3) * x,
-    "normal": lambda x: torch.normal(x.detach(), 2.0) * x, "normal_both": lambda x: torch.normal(x.detach(), x.detach().abs()), "normal_size": lambda x: torch.normal(1.0, 2.0, (3, 4)),
-    "multinomial": lambda x: torch.multinomial(x.detach().softmax(-1), 3), "poisson": lambda x: torch.poisson(x.detach().exp()) * x,
-    "normal_into_columns": lambda x: (torch.zeros(6, 16)[:, ::2].normal_(1, 3) * x, torch.rand(2)), "normal_into_rows": lambda x: torch.zeros(8, 14)[:, 2:8].normal_().t() * x,
-    "normal_into_a_turned_block": lambda x: torch.zeros(3, 9, 20)[:, 1:, 4:6].permute(1, 0, 2).normal_(-1, 2).reshape(8, 6).t() * x,
-    "normal_into_few": lambda x: torch.zeros(5, 4)[:, ::2].normal_().sum() * x, "normal_of_turned": lambda x: torch.normal(x.detach().t(), 2.0).t() * x,
+    "rand": lambda x: x * torch.rand(6, 8), "rand_like": lambda x: torch.rand_like(x) * x,
+    "rand_double": lambda x: torch.rand(5, dtype=torch.float64), "randn": lambda x: x + torch.randn(6, 8),
+    "randn_like": lambda x: torch.randn_like(x.t()) * x.t(),
+    "randn_half": lambda x: torch.randn(40, dtype=torch.bfloat16),
+    "randint": lambda x: torch.randint(3, 17, (6, 8)) * x, "randint_like": lambda x: torch.randint_like(x, 5) + x,
+    "randperm": lambda x: x[torch.randperm(6)], "bernoulli": lambda x: torch.bernoulli(x.detach().sigmoid()) * x,
+    "bernoulli_p": lambda x: torch.bernoulli(x.detach(), 0.3) * x,
+    "normal": lambda x: torch.normal(x.detach(), 2.0) * x,
+    "normal_both": lambda x: torch.normal(x.detach(), x.detach().abs()),
+    "normal_size": lambda x: torch.normal(1.0, 2.0, (3, 4)),
+    "multinomial": lambda x: torch.multinomial(x.detach().softmax(-1), 3),
+    "poisson": lambda x: torch.poisson(x.detach().exp()) * x,
+    "normal_into_columns": lambda x: (torch.zeros(6, 16)[:, ::2].normal_(1, 3) * x, torch.rand(2)),
+    "normal_into_rows": lambda x: torch.zeros(8, 14)[:, 2:8].normal_().t() * x,
+    "normal_into_a_turned_block": lambda x: (
+        torch.zeros(3, 9, 20)[:, 1:, 4:6].permute(1, 0, 2).normal_(-1, 2).reshape(8, 6).t() * x),
+    "normal_into_few": lambda x: torch.zeros(5, 4)[:, ::2].normal_().sum() * x,
+    "normal_of_turned": lambda x: torch.normal(x.detach().t(), 2.0).t() * x,
     "normal_deviations": lambda x: torch.normal(1.0, x.detach().abs().t()).t() * x,
-    "normal_": lambda x: torch.empty(6, 8).normal_(1, 3) * x, "uniform_": lambda x: x * torch.empty(6, 8).uniform_(-1, 2), "exponential_": lambda x: x * torch.empty(6, 8).exponential_(1.5),
-    "geometric_": lambda x: x * torch.empty(6, 8).geometric_(0.3), "cauchy_": lambda x: x * torch.empty(6, 8).cauchy_(), "log_normal_": lambda x: x * torch.empty(6, 8).log_normal_(),
-    "random_": lambda x: x * torch.empty(6, 8).random_(0, 9), "bernoulli_": lambda x: x * torch.empty(6, 8).bernoulli_(0.6),
+    "normal_": lambda x: torch.empty(6, 8).normal_(1, 3) * x,
+    "uniform_": lambda x: x * torch.empty(6, 8).uniform_(-1, 2),
+    "exponential_": lambda x: x * torch.empty(6, 8).exponential_(1.5),
+    "geometric_": lambda x: x * torch.empty(6, 8).geometric_(0.3), "cauchy_": lambda x: x * torch.empty(6, 8).cauchy_(),
+    "log_normal_": lambda x: x * torch.empty(6, 8).log_normal_(),
+    "random_": lambda x: x * torch.empty(6, 8).random_(0, 9),
+    "bernoulli_": lambda x: x * torch.empty(6, 8).bernoulli_(0.6),
     "bernoulli_tensor_": lambda x: x * torch.empty(6, 8).bernoulli_(x.detach().sigmoid()),
-    "dropout": lambda x: F.dropout(x, 0.3), "dropout_transposed": lambda x: F.dropout(x.t(), 0.3), "dropout_inplace": lambda x: F.dropout(x * 2, 0.3, inplace=True),
-    "dropout1d": lambda x: F.dropout1d(x, 0.4), "dropout2d": lambda x: F.dropout2d(x.view(2, 3, 2, 4), 0.4), "dropout3d": lambda x: F.dropout3d(x.view(1, 6, 2, 2, 2), 0.4),
-    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.3, training=True), "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, 0.3, training=True),
-    "native_dropout": lambda x: torch.native_dropout(x, 0.3, True), "dropout_all": lambda x: F.dropout(x, 1.0) + F.dropout(x, 0.0), "rrelu": lambda x: F.rrelu(x.detach(), training=True),
-    "gumbel_softmax": lambda x: F.gumbel_softmax(x, tau=0.7), "gumbel_hard": lambda x: F.gumbel_softmax(x, hard=True), "noise": GaussianNoise(),
+    "dropout": lambda x: F.dropout(x, 0.3), "dropout_transposed": lambda x: F.dropout(x.t(), 0.3),
+    "dropout_inplace": lambda x: F.dropout(x * 2, 0.3, inplace=True), "dropout1d": lambda x: F.dropout1d(x, 0.4),
+    "dropout2d": lambda x: F.dropout2d(x.view(2, 3, 2, 4), 0.4),
+    "dropout3d": lambda x: F.dropout3d(x.view(1, 6, 2, 2, 2), 0.4),
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.3, training=True),
+    "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, 0.3, training=True),
+    "native_dropout": lambda x: torch.native_dropout(x, 0.3, True),
+    "dropout_all": lambda x: F.dropout(x, 1.0) + F.dropout(x, 0.0),
+    "rrelu": lambda x: F.rrelu(x.detach(), training=True), "gumbel_softmax": lambda x: F.gumbel_softmax(x, tau=0.7),
+    "gumbel_hard": lambda x: F.gumbel_softmax(x, hard=True), "noise": GaussianNoise(),
     "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None], dropout_p=0.3),
-    "distributions": lambda x: (Normal(x, 1.0).rsample(), Uniform(x - 1, x + 1).rsample(), Exponential(x.exp()).rsample(), Bernoulli(logits=x).sample(), Categorical(logits=x).sample()),
+    "distributions": lambda x: (Normal(x, 1.0).rsample(), Uniform(x - 1, x + 1).rsample(),
+                                Exponential(x.exp()).rsample(), Bernoulli(logits=x).sample(),
+                                Categorical(logits=x).sample()),
     "checkpoint": lambda x: checkpoint(lambda x: F.dropout(x.sin(), 0.5) * x, x, use_reentrant=False),
-    "many": lambda x: F.dropout(F.dropout(x, 0.2) * torch.rand_like(x), 0.5) + torch.randn(8) * torch.randperm(8), "unused": lambda x: (torch.rand(3), x * 2)[1],
-    "order": lambda x: (lambda a, b: (b, a))(torch.rand(3), torch.randn(3)), "module": nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.2)),
+    "many": lambda x: F.dropout(F.dropout(x, 0.2) * torch.rand_like(x), 0.5) + torch.randn(8) * torch.randperm(8),
+    "unused": lambda x: (torch.rand(3), x * 2)[1],
+    "order": lambda x: (lambda a, b: (b, a))(torch.rand(3), torch.randn(3)),
+    "module": nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.2)),
     "autocast": lambda x: torch.autocast("cpu", torch.bfloat16)(lambda x: F.dropout(x @ x.t(), 0.3))(x),
 }  # fmt: skip
 
@@ -76,7 +100,7 @@ def test_the_numbers_are_those_of_eager(name, grad):
         got, after = run(compiled, grad)
         assert torch.equal(state, after), "the generator afterwards"
         assert len(want) == len(got)
-        for w, g in zip(want, got):
+        for w, g in zip(want, got, strict=True):
             assert (w is None) == (g is None)
             if w is None:
                 continue
@@ -156,4 +180,4 @@ def test_a_draw_into_a_tensor_with_gaps_of_a_prime_number_of_elements():
     for f in (program, jit.compile(program)):
         torch.manual_seed(5)
         outcomes.append(f(torch.ones(34)))
-    assert all(map(torch.equal, *outcomes))
+    assert all_equal(*outcomes)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from frame_harness import all_equal
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -35,7 +36,8 @@ def test_known_answers(counter, key, words):
     assert (bits.item() & 0xFFFFFFFF, bits.item() >> 32 & 0xFFFFFFFF) == words
     narrow = philox.random_bits(torch.tensor(key), low | high << 32, torch.int32)
     assert narrow.dtype is torch.int32 and narrow.item() & 0xFFFFFFFF == words[0]
-    upper = philox.random_bits(torch.tensor(key | 5 << 32), low | (high - 5 & 0xFFFFFFFF) << 32)  # a seed's upper half is a part of the counter
+    # A seed's upper half is a part of the counter
+    upper = philox.random_bits(torch.tensor(key | 5 << 32), low | (high - 5 & 0xFFFFFFFF) << 32)
     assert upper.item() == bits.item()
 
 
@@ -52,11 +54,13 @@ def both(fn, *args, **options):
 
 def test_kernels_make_the_bits_of_the_definition():
     def program(x):
-        return (torch.rand(70, 11), torch.rand_like(x), torch.rand(9, dtype=torch.float64), torch.rand(33, dtype=torch.bfloat16), torch.randint(-5, 70, (99,)),
-                torch.randint(-(2**40), 2**41, (99,)), torch.empty(65).bernoulli_(0.3), F.dropout(x, 0.4), F.dropout(x.t(), 0.4), torch.randint_like(x, 9))
+        return (torch.rand(70, 11), torch.rand_like(x), torch.rand(9, dtype=torch.float64),
+                torch.rand(33, dtype=torch.bfloat16), torch.randint(-5, 70, (99,)),
+                torch.randint(-(2**40), 2**41, (99,)), torch.empty(65).bernoulli_(0.3), F.dropout(x, 0.4),
+                F.dropout(x.t(), 0.4), torch.randint_like(x, 9))
 
     got, want = both(program, torch.randn(31, 17))
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         assert g.dtype is w.dtype and g.stride() == w.stride() and torch.equal(g, w)
 
 
@@ -82,9 +86,11 @@ DRAWS = {  # name -> (draw, distribution function, mean, deviation)
     "rand": (lambda n, dtype: torch.rand(n, dtype=dtype), lambda x: x, 0.5, 12**-0.5),
     "uniform_": (lambda n, dtype: torch.empty(n, dtype=dtype).uniform_(-2, 2), lambda x: (x + 2) / 4, 0, 4 * 12**-0.5),
     "randn": (lambda n, dtype: torch.randn(n, dtype=dtype), normal_cdf, 0, 1),
-    "normal_": (lambda n, dtype: torch.empty(n, dtype=dtype).normal_(2, 0.5), lambda x: normal_cdf((x - 2) * 2), 2, 0.5),
+    "normal_": (lambda n, dtype: torch.empty(n, dtype=dtype).normal_(2, 0.5), lambda x: normal_cdf((x - 2) * 2), 2,
+                0.5),
     "normal": (lambda n, dtype: torch.normal(torch.ones(n, dtype=dtype), 3.0), lambda x: normal_cdf((x - 1) / 3), 1, 3),
-    "exponential_": (lambda n, dtype: torch.empty(n, dtype=dtype).exponential_(2.0), lambda x: 1 - torch.exp(-2 * x), 0.5, 0.5),
+    "exponential_": (lambda n, dtype: torch.empty(n, dtype=dtype).exponential_(2.0), lambda x: 1 - torch.exp(-2 * x),
+                     0.5, 0.5),
 }
 
 
@@ -97,14 +103,17 @@ def distance(sample, cdf):
 
 
 def faults(name, sample):
-    """What is wrong with a sample of a distribution of ``DRAWS``: each with a probability of about 0.001 where nothing is."""
+    """What is wrong with a sample of a distribution of ``DRAWS``: each with a probability of about 0.001 where nothing
+    is."""
     _, cdf, mean, deviation = DRAWS[name]
     x, found = sample.double(), []
     n = x.numel()
-    if not abs(x.mean().item() - mean) < 3.3 * deviation / math.sqrt(n) + 2e-3 * deviation * (sample.dtype is torch.bfloat16):
+    if not abs(x.mean().item() - mean) < 3.3 * deviation / math.sqrt(n) + 2e-3 * deviation * (
+        sample.dtype is torch.bfloat16):
         found.append(f"mean {x.mean().item()}")
     spread = {"exponential_": 8.0}.get(name, 2.0)  # of the variance's estimate, in units of the variance
-    if not abs(x.var().item() / deviation**2 - 1) < 3.3 * math.sqrt(spread / n) + 4e-3 * (sample.dtype is torch.bfloat16):
+    if not abs(x.var().item() / deviation**2 - 1) < 3.3 * math.sqrt(spread / n) + 4e-3 * (
+        sample.dtype is torch.bfloat16):
         found.append(f"variance {x.var().item()}")
     if sample.dtype.itemsize >= 4 and not distance(x, cdf) < 1.95:  # halves have ties
         found.append(f"distance {distance(x, cdf)}")
@@ -147,7 +156,8 @@ def test_what_the_statistics_would_find():
     torch.manual_seed(0)
     x = torch.rand(N)
     assert not faults("rand", x)
-    assert faults("rand", x**1.05) and faults("rand", x * 0.98) and faults("rand", x.view(-1, 2)[:, :1].expand(-1, 2).flatten())
+    assert faults("rand", x**1.05) and faults("rand",
+                                              x * 0.98) and faults("rand", x.view(-1, 2)[:, :1].expand(-1, 2).flatten())
     assert faults("randn", torch.randn(N) * 1.05) and faults("exponential_", torch.rand(N))
     assert any("distance" in f for f in faults("randn", (torch.rand(N) - 0.5) * math.sqrt(12)))
     counts = torch.bincount(torch.randint(0, 10, (N,)), minlength=10)
@@ -155,12 +165,15 @@ def test_what_the_statistics_would_find():
 
 
 def chi_square(counts):
-    """The statistic over its quantile of 0.999, by Wilson and Hilferty's approximation: above 1 with probability 0.001."""
+    """The statistic over its quantile of 0.999, by Wilson and Hilferty's approximation: above 1 with probability
+    0.001."""
     expected, k = counts.sum().item() / counts.numel(), counts.numel() - 1
-    return ((counts - expected).double().square().sum().item() / expected) / (k * (1 - 2 / (9 * k) + 3.09 * math.sqrt(2 / (9 * k))) ** 3)
+    return ((counts - expected).double().square().sum().item() / expected) / (
+        k * (1 - 2 / (9 * k) + 3.09 * math.sqrt(2 / (9 * k))) ** 3)
 
 
-@pytest.mark.parametrize("low, high, dtype", [(0, 10, torch.int64), (-3, 4, torch.int8), (5, 261, torch.int32), (0, 7, torch.float32), (-(2**61), 2**61, torch.int64)])
+@pytest.mark.parametrize("low, high, dtype", [(0, 10, torch.int64), (-3, 4, torch.int8), (5, 261, torch.int32),
+                                              (0, 7, torch.float32), (-(2**61), 2**61, torch.int64)])
 def test_integers(low, high, dtype):
     x = jit.compile(lambda: torch.randint(low, high, (N,), dtype=dtype), fullgraph=True)()
     assert x.dtype is dtype and low <= x.min() and x.max() < high
@@ -182,7 +195,8 @@ def test_masks_have_their_rate(p):
 
 
 def test_certain_masks():
-    never, always = jit.compile(lambda x: (x.clone().bernoulli_(0.0), torch.bernoulli(x, 1)), fullgraph=True)(torch.empty(4 * N))
+    never, always = (
+        jit.compile(lambda x: (x.clone().bernoulli_(0.0), torch.bernoulli(x, 1)), fullgraph=True)(torch.empty(4 * N)))
     assert not never.any() and always.all()
     x = torch.ones(50, requires_grad=True)
     y, same = jit.compile(lambda x: (F.dropout(x, 1.0), F.dropout(x, 0)))(x)
@@ -198,7 +212,8 @@ def test_given_memory_and_a_rate_that_changes():
 
 
 def interpreted():
-    """Runs in a process of its own, with TRITON_INTERPRET=1: the kernels that a GPU would get, on a sample of each distribution."""
+    """Runs in a process of its own, with TRITON_INTERPRET=1: the kernels that a GPU would get, on a sample of each
+    distribution."""
     from jit.codegen import Options, compile_graph
     from jit.codegen.triton import emit, heuristics, tiling, worker
     from jit.graph.build import Builder
@@ -207,7 +222,8 @@ def interpreted():
     from jit.graph.ops import random
 
     n, device = 6000, torch.device("cuda", 0)
-    makes = {"rand": random.uniform, "randn": random.normal, "exponential": random.exponential, "keep": lambda b, shape, dtype, device: random.keep(b, shape, device, 0.7),
+    makes = {"rand": random.uniform, "randn": random.normal, "exponential": random.exponential,
+             "keep": lambda b, shape, dtype, device: random.keep(b, shape, device, 0.7),
              "integers": lambda b, shape, dtype, device: random.integers(b, 0, 10, shape, torch.int64, device)}
     for name, make in makes.items():
         for dtype in (torch.float32, torch.float64) if name.startswith("rand") else (torch.float32,):
@@ -219,7 +235,8 @@ def interpreted():
             (kernel,) = compiled.loops.values()
             source = emit.emit(kernel, heuristics.choose(tiling.tile(kernel)), interpret=True)
             fn, _ = worker.load_function(source.text, source.function)
-            buffers = [torch.tensor([-8765432109876543210 + 17]) if k.role == "in" else torch.zeros(n, dtype=k.dtype) for k in kernel.buffers]
+            buffers = [torch.tensor([-8765432109876543210 + 17]) if k.role == "in" else torch.zeros(n, dtype=k.dtype)
+                       for k in kernel.buffers]
             fn[(source.grid,)](*buffers)
             found = next(v for v, k in zip(buffers, kernel.buffers) if k.role == "out")
             if name == "keep":
@@ -234,8 +251,10 @@ def interpreted():
 def test_distributions_of_gpu_kernels():
     pytest.importorskip("triton")
     here = os.path.dirname(os.path.abspath(__file__))
-    env = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join([here, os.path.dirname(here), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_random_kernels as t; t.interpreted()"], env=env, capture_output=True, text=True, timeout=120)
+    env = dict(os.environ, TRITON_INTERPRET="1",
+               PYTHONPATH=os.pathsep.join([here, os.path.dirname(here), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_random_kernels as t; t.interpreted()"],
+                          env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("ok") == 7 and "FAILED" not in done.stdout, done.stdout
 
@@ -249,7 +268,7 @@ def test_the_same_seed_gives_the_same_numbers():
     torch.manual_seed(3)
     first, second, after = compiled(x), compiled(x), torch.rand(4)
     torch.manual_seed(3)
-    assert all(map(torch.equal, first, compiled(x))) and all(map(torch.equal, second, compiled(x)))
+    assert all_equal(first, compiled(x)) and all_equal(second, compiled(x))
     assert torch.equal(after, torch.rand(4)), "what eager draws afterwards"
     assert not torch.equal(first[0], second[0]) and not torch.equal(first[1], second[1])
     with torch.random.fork_rng():
@@ -258,24 +277,28 @@ def test_the_same_seed_gives_the_same_numbers():
 
 
 def test_what_stays_with_the_library():
-    """A generator that the program gives, probabilities in a tensor, and distributions without an expansion: eager's numbers."""
+    """A generator that the program gives, probabilities in a tensor, and distributions without an expansion: eager's
+    numbers."""
     def program(x, g):
-        return (torch.rand(5, generator=g), torch.empty(4).normal_(generator=g), torch.bernoulli(x, generator=g), torch.randperm(9, generator=g),
-                torch.multinomial(x, 3, generator=g), torch.randint(7, (3,), generator=g), torch.poisson(x, generator=g))
+        return (torch.rand(5, generator=g), torch.empty(4).normal_(generator=g), torch.bernoulli(x, generator=g),
+                torch.randperm(9, generator=g), torch.multinomial(x, 3, generator=g),
+                torch.randint(7, (3,), generator=g), torch.poisson(x, generator=g))
 
     x = torch.rand(20)
     want = program(x, torch.Generator().manual_seed(5))
     got = jit.compile(program)(x, torch.Generator().manual_seed(5))
-    assert all(map(torch.equal, want, got))
+    assert all_equal(want, got)
     torch.manual_seed(2)
     want = torch.bernoulli(x), torch.randperm(5), torch.empty(3).cauchy_()
     torch.manual_seed(2)
-    assert all(map(torch.equal, want, jit.compile(lambda x: (torch.bernoulli(x), torch.randperm(5), torch.empty(3).cauchy_()))(x)))
+    assert all_equal(want, jit.compile(lambda x: (torch.bernoulli(x), torch.randperm(5), torch.empty(3).cauchy_()))(x))
 
 
-@pytest.mark.parametrize("fn", [lambda: torch.randint(5, 5, (2,)), lambda: torch.empty(3).uniform_(2, 1), lambda: torch.empty(3).normal_(0, -1),
-                                lambda: torch.empty(3).exponential_(0.0), lambda: torch.randint(0, 300, (2,), dtype=torch.int8),
-                                lambda: torch.empty(3).bernoulli_(1.5), lambda: F.dropout(torch.ones(3), 1.5), lambda: torch.rand(2, dtype=torch.int64)])
+@pytest.mark.parametrize("fn",
+                         [lambda: torch.randint(5, 5, (2,)), lambda: torch.empty(3).uniform_(2, 1),
+                          lambda: torch.empty(3).normal_(0, -1), lambda: torch.empty(3).exponential_(0.0),
+                          lambda: torch.randint(0, 300, (2,), dtype=torch.int8), lambda: torch.empty(3).bernoulli_(1.5),
+                          lambda: F.dropout(torch.ones(3), 1.5), lambda: torch.rand(2, dtype=torch.int64)])
 def test_bad_arguments_raise_as_in_eager(fn):
     with pytest.raises(Exception) as want:
         fn()
@@ -286,7 +309,8 @@ def test_bad_arguments_raise_as_in_eager(fn):
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_small_draws_are_those_of_eager(dynamic, monkeypatch):
-    """On the CPU, below a size that a guard tells from larger ones where it is symbolic: the numbers depend on seed and size alone."""
+    """On the CPU, below a size that a guard tells from larger ones where it is symbolic: the numbers depend on seed and
+    size alone."""
     monkeypatch.undo()
 
     def program(x):
@@ -301,11 +325,12 @@ def test_small_draws_are_those_of_eager(dynamic, monkeypatch):
         got, want = draws(compiled, n), draws(program, n)
         assert torch.equal(got[0], want[0]) == torch.equal(got[1], want[1]) == (n < 1024)
     for n in (3000, 1024, 900):
-        assert all(map(torch.equal, draws(other, n), draws(compiled, n)))
+        assert all_equal(draws(other, n), draws(compiled, n))
 
 
 def test_an_empty_tensor_and_one_of_no_dimensions():
-    compiled = jit.compile(lambda x: (F.dropout(x, 0.5), torch.rand(0, 3), torch.rand(()), torch.randn(()), torch.randint(3, ())), fullgraph=True)
+    compiled = jit.compile(lambda x: (F.dropout(x, 0.5), torch.rand(0, 3), torch.rand(()), torch.randn(()),
+                                      torch.randint(3, ())), fullgraph=True)
     dropped, empty, *scalars = compiled(torch.ones(0, 4))
     assert dropped.shape == (0, 4) and empty.shape == (0, 3) and all(s.shape == () for s in scalars)
 
@@ -328,7 +353,8 @@ def saved(fn, *args):
 DROPOUTS = {
     "dropout": lambda x: F.dropout(x, 0.3), "transposed": lambda x: F.dropout(x.transpose(1, 2), 0.3).transpose(1, 2),
     "native": lambda x: torch.native_dropout(x, 0.3, True)[0], "twice": lambda x: F.dropout(F.dropout(x, 0.2), 0.3),
-    "channels": lambda x: F.dropout1d(x, 0.4), "inplace": lambda x: F.dropout(x * 1.0, 0.5, inplace=True), "module": nn.Dropout(0.25),
+    "channels": lambda x: F.dropout1d(x, 0.4), "inplace": lambda x: F.dropout(x * 1.0, 0.5, inplace=True),
+    "module": nn.Dropout(0.25),
 }  # fmt: skip
 
 
@@ -355,7 +381,9 @@ def test_alpha_dropout_has_the_gradient_of_its_mask():
     scale = ((alpha * alpha * p + 1) * (1 - p)) ** -0.5
     dropped = (y.detach() - (-alpha * scale + alpha * scale * p)).abs() < 1e-6
     (g,) = torch.autograd.grad(y.sum(), x)
-    assert torch.equal(g == 0, dropped) and torch.allclose(g[~dropped], torch.tensor(scale)) and abs(dropped.float().mean() - p) < 0.02
+    assert torch.equal(g == 0,
+                       dropped) and torch.allclose(g[~dropped],
+                                                   torch.tensor(scale)) and abs(dropped.float().mean() - p) < 0.02
     assert sum(t.nbytes for t in kept) <= 32
 
 
@@ -419,7 +447,7 @@ def test_gradients_are_those_of_the_formula(how):
         got = torch.autograd.grad(y.float().square().sum(), [x, w])
         want = torch.autograd.grad(formula(x, first, second).float().square().sum(), [x, w])
         tolerance = 3e-2 if how == "autocast" else 1e-5
-        for a, b in zip(got, want):
+        for a, b in zip(got, want, strict=True):
             assert (a - b).abs().max() <= tolerance * b.abs().max()
 
 
@@ -466,7 +494,8 @@ def test_kernels_are_exact_as_far_as_verify_can_tell():
 
 @pytest.mark.parametrize("randomness", ["different", "same"])
 def test_draws_inside_a_map(randomness):
-    """Functions that run inside PyTorch's own map run in eager: what an operator draws there is another number for each element."""
+    """Functions that run inside PyTorch's own map run in eager: what an operator draws there is another number for each
+    element."""
     compiled = jit.compile(torch.vmap(lambda x: F.dropout(x, 0.5) * torch.rand(2000), randomness=randomness))
     out = compiled(torch.ones(3, 2000))
     assert torch.equal(out[0], out[1]) == (randomness == "same") and 0.4 < (out != 0).float().mean() < 0.6
@@ -495,6 +524,7 @@ def test_a_mask_of_the_programs_own_function_is_made_again():
 
 def test_attention_saves_no_mask():
     q, k, v = (torch.randn(2, 4, 64, 32, requires_grad=True) for _ in range(3))
-    y, kept = saved(jit.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.2), fullgraph=True), q, k, v)
+    y, kept = saved(jit.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.2), fullgraph=True),
+                    q, k, v)
     assert sum(t.nbytes for t in kept if t.dtype is torch.bool) <= 2 * 4 * 64
     y.sum().backward()

@@ -1,4 +1,5 @@
-"""Views that autograd refuses once their memory is changed: several that one call gave, and those made where gradients are not recorded."""
+"""Views that autograd refuses once their memory is changed: several that one call gave, and those made where gradients
+are not recorded."""
 
 import re
 
@@ -187,10 +188,12 @@ def strided_of_a_silent_view(y):
     return w, y * 2
 
 
-RESTRICTED = [windows_of_a_detached, windows_of_a_detached_view, windows_of_a_detached_value, windows_of_one_then_write, one_then_write_of_windows, strided_of_a_silent_view,
-              chunk_then_write, returned, used_before, written_without_grad, through_another_view, of_a_result, itself, slices_of_tensor_split, view_of_one, memory_gets_a_gradient,
-              memory_without_a_gradient, unsafe, silent_written, silent_then_write, silent_returned, silent_gets_a_gradient, silent_of_what_gets_one,
-              recorded_view_written_silently, detached_written, detached_view, several_of_detached, expanded]
+RESTRICTED = [windows_of_a_detached, windows_of_a_detached_view, windows_of_a_detached_value, windows_of_one_then_write,
+              one_then_write_of_windows, strided_of_a_silent_view, chunk_then_write, returned, used_before,
+              written_without_grad, through_another_view, of_a_result, itself, slices_of_tensor_split, view_of_one,
+              memory_gets_a_gradient, memory_without_a_gradient, unsafe, silent_written, silent_then_write,
+              silent_returned, silent_gets_a_gradient, silent_of_what_gets_one, recorded_view_written_silently,
+              detached_written, detached_view, several_of_detached, expanded]
 
 
 def outcome(fn, make):
@@ -201,7 +204,8 @@ def outcome(fn, make):
         found = found if isinstance(found, tuple) else (found,)
         for r in found:
             r.grad_fn  # noqa: B018  (where autograd refuses a view, reading this raises)
-        return [r.requires_grad for r in found], torch.autograd.grad(sum((r * r).sum() for r in found), leaf, allow_unused=True)[0]
+        return ([r.requires_grad for r in found],
+                torch.autograd.grad(sum((r * r).sum() for r in found), leaf, allow_unused=True)[0])
     except RuntimeError as error:
         return None, str(error)
 
@@ -259,8 +263,10 @@ def chunk_of_changed(y):
 
 
 @pytest.mark.parametrize("fn", [
-    lambda y: y.chunk(2, -1)[0], lambda y: y.unbind(0), lambda y: y.add_(1).split(3, 1)[1][:, 1:], lambda y: (y.t().unbind(0)[0].view(-1), y), lambda y: y.chunk(2, -1)[1] * 2,
-    lambda y: (z := y * 2, z.hsplit(2)[0])[::-1], lambda y: y[:2].narrow(0, 1, 1), across_a_break, chunk_of_changed], ids=range(9))  # fmt: skip
+    lambda y: y.chunk(2, -1)[0], lambda y: y.unbind(0), lambda y: y.add_(1).split(3, 1)[1][:, 1:],
+    lambda y: (y.t().unbind(0)[0].view(-1), y), lambda y: y.chunk(2, -1)[1] * 2,
+    lambda y: (z := y * 2, z.hsplit(2)[0])[::-1], lambda y: y[:2].narrow(0, 1, 1), across_a_break, chunk_of_changed],
+    ids=range(9))  # fmt: skip
 @pytest.mark.parametrize("written", [True, False])
 def test_changed_by_the_caller(fn, written):
     compiled = jit.compile(fn)
@@ -281,8 +287,10 @@ def test_changed_by_the_caller(fn, written):
         assert torch.equal(want, got) if torch.is_tensor(want) and torch.is_tensor(got) else want == got
 
 
-@pytest.mark.parametrize("split", [
-    lambda x: x.unsafe_chunk(2, -1), lambda x: x.unsafe_split(2), lambda x: x.unsafe_split_with_sizes([1, 3], -1), lambda x: torch.unsafe_split(x, 3, 1), lambda x: x.unsafe_split(4, 1)], ids=lambda f: None)  # fmt: skip
+@pytest.mark.parametrize("split", [lambda x: x.unsafe_chunk(2, -1), lambda x: x.unsafe_split(2),
+                                   lambda x: x.unsafe_split_with_sizes([1, 3], -1),
+                                   lambda x: torch.unsafe_split(x, 3, 1), lambda x: x.unsafe_split(4, 1)],
+                         ids=lambda f: None)  # fmt: skip
 def test_results_that_are_no_views_of_the_argument(split):
     """They show its memory, and have a version counter and a history of their own."""
 
@@ -315,7 +323,8 @@ def test_results_that_are_no_views_of_the_argument(split):
                         with torch.no_grad():
                             results[0].add_(1)
                         after = (x._version, results[0]._version, results[0]._is_view())
-                        gradient = torch.autograd.grad(sum((v * torch.arange(v.numel()).view(v.shape)).sum() for v in results), leaf)[0].tolist()
+                        gradient = torch.autograd.grad(sum((v * torch.arange(v.numel()).view(v.shape)).sum()
+                                                           for v in results), leaf)[0].tolist()
                         found.append((versions, shared, names, after, [v.tolist() for v in results], gradient))
                     except RuntimeError as error:
                         found.append(str(error))
@@ -348,11 +357,13 @@ def view_from_before_a_write(x):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_memory_of_an_argument_that_overlaps_or_has_gaps(dtype, dynamic):
-    compiled = [jit.compile(fn, dynamic=dynamic) for fn in (all_windows_but_one, part_of_windows, view_from_before_a_write)]
+    compiled = [jit.compile(fn,
+                            dynamic=dynamic) for fn in (all_windows_but_one, part_of_windows, view_from_before_a_write)]
     for shape in ((4, 5), (5, 6), (4, 5)):
         wide = torch.arange(shape[0] * (shape[1] + 3)).to(dtype).view(shape[0], -1)
         for part in (lambda t: t, lambda t: t[:, : t.shape[1] - 3]):
-            for fn, ours in zip((all_windows_but_one, part_of_windows, view_from_before_a_write), compiled):
+            for fn, ours in (zip((all_windows_but_one, part_of_windows, view_from_before_a_write), compiled,
+                                 strict=True)):
                 found = []
                 for f in (fn, ours):
                     memory = wide.clone()

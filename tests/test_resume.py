@@ -335,7 +335,7 @@ def deletes(log, a):
     b = a
     del a
     try:
-        return a
+        return a  # noqa: F821
     except UnboundLocalError:
         log.append("unbound")
     if b:

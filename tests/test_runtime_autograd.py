@@ -1,4 +1,5 @@
-"""Differentiable plans built by hand: the node in autograd's graph, what it saves and frees, hooks, views, threads, and replayed operators; against eager."""
+"""Differentiable plans built by hand: the node in autograd's graph, what it saves and frees, hooks, views, threads, and
+replayed operators; against eager."""
 
 import ctypes
 import subprocess
@@ -7,6 +8,7 @@ import weakref
 
 import pytest
 import torch
+from frame_harness import all_equal
 
 from jit.runtime import load_plan, native
 from jit.runtime.plan import GradSpec, Plan, load_differentiable
@@ -16,7 +18,8 @@ SOURCE = r"""
 #include <cstdint>
 #include <cmath>
 #define KERNEL(name, body) extern "C" void name(void** p, const int64_t* n) { \
-  float *a = (float*)p[0], *b = (float*)p[1], *c = (float*)p[2], *d = (float*)p[3]; for (int64_t i = 0; i < n[0]; ++i) { body; } }
+  float *a = (float*)p[0], *b = (float*)p[1], *c = (float*)p[2], *d = (float*)p[3]; \
+  for (int64_t i = 0; i < n[0]; ++i) { body; } }
 KERNEL(sin2, b[i] = std::sin(a[i]) * 2.0f)
 KERNEL(sin2_back, c[i] = std::cos(a[i]) * 2.0f * b[i])
 KERNEL(exp_, b[i] = std::exp(a[i]))
@@ -77,7 +80,8 @@ def exponential(kernels):
 @pytest.fixture
 def product(kernels):
     """z = x * y; saves copies of both as extra results."""
-    forward = Plan(2, 0, VECTOR, 5, (new(2), new(3), new(4), ("call", kernels("mul"), (0, 1, 2), (0,)), ("copy", 3, 0), ("copy", 4, 1)), (2, 3, 4))
+    forward = Plan(2, 0, VECTOR, 5, (new(2), new(3), new(4), ("call", kernels("mul"), (0, 1, 2), (0,)), ("copy", 3, 0),
+                                     ("copy", 4, 1)), (2, 3, 4))
     backward = Plan(3, 0, VECTOR, 5, (new(3), new(4), ("call", kernels("mul_back"), (0, 1, 2, 3, 4), (0,))), (3, 4))
     return load_differentiable(forward, backward, GradSpec(1, (0, 1), (0,), (("extra", 0), ("extra", 1)), (0, 1)))
 
@@ -216,7 +220,8 @@ def test_a_backward_for_the_tangents_that_are_given(kernels, fork):
     forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("call", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
     backward = Plan(3, 0, VECTOR, 4, (new(3), ("call", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
     # of x and the second tangent: 3 t, as long as the first tangent is
-    second_alone = Plan(3, 0, (("size", 1, 0), ("const", 1)), 4, (aten("mul", (s(2), c(3)), 3, overload="Tensor"),), (3,))
+    second_alone = Plan(3, 0, (("size", 1, 0), ("const", 1)), 4, (aten("mul", (s(2), c(3)), 3, overload="Tensor"),),
+                        (3,))
     asked = []
 
     def narrow(present):
@@ -239,7 +244,8 @@ def test_a_backward_for_the_tangents_that_are_given(kernels, fork):
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("answer, error", [(3, RuntimeError), (load_plan, RuntimeError), (ValueError("mine"), ValueError)], ids=["type", "shape", "raises"])
+@pytest.mark.parametrize("answer, error", [(3, RuntimeError), (load_plan, RuntimeError),
+                                           (ValueError("mine"), ValueError)], ids=["type", "shape", "raises"])
 def test_bad_narrow_says_so(kernels, answer, error):
     def narrow(present):
         if isinstance(answer, Exception):
@@ -267,8 +273,10 @@ TANGENTS = {
 @pytest.mark.parametrize("kind", list(TANGENTS))
 def test_tangents_of_other_layouts(kernels, kind):
     regs = (("size", 0, 0), ("size", 0, 1), ("const", 1), ("mul", 0, 1))
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))), (1,))
-    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
+    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))),
+                   (1,))
+    backward = Plan(2, 0, regs, 3,
+                    (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x, t = leaf(4, 6), TANGENTS[kind]()
     want = x.detach().cos() * 2 * t.to_dense()
@@ -290,10 +298,12 @@ def test_tangents_of_other_layouts(kernels, kind):
 
 
 def test_channels_last(kernels):
-    regs = (("const", 2), ("const", 3), ("const", 4), ("const", 5), ("const", 1), ("const", 15), ("const", 60), ("const", 120))
+    regs = (("const", 2), ("const", 3), ("const", 4), ("const", 5), ("const", 1), ("const", 15), ("const", 60),
+            ("const", 120))
     image = ((0, 1, 2, 3), (6, 4, 5, 1))  # sizes 2 3 4 5, strides 60 1 15 3
     forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, *image), ("call", kernels("sin2"), (0, 1), (7,))), (1,))
-    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, *image), ("call", kernels("sin2_back"), (0, 1, 2), (7,))), (2,))
+    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, *image), ("call", kernels("sin2_back"), (0, 1, 2), (7,))),
+                    (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
     t = torch.randn(2, 3, 4, 5)
@@ -307,7 +317,8 @@ def test_channels_last(kernels):
 def test_tangent_of_an_output_with_gaps_is_dense(kernels):
     regs = (("const", 4), ("const", 6), ("const", 1), ("const", 8), ("const", 24))
     forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (3, 2)), ("copy", 1, 0)), (1,))
-    backward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("exp_"), (0, 1), (4,))), (1,))
+    backward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("exp_"), (0, 1), (4,))),
+                    (1,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (), (0,)))
     x = leaf(4, 6)
     for t in (torch.randn(4, 6), torch.randn(4, 8)[:, :6]):
@@ -421,13 +432,15 @@ def test_saved_tensor_hooks(sin2, exponential, product):
         for x in xs:
             x.grad = None
         f(*xs)[0].sum().backward()
-        assert all(map(torch.equal, grads, [x.grad for x in xs]))
+        assert all_equal(grads, [x.grad for x in xs])
 
 
 def test_saved_tensor_hook_gives_another_layout(kernels):
     regs = (("const", 4), ("const", 6), ("const", 1), ("const", 24))
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))), (1,))
-    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
+    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))),
+                   (1,))
+    backward = Plan(2, 0, regs, 3,
+                    (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x = leaf(4, 6)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.detach().t().contiguous().t()):
@@ -506,7 +519,8 @@ def test_batched_tangents(sin2):
 
 def test_views_of_outputs_and_inputs(kernels):
     regs = (("size", 0, 0), ("const", 1), ("const", 2), ("const", 3), ("const", 0))
-    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("sin2"), (0, 1), (0,)), ("view", 2, 1, (2, 3), (3, 1), 4)), (1, 2, 2))
+    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("sin2"), (0, 1), (0,)), ("view", 2, 1, (2, 3), (3, 1), 4)),
+                   (1, 2, 2))
     backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
     how = ((2, 3), (3, 1), 4)
     views = ((1, "output", 0, how), (2, "input", 0, how))
@@ -530,9 +544,11 @@ def test_views_of_outputs_and_inputs(kernels):
 
 def test_saved_view_of_an_output_makes_no_cycle(kernels):
     regs = (("size", 0, 0), ("const", 1), ("const", 0))
-    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("exp_"), (0, 1), (0,)), ("view", 2, 1, (0,), (1,), 2)), (1, 2))
+    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("exp_"), (0, 1), (0,)), ("view", 2, 1, (0,), (1,), 2)),
+                   (1, 2))
     backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("mul"), (0, 1, 2), (0,))), (2,))
-    f = load_differentiable(forward, backward, GradSpec(2, (0,), (0,), (("output", 1),), (0,), views=((1, "output", 0, ((0,), (1,), 2)),)))
+    f = load_differentiable(forward, backward,
+                            GradSpec(2, (0,), (0,), (("output", 1),), (0,), views=((1, "output", 0, ((0,), (1,), 2)),)))
     x = leaf(6)
     k = torch.ones(6)
     y, v = f(x * k)
@@ -551,9 +567,11 @@ def test_saved_view_of_an_output_makes_no_cycle(kernels):
 
 def test_non_differentiable_outputs():
     forward = Plan(1, 0, (), 3, (aten("max", (s(0), c(0), c(False)), 1, 2, overload="dim"),), (1, 2))
-    steps = (("alloc", 2, F32, CPU, (0,), (1,)), aten("zero_", (s(2),), None), aten("scatter", (s(2), c(0), s(0), s(1)), 3, overload="src"))
+    steps = (("alloc", 2, F32, CPU, (0,), (1,)), aten("zero_", (s(2),), None),
+             aten("scatter", (s(2), c(0), s(0), s(1)), 3, overload="src"))
     backward = Plan(2, 1, (("int", 0), ("const", 1)), 4, steps, (3,))
-    f = load_differentiable(forward, backward, GradSpec(2, (0,), (0,), (("output", 1),), (0,), symbols=(("size", 0, 0),)))
+    f = load_differentiable(forward, backward,
+                            GradSpec(2, (0,), (0,), (("output", 1),), (0,), symbols=(("size", 0, 0),)))
     x = leaf(8)
     value, index = f(x)
     assert not index.requires_grad and index.grad_fn is None
@@ -592,7 +610,8 @@ def test_saved_memory_is_reused_within_the_backward():
         return ("alloc", dst, F32, CPU, (0,), (1,)), ("copy", dst, src)
 
     forward = Plan(1, 0, regs, 3, (aten("neg", (s(0),), 1), *fill(2, 0)), (1, 2))
-    backward = Plan(2, 0, regs, 5, (*fill(2, 0), *fill(3, 2), ("free", 2), aten("mul", (s(3), s(1)), 4, overload="Tensor")), (4,))
+    backward = Plan(2, 0, regs, 5,
+                    (*fill(2, 0), *fill(3, 2), ("free", 2), aten("mul", (s(3), s(1)), 4, overload="Tensor")), (4,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("extra", 0),), (0,)))
     x = leaf(n)
     for retain in (False, True):
@@ -683,9 +702,12 @@ def test_checkpoint(sin2):
 def test_symbols_and_ints(kernels):
     # y = x[:k] * 2; the backward needs both k and the size of x
     regs = (("int", 0), ("const", 1), ("const", 0))
-    forward = Plan(1, 1, regs, 3, (("view", 1, 0, (0,), (1,), 2), aten("mul", (s(1), c(2)), 2, overload="Tensor")), (2,))
+    forward = Plan(1, 1, regs, 3, (("view", 1, 0, (0,), (1,), 2), aten("mul", (s(1), c(2)), 2, overload="Tensor")),
+                   (2,))
     pad = ("list", (c(0), ("reg", 2)))
-    backward = Plan(1, 2, (("int", 0), ("int", 1), ("sub", 0, 1)), 3, (aten("constant_pad_nd", (s(0), pad, c(0)), 1), aten("mul", (s(1), c(2)), 2, overload="Tensor")), (2,))
+    backward = Plan(1, 2, (("int", 0), ("int", 1), ("sub", 0, 1)), 3,
+                    (aten("constant_pad_nd", (s(0), pad, c(0)), 1), aten("mul", (s(1), c(2)), 2, overload="Tensor")),
+                    (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (), (0,), symbols=(("size", 0, 0), ("int", 0))))
     for n, k in ((5, 2), (9, 9), (30, 1)):
         x = leaf(n)
@@ -693,7 +715,7 @@ def test_symbols_and_ints(kernels):
         assert x.grad.tolist() == [2.0] * k + [0.0] * (n - k)
 
 
-# ---- replayed operators ------------------------------------------------------------------------------------------------------------
+# ---- replayed operators ----------------------------------------------------------------------------------------------
 
 
 def vjp_plan(n_inputs, step, outputs, n_slots):
@@ -768,18 +790,21 @@ def test_vjp_expected_layout_and_errors():
     assert g.stride() == (1, 3)
     torch.testing.assert_close(g, x.exp() * t)
     assert "vjp aten::exp(wanted[0]) wrt [%0] tangents [%1]" in Plan(2, 0, regs, 3, (step,), (2,)).text()
-    for bad in (("vjp", "aten::exp", "", (("wanted", 1),), (0,), (1,), (2,), None), ("vjp", "aten::exp", "", args, (0,), (1,), (2, 2), None)):
+    for bad in (("vjp", "aten::exp", "", (("wanted", 1),), (0,), (1,), (2,), None),
+                ("vjp", "aten::exp", "", args, (0,), (1,), (2, 2), None)):
         with pytest.raises(ValueError):
             load_plan(Plan(2, 0, regs, 3, (bad,), (2,)))
 
 
-# ---- bad data ----------------------------------------------------------------------------------------------------------------------
+# ---- bad data --------------------------------------------------------------------------------------------------------
 
 GOOD = dict(n_outputs=1, wrt=(0,), tangents=(0,), saved=(), grads=(0,))
 BAD = [
-    (dict(n_outputs=3), "n_outputs"), (dict(wrt=(1,)), "wrt"), (dict(tangents=(1,)), "tangents"), (dict(saved=(("input", 0),)), "takes 1 tensors"),
-    (dict(saved=(("extra", 0),)), "out of range"), (dict(saved=(("x", 0),)), "unknown kind"), (dict(grads=()), "grads"), (dict(grads=(1,)), "grads"),
-    (dict(symbols=(("int", 0),)), "symbols"), (dict(tangents=(0, 0)), "twice"), (dict(views=((0, "output", 0, ((), (), 0)),)), "offset"), (dict(depends=((1,),)), "depends"),
+    (dict(n_outputs=3), "n_outputs"), (dict(wrt=(1,)), "wrt"), (dict(tangents=(1,)), "tangents"),
+    (dict(saved=(("input", 0),)), "takes 1 tensors"), (dict(saved=(("extra", 0),)), "out of range"),
+    (dict(saved=(("x", 0),)), "unknown kind"), (dict(grads=()), "grads"), (dict(grads=(1,)), "grads"),
+    (dict(symbols=(("int", 0),)), "symbols"), (dict(tangents=(0, 0)), "twice"),
+    (dict(views=((0, "output", 0, ((), (), 0)),)), "offset"), (dict(depends=((1,),)), "depends"),
 ]  # fmt: skip
 
 

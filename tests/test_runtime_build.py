@@ -1,4 +1,5 @@
-"""Building the native extension: the cache, many processes at once, damage, and what goes wrong. A tiny extension stands in for the real one."""
+"""Building the native extension: the cache, many processes at once, damage, and what goes wrong. A tiny extension
+stands in for the real one."""
 
 import _ctypes
 import ctypes
@@ -18,7 +19,11 @@ from jit.runtime import build, doctor
 TINY = r"""
 #include <Python.h>
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_jit_native", nullptr, -1};
-PyMODINIT_FUNC PyInit__jit_native() { PyObject* m = PyModule_Create(&definition); PyModule_AddIntConstant(m, "answer", 42); return m; }
+PyMODINIT_FUNC PyInit__jit_native() {
+    PyObject* m = PyModule_Create(&definition);
+    PyModule_AddIntConstant(m, "answer", 42);
+    return m;
+}
 """
 BUILD = """
 import sys
@@ -110,7 +115,8 @@ def test_unusable_cache_builds_privately(tiny, monkeypatch, tmp_path):
 
 def test_processes_build_once(tiny, tmp_path):
     environment = {**os.environ, "JIT_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [subprocess.Popen([sys.executable, "-c", BUILD, str(tiny)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    running = [subprocess.Popen([sys.executable, "-c", BUILD, str(tiny)], env=environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = []
     for process in running:
         out, err = process.communicate(timeout=120)
@@ -131,7 +137,8 @@ def test_real_sources_are_packaged():
 def test_doctor(python):
     done = python("import sys; from jit.__main__ import main; sys.exit(main(['doctor']))")
     assert "ready" in done.stdout and "ok    native runtime" in done.stdout
-    failed = python("import sys; from jit.__main__ import main; sys.exit(main(['doctor']))", check=False, CXX="no-such-compiler")
+    failed = python("import sys; from jit.__main__ import main; sys.exit(main(['doctor']))", check=False,
+                    CXX="no-such-compiler")
     assert failed.returncode == 1 and "FAIL  compiler" in failed.stdout and "cure:" in failed.stdout
     unknown = python("import sys; from jit.__main__ import main; sys.exit(main(['x']))", check=False)
     assert unknown.returncode == 2 and "doctor" in unknown.stderr
@@ -159,7 +166,8 @@ def test_links_the_loaded_standard_library(tiny, tmp_path, monkeypatch):
     wrapper.chmod(0o755)
     monkeypatch.setenv("CXX", str(wrapper))
     source = tiny / "module.cpp"
-    source.write_text("#include <sstream>\n" + TINY.replace("42", "(std::ostringstream() << 42L << ' ' << 1.5).str().size() == 6 ? 42 : 0"))
+    source.write_text("#include <sstream>\n"
+                      + TINY.replace("42", "(std::ostringstream() << 42L << ' ' << 1.5).str().size() == 6 ? 42 : 0"))
     path = build.library_path()
     needed = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
     assert "libstdc++.so" in needed

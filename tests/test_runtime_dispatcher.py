@@ -1,4 +1,5 @@
-"""Dispatchers: argument binding as CPython does it, every way a function can be called or held, entries, misses, threads."""
+"""Dispatchers: argument binding as CPython does it, every way a function can be called or held, entries, misses,
+threads."""
 
 import asyncio
 import copy
@@ -45,7 +46,8 @@ def test_binding_is_cpythons(index):
     d = tracing(fn)
     signature = inspect.signature(fn)
     code = fn.__code__
-    order = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
+    order = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4)
+                             + bool(code.co_flags & 8)]
     for count in range(5):
         for size in range(4):
             for names in itertools.combinations(NAMES, size):
@@ -230,10 +232,10 @@ def test_pickle_and_copy():
 
 def test_collected_with_cycles():
     def f():
-        return f
+        return f  # noqa: F821
 
     d = Dispatcher(f)
-    d.add_entry(None, lambda: d)
+    d.add_entry(None, lambda: d)  # noqa: F821
     f.me = d
     assert gc.is_tracked(d)
     seen = weakref.ref(d)

@@ -56,7 +56,8 @@ def kernels(tmp_path_factory):
     return {
         "i32": compiled(add_count, {**pointers, "n": "i32", "BLOCK": "constexpr"}, {"BLOCK": 256}, ((0, "i32"),)),
         "i64": compiled(add_count, {**pointers, "n": "i64", "BLOCK": "constexpr"}, {"BLOCK": 256}, ((0, "i64"),)),
-        "multiply": compiled(multiply, {**pointers, "z": "*fp32", "n": "i32", "BLOCK": "constexpr"}, {"BLOCK": 256}, ((0, "i32"),)),
+        "multiply": compiled(multiply, {**pointers, "z": "*fp32", "n": "i32", "BLOCK": "constexpr"}, {"BLOCK": 256},
+                             ((0, "i32"),)),
         "dot": compiled(wide_product, {**pointers, "z": "*fp32", "N": "constexpr"}, {"N": 128}, (), 8),
     }
 
@@ -91,7 +92,8 @@ class TestOnGpu:
 
     def test_shared_memory_above_48_kb(self, kernels):
         regs = (("const", 128), ("const", 1))
-        plan = load_plan(Plan(2, 0, regs, 3, (("alloc", 2, torch.float32, "cuda", (0, 0), (0, 1)), ("launch", kernels["dot"], (0, 1, 2), (), (1, 1, 1))), (2,)))
+        plan = load_plan(Plan(2, 0, regs, 3, (("alloc", 2, torch.float32, "cuda", (0, 0), (0, 1)),
+                                              ("launch", kernels["dot"], (0, 1, 2), (), (1, 1, 1))), (2,)))
         x, y = torch.randn(128, 128, device="cuda"), torch.randn(128, 128, device="cuda")
         torch.testing.assert_close(plan(x, y)[0], (x.double() @ y.double()).float(), rtol=1e-4, atol=1e-3)
 
@@ -156,7 +158,8 @@ class TestOnGpu:
     def test_constant_plan_without_inputs(self, kernels):
         regs = (("const", 256), ("const", 1))
         steps = (
-            ("aten", "aten::zeros", "", (("regs", (0,)), ("const", torch.float32), ("const", None), ("const", CUDA), ("const", None)), (0,), None),
+            ("aten", "aten::zeros", "",
+             (("regs", (0,)), ("const", torch.float32), ("const", None), ("const", CUDA), ("const", None)), (0,), None),
             ("alloc", 1, torch.float32, CUDA, (0,), (1,)),
             ("launch", kernels["i32"], (0, 1), (0,), (1, 1, 1)),
         )
@@ -248,8 +251,10 @@ class TestGradientsOnGpu:
 
     def test_replayed_operator(self):
         step = ("vjp", "aten::logcumsumexp", "", (("wanted", 0), ("const", 0)), (0,), (1,), (2,), None)
-        forward = Plan(1, 0, (), 2, (("aten", "aten::logcumsumexp", "", (("slot", 0), ("const", 0)), (1,), None),), (1,))
-        f = load_differentiable(forward, Plan(2, 0, (), 3, (step,), (2,)), GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
+        forward = Plan(1, 0, (), 2, (("aten", "aten::logcumsumexp", "", (("slot", 0), ("const", 0)), (1,), None),),
+                       (1,))
+        f = load_differentiable(forward, Plan(2, 0, (), 3, (step,), (2,)),
+                                GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
         x, t = torch.randn(60, device="cuda", requires_grad=True), torch.randn(60, device="cuda")
         f(x * 1)[0].backward(t)
         torch.testing.assert_close(x.grad, torch.autograd.grad(x.logcumsumexp(0), x, t)[0])

@@ -1,4 +1,5 @@
-"""Guard programs: every accessor and check, passing and failing; what is watched, what re-arms it and what is walked again; explanations."""
+"""Guard programs: every accessor and check, passing and failing; what is watched, what re-arms it and what is walked
+again; explanations."""
 
 import collections
 import contextvars
@@ -77,7 +78,8 @@ EQ = [
     (None, [None], [0, False, ""]),
     (Ellipsis, [...], [None]),
     (1j, [0 + 1j], [1.0, complex(-0.0, 1)]),
-    ((1, "a", (2.0, nan)), [(1, "a", (2.0, float("nan")))], [(1, "a", (2, nan)), (True, "a", (2.0, nan)), (1, "a"), [1, "a"]]),
+    ((1, "a", (2.0, nan)), [(1, "a", (2.0, float("nan")))],
+     [(1, "a", (2, nan)), (True, "a", (2.0, nan)), (1, "a"), [1, "a"]]),
     (slice(1, None, 2), [slice(1, None, 2)], [slice(1, 2, 2), slice(True, None, 2)]),
     (frozenset({1, 2}), [frozenset({2, 1})], [frozenset({True, 2}), frozenset({1})]),
     (torch.float32, [torch.float32], [torch.float64]),
@@ -144,7 +146,8 @@ def test_memory_apart():
     p = program(accessors, [(0, "apart", ((0, 1), (2, 3, 4)))])
     assert p.check((a, b, c, d)) and p.check((d, a, c, b))
     assert p.check((a, b, c, c)) and p.check((a, b, flat[8:], c))  # what is only read may overlap
-    assert not p.check((a, a, c, d)) and not p.check((a, b, c, b[1:2])) and not p.check((a, flat[2:6], c, d)) and not p.check((a, b, flat, d))
+    assert (not p.check((a, a, c, d)) and not p.check((a, b, c, b[1:2])) and not p.check((a, flat[2:6], c, d))
+            and not p.check((a, b, flat, d)))
     assert p.check((a[:0], b, flat[4:4], flat[8:])) and not p.check((a, b, c, 3))
     assert p.check((torch.empty(4, device="meta"), a, torch.empty(4, device="meta"), b))
     assert "shared memory" in p.explain((a, a, c, d))
@@ -157,18 +160,22 @@ def test_memory_apart():
 def test_relations_between_locals():
     accessors = [LOCAL, (-1, "local", 1)]
     x = torch.zeros(4)
-    for kind, good, bad in [("same", (x, x), (x, x.clone())), ("distinct", (x, x.clone()), (x, x)), ("no_alias", (x, x.clone()), (x, x[1:]))]:
+    for kind, good, bad in ([("same", (x, x), (x, x.clone())), ("distinct", (x, x.clone()), (x, x)),
+                             ("no_alias", (x, x.clone()), (x, x[1:]))]):
         p = program(accessors, [(0, kind, 1)])
         assert p.check(good) and not p.check(bad)
         assert "expected" in p.explain(bad)
     flat = torch.zeros(8)
     p = program(accessors, [(0, "no_alias", 1)])
-    assert p.check((flat[:4], flat[4:])) and not p.check((flat[:5], flat[4:])) and p.check((flat, flat[:0])) and not p.check((flat[::2], flat[1::2]))
+    assert (p.check((flat[:4], flat[4:])) and not p.check((flat[:5], flat[4:])) and p.check((flat, flat[:0]))
+            and not p.check((flat[::2], flat[1::2])))
     p = program(accessors, [(0, "shares", (1, 8))])
-    assert p.check((flat, flat[2:])) and p.check((flat[1:], flat[3:4])) and not p.check((flat, flat[1:])) and not p.check((flat, x)) and not p.check((flat, 3))
+    assert (p.check((flat, flat[2:])) and p.check((flat[1:], flat[3:4])) and not p.check((flat, flat[1:]))
+            and not p.check((flat, x)) and not p.check((flat, 3)))
     assert "8 bytes further on" in p.explain((flat, x))
     p = program(accessors, [(0, "room", (8, 16))])
-    assert p.check((flat[2:], 0)) and p.check((flat[4:5], 0)) and not p.check((flat[1:], 0)) and not p.check((flat[5:], 0)) and not p.check((3, 0))
+    assert (p.check((flat[2:], 0)) and p.check((flat[4:5], 0)) and not p.check((flat[1:], 0))
+            and not p.check((flat[5:], 0)) and not p.check((3, 0)))
     assert "16 from its start" in p.explain((flat[5:], 0))
     np = pytest.importorskip("numpy").zeros(8, "float32")
     assert not p.check((torch.from_numpy(np), torch.from_numpy(np[4:6])))
@@ -218,7 +225,8 @@ def test_accessors_on_locals():
         assert p.value((good,), len(steps)) == value
         assert not p.check((bad,)), steps
         assert p.explain((bad,))
-        watched = program([(-1, "const", good), *accessors[1:]], [(len(steps), "eq" if not callable(value) or isinstance(value, type) else "is", value)])
+        watched = program([(-1, "const", good), *accessors[1:]],
+                          [(len(steps), "eq" if not callable(value) or isinstance(value, type) else "is", value)])
         assert watched.check(()) and watched.check(()), steps
 
 
@@ -227,7 +235,8 @@ def test_namedtuple_and_missing_locals():
     assert not p.check((1,)) and "cannot be reached" in p.explain((1,))
 
 
-@pytest.mark.parametrize("base, make", [(list, lambda v: [v]), (tuple, lambda v: [v]), (dict, lambda v: {0: v}), (collections.OrderedDict, lambda v: {0: v})])
+@pytest.mark.parametrize("base, make", [(list, lambda v: [v]), (tuple, lambda v: [v]), (dict, lambda v: {0: v}),
+                                        (collections.OrderedDict, lambda v: {0: v})])
 def test_what_subclasses_of_containers_hold_is_read_without_their_own_code(base, make):
     def own(*args):
         raise AssertionError("code of the subclass ran")
@@ -252,7 +261,8 @@ def test_what_subclasses_of_containers_hold_is_read_without_their_own_code(base,
 
 def test_the_order_of_an_ordered_dict_is_its_own():
     keys = collections.OrderedDict(a=1, b=2)
-    for p, given in ((one("dict_keys", ("a", "b")), (keys,)), (program([(-1, "const", keys)], [(0, "dict_keys", ("a", "b"))]), ())):
+    for p, given in (((one("dict_keys", ("a", "b")), (keys,)),
+                      (program([(-1, "const", keys)], [(0, "dict_keys", ("a", "b"))]), ()))):
         assert p.check(given) and p.check(given)
         keys.move_to_end("a")
         assert not p.check(given)
@@ -260,7 +270,7 @@ def test_the_order_of_an_ordered_dict_is_its_own():
         assert p.check(given)
 
 
-# ---- tensors ------------------------------------------------------------------------------------------------------------------
+# ---- tensors ---------------------------------------------------------------------------------------------------------
 
 
 def test_tensor_spec():
@@ -286,7 +296,8 @@ def test_tensor_spec():
         assert not p.check((value,))
         assert p.explain((value,))
     dynamic = one("tensor", G.TensorSpec.of(x, dynamic_dims=(0,)))
-    assert dynamic.check((torch.zeros(9, 3),)) and not dynamic.check((torch.zeros(9, 4),)) and not dynamic.check((torch.zeros(9),))
+    assert (dynamic.check((torch.zeros(9, 3),)) and not dynamic.check((torch.zeros(9, 4),))
+            and not dynamic.check((torch.zeros(9),)))
     loose = one("tensor", G.TensorSpec(torch.Tensor, torch.float32))
     assert loose.check((torch.zeros(1, 2, 3),)) and not loose.check((torch.zeros(3).to_sparse(),))
     some_strides = one("tensor", G.TensorSpec(torch.Tensor, torch.float32, sizes=(2, 3), strides=(None, 1)))
@@ -309,11 +320,13 @@ def test_scalar_tensor_and_subclass():
 
 def test_dims():
     # 4 <= size(0), size(0) divisible by 4, size(1) == 2 * n, stride(0) > 0
-    regs = (("size", 0, 0), ("const", 4), ("sub", 0, 1), ("mod", 0, 1), ("size", 0, 1), ("int", 1), ("const", 2), ("mul", 5, 6), ("sub", 4, 7), ("stride", 0, 0))
+    regs = (("size", 0, 0), ("const", 4), ("sub", 0, 1), ("mod", 0, 1), ("size", 0, 1), ("int", 1), ("const", 2),
+            ("mul", 5, 6), ("sub", 4, 7), ("stride", 0, 0))
     conditions = ((2, ">=0"), (3, "==0"), (8, "==0"), (9, ">0"))
     p = program([LOCAL, (-1, "local", 1)], [(-1, "dims", ((0, 1), regs, conditions))])
     assert p.check((torch.zeros(8, 6), 3))
-    for bad in ((torch.zeros(2, 6), 3), (torch.zeros(9, 6), 3), (torch.zeros(8, 6), 4), (torch.zeros(8), 3), (8, 3), (torch.zeros(8, 6), True), (torch.zeros(8, 6), 1 << 80)):
+    for bad in ((torch.zeros(2, 6), 3), (torch.zeros(9, 6), 3), (torch.zeros(8, 6), 4), (torch.zeros(8), 3), (8, 3),
+                (torch.zeros(8, 6), True), (torch.zeros(8, 6), 1 << 80)):
         assert not p.check(bad)
         assert p.explain(bad) == "dims does not hold"
     for relation, good, bad in [("!=0", 1, 0), ("<0", -1, 0), ("<=0", 0, 1), (">0", 1, 0)]:
@@ -321,7 +334,7 @@ def test_dims():
         assert q.check((good,)) and not q.check((bad,))
 
 
-# ---- global state -------------------------------------------------------------------------------------------------------------
+# ---- global state ----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -377,7 +390,7 @@ def test_autocast_dtypes_differ():
         assert p.check(())
 
 
-# ---- watched facts ------------------------------------------------------------------------------------------------------------
+# ---- watched facts ---------------------------------------------------------------------------------------------------
 
 
 def walks(p):
@@ -443,7 +456,8 @@ def test_class_attributes():
         pass
 
     o = Sub()
-    p = program([(-1, "const", o), (0, "type_attr", "scale")], [(1, "eq", 2), (0, "type_lacks", "extra"), (0, "no_dict_attr", "scale")])
+    p = program([(-1, "const", o), (0, "type_attr", "scale")],
+                [(1, "eq", 2), (0, "type_lacks", "extra"), (0, "no_dict_attr", "scale")])
     assert p.check(()) and p.check(()) and walks(p) == 1
     Sub.other = 1  # another name: only the tag moves
     assert p.check(()) and p.check(()) and walks(p) == 1 and p.stats["armed"]
@@ -541,7 +555,8 @@ def test_lists_and_dicts():
 
 
 def test_items_that_have_moved():
-    """A list that has got other memory with the same items in it needs no walk, and is looked at in its new place from then on."""
+    """A list that has got other memory with the same items in it needs no walk, and is looked at in its new place from
+    then on."""
     items = [object() for _ in range(3)]
     wanted = items[1]
     p = program([(-1, "const", items), (0, "item", 1)], [(0, "len", 3), (1, "is", wanted)])
@@ -559,13 +574,16 @@ def test_items_that_have_moved():
 
 
 def test_other_objects_at_the_same_address():
-    """An object's class is not looked at where it cannot change, but another object may come to lie where the object was."""
+    """An object's class is not looked at where it cannot change, but another object may come to lie where the object
+    was."""
 
     def cell(value):
         return (lambda: value).__closure__[0]
 
-    makes = {"dict": lambda k: {"a": k}, "ordered": lambda k: collections.OrderedDict(a=k), "list": lambda k: [k], "tuple": lambda k: (k, []), "cell": cell, "float": lambda k: k + 0.5}
-    holders = {"attribute": (Plain(), "dict_attr", "v"), "cell": (cell(None), "cell"), "list": ([None], "item", 0), "dict": ({"v": None}, "item", "v")}
+    makes = {"dict": lambda k: {"a": k}, "ordered": lambda k: collections.OrderedDict(a=k), "list": lambda k: [k],
+             "tuple": lambda k: (k, []), "cell": cell, "float": lambda k: k + 0.5}
+    holders = {"attribute": (Plain(), "dict_attr", "v"), "cell": (cell(None), "cell"), "list": ([None], "item", 0),
+               "dict": ({"v": None}, "item", "v")}
 
     def put(where, value):
         holder = holders[where][0]
@@ -580,8 +598,10 @@ def test_other_objects_at_the_same_address():
         for name, make in makes.items():
             put(where, make(1))
             value = make(1)
-            inner = [(1, "item", "a" if name in ("dict", "ordered") else 0)] if name not in ("cell", "float") else [(1, "cell")] if name == "cell" else [(1, "type")]
-            p = program([(-1, "const", holder), (0, *steps), *inner], [(1, "type_is", type(value)), (2, "is", float) if name == "float" else (2, "eq", 1)])
+            inner = ([(1, "item", "a" if name in ("dict", "ordered") else 0)]
+                     if name not in ("cell", "float") else [(1, "cell")] if name == "cell" else [(1, "type")])
+            p = program([(-1, "const", holder), (0, *steps), *inner],
+                        [(1, "type_is", type(value)), (2, "is", float) if name == "float" else (2, "eq", 1)])
             del value
             assert p.check(()) and p.check(()), (where, name)
             for k in range(60):
@@ -593,7 +613,8 @@ def test_other_objects_at_the_same_address():
 
 def test_replaced_dicts_at_the_same_address():
     o = Plain(a=1)
-    p = program([(-1, "const", o), (0, "dict",), (0, "dict_attr", "a")], [(1, "type_is", dict), (1, "len", 1), (2, "eq", 1)])
+    p = program([(-1, "const", o), (0, "dict",), (0, "dict_attr", "a")],
+                [(1, "type_is", dict), (1, "len", 1), (2, "eq", 1)])
     assert p.check(())
     places = set()
     for k in range(60):
@@ -607,7 +628,8 @@ def test_global_names_and_shadowed_builtins():
     module = types.ModuleType("scratch")
     module.value = 4
     names = module.__dict__
-    p = program([(-1, "const", names), (0, "item", "value"), (-1, "const", module), (2, "dict_attr", "value")], [(1, "eq", 4), (0, "dict_lacks", "len"), (3, "eq", 4)])
+    p = program([(-1, "const", names), (0, "item", "value"), (-1, "const", module), (2, "dict_attr", "value")],
+                [(1, "eq", 4), (0, "dict_lacks", "len"), (3, "eq", 4)])
     assert p.check(())
     module.unrelated = 1
     assert p.check(()) and walks(p) == 1
@@ -621,7 +643,8 @@ def test_global_names_and_shadowed_builtins():
 
 def test_module_tree():
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    accessors, checks, binds = [(-1, "const", net), (0, "dict_attr", "_modules")], [(1, "dict_keys", ("0", "1", "2")), (0, "type_is", nn.Sequential)], []
+    accessors, checks, binds = ([(-1, "const", net), (0, "dict_attr", "_modules")],
+                                [(1, "dict_keys", ("0", "1", "2")), (0, "type_is", nn.Sequential)], [])
     x = torch.randn(5, 3)
     for name in ("0", "2"):
         accessors += [(1, "item", name)]
@@ -665,7 +688,8 @@ def test_module_tree():
     net.load_state_dict({k: torch.randn_like(v) for k, v in net.state_dict().items()})
     same()
     net.eval()
-    assert not p.check(()) and "'training' of item '0'" in p.explain(()) and "expected True, found False" in p.explain(())
+    assert (not p.check(()) and "'training' of item '0'" in p.explain(())
+            and "expected True, found False" in p.explain(()))
     net.train()
     same()
     net[0].weight.requires_grad_(False)
@@ -772,7 +796,8 @@ def test_values_below_an_unwatchable_step():
             return current[0]
 
     current = [Plain(v=1)]
-    p = program([(-1, "const", Table()), (0, "item", "k"), (1, "dict_attr", "v"), LOCAL], [(2, "eq", 1), (3, "distinct", 1)])
+    p = program([(-1, "const", Table()), (0, "item", "k"), (1, "dict_attr", "v"), LOCAL],
+                [(2, "eq", 1), (3, "distinct", 1)])
     assert p.check((0,)) and p.check((0,))
     assert not p.check((current[0],))
     current[0].v = 2
@@ -805,7 +830,8 @@ def test_weak_roots_do_not_keep_modules():
     net = nn.Linear(2, 2)
     weight = weakref.ref(net.weight)
     accessors = [(-1, "weak", net, "net"), (0, "dict_attr", "_parameters"), (1, "item", "weight")]
-    plan = native().bind(load_plan(Plan(1, 0, (), 2, (("aten", "aten::clone", "", (("slot", 0), ("const", None)), (1,), None),), (1,))), {0: net.weight})
+    plan = native().bind(load_plan(Plan(1, 0, (), 2, (("aten", "aten::clone", "", (("slot", 0), ("const", None)), (1,),
+                                                       None),), (1,))), {0: net.weight})
     p = program(accessors, [(2, "tensor", G.TensorSpec.of(net.weight))], [(2, 0)])
     d = native().Dispatcher(lambda: None, lambda d, locals: None)
     d.add_entry(p, lambda: plan()[0], plan)
@@ -857,7 +883,8 @@ def test_bad_records():
 
 
 def test_names_in_explanations():
-    p = program([(-1, "local", 0, "self"), (0, "dict_attr", "layers", "the layers"), (1, "item", 0)], [(2, "eq", 1), (1, "len", 1)])
+    p = program([(-1, "local", 0, "self"), (0, "dict_attr", "layers", "the layers"), (1, "item", 0)],
+                [(2, "eq", 1), (1, "len", 1)])
     assert p.explain((Plain(layers=[2]),)) == "item 0 of the layers: expected 1, found 2"
     assert p.explain((Plain(layers=[1, 2]),)) == "the layers: expected length 1, found length 2"
 
@@ -905,7 +932,8 @@ def test_threads():
 
 def test_what_is_asked_anew_on_each_call():
     variable, none, answers = contextvars.ContextVar("variable", default=5), object(), [1]
-    p = program([(-1, "const", variable), (0, "context_value", none), (-1, "const", lambda: answers[0]), (2, "returned", None)], [(1, "is", none), (3, "eq", 1)])
+    p = program([(-1, "const", variable), (0, "context_value", none), (-1, "const", lambda: answers[0]),
+                 (2, "returned", None)], [(1, "is", none), (3, "eq", 1)])
     assert p.check(()) and p.check(())
     answers[0] = 2
     assert not p.check(()) and "lambda" in p.explain(())

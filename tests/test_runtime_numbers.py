@@ -23,11 +23,13 @@ def evaluate(rows, *arguments):
 
 
 def same(a, b) -> bool:
-    return a is b or a is not None and b is not None and struct.pack("<d", a) == struct.pack("<d", b) or a != a and b != b
+    return (a is b or a is not None and b is not None and struct.pack("<d", a) == struct.pack("<d", b) or a != a
+            and b != b)
 
 
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e300, -1e300, 1e-300, 5e-324, math.inf, -math.inf, math.nan, 7.0]
-BINARY = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b, "**": lambda a, b: a ** b}
+BINARY = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
+          "**": lambda a, b: a ** b}
 
 
 def python(fn, *arguments):
@@ -50,7 +52,8 @@ def test_arithmetic(symbol):
 
 def test_functions():
     for a in EDGES:
-        for fn, rows in ((math.sqrt, [("sqrt", 0)]), (math.exp, [("call", math.exp, (0,))]), (lambda v: -v, [("neg", 0)])):
+        for fn, rows in (((math.sqrt, [("sqrt", 0)]), (math.exp, [("call", math.exp, (0,))]),
+                          (lambda v: -v, [("neg", 0)]))):
             assert same(python(fn, a), evaluate([("number", 0), *rows], a)), (a, fn)
     assert evaluate([("number", 0), ("call", str, (0,))], 1.0) is None
 
@@ -92,8 +95,9 @@ def test_integers():
 
 
 def test_wrong_programs_are_refused():
-    for rows, results in (([("sqrt", 0)], []), ([("number", 1)], []), ([("const", 1)], []), ([("what", 0)], []), ([("number", 0)], [("low", 1)]),
-                          ([("number", 0)], [("middle", 0)]), ([("number",)], []), ([("call", math.exp, (0,))], [])):
+    for rows, results in (([("sqrt", 0)], []), ([("number", 1)], []), ([("const", 1)], []), ([("what", 0)], []),
+                          ([("number", 0)], [("low", 1)]), ([("number", 0)], [("middle", 0)]), ([("number",)], []),
+                          ([("call", math.exp, (0,))], [])):
         with pytest.raises((ValueError, TypeError)):
             load_numbers(1, rows, results)
     with pytest.raises(TypeError):
@@ -121,7 +125,8 @@ PROGRAMS = {
     "arithmetic": (lambda x, a, b: x * (a * 2 - b / 3) + (-a), [(0.5, 2.0), (0.25, 3.0), (1.5, 4.0), (1.0, 0.5)]),
     "division": (lambda x, a, b: x * (1 / a + b), [(0.5, 2.0), (0.25, 3.0), (1.5, 4.0), (0.0, 0.5)]),
     "power": (lambda x, a, b: x * (a ** b), [(0.5, 2.0), (0.25, 3.0), (1.5, 4.0), (0.0, -0.5)]),
-    "functions": (lambda x, a, b: x * math.sqrt(a) + math.exp(b) * math.hypot(a, b) + float(a), [(0.5, 2.0), (0.25, 3.0), (1.5, 4.0), (-1.0, 0.5)]),
+    "functions": (lambda x, a, b: x * math.sqrt(a) + math.exp(b) * math.hypot(a, b) + float(a),
+                  [(0.5, 2.0), (0.25, 3.0), (1.5, 4.0), (-1.0, 0.5)]),
     "integers": (lambda x, a, n: x * (a ** n) + n / 7, [(0.5, 3), (0.25, 4), (1.5, 5), (1.5, -2), (0.0, -2)]),
     "powers-of-integers": (lambda x, a, n: x * (2 ** n) * a, [(0.5, 3), (0.25, 4), (1.5, 5), (1.5, 9)]),
     "sizes": (lambda x, a, n: x[:n] * (a / x[:n].shape[0]), [(0.5, 3), (0.25, 4), (1.5, 5), (1.5, 6)]),

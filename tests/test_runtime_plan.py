@@ -1,4 +1,5 @@
-"""The plan executor: plans built by hand against eager, errors, pre-bound inputs, re-entrance, and the CPU memory pool."""
+"""The plan executor: plans built by hand against eager, errors, pre-bound inputs, re-entrance, and the CPU memory
+pool."""
 
 import ctypes
 import gc
@@ -18,10 +19,19 @@ from jit.runtime.plan import GpuKernel, Plan
 CPU = "cpu"
 SOURCE = r"""
 #include <cstdint>
-extern "C" void add_one(void** p, const int64_t* n) { const float* x = (const float*)p[0]; float* y = (float*)p[1]; for (int64_t i = 0; i < n[0]; ++i) y[i] = x[i] + 1.0f; }
-extern "C" void twice(void** p, const int64_t* n) { const float* x = (const float*)p[0]; float* y = (float*)p[1]; for (int64_t i = 0; i < n[0]; ++i) y[i] = x[i] * 2.0f; }
+extern "C" void add_one(void** p, const int64_t* n) {
+    const float* x = (const float*)p[0]; float* y = (float*)p[1];
+    for (int64_t i = 0; i < n[0]; ++i) y[i] = x[i] + 1.0f;
+}
+extern "C" void twice(void** p, const int64_t* n) {
+    const float* x = (const float*)p[0]; float* y = (float*)p[1];
+    for (int64_t i = 0; i < n[0]; ++i) y[i] = x[i] * 2.0f;
+}
 extern "C" void refuse(void** p, const int64_t* n) { if (n[0]) *(int32_t*)p[0] = (int32_t)n[0]; }
-extern "C" void report(void** p, const int64_t* n) { int64_t* y = (int64_t*)p[0]; for (int i = 0; i < n[0]; ++i) y[i] = n[i + 1]; }
+extern "C" void report(void** p, const int64_t* n) {
+    int64_t* y = (int64_t*)p[0];
+    for (int i = 0; i < n[0]; ++i) y[i] = n[i + 1];
+}
 """
 
 
@@ -31,7 +41,8 @@ def kernels(tmp_path_factory):
     (folder / "k.cpp").write_text(SOURCE)
     subprocess.run(["g++", "-O2", "-shared", "-fPIC", "-o", str(folder / "k.so"), str(folder / "k.cpp")], check=True)
     library = ctypes.CDLL(str(folder / "k.so"))
-    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("add_one", "twice", "report", "refuse")}
+    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            for name in ("add_one", "twice", "report", "refuse")}
 
 
 def elementwise(address, mutate=False):
@@ -64,7 +75,8 @@ def test_plan_is_plain_data(kernels):
 
 def test_arena_temps_and_free(kernels):
     # y = ((x + 1) * 2 + 1): the two intermediates live in one arena
-    regs = (("size", 0, 0), ("const", 1), ("const", 4), ("mul", 0, 2), ("const", 63), ("add", 3, 4), ("const", 64), ("floordiv", 5, 6), ("mul", 7, 6), ("const", 0), ("const", 2), ("mul", 8, 10))
+    regs = (("size", 0, 0), ("const", 1), ("const", 4), ("mul", 0, 2), ("const", 63), ("add", 3, 4), ("const", 64),
+            ("floordiv", 5, 6), ("mul", 7, 6), ("const", 0), ("const", 2), ("mul", 8, 10))
     f = torch.float32
     steps = (
         ("arena", 1, CPU, 11),
@@ -101,10 +113,11 @@ def test_temp_feeds_aten(kernels):
 
 def test_registers(kernels):
     regs = (
-        ("size", 0, 1), ("stride", 0, 0), ("int", 0), ("const", 3), ("add", 0, 2), ("sub", 2, 0), ("mul", 0, 3), ("floordiv", 5, 3), ("mod", 5, 3), ("max", 0, 2), ("min", 0, 2),
-        ("const", 11), ("const", 1), ("const", 10),
+        ("size", 0, 1), ("stride", 0, 0), ("int", 0), ("const", 3), ("add", 0, 2), ("sub", 2, 0), ("mul", 0, 3),
+        ("floordiv", 5, 3), ("mod", 5, 3), ("max", 0, 2), ("min", 0, 2), ("const", 11), ("const", 1), ("const", 10),
     )  # fmt: skip
-    steps = (("alloc", 1, torch.int64, CPU, (13,), (12,)), ("call", kernels["report"], (1,), (13, 0, 1, 2, 4, 5, 6, 7, 8, 9, 10)))
+    steps = (("alloc", 1, torch.int64, CPU, (13,), (12,)),
+             ("call", kernels["report"], (1,), (13, 0, 1, 2, 4, 5, 6, 7, 8, 9, 10)))
     plan = load_plan(Plan(1, 1, regs, 2, steps, (1,)))
     x = torch.empty(2, 7)
     for k in (-4, 2, 50):
@@ -114,7 +127,8 @@ def test_registers(kernels):
 
 
 def test_kernels_report_errors(kernels):
-    plan = load_plan(Plan(0, 1, (("int", 0),), 1, (("flag", 0), ("call", kernels["refuse"], (0,), (0,)), ("check", 0, "index out of range")), ()))
+    plan = load_plan(Plan(0, 1, (("int", 0),), 1, (("flag", 0), ("call", kernels["refuse"], (0,), (0,)),
+                                                   ("check", 0, "index out of range")), ()))
     assert plan(0) == ()
     with pytest.raises(IndexError, match="out of range"):
         plan(1)
@@ -150,15 +164,20 @@ def test_aten_addmm():
 ATEN = [
     ("aten::cat", "", (("slots", (0, 1)), c(-1)), lambda x, y: torch.cat([x, y], -1)),
     ("aten::index", "Tensor", (s(0), ("slots", (None, 2))), lambda x, y: x[:, torch.tensor([1, 0, 2])]),
-    ("aten::sum", "dim_IntList", (s(0), c((1,)), c(True), c(torch.float64)), lambda x, y: x.sum(1, keepdim=True, dtype=torch.float64)),
+    ("aten::sum", "dim_IntList", (s(0), c((1,)), c(True), c(torch.float64)),
+     lambda x, y: x.sum(1, keepdim=True, dtype=torch.float64)),
     ("aten::sum", "dim_IntList", (s(0), c(None), c(False), c(None)), lambda x, y: x.sum()),
     ("aten::add", "Tensor", (s(0), c(2), c(1)), lambda x, y: x + 2),
     ("aten::mul", "Scalar", (s(0), ("reg", 0)), lambda x, y: x * 3),
-    ("aten::full", "", (("regs", (0, 1)), c(1.5), c(torch.float32), c(torch.strided), c(torch.device("cpu")), c(False)), lambda x, y: torch.full((3, 4), 1.5)),
-    ("aten::full", "", (("list", (("reg", 0), c(7))), c(2), c(torch.int64), c(None), c("cpu"), c(None)), lambda x, y: torch.full((3, 7), 2)),
-    ("aten::to", "dtype", (s(0), c(torch.float16), c(False), c(True), c(torch.contiguous_format)), lambda x, y: x.to(torch.float16, copy=True)),
+    ("aten::full", "", (("regs", (0, 1)), c(1.5), c(torch.float32), c(torch.strided), c(torch.device("cpu")), c(False)),
+     lambda x, y: torch.full((3, 4), 1.5)),
+    ("aten::full", "", (("list", (("reg", 0), c(7))), c(2), c(torch.int64), c(None), c("cpu"), c(None)),
+     lambda x, y: torch.full((3, 7), 2)),
+    ("aten::to", "dtype", (s(0), c(torch.float16), c(False), c(True), c(torch.contiguous_format)),
+     lambda x, y: x.to(torch.float16, copy=True)),
     ("aten::div", "Tensor_mode", (s(0), s(1), c("floor")), lambda x, y: torch.div(x, y, rounding_mode="floor")),
-    ("aten::avg_pool1d", "", (s(0), c(2), c(()), c(0), c(False), c(True)), lambda x, y: torch.nn.functional.avg_pool1d(x, 2)),
+    ("aten::avg_pool1d", "", (s(0), c(2), c(()), c(0), c(False), c(True)),
+     lambda x, y: torch.nn.functional.avg_pool1d(x, 2)),
     ("aten::quantile", "scalar", (s(0), c(0.5), c(None), c(False), c("linear")), lambda x, y: torch.quantile(x, 0.5)),
     ("aten::roll", "", (s(0), ("reg", 0), c(1)), lambda x, y: torch.roll(x, 3, 1)),
 ]  # fmt: skip
@@ -176,7 +195,8 @@ def test_aten_arguments(case):
 
 
 def test_several_results_and_unwanted_ones():
-    steps = (("aten", "aten::topk", "", (s(0), c(2), c(-1), c(True), c(True)), (None, 1), None), ("aten", "aten::split", "Tensor", (s(0), c(2), c(1)), (2, 3), None))
+    steps = (("aten", "aten::topk", "", (s(0), c(2), c(-1), c(True), c(True)), (None, 1), None),
+             ("aten", "aten::split", "Tensor", (s(0), c(2), c(1)), (2, 3), None))
     plan = load_plan(Plan(1, 0, (), 4, steps, (1, 2, 3)))
     x = torch.randn(3, 4)
     index, left, right = plan(x)
@@ -185,7 +205,8 @@ def test_several_results_and_unwanted_ones():
 
 def test_undefined_result_is_none():
     args = (s(0), s(0), s(0), c(None), c(None), c([0]), c([1]), c([0]), c([1]), c(False))
-    steps = (("aten", "aten::native_layer_norm_backward", "", (s(0), s(0), c([4]), s(1), s(1), c(None), c(None), c([True, False, False])), (2, 3, 4), None),)
+    steps = (("aten", "aten::native_layer_norm_backward", "",
+              (s(0), s(0), c([4]), s(1), s(1), c(None), c(None), c([True, False, False])), (2, 3, 4), None),)
     del args
     plan = load_plan(Plan(2, 0, (), 5, steps, (2, 3, 4)))
     dx, dw, db = plan(torch.randn(3, 4), torch.ones(3, 1))
@@ -216,7 +237,8 @@ def test_eager_errors_come_through():
 
 
 def test_warnings_come_through():
-    plan = load_plan(Plan(1, 0, (), 2, (("aten", "aten::std", "correction", (s(0), c(None), c(1), c(False)), (1,), None),), (1,)))
+    plan = load_plan(Plan(1, 0, (), 2,
+                          (("aten", "aten::std", "correction", (s(0), c(None), c(1), c(False)), (1,), None),), (1,)))
     with pytest.warns(UserWarning, match="degrees of freedom"):
         plan(torch.randn(1))
 
@@ -239,7 +261,8 @@ def test_views_of_inputs_are_views():
 
 def test_view_of_strided_input():
     regs = (("const", 2), ("const", 1), ("const", 0), ("const", 6))
-    plan = load_plan(Plan(1, 0, regs, 3, (("view", 1, 0, (0, 0), (3, 1), 0), ("aten", "aten::clone", "", (s(1), c(None)), (2,), None)), (2,)))
+    plan = load_plan(Plan(1, 0, regs, 3, (("view", 1, 0, (0, 0), (3, 1), 0),
+                                          ("aten", "aten::clone", "", (s(1), c(None)), (2,), None)), (2,)))
     x = torch.arange(24.0).view(4, 6)
     assert torch.equal(plan(x[1:, 1:])[0], x[1:, 1:].as_strided((2, 2), (6, 1), 7 + 2))
 
@@ -313,7 +336,8 @@ def test_bad_data_raises(plan):
 
 def test_bound_inputs(kernels):
     n = native()
-    plan = load_plan(Plan(3, 0, (), 4, (("aten", "aten::addmm", "", (s(0), s(1), s(2), c(1), c(1)), (3,), None),), (3,)))
+    plan = load_plan(Plan(3, 0, (), 4, (("aten", "aten::addmm", "", (s(0), s(1), s(2), c(1), c(1)), (3,), None),),
+                          (3,)))
     b, x, w = torch.randn(5), torch.randn(3, 4), torch.nn.Parameter(torch.randn(4, 5))
     bound = n.bind(plan, {0: b, 2: w})
     assert torch.equal(bound(x)[0], torch.addmm(b, x, w.detach()))
@@ -458,8 +482,9 @@ def test_many_slots_and_inputs(kernels):
     regs = (("size", 0, 0), ("const", 1))
     steps = []
     for i in range(count):
-        steps += [("alloc", count + i, torch.float32, CPU, (0,), (1,)), ("call", kernels["add_one"], (i, count + i), (0,))]
+        steps += [("alloc", count + i, torch.float32, CPU, (0,), (1,)),
+                  ("call", kernels["add_one"], (i, count + i), (0,))]
     plan = load_plan(Plan(count, 0, regs, 2 * count, tuple(steps), tuple(range(count, 2 * count))))
     xs = [torch.randn(5) for _ in range(count)]
-    for x, y in zip(xs, plan(*xs)):
+    for x, y in zip(xs, plan(*xs), strict=True):
         assert torch.equal(y, x + 1)

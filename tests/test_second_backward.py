@@ -1,4 +1,5 @@
-"""Which backward may come a second time without ``retain_graph``: where eager has kept nothing, and where the first one has not been."""
+"""Which backward may come a second time without ``retain_graph``: where eager has kept nothing, and where the first one
+has not been."""
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ def leaves():
 
 
 def outcome(fn, walks):
-    """What each backward does, and the gradients at the end. ``walks``: (position of the result, positions of the leaves that are asked for or None, retain_graph)."""
+    """What each backward does, and the gradients at the end. ``walks``: (position of the result, positions of the
+    leaves that are asked for or None, retain_graph)."""
     sources = leaves()
     results = fn(*sources)
     results = results if isinstance(results, tuple) else (results,)
@@ -29,7 +31,8 @@ def outcome(fn, walks):
                 root.backward(torch.ones_like(root), retain_graph=retain)
                 found.append("walked")
             else:
-                grads = torch.autograd.grad(root, [sources[k] for k in wanted], torch.ones_like(root), retain_graph=retain, allow_unused=True)
+                grads = torch.autograd.grad(root, [sources[k] for k in wanted], torch.ones_like(root),
+                                            retain_graph=retain, allow_unused=True)
                 found.append([None if g is None else g.tolist() for g in grads])
         except RuntimeError as error:
             assert MESSAGE in str(error)
@@ -52,15 +55,22 @@ def check(fn, *walks):
 
 
 ALLOWED = {
-    "mean": lambda x, y, z: x.mean(), "sum": lambda x, y, z: (x + y - z).sum(1), "views": lambda x, y, z: torch.cat([x.t(), y.view(4, 3)]), "negation": lambda x, y, z: -x,
-    "cumsum": lambda x, y, z: x.cumsum(0).flip(1), "casts": lambda x, y, z: x.double() + y, "pad": lambda x, y, z: F.pad(x, (1, 1)), "lower": lambda x, y, z: x.tril(),
-    "stacked": lambda x, y, z: torch.stack([x, y]).repeat(2, 1, 1), "rounded": lambda x, y, z: x.floor() + y, "rolled": lambda x, y, z: x.roll(1, 0), "expanded": lambda x, y, z: x.expand(2, 3, 4),
+    "mean": lambda x, y, z: x.mean(), "sum": lambda x, y, z: (x + y - z).sum(1),
+    "views": lambda x, y, z: torch.cat([x.t(), y.view(4, 3)]), "negation": lambda x, y, z: -x,
+    "cumsum": lambda x, y, z: x.cumsum(0).flip(1), "casts": lambda x, y, z: x.double() + y,
+    "pad": lambda x, y, z: F.pad(x, (1, 1)), "lower": lambda x, y, z: x.tril(),
+    "stacked": lambda x, y, z: torch.stack([x, y]).repeat(2, 1, 1), "rounded": lambda x, y, z: x.floor() + y,
+    "rolled": lambda x, y, z: x.roll(1, 0), "expanded": lambda x, y, z: x.expand(2, 3, 4),
 }
 REFUSED = {
-    "product": lambda x, y, z: x * y, "square": lambda x, y, z: x * x, "exponential": lambda x, y, z: x.exp(), "matrices": lambda x, y, z: x @ y.t(), "softmax": lambda x, y, z: x.softmax(1),
-    "rectified": lambda x, y, z: x.relu(), "limited": lambda x, y, z: x.clamp(0, 1), "maximum": lambda x, y, z: x.amax(1), "quotient": lambda x, y, z: x / y, "chosen": lambda x, y, z: torch.where(y > 0, x, z),
-    "variance": lambda x, y, z: x.var(), "factor": lambda x, y, z: x * y.detach(), "sorted": lambda x, y, z: x.sort(1).values, "layer_norm": lambda x, y, z: F.layer_norm(x, (4,)),
-    "loss": lambda x, y, z: F.mse_loss(x, y), "dropout": lambda x, y, z: F.dropout(x, 0.5), "absolute": lambda x, y, z: x.abs(),
+    "product": lambda x, y, z: x * y, "square": lambda x, y, z: x * x, "exponential": lambda x, y, z: x.exp(),
+    "matrices": lambda x, y, z: x @ y.t(), "softmax": lambda x, y, z: x.softmax(1),
+    "rectified": lambda x, y, z: x.relu(), "limited": lambda x, y, z: x.clamp(0, 1),
+    "maximum": lambda x, y, z: x.amax(1), "quotient": lambda x, y, z: x / y,
+    "chosen": lambda x, y, z: torch.where(y > 0, x, z), "variance": lambda x, y, z: x.var(),
+    "factor": lambda x, y, z: x * y.detach(), "sorted": lambda x, y, z: x.sort(1).values,
+    "layer_norm": lambda x, y, z: F.layer_norm(x, (4,)), "loss": lambda x, y, z: F.mse_loss(x, y),
+    "dropout": lambda x, y, z: F.dropout(x, 0.5), "absolute": lambda x, y, z: x.abs(),
 }
 
 
@@ -92,7 +102,9 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("walks", [
-    [(0, None, False), (1, None, False), (2, None, False), (0, None, False)], [(1, None, False), (0, None, False), (1, None, False)], [(2, None, False), (0, None, True), (0, None, False), (0, None, False)],
+    [(0, None, False), (1, None, False), (2, None, False), (0, None, False)],
+    [(1, None, False), (0, None, False), (1, None, False)],
+    [(2, None, False), (0, None, True), (0, None, False), (0, None, False)],
     [(0, (0,), False), (0, (1,), False), (0, (0, 1), False)], [(0, (1,), True), (1, (0, 1), False), (0, None, False)],
 ], ids=str)
 def test_results_one_after_the_other(name, walks):
@@ -102,7 +114,9 @@ def test_results_one_after_the_other(name, walks):
     check(fn, *walks)
 
 
-WALK = st.tuples(st.integers(0, 2), st.one_of(st.none(), st.sets(st.integers(0, 2), min_size=1).map(lambda s: tuple(sorted(s)))), st.booleans())
+WALK = st.tuples(st.integers(0, 2),
+                 st.one_of(st.none(), st.sets(st.integers(0, 2), min_size=1).map(lambda s: tuple(sorted(s)))),
+                 st.booleans())
 COMPILED = {name: jit.compile(fn, fullgraph=True) for name, fn in PAIRS.items() if name not in ("late",)}
 
 
@@ -117,17 +131,20 @@ def test_any_order(name, walks):
         for at, wanted, retain in walks:
             root = results[at % len(results)]
             try:
-                found.append([None if g is None else g.sum().item() for g in torch.autograd.grad(
-                    root, [sources[k] for k in wanted or (0, 1, 2)], torch.ones_like(root), retain_graph=retain, allow_unused=True)])
+                found.append(
+                    [None if g is None else g.sum().item()
+                     for g in torch.autograd.grad(root, [sources[k] for k in wanted or (0, 1, 2)],
+                                                  torch.ones_like(root), retain_graph=retain, allow_unused=True)])
             except RuntimeError as error:
                 assert MESSAGE in str(error)
                 found.append("raised")
         return found
 
     got, want = asked(COMPILED[name]), asked(PAIRS[name])
-    assert [g if isinstance(g, str) else [v is None for v in g] for g in got] == [g if isinstance(g, str) else [v is None for v in g] for g in want]
-    for g, w in zip(got, want):
-        for a, b in zip(g, w):
+    assert [g if isinstance(g, str) else [v is None for v in g] for g in got] == [
+        g if isinstance(g, str) else [v is None for v in g] for g in want]
+    for g, w in zip(got, want, strict=True):
+        for a, b in zip(g, w, strict=True):
             assert isinstance(w, str) or b is None or a == pytest.approx(b, rel=1e-4, abs=1e-4)
 
 

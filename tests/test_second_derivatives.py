@@ -1,4 +1,5 @@
-"""Gradients of gradients of compiled functions, against eager: values, which of them are defined, and what is compiled."""
+"""Gradients of gradients of compiled functions, against eager: values, which of them are defined, and what is
+compiled."""
 
 import pytest
 import torch
@@ -48,7 +49,8 @@ def derivatives(fn, sources, order=2, seed=0):
 
 
 def compare(got, want, rtol=1e-9, atol=1e-9):
-    assert [[None if v is None else v[0] for v in vs] for vs in got] == [[None if v is None else v[0] for v in vs] for vs in want]
+    assert [[None if v is None else v[0] for v in vs] for vs in got] == [
+        [None if v is None else v[0] for v in vs] for vs in want]
     for gs, ws in zip(got, want, strict=True):
         for g, w in zip(gs, ws):
             if w is not None:
@@ -56,12 +58,14 @@ def compare(got, want, rtol=1e-9, atol=1e-9):
 
 
 def check(fn, *sources, order=2, dynamic=None, **tolerance):
-    compare(derivatives(jit.compile(fn, fullgraph=True, dynamic=dynamic), sources, order), derivatives(fn, sources, order), **tolerance)
+    compare(derivatives(jit.compile(fn, fullgraph=True, dynamic=dynamic), sources, order),
+            derivatives(fn, sources, order), **tolerance)
 
 
-UNARY = """abs acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp exp2 expm1 lgamma log log10 log1p log2 logit neg reciprocal rsqrt sigmoid sin sinc sinh
-sqrt square tan tanh relu digamma i0""".split()
-ACTIVATIONS = """celu elu gelu hardshrink hardswish hardtanh leaky_relu logsigmoid mish relu6 selu silu softplus softshrink softsign tanhshrink""".split()
+UNARY = """abs acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp exp2 expm1 lgamma log log10 log1p log2
+    logit neg reciprocal rsqrt sigmoid sin sinc sinh sqrt square tan tanh relu digamma i0""".split()
+ACTIVATIONS = """celu elu gelu hardshrink hardswish hardtanh leaky_relu logsigmoid mish relu6 selu silu softplus
+    softshrink softsign tanhshrink""".split()
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -143,7 +147,8 @@ OPS = {
     "mse": (lambda x, y: F.mse_loss(x, y), (3, 4), (3, 4)),
     "smooth_l1": (lambda x, y: F.smooth_l1_loss(x, y), (3, 4), (3, 4)),
     "bce_logits": (lambda x: F.binary_cross_entropy_with_logits(x, torch.ones(3, 4, dtype=x.dtype)), (3, 4)),
-    "kl_div": (lambda x: F.kl_div(x.log_softmax(1), torch.full((3, 4), 0.25, dtype=x.dtype), reduction="batchmean"), (3, 4)),
+    "kl_div": (lambda x: F.kl_div(x.log_softmax(1), torch.full((3, 4), 0.25, dtype=x.dtype), reduction="batchmean"),
+               (3, 4)),
     "cosine_similarity": (F.cosine_similarity, (3, 4), (3, 4)),
     "detached": (lambda x, y: x * y.detach() * y, (3, 4), (3, 4)),
     "fork": (lambda x, y: (x * y, x.sum(), y * 2), (3, 4), (3, 4)),
@@ -184,7 +189,8 @@ MLP = (3, 4), (4, 6), (6, 2)
 
 def test_gradgradcheck(compiled_only):
     assert torch.autograd.gradgradcheck(jit.compile(mlp, fullgraph=True), leaves(*MLP))
-    assert torch.autograd.gradgradcheck(jit.compile(lambda x, w: F.conv2d(x, w).tanh().mean((2, 3)).softmax(1), fullgraph=True), leaves((1, 2, 4, 4), (3, 2, 2, 2)))
+    assert torch.autograd.gradgradcheck(jit.compile(lambda x, w: F.conv2d(x, w).tanh().mean((2, 3)).softmax(1),
+                                                    fullgraph=True), leaves((1, 2, 4, 4), (3, 2, 2, 2)))
 
 
 def test_third_and_fourth_order(compiled_only):
@@ -224,7 +230,8 @@ def test_one_plan_for_all_sizes(compiled_only):
         compare(derivatives(compiled, sources), derivatives(mlp, sources))
 
 
-@pytest.mark.parametrize("fn", [lambda x, n: (x.cumsum(0) * n).softmax(0) ** 2, lambda x, n: (torch.cat([x * n, x.sin()]).view(2, -1).sum(0)) ** 3])
+@pytest.mark.parametrize("fn", [lambda x, n: (x.cumsum(0) * n).softmax(0) ** 2,
+                                lambda x, n: (torch.cat([x * n, x.sin()]).view(2, -1).sum(0)) ** 3])
 def test_numbers_and_symbolic_sizes(fn, compiled_only):
     compiled = jit.compile(fn, dynamic=True, fullgraph=True)
     for n in (4, 6, 9):
@@ -297,7 +304,8 @@ def test_some_results_and_views():
         x, y = leaves((3, 4), (3, 4))
         a, b, c = f(x, y)
         (g,) = torch.autograd.grad(b.sum() + c.sum(), x, create_graph=True)
-        return [g.detach(), *torch.autograd.grad(g.pow(2).sum(), (x, y), retain_graph=True), *torch.autograd.grad(a.sum() * g.sum(), (x, y))]
+        return [g.detach(), *torch.autograd.grad(g.pow(2).sum(), (x, y), retain_graph=True),
+                *torch.autograd.grad(a.sum() * g.sum(), (x, y))]
 
     torch.testing.assert_close(run(jit.compile(fn, fullgraph=True)), run(fn))
 
@@ -353,7 +361,8 @@ def test_gradient_penalty_of_a_module(compiled_only):
 
     def run(wrapped):
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 1)).double()
+        net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(),
+                            nn.LayerNorm(16), nn.Linear(16, 1)).double()
         f = jit.compile(net) if wrapped else net
         x = torch.randn(3, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
         (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
@@ -393,7 +402,8 @@ def test_what_cannot_be_done_says_why():
         torch.autograd.grad(z, x, create_graph=True)
 
 
-@pytest.mark.parametrize("fn", [lambda x: x.prod(1), lambda x: x.prod() + x[2].prod(), lambda x: x.cumprod(1)], ids=["rows", "all", "cumprod"])
+@pytest.mark.parametrize("fn", [lambda x: x.prod(1), lambda x: x.prod() + x[2].prod(), lambda x: x.cumprod(1)],
+                         ids=["rows", "all", "cumprod"])
 def test_products_with_zeros(fn):
     """Up to the second derivative."""
     def second(fn):

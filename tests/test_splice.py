@@ -1,4 +1,5 @@
-"""A break at every instruction: prefix, the instruction in an emitted function, and resume functions give the original."""
+"""A break at every instruction: prefix, the instruction in an emitted function, and resume functions give the
+original."""
 
 import pytest
 

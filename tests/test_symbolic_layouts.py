@@ -1,4 +1,5 @@
-"""Inputs of other layouts after sizes have become symbols, on the default backend: values, strides, gradients, what lies beside a written view."""
+"""Inputs of other layouts after sizes have become symbols, on the default backend: values, strides, gradients, what
+lies beside a written view."""
 
 import itertools
 import math
@@ -65,7 +66,8 @@ def test_one_function_over_sizes_and_layouts(name, dynamic):
     jit.reset()
     compiled = jit.compile(program, dynamic=dynamic, fullgraph=True)
     shapes = [(4, 5), (4, 7), (6, 7), (3, 9)]
-    inputs = [rn(*s) for s in shapes] + [make(*s) for s in ((4, 6), (5, 8), (5, 5)) for make in LAYOUTS] + [rn(7, 7), rn(2, 3)]
+    inputs = [rn(*s) for s in shapes] + [make(*s) for s in ((4, 6), (5, 8), (5, 5)) for make in LAYOUTS] + [
+        rn(7, 7), rn(2, 3)]
     with jit.config.patch(cache_limit=64):
         for x in inputs:
             want, got = program(x), compiled(x)
@@ -78,8 +80,10 @@ def test_gradients_of_views_after_the_sizes_have_become_symbols():
 
     compiled = jit.compile(program, fullgraph=True)
     with jit.config.patch(cache_limit=64):
-        for n, view in ((3, None), (5, None), (6, None), *((n, v) for n in (4, 7) for v in (
-                lambda b: b[:, 2:10], lambda b: b[1:, ::2][:, :8], lambda b: b.t()[:8, :8].t(), lambda b: b[:1, :8].expand(5, 8)))):
+        for n, view in ((3, None), (5, None), (6, None),
+                        *((n, v) for n in (4, 7)
+                          for v in (lambda b: b[:, 2:10], lambda b: b[1:, ::2][:, :8], lambda b: b.t()[:8, :8].t(),
+                                    lambda b: b[:1, :8].expand(5, 8)))):
             gradients = []
             base, weight = rn(n + 12, 20), rn(8)
             for fn in (program, compiled):
@@ -89,7 +93,8 @@ def test_gradients_of_views_after_the_sizes_have_become_symbols():
             assert not difference(*gradients), difference(*gradients)
 
 
-@pytest.mark.parametrize("write", [lambda x: x.mul_(0), lambda x: x.add_(x.sum()), lambda x: x[1:].copy_(x[:-1].clone()), lambda x: x.t().sub_(1)])
+@pytest.mark.parametrize("write", [lambda x: x.mul_(0), lambda x: x.add_(x.sum()),
+                                   lambda x: x[1:].copy_(x[:-1].clone()), lambda x: x.t().sub_(1)])
 def test_writes_stay_within_the_view(write):
     def program(x):
         write(x)
@@ -98,7 +103,8 @@ def test_writes_stay_within_the_view(write):
     jit.reset()
     compiled = jit.compile(program)
     with jit.config.patch(cache_limit=64):
-        for cut in (lambda b: b, lambda b: b[:, :9], lambda b: b[:7], lambda b: b[:, 2:8], lambda b: b[1:5, ::2], lambda b: b.t()[3:, :4], lambda b: b):
+        for cut in (lambda b: b, lambda b: b[:, :9], lambda b: b[:7], lambda b: b[:, 2:8], lambda b: b[1:5, ::2],
+                    lambda b: b.t()[3:, :4], lambda b: b):
             runs = []
             for fn in (program, compiled):
                 buffer = torch.arange(110.0).view(10, 11)
@@ -111,8 +117,8 @@ def test_indices_in_a_slice():
     jit.reset()
     compiled = jit.compile(lambda i, w: F.embedding(i, w) * w[i], fullgraph=True)
     with jit.config.patch(cache_limit=64):
-        for make in (lambda n: torch.randint(0, 9, (2, n)), lambda n: torch.randint(0, 9, (2, n + 6))[:, :n], lambda n: torch.randint(0, 9, (n, 2)).t(),
-                     lambda n: torch.randint(0, 9, (2, 1)).expand(2, n)):
+        for make in (lambda n: torch.randint(0, 9, (2, n)), lambda n: torch.randint(0, 9, (2, n + 6))[:, :n],
+                     lambda n: torch.randint(0, 9, (n, 2)).t(), lambda n: torch.randint(0, 9, (2, 1)).expand(2, n)):
             for n, w in ((3, table), (5, table), (6, rn(4, 9).t()), (8, rn(18, 8)[::2, ::2])):
                 i = make(n)
                 assert torch.equal(compiled(i, w), F.embedding(i, w) * w[i])
@@ -155,7 +161,8 @@ def test_a_symbolic_size_or_stride_without_a_condition_is_an_error():
     env = ShapeEnv()
     facts = SizeFacts(env, {}, None)
     n = env.symbol(5, ("x", "size", 0))
-    types = [TensorType((n, 4), (4, 1), torch.float32, torch.device("cpu")), TensorType((4, n), (n, 1), torch.float32, torch.device("cpu"))]
+    types = [TensorType((n, 4), (4, 1), torch.float32, torch.device("cpu")),
+             TensorType((4, n), (n, 1), torch.float32, torch.device("cpu"))]
     facts.check_bound("x", types[0])
     with pytest.raises(GuardError, match="stride s0 of dim 0 of x"):
         facts.check_bound("x", types[1].replace(shape=(4, 5)))
@@ -218,8 +225,10 @@ def test_views_of_memory_and_empties(program, dynamic, grad, monkeypatch):
                 got = fn(*given)
                 gradients = ()
                 if grad:
-                    gradients = torch.autograd.grad(sum((r * torch.arange(r.numel()).view(r.shape)).sum() for r in got), leaves, allow_unused=True)
-                results.append((got, gradients, [r.untyped_storage().data_ptr() == g.untyped_storage().data_ptr() for r in got for g in given]))
+                    gradients = torch.autograd.grad(sum((r * torch.arange(r.numel()).view(r.shape)).sum() for r in got),
+                                                    leaves, allow_unused=True)
+                results.append((got, gradients, [r.untyped_storage().data_ptr() == g.untyped_storage().data_ptr()
+                                                 for r in got for g in given]))
             assert not difference(results[0][0], results[1][0], "result")
             assert not difference(results[0][1], results[1][1], "gradient", False)
             assert results[0][2] == results[1][2]
@@ -241,7 +250,8 @@ def test_as_strided_of_inputs_that_share_memory():
             memory = torch.randn(3, 8)
             x, y = place(memory)
             result = fn(x, y)
-            seen.append((*result, memory, x._version > 0, y._version > 0, [r.data_ptr() - memory.data_ptr() for r in result[::2]]))
+            seen.append((*result, memory, x._version > 0, y._version > 0,
+                         [r.data_ptr() - memory.data_ptr() for r in result[::2]]))
         assert not difference(*seen, "result")
 
 
@@ -266,7 +276,8 @@ def test_gradients_of_views_beyond_a_part(dynamic):
                 leaf = torch.randn(90, requires_grad=True)
                 results = fn(leaf.as_strided(size, (size[1], 1), 2))
                 results = results if isinstance(results, tuple) else (results,)
-                gradients = torch.autograd.grad(sum((r * torch.arange(1, r.numel() + 1).view(r.shape)).sum() for r in results), leaf)
+                gradients = torch.autograd.grad(sum((r * torch.arange(1, r.numel() + 1).view(r.shape)).sum()
+                                                    for r in results), leaf)
                 seen.append((results, gradients))
             assert not difference(seen[0][0], seen[1][0], "result")
             assert not difference(seen[0][1], seen[1][1], "gradient", False)
@@ -275,24 +286,33 @@ def test_gradients_of_views_beyond_a_part(dynamic):
 def test_reductions_over_dimensions_of_size_one_are_dense():
     """A kernel that has nothing to add up gives its results eager's strides all the same, whatever the argument's."""
     norms = {p: (lambda x, d, keep, p=p: x.norm(p, d, keep)) for p in ("fro", 0, 1, 2.5, math.inf, -math.inf)}
-    others = {name: (lambda x, d, keep, name=name: getattr(torch, name)(x, d, keep)) for name in ("sum", "amax", "prod", "logsumexp", "nansum", "any")}
-    others |= {"std": lambda x, d, keep: x.std(d, correction=0, keepdim=keep), "median": lambda x, d, keep: x.median(d, keep)[0]}
+    others = {name: (lambda x, d, keep, name=name: getattr(torch, name)(x, d, keep))
+              for name in ("sum", "amax", "prod", "logsumexp", "nansum", "any")}
+    others |= {"std": lambda x, d, keep: x.std(d, correction=0, keepdim=keep),
+               "median": lambda x, d, keep: x.median(d, keep)[0]}
     for name, function in {**norms, **others}.items():
         for keep, needs in itertools.product((False, True), repeat=2):
             compiled = jit.compile(lambda x, d, keep: function(x, d, keep), fullgraph=True)
-            for x, d in ((torch.randn(4, 5).t()[..., None], -1), (torch.randn(6, 7).t()[..., None], -1), (torch.randn(4, 5).t()[None], 0), (torch.randn(4, 5, 3).permute(2, 0, 1)[:, None], 1)):
+            for x, d in (((torch.randn(4, 5).t()[..., None], -1), (torch.randn(6, 7).t()[..., None], -1),
+                          (torch.randn(4, 5).t()[None], 0), (torch.randn(4, 5, 3).permute(2, 0, 1)[:, None], 1))):
                 x.requires_grad_(needs)
                 want, got = function(x, d, keep), compiled(x, d, keep)
-                assert got.stride() == want.stride() and torch.allclose(want.double(), got.double()), (name, keep, x.stride())
+                assert got.stride() == want.stride() and torch.allclose(want.double(), got.double()), (
+                    name, keep, x.stride())
 
 
 ELEMENTWISE = {
-    **{f.__name__: f for f in (torch.nan_to_num, torch.deg2rad, torch.rad2deg, F.hardtanh, F.relu6, F.gelu, F.silu, torch.exp, torch.round, torch.neg, torch.zeros_like, torch.clone, torch.isnan)},
-    "number over it": lambda x: 2 / x, "tensor over it": lambda x: x.__rdiv__(torch.tensor(2.0)), "plus a number": lambda x: x + 1, "times itself": lambda x: x * x,
-    "number minus it": lambda x: 1 - x, "sign of a number": lambda x: torch.copysign(x, -3.0), "power": lambda x: x**2, "limits": lambda x: x.clamp(0.2, 0.5), "larger": lambda x: x > 0.5,
-    "filled": lambda x: x.masked_fill(x > 0.5, 2), "chosen": lambda x: torch.where(x > 0.5, x, 1.0), "diagonal": lambda x: torch.diag(x), "doubles": lambda x: x.double(),
-    "loss": lambda x: F.binary_cross_entropy_with_logits(x, x, reduction="none"), "mean": lambda x: F.mse_loss(x, x * 2, reduction="none"), "huber": lambda x: F.huber_loss(x, x + 1, reduction="none"),
-    "interpolated": lambda x: torch.lerp(x, x, 0.5), "product added": lambda x: torch.addcmul(x, x, x), "inverted": lambda x: 3 // x, "remainder": lambda x: x % 0.25,
+    **{f.__name__: f for f in (torch.nan_to_num, torch.deg2rad, torch.rad2deg, F.hardtanh, F.relu6, F.gelu, F.silu,
+                               torch.exp, torch.round, torch.neg, torch.zeros_like, torch.clone, torch.isnan)},
+    "number over it": lambda x: 2 / x, "tensor over it": lambda x: x.__rdiv__(torch.tensor(2.0)),
+    "plus a number": lambda x: x + 1, "times itself": lambda x: x * x, "number minus it": lambda x: 1 - x,
+    "sign of a number": lambda x: torch.copysign(x, -3.0), "power": lambda x: x**2,
+    "limits": lambda x: x.clamp(0.2, 0.5), "larger": lambda x: x > 0.5, "filled": lambda x: x.masked_fill(x > 0.5, 2),
+    "chosen": lambda x: torch.where(x > 0.5, x, 1.0), "diagonal": lambda x: torch.diag(x),
+    "doubles": lambda x: x.double(), "loss": lambda x: F.binary_cross_entropy_with_logits(x, x, reduction="none"),
+    "mean": lambda x: F.mse_loss(x, x * 2, reduction="none"),
+    "huber": lambda x: F.huber_loss(x, x + 1, reduction="none"), "interpolated": lambda x: torch.lerp(x, x, 0.5),
+    "product added": lambda x: torch.addcmul(x, x, x), "inverted": lambda x: 3 // x, "remainder": lambda x: x % 0.25,
 }
 
 
@@ -308,12 +328,14 @@ def test_strides_of_dimensions_of_size_one(name):
         torch.testing.assert_close(got, want)
 
 
-EMPTY = [((0, 4), (7, 1)), ((0, 4), (1, 9)), ((3, 0), (5, 1)), ((0, 4, 5), (1, 9, 2)), ((2, 4, 0), (9, 2, 1)), ((0, 4, 2, 2), (16, 1, 8, 4)), ((2, 4, 1), (8, 1, 3))]
+EMPTY = [((0, 4), (7, 1)), ((0, 4), (1, 9)), ((3, 0), (5, 1)), ((0, 4, 5), (1, 9, 2)), ((2, 4, 0), (9, 2, 1)),
+         ((0, 4, 2, 2), (16, 1, 8, 4)), ((2, 4, 1), (8, 1, 3))]
 
 
 @pytest.mark.parametrize("fn", [
-    lambda x, w: F.batch_norm(x, None, None, training=True), lambda x, w: F.batch_norm(x, None, None, w, training=True), lambda x, w: F.batch_norm(x, w, w, w, w),
-    lambda x, w: x.mean(1, keepdim=True), lambda x, w: x.mean(0), lambda x, w: F.mse_loss(x, x + 1, reduction="none"), lambda x, w: F.smooth_l1_loss(x, x + 1, reduction="none"),
+    lambda x, w: F.batch_norm(x, None, None, training=True), lambda x, w: F.batch_norm(x, None, None, w, training=True),
+    lambda x, w: F.batch_norm(x, w, w, w, w), lambda x, w: x.mean(1, keepdim=True), lambda x, w: x.mean(0),
+    lambda x, w: F.mse_loss(x, x + 1, reduction="none"), lambda x, w: F.smooth_l1_loss(x, x + 1, reduction="none"),
     lambda x, w: F.l1_loss(x, x + 1, reduction="none"),
 ], ids=["batch_norm", "with a weight", "inference", "mean", "mean of rows", "mse", "smooth_l1", "l1"])
 @pytest.mark.parametrize("shape, strides", EMPTY, ids=str)

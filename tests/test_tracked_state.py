@@ -1,5 +1,5 @@
-"""Switches of PyTorch that a program sets, reads and puts back: compiled calls tell the program what eager tells it, and leave
-the switches as eager leaves them."""
+"""Switches of PyTorch that a program sets, reads and puts back: compiled calls tell the program what eager tells it,
+and leave the switches as eager leaves them."""
 
 import contextlib
 import importlib
@@ -47,13 +47,15 @@ SWITCHES = {
     "attention": Switch(lambda: torch.backends.cuda.math_sdp_enabled(), set_math, True, False),
     "cudnn.benchmark": Switch(lambda: torch.backends.cudnn.benchmark, set_benchmark, False, True),
     "cudnn.deterministic": Switch(lambda: torch.backends.cudnn.deterministic, set_cudnn_deterministic, False, True),
-    "matmul precision": Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest", "medium"),
+    "matmul precision": Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest",
+                               "medium"),
 }
 
 
 @pytest.fixture(autouse=True)
 def as_they_were():
-    """torch.testing forbids programs to set the switches of cuDNN, which is lifted here; afterwards all are as before."""
+    """torch.testing forbids programs to set the switches of cuDNN, which is lifted here; afterwards all are as
+    before."""
     with torch.backends.__allow_nonbracketed_mutation():
         try:
             yield
@@ -260,6 +262,7 @@ def test_an_unknown_value_is_left_to_torch():
 
 def test_each_file_of_states_adds_rows():
     """All that there is to a switch is in its file: the others do not name it."""
-    modules = [importlib.import_module(f"{states.__name__}.{m.name}") for m in __import__("pkgutil").iter_modules(states.__path__)]
+    modules = [importlib.import_module(f"{states.__name__}.{m.name}")
+               for m in __import__("pkgutil").iter_modules(states.__path__)]
     assert len(tracked_state.TABLE) >= len(modules)
     assert len({state.name for state in tracked_state.TABLE}) > 8

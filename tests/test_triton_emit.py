@@ -1,4 +1,5 @@
-"""The Triton emitter: every kind of kernel through Triton's interpreter against the reference, and cubins for sm_90 without a GPU."""
+"""The Triton emitter: every kind of kernel through Triton's interpreter against the reference, and cubins for sm_90
+without a GPU."""
 
 import dataclasses
 import os
@@ -18,7 +19,8 @@ from jit.codegen.triton import emit as triton_emit
 from jit.codegen.triton import heuristics, tiling
 
 triton = pytest.importorskip("triton")
-HALF_TOO = "bias_gelu swiglu rope unary_functions nan_propagation booleans softmax layer_norm cross_entropy all_reductions cumsum".split()
+HALF_TOO = ("bias_gelu swiglu rope unary_functions nan_propagation booleans softmax layer_norm "
+            "cross_entropy all_reductions cumsum".split())
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -42,7 +44,8 @@ def configurations(case):
         if not base.looped and not case.kernel.sizes:
             yield dataclasses.replace(base, recompute=True)
         if not case.kernel.sizes:
-            yield dataclasses.replace(base, looped=False, x=2, parts=1, r=heuristics.next_power_of_two(max(2, t.extent("r"))))
+            yield dataclasses.replace(base, looped=False, x=2, parts=1,
+                                      r=heuristics.next_power_of_two(max(2, t.extent("r"))))
 
 
 def interpret(names):
@@ -54,13 +57,16 @@ def interpret(names):
             case = zoo.CASES[name](dtype, 1)
             want = case.expected(case.buffers())
             base, *others = configurations(case)
-            turn = names.index(name)  # two of the other ways per kernel, all of them over the zoo; the GPU tests do all for each
-            for config in [base] + [others[(turn + k) % len(others)] for k in (0, 1) if others and dtype is torch.float32]:
+            # Two of the other ways per kernel, all of them over the zoo; the GPU tests do all for each
+            turn = names.index(name)
+            for config in [base] + [others[(turn + k) % len(others)]
+                                    for k in (0, 1) if others and dtype is torch.float32]:
                 source = triton_emit.emit(case.kernel, config, interpret=True)
                 buffers = case.buffers()
                 fn, _ = worker.load_function(source.text, source.function)
                 try:
-                    fn[(case.grid(source),)](*[buffers[b.name] for b in case.kernel.buffers], *[case.sizes[n] for n in case.kernel.sizes])
+                    fn[(case.grid(source),)](*[buffers[b.name] for b in case.kernel.buffers],
+                                             *[case.sizes[n] for n in case.kernel.sizes])
                     zoo.compare(case, buffers, want)
                 except Exception as error:
                     print(f"FAILED {name} {dtype} {config}: {type(error).__name__}: {error}\n{source.text}")
@@ -68,9 +74,11 @@ def interpret(names):
 
 
 def test_interpreter_agrees_with_the_reference():
-    env = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
+    env = dict(os.environ, TRITON_INTERPRET="1",
+               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
     code = f"import test_triton_emit as t; t.interpret({sorted(zoo.CASES)!r})"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True,
+                          timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "FAILED" not in done.stdout, done.stdout[:6000]
     assert f"interpreted {len(zoo.CASES)}" in done.stdout
@@ -93,7 +101,8 @@ def test_looped_forms_compile(private_cache):
     for name in ("softmax", "layer_norm", "all_reductions", "cumsum", "col_softmax", "cross_entropy"):
         case = zoo.CASES[name](torch.float32, 8)
         base = heuristics.choose(tiling.tile(case.kernel))
-        sources[name] = triton_emit.emit(case.kernel, dataclasses.replace(base, looped=True, r=64, x=2, stages=3, parts=1))
+        sources[name] = triton_emit.emit(case.kernel,
+                                         dataclasses.replace(base, looped=True, r=64, x=2, stages=3, parts=1))
     assert all(c.cubin for c in triton_compile.build_sources(sources, 90).values())
 
 
@@ -230,8 +239,8 @@ def test_workers_end_with_their_parent(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import triton_kernels as zoo, torch\n"
         "from jit.codegen.triton import compile as c, emit as e\n"
-        "from jit import config; config.compile_threads = 2\n"
-        "c.build_sources({n: e.emit(zoo.CASES[n](torch.float32, 2).kernel) for n in ('softmax', 'swiglu', 'rope', 'row_sum', 'cumsum', 'col_max')}, 90)\n"
+        "from jit import config; config.compile_threads = 2\n" "c.build_sources({n: e.emit(zoo.CASES[n](torch.float32, "
+        "2).kernel) for n in ('softmax', 'swiglu', 'rope', 'row_sum', 'cumsum', 'col_max')}, 90)\n"
         "import time; time.sleep(0.5); print(*[p.pid for p, _ in c._pool.idle])\n"
     )
     env = dict(os.environ, JIT_CACHE_DIR=str(tmp_path), PYTHONPATH=os.path.dirname(HERE))

@@ -1,4 +1,5 @@
-"""Kernels go when the last plan that uses them has gone; caches that changing shapes fill have a bound; the pool's statistics and garbage collection."""
+"""Kernels go when the last plan that uses them has gone; caches that changing shapes fill have a bound; the pool's
+statistics and garbage collection."""
 
 import gc
 import linecache
@@ -42,7 +43,7 @@ def test_libraries_of_plans_that_are_gone():
     assert len(own) == 6
     cpp.forget()  # the plans alone keep them now
     assert loaded() - before == own
-    for fn, w in zip(functions, want):
+    for fn, w in zip(functions, want, strict=True):
         assert torch.equal(fn(x), w)
     del functions[3:]
     del fn
@@ -97,12 +98,14 @@ def test_two_thousand_shapes():
 
     def one(n):
         x = torch.ones(n % 997 + 2, n % 13 + 1)
-        fn = jit.compile(lambda x: torch.linalg.vector_norm(x, dim=0) + torch.special.entr(x).sum() + x.argmax(0), dynamic=False, backend="eager")
+        fn = jit.compile(lambda x: torch.linalg.vector_norm(x, dim=0) + torch.special.entr(x).sum() + x.argmax(0),
+                         dynamic=False, backend="eager")
         fn(x)
 
     def sizes():
         collect()
-        caches = {"types": len(aten._meta_cache), "refusals": len(refusals._found), "decoded": len(decode._cache), "texts": sum(k.startswith("<jit graph") for k in linecache.cache)}
+        caches = {"types": len(aten._meta_cache), "refusals": len(refusals._found), "decoded": len(decode._cache),
+                  "texts": sum(k.startswith("<jit graph") for k in linecache.cache)}
         return caches, len(gc.get_objects())
 
     for n in range(50):
@@ -111,7 +114,8 @@ def test_two_thousand_shapes():
     for n in range(2000):
         one(n)
     caches, after = sizes()
-    assert caches["types"] <= 4096 and caches["texts"] <= 1000 and caches["decoded"] - before["decoded"] < 100 and caches["refusals"] < 5000, (before, caches)
+    assert (caches["types"] <= 4096 and caches["texts"] <= 1000 and caches["decoded"] - before["decoded"] < 100
+            and caches["refusals"] < 5000), (before, caches)
     assert after - objects < 60_000, (objects, after)
 
 

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 import jit
 
-pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")  # nothing may be left to eager because compiling failed
+# Nothing may be left to eager because compiling failed
+pytestmark = pytest.mark.filterwarnings("error:jit:UserWarning")
 TABLE, ONE = torch.arange(12.0).view(4, 3), torch.ones(3)
 GOOD, BAD = torch.tensor([3, 0, 2]), torch.tensor([3, 0, 7])
 

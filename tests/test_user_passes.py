@@ -1,4 +1,5 @@
-"""``jit.compile(passes=[...])``: graphs that the user's passes change, on the default backend, against the program that they stand for in eager."""
+"""``jit.compile(passes=[...])``: graphs that the user's passes change, on the default backend, against the program that
+they stand for in eager."""
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ def squashed(x, y):
 
 
 def same(fn, instead, *inputs, **options):
-    """``fn`` compiled with passes does what ``instead`` does in eager: values, types, layouts, gradients, memory afterwards."""
+    """``fn`` compiled with passes does what ``instead`` does in eager: values, types, layouts, gradients, memory
+    afterwards."""
     compiled = jit.compile(fn, fullgraph=True, **options)
     for dtype in (torch.float32, torch.float64):
         for grad in (False, True):
@@ -28,7 +30,8 @@ def same(fn, instead, *inputs, **options):
                 given = [t.detach().to(dtype).clone().requires_grad_(grad) for t in inputs]
                 results = call(*given)
                 results = results if isinstance(results, tuple) else (results,)
-                outcomes.append((results, torch.autograd.grad([r.sum() for r in results], given, allow_unused=True) if grad else ()))
+                outcomes.append((results, torch.autograd.grad([r.sum() for r in results], given, allow_unused=True)
+                                 if grad else ()))
             (want, slopes), (got, found) = outcomes
             for a, b in zip((*want, *slopes), (*got, *found), strict=True):
                 torch.testing.assert_close(b, a)
@@ -45,16 +48,20 @@ def test_a_pattern_inside_a_program():
         y = x @ w
         return gated(y, y + 1).sum(-1), y
 
-    same(fn, lambda x, w: (squashed(x @ w, x @ w + 1).sum(-1), x @ w), torch.randn(4, 5), torch.randn(5, 3), passes=[both()])
+    same(fn, lambda x, w: (squashed(x @ w, x @ w + 1).sum(-1), x @ w), torch.randn(4, 5), torch.randn(5, 3),
+         passes=[both()])
 
 
 def test_operands_in_the_other_order():
     same(lambda x, y: torch.sigmoid(y) * x, squashed, torch.randn(3, 4), torch.randn(3, 4), passes=[both()])
 
 
-@pytest.mark.parametrize("layout", [lambda t: t, lambda t: t.t(), lambda t: t[:, 1:3], lambda t: t[:0], lambda t: t[:1].expand(5, 4)], ids=["dense", "transposed", "sliced", "empty", "expanded"])
+@pytest.mark.parametrize("layout", [lambda t: t, lambda t: t.t(), lambda t: t[:, 1:3], lambda t: t[:0],
+                                    lambda t: t[:1].expand(5, 4)],
+                         ids=["dense", "transposed", "sliced", "empty", "expanded"])
 def test_any_layout(layout):
-    same(lambda x, y: gated(layout(x), layout(y)), lambda x, y: squashed(layout(x), layout(y)), torch.randn(5, 4), torch.randn(5, 4), passes=[both()])
+    same(lambda x, y: gated(layout(x), layout(y)), lambda x, y: squashed(layout(x), layout(y)), torch.randn(5, 4),
+         torch.randn(5, 4), passes=[both()])
 
 
 def test_every_place_and_patterns_in_patterns():
@@ -71,7 +78,8 @@ def test_an_operand_that_is_computed_twice():
 
 def test_what_is_not_the_pattern_stays():
     halves = passes.Replacement(lambda x: F.leaky_relu(x, 0.5), torch.tanh, [(VECTOR,), (VECTOR.double(),)])
-    same(lambda x: (F.leaky_relu(x, 0.25), F.leaky_relu(x, 0.5)), lambda x: (F.leaky_relu(x, 0.25), torch.tanh(x)), torch.randn(4), passes=[halves])
+    same(lambda x: (F.leaky_relu(x, 0.25), F.leaky_relu(x, 0.5)), lambda x: (F.leaky_relu(x, 0.25), torch.tanh(x)),
+         torch.randn(4), passes=[halves])
     rows = passes.Replacement(lambda x: x.sum(-1), lambda x: x.mean(-1), [(MATRIX,), (MATRIX.double(),)])
     same(lambda x: (x.sum(0), x.sum(1)), lambda x: (x.sum(0), x.mean(1)), torch.randn(4, 4), passes=[rows])
 
@@ -86,7 +94,8 @@ def test_sizes_that_the_replacement_asks_for_are_guarded():
     def instead(x):
         return x * 2 if x.shape[0] > 4 else x * 3
 
-    compiled = jit.compile(lambda x: torch.tanh(x) + 1, passes=[passes.Replacement(torch.tanh, instead, (VECTOR,))], dynamic=True)
+    compiled = jit.compile(lambda x: torch.tanh(x) + 1, passes=[passes.Replacement(torch.tanh, instead, (VECTOR,))],
+                           dynamic=True)
     for n in (8, 3, 5, 2, 4, 0):
         x = torch.randn(n)
         torch.testing.assert_close(compiled(x), instead(x) + 1)
@@ -197,7 +206,8 @@ def test_passes_run_in_order():
 @pytest.mark.parametrize("backend", ["eager", "jit"])
 def test_every_backend_sees_the_changed_graph(backend):
     x = torch.randn(3)
-    torch.testing.assert_close(jit.compile(torch.tanh, passes=[passes.Replacement(torch.tanh, torch.sin, (VECTOR,))], backend=backend)(x), x.sin())
+    torch.testing.assert_close(jit.compile(torch.tanh, passes=[passes.Replacement(torch.tanh, torch.sin, (VECTOR,))],
+                                           backend=backend)(x), x.sin())
 
 
 def test_tools_take_passes():
@@ -279,4 +289,5 @@ def test_the_log_says_what_was_replaced(capsys):
         jit.compile(torch.tanh, passes=[passes.Replacement(torch.tanh, torch.sin, (VECTOR,), "sine")])(torch.randn(3))
     finally:
         jit.logs.enable("")
-    assert "[jit:passes] sine (" in (text := capsys.readouterr().err) and "1 node replaced" in text and "torch.sin(" in text
+    assert ("[jit:passes] sine (" in (text := capsys.readouterr().err) and "1 node replaced" in text
+            and "torch.sin(" in text)

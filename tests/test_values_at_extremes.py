@@ -1,5 +1,5 @@
-"""Values and gradients where floats end: NaN, infinities, the largest and the tiniest numbers, empty means. Eager's on the CPU, in one entry's life at several shapes and
-layouts, or float64's where eager's own kernels disagree."""
+"""Values and gradients where floats end: NaN, infinities, the largest and the tiniest numbers, empty means. Eager's on
+the CPU, in one entry's life at several shapes and layouts, or float64's where eager's own kernels disagree."""
 
 import math
 import warnings
@@ -18,12 +18,14 @@ BEYOND = [NAN, INF, -INF, 3e9, -3e9, 1e20, 300.7, -300.7, 70000.0, -0.0, 2.5] * 
 
 
 def layouts(t):
-    """``t`` (a matrix) dense, transposed, sliced, at an offset, in part; most with other strides or sizes than the one before."""
+    """``t`` (a matrix) dense, transposed, sliced, at an offset, in part; most with other strides or sizes than the one
+    before."""
     wide = torch.full((t.shape[0], t.shape[1] + 3), 7.0).to(t.dtype)
     wide[:, 2:-1] = t
     flat = torch.full((t.numel() + 5,), 7.0).to(t.dtype)
     flat[3 : 3 + t.numel()] = t.flatten()
-    return t.clone(), t.t().contiguous().t(), wide[:, 2:-1], flat[3 : 3 + t.numel()].view(t.shape), t[:, : t.shape[1] // 2 + 1], t[1:]
+    return (t.clone(), t.t().contiguous().t(), wide[:, 2:-1], flat[3 : 3 + t.numel()].view(t.shape),
+            t[:, : t.shape[1] // 2 + 1], t[1:])
 
 
 def same(want, got, rtol=1e-5, atol=0.0):
@@ -31,7 +33,8 @@ def same(want, got, rtol=1e-5, atol=0.0):
 
 
 def check(fn, inputs, grad=False, tangent=None, rtol=1e-5, atol=0.0, exact=False):
-    """``fn`` compiled gives eager's values, and gradients with ``grad``; with ``exact`` those of ``fn`` in double precision, rounded to the inputs' dtype."""
+    """``fn`` compiled gives eager's values, and gradients with ``grad``; with ``exact`` those of ``fn`` in double
+    precision, rounded to the inputs' dtype."""
     compiled = jit.compile(fn)
     for x in inputs:
         runs = []
@@ -39,7 +42,8 @@ def check(fn, inputs, grad=False, tangent=None, rtol=1e-5, atol=0.0, exact=False
             given = (x.double() if exact and f is fn else x).detach()
             given = given.as_strided(given.shape, given.stride(), given.storage_offset()).requires_grad_(grad)
             y = f(given)
-            run = (y.detach(), torch.autograd.grad(y, given, torch.ones_like(y) if tangent is None else torch.full_like(y, tangent))[0]) if grad else (y,)
+            run = (y.detach(), torch.autograd.grad(y, given, torch.ones_like(y) if tangent is None
+                                                   else torch.full_like(y, tangent))[0]) if grad else (y,)
             runs.append([v.to(x.dtype) if exact else v for v in run])
             assert exact or y.dtype is fn(x).dtype
         same(*runs, rtol, atol)
@@ -61,7 +65,8 @@ def test_whole_numbers_of_what_they_cannot_hold(dtype, target):
 def test_whole_numbers_of_constants_that_are_nan(dtype):
     def f(x):
         mean, filled = F.mse_loss(x[:0], x[:0]), torch.full_like(x, NAN)
-        return mean.long(), mean.int() // 2, F.smooth_l1_loss(x[:0], x[:0]).long() % 3, filled.long(), filled.int(), x[:0].mean().to(torch.int64)
+        return (mean.long(), mean.int() // 2, F.smooth_l1_loss(x[:0], x[:0]).long() % 3, filled.long(), filled.int(),
+                x[:0].mean().to(torch.int64))
 
     for x in layouts(torch.ones(4, 6, dtype=dtype)):
         same(f(x), jit.compile(f)(x))
@@ -72,21 +77,25 @@ def test_whole_numbers_of_constants_that_are_nan(dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("fn", [
-    lambda x, y: torch.add(x, y, alpha=0.3), lambda x, y: torch.sub(x, y, alpha=0.3), lambda x, y: torch.rsub(x, y, alpha=-1.7),
-    lambda x, y: torch.addcmul(x, y, x, value=0.3), lambda x, y: torch.addcmul(x, y, y), lambda x, y: torch.lerp(x, y, 0.3), lambda x, y: torch.lerp(x, y, 0.8),
-    lambda x, y: torch.lerp(x, y, (x + y) / 4)], ids=["add", "sub", "rsub", "addcmul", "addcmul_1", "lerp_near", "lerp_far", "lerp_tensor"])
+    lambda x, y: torch.add(x, y, alpha=0.3), lambda x, y: torch.sub(x, y, alpha=0.3),
+    lambda x, y: torch.rsub(x, y, alpha=-1.7), lambda x, y: torch.addcmul(x, y, x, value=0.3),
+    lambda x, y: torch.addcmul(x, y, y), lambda x, y: torch.lerp(x, y, 0.3), lambda x, y: torch.lerp(x, y, 0.8),
+    lambda x, y: torch.lerp(x, y, (x + y) / 4)],
+    ids=["add", "sub", "rsub", "addcmul", "addcmul_1", "lerp_near", "lerp_far", "lerp_tensor"])
 def test_what_eager_rounds_once_is_rounded_once(fn, dtype):
     generator, compiled = torch.Generator().manual_seed(0), jit.compile(fn)
     for shape in ((64, 33), (7, 5), (129, 64)) if dtype.itemsize > 2 else ((64, 64), (16, 32)):
         x, y = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
-        for x, y in zip(*(layouts(t) if dtype.itemsize > 2 else [t] for t in (x, y))):  # eager rounds the factors of halves that do not fill its vectors, or not
+        # Eager rounds the factors of halves that do not fill its vectors, or not
+        for x, y in zip(*(layouts(t) if dtype.itemsize > 2 else [t] for t in (x, y))):
             want, got = fn(x, y), compiled(x, y)
             assert torch.equal(want, got), f"{int((want != got).sum())} of {want.numel()} differ"
 
 
 def test_no_product_overflows_that_is_added():
     def f(x, y):
-        return torch.addcmul(x, y, y, value=0.5), torch.add(-y, y, alpha=2), torch.sub(y, y, alpha=2), torch.addcmul(-y, y, y.sign(), value=2)
+        return (torch.addcmul(x, y, y, value=0.5), torch.add(-y, y, alpha=2), torch.sub(y, y, alpha=2),
+                torch.addcmul(-y, y, y.sign(), value=2))
 
     for n in (4, 19, 64, 1):
         compiled = jit.compile(f)
@@ -106,7 +115,8 @@ def test_whole_numbers_times_whole_numbers_are_added():
 
 
 PRODUCTS = {
-    "back_in_range": [[1e30, 1e30, 1e-30, 1e-30, 2.0], [MAX, 300.0, TINY, 1e-30, 1.0], [1e-30, 1e-30, -1e30, 1e20, MAX]],
+    "back_in_range": [[1e30, 1e30, 1e-30, 1e-30, 2.0], [MAX, 300.0, TINY, 1e-30, 1.0],
+                      [1e-30, 1e-30, -1e30, 1e20, MAX]],
     "unbounded": [[INF, 2.0, -1.0, 0.5, 3.0], [NAN, 1.0, 2.0, 3.0, 1.0], [-INF, INF, 1.0, 2.0, 3.0]],
     "zero_elsewhere": [[INF, 2.0, -1.0, 0.5, 3.0], [0.0, 1.0, 2.0, 3.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0]],
     "zero_and_unbounded": [[INF, 0.0, -1.0, 0.5, 3.0], [0.0, NAN, 2.0, 3.0, 1.0], [0.0, 0.0, -INF, 4.0, -5.0]],
@@ -173,7 +183,8 @@ def test_batch_norm_of_large_numbers(grad):
     check(lambda x: F.batch_norm(x, None, None, training=True), layouts(special((9, 70))), grad, **close)
     check(lambda x: F.batch_norm(x, None, None, training=True), layouts(special((64, 18))), grad, **close)
     images = special((3, 4, 5, 6))
-    check(lambda x: F.batch_norm(x, None, None, training=True), [images, images.contiguous(memory_format=torch.channels_last)], grad, **close)
+    check(lambda x: F.batch_norm(x, None, None, training=True),
+          [images, images.contiguous(memory_format=torch.channels_last)], grad, **close)
     check(lambda x: F.instance_norm(x), [images, images[:, :, 1:]], grad, **close)
 
 
@@ -188,7 +199,8 @@ def test_running_statistics_of_large_numbers():
 
 
 def test_the_mean_of_a_layer_is_one_of_floats():
-    """Eager's running mean does not overflow where the sum does: the values themselves are divided by an infinite deviation."""
+    """Eager's running mean does not overflow where the sum does: the values themselves are divided by an infinite
+    deviation."""
     for shape in ((9, 70), (64, 18), (5, 300)):
         check(lambda x: F.layer_norm(x, x.shape[-1:]), layouts(special(shape)), rtol=1e-4, atol=1e-5)
     check(lambda x: F.group_norm(x, 2), [special((3, 4, 5, 6)), special((3, 4, 7, 6))], rtol=1e-4, atol=1e-5)
@@ -196,13 +208,16 @@ def test_the_mean_of_a_layer_is_one_of_floats():
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("fn", [
-    lambda x, w, b: F.layer_norm(x, x.shape[1:], w.expand(x.shape[1:]), b.expand(x.shape[1:])), lambda x, w, b: F.group_norm(x, 1, w, b),
-    lambda x, w, b: F.batch_norm(x, None, None, w, b, True), lambda x, w, b: F.instance_norm(x, weight=w, bias=b)], ids=["layer", "group", "batch", "instance"])
+    lambda x, w, b: F.layer_norm(x, x.shape[1:], w.expand(x.shape[1:]), b.expand(x.shape[1:])),
+    lambda x, w, b: F.group_norm(x, 1, w, b), lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+    lambda x, w, b: F.instance_norm(x, weight=w, bias=b)], ids=["layer", "group", "batch", "instance"])
 def test_gradients_of_norms(fn, dtype):
     """The gradient of the whole layer is found behind its sums in doubles and its scaled mean."""
     generator, compiled = torch.Generator().manual_seed(0), jit.compile(fn)
     for shape in ((6, 3, 5), (4, 3, 8)):
-        given = [torch.randn(s, generator=generator).to(dtype) for s in (shape, (3, 1) if "expand" in fn.__code__.co_names else (3,), (3, 1) if "expand" in fn.__code__.co_names else (3,))]
+        given = [torch.randn(s, generator=generator).to(dtype)
+                 for s in (shape, (3, 1) if "expand" in fn.__code__.co_names else (3,),
+                           (3, 1) if "expand" in fn.__code__.co_names else (3,))]
         runs = []
         for f, to in ((fn, torch.float64), (fn, dtype), (compiled, dtype)):
             leaves = [g.detach().to(to).requires_grad_() for g in given]
@@ -236,15 +251,17 @@ def test_scans_after_an_infinity(dtype):
 def test_extrema_share_what_is_not_a_number():
     x = torch.tensor([[1.0, NAN, 2.0, 5.0], [2.0, 3.0, 2.0, -INF], [2.0, NAN, 2.0, INF]])
     for tangent in (1.0, INF, NAN):
-        for fn in (lambda x: x.amax(0), lambda x: x.amin(0), lambda x: x.amax(1, keepdim=True), lambda x: x.amin((0, 1)), lambda x: x.max(), lambda x: x.min(),
-                   lambda x: x.max(1).values, lambda x: x[:, ::2].max()):
+        for fn in (lambda x: x.amax(0), lambda x: x.amin(0), lambda x: x.amax(1, keepdim=True),
+                   lambda x: x.amin((0, 1)), lambda x: x.max(), lambda x: x.min(), lambda x: x.max(1).values,
+                   lambda x: x[:, ::2].max()):
             check(fn, layouts(x), True, tangent)
     for fn in (lambda x: x.amax(0), lambda x: x.amin(()), lambda x: x.max(), lambda x: x.max(0).values):
         check(fn, [torch.tensor(v) for v in (NAN, INF, 1.0)], True)
 
 
-FLAT = {"sign": torch.sign, "round": torch.round, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "zeroth_power": lambda x: x**0,
-        "floor_division": lambda x: torch.div(x, 2.0, rounding_mode="floor"), "division_by_it": lambda x: torch.div(2.0, x + 1, rounding_mode="trunc")}
+FLAT = {"sign": torch.sign, "round": torch.round, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
+        "zeroth_power": lambda x: x**0, "floor_division": lambda x: torch.div(x, 2.0, rounding_mode="floor"),
+        "division_by_it": lambda x: torch.div(2.0, x + 1, rounding_mode="trunc")}
 
 
 @pytest.mark.parametrize("flat", FLAT.values(), ids=FLAT)

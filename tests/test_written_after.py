@@ -1,4 +1,5 @@
-"""Arguments and results that are written after a compiled function and before its backward: it raises where eager's does, and nowhere else."""
+"""Arguments and results that are written after a compiled function and before its backward: it raises where eager's
+does, and nowhere else."""
 
 import pytest
 import torch
@@ -42,7 +43,8 @@ FUNCTIONS = {
     "expand_logsumexp": lambda x, y: (x.expand(2, 4, 4) * 2, x.logsumexp(0)),
     "moments": lambda x, y: (x.mean(), x.var(1), x.prod(0)),
     "view_of_layer_norm": lambda x, y: (F.layer_norm(x, (4,)).view(2, 8),),
-    "selected_by_a_tensor": lambda x, y: (torch.std(x, 0)[(x.sum() > 0).long()].view(1, 1), y.exp()[(x.sum() < 0).long()], (x + y)[(x.sum() < 0).long()]),
+    "selected_by_a_tensor": lambda x, y: (torch.std(x, 0)[(x.sum() > 0).long()].view(1, 1),
+                                          y.exp()[(x.sum() < 0).long()], (x + y)[(x.sum() < 0).long()]),
     "detached": lambda x, y: ((e := x.exp()) * 2, e.detach()),
 }
 

@@ -1,4 +1,5 @@
-"""Inputs that a program writes over after it has read them: kernels read all old values before they store new ones in the same memory."""
+"""Inputs that a program writes over after it has read them: kernels read all old values before they store new ones in
+the same memory."""
 
 import pytest
 import torch
@@ -49,11 +50,13 @@ def selected(x, y):
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("program", [replaced, swapped, filled, of_another, with_sums, selected], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", [replaced, swapped, filled, of_another, with_sums, selected],
+                         ids=lambda p: p.__name__)
 def test_written_over(program, dynamic):
     compiled = jit.compile(program, dynamic=dynamic)
     for shape in ((4, 9), (2, 9), (64, 18), (1, 5), (3, 0), (17, 33)):
-        for place in (lambda t: t, lambda t: torch.cat([t, t, t], 1)[:, : t.shape[1]], lambda t: t.t().contiguous().t()):
+        for place in (lambda t: t, lambda t: torch.cat([t, t, t], 1)[:, : t.shape[1]],
+                      lambda t: t.t().contiguous().t()):
             seen = []
             for fn in (program, compiled):
                 torch.manual_seed(0)
@@ -84,7 +87,8 @@ def test_detached_results_of_one_memory():
             seen = []
             for fn in (program, compiled):
                 results = fn(x)
-                shared = [a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in results for b in results]
+                shared = [a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in results
+                          for b in results]
                 seen.append((results, [r.requires_grad for r in results], [r.is_leaf for r in results], shared))
             assert not difference(*seen)
     compiled = jit.compile(views)
@@ -98,7 +102,8 @@ def test_sums_into_nothing():
     def added(x, y, i):
         return torch.zeros_like(x.sum()).index_add(0, i, y[i])
 
-    for y in (torch.ones(1, 5, requires_grad=True), torch.ones(3, requires_grad=True), torch.ones(1, requires_grad=True)):
+    for y in (torch.ones(1, 5, requires_grad=True), torch.ones(3, requires_grad=True),
+              torch.ones(1, requires_grad=True)):
         told = []
         for fn in (added, jit.compile(added)):
             try:

@@ -1,6 +1,7 @@
 """A zoo of loop kernels for the tests of the GPU emitter: every kind of loop, by name, at a given dtype and size.
 
-``CASES[name](dtype, scale)`` gives a ``Case``. ``scale`` 1 is for the interpreter (a few programs), larger ones for a device.
+``CASES[name](dtype, scale)`` gives a ``Case``. ``scale`` 1 is for the interpreter (a few programs), larger ones for a
+device.
 """
 
 from __future__ import annotations
@@ -227,8 +228,8 @@ def integers(dt, s):
     o8 = b.buffer(torch.uint8, "out")
     v, a = b.load(x, i), b.cast(b.load(w, i), I64)
     d = b.do("where", b.do("eq", a, b.const(0, I64)), b.const(3, I64), a)
-    ops = [b.do("floor_div", v, d), b.do("remainder", v, d), b.do("trunc_div", v, d), b.do("fmod", v, d), b.do("minimum", v, a),
-           b.do("shl", v, b.do("abs", a)), b.do("bitwise_xor", v, a), b.do("sign", v),
+    ops = [b.do("floor_div", v, d), b.do("remainder", v, d), b.do("trunc_div", v, d), b.do("fmod", v, d),
+           b.do("minimum", v, a), b.do("shl", v, b.do("abs", a)), b.do("bitwise_xor", v, a), b.do("sign", v),
            b.do("pow", b.do("remainder", v, b.const(7, I64)), b.do("abs", b.do("remainder", a, b.const(5, I64))))]
     for o, value in zip(outs, ops):
         b.put(o, i, value)
@@ -245,7 +246,8 @@ def booleans(dt, s):
     outs = [b.buffer(BOOL, "out") for _ in range(7)]
     v, a, k = b.wide(x, i), b.wide(w, i), b.load(m, i)
     c = b.do("lt", v, a)
-    ops = [c, b.do("logical_and", c, k), b.do("logical_not", k), b.do("bitwise_xor", c, k), b.do("isfinite", v), b.do("lt", k, c), b.cast(v, BOOL)]
+    ops = [c, b.do("logical_and", c, k), b.do("logical_not", k), b.do("bitwise_xor", c, k), b.do("isfinite", v),
+           b.do("lt", k, c), b.cast(v, BOOL)]
     for o, value in zip(outs, ops):
         b.put(o, i, value)
     return b.case((n,) * 10)
@@ -259,8 +261,9 @@ def nan_propagation(dt, s):
     x, w = b.buffer(dt), b.buffer(dt)
     outs = [b.buffer(dt, "out") for _ in range(8)]
     v, a = b.wide(x, i), b.wide(w, i)
-    ops = [b.do("maximum", v, a), b.do("minimum", v, a), b.do("fmax", v, a), b.do("relu", v), b.do("sign", v), b.do("copysign", v, a),
-           b.do("where", b.do("signbit", v), a, v), b.do("round", b.do("mul", v, b.number(2.5, v)))]
+    ops = [b.do("maximum", v, a), b.do("minimum", v, a), b.do("fmax", v, a), b.do("relu", v), b.do("sign", v),
+           b.do("copysign", v, a), b.do("where", b.do("signbit", v), a, v),
+           b.do("round", b.do("mul", v, b.number(2.5, v)))]
     for o, value in zip(outs, ops):
         b.put(o, i, value)
     g = torch.Generator().manual_seed(1)
@@ -277,11 +280,13 @@ def float_division(dt, s):
     x, w = b.buffer(dt), b.buffer(dt)
     outs = [b.buffer(F32, "out") for _ in range(5)]
     v, a = b.wide(x, i), b.wide(w, i)
-    ops = [b.do("div", v, a), b.do("trunc_div", v, a), b.do("sqrt", b.do("abs", v)), b.do("floor_div", v, a), b.do("remainder", v, a)]
+    ops = [b.do("div", v, a), b.do("trunc_div", v, a), b.do("sqrt", b.do("abs", v)), b.do("floor_div", v, a),
+           b.do("remainder", v, a)]
     for o, value in zip(outs, ops):
         b.put(o, i, value)
     g = torch.Generator().manual_seed(2)
-    return b.case((n,) * 7, inputs={x: torch.randint(-12, 12, (n,), generator=g) / 4.0, w: torch.randint(1, 7, (n,), generator=g) / 2.0})
+    return b.case((n,) * 7, inputs={x: torch.randint(-12, 12, (n,), generator=g) / 4.0,
+                                    w: torch.randint(1, 7, (n,), generator=g) / 2.0})
 
 
 @case
@@ -430,7 +435,8 @@ def all_reductions(dt, s):
     x = b.buffer(dt)
     v = b.wide(x, i * m + j)
     big = b.do("gt", v, b.number(1.5, v))
-    found = [b.reduce("max", v), b.reduce("min", v), b.reduce("prod", b.do("add", b.do("mul", v, b.number(0.01, v)), b.number(1.0, v)))]
+    found = [b.reduce("max", v), b.reduce("min", v),
+             b.reduce("prod", b.do("add", b.do("mul", v, b.number(0.01, v)), b.number(1.0, v)))]
     outs = [(b.buffer(F32, "out"), r) for r in found]
     outs += [(b.buffer(BOOL, "out"), b.reduce(o, big)) for o in ("any", "all")]
     outs += [(b.buffer(I64, "out"), b.reduce(o, v)) for o in ("argmax", "argmin")]
@@ -563,7 +569,8 @@ def compare(case_: Case, got: dict, want: dict):
     """Assert that all written buffers agree."""
     for b in case_.kernel.buffers:
         if b.role != "in":
-            torch.testing.assert_close(got[b.name].cpu(), want[b.name], equal_nan=True, **tolerance(case_, b.dtype), msg=lambda m, b=b: f"{b.name}: {m}")
+            torch.testing.assert_close(got[b.name].cpu(), want[b.name], equal_nan=True, **tolerance(case_, b.dtype),
+                                       msg=lambda m, b=b: f"{b.name}: {m}")
 
 
 @case
@@ -571,7 +578,8 @@ def random_numbers(dt, s):
     n, m = 5 * s, 70 * s
     b = B()
     i, j = b.axis(n), b.axis(m)
-    seed, x, narrow, wide, y = b.buffer(I64), b.buffer(dt), b.buffer(torch.int32, "out"), b.buffer(I64, "out"), b.buffer(dt, "out")
+    seed, x, narrow, wide, y = (b.buffer(I64), b.buffer(dt), b.buffer(torch.int32, "out"), b.buffer(I64, "out"),
+                                b.buffer(dt, "out"))
     key, at = b.load(seed, 0), i * m + j
     bits = b.compute("random_bits", key, b.index(at), dtype=torch.int32)
     b.put(narrow, at, bits)

@@ -21,14 +21,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
 def parser():
-    p = argparse.ArgumentParser(prog="python -m tests.fuzz",
-                                description="Random Python programs in eager and compiled; what differs is saved as a small program.")
+    p = argparse.ArgumentParser(
+        prog="python -m tests.fuzz",
+        description="Random Python programs in eager and compiled; what differs is saved as a small program.")
     p.add_argument("--programs", type=int, default=1000, help="how many programs (1000)")
     p.add_argument("--seed", type=int, default=0, help="seed of the first program; the others follow (0)")
     p.add_argument("--jobs", type=int, default=1, help="processes (1)")
-    p.add_argument("--native", type=float, default=0.01, help="share of programs that run on the real CPU backend instead of op by op (0.01)")
+    p.add_argument("--native", type=float, default=0.01,
+                   help="share of programs that run on the real CPU backend instead of op by op (0.01)")
     p.add_argument("--save", default="fuzz-failures", help="folder for failing programs (fuzz-failures)")
-    p.add_argument("--shrink-seconds", type=float, default=40, help="time for making one failing program small; 0 saves it as it is (40)")
+    p.add_argument("--shrink-seconds", type=float, default=40,
+                   help="time for making one failing program small; 0 saves it as it is (40)")
     p.add_argument("--run", metavar="FILE", help="run a saved program instead")
     p.add_argument("--show", type=int, metavar="SEED", help="print the program of a seed instead")
     p.add_argument("--chunk", type=int, default=250, help="programs per process, which is then replaced (250)")
@@ -48,9 +51,11 @@ def positions(text):
                     continue
                 inner = path
                 name = type(node).__name__
-                if isinstance(node, (ast.For, ast.While, ast.If)) and field in ("body", "orelse") or isinstance(node, ast.Try):
+                if isinstance(node, (ast.For, ast.While,
+                                     ast.If)) and field in ("body", "orelse") or isinstance(node, ast.Try):
                     inner = (*path, f"{name}.{field}")
-                elif isinstance(node, (ast.With, ast.Match, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)):
+                elif isinstance(node, (ast.With, ast.Match, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+                                       ast.Lambda)):
                     inner = (*path, name)
                 elif isinstance(node, ast.FunctionDef) and field == "body" and node.name != "f":
                     inner = (*path, "callee")
@@ -103,7 +108,8 @@ def work(options):
         dynamic = True if rng.random() < 0.1 else None
         text = generate(seed)
         outcome = run(text, backend, dynamic)
-        row = {"seed": seed, "kind": outcome.kind, "why": outcome.why, "backend": backend, "captures": len(outcome.captures)}
+        row = {"seed": seed, "kind": outcome.kind, "why": outcome.why, "backend": backend,
+               "captures": len(outcome.captures)}
         at = positions(text)
         row["breaks"] = [(b.kind, b.whole_frame, at.get(b.line, "f")) for b in outcome.breaks]
         if outcome.kind == "mismatch":
@@ -154,8 +160,10 @@ class Counts:
             f"a frame left to eager: {shares.get('eager', 0)}, "
             f"raising out of a frame: {shares.get('raises', 0)}; frames captured: {self.shares['captures']}",
             "break kinds: " + ", ".join(f"{k} {n}" for k, n in self.breaks.most_common(60)),
-            f"break positions: {len(self.places)} kinds; " + ", ".join(f"{k} {n}" for k, n in self.places.most_common(40)),
-            f"opcodes executed while capturing: {len(self.opcodes)} of {len(self.known)}; never: {', '.join(never) or 'none'}"])
+            f"break positions: {len(self.places)} kinds; "
+            + ", ".join(f"{k} {n}" for k, n in self.places.most_common(40)),
+            f"opcodes executed while capturing: {len(self.opcodes)} of {len(self.known)}; "
+            f"never: {', '.join(never) or 'none'}"])
 
 
 HEADER = '''"""A program that differs: {why}
@@ -172,14 +180,16 @@ def save(folder, row):
     file = path / f"seed_{row['seed']}.py"
     why = row["why"].replace("\\", "\\\\").replace('"""', "'''")
     backend, dynamic = row.get("settings", ("eager", None))
-    file.write_text(HEADER.format(why=why, seed=row["seed"], name=file) + f"SETTINGS = ({backend!r}, {dynamic!r})\n" + row["text"])
+    file.write_text(HEADER.format(why=why, seed=row["seed"], name=file) + f"SETTINGS = ({backend!r}, {dynamic!r})\n"
+                    + row["text"])
     return file
 
 
 def run_worker(seed, count, options, counts):
-    """One process for ``count`` programs; one that dies is a failure of the program that it was at. -> how many were run"""
-    command = [sys.executable, "-m", "tests.fuzz", "--worker", "--programs", str(count), "--seed", str(seed), "--native", str(options.native),
-               "--shrink-seconds", str(options.shrink_seconds)]
+    """One process for ``count`` programs; one that dies is a failure of the program that it was at. -> how many were
+    run"""
+    command = [sys.executable, "-m", "tests.fuzz", "--worker", "--programs", str(count), "--seed", str(seed),
+               "--native", str(options.native), "--shrink-seconds", str(options.shrink_seconds)]
     env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env)
 
@@ -215,7 +225,8 @@ def drive(options):
                 if process.wait() and state[2] is not None:
                     counts.kinds["crash"] += 1
                     killed = process.returncode == -signal.SIGKILL  # making the program may be what never ended
-                    row = {"seed": state[2], "why": f"the process died with status {process.returncode}", "text": "" if killed else generate(state[2])}
+                    row = {"seed": state[2], "why": f"the process died with status {process.returncode}",
+                           "text": "" if killed else generate(state[2])}
                     print(f"seed {state[2]}: {row['why']} -> {save(options.save, row)}", flush=True)
                     left = state[0] + state[1] - state[2] - 1
                     if left > 0:

@@ -1,4 +1,5 @@
-"""One program in eager and compiled, call by call: results, arguments, globals, exceptions and output have to be the same."""
+"""One program in eager and compiled, call by call: results, arguments, globals, exceptions and output have to be the
+same."""
 
 from __future__ import annotations
 
@@ -22,11 +23,15 @@ from jit.frame import dispatch
 from frame_harness import same
 
 EAGER_SECONDS, COMPILED_SECONDS = 1.0, 60.0
-_ADDRESS = re.compile("0x[0-9a-f]{6,}|', 'x', '|(?<!<)\\b[0-9a-f]+>")  # of an object, in its text or the end of it: never the same
-# A variable that closures share is a free variable of the function that goes on after a break, and Python says so when it is not set.
+# Of an object, in its text or the end of it: never the same
+_ADDRESS = re.compile("0x[0-9a-f]{6,}|', 'x', '|(?<!<)\\b[0-9a-f]+>")
+# A variable that closures share is a free variable of the function that goes on after a break, and Python says so when
+# it is not set.
 _UNSET, _FREE = re.compile("cannot access local variable"), re.compile("cannot access free variable")
-_FREE_TEXT = re.compile(r"NameError\(\W*cannot access free variable (\W*\w+\W*) where it is not associated with a value in enclosing scope")
-# An index of a tensor without dimensions: PyTorch tells the size that happens to lie there, as ``max(0).values`` leaves a 1 behind.
+_FREE_TEXT = re.compile(
+    r"NameError\(\W*cannot access free variable (\W*\w+\W*) where it is not associated with a value in enclosing scope")
+# An index of a tensor without dimensions: PyTorch tells the size that happens to lie there, as ``max(0).values`` leaves
+# a 1 behind.
 _NO_SIZE = re.compile(r"(is out of bounds for dimension 0 with size) [01]\b")
 STATE = ("G_n", "G_v", "G_d", "G_x", "G_o")
 
@@ -57,8 +62,8 @@ def limit(seconds):
 
 @dataclasses.dataclass
 class Outcome:
-    """``kind``: "same", "mismatch", or "invalid" for a program that is no test (it does not end in eager). ``why`` says it in words;
-    ``captures`` are the records of the frames that were captured."""
+    """``kind``: "same", "mismatch", or "invalid" for a program that is no test (it does not end in eager). ``why`` says
+    it in words; ``captures`` are the records of the frames that were captured."""
 
     kind: str
     why: str = ""
@@ -100,9 +105,11 @@ def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outco
             eager_calls, compiled_calls = eager["calls"](), compiled["calls"]()
     except (Exception, OutOfTime) as e:
         return Outcome("invalid", repr(e))
-    if not (isinstance(eager.get("f"), types.FunctionType) and isinstance(eager_calls, list) and all(isinstance(c, tuple) for c in eager_calls)):
+    if not (isinstance(eager.get("f"), types.FunctionType) and isinstance(eager_calls, list)
+            and all(isinstance(c, tuple) for c in eager_calls)):
         return Outcome("invalid", "no function f, or no arguments for it")
-    settings = dispatch.Settings(backends.BACKENDS[backend], False, dynamic, on_capture=lambda c: captures.append(list(c.breaks)))
+    settings = dispatch.Settings(backends.BACKENDS[backend], False, dynamic,
+                                 on_capture=lambda c: captures.append(list(c.breaks)))
     fn = dispatch.make_dispatcher(compiled["f"], settings)
     for i, (given, twin) in enumerate(zip(eager_calls, compiled_calls)):
         with warnings.catch_warnings(record=True) as told:
@@ -133,7 +140,8 @@ def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outco
 
 
 def unsteady(text, last, backend) -> bool:
-    """Whether eager itself does not give the same in several runs up to a call, as a program that counts letters in the address of a function."""
+    """Whether eager itself does not give the same in several runs up to a call, as a program that counts letters in the
+    address of a function."""
     kept = []  # so that no address comes twice
     for _ in range(8):
         namespace = load(text, "program")
@@ -181,7 +189,8 @@ def differs(want, got, given, twin, backend) -> str:
     try:
         same((want[0], given), (got[0], twin), rtol=1e-4 if backend == "jit" else 1e-6)
     except AssertionError as e:
-        said = _FREE_TEXT.sub(r"UnboundLocalError(\"cannot access local variable \1 where it is not associated with a value", str(e))
+        said = _FREE_TEXT.sub(
+            r"UnboundLocalError(\"cannot access local variable \1 where it is not associated with a value", str(e))
         said = _NO_SIZE.sub(r"\1", said)
         return "" if _ADDRESS.search(said) or said != str(e) and one_text(said) else str(e)
     except RecursionError:

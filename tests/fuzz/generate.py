@@ -14,12 +14,14 @@ from .statements import EXCEPTIONS, JUMPS, STATEMENTS
 
 _HOLE = re.compile(r"<(#|[a-z]+(?:\.[a-z]+)?)>")
 _LEAVES = {kind: [r for r in rows if not re.search(r"<[a-z]+>", r[0])] for kind, rows in EXPRESSIONS.items()}
-_ATOM = re.compile(r"[A-Za-z_][\w.]*|'[^']*'|\((?:[^()]|\([^()]*\))*\)|"
-                   r"[A-Za-z_][\w.]*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])+(?:\.\w+|\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])*")
+_ATOM = re.compile(
+    r"[A-Za-z_][\w.]*|'[^']*'|\((?:[^()]|\([^()]*\))*\)|"
+    r"[A-Za-z_][\w.]*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])+(?:\.\w+|\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])*")
 PARAMETERS = ("x", "y", "n", "k", "s", "v", "d", "t", "o")
 
 class Scope:
-    """What a function's body may name: ``ready`` are its own variables that are set, ``outer`` those of functions around it."""
+    """What a function's body may name: ``ready`` are its own variables that are set, ``outer`` those of functions
+    around it."""
 
     def __init__(self, level, ready, outer=(), kind="def"):
         self.level, self.ready, self.outer, self.kind = level, set(ready), set(outer), kind
@@ -30,7 +32,8 @@ class Scope:
         return mine * 3 + sorted(n for n in self.outer if _kind_of(n) == kind)
 
     def targets(self, kind):
-        return [n + ("" if not self.level else f"_{self.level}") for n in NAMES[kind]] + sorted(n for n in self.given if _kind_of(n) == kind) * 2
+        return ([n + ("" if not self.level else f"_{self.level}") for n in NAMES[kind]]
+                + sorted(n for n in self.given if _kind_of(n) == kind) * 2)
 
 
 def _kind_of(name):
@@ -105,8 +108,9 @@ class Generator:
         return text
 
     def literal(self, kind):
-        return {"int": "1", "list": "[1]", "dict": "{'a': 1}", "obj": "G_o", "tensor": "torch.ones(3)", "str": "'a'", "tuple": "(1, 2)", "set": "{1}",
-                "fn": "abs", "gen": "iter([1, 2])", "co": "steps(2)", "rec": "Vec(1, 2)", "float": "0.5", "bool": "True"}[kind]
+        return {"int": "1", "list": "[1]", "dict": "{'a': 1}", "obj": "G_o", "tensor": "torch.ones(3)", "str": "'a'",
+                "tuple": "(1, 2)", "set": "{1}", "fn": "abs", "gen": "iter([1, 2])", "co": "steps(2)",
+                "rec": "Vec(1, 2)", "float": "0.5", "bool": "True"}[kind]
 
     # -- statements -------------------------------------------------------------------------------------------------
 
@@ -169,7 +173,8 @@ class Generator:
         return self.rng.choice(sorted(names) or scope.targets(kind))
 
     def compound(self, template, scope, depth, loop):
-        """Fill a template line by line: what is set in one branch only is taken as not set after it, most of the time."""
+        """Fill a template line by line: what is set in one branch only is taken as not set after it, most of the
+        time."""
         self.number += 1
         number = str(self.number)
         before, after, out = set(scope.ready), None, []
@@ -200,7 +205,8 @@ class Generator:
         parameter = f"n_{inner.level}"
         inner.ready.add(parameter)
         default = self.expression("int", scope, 1)
-        signature = self.rng.choice([f"{parameter}", f"{parameter}={default}", f"{parameter}=1, *rest, k_{inner.level}={default}, **kw"])
+        signature = self.rng.choice([f"{parameter}", f"{parameter}={default}",
+                                     f"{parameter}=1, *rest, k_{inner.level}={default}, **kw"])
         body = self.block(inner, min(depth - 1, 1), most=3)
         if generator and "yield" not in body:
             body += "\nyield 1"
@@ -228,7 +234,7 @@ class Generator:
         while self.budget > 0:
             line = self.statement(scope, depth, False)
             if name == "f" and rng_wraps(self.rng, line):
-                line = "try:\n" + textwrap.indent(line, "    ") + "\nexcept Exception as err:\n    log.append(repr(err))"
+                line = f"try:\n{textwrap.indent(line, '    ')}\nexcept Exception as err:\n    log.append(repr(err))"
             lines.append(line)
         if kind == "gen":
             lines.append("yield " + self.expression("int", scope, 1))
@@ -244,37 +250,45 @@ class Generator:
         step = textwrap.dedent(self.function("step", "self, n", ["n"], "int", rng.randint(0, 2), 1).split("\n", 1)[1])
         self.in_method = False
         parts = [PRELUDE, CLASSES % textwrap.indent("self.n = (self.n + 1) % 50\n" + step, "        ")]
-        shapes = [("int", "n, k=2", ["n", "k"], "<name>(<int>)"), ("int", "n, *q, k=1", ["n", "q", "k"], "<name>(<int>, *<tuple>, k=<int>)"),
-                  ("tensor", "x, n=1", ["x", "n"], "<name>(<tensor>, <int>)"), ("tensor", "x, y", ["x", "y"], "<name>(y=<tensor>, x=<tensor>)"),
-                  ("list", "v, n=0", ["v", "n"], "<name>(<list>, <int>)"), ("gen", "n, v=()", ["n", "v"], "<name>(<int>, <list>)"),
-                  ("obj", "o, v", ["o", "v"], "<name>(<obj>, <list>)"), ("dict", "d, **e", ["d", "e"], "<name>(<dict>, b=<int>)")]
+        shapes = [("int", "n, k=2", ["n", "k"], "<name>(<int>)"),
+                  ("int", "n, *q, k=1", ["n", "q", "k"], "<name>(<int>, *<tuple>, k=<int>)"),
+                  ("tensor", "x, n=1", ["x", "n"], "<name>(<tensor>, <int>)"),
+                  ("tensor", "x, y", ["x", "y"], "<name>(y=<tensor>, x=<tensor>)"),
+                  ("list", "v, n=0", ["v", "n"], "<name>(<list>, <int>)"),
+                  ("gen", "n, v=()", ["n", "v"], "<name>(<int>, <list>)"),
+                  ("obj", "o, v", ["o", "v"], "<name>(<obj>, <list>)"),
+                  ("dict", "d, **e", ["d", "e"], "<name>(<dict>, b=<int>)")]
         for i in range(rng.randint(0, 3)):
             kind, signature, ready, call = rng.choice(shapes)
-            text = self.function(f"help{i}", signature, ready, kind, rng.randint(1, 5), 2, "gen" if kind == "gen" else "def")
+            text = self.function(f"help{i}", signature, ready, kind, rng.randint(1, 5), 2,
+                                 "gen" if kind == "gen" else "def")
             parts.append(text)
             self.calls.append((kind, call.replace("<name>", f"help{i}")))
         parts.append(self.function("f", ", ".join(PARAMETERS), PARAMETERS, None, rng.randint(3, 14), 3))
         parts.append("G_n, G_v, G_d, G_x, G_o = 1, [1, 2], {'a': 1}, torch.arange(3.0), C(2)")
-        parts.append("def calls():\n    return [\n" + "".join(f"        {self.arguments()},\n" for _ in range(rng.randint(2, 3))) + "    ]")
+        parts.append("def calls():\n    return [\n"
+                     + "".join(f"        {self.arguments()},\n" for _ in range(rng.randint(2, 3))) + "    ]")
         return "\n\n".join(p.strip("\n") for p in parts) + "\n"
 
     def arguments(self) -> str:
         """One call's arguments; a list, tensor or object may be given twice."""
         rng = self.rng
         tensor = ["torch.arange(3.0)", "torch.ones(3)", "torch.arange(3.0)", "torch.arange(4.0) - 1",
-                  "torch.tensor([1, 2, 3])", "torch.arange(6.0).view(2, 3)", "torch.arange(6.0).view(3, 2).t()", "torch.arange(6.0)[::2]",
-                  "torch.arange(3.0, dtype=torch.float64)", "torch.tensor(2.0)"]
+                  "torch.tensor([1, 2, 3])", "torch.arange(6.0).view(2, 3)", "torch.arange(6.0).view(3, 2).t()",
+                  "torch.arange(6.0)[::2]", "torch.arange(3.0, dtype=torch.float64)", "torch.tensor(2.0)"]
         weights = [6, 3, 3, 2, 1, 2, 1, 1, 1, 0.5]
         x, y = rng.choices(tensor, weights)[0], rng.choices(tensor, weights)[0]
         n = rng.choice(["0", "1", "2", "3", "5", "True"])
         k = rng.choice(["0", "1", "2", "-1", "1.5", "None"] if rng.random() < 0.3 else ["1", "2", "4"])
-        v, d = rng.choice(["[]", "[1]", "[1, 2]", "[3, 1, 2]", "[2, 2]"]), rng.choice(["{}", "{'a': 1}", "{'a': 1, 'b': 2}", "{'b': 0}"])
+        v, d = (rng.choice(["[]", "[1]", "[1, 2]", "[3, 1, 2]", "[2, 2]"]),
+                rng.choice(["{}", "{'a': 1}", "{'a': 1, 'b': 2}", "{'b': 0}"]))
         o = rng.choice(["C(1)", "C(2, [1, 2])", "D(3, [4])", "D(0, [])", "G_o"])
         t = rng.choice(["(1, 2)", "(1, 2)", "(3, 0)", "()", "(1, 'a', 2)", "Pair(1, 2)"])
         given = [x, y, n, k, rng.choice(["'ab'", "'a'", "''", "'bca'"]), v, d, t, o]
         shared = rng.random()
         if shared < 0.15:
-            given[1] = rng.choice(["x", "x[1:]" if "tensor(2" not in x else "x", "x.t()" if "view" in x else "x.view(-1)"])
+            given[1] = rng.choice(["x", "x[1:]" if "tensor(2" not in x else "x",
+                                   "x.t()" if "view" in x else "x.view(-1)"])
             return f"(lambda x: ({', '.join(['x', *given[1:]])}))({x})"
         if shared < 0.25:
             given[5], given[8] = "v", "C(1, v)"
@@ -292,15 +306,17 @@ class Generator:
 
 
 def rng_wraps(rng, line) -> bool:
-    """Whether a statement of the main function is put into a handler, so that what it raises does not end most programs."""
+    """Whether a statement of the main function is put into a handler, so that what it raises does not end most
+    programs."""
     return rng.random() < 0.35 and not re.search(r"\bdel \w+$", line)
 
 
 def breaks(template) -> bool:
     """Whether a template is of the kind that always breaks the graph."""
     return any(word in template for word in (
-        "graph_break", "off(", "print", ".item()", "float('inf')", "zlib", "heapq", "re.sub", "json", "getsizeof", "jit.disable",
-        "class K", "locals()", "random", "> 0]", "> 1]", ".tolist", "torch.equal", ".data_ptr", ".data.", "enum", "int(<tensor>", "<tensor>.sum() >"))
+        "graph_break", "off(", "print", ".item()", "float('inf')", "zlib", "heapq", "re.sub", "json", "getsizeof",
+        "jit.disable", "class K", "locals()", "random", "> 0]", "> 1]", ".tolist", "torch.equal", ".data_ptr", ".data.",
+        "enum", "int(<tensor>", "<tensor>.sum() >"))
 
 
 def calls_objects(template) -> bool:

@@ -1,16 +1,19 @@
-"""The grammar of random programs: templates of expressions by kind of value. Those of statements are in ``statements.py``.
+"""The grammar of random programs: templates of expressions by kind of value. Those of statements are in
+``statements.py``.
 
-A hole ``<kind>`` is an expression, ``<kind.name>`` a variable that is set, ``<kind.new>`` one to be set; ``<block>`` and ``<loop>`` (where
-``break`` and ``continue`` may stand) are nested statements, ``<pass>`` a single one; ``<#>`` a number that is new in each use. A weight is the last
-entry. What could grow without bound in a loop (``v += v``) is written so that it cannot: programs have to end. Decisions
-are made of rounded numbers: where eager and a graph differ in the last digit of a sum, that says nothing about either.
+A hole ``<kind>`` is an expression, ``<kind.name>`` a variable that is set, ``<kind.new>`` one to be set; ``<block>``
+and ``<loop>`` (where ``break`` and ``continue`` may stand) are nested statements, ``<pass>`` a single one; ``<#>`` a
+number that is new in each use. A weight is the last entry. What could grow without bound in a loop (``v += v``) is
+written so that it cannot: programs have to end. Decisions are made of rounded numbers: where eager and a graph differ
+in the last digit of a sum, that says nothing about either.
 """
 
 from __future__ import annotations
 
 NAMES = {  # variables by the kind of value that they mostly hold
-    "int": ("n", "k", "m"), "float": ("a", "b"), "tensor": ("x", "y", "z"), "list": ("v", "w"), "dict": ("d", "e"), "str": ("s", "r"),
-    "tuple": ("t", "q"), "set": ("u",), "obj": ("o", "l"), "fn": ("g", "h"), "gen": ("it",), "bool": ("c",), "co": ("co",), "rec": ("rec", "p"),
+    "int": ("n", "k", "m"), "float": ("a", "b"), "tensor": ("x", "y", "z"), "list": ("v", "w"), "dict": ("d", "e"),
+    "str": ("s", "r"), "tuple": ("t", "q"), "set": ("u",), "obj": ("o", "l"), "fn": ("g", "h"), "gen": ("it",),
+    "bool": ("c",), "co": ("co",), "rec": ("rec", "p"),
 }
 KINDS = tuple(NAMES)
 GLOBALS = {"int": "G_n", "list": "G_v", "dict": "G_d", "tensor": "G_x", "obj": "G_o"}

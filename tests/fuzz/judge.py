@@ -1,9 +1,10 @@
 """What may be asked of a compiled program whose numbers are not eager's: whether the difference is one of roundings.
 
-``truth`` runs the program in double precision, and then a few times more with what no kernel promises changed at random (stochastic arithmetic, after Vignes's CESTAC
-method: https://doi.org/10.1007/BF02142494): each result that the tensors' own dtype would round is moved by a few units in the last place, and so are the terms of sums and
-products whose order is a kernel's own affair. Where the runs do not agree, roundings decide, and nothing can be asked; elsewhere the
-first run tells how far eager itself is from the truth.
+``truth`` runs the program in double precision, and then a few times more with what no kernel promises changed at random
+(stochastic arithmetic, after Vignes's CESTAC method: https://doi.org/10.1007/BF02142494): each result that the tensors'
+own dtype would round is moved by a few units in the last place, and so are the terms of sums and products whose order
+is a kernel's own affair. Where the runs do not agree, roundings decide, and nothing can be asked; elsewhere the first
+run tells how far eager itself is from the truth.
 """
 
 from __future__ import annotations
@@ -20,37 +21,46 @@ UNITS = 4  # in the last place, by which a rounded number is moved at most
 SUMS = ("sum", "mean", "mm", "bmm", "addmm", "mv", "dot")
 SELECTIONS = ("max", "min", "argmax", "argmin", "kthvalue", "median", "nanmedian", "sort", "topk", "cummax", "cummin")
 # On a GPU these too are computed in the tensors' own dtype, as layers and what is in doubles are on a CPU.
-OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "native_layer_norm", "_fused_rms_norm", "var", "std", "var_mean", "linalg_vector_norm", "_batch_norm_with_update",
-              "native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward", "native_layer_norm_backward", "_fused_rms_norm_backward")
+OF_SQUARES = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "native_layer_norm",
+              "_fused_rms_norm", "var", "std", "var_mean", "linalg_vector_norm", "_batch_norm_with_update",
+              "native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward",
+              "native_layer_norm_backward", "_fused_rms_norm_backward")
 
 
 class InDoubles(TorchDispatchMode):
-    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and single precision and that are double precision here.
+    """What computations in another dtype are to be compared with: ``nan_to_num`` gives the limits of that, and single
+    precision and that are double precision here.
 
     Args:
         dtype: of the tensors that are doubles here.
-        draw: 0, or the number of the roundings to try. Then a sum or product is NaN, or a number instead of NaN, when its terms may leave the dtype's range on the way, which
-            depends on their order, and so are moments of what has no square there; and the gradient of the one of several numbers that was chosen is NaN for all of them.
+        draw: 0, or the number of the roundings to try. Then a sum or product is NaN, or a number instead of NaN, when
+    its terms may leave the dtype's range on the way, which
+            depends on their order, and so are moments of what has no square there; and the gradient of the one of
+    several numbers that was chosen is NaN for all of them.
     """
 
     def __init__(self, dtype, draw):
         super().__init__()
-        self.dtype, self.limits, self.draw, self.unordered, self.alike = dtype, torch.finfo(dtype), draw, (0, 1, -1)[draw and 1 + draw % 2], {}
+        self.dtype, self.limits, self.draw, self.unordered, self.alike = (
+            dtype, torch.finfo(dtype), draw, (0, 1, -1)[draw and 1 + draw % 2], {})
         self.eps, self.rng = self.limits.eps, torch.Generator().manual_seed(draw)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), func.overloadpacket.__name__
         if name == "nan_to_num" and args[0].dtype is torch.float64:
             nan, most, least = (*args[1:], None, None, None)[:3]
-            return func(args[0], nan, self.limits.max if most is None else most, self.limits.min if least is None else least)
+            return func(args[0], nan, self.limits.max if most is None else most,
+                        self.limits.min if least is None else least)
         if kwargs.get("dtype") in (torch.float32, self.dtype):
             self.eps = max(self.eps, torch.finfo(kwargs["dtype"]).eps)
             kwargs["dtype"] = torch.float64
         known = self.known(args, kwargs) if self.unordered else None
         result = func(*args, **kwargs)
         for a in args:
-            if isinstance(a, torch.Tensor) and isinstance(result, torch.Tensor) and a.data_ptr() in self.alike and self.alike[a.data_ptr()][1].shape == result.shape:
-                return result.masked_fill(self.alike[a.data_ptr()][1], float("nan")) if result.is_floating_point() else result
+            if (isinstance(a, torch.Tensor) and isinstance(result, torch.Tensor) and a.data_ptr() in self.alike
+                and self.alike[a.data_ptr()][1].shape == result.shape):
+                return result.masked_fill(self.alike[a.data_ptr()][1],
+                                          float("nan")) if result.is_floating_point() else result
         if self.unordered:
             if args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
                 result = self.otherwise(name, func, args, kwargs, result)
@@ -59,17 +69,20 @@ class InDoubles(TorchDispatchMode):
 
     def known(self, args, kwargs):
         """The numbers among the arguments of an operator, None if it is given no tensor of floats."""
-        given = [t.detach().flatten().double().cpu() for t in tensors_of([args, list(kwargs.values())]) if t.is_floating_point()]
+        given = [t.detach().flatten().double().cpu()
+                 for t in tensors_of([args, list(kwargs.values())]) if t.is_floating_point()]
         numbers = [a for a in (*args, *kwargs.values()) if isinstance(a, (int, float)) and not isinstance(a, bool)]
         return torch.cat([*given, torch.tensor([0.0, 1.0, *numbers], dtype=torch.float64)]) if given else None
 
     def rounded(self, name, func, args, kwargs, result, known):
-        """``result`` as another kernel may round it. What is only moved, as by views, copies and choices, stays what it is."""
+        """``result`` as another kernel may round it. What is only moved, as by views, copies and choices, stays what it
+        is."""
         made = [t for t in tensors_of(result) if t.is_floating_point() and t.numel()]
         aliases = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
         if known is None or not made or torch.Tag.inplace_view in func.tags or not all(a.is_write for a in aliases):
             return result
-        places = [~torch.isin(t.double(), known.to(t.device)) & t.isfinite() for t in made]  # where there is anything else than numbers of the arguments
+        # Where there is anything else than numbers of the arguments
+        places = [~torch.isin(t.double(), known.to(t.device)) & t.isfinite() for t in made]
         if not any(p.any() for p in places):
             return result
         others = made
@@ -99,14 +112,18 @@ class InDoubles(TorchDispatchMode):
     def exact(self, t):
         """Which numbers have so few binary digits that no kernel rounds them."""
         narrow = self.dtype if t.dtype is torch.float64 else t.dtype
-        return _exact(t.double()) & (True if narrow.itemsize > 2 else (t.double() * 8 == (t.double() * 8).round()) & (t.abs() < 4))
+        return _exact(t.double()) & (True if narrow.itemsize > 2
+                                     else (t.double() * 8 == (t.double() * 8).round()) & (t.abs() < 4))
 
     def otherwise(self, name, func, args, kwargs, result):
         x = args[0]
         most = min(self.limits.max, torch.finfo(x.dtype).max)
-        if torch.Tag.pointwise in func.tags and isinstance(result, torch.Tensor) and result.is_floating_point() and self.unordered > 0:
-            # What is too large for the dtype on the way is infinite or, where a kernel multiplies and adds with one rounding, not.
-            return result.copy_(torch.where(result.isfinite() & (result.abs() > most), result.sign() * float("inf"), result)) if result.numel() else result
+        if (torch.Tag.pointwise in func.tags and isinstance(result, torch.Tensor) and result.is_floating_point()
+            and self.unordered > 0):
+            # What is too large for the dtype on the way is infinite or, where a kernel multiplies and adds with one
+            # rounding, not.
+            return result.copy_(torch.where(result.isfinite() & (result.abs() > most), result.sign() * float("inf"),
+                                            result)) if result.numel() else result
         if name in SELECTIONS and x.numel():
             dim = _argument(func, args, kwargs, "dim")
             given, alike = self.reordered(x, dim)
@@ -124,16 +141,22 @@ class InDoubles(TorchDispatchMode):
         if name == "prod":
             least = self.limits.tiny if x.dtype is torch.float64 else torch.finfo(x.dtype).tiny
             small = torch.where(sizes > 0, sizes, 1).clamp(max=1)
-            return self.unlike(result, (func(sizes.clamp(min=1), *args[1:], **kwargs) > most) | (func(small, *args[1:], **kwargs) < least))
+            return self.unlike(result, (func(sizes.clamp(min=1), *args[1:], **kwargs) > most)
+                               | (func(small, *args[1:], **kwargs) < least))
         if name in OF_SQUARES:
-            given = [a for a in args[:2] if isinstance(a, torch.Tensor) and a.numel()] if name.endswith("_backward") else [x] if x.numel() else []
+            given = [a for a in args[:2] if isinstance(a, torch.Tensor)
+                     and a.numel()] if name.endswith("_backward") else [x] if x.numel() else []
             large = any(a.abs().nan_to_num(0, 0, 0).max() ** 2 * a.numel() > most for a in given)
             by_kernel = x.is_cuda or "layer_norm" in name or self.limits.bits == 64
-            by_kernel |= any(a.abs().nan_to_num(0, 0, 0).max() > most / 64 for a in given)  # so is what is left of the distance from the mean, divided by the deviation
-            if large and by_kernel or x.is_cuda and any(a.isinf().any() for a in given):  # which of them are NaN is a kernel's own affair
-                return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0) if t.is_floating_point() else t, result)
+            # So is what is left of the distance from the mean, divided by the deviation
+            by_kernel |= any(a.abs().nan_to_num(0, 0, 0).max() > most / 64 for a in given)
+            # Which of them are NaN is a kernel's own affair
+            if large and by_kernel or x.is_cuda and any(a.isinf().any() for a in given):
+                return mapped(lambda t: torch.full_like(t, float("nan") if self.unordered > 0 else 0.0)
+                              if t.is_floating_point() else t, result)
         if name in SUMS and result.is_floating_point():
-            sizes = [a.abs().nan_to_num(0, 0, 0) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            sizes = [a.abs().nan_to_num(0, 0, 0) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+                     for a in args]
             totals = func(*sizes, **kwargs)
             if name == "mean":
                 totals = totals * (args[0].numel() / max(totals.numel(), 1))
@@ -141,27 +164,32 @@ class InDoubles(TorchDispatchMode):
         return result
 
     def unlike(self, t, where):
-        """``t`` with another value in some places: all of them in two of the draws, half of them in others. NaN in every second draw, for what may follow
-        need not tell NaN from an infinity, as a conversion to integers does not, or a number."""
+        """``t`` with another value in some places: all of them in two of the draws, half of them in others. NaN in
+        every second draw, for what may follow need not tell NaN from an infinity, as a conversion to integers does not,
+        or a number."""
         if self.draw > 2:
             where = where & (torch.rand(where.shape, generator=self.rng) < 0.5).to(where.device)
-        other = torch.where(t.isnan(), 1.0, float("nan")) if self.draw % 2 else torch.where(t.isfinite(), float("inf"), 1.0)
+        other = torch.where(t.isnan(), 1.0,
+                            float("nan")) if self.draw % 2 else torch.where(t.isfinite(), float("inf"), 1.0)
         return torch.where(where, other, t).to(t.dtype)
 
     def reordered(self, x, dim):
-        """``x`` with numbers along ``dim`` (None: anywhere) that differ by no more than roundings in the opposite order, or those that are equal in some order, and
-        which numbers these are."""
+        """``x`` with numbers along ``dim`` (None: anywhere) that differ by no more than roundings in the opposite
+        order, or those that are equal in some order, and which numbers these are."""
         rows = x.reshape(1, -1) if dim is None or not x.dim() else x.movedim(dim, -1)
         values, order = rows.sort(-1)
         slack = 1e-5 * values.abs().clamp(min=1)
         apart = ~(values.diff(dim=-1) <= slack[..., 1:])
         group = torch.nn.functional.pad(apart.long().cumsum(-1), (1, 0))
-        least, most = (torch.zeros_like(values).scatter_reduce(-1, group, values, how, include_self=False).gather(-1, group) for how in ("amin", "amax"))
+        least, most = (
+            torch.zeros_like(values).scatter_reduce(-1, group, values, how, include_self=False).gather(-1, group)
+            for how in ("amin", "amax"))
         size = torch.zeros_like(group).scatter_add(-1, group, torch.ones_like(group)).gather(-1, group)
         alike = (size > 1) & ((most > least) | ~_exact(values))
         places = self.unordered * 1e-5 * slack * order / values.shape[-1]
         values = torch.where(alike, least + most - values + places, values)
-        found = torch.empty_like(rows).scatter(-1, order, values), torch.empty_like(group, dtype=torch.bool).scatter(-1, order, alike)
+        found = (torch.empty_like(rows).scatter(-1, order, values),
+                 torch.empty_like(group, dtype=torch.bool).scatter(-1, order, alike))
         return [v.reshape(x.shape) if dim is None or not x.dim() else v.movedim(-1, dim) for v in found]
 
 
@@ -179,9 +207,10 @@ def _exact(t):
 
 
 class Overlaps(TorchDispatchMode):
-    """Whether an operator writes into memory that it reads in another order, or into elements that are the same: what comes of that is the kernel's own affair.
-    So is the median over an expanded dimension, for which PyTorch's CPU kernels read beyond the tensor's memory, and what a view shows of memory that a result
-    has and does not fill, as that of a mean has where the kernel has used it for the terms."""
+    """Whether an operator writes into memory that it reads in another order, or into elements that are the same: what
+    comes of that is the kernel's own affair. So is the median over an expanded dimension, for which PyTorch's CPU
+    kernels read beyond the tensor's memory, and what a view shows of memory that a result has and does not fill, as
+    that of a mean has where the kernel has used it for the terms."""
 
     found = False
 
@@ -194,14 +223,18 @@ class Overlaps(TorchDispatchMode):
         if func.overloadpacket.__name__ in ("median", "nanmedian") and args[0].dim() and args[0].numel():
             dim = _argument(func, args, kwargs, "dim")
             self.found |= dim is not None and args[0].stride(dim) == 0 and args[0].shape[dim] > 1
-        arguments = [(a, args[k] if k < len(args) else kwargs.get(a.name)) for k, a in enumerate(func._schema.arguments)]
-        if torch.Tag.inplace_view not in func.tags and func.overloadpacket.__name__ not in ("fill_", "zero_", "clamp_", "relu_", "masked_fill_"):
-            written = [v for a, v in arguments if a.alias_info is not None and a.alias_info.is_write and isinstance(v, torch.Tensor)]
+        arguments = [(a,
+                      args[k] if k < len(args) else kwargs.get(a.name)) for k, a in enumerate(func._schema.arguments)]
+        if (torch.Tag.inplace_view not in func.tags
+            and func.overloadpacket.__name__ not in ("fill_", "zero_", "clamp_", "relu_", "masked_fill_")):
+            written = [v for a, v in arguments if a.alias_info is not None and a.alias_info.is_write
+                       and isinstance(v, torch.Tensor)]
             read = [t for a, v in arguments if not any(v is w for w in written) for t in tensors_of(v)]
             for w in written:
                 places = _places(w)
                 self.found |= len(set(places)) < len(places) or any(
-                    r.untyped_storage().data_ptr() == w.untyped_storage().data_ptr() and (there := _places(r)) != places and not set(there).isdisjoint(places) for r in read)
+                    r.untyped_storage().data_ptr() == w.untyped_storage().data_ptr() and (there := _places(r)) != places
+                    and not set(there).isdisjoint(places) for r in read)
         result = func(*args, **kwargs)
         self.unfilled(func, result, {t.untyped_storage().data_ptr() for t in tensors_of([args, kwargs])})
         return result
@@ -218,7 +251,8 @@ class Overlaps(TorchDispatchMode):
 
 def _places(t) -> list:
     """Where the elements lie in the memory."""
-    return [t.storage_offset() + sum(i * s for i, s in zip(at, t.stride())) for at in itertools.product(*map(range, t.shape))]
+    return [t.storage_offset() + sum(i * s for i, s in zip(at, t.stride()))
+            for at in itertools.product(*map(range, t.shape))]
 
 
 def overlapping(call) -> bool:
@@ -230,10 +264,12 @@ def overlapping(call) -> bool:
 
 
 def truth(call, dtype):
-    """What a call that computes in double precision gives, with ``Exact`` for its tensors, each of its elements doubtful where roundings decide it.
+    """What a call that computes in double precision gives, with ``Exact`` for its tensors, each of its elements
+    doubtful where roundings decide it.
 
     Args:
-        call: runs the program, with double precision in place of ``dtype``, and returns (result or exception, gradients or exception, memory).
+        call: runs the program, with double precision in place of ``dtype``, and returns (result or exception, gradients
+    or exception, memory).
 
     Returns:
         The outcome, or None where nothing can be asked, as whether there is an exception depends on roundings.
@@ -248,11 +284,13 @@ def truth(call, dtype):
 
 
 def paired(close, exact, *others):
-    """``exact`` with an ``Exact`` for each tensor, doubtful where it is not ``close`` to one of ``others``. None where they are of different form."""
+    """``exact`` with an ``Exact`` for each tensor, doubtful where it is not ``close`` to one of ``others``. None where
+    they are of different form."""
     if isinstance(exact, torch.Tensor) and all(isinstance(o, torch.Tensor) and exact.shape == o.shape for o in others):
         doubtful = torch.zeros_like(exact, dtype=torch.bool)
         for o in others:
-            same = torch.isclose(exact.detach(), o.detach(), close, close, equal_nan=True) if exact.is_floating_point() else exact == o
+            same = torch.isclose(exact.detach(), o.detach(), close, close,
+                                 equal_nan=True) if exact.is_floating_point() else exact == o
             doubtful |= ~same
         return Exact(exact, doubtful)
     if isinstance(exact, (tuple, list)) and all(isinstance(o, (tuple, list)) and len(exact) == len(o) for o in others):

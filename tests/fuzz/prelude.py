@@ -1,7 +1,8 @@
 """What every random program has at its head: helpers, classes and generators that its expressions use."""
 
 PRELUDE = """
-import bisect, collections, contextlib, copy, dataclasses, enum, functools, heapq, itertools, json, math, operator, random, re, sys, types, zlib
+import bisect, collections, contextlib, copy, dataclasses, enum, functools, heapq, itertools, json, math, operator
+import random, re, sys, types, zlib
 import torch
 import jit
 

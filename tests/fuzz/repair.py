@@ -1,7 +1,7 @@
 """Programs that mostly run to their end: what raises out of ``f`` in eager is caught, or goes, statement by statement.
 
-An exception that ends a program hides the rest of it, so that only a share of them is left as it is. What is repaired depends on what eager raises:
-one seed gives one program on one version of Python and PyTorch.
+An exception that ends a program hides the rest of it, so that only a share of them is left as it is. What is repaired
+depends on what eager raises: one seed gives one program on one version of Python and PyTorch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _NAME = re.compile(r"variable '(\w+)'|name '(\w+)' is not defined")
 
 
 def repaired(text: str, rng) -> str:
-    """The program with the statements caught, changed or dropped that raise out of ``f``; now and then (one in seven) such a statement stays."""
+    """The program with the statements caught, changed or dropped that raise out of ``f``; now and then (one in seven)
+    such a statement stays."""
     for _ in range(ROUNDS):
         tree = ast.parse(text)
         found = failure(text, tree)
@@ -71,7 +72,8 @@ def failure(text, tree):
         except Exception as error:
             for entry in reversed(traceback.extract_tb(error.__traceback__)):
                 if entry.filename == "<program>":
-                    inside = [s for fn in functions if fn.lineno < entry.lineno <= fn.end_lineno for s in [statement_at(fn, entry.lineno)] if s]
+                    inside = [s for fn in functions if fn.lineno < entry.lineno <= fn.end_lineno
+                              for s in [statement_at(fn, entry.lineno)] if s]
                     if inside:
                         return inside[0], error
             return None
@@ -107,7 +109,8 @@ def caught(source):
 
 def replacement(statement, source, error, rng) -> str:
     """What stands in place of a statement that raises."""
-    name = next(filter(None, _NAME.search(str(error)).groups()), None) if isinstance(error, NameError) and _NAME.search(str(error)) else None
+    name = next(filter(None, _NAME.search(str(error)).groups()),
+                None) if isinstance(error, NameError) and _NAME.search(str(error)) else None
     if isinstance(statement, ast.Return):
         shorter = re.sub(rf"\b{name}, |, {name}\b(?=,?\))", "", source) if name else source
         return shorter if shorter != source else "return 1"

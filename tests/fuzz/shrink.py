@@ -32,7 +32,8 @@ def _smaller(node):
 
 
 def _edits(tree):
-    """Functions that change a tree in place, biggest changes first. Each is given as a path that is found again in a copy."""
+    """Functions that change a tree in place, biggest changes first. Each is given as a path that is found again in a
+    copy."""
     positions = list(ast.walk(tree))
     index = {id(n): i for i, n in enumerate(positions)}
     for node, field, held in _lists(tree):
@@ -47,14 +48,16 @@ def _edits(tree):
             if isinstance(held, list):
                 for i, s in enumerate(held):
                     for inner in BODIES:
-                        if isinstance(s, ast.stmt) and not isinstance(s, (ast.FunctionDef, ast.ClassDef)) and getattr(s, inner, None):
+                        if (isinstance(s, ast.stmt) and not isinstance(s, (ast.FunctionDef, ast.ClassDef))
+                            and getattr(s, inner, None)):
                             yield ("lift", index[id(node)], field, i, inner)
     for node in positions:
         for name, value in ast.iter_fields(node):
             if isinstance(value, ast.expr) and isinstance(getattr(value, "ctx", ast.Load()), ast.Load):
                 for k, _ in enumerate(_smaller(value)):
                     yield ("replace", index[id(node)], name, None, k)
-                if name in ("cause", "value", "exc", "msg", "format_spec") and isinstance(node, (ast.Raise, ast.Assert)):
+                if name in ("cause", "value", "exc", "msg",
+                            "format_spec") and isinstance(node, (ast.Raise, ast.Assert)):
                     yield ("drop", index[id(node)], name, None, None)
             elif isinstance(value, list):
                 for i, v in enumerate(value):
@@ -80,7 +83,8 @@ def _apply(tree, edit) -> str | None:
                 held.append(ast.Pass())
     elif kind == "lift":
         inner = getattr(held[a], b)
-        held[a:a + 1] = [s for h in inner for s in (h.body if isinstance(h, (ast.ExceptHandler, ast.match_case)) else [h])]
+        held[a:a + 1] = [s for h in inner
+                         for s in (h.body if isinstance(h, (ast.ExceptHandler, ast.match_case)) else [h])]
     elif kind == "drop":
         setattr(node, field, None)
     else:

@@ -1,4 +1,5 @@
-"""``python -m tests.sharing``: the whole database, or a part of it, in worker processes; prints what differs from eager."""
+"""``python -m tests.sharing``: the whole database, or a part of it, in worker processes; prints what differs from
+eager."""
 
 from __future__ import annotations
 
@@ -16,12 +17,14 @@ CHUNK = 24  # operators to a process
 
 
 def parser():
-    p = argparse.ArgumentParser(prog="python -m tests.sharing", description="What operators share with their arguments, in eager and compiled.")
+    p = argparse.ArgumentParser(prog="python -m tests.sharing",
+                                description="What operators share with their arguments, in eager and compiled.")
     p.add_argument("--only", help="regular expression over operator names")
     p.add_argument("--samples", type=int, default=4, help="samples of each operator (4)")
     p.add_argument("--dtype", help="a dtype's name, for operators that take it; otherwise float32, or what they take")
     p.add_argument("--traced", action="store_true", help="ask the tracer alone, which takes minutes and not hours")
-    p.add_argument("--native", action="store_true", help="real kernels for all programs, not only where memory is shared")
+    p.add_argument("--native", action="store_true",
+                   help="real kernels for all programs, not only where memory is shared")
     p.add_argument("--no-history", action="store_true", help="leave out requires_grad of the results")
     p.add_argument("--jobs", type=int, default=1, help="processes (1)")
     p.add_argument("--timeout", type=float, default=900, help="seconds for each process (900)")
@@ -72,7 +75,8 @@ def main():
 
     chosen = [k for k, info in enumerate(database()) if not args.only or re.search(args.only, label(info))]
     chunks = [chosen[k : k + CHUNK] for k in range(0, len(chosen), CHUNK)]
-    commands = [[sys.executable, "-m", "tests.sharing", "--worker", ",".join(map(str, c)), *sys.argv[1:]] for c in chunks]
+    commands = [[sys.executable, "-m", "tests.sharing", "--worker", ",".join(map(str, c)),
+                 *sys.argv[1:]] for c in chunks]
     operators = count = wrong = 0
     with ThreadPoolExecutor(args.jobs) as pool:
         for output, failure in pool.map(lambda c: run(c, args.timeout), commands):

@@ -15,7 +15,8 @@ DTYPES = (torch.float32, torch.int64, torch.bool, torch.float64, torch.complex64
 
 
 def database() -> list:
-    """The operators, with the wrapper that seeds them reduced to the operator alone: every call here is seeded anyway."""
+    """The operators, with the wrapper that seeds them reduced to the operator alone: every call here is seeded
+    anyway."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for name, module in list(sys.modules.items()):
@@ -29,7 +30,8 @@ def label(info) -> str:
 
 
 def samples(info, count: int, dtype=None) -> list:
-    """The first samples as (arguments, keyword arguments), of the given dtype or the first of DTYPES that the operator has."""
+    """The first samples as (arguments, keyword arguments), of the given dtype or the first of DTYPES that the operator
+    has."""
     have = info.supported_dtypes("cpu")
     dtype = dtype or next((d for d in DTYPES if d in have), None)
     if dtype not in have:
@@ -74,7 +76,8 @@ def change(v):
 
 
 def programs(op) -> dict:
-    """Name -> a function of (args, kwargs): the results, and writes to the results and to the arguments, which are inputs or values that the program made."""
+    """Name -> a function of (args, kwargs): the results, and writes to the results and to the arguments, which are
+    inputs or values that the program made."""
 
     def result(args, kwargs):
         return op(*args, **kwargs)
@@ -111,7 +114,8 @@ def shares(record) -> bool:
 
 
 def compare(op, args, kwargs, native: bool) -> list:
-    """What differs from eager: texts. The programs run on the real backend where eager's result shares memory with the arguments, or ``native`` says so."""
+    """What differs from eager: texts. The programs run on the real backend where eager's result shares memory with the
+    arguments, or ``native`` says so."""
     found, random = [], False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -149,8 +153,8 @@ def _same(a, b) -> bool:
 
 
 def compare_history(op, args, kwargs) -> list:
-    """What differs in ``requires_grad`` and the like of the results, as the program and its caller see it, where one tensor argument after the other requires
-    grad."""
+    """What differs in ``requires_grad`` and the like of the results, as the program and its caller see it, where one
+    tensor argument after the other requires grad."""
     found = []
     count = len([t for t in tensors([args, kwargs]) if t.is_floating_point() or t.is_complex()])
 

@@ -1,4 +1,5 @@
-"""The same questions, asked of the tracer alone: no bytecode, no kernels. The whole database takes minutes, and a finding is one of the tracer's own."""
+"""The same questions, asked of the tracer alone: no bytecode, no kernels. The whole database takes minutes, and a
+finding is one of the tracer's own."""
 
 from __future__ import annotations
 
@@ -45,14 +46,16 @@ def _traced(op, args, kwargs):
     told = []
     for h in _handles(result, []):
         same = next((k for k, g in enumerate(known) if g is h), None)
-        owner = next((k for k, g in enumerate(known) if g is not None and g.base is h.base), None) if 0 not in h.type.shape else None
+        owner = next((k for k, g in enumerate(known) if g is not None and g.base is h.base),
+                     None) if 0 not in h.type.shape else None
         place = (tuple(h.type.shape), tuple(h.type.strides), offset_in_base(h)) if owner is not None else None
         told.append((same, owner, place, h.requires_grad, h.is_leaf or not h.requires_grad))
     return told
 
 
 def differences(op, args, kwargs) -> list:
-    """Where no argument requires grad, and where one of them does after the other: what differs from eager, as texts."""
+    """Where no argument requires grad, and where one of them does after the other: what differs from eager, as
+    texts."""
     count = len([t for t in tensors([args, kwargs]) if t.is_floating_point() or t.is_complex()])
     found = []
     for chosen in (None, *range(count)):
@@ -62,7 +65,8 @@ def differences(op, args, kwargs) -> list:
             for run in (_eager, _traced):
                 given = fresh(args), fresh(kwargs)
                 if chosen is not None:
-                    [t for t in tensors(list(given)) if t.is_floating_point() or t.is_complex()][chosen].requires_grad_()
+                    [t
+                     for t in tensors(list(given)) if t.is_floating_point() or t.is_complex()][chosen].requires_grad_()
                 torch.manual_seed(0)
                 try:
                     told.append(run(op, *given))
@@ -71,7 +75,9 @@ def differences(op, args, kwargs) -> list:
                 except Exception as error:
                     told.append(None if run is _eager else f"{type(error).__name__}: {error}")
         eager, traced = told
-        if eager is not None and traced is not None and (isinstance(traced, str) or not all(_alike(e, t) for e, t in zip(eager, traced)) or len(eager) != len(traced)):
+        if (eager is not None and traced is not None
+            and (isinstance(traced,
+                            str) or not all(_alike(e, t) for e, t in zip(eager, traced)) or len(eager) != len(traced))):
             found.append(f"argument {chosen} requires grad: {eager} in eager, {traced} traced"[:400])
     return found
 

@@ -1,1 +1,2 @@
-"""Sweeps over PyTorch's own database of operators and sample inputs, each a script: ``python -m tests.sweeps.layouts --help``."""
+"""Sweeps over PyTorch's own database of operators and sample inputs, each a script: ``python -m tests.sweeps.layouts
+--help``."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import torch
 
 PREFERRED = (torch.float32, torch.int64, torch.bool, torch.float64, torch.complex64)
-TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float64: 1e-8, torch.complex128: 1e-8}  # others: 2e-4, relative and absolute
+# Others: 2e-4, relative and absolute
+TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float64: 1e-8, torch.complex128: 1e-8}
 
 
 def operators() -> dict:
-    """Name -> OpInfo. The wrapper that seeds the generator before random operators, which no compiler can follow, is taken off."""
+    """Name -> OpInfo. The wrapper that seeds the generator before random operators, which no compiler can follow, is
+    taken off."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for name, module in list(sys.modules.items()):
@@ -58,7 +60,8 @@ def tensors_of(v) -> list:
 
 
 def outcome(fn, args, kwargs, leaves=()):
-    """What a call gives: (the result | the exception, gradients of ``leaves`` with respect to a weighted sum of the results)."""
+    """What a call gives: (the result | the exception, gradients of ``leaves`` with respect to a weighted sum of the
+    results)."""
     torch.manual_seed(7)
     try:
         result = fn(*args, **kwargs)
@@ -79,7 +82,8 @@ def outcome(fn, args, kwargs, leaves=()):
 
 @dataclass
 class Exact:
-    """A tensor of an outcome in double precision, and which of its elements say nothing of the outcome in another precision."""
+    """A tensor of an outcome in double precision, and which of its elements say nothing of the outcome in another
+    precision."""
 
     values: torch.Tensor
     doubtful: torch.Tensor
@@ -89,29 +93,34 @@ def difference(want, got, path="result", strides=True, exact=None, least=None, t
     """How two outcomes differ, in words.
 
     Args:
-        exact: the outcome in double precision, of tensors or of ``Exact``: eager's own distance from it is allowed for eight times over, and where eager overflows
+        exact: the outcome in double precision, of tensors or of ``Exact``: eager's own distance from it is allowed for
+    eight times over, and where eager overflows
             nothing is asked.
         least: a dtype to which values were rounded on the way.
-        ties: whether integers and booleans may differ in one element of a hundred, as where values of few bits are compared.
+        ties: whether integers and booleans may differ in one element of a hundred, as where values of few bits are
+    compared.
     """
     if isinstance(want, BaseException) or isinstance(got, BaseException):
         if type(want) is not type(got):
             return f"{path}: {_short(want)} in eager, {_short(got)} compiled"
         return None
     if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor):
-        return tensor_difference(want, got, path, strides, exact if isinstance(exact, (torch.Tensor, Exact)) else None, least, ties)
+        return tensor_difference(want, got, path, strides, exact if isinstance(exact, (torch.Tensor, Exact)) else None,
+                                 least, ties)
     if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
         if len(want) != len(got):
             return f"{path}: {len(want)} results in eager, {len(got)} compiled"
         parts = exact if isinstance(exact, (list, tuple)) and len(exact) == len(want) else [None] * len(want)
-        found = (difference(a, b, f"{path}[{i}]", strides, e, least, ties) for i, (a, b, e) in enumerate(zip(want, got, parts)))
+        found = (difference(a, b, f"{path}[{i}]", strides, e, least,
+                            ties) for i, (a, b, e) in enumerate(zip(want, got, parts)))
         return next(filter(None, found), None)
     if isinstance(want, dict) and isinstance(got, dict):
         return difference(list(want.items()), list(got.items()), path, strides, least=least, ties=ties)
     if type(want) is not type(got):
         return f"{path}: {type(want).__name__} in eager, {type(got).__name__} compiled"
     same = want == got or want != want and got != got
-    return None if same or not isinstance(want, (int, float, complex, str, bool, torch.Size)) else f"{path}: {want} in eager, {got} compiled"
+    return None if same or not isinstance(want, (int, float, complex, str, bool,
+                                                 torch.Size)) else f"{path}: {want} in eager, {got} compiled"
 
 
 def tensor_difference(want, got, path, strides=True, exact=None, least=None, ties=False) -> str | None:
@@ -133,7 +142,8 @@ def tensor_difference(want, got, path, strides=True, exact=None, least=None, tie
             own, error = (want.double() - exact.double()).abs(), (got.double() - exact.double()).abs()
             wrong &= (own == 0) | (error > 8 * own)
         count = int(wrong.sum())
-        return f"{path}: {count} of {want.numel()} values differ" if count * 100 > (want.numel() if ties else 0) else None
+        return (f"{path}: {count} of {want.numel()} values differ"
+                if count * 100 > (want.numel() if ties else 0) else None)
     tolerance = max(TOLERANCE.get(want.dtype, 2e-4), TOLERANCE.get(least, 0))
     wide = torch.complex128 if want.is_complex() else torch.float64
     want, got = want.to(wide), got.to(wide)
@@ -145,14 +155,17 @@ def tensor_difference(want, got, path, strides=True, exact=None, least=None, tie
     if exact is not None:  # what is too large for eager only may come out otherwise
         true = exact.detach().to(wide)
         close |= doubtful | ~((want == true) | want.isnan() & true.isnan() | want.isfinite() & true.isfinite())
-    return None if bool(close.all()) else f"{path}: {int((~close).sum())} of {want.numel()} values differ, by up to {(want - got).abs().max():.3g}"
+    return (None if bool(close.all()) else f"{path}: {int((~close).sum())} of {want.numel()} "
+                                           f"values differ, by up to {(want - got).abs().max():.3g}")
 
 
 def doubled(v):
     """``v`` with tensors of single precision and halves as double precision ones."""
-    wide = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64) | dict.fromkeys((torch.complex32, torch.complex64), torch.complex128)
+    wide = (dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
+            | dict.fromkeys((torch.complex32, torch.complex64), torch.complex128))
     return mapped(lambda t: t.detach().to(wide.get(t.dtype, t.dtype)).requires_grad_(t.requires_grad), v)
 
 
 def _short(v) -> str:
-    return f"{type(v).__name__}: {str(v).splitlines()[0] if str(v) else ''}"[:150] if isinstance(v, BaseException) else "a result"
+    return (f"{type(v).__name__}: {str(v).splitlines()[0] if str(v) else ''}"[:150]
+            if isinstance(v, BaseException) else "a result")

@@ -1,7 +1,8 @@
 """``python -m tests.sweeps.errors``: does a compiled call raise wherever eager does, with the same exception?
 
-PyTorch's databases of operators (OpInfo) and modules (ModuleInfo) list inputs that each of them refuses. Every such call is made by a small compiled
-function, on the default backend: with its result used and unused, with sizes that are symbols from the start, and after calls that succeeded.
+PyTorch's databases of operators (OpInfo) and modules (ModuleInfo) list inputs that each of them refuses. Every such
+call is made by a small compiled function, on the default backend: with its result used and unused, with sizes that are
+symbols from the start, and after calls that succeeded.
 """
 
 import argparse
@@ -21,7 +22,8 @@ CALLS = ("used", "unused", "symbolic", "symbolic unused", "later", "later unused
 
 def copied(v):
     """An argument that a call may change."""
-    return mapped(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if t.layout is torch.strided and t.device.type == "cpu" else t, v)
+    return mapped(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if t.layout is torch.strided
+                  and t.device.type == "cpu" else t, v)
 
 
 def refusal(fn, args, kwargs):
@@ -54,7 +56,8 @@ def described(error) -> str:
 
 
 def check(op, refused, accepted=(), calls=CALLS, texts: bool = False) -> list:
-    """What a compiled ``op`` raises that is of another type than eager's, or has another text where ``texts`` are looked at."""
+    """What a compiled ``op`` raises that is of another type than eager's, or has another text where ``texts`` are
+    looked at."""
     import jit
 
     found = []
@@ -84,10 +87,12 @@ def of_module(info):
 
     refused = []
     for training in (True, False):
-        for e in info.module_error_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=training):
+        for e in info.module_error_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False,
+                                               training=training):
             made, given = e.module_error_input.constructor_input, e.module_error_input.forward_input
             if e.error_on is ModuleErrorEnum.FORWARD_ERROR:
-                refused.append(((info.module_cls(*made.args, **made.kwargs).train(training), *given.args), given.kwargs))
+                refused.append(((info.module_cls(*made.args, **made.kwargs).train(training), *given.args),
+                                given.kwargs))
             else:
                 refused.append(((info.module_cls, *made.args), made.kwargs))
     return lambda module, *args, **kwargs: module(*args, **kwargs), refused, []
@@ -97,8 +102,10 @@ def everything() -> dict:
     """Name -> function that gives the arguments of ``check``."""
     from torch.testing._internal.common_modules import module_db
 
-    found = {name: lambda op=op: of_operator(op) for name, op in operators().items() if op.error_inputs_func is not None}
-    found.update({f"nn.{m.name}": lambda m=m: of_module(m) for m in module_db if m.module_error_inputs_func is not None})
+    found = {name: lambda op=op: of_operator(op)
+             for name, op in operators().items() if op.error_inputs_func is not None}
+    found.update({f"nn.{m.name}": lambda m=m: of_module(m)
+                  for m in module_db if m.module_error_inputs_func is not None})
     return found
 
 

@@ -1,8 +1,9 @@
 """Every operator on inputs of other layouts, after its sizes have become symbols.
 
-Each sample of an operator is compiled once with ``dynamic=True`` on the default backend and called with its tensors as they are, then, in an order
-that the seed says, as slices of larger ones, transposed, every second element of a row, repeated by ``expand``, with a stride of 1 in dimensions of size 1, and as they are again.
-Results, strides, exceptions' types and gradients are compared with eager. ``--dtypes`` does the same in every dtype of each operator.
+Each sample of an operator is compiled once with ``dynamic=True`` on the default backend and called with its tensors as
+they are, then, in an order that the seed says, as slices of larger ones, transposed, every second element of a row,
+repeated by ``expand``, with a stride of 1 in dimensions of size 1, and as they are again. Results, strides, exceptions'
+types and gradients are compared with eager. ``--dtypes`` does the same in every dtype of each operator.
 """
 
 import argparse
@@ -52,12 +53,15 @@ def _unit(t):
     return t.new_zeros(t.shape), lambda b: b.as_strided(b.shape, strides), t
 
 
-UNINITIALISED = re.compile("(new_)?empty(_.*)?")  # PyTorch documents that what these give is whatever the memory held: only its type is compared
-LAYOUTS = {"sliced": _sliced, "rows": _rows, "stepped": _stepped, "transposed": _transposed, "expanded": _expanded, "unit": _unit}
+# PyTorch documents that what these give is whatever the memory held: only its type is compared
+UNINITIALISED = re.compile("(new_)?empty(_.*)?")
+LAYOUTS = {"sliced": _sliced, "rows": _rows, "stepped": _stepped, "transposed": _transposed, "expanded": _expanded,
+           "unit": _unit}
 
 
 def laid_out(t, kind):
-    """(a leaf, a view of it with the values of ``t`` in another layout): of the same shape; two of the same tensor where ``kind`` is "dense"."""
+    """(a leaf, a view of it with the values of ``t`` in another layout): of the same shape; two of the same tensor
+    where ``kind`` is "dense"."""
     made = None
     if t.layout is torch.strided and t.dim() and t.numel() and kind != "dense":
         made = LAYOUTS[kind](t.detach())
@@ -93,7 +97,8 @@ def arguments(sample, kind):
 
 
 def check(op, most: int, seed: int, every: bool = False, dense: bool = False) -> list[str]:
-    """What differs from eager, one line each. ``every``: in all dtypes that the operator has; ``dense``: in no other layout."""
+    """What differs from eager, one line each. ``every``: in all dtypes that the operator has; ``dense``: in no other
+    layout."""
     dtypes = sorted(op.supported_dtypes("cpu"), key=str) if every else [dtype_of(op)]
     return [f"{dtype}, {text}" if every else text for dtype in dtypes for text in _check(op, dtype, most, seed, dense)]
 
@@ -122,7 +127,8 @@ def _check(op, dtype, most: int, seed: int, dense: bool) -> list[str]:
                     runs.append((*outcome(fn, args, kwargs, leaves), args, kwargs))
             if UNINITIALISED.fullmatch(op.name):
                 runs = mapped(torch.zeros_like, [list(run) for run in runs])
-            differs = None if compared(*runs[:2]) else compared(*runs[1:])  # random operators are not the same twice in eager
+            # Random operators are not the same twice in eager
+            differs = None if compared(*runs[:2]) else compared(*runs[1:])
             if differs and "values differ" in differs:
                 args, kwargs, leaves = arguments((doubled(sample[0]), doubled(sample[1])), kind)
                 differs = compared(*runs[1:], exact=outcome(op.op, args, kwargs, leaves))
@@ -133,8 +139,8 @@ def _check(op, dtype, most: int, seed: int, dense: bool) -> list[str]:
 
 def compared(want, got, exact=(None, None)):
     """How two runs differ: their results, gradients (of whatever strides) and arguments afterwards."""
-    return (difference(want[0], got[0], "result", exact=exact[0]) or difference(want[1], got[1], "gradient", False, exact[1])
-            or difference(want[2:], got[2:], "arguments"))
+    return (difference(want[0], got[0], "result", exact=exact[0])
+            or difference(want[1], got[1], "gradient", False, exact[1]) or difference(want[2:], got[2:], "arguments"))
 
 
 def main():

@@ -1,8 +1,9 @@
-"""``python -m tests.sweeps.numbers``: do numbers and 0-dimensional tensors beside tensors of every dtype count as they do in eager?
+"""``python -m tests.sweeps.numbers``: do numbers and 0-dimensional tensors beside tensors of every dtype count as they
+do in eager?
 
-Whether a number is rounded to the tensor's dtype, and where, differs between eager's operators and devices, and decides comparisons, zeros and
-infinities. Each expression below is compiled on the default backend with each number in place of ``N``, and compared with eager: results, gradients,
-dtypes and exceptions.
+Whether a number is rounded to the tensor's dtype, and where, differs between eager's operators and devices, and decides
+comparisons, zeros and infinities. Each expression below is compiled on the default backend with each number in place of
+``N``, and compared with eager: results, gradients, dtypes and exceptions.
 """
 
 import argparse
@@ -19,36 +20,62 @@ from sweeps import workers  # noqa: E402
 from sweeps.database import tensors_of  # noqa: E402
 
 EXPRESSIONS = """
-x + N ; N + x ; x - N ; N - x ; x * N ; x / N ; N / x ; x // N ; N // x ; x % N ; N % x ; x ** N ; N ** x ; -x * N ; x.add(N).mul(N)
-x == N ; x != N ; x < N ; x <= N ; x > N ; x >= N ; N < x ; N >= x ; torch.eq(x, N) ; torch.logical_and(x > N, x < 2) ; torch.isin(x, N)
+x + N ; N + x ; x - N ; N - x ; x * N ; x / N ; N / x ; x // N ; N // x ; x % N ; N % x ; x ** N ; N ** x ; -x * N
+x.add(N).mul(N)
+x == N ; x != N ; x < N ; x <= N ; x > N ; x >= N ; N < x ; N >= x ; torch.eq(x, N) ; torch.logical_and(x > N, x < 2)
+torch.isin(x, N)
 x & N ; x | N ; x ^ N ; x << N ; x >> N ; torch.bitwise_and(N, x) ; torch.gcd(x, torch.tensor(N)) ; N << x
-torch.fmod(x, N) ; torch.remainder(x, N) ; torch.remainder(N, x) ; torch.div(x, N, rounding_mode='trunc') ; torch.div(x, N, rounding_mode='floor')
-x.clamp(N, 2) ; x.clamp_min(N) ; x.clamp_max(N) ; x.clamp(-2, N) ; x.clamp(N) ; x.clamp(max=N) ; x.clamp(min=torch.tensor(N, dtype=x.dtype, device=x.device))
-torch.where(x > 0, x, N) ; torch.where(x > 0, N, x) ; torch.where(x > 0, N, 2) ; x.masked_fill(x > 0, N) ; x.index_fill(0, i, N) ; x.where(x > 0, N)
-torch.add(x, y, alpha=N) ; torch.sub(x, y, alpha=N) ; torch.rsub(x, y, alpha=N) ; torch.index_add(x, 0, i, y[:2], alpha=N) ; torch.rsub(x, N)
-F.leaky_relu(x, N) ; F.elu(x, N) ; F.celu(x, N) ; F.threshold(x, N, 0.5) ; F.threshold(x, 0.5, N) ; F.hardtanh(x, -abs(N), abs(N)) ; F.softplus(x, N)
-F.softplus(x, 1.0, N) ; F.hardshrink(x, N) ; F.softshrink(x, abs(N)) ; F.rrelu(x, abs(N), abs(N)) ; F.logsigmoid(x * N) ; F.glu(x) * N ; F.gelu(x * N)
-torch.lerp(x, y, N) ; torch.addcmul(x, x, y, value=N) ; torch.addcdiv(x, x, y, value=N) ; x.nan_to_num(N) ; torch.nan_to_num(x / 0, 1, N, N)
-torch.copysign(x, N) ; torch.copysign(N, x) ; torch.float_power(x, N) ; torch.float_power(N, x) ; torch.full_like(x, N) ; x.new_full((3,), N) ; torch.fill(x, N)
-x.clone().fill_(N) ; F.pad(x, (1, 1), value=N) ; torch.logit(x, abs(N)) ; torch.xlogy(x, N) ; torch.xlogy(N, x.abs()) ; torch.special.xlog1py(x, N)
-x.clone().add_(N) ; x.clone().mul_(N) ; x.clone().div_(N) ; x.clone().sub_(N) ; x.clone().pow_(N) ; x.clone().clamp_(N, 2) ; x.clone().remainder_(N)
-x.clone().masked_fill_(x > 0, N) ; x.clone().index_fill_(0, i, N) ; x.clone().copy_(y * N) ; x.clone().eq_(N) ; x.clone().floor_divide_(N)
-F.smooth_l1_loss(x, y, beta=abs(N), reduction='none') ; F.huber_loss(x, y, delta=abs(N), reduction='none') ; F.normalize(x, dim=-1, eps=abs(N))
-F.margin_ranking_loss(x, y, (x > 0).to(x.dtype) * 2 - 1, margin=N, reduction='none') ; F.hinge_embedding_loss(x, (y > 0).to(x.dtype) * 2 - 1, margin=N)
-x + torch.tensor(N) ; x - torch.tensor(N) ; x * torch.tensor(N) ; x / torch.tensor(N) ; torch.tensor(N) / x ; x > torch.tensor(N) ; x >= torch.tensor(N)
-torch.remainder(x, torch.tensor(N)) ; torch.maximum(x, torch.tensor(N)) ; torch.pow(x, torch.tensor(N)) ; torch.fmod(x, torch.tensor(N)) ; x // torch.tensor(N)
-torch.where(x > 0, x, torch.tensor(N)) ; x.masked_fill(x > 0, torch.tensor(N)) ; torch.atan2(x, torch.tensor(N)) ; torch.hypot(x, torch.tensor(N))
-x + t ; x - t ; x * t ; x / t ; t / x ; x > t ; x == t ; x ** t ; t ** x ; torch.maximum(x, t) ; torch.fmin(x, t) ; torch.remainder(x, t) ; x // t
-torch.where(x > 0, x, t) ; torch.copysign(x, t) ; torch.xlogy(x, t) ; torch.atan2(x, t) ; torch.lerp(x, y, t.to(x.dtype)) ; torch.heaviside(x, t.to(x.dtype))
-torch.isclose(x, y, N, N) ; F.cosine_similarity(x, y, eps=abs(N)) ; F.pairwise_distance(x, y, eps=N) ; F.layer_norm(x, (4,), eps=abs(N)) ; x.softmax(-1) > N
-x.sum(-1) * N ; x.sum(-1) > N ; x.mean() * N ; x.cumsum(0) * N ; x.amax(-1) == N ; x.norm() > N ; x.sum() / N ; (x > N).sum() ; (x == N).any() ; (x * N).sum()
-torch.linspace(0, N, 5, dtype=x.dtype, device=x.device) ; torch.arange(0, 5, abs(N) + 0.5, dtype=x.dtype, device=x.device) ; torch.full((3,), N, dtype=x.dtype)
-torch.tensor([N], device=x.device) + x ; torch.tensor(N, dtype=x.dtype, device=x.device) ; x[x > N].sum() ; torch.searchsorted(y.flatten().sort()[0], N)
-torch.clip(x, min=N) ; F.dropout(x, 0.0) * N ; torch.true_divide(x, N) ; torch.floor_divide(x, N) ; torch.ldexp(x, torch.tensor(2)) ; x.eq(N) ; x.lt(N) ; x.ge(N)
+torch.fmod(x, N) ; torch.remainder(x, N) ; torch.remainder(N, x) ; torch.div(x, N, rounding_mode='trunc')
+torch.div(x, N, rounding_mode='floor')
+x.clamp(N, 2) ; x.clamp_min(N) ; x.clamp_max(N) ; x.clamp(-2, N) ; x.clamp(N) ; x.clamp(max=N)
+x.clamp(min=torch.tensor(N, dtype=x.dtype, device=x.device))
+torch.where(x > 0, x, N) ; torch.where(x > 0, N, x) ; torch.where(x > 0, N, 2) ; x.masked_fill(x > 0, N)
+x.index_fill(0, i, N) ; x.where(x > 0, N)
+torch.add(x, y, alpha=N) ; torch.sub(x, y, alpha=N) ; torch.rsub(x, y, alpha=N)
+torch.index_add(x, 0, i, y[:2], alpha=N) ; torch.rsub(x, N)
+F.leaky_relu(x, N) ; F.elu(x, N) ; F.celu(x, N) ; F.threshold(x, N, 0.5) ; F.threshold(x, 0.5, N)
+F.hardtanh(x, -abs(N), abs(N)) ; F.softplus(x, N)
+F.softplus(x, 1.0, N) ; F.hardshrink(x, N) ; F.softshrink(x, abs(N)) ; F.rrelu(x, abs(N), abs(N)) ; F.logsigmoid(x * N)
+F.glu(x) * N ; F.gelu(x * N)
+torch.lerp(x, y, N) ; torch.addcmul(x, x, y, value=N) ; torch.addcdiv(x, x, y, value=N) ; x.nan_to_num(N)
+torch.nan_to_num(x / 0, 1, N, N)
+torch.copysign(x, N) ; torch.copysign(N, x) ; torch.float_power(x, N) ; torch.float_power(N, x) ; torch.full_like(x, N)
+x.new_full((3,), N) ; torch.fill(x, N)
+x.clone().fill_(N) ; F.pad(x, (1, 1), value=N) ; torch.logit(x, abs(N)) ; torch.xlogy(x, N) ; torch.xlogy(N, x.abs())
+torch.special.xlog1py(x, N)
+x.clone().add_(N) ; x.clone().mul_(N) ; x.clone().div_(N) ; x.clone().sub_(N) ; x.clone().pow_(N)
+x.clone().clamp_(N, 2) ; x.clone().remainder_(N)
+x.clone().masked_fill_(x > 0, N) ; x.clone().index_fill_(0, i, N) ; x.clone().copy_(y * N) ; x.clone().eq_(N)
+x.clone().floor_divide_(N)
+F.smooth_l1_loss(x, y, beta=abs(N), reduction='none') ; F.huber_loss(x, y, delta=abs(N), reduction='none')
+F.normalize(x, dim=-1, eps=abs(N))
+F.margin_ranking_loss(x, y, (x > 0).to(x.dtype) * 2 - 1, margin=N, reduction='none')
+F.hinge_embedding_loss(x, (y > 0).to(x.dtype) * 2 - 1, margin=N)
+x + torch.tensor(N) ; x - torch.tensor(N) ; x * torch.tensor(N) ; x / torch.tensor(N) ; torch.tensor(N) / x
+x > torch.tensor(N) ; x >= torch.tensor(N)
+torch.remainder(x, torch.tensor(N)) ; torch.maximum(x, torch.tensor(N)) ; torch.pow(x, torch.tensor(N))
+torch.fmod(x, torch.tensor(N)) ; x // torch.tensor(N)
+torch.where(x > 0, x, torch.tensor(N)) ; x.masked_fill(x > 0, torch.tensor(N)) ; torch.atan2(x, torch.tensor(N))
+torch.hypot(x, torch.tensor(N))
+x + t ; x - t ; x * t ; x / t ; t / x ; x > t ; x == t ; x ** t ; t ** x ; torch.maximum(x, t) ; torch.fmin(x, t)
+torch.remainder(x, t) ; x // t
+torch.where(x > 0, x, t) ; torch.copysign(x, t) ; torch.xlogy(x, t) ; torch.atan2(x, t)
+torch.lerp(x, y, t.to(x.dtype)) ; torch.heaviside(x, t.to(x.dtype))
+torch.isclose(x, y, N, N) ; F.cosine_similarity(x, y, eps=abs(N)) ; F.pairwise_distance(x, y, eps=N)
+F.layer_norm(x, (4,), eps=abs(N)) ; x.softmax(-1) > N
+x.sum(-1) * N ; x.sum(-1) > N ; x.mean() * N ; x.cumsum(0) * N ; x.amax(-1) == N ; x.norm() > N ; x.sum() / N
+(x > N).sum() ; (x == N).any() ; (x * N).sum()
+torch.linspace(0, N, 5, dtype=x.dtype, device=x.device)
+torch.arange(0, 5, abs(N) + 0.5, dtype=x.dtype, device=x.device) ; torch.full((3,), N, dtype=x.dtype)
+torch.tensor([N], device=x.device) + x ; torch.tensor(N, dtype=x.dtype, device=x.device) ; x[x > N].sum()
+torch.searchsorted(y.flatten().sort()[0], N)
+torch.clip(x, min=N) ; F.dropout(x, 0.0) * N ; torch.true_divide(x, N) ; torch.floor_divide(x, N)
+torch.ldexp(x, torch.tensor(2)) ; x.eq(N) ; x.lt(N) ; x.ge(N)
 """
 FLOATS = (1e-12, 0.1, -1 / 3, 1000.7, 1e-6, 1e39, float("inf"), float("nan"))
 INTEGERS = (-1, 3, 300, 2**31, 2**40 + 1, 2**53 + 1)
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int8,
+          torch.uint8, torch.bool)
 ULPS = 4
 
 
@@ -60,12 +87,15 @@ def expressions():
 
 
 def arguments(dtype, device):
-    """(x, y, i): two matrices with numbers that halves hold, and that they round, zeros of both signs, large numbers, infinities and NaN; two rows' indices."""
+    """(x, y, i): two matrices with numbers that halves hold, and that they round, zeros of both signs, large numbers,
+    infinities and NaN; two rows' indices."""
     rng = torch.Generator().manual_seed(1)
-    some = torch.tensor([[0.0, -0.0, 1e-7, 300.0], [0.1, -0.1, 1 / 3, -1 / 3], [float("inf"), float("-inf"), float("nan"), 2.0]])
+    some = torch.tensor([[0.0, -0.0, 1e-7, 300.0], [0.1, -0.1, 1 / 3, -1 / 3],
+                         [float("inf"), float("-inf"), float("nan"), 2.0]])
     x = torch.cat([torch.randint(-8, 9, (3, 4), generator=rng) / 4, some, torch.randn(3, 4, generator=rng)])
     y = torch.randn(9, 4, generator=rng)
-    x, y = ((t if dtype.is_floating_point else (t * 2).nan_to_num().clamp(-100, 100).long()).to(dtype).to(device) for t in (x, y))
+    x, y = ((t if dtype.is_floating_point else (t * 2).nan_to_num().clamp(-100, 100).long()).to(dtype).to(device)
+            for t in (x, y))
     return [t.requires_grad_(dtype.is_floating_point) for t in (x, y)] + [torch.tensor([0, 2], device=device)]
 
 
@@ -76,7 +106,8 @@ def outcome(fn, dtype, device, number):
     try:
         result = tensors_of(fn(x, y, i, torch.tensor(number, device=device)))
         wanted = [t for t in result if t.requires_grad]
-        grads = torch.autograd.grad(wanted, (x, y), [torch.ones_like(t) for t in wanted], allow_unused=True) if wanted else ()
+        grads = torch.autograd.grad(wanted, (x, y), [torch.ones_like(t) for t in wanted],
+                                    allow_unused=True) if wanted else ()
         return [t.detach() for t in result], grads
     except Exception as error:
         return error
@@ -89,7 +120,8 @@ def unlike(want, got, strides: bool) -> str | None:
     if want is None:
         return None
     if want.dtype != got.dtype or want.shape != got.shape or strides and want.stride() != got.stride():
-        return f"{want.dtype} {tuple(want.shape)} {want.stride()} in eager, {got.dtype} {tuple(got.shape)} {got.stride()} compiled"
+        return (f"{want.dtype} {tuple(want.shape)} {want.stride()} in eager, {got.dtype} "
+                f"{tuple(got.shape)} {got.stride()} compiled")
     same = (want == got) | (want != want) & (got != got)
     if want.dtype.is_floating_point:
         close = ULPS * torch.finfo(want.dtype).eps
@@ -98,7 +130,8 @@ def unlike(want, got, strides: bool) -> str | None:
     return ", ".join(f"{want.flatten()[k].item()} is {got.flatten()[k].item()}" for k in at) or None
 
 
-def check(expression: str, device: str, dtypes, symbolic: bool = False, rounding: bool = False, numbers=(*FLOATS, *INTEGERS)) -> list:
+def check(expression: str, device: str, dtypes, symbolic: bool = False, rounding: bool = False,
+          numbers=(*FLOATS, *INTEGERS)) -> list:
     """What an expression gives that differs from eager."""
     import jit
 
@@ -124,7 +157,9 @@ def check(expression: str, device: str, dtypes, symbolic: bool = False, rounding
             why = next((str(w.message) for w in told if re.match(r"jit: .*(failed|internal)", str(w.message))), None)
             if isinstance(want, Exception) or isinstance(got, Exception):
                 if type(want) is not type(got):
-                    why = f"{type(want).__name__ if isinstance(want, Exception) else 'no exception'} in eager, {type(got).__name__} compiled: {want if isinstance(want, Exception) else got}"[:200]
+                    why = (f"{type(want).__name__ if isinstance(want, Exception) else 'no exception'} "
+                           f"in eager, {type(got).__name__} compiled: {want if isinstance(want, Exception) else got}"[
+                               :200])
             else:
                 for kind, a, b in (("result", want[0], got[0]), ("gradient", want[1], got[1])):
                     if len(a) != len(b):

@@ -1,4 +1,5 @@
-"""Runs a check for each of many names, every one in a process of its own: a crash or a hang is a finding like any other."""
+"""Runs a check for each of many names, every one in a process of its own: a crash or a hang is a finding like any
+other."""
 
 import os
 import pickle
@@ -9,9 +10,11 @@ import traceback
 
 
 def run(names, check, jobs: int, timeout: float, report, until: float | None = None) -> dict:
-    """name -> what ``check(name)`` returned, a list of texts, each a finding. ``report(name, findings)`` is called as they come in.
+    """name -> what ``check(name)`` returned, a list of texts, each a finding. ``report(name, findings)`` is called as
+    they come in.
 
-    ``until`` (as ``time.time()`` tells it): no check is begun after that, and the names that are left are not in the result.
+    ``until`` (as ``time.time()`` tells it): no check is begun after that, and the names that are left are not in the
+    result.
     """
     waiting, running, done = list(reversed(names)), {}, {}
     while waiting or running:

@@ -17,7 +17,9 @@ using c10::IValue;
 using c10::TypeKind;
 using c10::TypePtr;
 
-TypePtr unwrap_optional(const TypePtr& t) { return t->kind() == TypeKind::OptionalType ? t->expectRef<c10::OptionalType>().getElementType() : t; }
+TypePtr unwrap_optional(const TypePtr& t) {
+  return t->kind() == TypeKind::OptionalType ? t->expectRef<c10::OptionalType>().getElementType() : t;
+}
 
 bool is_int(const TypePtr& t) { return t->kind() == TypeKind::IntType || t->kind() == TypeKind::SymIntType; }
 
@@ -84,15 +86,18 @@ IValue number(PyObject* o, const TypePtr& type) {
 IValue convert(PyObject* o, const TypePtr& declared, std::optional<int> repeat) {
   TypePtr type = unwrap_optional(declared);
   if (o == Py_None) {
-    if (type.get() == declared.get() && type->kind() != TypeKind::TensorType && type->kind() != TypeKind::NoneType && type->kind() != TypeKind::GeneratorType)
+    if (type.get() == declared.get() && type->kind() != TypeKind::TensorType && type->kind() != TypeKind::NoneType &&
+        type->kind() != TypeKind::GeneratorType)
       raise(PyExc_TypeError, "None given where " + declared->str() + " is needed");
-    // An argument that is a tensor and not optional takes None as the undefined tensor, as in torch's own argument parser.
+    // An argument that is a tensor and not optional takes None as the undefined tensor, as in torch's own argument
+    // parser.
     return type.get() == declared.get() && type->kind() == TypeKind::TensorType ? IValue(at::Tensor()) : IValue();
   }
   // dtypes, layouts and memory formats travel as ints in boxed calls.
   if (THPDtype_Check(o)) return IValue(static_cast<int64_t>(reinterpret_cast<THPDtype*>(o)->scalar_type));
   if (THPLayout_Check(o)) return IValue(static_cast<int64_t>(reinterpret_cast<THPLayout*>(o)->layout));
-  if (THPMemoryFormat_Check(o)) return IValue(static_cast<int64_t>(reinterpret_cast<THPMemoryFormat*>(o)->memory_format));
+  if (THPMemoryFormat_Check(o))
+    return IValue(static_cast<int64_t>(reinterpret_cast<THPMemoryFormat*>(o)->memory_format));
   if (THPDevice_Check(o)) return IValue(reinterpret_cast<THPDevice*>(o)->device);
   if (THPGenerator_Check(o)) return IValue(reinterpret_cast<THPGenerator*>(o)->cdata);
   switch (type->kind()) {
@@ -100,7 +105,10 @@ IValue convert(PyObject* o, const TypePtr& declared, std::optional<int> repeat) 
       if (THPVariable_Check(o)) return IValue(THPVariable_Unpack(o));
       IValue n = number(o, type);
       // As torch's own argument parser does: a number given for a tensor takes part in type promotion as a number.
-      at::Tensor t = at::scalar_tensor(n.toScalar(), at::TensorOptions(n.isDouble() ? at::kDouble : n.isInt() ? at::kLong : n.isBool() ? at::kBool : at::kComplexDouble));
+      at::Tensor t = at::scalar_tensor(n.toScalar(), at::TensorOptions(n.isDouble() ? at::kDouble
+                                                                       : n.isInt()  ? at::kLong
+                                                                       : n.isBool() ? at::kBool
+                                                                                    : at::kComplexDouble));
       t.unsafeGetTensorImpl()->set_wrapped_number(true);
       return IValue(std::move(t));
     }
@@ -130,19 +138,23 @@ IValue convert(PyObject* o, const TypePtr& declared, std::optional<int> repeat) 
         return make_list(element, n, [&](size_t) { return convert(o, element, {}); });
       }
       Items items(o, "a list argument");
-      return make_list(element, (size_t)items.size, [&](size_t i) { return convert(items[(Py_ssize_t)i], element, {}); });
+      return make_list(element, (size_t)items.size,
+                       [&](size_t i) { return convert(items[(Py_ssize_t)i], element, {}); });
     }
-    default: raise(PyExc_TypeError, std::string("cannot pass a constant ") + Py_TYPE(o)->tp_name + " as " + declared->str());
+    default:
+      raise(PyExc_TypeError, std::string("cannot pass a constant ") + Py_TYPE(o)->tp_name + " as " + declared->str());
   }
 }
 
-AtenArg parse(PyObject* record, const TypePtr& declared, std::optional<int> repeat, const IndexCheck& slot, const IndexCheck& reg, int64_t n_wanted) {
+AtenArg parse(PyObject* record, const TypePtr& declared, std::optional<int> repeat, const IndexCheck& slot,
+              const IndexCheck& reg, int64_t n_wanted) {
   Items r(record, "an operator's argument");
   std::string kind = as_text(r[0], "an argument's kind");
   AtenArg a;
   a.type = unwrap_optional(declared);
   auto element_type = [&] {
-    if (a.type->kind() != TypeKind::ListType) raise(PyExc_TypeError, "a list is given where " + declared->str() + " is needed");
+    if (a.type->kind() != TypeKind::ListType)
+      raise(PyExc_TypeError, "a list is given where " + declared->str() + " is needed");
     return a.type->expectRef<c10::ListType>().getElementType();
   };
   if (kind == "const") {
@@ -152,7 +164,8 @@ AtenArg parse(PyObject* record, const TypePtr& declared, std::optional<int> repe
     a.kind = kind == "slot" ? AtenArg::kSlot : kind == "reg" ? AtenArg::kReg : AtenArg::kWanted;
     int64_t i = as_int(r[1], "an argument");
     if (a.kind != AtenArg::kWanted) (kind == "slot" ? slot : reg)(i);
-    else if (i < 0 || i >= n_wanted) raise(PyExc_ValueError, "argument 'wanted' " + std::to_string(i) + " is out of range");
+    else if (i < 0 || i >= n_wanted)
+      raise(PyExc_ValueError, "argument 'wanted' " + std::to_string(i) + " is out of range");
     a.indices.push_back((int32_t)i);
     if (a.type->kind() == TypeKind::ListType) {  // one value for int[n]
       AtenArg list;
@@ -202,8 +215,12 @@ IValue AtenArg::value(ArgSource& source) const {
     case kSlot: return IValue(source.slot(indices[0]));
     case kWanted: return IValue(source.wanted(indices[0]));
     case kReg: return reg_value(source.reg(indices[0]), type);
-    case kRegs: return make_list(type, indices.size(), [&](size_t i) { return reg_value(source.reg(indices[i]), unwrap_optional(type)); });
-    case kSlots: return make_list(type, indices.size(), [&](size_t i) { return indices[i] < 0 ? IValue() : IValue(source.slot(indices[i])); });
+    case kRegs:
+      return make_list(type, indices.size(),
+                       [&](size_t i) { return reg_value(source.reg(indices[i]), unwrap_optional(type)); });
+    case kSlots:
+      return make_list(type, indices.size(),
+                       [&](size_t i) { return indices[i] < 0 ? IValue() : IValue(source.slot(indices[i])); });
     case kList: return make_list(type, parts.size(), [&](size_t i) { return parts[i].value(source); });
   }
   return IValue();
@@ -216,7 +233,8 @@ void AtenArg::read_slots(std::vector<int32_t>& out) const {
   for (const AtenArg& part : parts) part.read_slots(out);
 }
 
-AtenArg parse_aten_arg(PyObject* record, const c10::Argument& argument, const IndexCheck& slot, const IndexCheck& reg, int64_t n_wanted) {
+AtenArg parse_aten_arg(PyObject* record, const c10::Argument& argument, const IndexCheck& slot, const IndexCheck& reg,
+                       int64_t n_wanted) {
   try {
     return parse(record, argument.type(), argument.N(), slot, reg, n_wanted);
   } catch (const PythonError&) {

@@ -24,7 +24,7 @@ struct ArgSource {
 
 struct AtenArg {
   enum Kind : uint8_t { kConst, kSlot, kWanted, kReg, kRegs, kSlots, kList } kind = kConst;
-  c10::TypePtr type;            // of the value, or of a list's elements
+  c10::TypePtr type;  // of the value, or of a list's elements
   c10::IValue constant;
   std::vector<int32_t> indices;  // slots (-1: None) or registers
   std::vector<AtenArg> parts;    // of a list
@@ -37,7 +37,9 @@ struct AtenArg {
 
 using IndexCheck = std::function<void(int64_t)>;
 
-// Parses ("slot", i), ("wanted", k), ("reg", r), ("regs", (..)), ("slots", (i|None..)), ("const", object) or ("list", (args..)) for a schema's argument.
-AtenArg parse_aten_arg(PyObject* record, const c10::Argument& argument, const IndexCheck& slot, const IndexCheck& reg, int64_t n_wanted = 0);
+// Parses ("slot", i), ("wanted", k), ("reg", r), ("regs", (..)), ("slots", (i|None..)), ("const", object) or ("list",
+// (args..)) for a schema's argument.
+AtenArg parse_aten_arg(PyObject* record, const c10::Argument& argument, const IndexCheck& slot, const IndexCheck& reg,
+                       int64_t n_wanted = 0);
 
 }  // namespace jit

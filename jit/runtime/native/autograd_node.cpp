@@ -1,4 +1,5 @@
-// The node of autograd's graph behind the results of a compiled forward: its apply runs the backward plan, with no Python in between.
+// The node of autograd's graph behind the results of a compiled forward: its apply runs the backward plan, with no
+// Python in between.
 #include <ATen/ExpandUtils.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
@@ -24,15 +25,18 @@ template <typename T, typename... Args>
 auto make_node(Args&&... args) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>)
     return std::shared_ptr<T>(new T(std::forward<Args>(args)...), [](auto* node) { deleteNode(node); });
-  else
-    return c10::make_intrusive<T>(std::forward<Args>(args)...);
+  else return c10::make_intrusive<T>(std::forward<Args>(args)...);
 }
 
-c10::DispatchKeySet below_autograd() { return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset; }
+c10::DispatchKeySet below_autograd() {
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+}
 
 // Tensors that no kernel may read as they are: subclasses and what torch.vmap and torch.func wrap.
 bool is_foreign(const at::Tensor& t) {
-  static const c10::DispatchKeySet keys({c10::DispatchKey::Python, c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+  static const c10::DispatchKeySet keys({c10::DispatchKey::Python, c10::DispatchKey::Batched,
+                                         c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+                                         c10::DispatchKey::Functionalize});
   return t.key_set().has_any(keys);
 }
 
@@ -50,7 +54,8 @@ struct Layout {
   c10::IntArrayRef strides() const { return {dims.data() + dims.size() / 2, dims.size() / 2}; }
 
   at::Tensor empty() const {
-    return new_tensor(new_storage((size_t)extent_bytes(sizes(), strides(), (int64_t)c10::elementSize(dtype)), device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
+    return new_tensor(new_storage((size_t)extent_bytes(sizes(), strides(), (int64_t)c10::elementSize(dtype)), device),
+                      c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
   }
 
   at::Tensor zeros() const {
@@ -61,13 +66,17 @@ struct Layout {
   }
 
   // A tensor of this layout with no memory, for a plan that reads its sizes only.
-  at::Tensor nothing() const { return new_tensor(new_storage(0, device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0); }
+  at::Tensor nothing() const {
+    return new_tensor(new_storage(0, device), c10::scalarTypeToTypeMeta(dtype), device, sizes(), strides(), 0);
+  }
 
   // Whether a kernel may read a tensor as one of this layout; raises where it cannot be made one.
   bool fits(const at::Tensor& t, const char* what) const {
-    static const c10::DispatchKeySet lazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-    TORCH_CHECK(t.sizes() == sizes() && t.device() == device && !is_foreign(t), "jit: ", what, " is a ", t.toString(), " of sizes ", t.sizes(), " on ", t.device(), " where one of sizes ", sizes(),
-                " on ", device, " is needed");
+    static const c10::DispatchKeySet lazy(
+        {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+    TORCH_CHECK(t.sizes() == sizes() && t.device() == device && !is_foreign(t), "jit: ", what, " is a ", t.toString(),
+                " of sizes ", t.sizes(), " on ", t.device(), " where one of sizes ", sizes(), " on ", device,
+                " is needed");
     if (t.layout() != at::kStrided || t.scalar_type() != dtype || t.key_set().has_any(lazy)) return false;
     bool fine = true;
     for (size_t i = 0; i < sizes().size(); ++i) fine &= t.stride((int64_t)i) == strides()[i] || sizes()[i] == 1;
@@ -95,7 +104,8 @@ struct Layout {
 
 class CompiledNode final : public Node {
  public:
-  CompiledNode(std::shared_ptr<const GradProgram> program, torch::autograd::edge_list&& next) : Node(std::move(next)), program_(std::move(program)) {}
+  CompiledNode(std::shared_ptr<const GradProgram> program, torch::autograd::edge_list&& next)
+      : Node(std::move(next)), program_(std::move(program)) {}
 
   std::string name() const override { return program_->name; }
 
@@ -133,7 +143,8 @@ class CompiledNode final : public Node {
 
   void will_release_variables() override { releasing_ = true; }
 
-  // What a backward has walked is given up when it reads the saved values; without one there is nothing to be walked again.
+  // What a backward has walked is given up when it reads the saved values; without one there is nothing to be walked
+  // again.
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!walked_) forget();
@@ -191,7 +202,9 @@ class CompiledNode final : public Node {
       lend_saved(run, given, narrowed != nullptr);
       for (size_t i = 0; i < tangents_.size(); ++i) {
         at::Tensor t = std::move(given[i]);
-        run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient") : narrowed ? tangents_[i].nothing() : tangents_[i].zeros());
+        run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient")
+                                                 : narrowed  ? tangents_[i].nothing()
+                                                             : tangents_[i].zeros());
       }
       run.evaluate_regs(ints_.data());
       execute(backward, run, /*gil_held=*/false, [&] {
@@ -209,8 +222,14 @@ class CompiledNode final : public Node {
   }
 
  private:
-  struct Kept { at::Tensor tensor; uint32_t version; };
-  struct Watched { c10::VariableVersion counter; uint32_t version; };
+  struct Kept {
+    at::Tensor tensor;
+    uint32_t version;
+  };
+  struct Watched {
+    c10::VariableVersion counter;
+    uint32_t version;
+  };
 
   void forget() {
     for (auto& s : saved_) s.reset_data();
@@ -248,8 +267,10 @@ class CompiledNode final : public Node {
     for (size_t i = 0; i < watched_.size(); ++i) {
       uint32_t version = watched_[i].counter.current_version();
       TORCH_CHECK(version == watched_[i].version || !leads(p.watched[i].way, given),
-                  "one of the variables needed for gradient computation has been modified by an inplace operation: ", p.watched[i].kind == GradProgram::kInput ? "input " : "result ",
-                  p.watched[i].index, " of the compiled function is at version ", version, "; expected version ", watched_[i].version, " instead");
+                  "one of the variables needed for gradient computation has been modified by an inplace operation: ",
+                  p.watched[i].kind == GradProgram::kInput ? "input " : "result ", p.watched[i].index,
+                  " of the compiled function is at version ", version, "; expected version ", watched_[i].version,
+                  " instead");
     }
     return way;
   }
@@ -258,7 +279,8 @@ class CompiledNode final : public Node {
   bool leads(const GradProgram::Kept& keeps, const variable_list& given) {
     bool from = false, to = false;
     for (size_t t = 0; t < given.size() && !from; ++t) from = keeps.tangents[t] && given[t].defined();
-    for (size_t k = 0; k < program_->wrt.size() && !to; ++k) to = keeps.wrt[k] && next_edge(k).is_valid() && task_should_compute_output(k);
+    for (size_t k = 0; k < program_->wrt.size() && !to; ++k)
+      to = keeps.wrt[k] && next_edge(k).is_valid() && task_should_compute_output(k);
     return from && to;
   }
 
@@ -278,7 +300,8 @@ class CompiledNode final : public Node {
       for (size_t c = 0; c < p.keeps.size() && !dead; ++c) {
         if (!freed_[c] || !p.keeps[c].tangents[t]) continue;
         dead = true;
-        for (size_t k = 0; k < p.wrt.size() && dead; ++k) dead = p.keeps[c].wrt[k] || !next_edge(k).is_valid() || !reaches(t, k);
+        for (size_t k = 0; k < p.wrt.size() && dead; ++k)
+          dead = p.keeps[c].wrt[k] || !next_edge(k).is_valid() || !reaches(t, k);
       }
       if (!dead) return false;
     }
@@ -303,12 +326,14 @@ class CompiledNode final : public Node {
       bool own = hooked != hooked_.end() && hooked->first == i;
       auto gone = std::find_if(gone_.begin(), gone_.end(), [i](auto& g) { return g.first == i; });
       values[i] = gone == gone_.end() ? saved_[i].unpack(getptr()) : gone->second.nothing();
-      if (own && gone == gone_.end()) values[i] = hooked->second.conform(std::move(values[i]), "what a saved tensor's hook gave back");
+      if (own && gone == gone_.end())
+        values[i] = hooked->second.conform(std::move(values[i]), "what a saved tensor's hook gave back");
       if (own) ++hooked;
     }
     leave(way);
     for (size_t i = 0; i < saved_.size(); ++i) {
-      if (way.frees && !way.classes.empty() && !all_freed_ && is_over(i) && std::none_of(gone_.begin(), gone_.end(), [i](auto& g) { return g.first == i; })) {
+      if (way.frees && !way.classes.empty() && !all_freed_ && is_over(i) &&
+          std::none_of(gone_.begin(), gone_.end(), [i](auto& g) { return g.first == i; })) {
         gone_.emplace_back(i, Layout(values[i]));
         saved_[i].reset_data();
       }
@@ -328,7 +353,8 @@ class CompiledNode final : public Node {
       Way way = walk(given);
       TORCH_CHECK(!forgotten_ && gone_.empty(), torch::autograd::ERR_BACKWARD_TWICE);
       for (auto& s : saved_) saved.push_back(s.unpack(getptr()));
-      for (auto& [i, layout] : hooked_) saved[i] = layout.conform(std::move(saved[i]), "what a saved tensor's hook gave back");
+      for (auto& [i, layout] : hooked_)
+        saved[i] = layout.conform(std::move(saved[i]), "what a saved tensor's hook gave back");
       for (size_t i = 0; i < p.found.size(); ++i) {
         at::Tensor t;
         if (p.found[i] >= 0) {
@@ -336,7 +362,8 @@ class CompiledNode final : public Node {
         } else {
           const Kept& k = kept_[-1 - p.found[i]];
           t = k.tensor;
-          if (!t.is_inference() && t.unsafeGetTensorImpl()->version_counter().current_version() != k.version) changed.push_back(i);
+          if (!t.is_inference() && t.unsafeGetTensorImpl()->version_counter().current_version() != k.version)
+            changed.push_back(i);
         }
         int32_t w = p.wrt_of[i];
         if (w >= 0 && !t.requires_grad() && next_edge(w).is_valid()) {
@@ -364,7 +391,9 @@ class CompiledNode final : public Node {
       }
       return tuple;
     };
-    auto tensors = [&](const std::vector<at::Tensor>& list) { return tuple_of(list.size(), [&](size_t i) { return THPVariable_Wrap(list[i]); }); };  // None for an undefined one
+    auto tensors = [&](const std::vector<at::Tensor>& list) {  // None for an undefined one
+      return tuple_of(list.size(), [&](size_t i) { return THPVariable_Wrap(list[i]); });
+    };
     if (!foreign)
       for (size_t i = 0; i < given.size(); ++i)
         if (given[i].defined()) given[i] = tangents_[i].conform_recorded(given[i], "a gradient");
@@ -372,14 +401,17 @@ class CompiledNode final : public Node {
     Ref ints = tuple_of(arguments_.size(), [&](size_t i) { return PyLong_FromLongLong(arguments_[i]); });
     Ref wanted = tuple_of(p.wrt.size(), [&](size_t k) { return PyBool_FromLong(task_should_compute_output(k)); });
     Ref stale = tuple_of(changed.size(), [&](size_t i) { return PyLong_FromSize_t(changed[i]); });
-    PyObject* arguments[] = {in.get(), kept.get(), ints.get(), tangents.get(), wanted.get(), stale.get(), foreign ? Py_True : Py_False};
+    PyObject* arguments[] = {
+        in.get(), kept.get(), ints.get(), tangents.get(), wanted.get(), stale.get(), foreign ? Py_True : Py_False};
     Ref out = Ref::steal(PyObject_Vectorcall(p.second, arguments, 7, nullptr));
     if (!out) failed();
-    TORCH_CHECK(PyTuple_Check(out.get()) && (size_t)PyTuple_GET_SIZE(out.get()) == p.wrt.size(), "jit: the second derivative of ", p.name, " has to be a tuple with ", p.wrt.size(), " gradients");
+    TORCH_CHECK(PyTuple_Check(out.get()) && (size_t)PyTuple_GET_SIZE(out.get()) == p.wrt.size(),
+                "jit: the second derivative of ", p.name, " has to be a tuple with ", p.wrt.size(), " gradients");
     variable_list gradients;
     for (size_t k = 0; k < p.wrt.size(); ++k) {
       PyObject* o = PyTuple_GET_ITEM(out.get(), (Py_ssize_t)k);
-      TORCH_CHECK(o == Py_None || THPVariable_Check(o), "jit: the second derivative of ", p.name, " gave a ", Py_TYPE(o)->tp_name, " as a gradient");
+      TORCH_CHECK(o == Py_None || THPVariable_Check(o), "jit: the second derivative of ", p.name, " gave a ",
+                  Py_TYPE(o)->tp_name, " as a gradient");
       at::Tensor t = o == Py_None ? at::Tensor() : THPVariable_Unpack(o);
       gradients.push_back(t.defined() && t.requires_grad() && !c10::GradMode::is_enabled() ? t.detach() : t);
     }
@@ -396,8 +428,8 @@ class CompiledNode final : public Node {
   std::vector<std::pair<size_t, Layout>> hooked_;
   std::atomic<bool> releasing_ = false;
   bool forgotten_ = false, walked_ = false, all_freed_ = false;
-  std::vector<bool> freed_;                         // per class of `keeps`
-  std::vector<std::pair<size_t, Layout>> gone_;     // saved values that were given up before the others
+  std::vector<bool> freed_;                      // per class of `keeps`
+  std::vector<std::pair<size_t, Layout>> gone_;  // saved values that were given up before the others
 };
 
 // The node of a call whose steps have run; the outputs with a tangent get it for their history.
@@ -439,7 +471,11 @@ void save(CompiledNode& node, Call& call, const GradProgram& g, c10::ArrayRef<at
       node.save(own ? outputs[index] : outputs[index].tensor_data(), own);
     }
   }
-  for (const auto& w : g.watched) node.watch(w.kind == GradProgram::kOutput && outputs[w.index].defined() ? outputs[w.index] : call.input(w.kind == GradProgram::kInput ? w.index : g.slot(w.kind, w.index)), w.writes);
+  for (const auto& w : g.watched)
+    node.watch(w.kind == GradProgram::kOutput && outputs[w.index].defined()
+                   ? outputs[w.index]
+                   : call.input(w.kind == GradProgram::kInput ? w.index : g.slot(w.kind, w.index)),
+               w.writes);
   for (int32_t i : g.kept) node.keep(call.input(i), g.wrt_of[i] >= 0);
   if (g.second)
     for (int32_t i = 0; i < call.program->n_ints; ++i) node.argument(call.ints[i]);
@@ -451,7 +487,8 @@ at::Tensor view_of(const at::Tensor& base, const GradProgram::View& v, const Run
   for (int32_t r : v.strides) strides.push_back(run.reg(r));
   at::Tensor view = at::as_strided(base, sizes, strides, base.storage_offset() + run.reg(v.offset));
   if (v.several && c10::GradMode::is_enabled())
-    if (auto* meta = torch::autograd::impl::get_view_autograd_meta(view)) meta->set_creation_meta(torch::autograd::CreationMeta::MULTI_OUTPUT_NODE);
+    if (auto* meta = torch::autograd::impl::get_view_autograd_meta(view))
+      meta->set_creation_meta(torch::autograd::CreationMeta::MULTI_OUTPUT_NODE);
   return view;
 }
 
@@ -460,7 +497,8 @@ PyObject* py_differentiable(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOO:differentiable", &forward, &backward, &spec)) return nullptr;
   HANDLE_TH_ERRORS
   try {
-    if (!plan_check(forward) || !plan_check(backward)) raise(PyExc_TypeError, "differentiable takes two loaded plans and a GradSpec");
+    if (!plan_check(forward) || !plan_check(backward))
+      raise(PyExc_TypeError, "differentiable takes two loaded plans and a GradSpec");
     auto *f = reinterpret_cast<PlanObject*>(forward), *b = reinterpret_cast<PlanObject*>(backward);
     if (b->bound) raise(PyExc_ValueError, "the backward plan has bound inputs");
     return plan_with_gradient(f, differentiable_call, parse_gradient(f->program, b->program, spec));
@@ -472,7 +510,8 @@ PyObject* py_differentiable(PyObject*, PyObject* args) {
 
 PyMethodDef methods[] = {
     {"differentiable", Entry<py_differentiable>::call, METH_VARARGS,
-     "differentiable(forward plan, backward plan, GradSpec) -> a plan that returns the forward's first n_outputs results, with a history where autograd records."},
+     "differentiable(forward plan, backward plan, GradSpec) -> a plan that returns the forward's first n_outputs "
+     "results, with a history where autograd records."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -498,14 +537,20 @@ static PyObject* run_differentiable(PyObject* object, PyObject* const* args, siz
         if (slots[i] >= call.program->n_inputs) outputs[i] = call.run.result(slots[i]);
       if (recorded) node = record(call, gradient, outputs);
       for (const auto& v : g.views) {
-        const at::Tensor& base = v.kind == GradProgram::kOutput && outputs[v.base].defined() ? outputs[v.base] : call.input(v.kind == GradProgram::kInput ? v.base : slots[v.base]);
+        const at::Tensor& base = v.kind == GradProgram::kOutput && outputs[v.base].defined()
+                                     ? outputs[v.base]
+                                     : call.input(v.kind == GradProgram::kInput ? v.base : slots[v.base]);
         outputs[v.output] = view_of(base, v, call.run);
       }
       result = Ref::steal(checked(PyTuple_New(g.n_outputs)));
       for (int32_t i = 0; i < g.n_outputs; ++i)
-        PyTuple_SET_ITEM(result.get(), i, checked(outputs[i].defined() || slots[i] >= call.program->n_inputs ? THPVariable_Wrap(outputs[i]) : Py_NewRef(call.inputs[slots[i]])));
+        PyTuple_SET_ITEM(
+            result.get(), i,
+            checked(outputs[i].defined() || slots[i] >= call.program->n_inputs ? THPVariable_Wrap(outputs[i])
+                                                                               : Py_NewRef(call.inputs[slots[i]])));
     });
-    // Values and versions are saved as they are after the run. Hooks that the program has set for saved tensors see them, and may raise.
+    // Values and versions are saved as they are after the run. Hooks that the program has set for saved tensors see
+    // them, and may raise.
     if (node) {
       try {
         save(*node, call, g, outputs);

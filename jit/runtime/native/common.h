@@ -15,14 +15,28 @@ namespace jit {
 class Ref {
  public:
   Ref() = default;
-  static Ref steal(PyObject* o) { Ref r; r.p_ = o; return r; }
-  static Ref share(PyObject* o) { Py_XINCREF(o); return steal(o); }
+  static Ref steal(PyObject* o) {
+    Ref r;
+    r.p_ = o;
+    return r;
+  }
+  static Ref share(PyObject* o) {
+    Py_XINCREF(o);
+    return steal(o);
+  }
   Ref(const Ref& o) : p_(o.p_) { Py_XINCREF(p_); }
   Ref(Ref&& o) noexcept : p_(o.p_) { o.p_ = nullptr; }
-  Ref& operator=(Ref o) noexcept { std::swap(p_, o.p_); return *this; }
+  Ref& operator=(Ref o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
   ~Ref() { Py_XDECREF(p_); }
   PyObject* get() const { return p_; }
-  PyObject* release() { PyObject* o = p_; p_ = nullptr; return o; }
+  PyObject* release() {
+    PyObject* o = p_;
+    p_ = nullptr;
+    return o;
+  }
   void reset() { Py_CLEAR(p_); }
   explicit operator bool() const { return p_ != nullptr; }
 
@@ -61,7 +75,8 @@ inline std::string as_text(PyObject* o, const char* what) {
 // Turns the C++ exception that is being handled into a Python error; gives null.
 PyObject* set_python_error() noexcept;
 
-// A function as CPython may call it: what it throws becomes a Python error, since no C++ exception may cross CPython's frames. `Entry<function>::call`.
+// A function as CPython may call it: what it throws becomes a Python error, since no C++ exception may cross CPython's
+// frames. `Entry<function>::call`.
 template <auto function>
 struct Entry;
 template <typename... Args, PyObject* (*function)(Args...)>
@@ -80,7 +95,8 @@ struct Items {
   PyObject** data;
   Py_ssize_t size;
   Items(PyObject* o, const char* what) {
-    if (!PyTuple_Check(o) && !PyList_Check(o)) raise(PyExc_TypeError, std::string(what) + ": expected a tuple or list, got " + Py_TYPE(o)->tp_name);
+    if (!PyTuple_Check(o) && !PyList_Check(o))
+      raise(PyExc_TypeError, std::string(what) + ": expected a tuple or list, got " + Py_TYPE(o)->tp_name);
     data = PySequence_Fast_ITEMS(o);
     size = PySequence_Fast_GET_SIZE(o);
   }

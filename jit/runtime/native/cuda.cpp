@@ -1,4 +1,5 @@
-// Only the dozen driver functions used here are declared; no CUDA header is needed, and without a driver nothing here is reached.
+// Only the dozen driver functions used here are declared; no CUDA header is needed, and without a driver nothing here
+// is reached.
 #include "cuda.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -20,8 +21,8 @@ using CUcontext = void*;
 using CUmodule = void*;
 using CUfunction = void*;
 using CUstream = void*;
-constexpr int kMaxDynamicShared = 8;     // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-constexpr int kPreferShared = 1;         // CU_FUNC_CACHE_PREFER_SHARED
+constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kPreferShared = 1;      // CU_FUNC_CACHE_PREFER_SHARED
 constexpr int kSharedWithoutOptIn = 48 << 10;
 constexpr int kMaxDevices = 64;
 
@@ -38,7 +39,8 @@ struct Driver {
   CUresult (*get_function)(CUfunction*, CUmodule, const char*);
   CUresult (*set_attribute)(CUfunction, int, int);
   CUresult (*set_cache_config)(CUfunction, int);
-  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**);
+  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                            void**, void**);
   CUresult (*error_name)(CUresult, const char**);
   CUresult (*error_string)(CUresult, const char**);
   std::string problem;  // why the driver cannot be used; empty when it can
@@ -85,7 +87,8 @@ void check(CUresult status, const char* what, const std::string& kernel) {
   const char *name = nullptr, *text = nullptr;
   driver().error_name(status, &name);
   driver().error_string(status, &text);
-  TORCH_CHECK(false, "CUDA driver: ", what, " failed for kernel ", kernel, ": ", name ? name : "error", " (", status, "): ", text ? text : "");
+  TORCH_CHECK(false, "CUDA driver: ", what, " failed for kernel ", kernel, ": ", name ? name : "error", " (", status,
+              "): ", text ? text : "");
 }
 
 CUcontext primary_context(int device) {
@@ -116,19 +119,26 @@ static bool shutting_down() {
 struct GpuKernel {
   std::string cubin, name;
   int threads = 0, shared = 0;
-  struct Int { int32_t index; bool wide; };
+  struct Int {
+    int32_t index;
+    bool wide;
+  };
   std::vector<Int> ints;
   int scratch = 2;
   std::mutex mutex;
   std::atomic<CUfunction> functions[kMaxDevices] = {};
-  struct Loaded { CUcontext context; CUmodule module; };
-  std::vector<Loaded> modules;         // under `mutex`
+  struct Loaded {
+    CUcontext context;
+    CUmodule module;
+  };
+  std::vector<Loaded> modules;        // under `mutex`
   std::atomic<bool> captured{false};  // a CUDA graph of somebody's has a launch of it, and may be replayed at any time
 
   GpuKernel() = default;
   GpuKernel(const GpuKernel&) = delete;
 
-  // The last plan that launches it is gone, and every run of one with it. What the device has still to do of its launches, the driver waits for.
+  // The last plan that launches it is gone, and every run of one with it. What the device has still to do of its
+  // launches, the driver waits for.
   ~GpuKernel() {
     if (modules.empty() || captured.load() || shutting_down()) return;
     Driver& d = driver();
@@ -152,7 +162,7 @@ struct GpuKernel {
     Driver& d = driver();
     CUmodule module;
     // The driver takes anything else for PTX and may crash on it.
-    bool elf = cubin.size() >= 4 && std::memcmp(cubin.data(), "\x7f" "ELF", 4) == 0;
+    bool elf = cubin.size() >= 4 && std::memcmp(cubin.data(), "\177ELF", 4) == 0;
     TORCH_CHECK(elf, "CUDA driver: cuModuleLoadData takes an ELF cubin, and kernel ", name, " is none");
     CUcontext context = nullptr;
     check(d.ctx_get_current(&context), "cuCtxGetCurrent", name);
@@ -185,25 +195,30 @@ std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs)
   k->threads = 32 * (int)as_int(attribute(record, "num_warps").get(), "GpuKernel.num_warps");
   k->shared = (int)as_int(attribute(record, "shared").get(), "GpuKernel.shared");
   k->scratch = (int)as_int(attribute(record, "scratch").get(), "GpuKernel.scratch");
-  if (as_int(attribute(record, "cluster").get(), "GpuKernel.cluster") != 1) raise(PyExc_ValueError, "GpuKernel " + k->name + ": thread block clusters are not launched; cluster has to be 1");
-  if (k->threads <= 0 || k->threads > 1024 || k->scratch < 0 || k->scratch > 4) raise(PyExc_ValueError, "GpuKernel " + k->name + ": num_warps or scratch is out of range");
+  if (as_int(attribute(record, "cluster").get(), "GpuKernel.cluster") != 1)
+    raise(PyExc_ValueError, "GpuKernel " + k->name + ": thread block clusters are not launched; cluster has to be 1");
+  if (k->threads <= 0 || k->threads > 1024 || k->scratch < 0 || k->scratch > 4)
+    raise(PyExc_ValueError, "GpuKernel " + k->name + ": num_warps or scratch is out of range");
   Ref ints = attribute(record, "ints");
   Items list(ints.get(), "GpuKernel.ints");
   for (Py_ssize_t i = 0; i < list.size; ++i) {
     Items entry(list[i], "an entry of GpuKernel.ints");
     int64_t index = as_int(entry[0], "an index in GpuKernel.ints");
     std::string type = as_text(entry[1], "a type in GpuKernel.ints");
-    if (index < 0 || (size_t)index >= n_int_regs || (type != "i32" && type != "i64")) raise(PyExc_ValueError, "GpuKernel " + k->name + ": ints takes (index of the step's int, 'i32' or 'i64')");
+    if (index < 0 || (size_t)index >= n_int_regs || (type != "i32" && type != "i64"))
+      raise(PyExc_ValueError, "GpuKernel " + k->name + ": ints takes (index of the step's int, 'i32' or 'i64')");
     k->ints.push_back({(int32_t)index, type == "i64"});
   }
   return k;
 }
 
 void* current_stream(int device) {
-  // A stream's id stands for the same driver handle for good, so that Python, which alone gives handles out, is asked once for each.
+  // A stream's id stands for the same driver handle for good, so that Python, which alone gives handles out, is asked
+  // once for each.
   static std::mutex mutex;
   static std::map<std::pair<int, c10::StreamId>, void*> handles;
-  c10::Stream stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
+  c10::Stream stream =
+      c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
   auto key = std::make_pair(device, stream.id());
   {
     std::lock_guard<std::mutex> lock(mutex);
@@ -238,18 +253,21 @@ void make_context_current(int device, const std::string& what) {
 }
 
 void check_grid(const GpuKernel& kernel, const int64_t* grid) {
-  TORCH_CHECK(grid[0] > 0 && grid[0] <= 0x7fffffff && grid[1] > 0 && grid[1] <= 65535 && grid[2] > 0 && grid[2] <= 65535, "kernel ", kernel.name, ": grid (", grid[0], ", ", grid[1], ", ", grid[2],
-              ") is beyond the launch limits");
+  TORCH_CHECK(
+      grid[0] > 0 && grid[0] <= 0x7fffffff && grid[1] > 0 && grid[1] <= 65535 && grid[2] > 0 && grid[2] <= 65535,
+      "kernel ", kernel.name, ": grid (", grid[0], ", ", grid[1], ", ", grid[2], ") is beyond the launch limits");
 }
 
 size_t count_arguments(const GpuKernel& kernel, size_t n_pointers) {
   size_t n = n_pointers + kernel.ints.size() + kernel.scratch;
-  TORCH_CHECK(n <= kMaxArguments, "kernel ", kernel.name, " has ", n, " arguments; at most ", kMaxArguments, " are launched");
+  TORCH_CHECK(n <= kMaxArguments, "kernel ", kernel.name, " has ", n, " arguments; at most ", kMaxArguments,
+              " are launched");
   return n;
 }
 
 void check_narrow(const GpuKernel& kernel, int64_t v) {
-  TORCH_CHECK(v >= INT32_MIN && v <= INT32_MAX, "kernel ", kernel.name, ": integer argument ", v, " does not fit into 32 bits");
+  TORCH_CHECK(v >= INT32_MIN && v <= INT32_MAX, "kernel ", kernel.name, ": integer argument ", v,
+              " does not fit into 32 bits");
 }
 
 void check_launch(GpuKernel& kernel, int device, size_t n_pointers, const int64_t* ints, const int64_t* grid) {
@@ -262,7 +280,8 @@ void check_launch(GpuKernel& kernel, int device, size_t n_pointers, const int64_
   kernel.function(device);
 }
 
-void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints, const int64_t* grid) {
+void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints,
+            const int64_t* grid) {
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
   check_grid(kernel, grid);
   make_context_current(device, kernel.name);
@@ -288,8 +307,11 @@ void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, 
     arguments[at] = &values[at];
   }
   int capturing = 0;
-  if (!kernel.captured.load(std::memory_order_relaxed) && driver().is_capturing(stream, &capturing) == 0 && capturing) kernel.captured = true;
-  check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2], kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr), "cuLaunchKernel", kernel.name);
+  if (!kernel.captured.load(std::memory_order_relaxed) && driver().is_capturing(stream, &capturing) == 0 && capturing)
+    kernel.captured = true;
+  check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
+                               kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr),
+        "cuLaunchKernel", kernel.name);
 }
 
 }  // namespace jit

@@ -1,4 +1,5 @@
-// The callable that a compiled function becomes: binds the arguments as CPython would, asks each entry's guards, calls the first target that they accept.
+// The callable that a compiled function becomes: binds the arguments as CPython would, asks each entry's guards, calls
+// the first target that they accept.
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -13,7 +14,7 @@ namespace {
 // Set while this thread captures: compiled functions then run their original.
 thread_local bool capturing = false;
 
-// ---- entries ----------------------------------------------------------------------------------------------------------------
+// ---- entries --------------------------------------------------------------------------------------------------------
 
 struct EntryObject {
   PyObject_HEAD
@@ -55,7 +56,9 @@ void entry_dealloc(PyObject* o) {
   Py_TYPE(o)->tp_free(o);
 }
 
-PyObject* entry_repr(PyObject* o) { return PyUnicode_FromFormat("<jit entry: target %R, %llu hits>", entry_cast(o)->target, entry_cast(o)->hits); }
+PyObject* entry_repr(PyObject* o) {
+  return PyUnicode_FromFormat("<jit entry: target %R, %llu hits>", entry_cast(o)->target, entry_cast(o)->hits);
+}
 
 PyObject* entry_get(PyObject* o, void* offset) {
   PyObject* v = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + (size_t)offset);
@@ -66,9 +69,12 @@ PyObject* entry_get_hits(PyObject* o, void*) { return PyLong_FromUnsignedLongLon
 
 PyGetSetDef entry_getset[] = {
     {"guards", entry_get, nullptr, "The guard program, or None.", (void*)offsetof(EntryObject, guards)},
-    {"target", entry_get, nullptr, "What is called with the locals; None: the original runs.", (void*)offsetof(EntryObject, target)},
-    {"region", entry_get, nullptr, "The Region whose functions the frame hook serves while the target runs, or None.", (void*)offsetof(EntryObject, region)},
-    {"plan", entry_get, nullptr, "The plan whose bound inputs the guards keep up to date, or None.", (void*)offsetof(EntryObject, plan)},
+    {"target", entry_get, nullptr, "What is called with the locals; None: the original runs.",
+     (void*)offsetof(EntryObject, target)},
+    {"region", entry_get, nullptr, "The Region whose functions the frame hook serves while the target runs, or None.",
+     (void*)offsetof(EntryObject, region)},
+    {"plan", entry_get, nullptr, "The plan whose bound inputs the guards keep up to date, or None.",
+     (void*)offsetof(EntryObject, plan)},
     {"hits", entry_get_hits, nullptr, "Calls that this entry has served.", nullptr},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -80,10 +86,11 @@ bool entry_matches(EntryObject* e, PyObject* const* locals, Py_ssize_t n) {
   return guards_check(e->guards, locals, n);
 }
 
-// ---- tail calls -------------------------------------------------------------------------------------------------------------
+// ---- tail calls -----------------------------------------------------------------------------------------------------
 
-// What a target returns to have another callable go on in its place: TailCall(fn, *args). The dispatcher that called the target calls
-// fn(*args) once the target's own frame is gone, so that a loop of breaks needs no deeper stack and leaves no frames on a traceback.
+// What a target returns to have another callable go on in its place: TailCall(fn, *args). The dispatcher that called
+// the target calls fn(*args) once the target's own frame is gone, so that a loop of breaks needs no deeper stack and
+// leaves no frames on a traceback.
 struct TailCallObject {
   PyObject_HEAD
   PyObject* fn;
@@ -114,7 +121,7 @@ void tail_call_dealloc(PyObject* o) {
   Py_TYPE(o)->tp_free(o);
 }
 
-// ---- the dispatcher ---------------------------------------------------------------------------------------------------------
+// ---- the dispatcher -------------------------------------------------------------------------------------------------
 
 struct DispatcherObject {
   PyObject_HEAD
@@ -122,11 +129,11 @@ struct DispatcherObject {
   PyObject* fn;
   PyObject* on_miss;
   PyObject* bound_self;
-  PyObject* entries;    // a tuple, replaced as a whole
-  PyObject* dict;       // the function's own __dict__
+  PyObject* entries;  // a tuple, replaced as a whole
+  PyObject* dict;     // the function's own __dict__
   PyObject* weakrefs;
-  PyObject* code;       // what the fields below describe
-  Py_ssize_t recent;    // index of the entry that matched last
+  PyObject* code;     // what the fields below describe
+  Py_ssize_t recent;  // index of the entry that matched last
   int argcount, posonly, kwonly;
   bool varargs, varkw, simple;
   unsigned long long hits, misses;
@@ -182,7 +189,8 @@ struct Locals {
   }
 };
 
-// Fills `out` (owned references) as CPython's argument binding does. 1: bound; 0: the arguments do not fit (CPython has to say how); -1: error set.
+// Fills `out` (owned references) as CPython's argument binding does. 1: bound; 0: the arguments do not fit (CPython has
+// to say how); -1: error set.
 int bind(DispatcherObject* d, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, Locals& out) {
   int positional = d->argcount, named = d->argcount + d->kwonly;
   Py_ssize_t taken = nargs < positional ? nargs : positional;
@@ -296,7 +304,8 @@ PyObject* call_target(EntryObject* e, PyObject** locals, Py_ssize_t n, size_t of
   return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
 }
 
-// Calls the target of the entry that accepts the locals, or what on_miss gives; null with original.wanted when the original has to run.
+// Calls the target of the entry that accepts the locals, or what on_miss gives; null with original.wanted when the
+// original has to run.
 PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t offset_flag, Original& original) {
   Ref entries = Ref::share(d->entries);
   Py_ssize_t count = entries ? PyTuple_GET_SIZE(entries.get()) : 0;
@@ -332,7 +341,8 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
   }
   tuple.reset();
   if (!target) return nullptr;
-  if (Py_IS_TYPE(target.get(), &EntryType)) return call_target(entry_cast(target.get()), locals, n, offset_flag, original);
+  if (Py_IS_TYPE(target.get(), &EntryType))
+    return call_target(entry_cast(target.get()), locals, n, offset_flag, original);
   if (target.get() == Py_None) {
     original.wanted = true;
     return nullptr;
@@ -341,7 +351,8 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
 }
 
 // The frame hook leaves the original's own frame alone.
-PyObject* call_original(DispatcherObject* d, const Original& original, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+PyObject* call_original(DispatcherObject* d, const Original& original, PyObject* fn, PyObject* const* args,
+                        size_t nargsf, PyObject* kwnames) {
   Armed armed(original.region.get());
   PassOnce pass(d->code);
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
@@ -359,7 +370,8 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
   Original original;
   Ref self = Ref::share((PyObject*)d);
   if (d->simple && nargs == d->argcount && (!kwnames || PyTuple_GET_SIZE(kwnames) == 0)) {
-    PyObject* result = dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, original);
+    PyObject* result =
+        dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, original);
     return original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result;
   }
   Locals locals(local_count(d));
@@ -378,7 +390,8 @@ PyObject* settle(PyObject* result) {
     Py_DECREF(result);
     PyObject** items = reinterpret_cast<PyTupleObject*>(args.get())->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(args.get());
-    result = Py_IS_TYPE(fn.get(), &DispatcherType) ? call_free(cast(fn.get()), items, (size_t)n, nullptr) : PyObject_Vectorcall(fn.get(), items, (size_t)n, nullptr);
+    result = Py_IS_TYPE(fn.get(), &DispatcherType) ? call_free(cast(fn.get()), items, (size_t)n, nullptr)
+                                                   : PyObject_Vectorcall(fn.get(), items, (size_t)n, nullptr);
   }
   return result;
 }
@@ -404,12 +417,14 @@ PyObject* dispatcher_call(PyObject* object, PyObject* const* args, size_t nargsf
   return settle(call_free(d, all.data() + 1, ((size_t)nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames));
 }
 
-// ---- life -------------------------------------------------------------------------------------------------------------------
+// ---- life -----------------------------------------------------------------------------------------------------------
 
 PyObject* dispatcher_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"fn", "on_miss", "bound_self", nullptr};
   PyObject *fn, *on_miss = Py_None, *bound_self = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|OO:Dispatcher", const_cast<char**>(names), &PyFunction_Type, &fn, &on_miss, &bound_self)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|OO:Dispatcher", const_cast<char**>(names), &PyFunction_Type, &fn,
+                                   &on_miss, &bound_self))
+    return nullptr;
   if (type == &DispatcherType && bound_self != Py_None) type = &BoundDispatcherType;
   auto* d = reinterpret_cast<DispatcherObject*>(type->tp_alloc(type, 0));
   if (!d) return nullptr;
@@ -480,7 +495,7 @@ PyObject* dispatcher_reduce(PyObject* o, PyObject*) {
   return Py_BuildValue("(O(OO))", builtin.get(), d->bound_self, name.get());
 }
 
-// ---- attributes: those of a function, read from and written to the original -------------------------------------------------
+// ---- attributes: those of a function, read from and written to the original -----------------------------------------
 
 PyObject* forward_get(PyObject* o, void* name) {
   auto* d = cast(o);
@@ -491,7 +506,9 @@ PyObject* forward_get(PyObject* o, void* name) {
   return PyObject_GetAttrString(d->fn, static_cast<const char*>(name));
 }
 
-int forward_set(PyObject* o, PyObject* value, void* name) { return PyObject_SetAttrString(cast(o)->fn, static_cast<const char*>(name), value); }
+int forward_set(PyObject* o, PyObject* value, void* name) {
+  return PyObject_SetAttrString(cast(o)->fn, static_cast<const char*>(name), value);
+}
 
 PyObject* get_wrapped(PyObject* o, void*) {
   auto* d = cast(o);
@@ -545,7 +562,8 @@ PyGetSetDef dispatcher_getset[] = {
     {"__self__", get_self, nullptr, nullptr, nullptr},
     {"__dict__", get_dict, set_dict, nullptr, nullptr},
     {"entries", get_entries, nullptr, "The compiled entries, a tuple.", nullptr},
-    {"on_miss", get_on_miss, set_on_miss, "on_miss(dispatcher, locals) -> an entry, a target, or None (run the original).", nullptr},
+    {"on_miss", get_on_miss, set_on_miss,
+     "on_miss(dispatcher, locals) -> an entry, a target, or None (run the original).", nullptr},
     {"hits", get_hits, nullptr, "Calls served by an entry.", nullptr},
     {"misses", get_misses, nullptr, "Calls that no entry accepted.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -554,7 +572,9 @@ PyGetSetDef dispatcher_getset[] = {
 PyObject* add_entry(PyObject* o, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"guards", "target", "plan", "region", nullptr};
   PyObject *guards, *target, *plan = Py_None, *region = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO:add_entry", const_cast<char**>(names), &guards, &target, &plan, &region)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO:add_entry", const_cast<char**>(names), &guards, &target, &plan,
+                                   &region))
+    return nullptr;
   if (guards != Py_None && !guards_is_program(guards)) {
     PyErr_SetString(PyExc_TypeError, "add_entry: guards has to be a GuardProgram or None");
     return nullptr;
@@ -633,10 +653,12 @@ PyObject* bind_method(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyOb
 }
 
 PyMethodDef dispatcher_methods[] = {
-    {"add_entry", (PyCFunction)(void (*)(void))Entry<add_entry>::call, METH_VARARGS | METH_KEYWORDS, "add_entry(guards, target, plan=None, region=None) -> entry. It is tried first until another one matches."},
+    {"add_entry", (PyCFunction)(void (*)(void))Entry<add_entry>::call, METH_VARARGS | METH_KEYWORDS,
+     "add_entry(guards, target, plan=None, region=None) -> entry. It is tried first until another one matches."},
     {"remove_entry", Entry<remove_entry>::call, METH_O, "remove_entry(entry)"},
     {"clear", Entry<clear_entries>::call, METH_NOARGS, "Forget all entries."},
-    {"bind", (PyCFunction)(void (*)(void))Entry<bind_method>::call, METH_FASTCALL | METH_KEYWORDS, "bind(*args, **kwargs) -> tuple of locals, or None when the arguments do not fit."},
+    {"bind", (PyCFunction)(void (*)(void))Entry<bind_method>::call, METH_FASTCALL | METH_KEYWORDS,
+     "bind(*args, **kwargs) -> tuple of locals, or None when the arguments do not fit."},
     {"__reduce__", Entry<dispatcher_reduce>::call, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -652,7 +674,8 @@ PyObject* py_set_capturing(PyObject*, PyObject* value) {
 PyObject* py_capturing(PyObject*, PyObject*) { return PyBool_FromLong(capturing); }
 
 PyMethodDef methods[] = {
-    {"set_capturing", Entry<py_set_capturing>::call, METH_O, "set_capturing(bool) -> the state before: while set, dispatchers called on this thread run their original."},
+    {"set_capturing", Entry<py_set_capturing>::call, METH_O,
+     "set_capturing(bool) -> the state before: while set, dispatchers called on this thread run their original."},
     {"is_capturing", Entry<py_capturing>::call, METH_NOARGS, "Whether this thread is capturing."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -699,7 +722,8 @@ bool init_dispatcher(PyObject* module) {
   DispatcherType.tp_dictoffset = offsetof(DispatcherObject, dict);
   DispatcherType.tp_weaklistoffset = offsetof(DispatcherObject, weakrefs);
   DispatcherType.tp_vectorcall_offset = offsetof(DispatcherObject, vectorcall);
-  DispatcherType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+  DispatcherType.tp_flags =
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
   DispatcherType.tp_new = dispatcher_new;
   DispatcherType.tp_call = PyVectorcall_Call;
   DispatcherType.tp_traverse = dispatcher_traverse;
@@ -721,10 +745,14 @@ bool init_dispatcher(PyObject* module) {
   BoundDispatcherType.tp_dealloc = dispatcher_dealloc;
   BoundDispatcherType.tp_new = dispatcher_new;
   BoundDispatcherType.tp_descr_get = bound_get;
-  if (PyType_Ready(&TailCallType) != 0 || PyModule_AddObjectRef(module, "TailCall", (PyObject*)&TailCallType) != 0) return false;
-  if (PyType_Ready(&EntryType) != 0 || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0) return false;
-  return PyModule_AddObjectRef(module, "Dispatcher", (PyObject*)&DispatcherType) == 0 && PyModule_AddObjectRef(module, "BoundDispatcher", (PyObject*)&BoundDispatcherType) == 0 &&
-         PyModule_AddObjectRef(module, "Entry", (PyObject*)&EntryType) == 0 && PyModule_AddFunctions(module, methods) == 0;
+  if (PyType_Ready(&TailCallType) != 0 || PyModule_AddObjectRef(module, "TailCall", (PyObject*)&TailCallType) != 0)
+    return false;
+  if (PyType_Ready(&EntryType) != 0 || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0)
+    return false;
+  return PyModule_AddObjectRef(module, "Dispatcher", (PyObject*)&DispatcherType) == 0 &&
+         PyModule_AddObjectRef(module, "BoundDispatcher", (PyObject*)&BoundDispatcherType) == 0 &&
+         PyModule_AddObjectRef(module, "Entry", (PyObject*)&EntryType) == 0 &&
+         PyModule_AddFunctions(module, methods) == 0;
 }
 
 }  // namespace jit

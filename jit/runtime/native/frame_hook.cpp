@@ -1,13 +1,15 @@
-// The evaluator of frames under the hook. A frame whose code has a dispatcher in the armed region is served by calling the compiled
-// function with the frame's locals by position; every other frame goes to CPython's own evaluator. Only leaving a frame that was served depends
-// on the version: on 3.11 the caller clears it, from 3.12 on the evaluator does.
+// The evaluator of frames under the hook. A frame whose code has a dispatcher in the armed region is served by calling
+// the compiled function with the frame's locals by position; every other frame goes to CPython's own evaluator. Only
+// leaving a frame that was served depends on the version: on 3.11 the caller clears it, from 3.12 on the evaluator
+// does.
 #include "frame_hook.h"
 
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
-#if !defined(JIT_NO_FRAME_HOOK) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000 && __has_include(<internal/pycore_frame.h>)
+#if !defined(JIT_NO_FRAME_HOOK) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000 && \
+    __has_include(<internal/pycore_frame.h>)
 #define JIT_FRAME_HOOK 1
 #define Py_BUILD_CORE 1
 extern "C" {
@@ -21,14 +23,14 @@ extern "C" {
 namespace jit {
 namespace {
 
-// ---- regions ----------------------------------------------------------------------------------------------------------------
+// ---- regions --------------------------------------------------------------------------------------------------------
 
 // What a region knows of one code object.
 struct Callee {
-  Ref code;                  // keeps the address in the table
-  PyObject* globals;         // of the function that it was made for, which the dispatcher keeps alive
-  Ref dispatcher;            // null: frames are evaluated as they are
-  bool cells, by_owner;      // takes the closure's cells before the locals; one dispatcher per first argument
+  Ref code;              // keeps the address in the table
+  PyObject* globals;     // of the function that it was made for, which the dispatcher keeps alive
+  Ref dispatcher;        // null: frames are evaluated as they are
+  bool cells, by_owner;  // takes the closure's cells before the locals; one dispatcher per first argument
   std::unordered_map<PyObject*, Ref> owners;  // the first arguments are not kept alive: see disown
 };
 
@@ -53,7 +55,7 @@ bool enabled = true;
 
 #if JIT_FRAME_HOOK
 
-// ---- code objects -----------------------------------------------------------------------------------------------------------
+// ---- code objects ---------------------------------------------------------------------------------------------------
 
 #if PY_VERSION_HEX >= 0x030C0000
 #define JIT_REQUEST_INDEX PyUnstable_Eval_RequestCodeExtraIndex
@@ -104,10 +106,11 @@ void leave(PyThreadState*, _PyInterpreterFrame*) {}
 #endif
 
 Py_ssize_t local_count(const PyCodeObject* code) {
-  return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) + !!(code->co_flags & CO_VARKEYWORDS);
+  return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
+         !!(code->co_flags & CO_VARKEYWORDS);
 }
 
-// ---- serving ----------------------------------------------------------------------------------------------------------------
+// ---- serving --------------------------------------------------------------------------------------------------------
 
 // decide(function, first argument or None) -> None, or (dispatcher, takes cells, one dispatcher per first argument).
 bool decide(RegionObject* region, PyObject* function, PyObject* first, Ref& dispatcher, bool& cells, bool& by_owner) {
@@ -195,7 +198,8 @@ PyObject* evaluate(PyThreadState* ts, _PyInterpreterFrame* frame, int throwflag)
   PyObject* code = reinterpret_cast<PyObject*>(frame->f_code);
   void* mark = nullptr;
   JIT_GET_EXTRA(code, extra_index, &mark);
-  if (throwflag || mark == &skip_mark || ts->c_tracefunc || ts->c_profilefunc) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+  if (throwflag || mark == &skip_mark || ts->c_tracefunc || ts->c_profilefunc)
+    return _PyEval_EvalFrameDefault(ts, frame, throwflag);
   if (mark == &quiet_mark) {
     Disarmed quiet;
     return _PyEval_EvalFrameDefault(ts, frame, throwflag);
@@ -220,7 +224,7 @@ PyObject* evaluate(PyThreadState* ts, _PyInterpreterFrame* frame, int throwflag)
   return result;
 }
 
-// ---- arming -----------------------------------------------------------------------------------------------------------------
+// ---- arming ---------------------------------------------------------------------------------------------------------
 
 bool taken() {
   auto now = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
@@ -233,7 +237,8 @@ void install() {
 
 void uninstall() {
   PyInterpreterState* interpreter = PyInterpreterState_Get();
-  if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate) _PyInterpreterState_SetEvalFrameFunc(interpreter, _PyEval_EvalFrameDefault);
+  if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate)
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, _PyEval_EvalFrameDefault);
 }
 
 // Whether a tool watches what this thread runs, so that it must see the original frames.
@@ -261,7 +266,8 @@ bool watched() {
   return false;
 }
 
-// Whether this is a greenlet other than its thread's first one. Greenlets leave in the middle of calls, so that what they arm would stay armed.
+// Whether this is a greenlet other than its thread's first one. Greenlets leave in the middle of calls, so that what
+// they arm would stay armed.
 bool in_greenlet() {
   static PyObject* name = PyUnicode_InternFromString("greenlet");
   Ref module = Ref::steal(PyImport_GetModule(name));
@@ -292,7 +298,7 @@ void arm(PyObject*) {}
 
 #endif
 
-// ---- the region's type ------------------------------------------------------------------------------------------------------
+// ---- the region's type ----------------------------------------------------------------------------------------------
 
 int region_traverse(PyObject* o, visitproc visit, void* arg) {
   Py_VISIT(cast(o)->decide);
@@ -375,8 +381,10 @@ PyObject* region_served(PyObject* o, void*) { return PyLong_FromUnsignedLongLong
 
 PyMethodDef region_methods[] = {
     {"forget", Entry<region_forget>::call, METH_NOARGS, "Forget all dispatchers."},
-    {"leave_alone", Entry<region_leave_alone>::call, METH_O, "leave_alone(code): its frames are evaluated as they are from now on."},
-    {"disown", Entry<region_disown>::call, METH_VARARGS, "disown(code, address): the first argument at this address is gone, and its dispatcher with it."},
+    {"leave_alone", Entry<region_leave_alone>::call, METH_O,
+     "leave_alone(code): its frames are evaluated as they are from now on."},
+    {"disown", Entry<region_disown>::call, METH_VARARGS,
+     "disown(code, address): the first argument at this address is gone, and its dispatcher with it."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -385,7 +393,7 @@ PyGetSetDef region_getset[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-// ---- calls without the hook -------------------------------------------------------------------------------------------------
+// ---- calls without the hook -----------------------------------------------------------------------------------------
 
 struct UnhookedObject {
   PyObject_HEAD
@@ -424,7 +432,7 @@ void unhooked_dealloc(PyObject* o) {
   Py_TYPE(o)->tp_free(o);
 }
 
-// ---- functions of the module ------------------------------------------------------------------------------------------------
+// ---- functions of the module ----------------------------------------------------------------------------------------
 
 PyObject* py_skip_code(PyObject*, PyObject* code) {
   if (!PyCode_Check(code)) {
@@ -447,7 +455,11 @@ PyObject* py_quiet_code(PyObject*, PyObject* code) {
 }
 
 PyObject* py_status(PyObject*, PyObject*) {
-  return PyUnicode_FromString(!JIT_FRAME_HOOK ? "not built" : taken() ? "taken" : !enabled ? "off" : current ? "armed" : "ready");
+  return PyUnicode_FromString(!JIT_FRAME_HOOK ? "not built"
+                              : taken()       ? "taken"
+                              : !enabled      ? "off"
+                              : current       ? "armed"
+                                              : "ready");
 }
 
 PyObject* py_enable(PyObject*, PyObject* value) {
@@ -459,8 +471,10 @@ PyObject* py_enable(PyObject*, PyObject* value) {
 
 PyMethodDef methods[] = {
     {"skip_code", Entry<py_skip_code>::call, METH_O, "skip_code(code): its frames are never offered to a region."},
-    {"quiet_code", Entry<py_quiet_code>::call, METH_O, "quiet_code(code): its frames run with the hook off, and so does all that they call."},
-    {"frame_hook_status", Entry<py_status>::call, METH_NOARGS, "'ready', 'armed' (by this thread), 'off', 'taken' (another tool has the evaluator) or 'not built'."},
+    {"quiet_code", Entry<py_quiet_code>::call, METH_O,
+     "quiet_code(code): its frames run with the hook off, and so does all that they call."},
+    {"frame_hook_status", Entry<py_status>::call, METH_NOARGS,
+     "'ready', 'armed' (by this thread), 'off', 'taken' (another tool has the evaluator) or 'not built'."},
     {"enable_frame_hook", Entry<py_enable>::call, METH_O, "enable_frame_hook(bool)"},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -505,7 +519,9 @@ bool init_frame_hook(PyObject* module) {
   if (extra_index < 0) enabled = false;
 #endif
   RegionType.tp_name = "jit.runtime.native.Region";
-  RegionType.tp_doc = "Region(decide): the dispatchers of the Python functions that compiled code reaches through C code while it is armed.";
+  RegionType.tp_doc =
+      "Region(decide): the dispatchers of the Python functions that compiled code reaches through C code while it is "
+      "armed.";
   RegionType.tp_basicsize = sizeof(RegionObject);
   RegionType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
   RegionType.tp_new = region_new;
@@ -526,7 +542,8 @@ bool init_frame_hook(PyObject* module) {
   UnhookedType.tp_clear = unhooked_clear;
   UnhookedType.tp_dealloc = unhooked_dealloc;
   if (PyType_Ready(&RegionType) != 0 || PyType_Ready(&UnhookedType) != 0) return false;
-  return PyModule_AddObjectRef(module, "Region", (PyObject*)&RegionType) == 0 && PyModule_AddObjectRef(module, "Unhooked", (PyObject*)&UnhookedType) == 0 &&
+  return PyModule_AddObjectRef(module, "Region", (PyObject*)&RegionType) == 0 &&
+         PyModule_AddObjectRef(module, "Unhooked", (PyObject*)&UnhookedType) == 0 &&
          PyModule_AddFunctions(module, methods) == 0;
 }
 

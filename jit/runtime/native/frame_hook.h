@@ -1,12 +1,14 @@
-// The frame evaluation hook (PEP 523): which Python frames that a break reaches through C code are served by compiled functions.
+// The frame evaluation hook (PEP 523): which Python frames that a break reaches through C code are served by compiled
+// functions.
 #pragma once
 
 #include "common.h"
 
 namespace jit {
 
-// While alive, frames that this thread evaluates are offered to `region` (a Region, or null: no change). The evaluator is installed in the
-// interpreter for as long as some thread is armed, so that code outside compiled regions runs as if there were no hook.
+// While alive, frames that this thread evaluates are offered to `region` (a Region, or null: no change). The evaluator
+// is installed in the interpreter for as long as some thread is armed, so that code outside compiled regions runs as if
+// there were no hook.
 class Armed {
  public:
   explicit Armed(PyObject* region);
@@ -48,7 +50,8 @@ void skip_code(PyObject* code);
 
 bool region_check(PyObject* object);
 
-// Calls what `dispatcher` has for a frame's bound locals. False: the frame has to be evaluated; else *result is a new reference, or null with an error set.
+// Calls what `dispatcher` has for a frame's bound locals. False: the frame has to be evaluated; else *result is a new
+// reference, or null with an error set.
 bool dispatcher_serve(PyObject* dispatcher, PyObject** locals, Py_ssize_t n, PyObject** result);
 bool dispatcher_check(PyObject* object);
 

@@ -1,9 +1,10 @@
-// Reading and writing where a generator or coroutine stands: its position, its variables and its value stack. Captured code follows a generator in the
-// compiler; the real one is then put where the program would have left it. Code objects stay the program's own, so that a generator
-// that was moved cannot be told from one that has run.
+// Reading and writing where a generator or coroutine stands: its position, its variables and its value stack. Captured
+// code follows a generator in the compiler; the real one is then put where the program would have left it. Code objects
+// stay the program's own, so that a generator that was moved cannot be told from one that has run.
 #include "generator_state.h"
 
-#if !defined(JIT_NO_FRAME_HOOK) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000 && __has_include(<internal/pycore_frame.h>)
+#if !defined(JIT_NO_FRAME_HOOK) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000 && \
+    __has_include(<internal/pycore_frame.h>)
 #define JIT_GENERATOR_STATE 1
 #define Py_BUILD_CORE 1
 extern "C" {
@@ -35,7 +36,8 @@ _PyInterpreterFrame* frame_of(PyGenObject* g) { return reinterpret_cast<_PyInter
 
 bool suspended(PyGenObject* g) {
   if (g->gi_frame_state == FRAME_CREATED || g->gi_frame_state == FRAME_SUSPENDED) return true;
-  PyErr_SetString(PyExc_ValueError, g->gi_frame_state == FRAME_EXECUTING ? "the generator is running" : "the generator has finished");
+  PyErr_SetString(PyExc_ValueError,
+                  g->gi_frame_state == FRAME_EXECUTING ? "the generator is running" : "the generator has finished");
   return false;
 }
 
@@ -55,14 +57,16 @@ PyObject* read(PyObject* o) {
   PyTuple_SET_ITEM(state.get(), 1, Py_NewRef(frame->f_globals));
   PyTuple_SET_ITEM(state.get(), 2, position);
   PyTuple_SET_ITEM(state.get(), 3, Py_NewRef(handled));
-  for (int i = 0; i < frame->stacktop; ++i) PyTuple_SET_ITEM(state.get(), 4 + i, Py_NewRef(frame->localsplus[i] ? frame->localsplus[i] : empty_slot));
+  for (int i = 0; i < frame->stacktop; ++i)
+    PyTuple_SET_ITEM(state.get(), 4 + i, Py_NewRef(frame->localsplus[i] ? frame->localsplus[i] : empty_slot));
   return state.release();
 }
 
 PyObject* py_set_state(PyObject*, PyObject* args) {
   PyObject *o, *slots, *handled;
   int position, started;
-  if (!PyArg_ParseTuple(args, "OiOO!p:set_generator_state", &o, &position, &handled, &PyTuple_Type, &slots, &started)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OiOO!p:set_generator_state", &o, &position, &handled, &PyTuple_Type, &slots, &started))
+    return nullptr;
   PyGenObject* g = as_generator(o);
   if (!g || !suspended(g)) return nullptr;
   _PyInterpreterFrame* frame = frame_of(g);
@@ -72,7 +76,8 @@ PyObject* py_set_state(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_TypeError, "what is handled has to be an exception or None");
     return nullptr;
   }
-  if (n < least || n > least + code->co_stacksize || position < 0 || position >= Py_SIZE(code) * (Py_ssize_t)sizeof(_Py_CODEUNIT)) {
+  if (n < least || n > least + code->co_stacksize || position < 0 ||
+      position >= Py_SIZE(code) * (Py_ssize_t)sizeof(_Py_CODEUNIT)) {
     PyErr_SetString(PyExc_ValueError, "the state does not fit the generator's code");
     return nullptr;
   }
@@ -92,9 +97,10 @@ PyObject* py_set_state(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// ---- going on ---------------------------------------------------------------------------------------------------------------
-// A generator's own `send` pushes what is sent. One that stands between two instructions wants nothing pushed: for the one call, an evaluator
-// takes the value off again and hands the frame to the evaluator that was there. No other code runs between the two.
+// ---- going on -------------------------------------------------------------------------------------------------------
+// A generator's own `send` pushes what is sent. One that stands between two instructions wants nothing pushed: for the
+// one call, an evaluator takes the value off again and hands the frame to the evaluator that was there. No other code
+// runs between the two.
 
 _PyFrameEvalFunction evaluator_before;
 _PyInterpreterFrame* going_on;
@@ -149,15 +155,20 @@ PyObject* py_state(PyObject*, PyObject* o) { return read(o); }
 
 PyMethodDef methods[] = {
     {"generator_state", Entry<py_state>::call, METH_O,
-     "generator_state(generator or coroutine) -> (code, globals, byte offset of the last instruction, exception being handled or None, *slots), or None\n"
-     "when it has finished. The slots are the variables in the interpreter's order (cells as cells), then the stack; EMPTY_SLOT where there is nothing.\n"
+     "generator_state(generator or coroutine) -> (code, globals, byte offset of the last instruction, exception being "
+     "handled or None, *slots), or None\n"
+     "when it has finished. The slots are the variables in the interpreter's order (cells as cells), then the stack; "
+     "EMPTY_SLOT where there is nothing.\n"
      "Raises ValueError while it runs, NotImplementedError where this CPython's frames are not known."},
     {"set_generator_state", Entry<py_set_state>::call, METH_VARARGS,
-     "set_generator_state(generator or coroutine, byte offset, exception being handled or None, slots, started): puts it where a generator of its code\n"
-     "stands with the instruction at the offset done, the next one to come: a yield, or any other for one that is meant for go_on; or, not started, before\n"
+     "set_generator_state(generator or coroutine, byte offset, exception being handled or None, slots, started): puts "
+     "it where a generator of its code\n"
+     "stands with the instruction at the offset done, the next one to come: a yield, or any other for one that is "
+     "meant for go_on; or, not started, before\n"
      "the first instruction of its body (the offset of RETURN_GENERATOR)."},
     {"go_on", Entry<py_go_on>::call, METH_O,
-     "go_on(generator or coroutine): runs one that stands between any two instructions to its next yield, without a value sent. Raises StopIteration\n"
+     "go_on(generator or coroutine): runs one that stands between any two instructions to its next yield, without a "
+     "value sent. Raises StopIteration\n"
      "with the result when it returns."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -174,7 +185,8 @@ bool init_generator_state(PyObject* module) {
   EmptyType.tp_repr = empty_repr;
   if (PyType_Ready(&EmptyType) != 0) return false;
   if (!empty_slot && !(empty_slot = PyObject_New(PyObject, &EmptyType))) return false;
-  return PyModule_AddObjectRef(module, "EMPTY_SLOT", empty_slot) == 0 && PyModule_AddIntConstant(module, "KNOWS_GENERATORS", JIT_GENERATOR_STATE) == 0 &&
+  return PyModule_AddObjectRef(module, "EMPTY_SLOT", empty_slot) == 0 &&
+         PyModule_AddIntConstant(module, "KNOWS_GENERATORS", JIT_GENERATOR_STATE) == 0 &&
          PyModule_AddFunctions(module, methods) == 0;
 }
 

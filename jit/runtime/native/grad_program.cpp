@@ -44,7 +44,9 @@ struct SpecParser {
   }
 
   size_t count(GradProgram::Kind kind) const {
-    return kind == GradProgram::kInput ? g.forward->n_inputs : kind == GradProgram::kOutput ? g.n_outputs : g.forward->outputs.size() - g.n_outputs;
+    return kind == GradProgram::kInput    ? g.forward->n_inputs
+           : kind == GradProgram::kOutput ? g.n_outputs
+                                          : g.forward->outputs.size() - g.n_outputs;
   }
 
   void saved(PyObject* o) {
@@ -87,7 +89,8 @@ struct SpecParser {
       v.strides = indices(how[1], n_regs, "a view's strides");
       v.offset = index(how[2], n_regs, "a view's offset");
       check(v.sizes.size() == v.strides.size(), "a view's sizes and strides differ in length");
-      check(std::find(g.tangents.begin(), g.tangents.end(), v.output) == g.tangents.end(), "a view has a tangent of its own; autograd takes it to the base");
+      check(std::find(g.tangents.begin(), g.tangents.end(), v.output) == g.tangents.end(),
+            "a view has a tangent of its own; autograd takes it to the base");
       check(v.kind == GradProgram::kInput || v.output != v.base, "a view is its own base");
       g.views.push_back(std::move(v));
     }
@@ -97,7 +100,8 @@ struct SpecParser {
       v->several = true;
     }
     for (auto& v : g.views)
-      for (auto& w : g.views) check(v.kind == GradProgram::kInput || v.base != w.output, "the base of a view is a view");
+      for (auto& w : g.views)
+        check(v.kind == GradProgram::kInput || v.base != w.output, "the base of a view is a view");
   }
 
   std::vector<bool> mask(PyObject* o, size_t n, const char* what) {
@@ -108,15 +112,18 @@ struct SpecParser {
 
   void keeps(PyObject* classes, PyObject* uses) {
     if (classes == Py_None) {  // all that is saved, if there is any
-      if (!g.saved.empty()) g.keeps.push_back({std::vector<bool>(g.tangents.size(), true), std::vector<bool>(g.wrt.size(), true)});
+      if (!g.saved.empty())
+        g.keeps.push_back({std::vector<bool>(g.tangents.size(), true), std::vector<bool>(g.wrt.size(), true)});
     } else {
       Items items(classes, "keeps");
       for (Py_ssize_t i = 0; i < items.size; ++i) {
         Items pair(items[i], "an entry of keeps");
-        g.keeps.push_back({mask(pair[0], g.tangents.size(), "the tangents of keeps"), mask(pair[1], g.wrt.size(), "the inputs of keeps")});
+        g.keeps.push_back({mask(pair[0], g.tangents.size(), "the tangents of keeps"),
+                           mask(pair[1], g.wrt.size(), "the inputs of keeps")});
       }
     }
-    for (size_t t = 0; t < g.tangents.size(); ++t) g.open |= std::none_of(g.keeps.begin(), g.keeps.end(), [t](auto& k) { return k.tangents[t]; });
+    for (size_t t = 0; t < g.tangents.size(); ++t)
+      g.open |= std::none_of(g.keeps.begin(), g.keeps.end(), [t](auto& k) { return k.tangents[t]; });
     if (uses == Py_None) return;
     Items items(uses, "uses");
     check((size_t)items.size == g.saved.size(), "uses needs one entry for each of saved");
@@ -129,8 +136,11 @@ struct SpecParser {
       Items e(items[i], "an entry of watched");
       auto k = kind(e[0], "an entry of watched");
       check(k != GradProgram::kExtra, "what is watched is an input or an output");
-      int32_t at = index(e[1], count(k), "an entry of watched"), writes = (int32_t)as_int(e[2], "the writes of watched");
-      g.watched.push_back({k, at, writes, {mask(e[3], g.tangents.size(), "the tangents of watched"), mask(e[4], g.wrt.size(), "the inputs of watched")}});
+      int32_t at = index(e[1], count(k), "an entry of watched");
+      int32_t writes = (int32_t)as_int(e[2], "the writes of watched");
+      GradProgram::Kept way = {mask(e[3], g.tangents.size(), "the tangents of watched"),
+                               mask(e[4], g.wrt.size(), "the inputs of watched")};
+      g.watched.push_back({k, at, writes, std::move(way)});
     }
   }
 
@@ -138,22 +148,28 @@ struct SpecParser {
     auto get = [&](const char* name) { return Ref::steal(checked(PyObject_GetAttrString(spec, name))); };
     const Program &f = *g.forward, &b = *g.backward;
     int64_t n = as_int(get("n_outputs").get(), "n_outputs");
-    check(n >= 0 && (size_t)n <= f.outputs.size(), "n_outputs is " + std::to_string(n) + ", the forward plan has " + std::to_string(f.outputs.size()) + " outputs");
+    check(n >= 0 && (size_t)n <= f.outputs.size(), "n_outputs is " + std::to_string(n) + ", the forward plan has " +
+                                                       std::to_string(f.outputs.size()) + " outputs");
     g.n_outputs = (int32_t)n;
     g.wrt = indices(get("wrt").get(), f.n_inputs, "wrt");
     distinct(g.wrt, "wrt");
     g.tangents = indices(get("tangents").get(), n, "tangents");
     distinct(g.tangents, "tangents");
-    for (int32_t t : g.tangents) check(f.view_root[f.outputs[t]] < 0, "output " + std::to_string(t) + " is an input or a view of one, and has a tangent");
+    for (int32_t t : g.tangents)
+      check(f.view_root[f.outputs[t]] < 0,
+            "output " + std::to_string(t) + " is an input or a view of one, and has a tangent");
     saved(get("saved").get());
     ints(get("symbols").get());
-    check((size_t)b.n_inputs == g.saved.size() + g.tangents.size(), "the backward plan takes " + std::to_string(b.n_inputs) + " tensors, the data gives it " +
-          std::to_string(g.saved.size()) + " saved ones and " + std::to_string(g.tangents.size()) + " tangents");
-    check((size_t)b.n_ints == g.ints.size(), "the backward plan takes " + std::to_string(b.n_ints) + " ints, the data gives it " + std::to_string(g.ints.size()));
+    check((size_t)b.n_inputs == g.saved.size() + g.tangents.size(),
+          "the backward plan takes " + std::to_string(b.n_inputs) + " tensors, the data gives it " +
+              std::to_string(g.saved.size()) + " saved ones and " + std::to_string(g.tangents.size()) + " tangents");
+    check((size_t)b.n_ints == g.ints.size(), "the backward plan takes " + std::to_string(b.n_ints) +
+                                                 " ints, the data gives it " + std::to_string(g.ints.size()));
     Ref grads = get("grads");
     Items list(grads.get(), "grads");
     check((size_t)list.size == g.wrt.size(), "grads needs one entry for each of wrt");
-    for (Py_ssize_t i = 0; i < list.size; ++i) g.grads.push_back(list[i] == Py_None ? -1 : index(list[i], b.outputs.size(), "grads"));
+    for (Py_ssize_t i = 0; i < list.size; ++i)
+      g.grads.push_back(list[i] == Py_None ? -1 : index(list[i], b.outputs.size(), "grads"));
     views(get("views").get(), get("several").get());
     Ref depends = get("depends");
     if (depends.get() != Py_None) {
@@ -173,7 +189,8 @@ struct SpecParser {
     if (second.get() == Py_None) return;
     g.second = second.release();
     for (int32_t i = 0; i < f.n_inputs; ++i) {
-      auto at = std::find_if(g.saved.begin(), g.saved.end(), [i](auto& s) { return s.kind == GradProgram::kInput && s.index == i; });
+      auto at = std::find_if(g.saved.begin(), g.saved.end(),
+                             [i](auto& s) { return s.kind == GradProgram::kInput && s.index == i; });
       g.found.push_back(at != g.saved.end() ? (int32_t)(at - g.saved.begin()) : -1 - (int32_t)g.kept.size());
       if (at == g.saved.end()) g.kept.push_back(i);
     }
@@ -202,7 +219,8 @@ std::shared_ptr<const Program> GradProgram::narrowed(const std::vector<bool>& pr
   {
     pybind11::gil_scoped_acquire gil;
     Ref mask = Ref::steal(PyTuple_New((Py_ssize_t)present.size()));
-    for (size_t i = 0; mask && i < present.size(); ++i) PyTuple_SET_ITEM(mask.get(), (Py_ssize_t)i, PyBool_FromLong(present[i]));
+    for (size_t i = 0; mask && i < present.size(); ++i)
+      PyTuple_SET_ITEM(mask.get(), (Py_ssize_t)i, PyBool_FromLong(present[i]));
     Ref plan = Ref::steal(mask ? PyObject_CallOneArg(narrow, mask.get()) : nullptr);
     if (!plan) {
       python_error e;
@@ -210,17 +228,20 @@ std::shared_ptr<const Program> GradProgram::narrowed(const std::vector<bool>& pr
       throw e;
     }
     if (plan.get() != Py_None) {
-      TORCH_CHECK(plan_check(plan.get()), "jit: narrow of ", name, " gave a ", Py_TYPE(plan.get())->tp_name, " where a loaded plan or None is needed");
+      TORCH_CHECK(plan_check(plan.get()), "jit: narrow of ", name, " gave a ", Py_TYPE(plan.get())->tp_name,
+                  " where a loaded plan or None is needed");
       made = reinterpret_cast<PlanObject*>(plan.get())->program;
-      TORCH_CHECK(made->n_inputs == backward->n_inputs && made->n_ints == backward->n_ints && made->outputs.size() == backward->outputs.size(), "jit: narrow of ", name,
-                  " gave a plan with other inputs or outputs than the backward's");
+      TORCH_CHECK(made->n_inputs == backward->n_inputs && made->n_ints == backward->n_ints &&
+                      made->outputs.size() == backward->outputs.size(),
+                  "jit: narrow of ", name, " gave a plan with other inputs or outputs than the backward's");
     }
   }
   std::lock_guard<std::mutex> lock(mutex_);
   return narrowed_[present] = made;
 }
 
-std::shared_ptr<const GradProgram> parse_gradient(std::shared_ptr<const Program> forward, std::shared_ptr<const Program> backward, PyObject* spec) {
+std::shared_ptr<const GradProgram> parse_gradient(std::shared_ptr<const Program> forward,
+                                                  std::shared_ptr<const Program> backward, PyObject* spec) {
   auto g = std::make_shared<GradProgram>();
   g->forward = std::move(forward);
   g->backward = std::move(backward);

@@ -1,4 +1,5 @@
-// What guards can reach objects by: each accessor is an entry of the table at the end, with how its payload is taken and how it is read.
+// What guards can reach objects by: each accessor is an entry of the table at the end, with how its payload is taken
+// and how it is read.
 //
 // Sources in jit/frame/source.py name these, and jit/runtime/guards.py says what each is.
 #pragma once
@@ -29,14 +30,19 @@ void take_key(Parser& parser, Accessor& a, PyObject* payload) {
 }
 
 void take_weak(Parser& parser, Accessor& a, PyObject* payload) {
-  a.payload = weak_check(payload) ? parser.loosely(payload) : Ref::steal(checked(PyWeakref_NewRef(payload, parser.on_death)));
+  a.payload =
+      weak_check(payload) ? parser.loosely(payload) : Ref::steal(checked(PyWeakref_NewRef(payload, parser.on_death)));
 }
 
 enum FunctionField : int64_t { kCode, kDefaults, kKwDefaults, kDict };
 
 void take_field(Parser&, Accessor& a, PyObject* payload) {
   std::string field = as_text(payload, "a function's field");
-  a.index = field == "code" ? kCode : field == "defaults" ? kDefaults : field == "kwdefaults" ? kKwDefaults : field == "dict" ? kDict : -1;
+  a.index = field == "code"         ? kCode
+            : field == "defaults"   ? kDefaults
+            : field == "kwdefaults" ? kKwDefaults
+            : field == "dict"       ? kDict
+                                    : -1;
   if (a.index < 0) raise(PyExc_ValueError, "unknown function field '" + field + "'");
 }
 
@@ -119,7 +125,8 @@ PyObject* reach_closure(Evaluator& e, const Accessor& a, PyObject* o) {
   if (!PyFunction_Check(o)) return nullptr;
   if (e.record()) e.record()->pointer(&reinterpret_cast<PyFunctionObject*>(o)->func_closure);
   PyObject* cells = PyFunction_GET_CLOSURE(o);
-  return cells && a.index >= 0 && a.index < PyTuple_GET_SIZE(cells) ? Py_NewRef(PyTuple_GET_ITEM(cells, a.index)) : nullptr;
+  return cells && a.index >= 0 && a.index < PyTuple_GET_SIZE(cells) ? Py_NewRef(PyTuple_GET_ITEM(cells, a.index))
+                                                                    : nullptr;
 }
 
 PyObject* reach_field(Evaluator& e, const Accessor& a, PyObject* o) {

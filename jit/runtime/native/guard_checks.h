@@ -1,4 +1,5 @@
-// What guards can find of objects: each check is an entry of the table at the end, with how its payload is taken and when it holds.
+// What guards can find of objects: each check is an entry of the table at the end, with how its payload is taken and
+// when it holds.
 //
 // jit/runtime/guards.py says what each is.
 #pragma once
@@ -48,7 +49,9 @@ void take_name(Parser& parser, Check& c, PyObject* payload) {
 
 void take_tensor(Parser& parser, Check& c, PyObject* payload) { c.tensor = parser.specs.parse(payload); }
 
-void take_other(Parser& parser, Check& c, PyObject* payload) { c.other = parser.index(payload, "the other side of a check"); }
+void take_other(Parser& parser, Check& c, PyObject* payload) {
+  c.other = parser.index(payload, "the other side of a check");
+}
 
 void take_sides(Parser& parser, Check& c, PyObject* payload) {
   Items sides(payload, "apart");
@@ -79,13 +82,15 @@ void take_dims(Parser& parser, Check& c, PyObject* payload) {
   Items accessors(t[0], "the accessors of dims");
   for (Py_ssize_t i = 0; i < accessors.size; ++i) d->accessors.push_back(parser.index(accessors[i], "dims"));
   d->regs = parse_regs(t[1], (int)d->accessors.size(), (int)d->accessors.size());
-  static const std::pair<const char*, DimsCheck::Relation> relations[] = {{"==0", DimsCheck::EQ}, {"!=0", DimsCheck::NE}, {">=0", DimsCheck::GE},
-                                                                          {">0", DimsCheck::GT},  {"<=0", DimsCheck::LE}, {"<0", DimsCheck::LT}};
+  static const std::pair<const char*, DimsCheck::Relation> relations[] = {
+      {"==0", DimsCheck::EQ}, {"!=0", DimsCheck::NE}, {">=0", DimsCheck::GE},
+      {">0", DimsCheck::GT},  {"<=0", DimsCheck::LE}, {"<0", DimsCheck::LT}};
   Items conditions(t[2], "the conditions of dims");
   for (Py_ssize_t i = 0; i < conditions.size; ++i) {
     Items pair(conditions[i], "a condition of dims");
     int64_t reg = as_int(pair[0], "a condition's register");
-    if (reg < 0 || (size_t)reg >= d->regs.size()) raise(PyExc_ValueError, "dims: register " + std::to_string(reg) + " does not exist");
+    if (reg < 0 || (size_t)reg >= d->regs.size())
+      raise(PyExc_ValueError, "dims: register " + std::to_string(reg) + " does not exist");
     std::string text = as_text(pair[1], "a condition's relation");
     bool found = false;
     for (auto& [name, code] : relations) {
@@ -95,7 +100,7 @@ void take_dims(Parser& parser, Check& c, PyObject* payload) {
     }
     if (!found) raise(PyExc_ValueError, "dims: unknown relation '" + text + "'");
   }
-c.dims = std::move(d);
+  c.dims = std::move(d);
 }
 
 // whether they hold
@@ -106,11 +111,15 @@ bool holds_type_is(Evaluator& e, const Check& c, PyObject* o) {
   return true;
 }
 
-bool holds_is(Evaluator&, const Check& c, PyObject* o) { return o == c.payload.get() || (weak_check(c.payload.get()) && weak_is(c.payload.get(), o)); }
+bool holds_is(Evaluator&, const Check& c, PyObject* o) {
+  return o == c.payload.get() || (weak_check(c.payload.get()) && weak_is(c.payload.get(), o));
+}
 
 bool holds_is_not(Evaluator&, const Check& c, PyObject* o) { return o != c.payload.get(); }
 
-bool holds_at(Evaluator&, const Check& c, PyObject* o) { return reinterpret_cast<uintptr_t>(o) == (uintptr_t)c.number && (PyObject*)Py_TYPE(o) == c.payload.get(); }
+bool holds_at(Evaluator&, const Check& c, PyObject* o) {
+  return reinterpret_cast<uintptr_t>(o) == (uintptr_t)c.number && (PyObject*)Py_TYPE(o) == c.payload.get();
+}
 
 bool holds_eq(Evaluator&, const Check& c, PyObject* o) { return const_equal(c.payload.get(), o); }
 
@@ -156,7 +165,8 @@ bool holds_room(Evaluator&, const Check& c, PyObject* o) { return tensor_has_roo
 
 bool holds_state(Evaluator&, const Check& c, PyObject*) { return global_state_matches(*c.state); }
 
-// What issubclass() says of a class. Its answer stays until the class gets other bases or an abstract class another registered one.
+// What issubclass() says of a class. Its answer stays until the class gets other bases or an abstract class another
+// registered one.
 bool holds_subclass(Evaluator& e, const Check& c, PyObject* o) {
   if (!PyType_Check(o)) return false;
   int found = PyObject_IsSubclass(o, c.payload.get());
@@ -242,7 +252,8 @@ bool holds_no_dict_attr(Evaluator& e, const Check& c, PyObject* o) {
 int truth(Evaluator& e, PyObject* o) {
   if (o == Py_True) return 1;
   if (o == Py_False || o == Py_None) return 0;
-  if (!(PyLong_CheckExact(o) || PyUnicode_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_CheckExact(o) || PyBytes_CheckExact(o))) {
+  if (!(PyLong_CheckExact(o) || PyUnicode_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_CheckExact(o) ||
+        PyBytes_CheckExact(o))) {
     if (PyList_CheckExact(o) && e.record()) {
       e.record()->sequence(o);
     } else if (plain_length(o) && !(Py_TYPE(o)->tp_as_number && Py_TYPE(o)->tp_as_number->nb_bool) && e.record()) {
@@ -260,7 +271,10 @@ bool holds_truth(Evaluator& e, const Check& c, PyObject* o) { return truth(e, o)
 
 // Whether no changed tensor reaches into the memory of another one: a sweep over the memory in order.
 bool holds_apart(Evaluator& e, const Check& c, PyObject*) {
-  struct Extent { uintptr_t begin, end; bool changed; };
+  struct Extent {
+    uintptr_t begin, end;
+    bool changed;
+  };
   constexpr size_t kInline = 48;
   Extent inline_extents[kInline];
   std::unique_ptr<Extent[]> heap;

@@ -15,13 +15,16 @@ namespace {
 
 bool float_same(double a, double b) { return a == b ? std::signbit(a) == std::signbit(b) : (a != a && b != b); }
 
-// Exact types and equal values: -0.0 differs from 0.0, nan equals nan, True differs from 1. What is wanted weakly is meant by identity.
+// Exact types and equal values: -0.0 differs from 0.0, nan equals nan, True differs from 1. What is wanted weakly is
+// meant by identity.
 bool const_equal(PyObject* want, PyObject* have) {
   if (want == have) return true;
   if (weak_check(want)) return weak_is(want, have);
   if (Py_TYPE(want) != Py_TYPE(have)) return false;
   if (PyUnicode_CheckExact(want)) return PyUnicode_Compare(want, have) == 0;
-  if (PyBool_Check(want) || want == Py_None || want == Py_Ellipsis || PyType_Check(want) || PyModule_Check(want) || PyFunction_Check(want)) return false;
+  if (PyBool_Check(want) || want == Py_None || want == Py_Ellipsis || PyType_Check(want) || PyModule_Check(want) ||
+      PyFunction_Check(want))
+    return false;
   if (PyFloat_CheckExact(want)) return float_same(PyFloat_AS_DOUBLE(want), PyFloat_AS_DOUBLE(have));
   if (PyComplex_CheckExact(want)) {
     Py_complex a = PyComplex_AsCComplex(want), b = PyComplex_AsCComplex(have);
@@ -73,24 +76,29 @@ bool keys_are(PyObject* dict, PyObject* keys) {
 }
 
 // len(d) is dict's own.
-bool plain_length(PyObject* o) { return PyDict_Check(o) && Py_TYPE(o)->tp_as_mapping->mp_length == PyDict_Type.tp_as_mapping->mp_length; }
+bool plain_length(PyObject* o) {
+  return PyDict_Check(o) && Py_TYPE(o)->tp_as_mapping->mp_length == PyDict_Type.tp_as_mapping->mp_length;
+}
 
 // Any eight bytes of an object, whatever they are declared as.
 using Memory [[gnu::may_alias]] = const uint64_t;
 
-// Where a dict's version lies. It is another one after each change, and that of no other dict. (From 3.12 on its low byte says who watches the dict.)
+// Where a dict's version lies. It is another one after each change, and that of no other dict. (From 3.12 on its low
+// byte says who watches the dict.)
 Memory* dict_version(PyObject* d) { return &reinterpret_cast<PyDictObject*>(d)->ma_version_tag; }
 
 // Where a class's version lies, with what else shares its eight bytes. A version of 0 means none.
 Memory* type_version(PyTypeObject* t) {
-  static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(uint64_t) == 0 && sizeof(PyTypeObject) - offsetof(PyTypeObject, tp_version_tag) >= sizeof(uint64_t));
+  static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(uint64_t) == 0 &&
+                sizeof(PyTypeObject) - offsetof(PyTypeObject, tp_version_tag) >= sizeof(uint64_t));
   return reinterpret_cast<Memory*>(&t->tp_version_tag);
 }
 
 // Whether an object's class stays what it is for as long as the object lives.
 bool fixed_type(PyObject* o) { return PyType_HasFeature(Py_TYPE(o), Py_TPFLAGS_IMMUTABLETYPE) && !PyModule_Check(o); }
 
-// How often a class has been registered with an abstract class so far (``abc.get_cache_token()``); -1 where that cannot be told.
+// How often a class has been registered with an abstract class so far (``abc.get_cache_token()``); -1 where that cannot
+// be told.
 int64_t abstract_class_registrations() {
   static PyObject* ask = [] {
     Ref module = Ref::steal(PyImport_ImportModule("_abc"));
@@ -112,7 +120,8 @@ PyObject** cache_link_result(PyObject* o) {
     Py_hash_t hash;
     PyObject *key, *result;
   };
-  bool fits = std::strcmp(Py_TYPE(o)->tp_name, "functools._lru_list_elem") == 0 && Py_TYPE(o)->tp_basicsize == sizeof(Link);
+  bool fits =
+      std::strcmp(Py_TYPE(o)->tp_name, "functools._lru_list_elem") == 0 && Py_TYPE(o)->tp_basicsize == sizeof(Link);
   return fits ? &reinterpret_cast<Link*>(o)->result : nullptr;
 }
 
@@ -122,42 +131,49 @@ Ref key_of(PyObject* payload) { return weak_check(payload) ? Ref::steal(weak_get
 // Whether looking up a key may run code of the program's.
 bool plain_key(PyObject* key) { return PyUnicode_CheckExact(key) || PyLong_CheckExact(key); }
 
-// An object that a walk has read, and how to tell that what is found in its place later is still the same one. It is not kept alive, but for plain
-// constants, classes and code: what is no longer the program's has to die, and another object may then get its address.
+// An object that a walk has read, and how to tell that what is found in its place later is still the same one. It is
+// not kept alive, but for plain constants, classes and code: what is no longer the program's has to die, and another
+// object may then get its address.
 struct Seen {
   enum Kind : uint8_t {
     kNothing,  // there was nothing
     kKept,
-    kWeak,     // `token` is a Weak
-    kReread    // `token` is its type; whatever was read of it has a watch of its own, behind the one that has led to it. A tensor is one of these: all that
-               // is known of it is looked at on every call, and torch.utils.swap_tensors refuses tensors that are referred to weakly
+    kWeak,   // `token` is a Weak
+    kReread  // `token` is its type; whatever was read of it has a watch of its own, behind the one that has led to it.
+             // A tensor is one of these: all that is known of it is looked at on every call, and
+             // torch.utils.swap_tensors refuses tensors that are referred to weakly
   } kind = kNothing;
   PyObject* object = nullptr;
   PyObject* token = nullptr;
 
   bool is(PyObject* now) const { return now == object && alive(); }
   // Whether what lies at the address, an object that is alive, is this one.
-  bool alive() const { return kind <= kKept || (kind == kWeak ? weak_is(token, object) : (PyObject*)Py_TYPE(object) == token); }
+  bool alive() const {
+    return kind <= kKept || (kind == kWeak ? weak_is(token, object) : (PyObject*)Py_TYPE(object) == token);
+  }
 };
 
 // Whether a snapshot may keep an object alive.
 bool harmless(PyObject* o) {
-  if (o == Py_None || PyType_Check(o) || PyUnicode_CheckExact(o) || PyLong_Check(o) || PyFloat_CheckExact(o) || PyModule_Check(o) || PyCode_Check(o)) return true;
+  if (o == Py_None || PyType_Check(o) || PyUnicode_CheckExact(o) || PyLong_Check(o) || PyFloat_CheckExact(o) ||
+      PyModule_Check(o) || PyCode_Check(o))
+    return true;
   if (PyTuple_Check(o)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
       if (PyTuple_Check(PyTuple_GET_ITEM(o, i)) || !harmless(PyTuple_GET_ITEM(o, i))) return false;
     return true;
   }
-  if (PyCFunction_Check(o)) return !PyCFunction_GET_SELF(o) || PyModule_Check(PyCFunction_GET_SELF(o)) || PyType_Check(PyCFunction_GET_SELF(o));
+  if (PyCFunction_Check(o))
+    return !PyCFunction_GET_SELF(o) || PyModule_Check(PyCFunction_GET_SELF(o)) || PyType_Check(PyCFunction_GET_SELF(o));
   if (is_tensor(o) || PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) return false;
   return !(PyDict_Check(o) || PyList_Check(o) || PyCell_Check(o) || (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE));
 }
 
 struct DictFact {
   enum Kind : uint8_t { kValue, kLength, kKeys } kind;
-  Ref key;         // of kValue, see key_of; the tuple of kKeys
+  Ref key;  // of kValue, see key_of; the tuple of kKeys
   Py_hash_t hash;
-  Seen value;      // nothing when the key was absent
+  Seen value;  // nothing when the key was absent
   Py_ssize_t length;
 };
 
@@ -166,18 +182,27 @@ struct TypeFact {
   Seen value;
 };
 
-// A place that a walk has read. Places are looked at in the order in which they were read: each is alive where those before it are as they were.
+// A place that a walk has read. Places are looked at in the order in which they were read: each is alive where those
+// before it are as they were.
 struct Watch {
-  enum Kind : uint8_t { kDict, kPointer, kTyped, kWeak, kType, kSequence } kind;  // kTyped, kWeak: pointers to what is not kept alive
-  bool moved;           // of kDict: whether looking at it again may run code of the program's
-  bool of_dict;         // of kTyped: whether whatever is there is a dict
-  uint32_t index;       // into the list of its kind
-  void* at;             // the dict, type or sequence, or the pointer's address
-  uint64_t expected;    // the version of a dict or type, or the pointer's value
-  PyObject* token;      // of kTyped and kWeak, see Seen; the class of a dict
+  enum Kind : uint8_t {
+    kDict,
+    kPointer,
+    kTyped,
+    kWeak,
+    kType,
+    kSequence
+  } kind;             // kTyped, kWeak: pointers to what is not kept alive
+  bool moved;         // of kDict: whether looking at it again may run code of the program's
+  bool of_dict;       // of kTyped: whether whatever is there is a dict
+  uint32_t index;     // into the list of its kind
+  void* at;           // the dict, type or sequence, or the pointer's address
+  uint64_t expected;  // the version of a dict or type, or the pointer's value
+  PyObject* token;    // of kTyped and kWeak, see Seen; the class of a dict
 };
 
-// What tells that a place is as it was: a word of memory, and what it held. It is alive where the words before it are as they were.
+// What tells that a place is as it was: a word of memory, and what it held. It is alive where the words before it are
+// as they were.
 struct Word {
   Memory* at;
   uint64_t expected;
@@ -191,29 +216,29 @@ struct Snapshot {
     std::vector<Seen> loose;     // of the items: those that are not kept alive
   };
 
-  std::vector<PyObject*> roots;                    // Weaks
+  std::vector<PyObject*> roots;  // Weaks
   std::vector<Watch> watches;
-  std::vector<Word> words;                         // the watches as words, one or more for each
-  std::vector<uint32_t> word_watch;                // per word: its watch
+  std::vector<Word> words;           // the watches as words, one or more for each
+  std::vector<uint32_t> word_watch;  // per word: its watch
   std::vector<std::vector<DictFact>> dicts;
   std::vector<std::vector<TypeFact>> types;
   std::vector<Sequence> sequences;
-  std::vector<TensorWatch> tensors;                // behind all others; nothing is reached through them
+  std::vector<TensorWatch> tensors;  // behind all others; nothing is reached through them
   std::unordered_map<PyObject*, size_t> dict_index, type_index, seen_index;
   std::unordered_set<PyObject*> sequence_index;
   std::unordered_set<PyObject**> pointer_index;
-  std::vector<Ref> keep;                           // what Seen refers to, and the classes above
+  std::vector<Ref> keep;  // what Seen refers to, and the classes above
   std::vector<Seen> seen;
-  std::vector<PyObject*> values;                   // per accessor of the watched section; alive while the snapshot is intact
+  std::vector<PyObject*> values;  // per accessor of the watched section; alive while the snapshot is intact
   // What cannot be watched is read anew on every call: these accessors of the watched section, and these of its checks.
   std::vector<uint8_t> unsteady;
   std::vector<int32_t> every_call;
-  std::vector<int32_t> anchors;                    // the steady accessors that those start from
-  std::vector<Ref> passing;                        // what unsteady accessors gave, for this call alone
+  std::vector<int32_t> anchors;  // the steady accessors that those start from
+  std::vector<Ref> passing;      // what unsteady accessors gave, for this call alone
   bool reads_abstract_classes = false;
-  int64_t abstract_classes = 0;                    // registrations at the time
-  bool steady = true;                              // false when others depend on an unsteady accessor: each call walks
-  bool dead = false;                               // something that the program refers to weakly has died
+  int64_t abstract_classes = 0;  // registrations at the time
+  bool steady = true;            // false when others depend on an unsteady accessor: each call walks
+  bool dead = false;             // something that the program refers to weakly has died
 
   void hold(PyObject* o) { keep.push_back(Ref::share(o)); }
 
@@ -241,7 +266,8 @@ struct Snapshot {
     auto [it, fresh] = dict_index.try_emplace(d, dicts.size());
     if (fresh) {
       if (PyType_HasFeature(Py_TYPE(d), Py_TPFLAGS_HEAPTYPE)) hold((PyObject*)Py_TYPE(d));
-      watches.push_back({Watch::kDict, false, false, (uint32_t)dicts.size(), d, *dict_version(d), (PyObject*)Py_TYPE(d)});
+      watches.push_back(
+          {Watch::kDict, false, false, (uint32_t)dicts.size(), d, *dict_version(d), (PyObject*)Py_TYPE(d)});
       dicts.emplace_back();
       dict_watch_.push_back(watches.size() - 1);
     }
@@ -263,7 +289,8 @@ struct Snapshot {
 
   void dict_keys(PyObject* d, PyObject* keys) {
     bool plain = true;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) plain &= plain_key(PyTuple_GET_ITEM(keys, i)) || weak_check(PyTuple_GET_ITEM(keys, i));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i)
+      plain &= plain_key(PyTuple_GET_ITEM(keys, i)) || weak_check(PyTuple_GET_ITEM(keys, i));
     add(d, {DictFact::kKeys, Ref::share(keys), -1, Seen{}, 0}, plain);
   }
 
@@ -376,14 +403,15 @@ struct Snapshot {
     return true;
   }
 
-  // Whether everything read is as it was, where the first word that differs is `k`. Dicts and types whose relevant names are unchanged get their new version.
-  // Code of the program's (a key's __eq__) may run where a dict with other than plain keys has changed; then all is looked at again, and only what is intact
-  // without that is.
+  // Whether everything read is as it was, where the first word that differs is `k`. Dicts and types whose relevant
+  // names are unchanged get their new version. Code of the program's (a key's __eq__) may run where a dict with other
+  // than plain keys has changed; then all is looked at again, and only what is intact without that is.
   bool intact(size_t k) {
     bool again = false;
     if (!places_intact(k, &again)) return false;
     if (again && (dead || !rooted() || !places_intact(differing(0), &again) || again)) return false;
-    if (reads_abstract_classes && (abstract_classes < 0 || abstract_classes != abstract_class_registrations())) return false;
+    if (reads_abstract_classes && (abstract_classes < 0 || abstract_classes != abstract_class_registrations()))
+      return false;
     return tensors_unchanged(tensors.data(), tensors.size());
   }
 
@@ -448,7 +476,8 @@ struct Snapshot {
   bool refresh_sequence(const Watch& w, size_t k) {
     auto* o = static_cast<PyObject*>(w.at);
     const Sequence& s = sequences[w.index];
-    if (!s.is_list || words[k].at != reinterpret_cast<Memory*>(&reinterpret_cast<PyListObject*>(o)->ob_item)) return false;
+    if (!s.is_list || words[k].at != reinterpret_cast<Memory*>(&reinterpret_cast<PyListObject*>(o)->ob_item))
+      return false;
     PyObject** items = reinterpret_cast<PyListObject*>(o)->ob_item;
     words[k].expected = (uint64_t)(uintptr_t)items;
     for (size_t i = 0; i < s.items.size(); ++i) words[k + 1 + i].at = reinterpret_cast<Memory*>(items + i);

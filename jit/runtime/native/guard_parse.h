@@ -9,7 +9,8 @@ namespace {
 const AccessorKind* accessor_kind(const std::string& name);  // null: there is none
 const CheckKind* check_kind(const std::string& name);
 
-constexpr char kFresh[] = "fresh_";  // before the name of an accessor: what is replaced all the time, and is read on every call
+constexpr char kFresh[] =
+    "fresh_";  // before the name of an accessor: what is replaced all the time, and is read on every call
 
 // An attribute's name.
 Ref interned(PyObject* payload) {
@@ -25,7 +26,7 @@ struct Parser {
   TensorSpecs specs;
   std::vector<bool> local_rooted, unwatchable;
   std::vector<Ref> tensors, callbacks;  // see Program
-  bool dead = false;         // something that is referred to weakly is gone
+  bool dead = false;                    // something that is referred to weakly is gone
 
   // A Weak whose object the program needs: when that dies, the program is told, or asks where it is a tensor.
   Ref loosely(PyObject* weak) {
@@ -57,7 +58,9 @@ struct Parser {
     a.kind = accessor_kind(fresh ? name.substr(sizeof(kFresh) - 1) : name);
     if (!a.kind) raise(PyExc_ValueError, "unknown accessor '" + name + "'");
     bool root = a.kind->role != Role::kStep;
-    if (root != (a.parent < 0) || a.parent >= (int32_t)all.accessors.size()) raise(PyExc_ValueError, "accessor " + std::to_string(all.accessors.size()) + " (" + name + ") has a wrong parent");
+    if (root != (a.parent < 0) || a.parent >= (int32_t)all.accessors.size())
+      raise(PyExc_ValueError,
+            "accessor " + std::to_string(all.accessors.size()) + " (" + name + ") has a wrong parent");
     PyObject* payload = r.size > 2 ? r[2] : Py_None;
     a.payload = Ref::share(payload);
     if (a.kind->parse) a.kind->parse(*this, a, payload);
@@ -68,7 +71,8 @@ struct Parser {
 
   int32_t index(PyObject* o, const char* what) {
     int64_t i = as_int(o, what);
-    if (i < 0 || (size_t)i >= all.accessors.size()) raise(PyExc_ValueError, std::string(what) + ": accessor " + std::to_string(i) + " does not exist");
+    if (i < 0 || (size_t)i >= all.accessors.size())
+      raise(PyExc_ValueError, std::string(what) + ": accessor " + std::to_string(i) + " does not exist");
     return (int32_t)i;
   }
 
@@ -87,7 +91,8 @@ struct Parser {
   }
 
   // Copies an accessor and its parents into a section. In the mixed section, what is watched is read from the snapshot.
-  int32_t place(int32_t i, Section& section, std::vector<int32_t>& where, Section* watched, std::vector<int32_t>* watched_where) {
+  int32_t place(int32_t i, Section& section, std::vector<int32_t>& where, Section* watched,
+                std::vector<int32_t>* watched_where) {
     if (where[i] >= 0) return where[i];
     Accessor a = all.accessors[i];
     if (watched && !local_rooted[i] && !unwatchable[i]) {
@@ -131,7 +136,9 @@ struct Parser {
         where = &in_watched;
       }
       bool mixed = section == &p.mixed;
-      auto move = [&](int32_t i) { return place(i, *section, *where, mixed ? &p.watched : nullptr, mixed ? &in_watched : nullptr); };
+      auto move = [&](int32_t i) {
+        return place(i, *section, *where, mixed ? &p.watched : nullptr, mixed ? &in_watched : nullptr);
+      };
       if (c.accessor >= 0) c.accessor = move(c.accessor);
       if (c.other >= 0) c.other = move(c.other);
       for (int32_t& i : c.group) i = move(i);
@@ -145,8 +152,11 @@ struct Parser {
     for (Py_ssize_t i = 0; i < list.size; ++i) {
       Items pair(list[i], "a bind");
       int32_t accessor = index(pair[0], "a bind");
-      if (local_rooted[accessor] || unwatchable[accessor]) raise(PyExc_ValueError, "bind: accessor " + std::to_string(accessor) + " is not reached from a constant by watchable steps");
-      p.binds.push_back({place(accessor, p.watched, in_watched, nullptr, nullptr), (int32_t)as_int(pair[1], "a bind's input")});
+      if (local_rooted[accessor] || unwatchable[accessor])
+        raise(PyExc_ValueError,
+              "bind: accessor " + std::to_string(accessor) + " is not reached from a constant by watchable steps");
+      p.binds.push_back(
+          {place(accessor, p.watched, in_watched, nullptr, nullptr), (int32_t)as_int(pair[1], "a bind's input")});
       p.bind_inputs.push_back(p.binds.back().second);
     }
     for (size_t i = 0; i < p.mixed.accessors.size(); ++i)

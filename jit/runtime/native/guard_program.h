@@ -8,16 +8,16 @@ namespace jit {
 namespace {
 
 struct Program {
-  Section all, locals, watched, mixed;   // all: as given, for explanations
+  Section all, locals, watched, mixed;             // all: as given, for explanations
   std::vector<std::pair<int32_t, int32_t>> binds;  // (accessor of `watched`, plan input)
   std::vector<int32_t> bind_inputs;
-  std::shared_ptr<Snapshot> snapshot;    // null: not verified
-  int32_t last_failed = -1;              // check of `watched` that failed last
+  std::shared_ptr<Snapshot> snapshot;  // null: not verified
+  int32_t last_failed = -1;            // check of `watched` that failed last
   Ref plan;
-  std::vector<int32_t> mixed_watched;    // accessors of `mixed` that refer to `watched`
-  std::vector<Ref> tensors;              // Weaks of tensors without which it never matches again
-  std::vector<Ref> callbacks;            // weak references to other such objects, which release the program
-  bool cleared = false;  // by the garbage collector, or because what it refers to weakly died
+  std::vector<int32_t> mixed_watched;  // accessors of `mixed` that refer to `watched`
+  std::vector<Ref> tensors;            // Weaks of tensors without which it never matches again
+  std::vector<Ref> callbacks;          // weak references to other such objects, which release the program
+  bool cleared = false;                // by the garbage collector, or because what it refers to weakly died
   uint64_t walks = 0;
 
   bool check(PyObject* const* args, Py_ssize_t n) {

@@ -1,4 +1,5 @@
-// The records of a guard program in native form. What there is to know of a kind of record is one entry of a table: guard_accessors.h, guard_checks.h.
+// The records of a guard program in native form. What there is to know of a kind of record is one entry of a table:
+// guard_accessors.h, guard_checks.h.
 #pragma once
 
 #include <memory>
@@ -34,7 +35,7 @@ const AccessorKind kWatched{"watched", Role::kWatched, true, nullptr, nullptr};
 struct Accessor {
   const AccessorKind* kind = nullptr;
   int32_t parent = -1;
-  int64_t index = 0;    // local, closure, list item, function field, or the index in the watched section
+  int64_t index = 0;  // local, closure, list item, function field, or the index in the watched section
   Ref payload;
   Py_hash_t hash = -1;  // of a str or int payload
 };
@@ -64,7 +65,7 @@ struct Check {
   std::shared_ptr<const GlobalState> state;
   std::shared_ptr<DimsCheck> dims;
   std::vector<int32_t> group;  // of apart: the accessors, the first `number` of them being what is changed
-  int32_t original = -1;  // index in the list the program was made from
+  int32_t original = -1;       // index in the list the program was made from
 };
 
 struct Section {

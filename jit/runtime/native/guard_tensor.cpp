@@ -37,7 +37,10 @@ struct TensorSpec {
 
 constexpr int64_t kAny = INT64_MIN;
 
-bool is_tensor(PyObject* object) { return THPVariable_CheckTypeExact(Py_TYPE(object)) || PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass)); }
+bool is_tensor(PyObject* object) {
+  return THPVariable_CheckTypeExact(Py_TYPE(object)) ||
+         PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
 
 static bool parse_dims(PyObject* o, std::vector<int64_t>& out, bool& all) {
   if (o == Py_None) return false;
@@ -58,10 +61,12 @@ static std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* o) {
   auto spec = std::make_shared<TensorSpec>();
   auto get = [&](const char* name) { return Ref::steal(checked(PyObject_GetAttrString(o, name))); };
   spec->cls_ref = get("cls");
-  if (!PyType_Check(spec->cls_ref.get()) || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(spec->cls_ref.get()), reinterpret_cast<PyTypeObject*>(THPVariableClass)))
+  if (!PyType_Check(spec->cls_ref.get()) || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(spec->cls_ref.get()),
+                                                              reinterpret_cast<PyTypeObject*>(THPVariableClass)))
     raise(PyExc_TypeError, "TensorSpec.cls has to be torch.Tensor or a subclass");
   spec->cls = reinterpret_cast<PyTypeObject*>(spec->cls_ref.get());
-  Ref dtype = get("dtype"), device = get("device"), sizes = get("sizes"), strides = get("strides"), grad = get("requires_grad"), keys = get("keys"), align = get("align");
+  Ref dtype = get("dtype"), device = get("device"), sizes = get("sizes"), strides = get("strides"),
+      grad = get("requires_grad"), keys = get("keys"), align = get("align");
   if (!THPDtype_Check(dtype.get())) raise(PyExc_TypeError, "TensorSpec.dtype has to be a torch.dtype");
   spec->dtype = c10::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(dtype.get())->scalar_type);
   if (THPDevice_Check(device.get())) {
@@ -77,7 +82,8 @@ static std::shared_ptr<const TensorSpec> parse_tensor_spec(PyObject* o) {
   spec->align = align.get() == Py_None ? 0 : as_int(align.get(), "TensorSpec.align");
   spec->any_rank = !parse_dims(sizes.get(), spec->sizes, spec->all_sizes);
   spec->any_strides = !parse_dims(strides.get(), spec->strides, spec->all_strides);
-  if (!spec->any_rank && !spec->any_strides && spec->sizes.size() != spec->strides.size()) raise(PyExc_ValueError, "TensorSpec: sizes and strides differ in length");
+  if (!spec->any_rank && !spec->any_strides && spec->sizes.size() != spec->strides.size())
+    raise(PyExc_ValueError, "TensorSpec: sizes and strides differ in length");
   return spec;
 }
 
@@ -136,17 +142,21 @@ static inline bool matches(const TensorSpec& s, const c10::TensorImpl* impl) {
 
 static inline c10::TensorImpl* impl_of(PyObject* tensor) { return THPVariable_Unpack(tensor).unsafeGetTensorImpl(); }
 
-bool tensor_matches(const TensorSpec& spec, PyObject* object) { return Py_TYPE(object) == spec.cls && matches(spec, impl_of(object)); }
+bool tensor_matches(const TensorSpec& spec, PyObject* object) {
+  return Py_TYPE(object) == spec.cls && matches(spec, impl_of(object));
+}
 
 TensorWatch watch_tensor(PyObject* tensor, const TensorSpec* spec) {
   c10::TensorImpl* impl = impl_of(tensor);
   return {tensor, impl, spec, impl->autograd_meta()};
 }
 
-// Asks for the memory that looking at a tensor needs: six cache lines, which in a model are seldom in the nearest cache.
+// Asks for the memory that looking at a tensor needs: six cache lines, which in a model are seldom in the nearest
+// cache.
 static inline void fetch(const TensorWatch& w) {
   auto* impl = static_cast<const char*>(w.identity);
-  auto* autograd = static_cast<const torch::autograd::AutogradMeta*>(static_cast<const c10::AutogradMetaInterface*>(w.autograd));
+  auto* autograd =
+      static_cast<const torch::autograd::AutogradMeta*>(static_cast<const c10::AutogradMetaInterface*>(w.autograd));
   __builtin_prefetch(w.tensor);
   for (size_t at = 0; at < sizeof(c10::TensorImpl); at += 64) __builtin_prefetch(impl + at);
   if (!autograd) return;
@@ -200,7 +210,9 @@ bool tensors_overlap(PyObject* a, PyObject* b) {
 int64_t tensor_distance(PyObject* a, PyObject* b) {
   if (!is_tensor(a) || !is_tensor(b)) return INT64_MIN;
   c10::TensorImpl *x = THPVariable_Unpack(a).unsafeGetTensorImpl(), *y = THPVariable_Unpack(b).unsafeGetTensorImpl();
-  if (!x->has_storage() || !y->has_storage() || x->unsafe_storage().unsafeGetStorageImpl() != y->unsafe_storage().unsafeGetStorageImpl()) return INT64_MIN;
+  if (!x->has_storage() || !y->has_storage() ||
+      x->unsafe_storage().unsafeGetStorageImpl() != y->unsafe_storage().unsafeGetStorageImpl())
+    return INT64_MIN;
   return y->storage_offset() * (int64_t)y->itemsize() - x->storage_offset() * (int64_t)x->itemsize();
 }
 
@@ -218,12 +230,14 @@ PyObject* tensor_grad(PyObject* tensor) {
   return grad.defined() ? THPVariable_Wrap(grad) : Py_NewRef(Py_None);
 }
 
-// ---- global state -----------------------------------------------------------------------------------------------------------
+// ---- global state
+// -----------------------------------------------------------------------------------------------------------
 
 struct GlobalState {
   // The thread's dispatch keys tell inference mode, autocast, dispatch modes and functorch transforms.
   uint64_t included = 0, excluded = 0;
-  int64_t grad_mode = 0, cpu_autocast = -1, cuda_autocast = -1, default_dtype = 0, deterministic = 0, function_modes = 0, function_disabled = 0;
+  int64_t grad_mode = 0, cpu_autocast = -1, cuda_autocast = -1, default_dtype = 0, deterministic = 0,
+          function_modes = 0, function_disabled = 0;
   // What few captures depend on; negative: not this one.
   int64_t attention = -2, switches = -2, autocast = -2;
 };
@@ -246,7 +260,8 @@ static int64_t mode_stack() {
 
 static int64_t determinism() {
   auto& context = at::globalContext();
-  return context.deterministicAlgorithms() | (context.deterministicAlgorithmsWarnOnly() << 1) | (context.deterministicFillUninitializedMemory() << 2);
+  return context.deterministicAlgorithms() | (context.deterministicAlgorithmsWarnOnly() << 1) |
+         (context.deterministicFillUninitializedMemory() << 2);
 }
 
 static GlobalState current_state() {
@@ -256,7 +271,8 @@ static GlobalState current_state() {
   s.excluded = keys.excluded_.raw_repr();
   s.grad_mode = c10::GradMode::is_enabled();
   if (at::autocast::is_autocast_enabled(at::kCPU)) s.cpu_autocast = (int64_t)at::autocast::get_autocast_dtype(at::kCPU);
-  if (at::autocast::is_autocast_enabled(at::kCUDA)) s.cuda_autocast = (int64_t)at::autocast::get_autocast_dtype(at::kCUDA);
+  if (at::autocast::is_autocast_enabled(at::kCUDA))
+    s.cuda_autocast = (int64_t)at::autocast::get_autocast_dtype(at::kCUDA);
   s.default_dtype = (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype());
   s.deterministic = determinism();
   s.function_modes = mode_stack();
@@ -266,7 +282,8 @@ static GlobalState current_state() {
 
 static int64_t attention_kernels() {
   auto& context = at::globalContext();
-  int64_t found = context.userEnabledFlashSDP() | (context.userEnabledMemEfficientSDP() << 1) | (context.userEnabledMathSDP() << 2) | (context.userEnabledCuDNNSDP() << 3) |
+  int64_t found = context.userEnabledFlashSDP() | (context.userEnabledMemEfficientSDP() << 1) |
+                  (context.userEnabledMathSDP() << 2) | (context.userEnabledCuDNNSDP() << 3) |
                   (context.userEnabledOverrideableSDP() << 4) | (context.allowFP16BF16ReductionMathSDP() << 5);
   for (at::SDPBackend backend : context.sDPPriorityOrder()) found = found << 4 | ((int64_t)backend & 15);
   return found;
@@ -274,23 +291,32 @@ static int64_t attention_kernels() {
 
 static int64_t switches() {
   auto& context = at::globalContext();
-  return torch::autograd::AnomalyMode::is_enabled() | (context.userEnabledCuDNN() << 1) | (context.benchmarkCuDNN() << 2);
+  return torch::autograd::AnomalyMode::is_enabled() | (context.userEnabledCuDNN() << 1) |
+         (context.benchmarkCuDNN() << 2);
 }
 
 // What autocast would do where it is off, too.
 static int64_t autocast_settings() {
-  return (int64_t)at::autocast::get_autocast_dtype(at::kCPU) | ((int64_t)at::autocast::get_autocast_dtype(at::kCUDA) << 8) | ((int64_t)at::autocast::is_autocast_cache_enabled() << 16);
+  return (int64_t)at::autocast::get_autocast_dtype(at::kCPU) |
+         ((int64_t)at::autocast::get_autocast_dtype(at::kCUDA) << 8) |
+         ((int64_t)at::autocast::is_autocast_cache_enabled() << 16);
 }
 
 // Whether the dtype of autocast is that of a state with the same dispatch keys, which tell whether autocast is on.
-static bool autocast_agrees(int64_t wanted, at::DeviceType device) { return wanted < 0 || wanted == (int64_t)at::autocast::get_autocast_dtype(device); }
+static bool autocast_agrees(int64_t wanted, at::DeviceType device) {
+  return wanted < 0 || wanted == (int64_t)at::autocast::get_autocast_dtype(device);
+}
 
 bool global_state_matches(const GlobalState& s) {
   auto keys = c10::impl::tls_local_dispatch_key_set();
-  return keys.included_.raw_repr() == s.included && keys.excluded_.raw_repr() == s.excluded && c10::GradMode::is_enabled() == (bool)s.grad_mode && autocast_agrees(s.cpu_autocast, at::kCPU) &&
-         autocast_agrees(s.cuda_autocast, at::kCUDA) && (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype()) == s.default_dtype && determinism() == s.deterministic &&
-         mode_stack() == s.function_modes && (int64_t)at::impl::PythonTorchFunctionTLS::get_disabled_state() == s.function_disabled &&
-         (s.attention < 0 || s.attention == attention_kernels()) && (s.switches < 0 || s.switches == switches()) && (s.autocast < 0 || s.autocast == autocast_settings());
+  return keys.included_.raw_repr() == s.included && keys.excluded_.raw_repr() == s.excluded &&
+         c10::GradMode::is_enabled() == (bool)s.grad_mode && autocast_agrees(s.cpu_autocast, at::kCPU) &&
+         autocast_agrees(s.cuda_autocast, at::kCUDA) &&
+         (int64_t)c10::typeMetaToScalarType(c10::get_default_dtype()) == s.default_dtype &&
+         determinism() == s.deterministic && mode_stack() == s.function_modes &&
+         (int64_t)at::impl::PythonTorchFunctionTLS::get_disabled_state() == s.function_disabled &&
+         (s.attention < 0 || s.attention == attention_kernels()) && (s.switches < 0 || s.switches == switches()) &&
+         (s.autocast < 0 || s.autocast == autocast_settings());
 }
 
 std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {
@@ -300,20 +326,25 @@ std::shared_ptr<const GlobalState> parse_global_state(PyObject* o) {
   s->excluded = PyLong_AsUnsignedLongLong(t[1]);
   if (PyErr_Occurred()) throw PythonError();
   Py_ssize_t next = 2;
-  for (int64_t* field : {&s->grad_mode, &s->cpu_autocast, &s->cuda_autocast, &s->default_dtype, &s->deterministic, &s->function_modes, &s->function_disabled, &s->attention, &s->switches, &s->autocast})
+  for (int64_t* field : {&s->grad_mode, &s->cpu_autocast, &s->cuda_autocast, &s->default_dtype, &s->deterministic,
+                         &s->function_modes, &s->function_disabled, &s->attention, &s->switches, &s->autocast})
     *field = as_int(t[next++], "a global state snapshot");
   return s;
 }
 
 static PyObject* py_snapshot(PyObject*, PyObject*) {
   GlobalState s = current_state();
-  return Py_BuildValue("(KKLLLLLLLLLL)", (unsigned long long)s.included, (unsigned long long)s.excluded, (long long)s.grad_mode, (long long)s.cpu_autocast, (long long)s.cuda_autocast,
-                       (long long)s.default_dtype, (long long)s.deterministic, (long long)s.function_modes, (long long)s.function_disabled, (long long)attention_kernels(), (long long)switches(), (long long)autocast_settings());
+  return Py_BuildValue("(KKLLLLLLLLLL)", (unsigned long long)s.included, (unsigned long long)s.excluded,
+                       (long long)s.grad_mode, (long long)s.cpu_autocast, (long long)s.cuda_autocast,
+                       (long long)s.default_dtype, (long long)s.deterministic, (long long)s.function_modes,
+                       (long long)s.function_disabled, (long long)attention_kernels(), (long long)switches(),
+                       (long long)autocast_settings());
 }
 
 static PyMethodDef methods[] = {
     {"global_state_snapshot", Entry<py_snapshot>::call, METH_NOARGS,
-     "(included keys, excluded keys, grad mode, autocast dtype of cpu and cuda or -1, default dtype, deterministic flags, function modes, torch function state,\n"
+     "(included keys, excluded keys, grad mode, autocast dtype of cpu and cuda or -1, default dtype, deterministic "
+     "flags, function modes, torch function state,\n"
      "attention switches, anomaly mode and cuDNN switches, settings of autocast)"},
     {nullptr, nullptr, 0, nullptr},
 };

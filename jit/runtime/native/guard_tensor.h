@@ -12,7 +12,8 @@ namespace jit {
 struct TensorSpec;
 struct GlobalState;
 
-// The specs of a program. Equal ones are one: a model has many parameters and few kinds of them, so that these stay in the nearest cache.
+// The specs of a program. Equal ones are one: a model has many parameters and few kinds of them, so that these stay in
+// the nearest cache.
 class TensorSpecs {
  public:
   std::shared_ptr<const TensorSpec> parse(PyObject* spec);
@@ -43,7 +44,8 @@ bool is_tensor(PyObject* object);
 // Sizes and strides of a dense tensor; false for any other object.
 bool tensor_layout(PyObject* object, const int64_t** sizes, const int64_t** strides, int64_t* rank);
 
-// The memory from a dense tensor's first element to behind its last one; empty where it has no memory. False for any other object.
+// The memory from a dense tensor's first element to behind its last one; empty where it has no memory. False for any
+// other object.
 bool tensor_extent(PyObject* object, uintptr_t* begin, uintptr_t* end);
 
 // Whether the memory that two tensors reach overlaps; true too when that cannot be told.

@@ -9,9 +9,10 @@ namespace {
 
 class Evaluator {
  public:
-  // `watched`: values of the watched section, for accessors that refer to it. `record`: where to note what is read. `base`: a snapshot of this same
-  // section, whose steady values are taken as they are.
-  Evaluator(const Section& section, PyObject* const* locals, Py_ssize_t n_locals, PyObject* const* watched, Snapshot* record, const Snapshot* base = nullptr)
+  // `watched`: values of the watched section, for accessors that refer to it. `record`: where to note what is read.
+  // `base`: a snapshot of this same section, whose steady values are taken as they are.
+  Evaluator(const Section& section, PyObject* const* locals, Py_ssize_t n_locals, PyObject* const* watched,
+            Snapshot* record, const Snapshot* base = nullptr)
       : s_(section), locals_(locals), n_locals_(n_locals), watched_(watched), record_(record), base_(base) {
     if (record_) record_->unsteady.assign(s_.accessors.size(), 0);
     size_t n = s_.accessors.size();
@@ -34,7 +35,8 @@ class Evaluator {
     return o ? o : find(i);
   }
 
-  // Reads these accessors before anything else: code of the program's that runs later may take away what they are reached from.
+  // Reads these accessors before anything else: code of the program's that runs later may take away what they are
+  // reached from.
   template <typename Indices>
   void read(const Indices& accessors) {
     for (int32_t i : accessors) get(i);

@@ -1,9 +1,10 @@
 // Guard programs: accessors that walk from roots to objects, and checks on what they reach.
 //
-// Checks on locals run on every call. Facts reached from constant roots (module trees, globals, closures, classes) are watched: one successful walk
-// records the version tag of every dict and type it has read, the contents of lists, and the addresses of the pointers it has followed. As long as those are
-// unchanged the facts hold, and all that was read is alive, though nothing here keeps it so. A changed dict or type is first looked at for the names that were
-// read (stores to others, and same-value stores, only move the recorded tag); anything else leads to a new walk.
+// Checks on locals run on every call. Facts reached from constant roots (module trees, globals, closures, classes) are
+// watched: one successful walk records the version tag of every dict and type it has read, the contents of lists, and
+// the addresses of the pointers it has followed. As long as those are unchanged the facts hold, and all that was read
+// is alive, though nothing here keeps it so. A changed dict or type is first looked at for the names that were read
+// (stores to others, and same-value stores, only move the recorded tag); anything else leads to a new walk.
 #include "guards.h"
 
 #include "guard_accessors.h"
@@ -12,7 +13,6 @@
 
 namespace jit {
 namespace {
-
 
 struct ProgramObject {
   PyObject_HEAD
@@ -41,7 +41,11 @@ PyObject* without_weak_roots(PyObject* records, const Section& all) {
     const Accessor& a = all.accessors[i];
     bool named = PyTuple_Check(record) && PyTuple_GET_SIZE(record) > 3;
     bool kept = a.kind->role != Role::kWeak || weak_check(a.payload.get());
-    PyTuple_SET_ITEM(out.get(), i, kept ? Py_NewRef(record) : checked(named ? Py_BuildValue("(isOO)", -1, "weak", a.payload.get(), PyTuple_GET_ITEM(record, 3)) : Py_BuildValue("(isO)", -1, "weak", a.payload.get())));
+    PyTuple_SET_ITEM(
+        out.get(), i,
+        kept ? Py_NewRef(record)
+             : checked(named ? Py_BuildValue("(isOO)", -1, "weak", a.payload.get(), PyTuple_GET_ITEM(record, 3))
+                             : Py_BuildValue("(isO)", -1, "weak", a.payload.get())));
   }
   return out.release();
 }
@@ -51,9 +55,12 @@ PyMethodDef root_died_method = {"root_died", Entry<root_died>::call, METH_O, nul
 PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"accessors", "checks", "binds", nullptr};
   PyObject *accessors, *checks, *binds = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:GuardProgram", const_cast<char**>(names), &accessors, &checks, &binds)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:GuardProgram", const_cast<char**>(names), &accessors, &checks,
+                                   &binds))
+    return nullptr;
   try {
-    Ref accessor_tuple = Ref::steal(checked(PySequence_Tuple(accessors))), check_tuple = Ref::steal(checked(PySequence_Tuple(checks)));
+    Ref accessor_tuple = Ref::steal(checked(PySequence_Tuple(accessors))),
+        check_tuple = Ref::steal(checked(PySequence_Tuple(checks)));
     Ref bind_tuple = Ref::steal(binds ? checked(PySequence_Tuple(binds)) : checked(PyTuple_New(0)));
     auto* self = reinterpret_cast<ProgramObject*>(type->tp_alloc(type, 0));
     Ref object = Ref::steal(checked((PyObject*)self));
@@ -94,7 +101,8 @@ int program_clear(PyObject* o) {
   auto* self = cast(o);
   if (Program* p = self->program) {
     p->cleared = true;
-    Section all = std::move(p->all), locals = std::move(p->locals), watched = std::move(p->watched), mixed = std::move(p->mixed);
+    Section all = std::move(p->all), locals = std::move(p->locals), watched = std::move(p->watched),
+            mixed = std::move(p->mixed);
     p->all = p->locals = p->watched = p->mixed = Section();
     std::shared_ptr<Snapshot> snapshot = std::move(p->snapshot);
     p->snapshot.reset();
@@ -171,9 +179,12 @@ PyObject* program_value(PyObject* o, PyObject* args) {
 PyObject* program_get_stats(PyObject* o, void*) {
   Program* p = cast(o)->program;
   Snapshot* s = p->snapshot.get();
-  return Py_BuildValue("{s:K,s:O,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "walks", (unsigned long long)p->walks, "armed", s && s->steady ? Py_True : Py_False, "local_checks", (Py_ssize_t)p->locals.checks.size(),
-                       "watched_checks", (Py_ssize_t)p->watched.checks.size(), "mixed_checks", (Py_ssize_t)p->mixed.checks.size(), "dicts", (Py_ssize_t)(s ? s->dicts.size() : 0), "types",
-                       (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointer_index.size() : 0), "lists", (Py_ssize_t)(s ? s->sequences.size() : 0), "tensors",
+  return Py_BuildValue("{s:K,s:O,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "walks", (unsigned long long)p->walks, "armed",
+                       s && s->steady ? Py_True : Py_False, "local_checks", (Py_ssize_t)p->locals.checks.size(),
+                       "watched_checks", (Py_ssize_t)p->watched.checks.size(), "mixed_checks",
+                       (Py_ssize_t)p->mixed.checks.size(), "dicts", (Py_ssize_t)(s ? s->dicts.size() : 0), "types",
+                       (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointer_index.size() : 0),
+                       "lists", (Py_ssize_t)(s ? s->sequences.size() : 0), "tensors",
                        (Py_ssize_t)(s ? s->tensors.size() : 0));
 }
 
@@ -190,7 +201,9 @@ PyObject* program_set_plan(PyObject* o, PyObject* plan) {
 
 PyObject* cache_link_result_method(PyObject*, PyObject* link) {
   PyObject** result = cache_link_result(link);
-  if (!result) return PyErr_Format(PyExc_TypeError, "expected an element of a functools.lru_cache, got %s", Py_TYPE(link)->tp_name);
+  if (!result)
+    return PyErr_Format(PyExc_TypeError, "expected an element of a functools.lru_cache, got %s",
+                        Py_TYPE(link)->tp_name);
   return Py_NewRef(*result);
 }
 
@@ -206,15 +219,21 @@ PyObject* guard_kinds(PyObject*, PyObject*) {
 }
 
 PyMethodDef functions[] = {
-    {"guard_kinds", Entry<guard_kinds>::call, METH_NOARGS, "guard_kinds() -> (names of the accessors, names of the checks) that a GuardProgram takes."},
-    {"cache_link_result", cache_link_result_method, METH_O, "cache_link_result(link) -> what an element of a bounded functools.lru_cache holds."},
+    {"guard_kinds", Entry<guard_kinds>::call, METH_NOARGS,
+     "guard_kinds() -> (names of the accessors, names of the checks) that a GuardProgram takes."},
+    {"cache_link_result", cache_link_result_method, METH_O,
+     "cache_link_result(link) -> what an element of a bounded functools.lru_cache holds."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyMethodDef program_methods[] = {
-    {"check", Entry<program_check>::call, METH_O, "check(locals) -> bool: whether the program accepts a tuple of locals."},
-    {"failure", Entry<program_failure>::call, METH_O, "failure(locals) -> None or (index of the first failing check, whether its object was reached, the object)."},
-    {"explain", Entry<program_explain>::call, METH_O, "explain(locals) -> str: which accessor and check fails, what was expected and what was found; '' when none does."},
+    {"check", Entry<program_check>::call, METH_O,
+     "check(locals) -> bool: whether the program accepts a tuple of locals."},
+    {"failure", Entry<program_failure>::call, METH_O,
+     "failure(locals) -> None or (index of the first failing check, whether its object was reached, the object)."},
+    {"explain", Entry<program_explain>::call, METH_O,
+     "explain(locals) -> str: which accessor and check fails, what was expected and what was found; '' when none "
+     "does."},
     {"value", Entry<program_value>::call, METH_VARARGS, "value(locals, accessor index) -> object."},
     {"set_plan", Entry<program_set_plan>::call, METH_O, "set_plan(plan): the plan whose bound inputs follow `binds`."},
     {nullptr, nullptr, 0, nullptr},
@@ -270,7 +289,8 @@ bool init_guards(PyObject* module) {
   ProgramType.tp_methods = program_methods;
   ProgramType.tp_getset = program_getset;
   if (PyType_Ready(&ProgramType) != 0) return false;
-  return init_guard_tensor(module) && PyModule_AddFunctions(module, functions) == 0 && PyModule_AddObjectRef(module, "GuardProgram", (PyObject*)&ProgramType) == 0;
+  return init_guard_tensor(module) && PyModule_AddFunctions(module, functions) == 0 &&
+         PyModule_AddObjectRef(module, "GuardProgram", (PyObject*)&ProgramType) == 0;
 }
 
 }  // namespace jit

@@ -1,4 +1,5 @@
-// The integers that a plan takes, computed from Python floats, integers and tensors of one element: see runtime/numbers.py for the data.
+// The integers that a plan takes, computed from Python floats, integers and tensors of one element: see
+// runtime/numbers.py for the data.
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -14,7 +15,23 @@ constexpr double kFloatMax = 3.4028234663852886e38;
 constexpr double kExact = 9007199254740992.0;  // 2**53: a double holds every integer up to it
 
 struct Row {
-  enum Op : uint8_t { kConst, kNumber, kItem, kAdd, kSub, kMul, kDiv, kPow, kNeg, kSqrt, kAdd32, kSub32, kMul32, kRound32, kCall } op;
+  enum Op : uint8_t {
+    kConst,
+    kNumber,
+    kItem,
+    kAdd,
+    kSub,
+    kMul,
+    kDiv,
+    kPow,
+    kNeg,
+    kSqrt,
+    kAdd32,
+    kSub32,
+    kMul32,
+    kRound32,
+    kCall
+  } op;
   int32_t a = 0, b = 0;
   double value = 0;
   Ref fn;
@@ -96,7 +113,9 @@ bool number(PyObject* o, double& out) {
 bool item(PyObject* o, double& out) {
   if (!THPVariable_Check(o)) return false;
   const at::Tensor& t = THPVariable_Unpack(o);
-  if (!t.defined() || !t.device().is_cpu() || t.layout() != at::kStrided || t.numel() != 1 || t.is_neg() || !t.has_storage()) return false;
+  if (!t.defined() || !t.device().is_cpu() || t.layout() != at::kStrided || t.numel() != 1 || t.is_neg() ||
+      !t.has_storage())
+    return false;
   const void* data = t.const_data_ptr();
   if (!data) return false;
   switch (t.scalar_type()) {
@@ -157,7 +176,8 @@ bool evaluate(const Numbers& self, PyObject* const* arguments, double* values) {
 
 PyObject* numbers_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   auto& self = *reinterpret_cast<Numbers*>(object);
-  if (PyVectorcall_NARGS(nargsf) != self.n_arguments || (names && PyTuple_GET_SIZE(names))) return PyErr_Format(PyExc_TypeError, "this program takes %d arguments by position", self.n_arguments);
+  if (PyVectorcall_NARGS(nargsf) != self.n_arguments || (names && PyTuple_GET_SIZE(names)))
+    return PyErr_Format(PyExc_TypeError, "this program takes %d arguments by position", self.n_arguments);
   constexpr size_t kInline = 256;
   double inline_values[kInline];
   std::vector<double> heap;
@@ -191,20 +211,23 @@ PyObject* numbers_call(PyObject* object, PyObject* const* args, size_t nargsf, P
   return out.release();
 }
 
-// ---- the Python type --------------------------------------------------------------------------------------------------------
+// ---- the Python type ------------------------------------------------------------------------------------------------
 
 PyTypeObject NumbersType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 Row parse_row(PyObject* o, int32_t at, int32_t n_arguments) {
-  static const std::pair<const char*, Row::Op> binary[] = {{"+", Row::kAdd}, {"-", Row::kSub}, {"*", Row::kMul}, {"/", Row::kDiv}, {"**", Row::kPow},
-                                                           {"add32", Row::kAdd32}, {"sub32", Row::kSub32}, {"mul32", Row::kMul32}};
-  static const std::pair<const char*, Row::Op> unary[] = {{"neg", Row::kNeg}, {"sqrt", Row::kSqrt}, {"round32", Row::kRound32}};
+  static const std::pair<const char*, Row::Op> binary[] = {
+      {"+", Row::kAdd},  {"-", Row::kSub},       {"*", Row::kMul},       {"/", Row::kDiv},
+      {"**", Row::kPow}, {"add32", Row::kAdd32}, {"sub32", Row::kSub32}, {"mul32", Row::kMul32}};
+  static const std::pair<const char*, Row::Op> unary[] = {
+      {"neg", Row::kNeg}, {"sqrt", Row::kSqrt}, {"round32", Row::kRound32}};
   Items items(o, "a row of numbers");
   std::string name = as_text(items[0], "a row's kind");
   Row row{};
   auto index = [&](PyObject* v, int32_t limit) {
     int64_t i = as_int(v, "a row's operand");
-    if (i < 0 || i >= limit) raise(PyExc_ValueError, "row " + std::to_string(at) + " reads what does not exist before it");
+    if (i < 0 || i >= limit)
+      raise(PyExc_ValueError, "row " + std::to_string(at) + " reads what does not exist before it");
     return (int32_t)i;
   };
   if (name == "const") {
@@ -255,7 +278,8 @@ PyObject* py_load_numbers(PyObject*, PyObject* args) {
       std::string kind = as_text(r[0], "a result's kind");
       int64_t index = as_int(r[1], "a result");
       if (kind != "int" && kind != "low" && kind != "high") raise(PyExc_ValueError, "unknown result '" + kind + "'");
-      if (index < 0 || index >= (kind == "int" ? n_arguments : (int64_t)parsed.size())) raise(PyExc_ValueError, "result " + std::to_string(i) + " does not exist");
+      if (index < 0 || index >= (kind == "int" ? n_arguments : (int64_t)parsed.size()))
+        raise(PyExc_ValueError, "result " + std::to_string(i) + " does not exist");
       wanted.push_back({kind == "int" ? Result::kInt : kind == "low" ? Result::kLow : Result::kHigh, (int32_t)index});
     }
     auto* self = PyObject_New(Numbers, &NumbersType);
@@ -278,7 +302,8 @@ void numbers_dealloc(PyObject* object) {
 }
 
 PyMethodDef methods[] = {
-    {"load_numbers", Entry<py_load_numbers>::call, METH_VARARGS, "load_numbers(n_arguments, rows, results) -> callable: the results as the bytes of int64 values, or None."},
+    {"load_numbers", Entry<py_load_numbers>::call, METH_VARARGS,
+     "load_numbers(n_arguments, rows, results) -> callable: the results as the bytes of int64 values, or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 

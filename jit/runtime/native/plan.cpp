@@ -1,7 +1,8 @@
 // The plan executor: interprets the steps of a Plan with no Python in between.
 //
-// A slot starts out as a pointer with a lazy description (storage, dtype, sizes); a Tensor object is made only when an ATen step or an output needs one.
-// All state of a run lives in the run, so that a plan can be entered again, by recursion or from other threads.
+// A slot starts out as a pointer with a lazy description (storage, dtype, sizes); a Tensor object is made only when an
+// ATen step or an output needs one. All state of a run lives in the run, so that a plan can be entered again, by
+// recursion or from other threads.
 #include "plan.h"
 
 #include <torch/csrc/Exceptions.h>
@@ -22,7 +23,8 @@ PyObject* results_of(PlanObject* plan, PyObject* const* args, size_t nargsf, PyO
   Ref result;
   execute(p, call.run, /*gil_held=*/true, [&] {
     result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
-    for (size_t i = 0; i < p.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
+    for (size_t i = 0; i < p.outputs.size(); ++i)
+      PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
   });
   return result.release();
 }
@@ -31,7 +33,8 @@ PyObject* run_plan(PyObject* object, PyObject* const* args, size_t nargsf, PyObj
   auto* plan = reinterpret_cast<PlanObject*>(object);
   try {
     // CPU kernels do not warn.
-    if (!plan->program->has_aten && !plan->program->has_gpu && !plan->program->commits()) return results_of(plan, args, nargsf, names);
+    if (!plan->program->has_aten && !plan->program->has_gpu && !plan->program->commits())
+      return results_of(plan, args, nargsf, names);
     torch::PyWarningHandler warnings;
     try {
       return results_of(plan, args, nargsf, names);
@@ -50,9 +53,10 @@ PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyOb
   return result;
 }
 
-// ---- the Python type --------------------------------------------------------------------------------------------------------
+// ---- the Python type ------------------------------------------------------------------------------------------------
 
-PyObject* make(std::shared_ptr<const Program> program, PyObject* data, PyObject* bound, vectorcallfunc call = plan_call, std::shared_ptr<const GradProgram> gradient = nullptr) {
+PyObject* make(std::shared_ptr<const Program> program, PyObject* data, PyObject* bound, vectorcallfunc call = plan_call,
+               std::shared_ptr<const GradProgram> gradient = nullptr) {
   auto* self = PyObject_GC_New(PlanObject, &PlanType);
   if (!self) return nullptr;
   self->vectorcall = call;
@@ -92,7 +96,9 @@ int plan_clear(PyObject* object) {
 
 PyObject* plan_repr(PyObject* object) {
   auto* self = reinterpret_cast<PlanObject*>(object);
-  return PyUnicode_FromFormat("<jit%s plan: %d inputs (%d bound), %d ints, %zu steps, %zu outputs>", self->gradient ? " differentiable" : "", self->program->n_inputs, self->program->n_inputs - self->n_free, self->program->n_ints,
+  return PyUnicode_FromFormat("<jit%s plan: %d inputs (%d bound), %d ints, %zu steps, %zu outputs>",
+                              self->gradient ? " differentiable" : "", self->program->n_inputs,
+                              self->program->n_inputs - self->n_free, self->program->n_ints,
                               self->program->steps.size(), self->program->outputs.size());
 }
 
@@ -100,12 +106,16 @@ PyObject* plan_repr(PyObject* object) {
 PyObject* bound_tuple(PlanObject* self, Py_ssize_t n, const int32_t* inputs, PyObject* const* tensors, bool weakly) {
   Py_ssize_t total = self->program->n_inputs;
   Ref out = Ref::steal(checked(PyTuple_New(total)));
-  for (Py_ssize_t i = 0; i < total; ++i) PyTuple_SET_ITEM(out.get(), i, Py_NewRef(self->bound ? PyTuple_GET_ITEM(self->bound, i) : Py_None));
+  for (Py_ssize_t i = 0; i < total; ++i)
+    PyTuple_SET_ITEM(out.get(), i, Py_NewRef(self->bound ? PyTuple_GET_ITEM(self->bound, i) : Py_None));
   for (Py_ssize_t k = 0; k < n; ++k) {
-    if (inputs[k] < 0 || inputs[k] >= total) raise(PyExc_ValueError, "bind: the plan has no input " + std::to_string(inputs[k]));
-    if (!THPVariable_Check(tensors[k])) raise(PyExc_TypeError, std::string("bind: expected a tensor, got ") + Py_TYPE(tensors[k])->tp_name);
+    if (inputs[k] < 0 || inputs[k] >= total)
+      raise(PyExc_ValueError, "bind: the plan has no input " + std::to_string(inputs[k]));
+    if (!THPVariable_Check(tensors[k]))
+      raise(PyExc_TypeError, std::string("bind: expected a tensor, got ") + Py_TYPE(tensors[k])->tp_name);
     PyObject* old = PyTuple_GET_ITEM(out.get(), inputs[k]);
-    PyTuple_SET_ITEM(out.get(), inputs[k], weakly || weak_check(old) ? checked(weak_of_memory(tensors[k])) : Py_NewRef(tensors[k]));
+    PyTuple_SET_ITEM(out.get(), inputs[k],
+                     weakly || weak_check(old) ? checked(weak_of_memory(tensors[k])) : Py_NewRef(tensors[k]));
     Py_DECREF(old);
   }
   return out.release();
@@ -142,7 +152,8 @@ PyObject* py_bind(PyObject*, PyObject* args) {
 PyObject* plan_rebind_method(PyObject* plan, PyObject* dict) {
   try {
     Binding b(dict);
-    return plan_rebind(plan, (Py_ssize_t)b.inputs.size(), b.inputs.data(), b.tensors.data()) ? Py_NewRef(Py_None) : nullptr;
+    return plan_rebind(plan, (Py_ssize_t)b.inputs.size(), b.inputs.data(), b.tensors.data()) ? Py_NewRef(Py_None)
+                                                                                             : nullptr;
   } catch (const PythonError&) {
     return nullptr;
   }
@@ -178,7 +189,8 @@ PyObject* plan_get_bound(PyObject* o, void*) {
 }
 
 PyMethodDef plan_methods[] = {
-    {"rebind", Entry<plan_rebind_method>::call, METH_O, "rebind({input index: tensor}): replace bound inputs. Only inputs that are bound already."},
+    {"rebind", Entry<plan_rebind_method>::call, METH_O,
+     "rebind({input index: tensor}): replace bound inputs. Only inputs that are bound already."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -193,9 +205,14 @@ PyTypeObject PlanType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyObject* py_loaded_gpu_modules(PyObject*, PyObject*) { return PyLong_FromLongLong(loaded_gpu_modules()); }
 
 PyMethodDef methods[] = {
-    {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS, "How many kernels are loaded on GPUs at present."},
-    {"load_plan", Entry<py_load_plan>::call, METH_O, "load_plan(Plan) -> callable. ValueError or TypeError says what is wrong with the data."},
-    {"bind", Entry<py_bind>::call, METH_VARARGS, "bind(plan, {input index: tensor}, weakly=False) -> a plan with those inputs given; it takes the others in order. weakly: they are not kept alive; a call needs them to be where they were, and may only come right after a look at that. One without their memory is a ReferenceError."},
+    {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS,
+     "How many kernels are loaded on GPUs at present."},
+    {"load_plan", Entry<py_load_plan>::call, METH_O,
+     "load_plan(Plan) -> callable. ValueError or TypeError says what is wrong with the data."},
+    {"bind", Entry<py_bind>::call, METH_VARARGS,
+     "bind(plan, {input index: tensor}, weakly=False) -> a plan with those inputs given; it takes the others in order. "
+     "weakly: they are not kept alive; a call needs them to be where they were, and may only come right after a look "
+     "at that. One without their memory is a ReferenceError."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -211,7 +228,8 @@ bool plan_rebind(PyObject* plan, Py_ssize_t n, const int32_t* inputs, PyObject* 
   auto* self = reinterpret_cast<PlanObject*>(plan);
   try {
     for (Py_ssize_t i = 0; i < n; ++i)
-      if (!self->bound || inputs[i] < 0 || inputs[i] >= PyTuple_GET_SIZE(self->bound) || PyTuple_GET_ITEM(self->bound, inputs[i]) == Py_None)
+      if (!self->bound || inputs[i] < 0 || inputs[i] >= PyTuple_GET_SIZE(self->bound) ||
+          PyTuple_GET_ITEM(self->bound, inputs[i]) == Py_None)
         raise(PyExc_ValueError, "rebind: input " + std::to_string(inputs[i]) + " is not bound");
     PyObject* fresh = bound_tuple(self, n, inputs, tensors, false);
     PyObject* old = self->bound;
@@ -231,7 +249,8 @@ void plan_unbind(PyObject* plan) {
 
 bool init_plan(PyObject* module) {
   PlanType.tp_name = "jit.runtime.native.Plan";
-  PlanType.tp_doc = "A loaded plan: plan(*tensors, *ints) -> tuple of tensors. Inputs that are bound are left out of the arguments.";
+  PlanType.tp_doc =
+      "A loaded plan: plan(*tensors, *ints) -> tuple of tensors. Inputs that are bound are left out of the arguments.";
   PlanType.tp_basicsize = sizeof(PlanObject);
   PlanType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
   PlanType.tp_vectorcall_offset = offsetof(PlanObject, vectorcall);
@@ -243,7 +262,8 @@ bool init_plan(PyObject* module) {
   PlanType.tp_methods = plan_methods;
   PlanType.tp_getset = plan_getset;
   if (PyType_Ready(&PlanType) != 0) return false;
-  return PyModule_AddObjectRef(module, "Plan", (PyObject*)&PlanType) == 0 && PyModule_AddFunctions(module, methods) == 0;
+  return PyModule_AddObjectRef(module, "Plan", (PyObject*)&PlanType) == 0 &&
+         PyModule_AddFunctions(module, methods) == 0;
 }
 
 }  // namespace jit

@@ -21,7 +21,8 @@ struct PlanObject {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   std::shared_ptr<const Program> program;
-  std::shared_ptr<const GradProgram> gradient;  // null, or how to differentiate; results behind its n_outputs are then not returned
+  std::shared_ptr<const GradProgram>
+      gradient;     // null, or how to differentiate; results behind its n_outputs are then not returned
   PyObject* data;   // the Plan it was made from
   PyObject* bound;  // null, or a tuple with a tensor, a Weak or None per input; replaced as a whole
   int32_t n_free;   // inputs that are given on each call
@@ -33,9 +34,10 @@ PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_
 // Calls a plan that has a gradient.
 PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names);
 
-// Runs all steps on the program's device and torch's current stream there; `results` is called when what may raise is done but for itself, and before anything
-// is written that was there before the run. Throws what the steps, `results` and a pending signal throw; then nothing has been changed.
-// With the GIL held, `gil_held`, it is given up while the steps run, when they are likely to take long.
+// Runs all steps on the program's device and torch's current stream there; `results` is called when what may raise is
+// done but for itself, and before anything is written that was there before the run. Throws what the steps, `results`
+// and a pending signal throw; then nothing has been changed. With the GIL held, `gil_held`, it is given up while the
+// steps run, when they are likely to take long.
 template <typename Results>
 void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
   // Bytes of input and constant-size output above which the GIL is given up (doing so costs about 0.1 us).
@@ -64,7 +66,8 @@ void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
     NoGil gil;
     if (long_running) gil.state = PyEval_SaveThread();
     if (p.has_aten) {
-      c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+      c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                               c10::autocast_dispatch_keyset);
       steps();
     } else {
       steps();
@@ -98,10 +101,11 @@ void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
         throw PythonError();
       }
       committing = true;
-      if (p.commit < p.steps.size() || run.has_realigned()) phase([&] {
-        run.commit(device, stream);
-        run.restore();
-      });
+      if (p.commit < p.steps.size() || run.has_realigned())
+        phase([&] {
+          run.commit(device, stream);
+          run.restore();
+        });
       run.bump_versions();
     } else if (run.has_realigned()) {
       run.restore();
@@ -114,16 +118,23 @@ void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
 
 // One call: the arguments and the bound inputs, laid into a run.
 struct Call {
-  explicit Call(PlanObject* plan) : program(plan->program.get()), plan_(Ref::share(reinterpret_cast<PyObject*>(plan))), bound_(Ref::share(plan->bound)), n_free_(plan->n_free), run(*program) {}
+  explicit Call(PlanObject* plan)
+      : program(plan->program.get()),
+        plan_(Ref::share(reinterpret_cast<PyObject*>(plan))),
+        bound_(Ref::share(plan->bound)),
+        n_free_(plan->n_free),
+        run(*program) {}
 
   // Returns false with a Python error set when the arguments do not fit.
   bool take(PyObject* const* args, size_t nargsf, PyObject* names) {
     const Program& p = *program;
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
     // The ints may come as one bytes object of int64 values, which is what a program of numbers gives.
-    bool packed = nargs == n_free_ + 1 && PyBytes_CheckExact(args[nargs - 1]) && PyBytes_GET_SIZE(args[nargs - 1]) == (Py_ssize_t)(p.n_ints * sizeof(int64_t));
+    bool packed = nargs == n_free_ + 1 && PyBytes_CheckExact(args[nargs - 1]) &&
+                  PyBytes_GET_SIZE(args[nargs - 1]) == (Py_ssize_t)(p.n_ints * sizeof(int64_t));
     if ((names && PyTuple_GET_SIZE(names)) || (nargs != n_free_ + p.n_ints && !packed)) {
-      PyErr_Format(PyExc_TypeError, "this plan takes %d tensors and %d ints by position, not %zd arguments", n_free_, p.n_ints, nargs + (names ? PyTuple_GET_SIZE(names) : 0));
+      PyErr_Format(PyExc_TypeError, "this plan takes %d tensors and %d ints by position, not %zd arguments", n_free_,
+                   p.n_ints, nargs + (names ? PyTuple_GET_SIZE(names) : 0));
       return false;
     }
     if (p.n_inputs > kInline) {
@@ -137,7 +148,8 @@ struct Call {
       if (o == Py_None) {
         o = args[next++];
         if (!THPVariable_Check(o)) {
-          PyErr_Format(PyExc_TypeError, "argument %zd of the plan has to be a tensor, not %s", next - 1, Py_TYPE(o)->tp_name);
+          PyErr_Format(PyExc_TypeError, "argument %zd of the plan has to be a tensor, not %s", next - 1,
+                       Py_TYPE(o)->tp_name);
           return false;
         }
       } else if (is_weak(o)) {
@@ -174,7 +186,9 @@ struct Call {
   const at::Tensor& input(int32_t i) const { return THPVariable_Unpack(inputs[i]); }
 
   // The object to return for a slot: an input is the very object that was given.
-  PyObject* wrapped(int32_t slot) { return checked(slot < program->n_inputs ? Py_NewRef(inputs[slot]) : THPVariable_Wrap(run.result(slot))); }
+  PyObject* wrapped(int32_t slot) {
+    return checked(slot < program->n_inputs ? Py_NewRef(inputs[slot]) : THPVariable_Wrap(run.result(slot)));
+  }
 
   const Program* program;
   // The plan, with its program, and the bound tensors have to outlive the run, whatever other threads do.

@@ -16,17 +16,21 @@ struct Parser {
 
   int32_t slot(PyObject* o, const char* what) {
     int64_t i = as_int(o, what);
-    if (i < 0 || i >= p.n_slots) raise(PyExc_ValueError, std::string(what) + ": slot " + std::to_string(i) + " is out of range");
+    if (i < 0 || i >= p.n_slots)
+      raise(PyExc_ValueError, std::string(what) + ": slot " + std::to_string(i) + " is out of range");
     return (int32_t)i;
   }
   int32_t target(PyObject* o, const char* what) {
     int32_t i = slot(o, what);
-    if (i < p.n_inputs) raise(PyExc_ValueError, std::string(what) + ": slot " + std::to_string(i) + " is an input and cannot be replaced");
+    if (i < p.n_inputs)
+      raise(PyExc_ValueError,
+            std::string(what) + ": slot " + std::to_string(i) + " is an input and cannot be replaced");
     return i;
   }
   int32_t reg(PyObject* o, const char* what) {
     int64_t i = as_int(o, what);
-    if (i < 0 || (size_t)i >= p.regs.size()) raise(PyExc_ValueError, std::string(what) + ": register " + std::to_string(i) + " is out of range");
+    if (i < 0 || (size_t)i >= p.regs.size())
+      raise(PyExc_ValueError, std::string(what) + ": register " + std::to_string(i) + " is out of range");
     return (int32_t)i;
   }
   std::vector<int32_t> regs(PyObject* o, const char* what) {
@@ -51,7 +55,8 @@ struct Parser {
     return d;
   }
   void layout(Desc& d, PyObject* dtype, PyObject* sizes, PyObject* strides) {
-    if (!THPDtype_Check(dtype)) raise(PyExc_TypeError, std::string("expected a torch.dtype, got ") + Py_TYPE(dtype)->tp_name);
+    if (!THPDtype_Check(dtype))
+      raise(PyExc_TypeError, std::string("expected a torch.dtype, got ") + Py_TYPE(dtype)->tp_name);
     d.dtype = reinterpret_cast<THPDtype*>(dtype)->scalar_type;
     d.meta = c10::scalarTypeToTypeMeta(d.dtype);
     shape(d, sizes, strides);
@@ -107,7 +112,8 @@ struct Parser {
       Items outs(t[4], "an operator's result slots");
       const auto& returns = s.aten->op->schema().returns();
       if (!s.aten->returns_list && (size_t)outs.size > returns.size())
-        raise(PyExc_ValueError, s.aten->name + " has " + std::to_string(returns.size()) + " results, the plan wants " + std::to_string(outs.size));
+        raise(PyExc_ValueError, s.aten->name + " has " + std::to_string(returns.size()) + " results, the plan wants " +
+                                    std::to_string(outs.size));
       results(*s.aten, outs, t.size > 5 ? t[5] : Py_None);
       if (t.size > 6) manners(*s.aten, t[6]);
       p.has_aten = true;
@@ -117,9 +123,11 @@ struct Parser {
       s.aten = operator_call(t, (int64_t)wanted.size());
       s.aten->wanted = std::move(wanted);
       Items tangents(t[5], "the tangents of a vjp");
-      for (Py_ssize_t i = 0; i < tangents.size; ++i) s.aten->tangents.push_back(tangents[i] == Py_None ? -1 : slot(tangents[i], "a tangent of a vjp"));
+      for (Py_ssize_t i = 0; i < tangents.size; ++i)
+        s.aten->tangents.push_back(tangents[i] == Py_None ? -1 : slot(tangents[i], "a tangent of a vjp"));
       Items outs(t[6], "the result slots of a vjp");
-      if ((size_t)outs.size != s.aten->wanted.size()) raise(PyExc_ValueError, "a vjp gives one result for each wanted slot");
+      if ((size_t)outs.size != s.aten->wanted.size())
+        raise(PyExc_ValueError, "a vjp gives one result for each wanted slot");
       results(*s.aten, outs, t.size > 7 ? t[7] : Py_None);
       if (t.size > 8) manners(*s.aten, t[8]);
       p.has_aten = true;
@@ -150,8 +158,10 @@ struct Parser {
     } else {
       raise(PyExc_ValueError, "unknown plan step '" + kind + "'");
     }
-    if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.op != Step::kCheck && s.dst >= 0) own(s.dst);
-    if (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts) raise(PyExc_ValueError, "a kernel has too many arguments");
+    if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.op != Step::kCheck && s.dst >= 0)
+      own(s.dst);
+    if (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts)
+      raise(PyExc_ValueError, "a kernel has too many arguments");
     return s;
   }
 
@@ -160,7 +170,8 @@ struct Parser {
     if (!dladdr(address, &info) || !info.dli_fname) return;
     for (const KernelLibrary& l : p.libraries)
       if (l.base == info.dli_fbase) return;
-    if (void* handle = dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) p.libraries.emplace_back(handle, info.dli_fbase);
+    if (void* handle = dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD))
+      p.libraries.emplace_back(handle, info.dli_fbase);
   }
 
   void own(int32_t slot) {
@@ -188,10 +199,16 @@ struct Parser {
     const auto& schema = a->op->schema();
     Items args(t[3], "an operator's arguments");
     if ((size_t)args.size != schema.arguments().size())
-      raise(PyExc_ValueError, a->name + " takes " + std::to_string(schema.arguments().size()) + " arguments, the plan gives " + std::to_string(args.size));
-    auto check_slot = [this](int64_t i) { if (i < 0 || i >= p.n_slots) raise(PyExc_ValueError, "an operator's argument: slot out of range"); };
-    auto check_reg = [this](int64_t i) { if (i < 0 || (size_t)i >= p.regs.size()) raise(PyExc_ValueError, "an operator's argument: register out of range"); };
-    for (Py_ssize_t i = 0; i < args.size; ++i) a->args.push_back(parse_aten_arg(args[i], schema.arguments()[i], check_slot, check_reg, n_wanted));
+      raise(PyExc_ValueError, a->name + " takes " + std::to_string(schema.arguments().size()) +
+                                  " arguments, the plan gives " + std::to_string(args.size));
+    auto check_slot = [this](int64_t i) {
+      if (i < 0 || i >= p.n_slots) raise(PyExc_ValueError, "an operator's argument: slot out of range");
+    };
+    auto check_reg = [this](int64_t i) {
+      if (i < 0 || (size_t)i >= p.regs.size()) raise(PyExc_ValueError, "an operator's argument: register out of range");
+    };
+    for (Py_ssize_t i = 0; i < args.size; ++i)
+      a->args.push_back(parse_aten_arg(args[i], schema.arguments()[i], check_slot, check_reg, n_wanted));
     const auto& returns = schema.returns();
     a->returns_list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
     return a;
@@ -215,7 +232,8 @@ struct Parser {
             if (!THPDtype_Check(pair[2])) raise(PyExc_TypeError, "an expected dtype has to be a torch.dtype");
             e.dtype = reinterpret_cast<THPDtype*>(pair[2])->scalar_type;
           }
-          if (e.sizes.size() != e.strides.size()) raise(PyExc_ValueError, "expected sizes and strides differ in length");
+          if (e.sizes.size() != e.strides.size())
+            raise(PyExc_ValueError, "expected sizes and strides differ in length");
         }
         a.expect.push_back(std::move(e));
       }
@@ -275,7 +293,8 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
   p.n_inputs = (int32_t)as_int(get("n_inputs").get(), "n_inputs");
   p.n_ints = (int32_t)as_int(get("n_ints").get(), "n_ints");
   p.n_slots = (int32_t)as_int(get("n_slots").get(), "n_slots");
-  if (p.n_inputs < 0 || p.n_ints < 0 || p.n_slots < p.n_inputs) raise(PyExc_ValueError, "a plan needs n_slots >= n_inputs >= 0 and n_ints >= 0");
+  if (p.n_inputs < 0 || p.n_ints < 0 || p.n_slots < p.n_inputs)
+    raise(PyExc_ValueError, "a plan needs n_slots >= n_inputs >= 0 and n_ints >= 0");
   p.regs = parse_regs(get("regs").get(), p.n_inputs, p.n_ints);
   for (size_t i = 0; i < p.regs.size(); ++i) {
     p.reg_values.push_back(p.regs[i].value);

@@ -30,12 +30,17 @@ struct AtenStep {
   std::string name;
   std::vector<AtenArg> args;
   std::vector<int32_t> outs;  // -1: not wanted
-  struct Expect { bool given = false; std::vector<int32_t> sizes, strides; std::optional<at::ScalarType> dtype; };
+  struct Expect {
+    bool given = false;
+    std::vector<int32_t> sizes, strides;
+    std::optional<at::ScalarType> dtype;
+  };
   std::vector<Expect> expect;
   bool returns_list = false;
   bool draws = false;  // it moves random generators on
   bool once = false;   // it may do more than its schema says: it is not called again for a run that fails
-  // Of a vjp step: the slots whose gradient is asked, and per result of the operator the slot of its tangent (-1: none).
+  // Of a vjp step: the slots whose gradient is asked, and per result of the operator the slot of its tangent (-1:
+  // none).
   std::vector<int32_t> wanted, tangents;
 };
 
@@ -66,17 +71,19 @@ struct Program {
   std::vector<KernelLibrary> libraries;
   int32_t n_inputs = 0, n_ints = 0, n_slots = 0;
   std::vector<Reg> regs;
-  std::vector<int64_t> reg_values;      // constants filled in
-  std::vector<int32_t> computed;        // registers that are evaluated on each run
+  std::vector<int64_t> reg_values;  // constants filled in
+  std::vector<int32_t> computed;    // registers that are evaluated on each run
   std::vector<Step> steps;
-  size_t commit = 0;                    // steps from here on write what was there before the call, and do not raise
+  size_t commit = 0;  // steps from here on write what was there before the call, and do not raise
   std::vector<int32_t> outputs, mutates;
-  std::vector<int32_t> aligned;         // inputs whose address GPU kernels take for a multiple of 16
-  std::vector<int32_t> view_root;       // per slot: the input that the slot is a view of, or -1
-  std::vector<int32_t> view_owner;      // per slot: the output that it is a view of, or -1; while parsing, the slot whose memory it is
-  std::vector<std::pair<int32_t, int32_t>> deaths;  // (step, input): no later step or output needs the input; in order of steps
+  std::vector<int32_t> aligned;    // inputs whose address GPU kernels take for a multiple of 16
+  std::vector<int32_t> view_root;  // per slot: the input that the slot is a view of, or -1
+  std::vector<int32_t>
+      view_owner;  // per slot: the output that it is a view of, or -1; while parsing, the slot whose memory it is
+  std::vector<std::pair<int32_t, int32_t>>
+      deaths;  // (step, input): no later step or output needs the input; in order of steps
   bool has_aten = false, has_gpu = false, has_cuda_alloc = false;
-  int32_t cuda_index = -1;              // from the first CUDA device that the steps name
+  int32_t cuda_index = -1;  // from the first CUDA device that the steps name
   int64_t const_bytes = 0;
   size_t max_pointers = 0, max_ints = 0;
 

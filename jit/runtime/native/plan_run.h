@@ -18,8 +18,8 @@ struct Slot {
   Tensor tensor;
   c10::intrusive_ptr<c10::StorageImpl> storage;  // of a lazy slot
   void* pointer = nullptr;
-  int64_t offset = 0;                            // of a lazy slot, in elements from the storage's start
-  const Desc* desc = nullptr;                    // sizes and strides of a lazy slot
+  int64_t offset = 0;          // of a lazy slot, in elements from the storage's start
+  const Desc* desc = nullptr;  // sizes and strides of a lazy slot
   caffe2::TypeMeta meta;
   c10::Device device = kCpu;
   bool borrowed = false;
@@ -63,7 +63,8 @@ class Run {
   }
 
   void set_input(int i, const Tensor& t) {
-    slots_[i].tensor = Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(t.unsafeGetTensorImpl()));
+    slots_[i].tensor =
+        Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(t.unsafeGetTensorImpl()));
     slots_[i].borrowed = true;
   }
 
@@ -141,7 +142,9 @@ class Run {
     void* pointers[kMaxPointers];
     int64_t ints[kMaxInts];
     const auto last_death = owns_inputs_ ? p_.deaths.end() : p_.deaths.begin();
-    auto death = owns_inputs_ ? std::lower_bound(p_.deaths.begin(), p_.deaths.end(), std::make_pair((int32_t)from, (int32_t)-1)) : p_.deaths.begin();
+    auto death = owns_inputs_
+                     ? std::lower_bound(p_.deaths.begin(), p_.deaths.end(), std::make_pair((int32_t)from, (int32_t)-1))
+                     : p_.deaths.begin();
     for (size_t index = from; index < to; ++index) {
       const Step& s = p_.steps[index];
       if (index < p_.commit) faults.reach("a step of a plan");
@@ -198,7 +201,8 @@ class Run {
           TORCH_CHECK_INDEX(flag_ == 0, s.text);
           break;
         case Step::kFree:
-          if (s.dst >= p_.n_inputs) slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
+          if (s.dst >= p_.n_inputs)
+            slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
         case Step::kAten: aten(*s.aten, device); break;
         case Step::kVjp: vjp(*s.aten, device); break;
@@ -208,7 +212,8 @@ class Run {
     }
   }
 
-  // The bytes to be copied where two slots are laid out alike without gaps, on the CPU; -1 where they are not, or where there are so many that threads share them.
+  // The bytes to be copied where two slots are laid out alike without gaps, on the CPU; -1 where they are not, or where
+  // there are so many that threads share them.
   int64_t block_bytes(Slot& d, Slot& s) {
     constexpr int64_t kShared = 256 << 10;
     const Tensor& to = tensor(d);
@@ -218,11 +223,15 @@ class Run {
     if (s.desc) {
       if (s.meta != to.dtype() || s.device != to.device() || s.desc->sizes.size() != (size_t)to.dim()) return -1;
       for (size_t i = 0; i < s.desc->sizes.size(); ++i)
-        if (regs_[s.desc->sizes[i]] != to.size(i) || (regs_[s.desc->strides[i]] != to.stride(i) && to.size(i) != 1)) return -1;
+        if (regs_[s.desc->sizes[i]] != to.size(i) || (regs_[s.desc->strides[i]] != to.stride(i) && to.size(i) != 1))
+          return -1;
       return bytes;
     }
     const Tensor& from = tensor(s);
-    return from.is_cpu() && from.dtype() == to.dtype() && from.sizes() == to.sizes() && from.is_contiguous() && !from.is_conj() && !from.is_neg() ? bytes : -1;
+    return from.is_cpu() && from.dtype() == to.dtype() && from.sizes() == to.sizes() && from.is_contiguous() &&
+                   !from.is_conj() && !from.is_neg()
+               ? bytes
+               : -1;
   }
 
   // Copies of one kind that follow each other on a GPU are made together. Returns the last step that is done.
@@ -237,7 +246,10 @@ class Run {
     const Tensor& target = tensor(d);
     size_t last = index;
     if (target.is_cuda()) {
-      auto alike = [&](const Step& c) { return c.op == Step::kCopy && tensor(slots_[c.dst]).is_cuda() && tensor(slots_[c.dst]).dtype() == target.dtype(); };
+      auto alike = [&](const Step& c) {
+        return c.op == Step::kCopy && tensor(slots_[c.dst]).is_cuda() &&
+               tensor(slots_[c.dst]).dtype() == target.dtype();
+      };
       while (last + 1 < to && alike(p_.steps[last + 1])) ++last;
     }
     if (last == index) {
@@ -254,10 +266,11 @@ class Run {
   }
 
  public:
-
-  // An input whose address kernels take for a multiple of 16, and is none, lies in aligned memory of ours while the plan runs.
+  // An input whose address kernels take for a multiple of 16, and is none, lies in aligned memory of ours while the
+  // plan runs.
   void realign() {
-    c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+    c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                             c10::autocast_dispatch_keyset);
     for (int32_t i : p_.aligned) {
       const Tensor& t = slots_[i].tensor;
       if (!t.is_cuda() || reinterpret_cast<uintptr_t>(t.unsafeGetTensorImpl()->data()) % 16 == 0) continue;
@@ -273,7 +286,8 @@ class Run {
   // Puts the inputs back that ``realign`` replaced, with what the plan has written to them.
   void restore() {
     if (realigned_.empty()) return;
-    c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+    c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                             c10::autocast_dispatch_keyset);
     for (auto& [i, original] : realigned_) {
       if (std::find(p_.mutates.begin(), p_.mutates.end(), i) != p_.mutates.end()) original.copy_(slots_[i].tensor);
       slots_[i].clear();
@@ -288,7 +302,8 @@ class Run {
     }
   }
 
-  // The tensor to return for a slot. A view of an input or of another result is made by the public operator, so that it is a view to autograd too.
+  // The tensor to return for a slot. A view of an input or of another result is made by the public operator, so that it
+  // is a view to autograd too.
   Tensor result(int32_t slot) {
     Slot& s = slots_[slot];
     int32_t root = p_.view_root[slot];
@@ -325,7 +340,9 @@ class Run {
     return slots_[i].tensor;
   }
 
-  static c10::Device on(c10::Device d, int device) { return d.is_cuda() && !d.has_index() && device >= 0 ? c10::Device(c10::kCUDA, (c10::DeviceIndex)device) : d; }
+  static c10::Device on(c10::Device d, int device) {
+    return d.is_cuda() && !d.has_index() && device >= 0 ? c10::Device(c10::kCUDA, (c10::DeviceIndex)device) : d;
+  }
 
   void shape(const Desc& d, c10::SmallVectorImpl<int64_t>& sizes, c10::SmallVectorImpl<int64_t>& strides) const {
     for (int32_t r : d.sizes) sizes.push_back(regs_[r]);
@@ -448,7 +465,8 @@ class Run {
     };
     if (a.returns_list) {
       auto list = stack.at(0).toTensorVector();
-      TORCH_CHECK(list.size() >= a.outs.size(), a.name, " returned ", list.size(), " tensors, the plan expects ", a.outs.size());
+      TORCH_CHECK(list.size() >= a.outs.size(), a.name, " returned ", list.size(), " tensors, the plan expects ",
+                  a.outs.size());
       for (size_t i = 0; i < a.outs.size(); ++i) take(i, std::move(list[i]));
     } else {
       for (size_t i = 0; i < a.outs.size(); ++i) {
@@ -459,7 +477,8 @@ class Run {
     }
   }
 
-  // New memory of an operator, which kernels take for aligned. Some operators, as `diagonal_scatter`, make a storage like an argument's, and begin in it where that one did.
+  // New memory of an operator, which kernels take for aligned. Some operators, as `diagonal_scatter`, make a storage
+  // like an argument's, and begin in it where that one did.
   Tensor aligned(Tensor t) {
     if (!t.defined() || !t.is_cuda() || !t.has_storage() || t.storage().use_count() > 1) return t;
     if (reinterpret_cast<uintptr_t>(t.unsafeGetTensorImpl()->data()) % 16 == 0) return t;
@@ -487,7 +506,8 @@ class Run {
     }
   }
 
-  // Checks the sizes that were predicted and copies when the strides are others: kernels were generated for the predicted ones.
+  // Checks the sizes that were predicted and copies when the strides are others: kernels were generated for the
+  // predicted ones.
   Tensor with_layout(Tensor t, const AtenStep::Expect& e, const AtenStep& a) {
     if (!t.defined()) return t;
     bool same = (size_t)t.dim() == e.sizes.size();
@@ -497,7 +517,8 @@ class Run {
       for (int32_t r : e.sizes) sizes.push_back(regs_[r]);
       TORCH_CHECK(false, "jit: ", a.name, " returned sizes ", t.sizes(), " where ", sizes, " were predicted");
     }
-    TORCH_CHECK(!e.dtype || t.scalar_type() == *e.dtype, "jit: ", a.name, " returned ", t.scalar_type(), " where ", *e.dtype, " was predicted");
+    TORCH_CHECK(!e.dtype || t.scalar_type() == *e.dtype, "jit: ", a.name, " returned ", t.scalar_type(), " where ",
+                *e.dtype, " was predicted");
     bool strides_match = true;
     for (size_t i = 0; i < e.strides.size(); ++i) strides_match &= t.stride(i) == regs_[e.strides[i]] || t.size(i) == 1;
     if (strides_match || t.numel() == 0) return t;

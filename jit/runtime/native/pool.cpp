@@ -1,6 +1,7 @@
-// Blocks below 64 KiB go straight to malloc. Larger ones are rounded up to a size class (eight classes per power of two, at most 12.5 %
-// more) and, when freed, kept in a list per class: reusing one costs no page faults. The bytes kept are bounded; the oldest blocks leave first.
-// Every block is 64-byte aligned; a header in front of it holds its class, so that a free needs no look-up.
+// Blocks below 64 KiB go straight to malloc. Larger ones are rounded up to a size class (eight classes per power of
+// two, at most 12.5 % more) and, when freed, kept in a list per class: reusing one costs no page faults. The bytes kept
+// are bounded; the oldest blocks leave first. Every block is 64-byte aligned; a header in front of it holds its class,
+// so that a free needs no look-up.
 #include "pool.h"
 
 #include <c10/util/Exception.h>
@@ -55,7 +56,8 @@ struct Pool final : c10::Allocator {
   }
 
   static Header* fresh(size_t capacity) {
-    // Big blocks start on a huge page, which makes first touches cheap. The data, not the header, is what has to be aligned.
+    // Big blocks start on a huge page, which makes first touches cheap. The data, not the header, is what has to be
+    // aligned.
     size_t align = capacity >= 2 * kHuge ? kHuge : 64;
     void* p = nullptr;
     if (posix_memalign(&p, align, capacity) != 0) return nullptr;
@@ -167,7 +169,7 @@ void Pool::free_block(void* context) {
 }
 
 PyObject* py_release_pool(PyObject*, PyObject*) {
-  Py_BEGIN_ALLOW_THREADS pool()->release(0);
+  Py_BEGIN_ALLOW_THREADS pool() -> release(0);
   Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
@@ -185,19 +187,23 @@ PyObject* py_set_pool_limit(PyObject*, PyObject* arg) {
 PyObject* py_pool_stats(PyObject*, PyObject*) {
   size_t cached, blocks, limit, hits, misses;
   {
-    // Not while Python objects are made: that may collect garbage, tensors of ours among it, whose memory comes back here.
+    // Not while Python objects are made: that may collect garbage, tensors of ours among it, whose memory comes back
+    // here.
     std::lock_guard<std::mutex> lock(pool()->mutex);
     Pool* p = pool();
     cached = p->cached, blocks = p->age.size(), limit = p->limit, hits = p->hits, misses = p->misses;
   }
-  return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n}", "cached_bytes", (Py_ssize_t)cached, "cached_blocks", (Py_ssize_t)blocks, "limit", (Py_ssize_t)limit, "hits", (Py_ssize_t)hits,
-                       "misses", (Py_ssize_t)misses);
+  return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n}", "cached_bytes", (Py_ssize_t)cached, "cached_blocks", (Py_ssize_t)blocks,
+                       "limit", (Py_ssize_t)limit, "hits", (Py_ssize_t)hits, "misses", (Py_ssize_t)misses);
 }
 
 PyMethodDef methods[] = {
-    {"release_pool", Entry<py_release_pool>::call, METH_NOARGS, "Give the CPU memory that the pool keeps back to the system."},
-    {"set_pool_limit", Entry<py_set_pool_limit>::call, METH_O, "set_pool_limit(bytes): most bytes that the pool may keep."},
-    {"pool_stats", Entry<py_pool_stats>::call, METH_NOARGS, "Counters of the CPU pool: cached_bytes, cached_blocks, limit, hits, misses."},
+    {"release_pool", Entry<py_release_pool>::call, METH_NOARGS,
+     "Give the CPU memory that the pool keeps back to the system."},
+    {"set_pool_limit", Entry<py_set_pool_limit>::call, METH_O,
+     "set_pool_limit(bytes): most bytes that the pool may keep."},
+    {"pool_stats", Entry<py_pool_stats>::call, METH_NOARGS,
+     "Counters of the CPU pool: cached_bytes, cached_blocks, limit, hits, misses."},
     {nullptr, nullptr, 0, nullptr},
 };
 

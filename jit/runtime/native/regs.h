@@ -33,8 +33,9 @@ inline int64_t combine(Reg::Op op, int64_t a, int64_t b) {
 
 // Parses `regs` as the plan's documentation describes them; constants are folded.
 inline std::vector<Reg> parse_regs(PyObject* object, int n_inputs, int n_ints) {
-  static const std::pair<const char*, Reg::Op> binary[] = {{"add", Reg::kAdd}, {"sub", Reg::kSub}, {"mul", Reg::kMul}, {"floordiv", Reg::kFloorDiv},
-                                                           {"mod", Reg::kMod}, {"max", Reg::kMax}, {"min", Reg::kMin}};
+  static const std::pair<const char*, Reg::Op> binary[] = {
+      {"add", Reg::kAdd}, {"sub", Reg::kSub}, {"mul", Reg::kMul}, {"floordiv", Reg::kFloorDiv},
+      {"mod", Reg::kMod}, {"max", Reg::kMax}, {"min", Reg::kMin}};
   std::vector<Reg> regs;
   Items items(object, "regs");
   for (Py_ssize_t i = 0; i < items.size; ++i) {
@@ -48,11 +49,15 @@ inline std::vector<Reg> parse_regs(PyObject* object, int n_inputs, int n_ints) {
       reg.op = op == "size" ? Reg::kSize : Reg::kStride;
       reg.a = (int32_t)as_int(r[1], "a size register's input");
       reg.b = (int32_t)as_int(r[2], "a size register's dim");
-      if (reg.a < 0 || reg.a >= n_inputs || reg.b < 0) raise(PyExc_ValueError, "register " + std::to_string(i) + " reads a size of input " + std::to_string(reg.a) + ", which does not exist");
+      if (reg.a < 0 || reg.a >= n_inputs || reg.b < 0)
+        raise(PyExc_ValueError, "register " + std::to_string(i) + " reads a size of input " + std::to_string(reg.a) +
+                                    ", which does not exist");
     } else if (op == "int") {
       reg.op = Reg::kInt;
       reg.a = (int32_t)as_int(r[1], "an int register");
-      if (reg.a < 0 || reg.a >= n_ints) raise(PyExc_ValueError, "register " + std::to_string(i) + " reads int " + std::to_string(reg.a) + ", which does not exist");
+      if (reg.a < 0 || reg.a >= n_ints)
+        raise(PyExc_ValueError,
+              "register " + std::to_string(i) + " reads int " + std::to_string(reg.a) + ", which does not exist");
     } else {
       bool found = false;
       for (auto& [name, code] : binary) {
@@ -61,7 +66,8 @@ inline std::vector<Reg> parse_regs(PyObject* object, int n_inputs, int n_ints) {
         reg.op = code;
         reg.a = (int32_t)as_int(r[1], "a register operand");
         reg.b = (int32_t)as_int(r[2], "a register operand");
-        if (reg.a < 0 || reg.a >= i || reg.b < 0 || reg.b >= i) raise(PyExc_ValueError, "register " + std::to_string(i) + " reads a register that is not computed before it");
+        if (reg.a < 0 || reg.a >= i || reg.b < 0 || reg.b >= i)
+          raise(PyExc_ValueError, "register " + std::to_string(i) + " reads a register that is not computed before it");
         if (regs[reg.a].op == Reg::kConst && regs[reg.b].op == Reg::kConst) {
           reg.value = combine(code, regs[reg.a].value, regs[reg.b].value);
           reg.op = Reg::kConst;

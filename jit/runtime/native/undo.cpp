@@ -1,4 +1,5 @@
-// Failing runs: states of generators put back, notes for the call that is made instead, and injected failures for tests.
+// Failing runs: states of generators put back, notes for the call that is made instead, and injected failures for
+// tests.
 #include "undo.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -101,10 +102,8 @@ Faults faults;
 
 void Faults::hit(const char* what) {
   if (left.fetch_sub(1) != 0) return;
-  if (interrupts.load())
-    PyErr_SetInterrupt();
-  else
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "injected failure at ", what);
+  if (interrupts.load()) PyErr_SetInterrupt();
+  else TORCH_CHECK_WITH(OutOfMemoryError, false, "injected failure at ", what);
 }
 
 namespace {
@@ -135,8 +134,9 @@ PyObject* raise_again(PyObject* error) {
   return nullptr;
 }
 
-// failed(error, repeatable) -> what the rewritten function calls as TailCall(original, *arguments) when its plan, or if it is `repeatable` what follows the plan, has
-// raised `error`. What others have raised meanwhile, signal handlers above all, is raised again.
+// failed(error, repeatable) -> what the rewritten function calls as TailCall(original, *arguments) when its plan, or if
+// it is `repeatable` what follows the plan, has raised `error`. What others have raised meanwhile, signal handlers
+// above all, is raised again.
 PyObject* py_failed(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) raise(PyExc_TypeError, "failed(error, repeatable)");
   PyObject* error = args[0];
@@ -162,14 +162,17 @@ PyObject* py_failed(PyObject*, PyObject* const* args, Py_ssize_t n) {
       PyTuple_SET_ITEM(results.get(), (Py_ssize_t)i, t);
     }
     const auto& name = h.op.schema().operator_name();
-    Ref record = Ref::steal(results ? Py_BuildValue("(ssOO)", name.name.c_str(), name.overload_name.c_str(), results.get(), h.raised ? error : Py_None) : nullptr);
+    Ref record = Ref::steal(results ? Py_BuildValue("(ssOO)", name.name.c_str(), name.overload_name.c_str(),
+                                                    results.get(), h.raised ? error : Py_None)
+                                    : nullptr);
     if (!record || PyList_Append(records.get(), record.get()) != 0) return nullptr;
   }
   Ref module = Ref::steal(PyImport_ImportModule("jit.runtime.happened"));
   return module ? PyObject_CallMethod(module.get(), "again", "OO", tail_call, records.get()) : nullptr;
 }
 
-// fail_at(points[, interrupt]): the run that comes to the so-manieth point where one may fail, counted from now on, does. -1: none.
+// fail_at(points[, interrupt]): the run that comes to the so-manieth point where one may fail, counted from now on,
+// does. -1: none.
 PyObject* py_fail_at(PyObject*, PyObject* args) {
   long long points;
   int interrupt = 0;
@@ -180,8 +183,12 @@ PyObject* py_fail_at(PyObject*, PyObject* args) {
 }
 
 PyMethodDef methods[] = {
-    {"failed", (PyCFunction)(void (*)(void))Entry<py_failed>::call, METH_FASTCALL, "failed(error, repeatable) -> what is called with the original function and its arguments when a plan has raised; raises the error where the plan has changed something."},
-    {"fail_at", Entry<py_fail_at>::call, METH_VARARGS, "fail_at(points, interrupt=False): for tests. One of the next points where a run may fail does, or is interrupted; -1: none. Returns how many were left."},
+    {"failed", (PyCFunction)(void (*)(void))Entry<py_failed>::call, METH_FASTCALL,
+     "failed(error, repeatable) -> what is called with the original function and its arguments when a plan has raised; "
+     "raises the error where the plan has changed something."},
+    {"fail_at", Entry<py_fail_at>::call, METH_VARARGS,
+     "fail_at(points, interrupt=False): for tests. One of the next points where a run may fail does, or is "
+     "interrupted; -1: none. Returns how many were left."},
     {nullptr, nullptr, 0, nullptr},
 };
 

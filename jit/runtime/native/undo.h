@@ -1,4 +1,5 @@
-// What a run that fails leaves behind: nothing, but for what cannot be undone, which is told to whoever runs the call again.
+// What a run that fails leaves behind: nothing, but for what cannot be undone, which is told to whoever runs the call
+// again.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -20,7 +21,8 @@ class GeneratorStates {
   GeneratorStates(const GeneratorStates&) = delete;
   ~GeneratorStates();
 
-  // Notes the default generators of the CPU and of CUDA device `device` (-1: none), and those among the arguments of an operator.
+  // Notes the default generators of the CPU and of CUDA device `device` (-1: none), and those among the arguments of an
+  // operator.
   void note(int device, const torch::jit::Stack& arguments);
   void restore() noexcept;
 
@@ -43,7 +45,8 @@ void note_failure(bool final, std::vector<Happened>&& happened) noexcept;
 // Says that the Python error which is about to end a run comes from a signal, and not from the run.
 void note_signal() noexcept;
 
-// Notes that the Python error that is set is how a run has failed, and what there is to be told of that run. An error of a signal's is not.
+// Notes that the Python error that is set is how a run has failed, and what there is to be told of that run. An error
+// of a signal's is not.
 void tie_failure();
 
 // Injected failures, for tests: points where a run may fail are counted down.

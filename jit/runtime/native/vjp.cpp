@@ -39,7 +39,8 @@ at::Tensor fresh_leaf(const at::Tensor& t) {
   return leaf;
 }
 
-std::vector<at::Tensor> operator_gradients(const c10::OperatorHandle& op, std::vector<c10::IValue>&& stack, const std::vector<at::Tensor>& leaves,
+std::vector<at::Tensor> operator_gradients(const c10::OperatorHandle& op, std::vector<c10::IValue>&& stack,
+                                           const std::vector<at::Tensor>& leaves,
                                            const std::vector<at::Tensor>& tangents) {
   WithAutograd on;
   op.callBoxed(stack);
@@ -47,11 +48,11 @@ std::vector<at::Tensor> operator_gradients(const c10::OperatorHandle& op, std::v
   for (c10::IValue& v : stack) {
     if (v.isTensorList())
       for (const at::Tensor& t : v.toTensorVector()) results.push_back(t);
-    else
-      results.push_back(v.isTensor() ? std::move(v).toTensor() : at::Tensor());
+    else results.push_back(v.isTensor() ? std::move(v).toTensor() : at::Tensor());
   }
   stack.clear();
-  TORCH_CHECK(tangents.size() <= results.size(), "jit: ", op.schema().name(), " returned ", results.size(), " tensors, its gradient is asked for ", tangents.size());
+  TORCH_CHECK(tangents.size() <= results.size(), "jit: ", op.schema().name(), " returned ", results.size(),
+              " tensors, its gradient is asked for ", tangents.size());
   for (size_t i = 0; i < tangents.size(); ++i) {
     if (!tangents[i].defined() || !results[i].defined() || !results[i].requires_grad()) continue;
     outputs.push_back(std::move(results[i]));
@@ -59,7 +60,9 @@ std::vector<at::Tensor> operator_gradients(const c10::OperatorHandle& op, std::v
   }
   results.clear();
   std::vector<at::Tensor> gradients(leaves.size());
-  if (!outputs.empty()) gradients = torch::autograd::grad(outputs, leaves, given, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+  if (!outputs.empty())
+    gradients = torch::autograd::grad(outputs, leaves, given, /*retain_graph=*/false, /*create_graph=*/false,
+                                      /*allow_unused=*/true);
   c10::AutoGradMode off(false);
   for (size_t i = 0; i < leaves.size(); ++i)
     if (!gradients[i].defined()) gradients[i] = at::zeros_like(leaves[i]);

@@ -11,9 +11,11 @@ namespace jit {
 // A tensor on the same memory that requires grad and has no history.
 at::Tensor fresh_leaf(const at::Tensor& t);
 
-// Calls `op` on `stack` with autograd on and gives the gradient of each leaf. Tensors of the results are counted through lists; `tangents` has one entry
-// per such tensor, undefined where there is none. A leaf that the results do not depend on gets zeros. The GIL must not be held.
-std::vector<at::Tensor> operator_gradients(const c10::OperatorHandle& op, std::vector<c10::IValue>&& stack, const std::vector<at::Tensor>& leaves,
+// Calls `op` on `stack` with autograd on and gives the gradient of each leaf. Tensors of the results are counted
+// through lists; `tangents` has one entry per such tensor, undefined where there is none. A leaf that the results do
+// not depend on gets zeros. The GIL must not be held.
+std::vector<at::Tensor> operator_gradients(const c10::OperatorHandle& op, std::vector<c10::IValue>&& stack,
+                                           const std::vector<at::Tensor>& leaves,
                                            const std::vector<at::Tensor>& tangents);
 
 }  // namespace jit

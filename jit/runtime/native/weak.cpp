@@ -45,7 +45,8 @@ void weak_dealloc(PyObject* o) {
 
 PyObject* weak_repr(PyObject* o) {
   PyObject* now = alive(cast(o));
-  return now ? PyUnicode_FromFormat("<weak %s at %p>", Py_TYPE(now)->tp_name, now) : PyUnicode_FromString("<weak, gone>");
+  return now ? PyUnicode_FromFormat("<weak %s at %p>", Py_TYPE(now)->tp_name, now)
+             : PyUnicode_FromString("<weak, gone>");
 }
 
 }  // namespace
@@ -65,7 +66,8 @@ static PyObject* make(PyObject* object, bool by_memory) {
   w->vectorcall = weak_call;
   w->object = object;
   w->reference = reference.release();
-  new (&w->storage) WeakStorage(by_memory ? THPVariable_Unpack(object).storage().getWeakStorageImpl() : WeakStorage(c10::intrusive_ptr<c10::StorageImpl>()));
+  new (&w->storage) WeakStorage(by_memory ? THPVariable_Unpack(object).storage().getWeakStorageImpl()
+                                          : WeakStorage(c10::intrusive_ptr<c10::StorageImpl>()));
   if (tensor && !by_memory) {
     new (&w->impl) WeakImpl(THPVariable_Unpack(object).getIntrusivePtr());
   } else {
@@ -86,16 +88,22 @@ bool weak_is(PyObject* weak, PyObject* object) {
   auto* w = cast(weak);
   if (object != w->object) return false;
   if (w->storage._unsafe_get_target()) return alive(w) == object;
-  return w->reference ? PyWeakref_GetObject(w->reference) == object : is_tensor(object) && THPVariable_Unpack(object).unsafeGetTensorImpl() == w->impl._unsafe_get_target();
+  return w->reference
+             ? PyWeakref_GetObject(w->reference) == object
+             : is_tensor(object) && THPVariable_Unpack(object).unsafeGetTensorImpl() == w->impl._unsafe_get_target();
 }
 
-PyObject* const* weak_place(PyObject* weak) { return &reinterpret_cast<PyWeakReference*>(cast(weak)->reference)->wr_object; }
+PyObject* const* weak_place(PyObject* weak) {
+  return &reinterpret_cast<PyWeakReference*>(cast(weak)->reference)->wr_object;
+}
 
 bool weak_gone(PyObject* weak) { return !alive(cast(weak)); }
 
 bool init_weak(PyObject* module) {
   WeakType.tp_name = "jit.runtime.native.Weak";
-  WeakType.tp_doc = "Weak(object): called, it gives the object, or None once that is gone. TypeError for what cannot be referred to weakly.";
+  WeakType.tp_doc =
+      "Weak(object): called, it gives the object, or None once that is gone. TypeError for what cannot be referred to "
+      "weakly.";
   WeakType.tp_basicsize = sizeof(WeakObject);
   WeakType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
   WeakType.tp_vectorcall_offset = offsetof(WeakObject, vectorcall);

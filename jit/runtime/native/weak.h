@@ -5,11 +5,13 @@
 
 namespace jit {
 
-// A reference to an object that is known by identity: a tensor, or anything that Python can refer to weakly. Null with a TypeError set for other objects.
+// A reference to an object that is known by identity: a tensor, or anything that Python can refer to weakly. Null with
+// a TypeError set for other objects.
 PyObject* weak_new(PyObject* object);
 
-// A reference to a tensor that may be asked for it only where the tensor is known to have been there a moment ago. torch.utils.swap_tensors refuses tensors
-// with weak references of Python's or of C++; this one refers to the tensor's memory, and tells whether the tensor still shows that.
+// A reference to a tensor that may be asked for it only where the tensor is known to have been there a moment ago.
+// torch.utils.swap_tensors refuses tensors with weak references of Python's or of C++; this one refers to the tensor's
+// memory, and tells whether the tensor still shows that.
 PyObject* weak_of_memory(PyObject* tensor);
 
 bool weak_check(PyObject* object);

@@ -25,8 +25,12 @@ struct WeakObject {
   // Of a tensor that is told by its memory: the tensor, borrowed; null where it is gone.
   PyObject* with_memory() const {
     c10::StorageImpl* memory = storage._unsafe_get_target();
-    if (storage.use_count() == 0 || Py_REFCNT(object) <= 0 || !(THPVariable_CheckTypeExact(Py_TYPE(object)) || is_tensor(object))) return nullptr;
-    return THPVariable_Unpack(object).unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == memory ? object : nullptr;
+    if (storage.use_count() == 0 || Py_REFCNT(object) <= 0 ||
+        !(THPVariable_CheckTypeExact(Py_TYPE(object)) || is_tensor(object)))
+      return nullptr;
+    return THPVariable_Unpack(object).unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == memory
+               ? object
+               : nullptr;
   }
 };
 
