@@ -500,10 +500,7 @@ class Tracer:
                     return self.view(h, path, node)
         elif node.id < start or node.op in VIEWS:
             # An expansion gave back an argument or a view of one: the result is new memory all the same.
-            root = node
-            while root.op in VIEWS:
-                root = root.inputs[0]
-            if root.id < start or overlaps_itself(node.type):
+            if base_of(node).id < start or overlaps_itself(node.type):
                 node = self.builder.clone(node)
         elif info(node.op).kind == "number":
             node = self.builder.clone(node)

@@ -75,8 +75,8 @@ def _split_sum_at(x: Node, w: Node):
     if (type(k) is not int or k % unit == 0 or x.type.dtype not in (torch.float16, torch.bfloat16)
         or dims.hint(m) * k < kind.worth_aligning):
         return None
-    if info(base_of(x).op).kind in ("input", "call", "part") or not same_ints(x.type.strides[1:],
-                                                                     (1,)) or not same_ints(w.type.strides[1:], (1,)):
+    if (info(base_of(x).op).kind in ("input", "call", "part")
+        or not same_ints(x.type.strides[1:], (1,)) or not same_ints(w.type.strides[1:], (1,))):
         return None
     return k // unit * unit
 
