@@ -179,12 +179,12 @@ def explain(model, **options):
     at most, a coroutine with ``asyncio.run``. Keyword arguments as in ``compile``."""
 
     def run(*args, **kwargs):
-        captured, plans = [], []
+        captured, plans = [], {}  # captured graph -> its plan
         backend = _backend(options.get("backend"), options.get("passes", ()))
 
         def recorded(graph, examples, gradient=None):
-            plans.append(backend(graph, examples, gradient))
-            return plans[-1]
+            plans[graph] = backend(graph, examples, gradient)
+            return plans[graph]
 
         settings = dispatch.Settings(recorded, False, options.get("dynamic"), on_capture=captured.append)
         compiled = _compile(model, settings)
@@ -194,13 +194,14 @@ def explain(model, **options):
                 pass
         elif type(made) is types.CoroutineType:
             asyncio.run(made)
-        graphs = [c.graph for c in captured if c.graph is not None and any(n.op != "input" for n in c.graph.nodes)]
+        graphs = [getattr(plans[c.graph], "graph", c.graph) for c in captured if c.graph is not None]
+        graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]
-        kernels = [text for plan in plans for _, text in plan.kernels]
+        kernels = [text for plan in plans.values() for _, text in plan.kernels]
         return Explanation(len(graphs), len(breaks), sum(info(n.op).kind not in ("input", "number")
                                                          for g in graphs for n in g.nodes),
                            breaks, [t for c in captured for t in c.guards.texts()],
                            kernels, [g.python() for g in graphs],
-                           sum(getattr(plan, "launches", 0) for plan in plans))
+                           sum(getattr(plan, "launches", 0) for plan in plans.values()))
 
     return run

@@ -22,9 +22,8 @@ from .graph.ir import Graph
 from .graph.passes import SCHEDULED, STANDARD, optimize, run_passes
 from .graph.passes.convolutions import separate_bias
 from .graph.passes.gradients import without_gates
-from .graph.prims import VIEWS
+from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
-from .graph.results import root_of
 from .plans import Plan
 from .runtime.plan import GradSpec, load_differentiable
 
@@ -65,11 +64,9 @@ def compile_joint(joint, graph, unaligned, gradient, second: Callable) -> Plan:
         halves = partition(joint, (*gradient.changed, *gradient.fragile), gradient.loose)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = len(gradient.tangents) > 1
-    whole = halves.backward.copy() if several else None  # before scheduling, which rewrites
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     read = uses(halves.backward, len(halves.saved)) if several else None
-    without_gates(halves.backward)
-    origins, backward = symbol_origins(halves.forward), schedule(halves.backward, saved_unaligned)
+    origins, backward = symbol_origins(halves.forward), schedule(without_gates(halves.backward), saved_unaligned)
     forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
     n_outputs = sum(o.mutates is None for o in graph.outputs)
     strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
@@ -89,7 +86,7 @@ def compile_joint(joint, graph, unaligned, gradient, second: Callable) -> Plan:
         uses=read,
         watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way)
                       for place, *way in gradient.watched if place not in halves.saved),
-        narrow=_narrow(whole, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
+        narrow=_narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
     if others:
@@ -114,7 +111,7 @@ def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
     position = {o.node: k for k, o in reversed(list(enumerate(graph.outputs[:n_outputs])))}
     strided, others = [], []
     for k in differentiable:
-        root = root_of(graph.outputs[k].node)
+        root = base_of(graph.outputs[k].node)
         source, *layout = made.get(results[k], (None,))
         # The slot of the memory may be that of another view of it: what has the gradient is the result that is the
         # memory itself.
@@ -133,7 +130,7 @@ def _read_by_library(graph) -> list:
     returned = [o.node for o in graph.outputs if o.mutates is None]
     found = []
     for k, node in enumerate(returned):
-        root, ops = root_of(node), set()
+        root, ops = base_of(node), set()
         while node.op in VIEWS:
             ops.add(node.op)
             node = node.inputs[0]

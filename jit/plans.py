@@ -19,6 +19,7 @@ class Plan:
             tensors.
         int_symbols: names of the size symbols that are passed as integers.
         kernels: (name, source text) of each kernel.
+        graph: what it computes, as it was optimised.
         backward: the graph of the gradients, where there is one.
         launches: how many generated kernels one call launches, with those of the backward.
     """

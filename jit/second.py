@@ -21,7 +21,6 @@ from .graph.autodiff import Differentiated, differentiate, differentiated_again,
 from .graph.autodiff.replay import draws
 from .graph.dims import free_symbols
 from .graph.interpret import compile_python
-from .graph.ir import Graph
 from .graph.passes import optimize
 from .graph.passes.convolutions import separate_bias
 from .graph.printing import symbol_origins, unbound_symbols
@@ -155,7 +154,7 @@ class _Second:
     def forward(self):
         graph = self.traced
         kept = [o for o in graph.outputs if o.mutates is None]  # nothing is written again
-        alone = Graph(graph.inputs, graph.nodes, kept, graph.env)
+        alone = graph.replace(outputs=kept)
         return without_autocast(compile_python(alone)), [self.int_symbols.index(name)
                                                          for name in unbound_symbols(alone)]
 

@@ -135,7 +135,7 @@ def check(fn, *inputs, dynamic=False, exact=False, rtol=None, atol=None, strides
     verify(graph)
     captured = tracer.captured
     _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides, seed)
-    verify(optimize(graph))
+    graph = verify(optimize(graph))
     _compare(fn, inputs, captured, graph, structure, exact, rtol, atol, strides, seed)
     return graph
 

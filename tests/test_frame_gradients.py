@@ -391,16 +391,16 @@ def test_some_results_are_used(used):
 
 
 def test_a_failing_backward_for_some_results_is_no_error(monkeypatch):
-    from jit.graph.autodiff import narrow
+    from jit import compiling
 
-    original = narrow.narrowed
+    original = compiling.narrowed
 
     def fails(graph, absent):
         if absent:
             raise ValueError("mine")
         return original(graph, absent)
 
-    monkeypatch.setattr(narrow, "narrowed", fails)
+    monkeypatch.setattr(compiling, "narrowed", fails)
     x = torch.randn(4, requires_grad=True)
     f = jit.compile(lambda x: (x.sin(), x * 3))
     with jit.config.patch(strict=False), pytest.warns(UserWarning, match="ValueError: mine"):

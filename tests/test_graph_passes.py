@@ -5,9 +5,12 @@ import pytest
 import torch
 from graph_harness import check, trace
 
-from jit.graph.passes import optimize
+from jit import config
+from jit.graph.interpret import evaluate
+from jit.graph.passes import SCHEDULED, STANDARD, optimize, run_passes
+from jit.graph.passes.gradients import without_gradients
 from jit.graph.passes.simplify import holds_exactly
-from jit.graph.verify import verify
+from jit.graph.verify import InvalidGraph, verify
 
 pytestmark = pytest.mark.usefixtures("eager_numbers")
 
@@ -79,3 +82,45 @@ def test_holds_exactly():
         for wide in values:
             if holds_exactly(wide, narrow):
                 assert torch.equal(v.to(wide).to(narrow), v), (wide, narrow)
+
+
+# Programs in which each pass finds something to do.
+CHANGED = {
+    "name_written_values": (lambda x: x.copy_((x + 1).detach()), X.clone()),
+    "eliminate_dead_nodes": (lambda x: (x + 1, x.exp()), X),  # of which the second is taken from the results
+    "merge_seeds": (lambda x: (torch.nn.functional.dropout(x), torch.nn.functional.dropout(x + 1)), X),
+    "compute_empty": (lambda x: (x[:0].exp(), x[:, :0].sum(1)), X),
+    "fold_constants": (lambda x: (torch.zeros(3) + 1, x + (torch.ones(4) * 2)), X),
+    "simplify": (lambda x: x.t().t().exp() * 1, X),
+    "merge_equal_nodes": (lambda x: ((x + 1).exp() * (x + 1).exp(), x + 1), X),
+    "keep_checks": (lambda x, i: x[i][:1, :1], X, torch.tensor([0, 2])),
+    "without_gradients": (lambda x: x.detach().exp(), X),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_pass_gives_another_graph_and_leaves_its_own(name, kernel_numbers):
+    fn, *inputs = CHANGED[name]
+    with config.patch(fallback_random=name != "merge_seeds"):
+        graph = trace(fn, *inputs, differentiated=name == "without_gradients")[0]
+    if name == "eliminate_dead_nodes":
+        graph = graph.replace(outputs=graph.outputs[:1])
+    (run,) = (p for p in (*STANDARD[:-1], *SCHEDULED, without_gradients) if p.__name__ == name)
+    before = repr(graph)
+    made = run_passes(graph, (run,))
+    assert repr(graph) == before != repr(made)
+    assert run_passes(made, (run,)) is made or repr(run(made)) == repr(made)
+    if name != "merge_seeds":
+        ours, theirs = [x.clone() for x in inputs], [x.clone() for x in inputs]
+        torch.testing.assert_close(evaluate(made, ours), evaluate(graph, theirs), rtol=0, atol=0)
+        assert all(map(torch.equal, ours, theirs))
+
+
+def test_a_pass_that_changes_the_graph_that_it_is_given_is_refused():
+    def in_place(graph):
+        node = graph.nodes[-1]
+        node.attrs = {**node.attrs, "precise": True}
+        return graph
+
+    with pytest.raises(InvalidGraph, match="in_place changes the graph that it is given"):
+        run_passes(trace(lambda x: x.exp(), X)[0], (in_place,))

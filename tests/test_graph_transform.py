@@ -76,7 +76,7 @@ def test_a_second_rewrite_hands_origins_on(graph):
 def test_an_id_is_not_given_again_when_its_node_is_gone(graph):
     class Without(Transform):
         def outputs(self):
-            return [Output(self.value(self.graph.outputs[0].node))]
+            return [Output(self.new[self.graph.outputs[0].node])]
 
         def order(self):
             return [n for n in self.graph.nodes if n is not self.graph.outputs[1].node]
@@ -89,7 +89,7 @@ def test_an_id_is_not_given_again_when_its_node_is_gone(graph):
 def test_an_existing_node_may_stand_for_another(graph):
     class WithoutExp(Transform):
         def visit(self, n):
-            return self.value(n.inputs[0]) if n.op == "exp" else self.keep(n)
+            return self.new[n.inputs[0]] if n.op == "exp" else self.keep(n)
 
     made, (z, _) = run(WithoutExp(graph), X, Y)
     assert torch.equal(z, X * Y + X) and made.origins == {}
@@ -162,8 +162,8 @@ def test_an_input_of_another_type_one_more_and_one_that_stands_for_nothing(graph
         def visit(self, n):
             return self.keep(n, type=n.type.replace(dtype=torch.float64))
 
-        def value(self, n):
-            return super().value(n) if n in self.new else self.more
+        def missing(self, n):
+            return self.more
 
     made, (z, _) = run(Inputs(graph, graph.inputs), X.double(), None, Y.double())
     assert torch.equal(z, (X.double() * Y.double()).exp() + X.double()) and len(made.inputs) == 3
@@ -208,10 +208,8 @@ def test_what_stands_for_nothing_may_be_made_when_it_is_read(graph):
         def visit(self, n):
             return None if n.op in ("mul", "exp") else self.keep(n)
 
-        def value(self, n):
-            if n not in self.new:
-                self.new[n] = self.node("full", (), {"shape": n.shape, "value": 1.0}, n.type, n)
-            return super().value(n)
+        def missing(self, n):
+            return self.node("full", (), {"shape": n.shape, "value": 1.0}, n.type, n)
 
     made, (z, _) = run(Lazy(graph), X, Y)
     assert torch.equal(z, X + 1) and sum(n.op == "full" for n in made.nodes) == 1
@@ -221,7 +219,7 @@ def test_what_stands_for_nothing_may_be_made_when_it_is_read(graph):
 def test_outputs(graph):
     class Negated(Transform):
         def output(self, o):
-            return self.node("neg", (self.value(o.node),), {}, o.node.type)
+            return self.node("neg", (self.new[o.node],), {}, o.node.type)
 
     made, (z, total) = run(Negated(graph), X, Y)
     assert torch.equal(z, -((X * Y).exp() + X)) and torch.equal(total, z.sum())
@@ -229,7 +227,7 @@ def test_outputs(graph):
 
     class First(Transform):
         def outputs(self):
-            return [Output(self.value(self.graph.outputs[1].node))]
+            return [Output(self.new[self.graph.outputs[1].node])]
 
     assert len(run(First(graph), X, Y)[1]) == 1
 

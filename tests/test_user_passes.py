@@ -210,6 +210,25 @@ def test_every_backend_sees_the_changed_graph(backend):
                                            backend=backend)(x), x.sin())
 
 
+@pytest.mark.parametrize("backend", ["eager", "jit"])
+def test_a_pattern_in_a_backward_of_the_programs_own(backend):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return (torch.tanh(g) * 2 + 1) * x
+
+    x = torch.randn(3, requires_grad=True)
+    changed = passes.Replacement(torch.tanh, lambda x: torch.cos(x) * 0.5, (VECTOR,))
+    jit.compile(lambda x: Scaled.apply(x), passes=[changed], backend=backend)(x).sum().backward()
+    torch.testing.assert_close(x.grad, (torch.ones(3).cos() + 1) * x.detach())
+
+
 def test_tools_take_passes():
     sine = passes.Replacement(torch.tanh, torch.sin, (VECTOR,))
     x = torch.randn(5)

@@ -151,7 +151,7 @@ class _PlanWriter:
     def results(self, node):
         """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors
         says of a kernel need not be so)."""
-        types = node.type if isinstance(node.type, tuple) else (node.type,)
+        types = node.types
         if isinstance(node.type, tuple):
             results = {n.attrs["index"]: n for n in self.p.getitems.get(node, ())}
             outs = [self.p.storages[results[i]].slot if i in results and results[i] in self.p.storages

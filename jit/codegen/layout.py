@@ -15,7 +15,7 @@ import torch
 from .. import devices, logs
 from ..errors import JitError
 from ..graph import aten, dims, layout, prims, registry
-from ..graph.ir import Graph, Node, Ref, TensorType, Transform, same_ints
+from ..graph.ir import Graph, Node, TensorType, Transform, filled, same_ints
 from ..graph.passes import convolutions
 from .indexing import base_of
 
@@ -129,12 +129,7 @@ class Restrider(Transform):
         name = target.removeprefix("aten::")
         o = aten.Overload(name, getattr(getattr(torch.ops.aten, name), overload or "default"))
 
-        def fill(v):
-            if isinstance(v, Ref):
-                return inputs[v.index]
-            return tuple(map(fill, v)) if isinstance(v, (tuple, list)) else v
-
-        values = list(fill(n.attrs["args"]))
+        values = list(filled(n.attrs["args"], inputs))
         rule = registry.library(name).rule
         types = NotImplemented if rule is None else rule(*[aten._as_type(v) for v in values])
         if types is NotImplemented:
@@ -210,7 +205,7 @@ def _part(node, indices) -> Node:
     args = node.attrs["args"]
     wanted = tuple(w and i in indices for i, w in enumerate(args[10]))
     types = tuple(t if w else None for t, w in zip(node.type, wanted))
-    return Node(node.id, node.op, node.inputs, {**node.attrs, "args": (*args[:10], wanted)}, types, node.loc)
+    return node.replace(attrs={**node.attrs, "args": (*args[:10], wanted)}, type=types)
 
 
 def channels_last(graph: Graph) -> Graph:

@@ -61,8 +61,7 @@ def one_pass(graph: Graph) -> Graph:
         return graph
     made = _OnePass(graph, found).run()
     live = live_nodes(made)
-    made.nodes = [n for n in made.nodes if n in live]
-    return made
+    return made.replace([n for n in made.nodes if n in live])
 
 
 class _OnePass(Transform):
@@ -73,4 +72,4 @@ class _OnePass(Transform):
     def visit(self, n):
         if n not in self.found:
             return self.keep(n)
-        return self.node("squares", (self.value(self.found[n]),), {**n.attrs, "count": _count(n)}, n.type)
+        return self.node("squares", (self.new[self.found[n]],), {**n.attrs, "count": _count(n)}, n.type)

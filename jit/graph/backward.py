@@ -77,7 +77,7 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
         found = [h for h in wrt if h.node in way]
     if not found:
         return [None] * len(wrt)
-    types = tuple(h.type.replace(strides=layout.preserved_strides(h.type)) for h in found)
+    types = tuple(layout.empty_like(h.type) for h in found)
     call = b.node("gradient", (*ends, *seeds, *(h.node for h in found)), {"roots": len(ends), "create": create}, types)
     tracer.set(tracer, "inner_gradients", True)
     if not keep:

@@ -50,7 +50,7 @@ def cone(node: Node) -> list | None:
     seen, todo = {node}, [node]
     while todo:
         n = todo.pop()
-        if (n.impure or len(seen) > _NODES or not all(map(_fixed, n.type if type(n.type) is tuple else (n.type,)))
+        if (n.impure or len(seen) > _NODES or not all(map(_fixed, n.types))
             or _has_dim(tuple(n.attrs.values()))):
             return None
         for i in n.inputs:

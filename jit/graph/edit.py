@@ -9,6 +9,7 @@ import torch
 
 from jit.errors import JitError, PassError
 from jit.graph.build import Builder
+from jit.graph.gradient_paths import carrying
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked, unmarked
@@ -98,7 +99,7 @@ class GraphEditor:
 
     def __init__(self, graph: Graph, differentiable_inputs=()):
         self._graph = graph.copy()
-        self._carries = _carrying(self._graph, differentiable_inputs)
+        self._carries = carrying(self._graph.nodes, [self._graph.inputs[k] for k in differentiable_inputs])
         self._fresh: set = set()  # nodes that were made here and stand for nothing yet
         self.changes = 0
 
@@ -207,13 +208,3 @@ def refused(name: str):
         raise PassError(f"the pass {name} made an invalid graph: {error}") from error
     except Exception as error:  # of the user's own code
         raise PassError(f"the pass {name} raised {type(error).__name__}: {error}") from error
-
-
-def _carrying(graph: Graph, positions) -> set:
-    """The nodes through which a gradient flows to the inputs at ``positions``."""
-    found = {graph.inputs[k] for k in positions}
-    for n in graph.nodes:
-        floats = isinstance(n.type, tuple) or n.dtype.is_floating_point or n.dtype.is_complex
-        if floats and n.op != "detach" and any(i in found for i in n.inputs):
-            found.add(n)
-    return found

@@ -62,8 +62,7 @@ class FunctionTrace:
         self.mark = tracer.journal.checkpoint()
         self.tangents = []
         for node in self.results:
-            t = b.node("tangent", (), {"key": next(_keys)},
-                       node.type.replace(strides=layout.preserved_strides(node.type)))
+            t = b.node("tangent", (), {"key": next(_keys)}, layout.empty_like(node.type))
             self.tangents.append(TensorHandle(tracer, Base(t), (), t, True))
             self.tangents[-1].is_leaf = False
         self.first = b.next_id
@@ -173,7 +172,8 @@ def is_linear(nodes, tangents) -> bool:
 
 
 def computed(nodes, first: int) -> list:
-    """``nodes`` and what they are computed from, as far as it was made from the node ``first`` on, in order."""
+    """``nodes`` and what they are computed from, as far as it was made from the node ``first`` on, in the order in
+    which it was made: that of the program while nothing has changed the graph."""
     found, stack = set(), list(nodes)
     while stack:
         n = stack.pop()

@@ -14,8 +14,7 @@ def parts(node: Node) -> tuple:
 
 def may_carry(n: Node) -> bool:
     """Whether a node has a result of a dtype that has gradients."""
-    types = n.type if isinstance(n.type, tuple) else (n.type,)
-    return any(t is not None and (t.dtype.is_floating_point or t.dtype.is_complex) for t in types)
+    return any(t is not None and (t.dtype.is_floating_point or t.dtype.is_complex) for t in n.types)
 
 
 def carrying(nodes, sources) -> set:

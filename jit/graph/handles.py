@@ -277,8 +277,8 @@ def _scatter_alias(b, step, parent, value):
 
 def _scatter_diagonal(b, step, parent, value):
     a = step.attrs
-    t = TensorType(parent.type.shape, layout.preserved_strides(parent.type), parent.type.dtype, parent.type.device)
-    return b.aten("aten::diagonal_scatter", "", (parent, value, a["offset"], a["dim1"], a["dim2"]), t)
+    return b.aten("aten::diagonal_scatter", "", (parent, value, a["offset"], a["dim1"], a["dim2"]),
+                  layout.empty_like(parent.type))
 
 
 def _scatter_as_strided(b, step, parent, value):
@@ -306,8 +306,7 @@ def _scatter_reinterpret(b, step, parent, value):
     if how == "imag":
         return whole(part("real"), value)
     if how == "conj":
-        return b.aten("aten::conj_physical", "", (value,),
-                      value.type.replace(strides=layout.preserved_strides(value.type)))
+        return b.aten("aten::conj_physical", "", (value,), layout.empty_like(value.type))
     value = b.clone(value, contiguous_strides(value.type.shape))
     back = {"view_as_real": "view_as_complex", "view_as_complex": "view_as_real", "dtype": "dtype"}[how]
     return b.node("reinterpret", (value,), {"how": back}, layout.reinterpreted(value.type, back, t.dtype))

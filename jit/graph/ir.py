@@ -143,6 +143,13 @@ class Ref:
     index: int
 
 
+def filled(template, inputs):
+    """An argument template with what ``inputs`` has in the place of references; lists become tuples."""
+    if isinstance(template, Ref):
+        return inputs[template.index]
+    return tuple([filled(t, inputs) for t in template]) if isinstance(template, (tuple, list)) else template
+
+
 # The attribute of nodes whose exceptions the program sees: those that it was traced to, and few of its gradients.
 CHECKED = "checked"
 
@@ -155,6 +162,16 @@ class Node:
 
     def __init__(self, id: int, op: str, inputs: tuple, attrs: dict, type, loc: Loc | None = None):
         self.id, self.op, self.inputs, self.attrs, self.type, self.loc = id, op, inputs, attrs, type, loc
+
+    def replace(self, op: str | None = None, inputs: tuple | None = None, attrs: dict | None = None, type=None) -> Node:
+        """The same node, by its id and source position, with what is given for another."""
+        return Node(self.id, self.op if op is None else op, self.inputs if inputs is None else inputs,
+                    self.attrs if attrs is None else attrs, self.type if type is None else type, self.loc)
+
+    @property
+    def types(self) -> tuple:
+        """The type of each of its results."""
+        return self.type if type(self.type) is tuple else (self.type,)
 
     @property
     def shape(self):
@@ -216,6 +233,13 @@ class Graph:
         """The same graph of nodes of its own, with the same ids."""
         return _Copy(self).run()
 
+    def replace(self, nodes: list | None = None, outputs: list | None = None) -> Graph:
+        """The same graph with these nodes of it alone, or with these outputs."""
+        made = Graph(self.inputs, self.nodes if nodes is None else nodes,
+                     self.outputs if outputs is None else outputs, self.env)
+        made.origins, made.next_id = self.origins, self.next_id
+        return made
+
     def python(self) -> str:
         """The graph as a Python function ``graph(*inputs)`` on eager tensors."""
         return Graph.printer(self)
@@ -260,6 +284,19 @@ class NodeList:
         return made
 
 
+class _Values(dict):
+    """Old node -> what stands for it; ``missing`` says what does where nothing is there."""
+
+    def __init__(self, missing):
+        self.missing = missing
+
+    def __missing__(self, n):
+        if self.missing is None:
+            raise KeyError(n)
+        made = self[n] = self.missing(n)
+        return made
+
+
 class Transform:
     """A graph made from another, node by node in program order: a subclass says in ``visit`` what becomes of each. The
     graph that is read stays as it is.
@@ -285,7 +322,7 @@ class Transform:
         self.graph, self.entries = graph, inputs
         self.b = NodeList() if builder is None else builder
         self.b.next_id = 0 if self.apart else graph.next_id
-        self.new, self.nodes, self.inputs = {}, self.b.nodes, []
+        self.new, self.nodes, self.inputs = _Values(self.missing), self.b.nodes, []
         self.origins = {} if self.apart else dict(graph.origins)
 
     # what a subclass says
@@ -299,23 +336,23 @@ class Transform:
         index = len(self.inputs)
         if self.apart:
             return self.input(type or n.type)
-        made = n if type is None and n.op == "input" and n.attrs["index"] == index else Node(
-            n.id, "input", (), {"index": index}, type or n.type, n.loc)
-        self.inputs.append(made)
-        self.nodes.append(made)
-        return made
+        if type is not None or n.op != "input" or n.attrs["index"] != index:
+            n = n.replace("input", (), {"index": index}, type)
+        self.inputs.append(n)
+        self.nodes.append(n)
+        return n
 
     def visit(self, n: Node):
         """What stands for ``n``: a node, a tuple of nodes for several results, or None for nothing."""
         return self.keep(n)
 
-    def value(self, n: Node) -> Node:
-        """What is read where ``n`` was read."""
-        return self.new[n]
+    def missing(self, n: Node) -> Node:
+        """What is to stand for ``n``, of which nothing does, when it is read after all."""
+        raise KeyError(n)
 
     def output(self, o: Output) -> Node:
         """What is returned or written for an output."""
-        return self.value(o.node)
+        return self.new[o.node]
 
     def outputs(self) -> list[Output]:
         """The outputs of the new graph."""
@@ -329,20 +366,20 @@ class Transform:
 
     def operands(self, n: Node) -> tuple:
         """What stands for the inputs of ``n``."""
-        return tuple([self.value(i) for i in n.inputs])
+        new = self.new
+        return tuple([new[i] for i in n.inputs])
 
     def keep(self, n: Node, inputs: tuple | None = None, op: str | None = None, attrs: dict | None = None,
              type=None) -> Node:
-        """``n``, reading ``inputs``, or what stands for its own; with what else of it is given."""
-        inputs = self.operands(n) if inputs is None else inputs
-        if op is attrs is type is None and inputs == n.inputs and not self.apart:
-            self.nodes.append(n)
-            return n
-        op, attrs, type = op or n.op, n.attrs if attrs is None else attrs, type or n.type
+        """``n``, reading ``inputs``, or what stands for its own, and with what else is given for another."""
+        if inputs is None:
+            inputs = self.operands(n)
         if self.apart:
-            return self.b.node(op, inputs, attrs, type)
-        self.nodes.append(Node(n.id, op, inputs, attrs, type, n.loc))
-        return self.nodes[-1]
+            return self.b.node(op or n.op, inputs, n.attrs if attrs is None else attrs, type or n.type)
+        if op is not None or attrs is not None or type is not None or inputs != n.inputs:
+            n = n.replace(op, inputs, attrs, type)
+        self.nodes.append(n)
+        return n
 
     def node(self, op: str, inputs, attrs: dict, type, like: Node | None = None) -> Node:
         """A new node, with the source position of ``like`` if that is another one than what is visited."""
@@ -358,32 +395,35 @@ class Transform:
 
     def stands_for(self, made: Node, n: Node) -> Node:
         """Remember that ``made``, which is new, has the values of ``n``."""
-        if made.id >= self.graph.next_id and not self.apart:
+        if not self.apart:
             self.origins.setdefault(made.id, n.id)
         return made
 
-    def _put(self, n: Node, how):
-        self.b.loc = n.loc
-        made = how(n)
-        if made is not None:
-            self.new[n] = made if type(made) is tuple else self.stands_for(made, n)
-
     def run(self) -> Graph:
+        b, new, visit, first = self.b, self.new, self.visit, self.graph.next_id
         for n in self.entries or ():
-            self._put(n, self.entry)
-        self.b.loc = None
+            b.loc = n.loc
+            made = self.entry(n)
+            if made is not None:
+                new[n] = made
+        b.loc = None
         for n in self.order():
-            if n.op == "input":
-                if self.entries is None:
-                    self._put(n, self.entry)
-            elif n not in self.new:
-                several = self.new.get(n.inputs[0]) if n.op == "getitem" else None
-                if type(several) is tuple:
-                    self.new[n] = several[n.attrs["index"]]
-                else:
-                    self._put(n, self.visit)
-        self.b.loc = None
+            if n in new:
+                continue
+            b.loc, op = n.loc, n.op
+            if op == "input":
+                made = self.entry(n) if self.entries is None else None
+            elif op == "getitem" and type(new.get(n.inputs[0])) is tuple:
+                made = new[n.inputs[0]][n.attrs["index"]]
+            else:
+                made = visit(n)
+            if made is not None:
+                new[n] = made
+                if made is not n and type(made) is Node and made.id >= first:
+                    self.stands_for(made, n)
+        b.loc = None
         made = Graph(self.inputs, self.nodes, self.outputs(), self.graph.env)
+        new.missing = None  # which is a method of the transform: no circle of references is left
         if not self.apart:
             made.origins, made.next_id = self.origins, self.b.next_id
         return made
@@ -412,7 +452,7 @@ class Part(Transform):
         return [n for n in self.graph.nodes if n in self.needed]
 
     def outputs(self):
-        return [Output(self.value(n)) for n in self.results]
+        return [Output(self.new[n]) for n in self.results]
 
 
 def ancestors(nodes, stop=frozenset()) -> set:

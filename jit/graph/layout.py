@@ -239,6 +239,11 @@ def preserved_strides(t: TensorType) -> tuple:
     return _infer_dense_strides(t.shape, t.strides)
 
 
+def empty_like(t: TensorType) -> TensorType:
+    """The type of ``empty_like`` of a tensor of type ``t``; that of its gradient too."""
+    return t.replace(strides=preserved_strides(t))
+
+
 def _infer_dense_strides(shape, strides) -> tuple:
     """``at::infer_dense_strides``: the order of dimensions kept, the gaps and repetitions taken out."""
 

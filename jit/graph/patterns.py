@@ -9,7 +9,7 @@ import torch
 from jit.errors import JitError, PassError
 from jit.graph.shape_env import ShapeEnv
 from jit.graph.edit import GraphEditor, trace_on
-from jit.graph.ir import CHECKED, Node, TensorType
+from jit.graph.ir import CHECKED, Node, TensorType, ancestors
 from jit.graph.passes.dce import unmarked
 from jit.graph.prim_info import info
 
@@ -53,7 +53,7 @@ class Replacement:
             new = graph.call(self.replacement, *bound, before=node, differentiable=not self.keep_gradient)
             if not isinstance(new, Node):
                 raise PassError(f"the replacement {self.__name__} does not return a tensor")
-            inside = _between(node, bound)
+            inside = ancestors([node], frozenset(bound)).difference(bound, graph.inputs)
             taken |= inside
             for n in inside:
                 n.attrs = unmarked(n.attrs)
@@ -151,16 +151,3 @@ def _same(a: Node, b: Node, first: int | None) -> bool:
         return False
     return all(map(lambda x, y: _same(x, y, first), a.inputs, b.inputs)) or (
         info(a.op).commutative and _same(a.inputs[0], b.inputs[1], first) and _same(a.inputs[1], b.inputs[0], first))
-
-
-def _between(node: Node, bound) -> set:
-    """``node`` and what it is computed by from ``bound``."""
-    found, waiting = set(), [node]
-    while waiting:
-        n = waiting.pop()
-        if n not in found and n not in bound and n.op != "input":
-            found.add(n)
-            waiting += n.inputs
-    return found
-
-

@@ -12,7 +12,7 @@ import torch
 from jit import torch_private
 from jit.graph import layout
 from jit.graph.dims import Dim, render, structurally_equal
-from jit.graph.ir import Ref, TensorType, contiguous_strides, same_ints, operator
+from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints, operator
 from jit.graph.prim_info import IN_ALL, IN_FIRST, LOOKUP, MOVE, NOTHING, OTHERS, info, names, prim
 from jit.graph import pointwise  # noqa: F401  (it makes the records of pointwise prims)
 
@@ -195,14 +195,14 @@ prim("gradient", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``bac
 @prim("clone", "copy", lambda n, a: f"{a[0]}.clone()", library=lambda n, a: ("aten::clone", "", a), cost=MOVE,
       same_dims=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True)
 def _clone(types, attrs, dtype):
-    return types[0].replace(strides=layout.preserved_strides(types[0]))
+    return layout.empty_like(types[0])
 
 
 @prim("flip", "copy", lambda n, a: f"{a[0]}.flip({_size_list(n.attrs['dims'])})",
       library=lambda n, a: ("aten::flip", "", (a[0], tuple(n.attrs["dims"]))), same_dims=True, saves=NOTHING,
       linear=IN_FIRST, complex_gradient=True)
 def _flip(types, attrs, dtype):
-    return types[0].replace(strides=layout.preserved_strides(types[0]))
+    return layout.empty_like(types[0])
 
 
 @prim("cat", "copy", lambda n, a: f"torch.cat([{', '.join(a)}], {n.attrs['dim']})",
@@ -452,6 +452,13 @@ def _pointwise_rule(types, attrs, dtype):
     shape = layout.broadcast_shapes(*(t.shape for t in types))
     device = next((t.device for t in types if t.rank), types[0].device)
     return TensorType(shape, layout.iterator_strides(shape, types), dtype or types[-1].dtype, device)
+
+
+def base_of(node: Node) -> Node:
+    """The node whose memory a chain of views shows."""
+    while node.op in VIEWS:
+        node = node.inputs[0]
+    return node
 
 
 def infer(op: str, types: tuple, attrs: dict, dtype=None):

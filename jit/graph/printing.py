@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jit.graph.dims import Dim, free_symbols
-from jit.graph.functions import computed, parts
-from jit.graph.ir import Graph, Node, TensorType, origins_in, same_ints
+from jit.graph.functions import parts
+from jit.graph.ir import Graph, Node, TensorType, ancestors, origins_in, same_ints
 from jit.graph.prim_info import info
 from jit.graph.prims import infer, literal, words
 
@@ -162,8 +162,9 @@ def function_text(graph: Graph, call: Node) -> list[str]:
     itself."""
     results, arguments, tangents, gradients = parts(call)
     lines = [f"def _backward_{call.id}({', '.join(n.name for n in (*results, *tangents))}):"]
-    for n in computed([g for g in gradients if g is not None], tangents[0].id):
-        if n.op != "tangent":
+    body = ancestors([g for g in gradients if g is not None])
+    for n in graph.nodes[graph.nodes.index(tangents[0]):]:
+        if n in body and n.op != "tangent":
             lines += (["    " + line for line in function_text(graph, n)] if n.op == "autograd_function"
                       else [f"    {n.name} = {expression(n)}"])
     values = ["None" if g is None else f"{g.name}.sum_to_size({x.name}.shape)" for g, x in zip(gradients, arguments)]
@@ -189,7 +190,7 @@ def unbound_symbols(graph: Graph) -> list[str]:
     for node in graph.nodes:
         for v in node.attrs.values():
             visit(v)
-        for t in node.type if isinstance(node.type, tuple) else (node.type,):
+        for t in node.types:
             if t is not None:
                 visit(t.shape)
                 visit(t.strides)

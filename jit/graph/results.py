@@ -18,7 +18,7 @@ from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, 
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.passes.gradients import without_gradients
-from jit.graph.prims import VIEWS
+from jit.graph.prims import base_of
 from jit.graph.prim_info import info
 from jit.graph.recording import Gradient
 
@@ -330,7 +330,7 @@ def _own_memory(tracer, outputs):
     shown = {h.base for h in outputs if h.chain}
     for h in outputs:
         base = h.base
-        if not h.chain and base.input is None and base in shown and root_of(base.node) is not base.node:
+        if not h.chain and base.input is None and base in shown and base_of(base.node) is not base.node:
             tracer.set(base, "node", tracer.builder.clone(base.node, base.type.strides))
             tracer.set(base, "version", next_version())
 
@@ -354,7 +354,7 @@ def finish(tracer, outputs, differentiated: bool = False) -> Graph:
             node = _shown_input(tracer, h)
         else:
             node = h.node
-            root = root_of(node)
+            root = base_of(node)
             if info(root.op).kind in ("input", "number") or owner.setdefault(root, base) is not base:
                 node = b.clone(node, node.type.strides if not overlaps_itself(node.type) else None)
                 owner[node] = base
@@ -363,19 +363,10 @@ def finish(tracer, outputs, differentiated: bool = False) -> Graph:
         base = h.base
         if base.mutated and base.node is not base.input and not base.grad:
             node = base.node
-            root = root_of(node)
+            root = base_of(node)
             if root.op == "input" or root in owner:
                 node = b.clone(node, base.type.strides)
             results.append(Output(node, index))
     mark_checked(b.nodes)
     graph = Graph([h.base.input for h in tracer.inputs], list(b.nodes), results, tracer.env)
-    if not differentiated:
-        without_gradients(graph)
-    return eliminate_dead_nodes(graph)
-
-
-def root_of(node: Node) -> Node:
-    """The node whose memory a chain of views shows."""
-    while node.op in VIEWS:
-        node = node.inputs[0]
-    return node
+    return eliminate_dead_nodes(graph if differentiated else without_gradients(graph))

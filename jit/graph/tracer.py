@@ -32,7 +32,7 @@ from jit.graph.handles import (
 from jit.graph.ir import Graph, Node, TensorType, same_ints
 from jit.graph.journal import Journal
 from jit.graph.prim_info import info
-from jit.graph.prims import VIEWS
+from jit.graph.prims import VIEWS, base_of
 from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import OPS, Op, library
 from jit.graph.sym_float import plain
@@ -448,7 +448,7 @@ class Tracer:
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype
             types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.name in _MASKED
-                     else t.replace(strides=layout.preserved_strides(t)) for t in types]
+                     else layout.empty_like(t) for t in types]
         strides = (layout.preserved_strides(types[0]) if entry.like_first
                    else layout.iterator_strides(node.type.shape, types))
         if same_ints(strides, node.type.strides):
@@ -500,10 +500,7 @@ class Tracer:
                     return self.view(h, path, node)
         elif node.id < start or node.op in VIEWS:
             # An expansion gave back an argument or a view of one: the result is new memory all the same.
-            root = node
-            while root.op in VIEWS:
-                root = root.inputs[0]
-            if root.id < start or overlaps_itself(node.type):
+            if base_of(node).id < start or overlaps_itself(node.type):
                 node = self.builder.clone(node)
         elif info(node.op).kind == "number":
             node = self.builder.clone(node)
@@ -688,7 +685,7 @@ def _unwound(node: Node) -> Node:
 def _gives_back(result, start: int) -> bool:
     """Whether an expansion gave nodes that were there before ``start``, or views of them."""
     if isinstance(result, Node):
-        return results.root_of(result).id < start
+        return base_of(result).id < start
     return isinstance(result, (tuple, list)) and any(_gives_back(r, start) for r in result)
 
 

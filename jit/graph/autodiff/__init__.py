@@ -22,7 +22,7 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
 )
 from jit.graph.autodiff.again import Differentiated, differentiated_again, gradients, settled
 from jit.graph.autodiff.partition import Halves, partition
-from jit.graph.autodiff.reverse import Joint, carrying_outputs, differentiate, tangent_type
+from jit.graph.autodiff.reverse import Joint, carrying_outputs, differentiate
 
 __all__ = ["Differentiated", "Halves", "Joint", "carrying_outputs", "differentiate",
-           "differentiated_again", "gradients", "partition", "settled", "tangent_type"]
+           "differentiated_again", "gradients", "partition", "settled"]

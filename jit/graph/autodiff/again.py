@@ -18,7 +18,7 @@ from jit.graph.passes.cse import node_key
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prim_info import info
-from jit.graph.prims import VIEWS, strides_agree
+from jit.graph.prims import base_of, strides_agree
 
 
 @dataclass
@@ -121,7 +121,7 @@ class _Gradients(Transform):
         return super().order()
 
     def outputs(self):
-        return [Output(self.value(n)) for n in self.results]
+        return [Output(self.new[n]) for n in self.results]
 
 
 def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> Joint:
@@ -163,11 +163,9 @@ class _Settled(Transform):
         return super().order()
 
     def output(self, o):
-        node = base = self.value(o.node)
-        while base.op in VIEWS and base.op != "input":
-            base = base.inputs[0]
+        node = self.new[o.node]
         # A result is a tensor of its own.
-        return self.node("clone", (node,), {}, o.node.type) if base.op == "input" else node
+        return self.node("clone", (node,), {}, o.node.type) if base_of(node).op == "input" else node
 
 
 def _deterministic(graph: Graph, changed) -> Graph:
@@ -183,8 +181,7 @@ def _deterministic(graph: Graph, changed) -> Graph:
                               "clone() it first", kind="gradient")
         live.update(n.inputs)
         kept.append(n)
-    graph.nodes = kept[::-1]
-    return eliminate_dead_nodes(graph)
+    return eliminate_dead_nodes(graph.replace(kept[::-1]))
 
 
 def _numbers(graph: Graph) -> dict:
@@ -198,6 +195,6 @@ def _numbers(graph: Graph) -> dict:
                 else None)
         if same is None:
             plain = {k: v for k, v in n.attrs.items() if k not in ("grad", "one_hot", "exponent")}
-            same = seen.setdefault(node_key(Node(n.id, n.op, tuple([numbers[i] for i in n.inputs]), plain, n.type)), n)
+            same = seen.setdefault(node_key(n.replace(inputs=tuple([numbers[i] for i in n.inputs]), attrs=plain)), n)
         numbers[n] = same
     return numbers

@@ -119,7 +119,7 @@ def _heads_last(shape, dtype, device) -> TensorType:
 def _like_query(q: Node, width) -> TensorType:
     t = q.type
     if same_ints(t.shape[-1:], (width,)):
-        return t.replace(strides=layout.preserved_strides(t))
+        return layout.empty_like(t)
     return _heads_last(t.shape[:-1] + (width,), t.dtype, t.device)
 
 
@@ -165,7 +165,7 @@ def _flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
 
 @aten_vjp("_scaled_dot_product_flash_attention")
 def _flash_vjp(b, out, g, q, k, v, dropout_p=0.0, is_causal=False, debug=False, scale=None):
-    types = tuple(x.type.replace(strides=layout.preserved_strides(x.type)) for x in (q, k, v))
+    types = tuple(layout.empty_like(x.type) for x in (q, k, v))
     args = (g[0], q, k, v, b.result(out, 0), b.result(out, 1), None, None, *_lengths(q, k), dropout_p, is_causal,
             b.result(out, 6), b.result(out, 7), scale)
     return b.call("_scaled_dot_product_flash_attention_backward", args, types)
@@ -201,7 +201,7 @@ def _cudnn(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
 
 @aten_vjp("_scaled_dot_product_cudnn_attention")
 def _cudnn_vjp(b, out, g, q, k, v, mask=None, sums=True, dropout_p=0.0, is_causal=False, debug=False, scale=None):
-    types = tuple(x.type.replace(strides=layout.preserved_strides(x.type)) for x in (q, k, v))
+    types = tuple(layout.empty_like(x.type) for x in (q, k, v))
     args = (g[0], q, k, v, b.result(out, 0), b.result(out, 1), b.result(out, 6), b.result(out, 7), mask, None, None,
             *_lengths(q, k), dropout_p, is_causal, scale)
     return b.call("_scaled_dot_product_cudnn_attention_backward", args, types)

@@ -32,7 +32,7 @@ def dropped(b, x: Node, p: float) -> Node:
     if random.in_kernels(x.type.shape, x.type.device):
         return scaled_by_mask(b, x, random.keep(b, x.type.shape, x.type.device, 1 - p), 1 / (1 - p))
     if backend(x.type.device).native_dropout:
-        t = x.type.replace(strides=layout.preserved_strides(x.type))
+        t = layout.empty_like(x.type)
         return b.call("native_dropout", (x, p, True), (t, t.replace(dtype=torch.bool)), impure=True)[0]
     strides = layout.preserved_strides(x.type)
     order = sorted(range(x.type.rank), key=functools.cmp_to_key(lambda a, b: layout.compared(strides[b], strides[a])))

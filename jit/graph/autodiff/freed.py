@@ -8,7 +8,7 @@ something, and says of each which results lead to it and where it leads.
 
 from __future__ import annotations
 
-from jit.graph.functions import parts
+from jit.graph.functions import differentiated
 from jit.graph.gradient_paths import may_carry
 from jit.graph.ir import Graph, Node
 from jit.graph.prim_info import OTHERS, info
@@ -55,10 +55,7 @@ def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
 
 def _sources(n: Node):
     """What a node's gradient goes to."""
-    if n.op == "autograd_function":
-        _, arguments, _, gradients = parts(n)
-        return [x for x, g in zip(arguments, gradients) if g is not None]
-    return n.inputs[1::2] if n.op == "custom_gradient" else n.inputs
+    return n.inputs[1::2] if n.op == "custom_gradient" else differentiated(n)
 
 
 def _keeps(n: Node, ahead: dict, data: set) -> bool:

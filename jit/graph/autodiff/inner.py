@@ -51,7 +51,7 @@ class _Inner(Sweep):
     def gradients(self, call: Node) -> tuple:
         """The values of a ``gradient`` node, each in memory of its own."""
         b = self.b
-        roots, tangents, wrt = ([self.value(n) for n in nodes] for nodes in parts(call))
+        roots, tangents, wrt = ([self.new[n] for n in nodes] for nodes in parts(call))
         ends = computed(roots, 0)
         self.carries.clear()
         self.carries |= carrying(ends, wrt)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from jit.graph.autodiff.reverse import tangent_type
+from jit.graph import layout
 from jit.graph.ir import Graph, Node, Ref, Transform
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.functions import linear
@@ -44,15 +44,13 @@ class _Narrow(Transform):
             self.zero.add(n)
             return None
         rest = self.remainder(n)
-        return self.keep(n) if rest is None else self.value(rest)
+        return self.keep(n) if rest is None else self.new[rest]
 
-    def value(self, n: Node) -> Node:
-        """What stands for a node; one that is zero becomes memory here, for what needs it."""
-        if n in self.zero and n not in self.new:
-            kind = (float if n.dtype.is_floating_point else complex if n.dtype.is_complex
-                    else bool if n.dtype is torch.bool else int)
-            self.new[n] = self.node("full", (), {"shape": n.shape, "value": kind(0)}, tangent_type(n.type), n)
-        return self.new[n]
+    def missing(self, n):
+        """A node that is zero becomes memory where something needs it."""
+        kind = (float if n.dtype.is_floating_point else complex if n.dtype.is_complex
+                else bool if n.dtype is torch.bool else int)
+        return self.node("full", (), {"shape": n.shape, "value": kind(0)}, layout.empty_like(n.type), n)
 
     def vanishes(self, n: Node) -> bool:
         zeros = [i in self.zero for i in n.inputs]

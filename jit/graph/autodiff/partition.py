@@ -17,7 +17,7 @@ from jit.graph.ir import Graph, Loc, Node, Output, Part, ancestors
 from jit.graph.passes import optimize
 from jit.graph.passes.dce import unmarked
 from jit.graph.prim_info import info
-from jit.graph.prims import POINTWISE, VIEWS
+from jit.graph.prims import POINTWISE, VIEWS, base_of
 from jit.graph.printing import unbound_symbols
 
 # The longest chain of cheap operations that is computed again; it keeps the backward from following a residual stream
@@ -52,7 +52,7 @@ class Halves:
 
 
 def partition(joint: Joint, changed=(), loose=()) -> Halves:
-    """Divide a joint graph. It is optimised in place. The inputs ``changed``, by position, are written when the forward
+    """Divide a joint graph, optimised first. The inputs ``changed``, by position, are written when the forward
     has run; the outputs ``loose``, by position, may be written before the backward, which reads copies of them if it
     needs them."""
     graph = optimize(joint.graph)
@@ -62,14 +62,14 @@ def partition(joint: Joint, changed=(), loose=()) -> Halves:
 
     returned = {o.node: j for j, o in reversed(list(enumerate(primal_outputs))) if o.mutates is None}
     mutated = {o.mutates for o in primal_outputs if o.mutates is not None} | set(changed)
-    shown = {_base(o.node) for o in primal_outputs}
+    shown = {base_of(o.node) for o in primal_outputs}
     for j in loose:
         returned.pop(primal_outputs[j].node, None)
     saved, extras = [], []
     for n in kept:
         if n.op == "input" and n.attrs["index"] not in mutated:
             saved.append(("input", n.attrs["index"]))
-        elif n in returned and _base(n).op != "input":
+        elif n in returned and base_of(n).op != "input":
             saved.append(("output", returned[n]))
         else:
             saved.append(("extra", len(extras)))
@@ -92,11 +92,11 @@ class _Forward(Part):
         self.primal, self.extras, self.shown = outputs, extras, shown
 
     def outputs(self):
-        return [*(Output(self.value(o.node), o.mutates) for o in self.primal),
+        return [*(Output(self.new[o.node], o.mutates) for o in self.primal),
                 *map(Output, map(self.saved, self.extras))]
 
     def saved(self, n):
-        made = self.value(n)
+        made = self.new[n]
         return self.node("clone", (made,), {}, n.type) if n.op == "input" or n in self.shown else made
 
 
@@ -115,7 +115,7 @@ class _Backward(Part):
         return self.keep(n, attrs=n.attrs if n in self.late else unmarked(n.attrs))
 
     def outputs(self):
-        return [Output(self.value(o.node)) for o in self.gradients]
+        return [Output(self.new[o.node]) for o in self.gradients]
 
 
 def _first(origins: dict, id: int) -> int:
@@ -147,12 +147,6 @@ def region_of(n: Node) -> int:
     return n.loc.region if isinstance(n.loc, Loc) else 0
 
 
-def _base(n: Node) -> Node:
-    while n.op in VIEWS:
-        n = n.inputs[0]
-    return n
-
-
 class _Division:
     def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients, changed, loose=()):
         self.graph = graph
@@ -166,7 +160,7 @@ class _Division:
         self.mutated = {graph.inputs[o.mutates] for o in primal_outputs
                         if o.mutates is not None} | {graph.inputs[i] for i in changed}
         self.returned = {o.node for o in primal_outputs if o.mutates is None
-                         and _base(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
+                         and base_of(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
         self.goals = [o.node for o in gradients] + [n for n in graph.nodes if n.impure and n in self.late]
         needed = ancestors(self.goals)
         self.read = {i for n in needed if n in self.late for i in n.inputs if i not in self.late}
@@ -188,15 +182,15 @@ class _Division:
                     while value.op in VIEWS or value.op == "cast":
                         value = value.inputs[0]
                     if info(value.op).gives_element or info(value.op).kind in ("call", "part"):
-                        found.add(_base(x))
+                        found.add(base_of(x))
         return found
 
     def _repeatable(self, results) -> set:
         """The nodes of checkpointed regions that nothing outside of their region reads."""
         inner = {n for n in self.early if region_of(n) and not n.impure}
-        left = {n if n.op == "getitem" else _base(n) for n in results}
+        left = {n if n.op == "getitem" else base_of(n) for n in results}
         for n in self.early:
-            left.update(i if i.op == "getitem" else _base(i) for i in n.inputs if region_of(i) != region_of(n))
+            left.update(i if i.op == "getitem" else base_of(i) for i in n.inputs if region_of(i) != region_of(n))
         return inner - left
 
     def _weight(self, n: Node) -> int:

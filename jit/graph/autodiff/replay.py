@@ -62,7 +62,7 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
     if not wanted:
         return []
     template = (target, overload, args, wanted, present)
-    types = tuple(inputs[k].type.replace(strides=layout.preserved_strides(inputs[k].type)) for k in wanted)
+    types = tuple(layout.empty_like(inputs[k].type) for k in wanted)
     used = tuple(inputs) + tuple(g for g in given if g is not None)
     made = b.node("aten_call", used, {"target": TARGET, "overload": "",
                                       "args": template + tuple(Ref(len(inputs) + k) for k in range(sum(present)))},

@@ -14,12 +14,12 @@ from jit.graph.autodiff.rules import (
 from jit.graph.autodiff.vjps_reductions import centred_square
 from jit.graph.dims import hint, structurally_equal
 from jit.graph.functions import computed, differentiated, parts
-from jit.graph.gradient_paths import may_carry
-from jit.graph.ir import Graph, Node, Output, Ref, TensorType, Transform, operator, same_ints
+from jit.graph.gradient_paths import carrying, may_carry
+from jit.graph.ir import Graph, Node, Output, Ref, TensorType, Transform, filled, operator, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prim_info import info
-from jit.graph.prims import VIEWS
+from jit.graph.prims import VIEWS, base_of
 
 
 @dataclass
@@ -51,11 +51,6 @@ class Joint:
     copies: dict = field(default_factory=dict)
 
 
-def tangent_type(t: TensorType) -> TensorType:
-    """The type of the gradient of a value of type ``t``."""
-    return t.replace(strides=layout.preserved_strides(t))
-
-
 def differentiate(graph: Graph, wrt, tangents) -> Joint:
     """The joint graph of ``graph`` for gradients with respect to the inputs ``wrt`` of the outputs ``tangents``
     (positions of both).
@@ -67,25 +62,21 @@ def differentiate(graph: Graph, wrt, tangents) -> Joint:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
     joint = Reverse(graph, tuple(wrt), tuple(tangents)).joint()
-    eliminate_dead_nodes(without_gradients(joint.graph))
+    joint.graph = eliminate_dead_nodes(without_gradients(joint.graph))
     return joint
 
 
 def carrying_outputs(graph: Graph, wrt) -> tuple:
     """The positions of the returned outputs through which gradients reach the inputs ``wrt``, in order."""
-    carrying = {graph.inputs[i] for i in wrt if is_differentiable(graph.inputs[i].type.dtype)}
-    for n in graph.nodes:
-        if n.op != "detach" and any(i in carrying for i in n.inputs) and may_carry(n):
-            carrying.add(n)
-    return tuple(k for k, o in enumerate(graph.outputs) if o.mutates is None and o.node in carrying)
+    found = carrying(graph.nodes, [graph.inputs[i] for i in wrt if is_differentiable(graph.inputs[i].type.dtype)])
+    return tuple(k for k, o in enumerate(graph.outputs) if o.mutates is None and o.node in found)
 
 
 
 
 def _is_complex(n: Node) -> bool:
     """Whether the node gives or takes complex numbers."""
-    types = n.type if isinstance(n.type, tuple) else (n.type,)
-    return (any(t is not None and t.dtype.is_complex for t in types)
+    return (any(t is not None and t.dtype.is_complex for t in n.types)
             or any(not isinstance(i.type, tuple) and i.type.dtype.is_complex for i in n.inputs))
 
 
@@ -116,7 +107,7 @@ class Sweep(Transform):
             return None
         b = self.b
         first = len(b.nodes)
-        made = rule(b, n, *arguments(n.attrs["args"], inputs))
+        made = rule(b, n, *filled(n.attrs["args"], inputs))
         if made is NotImplemented:
             del b.nodes[first:]
             return None
@@ -281,7 +272,7 @@ class Sweep(Transform):
 
     def send_call(self, node: Node, given):
         """A library call: its own rule, or a replay."""
-        b, args = self.b, arguments(node.attrs["args"], node.inputs)
+        b, args = self.b, filled(node.attrs["args"], node.inputs)
         some = given if isinstance(given, Node) else any(g is not None for g in given)
         if not some:
             for i in node.inputs:
@@ -315,6 +306,7 @@ class Reverse(Sweep):
     def __init__(self, graph: Graph, wrt: tuple, tangents: tuple):
         super().__init__(graph)
         self.wrt, self.tangents = wrt, tangents
+        self.sources = {graph.inputs[position] for position in wrt}
 
     def joint(self) -> Joint:
         graph = self.run()
@@ -327,7 +319,7 @@ class Reverse(Sweep):
         b.loc = None
         for position in self.tangents:
             value = primal_outputs[position].node
-            self.count(value, self.input(tangent_type(value.type)))
+            self.count(value, self.input(layout.empty_like(value.type)))
         self.tangent_inputs = self.inputs[len(inputs):]
         if len(self.tangents) > 1:
             functions = [n for n in primal_nodes if n.op == "autograd_function" and n in self.carries]
@@ -374,7 +366,7 @@ class Reverse(Sweep):
 
     def entry(self, n):
         made = super().entry(n)
-        if n.attrs["index"] in self.wrt and is_differentiable(n.type.dtype):
+        if n in self.sources and is_differentiable(n.type.dtype):
             self.carries.add(made)
         return made
 
@@ -390,9 +382,7 @@ class Reverse(Sweep):
 
     def own_memory(self, g: Node, primal: Node, taken: dict) -> Node:
         """``g`` as an output: a tensor of its own, laid out as its primal is."""
-        b, base = self.b, g
-        while base.op in VIEWS:
-            base = base.inputs[0]
+        b, base = self.b, base_of(g)
         if (g.op in VIEWS and (info(base.op).kind in ("input", "number") or base in taken)
             or base in taken and taken[base] is not g):
             g = b.clone(g, layout.preserved_strides(primal.type))
@@ -417,16 +407,3 @@ def substituted(b, nodes, values: dict):
             values[n] = made = b.node(n.op, tuple(values.get(i, i) for i in n.inputs), n.attrs, n.type)
             if n.op == "getitem":
                 b.note_result(made)
-
-
-def arguments(template, inputs) -> tuple:
-    """An argument template with the nodes in place."""
-    return tuple([_filled(t, inputs) for t in template])
-
-
-def _filled(t, inputs):
-    if isinstance(t, Ref):
-        return inputs[t.index]
-    if isinstance(t, (tuple, list)):
-        return tuple([_filled(e, inputs) for e in t])
-    return t

@@ -161,8 +161,7 @@ def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0,
 
 def _reversed_logcumsumexp(b, x: Node, dim: int) -> Node:
     flipped = b.flip(x, (dim,))
-    return b.flip(b.call("logcumsumexp", (flipped, dim),
-                         flipped.type.replace(strides=layout.preserved_strides(flipped.type))), (dim,))
+    return b.flip(b.call("logcumsumexp", (flipped, dim), layout.empty_like(flipped.type)), (dim,))
 
 
 @aten_vjp("logcumsumexp")

@@ -13,7 +13,7 @@ from jit.graph.ops.externs import convolution_backward
 
 
 def like(x: Node) -> TensorType:
-    return x.type.replace(strides=layout.preserved_strides(x.type))
+    return layout.empty_like(x.type)
 
 
 # convolutions

@@ -1,7 +1,7 @@
 """Graph-to-graph transformations. Each keeps every value that eager would give.
 
-A pass is a function of a Graph that returns it, changed, or another. ``run_passes`` runs some in order, and is the one
-place that times, prints and checks them.
+A pass is a function of a Graph that returns another, or the same where it has nothing to do; it never changes what it
+is given. ``run_passes`` runs some in order, and is the one place that times, prints and checks them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,27 @@ def run_passes(graph: Graph, passes) -> Graph:
     """The graph after ``passes``, in this order. With ``config.verify_graphs`` each result is checked, and InvalidGraph
     names the pass that made it."""
     for run in passes:
-        before = len(graph.nodes)
+        given, before = graph, _state(graph) if config.verify_graphs else None
         with logs.timed(f"pass {run.__name__}"):
-            graph = run(graph)
+            graph = run(given)
         if config.verify_graphs:
+            if _state(given) != before:
+                raise InvalidGraph(f"the pass {run.__name__} changes the graph that it is given")
             try:
                 verify(graph)
             except InvalidGraph as error:
                 raise InvalidGraph(f"{error}, after {run.__name__}") from None
-        if _log and len(graph.nodes) != before:
-            _log(f"{run.__name__}: {before} nodes, then {len(graph.nodes)}")
+        if _log and len(graph.nodes) != len(given.nodes):
+            _log(f"{run.__name__}: {len(given.nodes)} nodes, then {len(graph.nodes)}")
     return graph
 
 
+def _state(graph: Graph) -> tuple:
+    """What a graph is, for comparisons."""
+    return (tuple(graph.inputs), tuple(graph.outputs), graph.next_id, dict(graph.origins),
+            [(n, n.id, n.op, n.inputs, dict(n.attrs), n.type, n.loc) for n in graph.nodes])
+
+
 def optimize(graph: Graph) -> Graph:
-    """Fold, simplify and deduplicate ``graph`` in place; returns it."""
+    """``graph`` folded, simplified and without duplicates."""
     return run_passes(graph, STANDARD)

@@ -10,20 +10,20 @@ from __future__ import annotations
 from jit.graph.dims import structurally_equal
 from jit.graph.ir import CHECKED, Graph, Node, same_ints
 from jit.graph.passes.dce import unmarked
+from jit.graph.passes.rewrite import changed
 from jit.graph.prim_info import info
 from jit.graph.prims import library_form
 
 
 def keep_checks(graph: Graph) -> Graph:
-    """Change ``graph`` in place; returns it."""
-    checked = [n for n in graph.nodes if CHECKED in n.attrs and n.op != "aten_call"]
-    if checked:
-        reads = _Reads(graph)
-        for n in checked:
-            if n.type.is_empty or not reads.all_of(n, _checked_dims(n)):
-                target, overload, args = library_form(n)
-                n.op, n.attrs = "aten_call", {**unmarked(n.attrs), "target": target, "overload": overload, "args": args}
-    return graph
+    checked, changes = [n for n in graph.nodes if CHECKED in n.attrs and n.op != "aten_call"], {}
+    reads = _Reads(graph) if checked else None
+    for n in checked:
+        if n.type.is_empty or not reads.all_of(n, _checked_dims(n)):
+            target, overload, args = library_form(n)
+            changes[n] = {"op": "aten_call",
+                          "attrs": {**unmarked(n.attrs), "target": target, "overload": overload, "args": args}}
+    return changed(graph, changes)
 
 
 def _checked_dims(n: Node) -> frozenset:

@@ -14,10 +14,10 @@ import torch
 
 from jit.devices import backend
 from jit.graph import dims
-from jit.graph.ir import Graph, Node, Ref, TensorType, same_ints
+from jit.graph.ir import Graph, Node, TensorType, filled, same_ints
 from jit.graph.passes.rewrite import rebuilt
 from jit.graph.prim_info import info
-from jit.graph.prims import VIEWS
+from jit.graph.prims import base_of
 
 
 def rewrite_contractions(graph: Graph) -> Graph:
@@ -30,9 +30,9 @@ def _interesting(n) -> bool:
             and n.attrs["target"] in ("aten::linear", "aten::mm", "aten::addmm") and n.attrs["overload"] == "")
 
 
-def _rewrite(b, n, inputs):
+def _rewrite(b, n):
     """The nodes that compute ``n``, or None to leave it as it is."""
-    args = [inputs[a.index] if isinstance(a, Ref) else a for a in n.attrs["args"]]
+    args = list(filled(n.attrs["args"], n.inputs))
     if n.attrs["target"] == "aten::linear":
         x, w, bias = (args + [None])[:3]
         if w.type.rank != 2 or x.type.rank < 2 or (bias is not None and bias.type.rank != 1):
@@ -75,11 +75,8 @@ def _split_sum_at(x: Node, w: Node):
     if (type(k) is not int or k % unit == 0 or x.type.dtype not in (torch.float16, torch.bfloat16)
         or dims.hint(m) * k < kind.worth_aligning):
         return None
-    made = x
-    while made.op in VIEWS:
-        made = made.inputs[0]
-    if info(made.op).kind in ("input", "call", "part") or not same_ints(x.type.strides[1:],
-                                                                     (1,)) or not same_ints(w.type.strides[1:], (1,)):
+    if (info(base_of(x).op).kind in ("input", "call", "part")
+        or not same_ints(x.type.strides[1:], (1,)) or not same_ints(w.type.strides[1:], (1,))):
         return None
     return k // unit * unit
 

@@ -22,7 +22,7 @@ import torch
 
 from jit.devices import backend
 from jit.graph.dims import product
-from jit.graph.ir import Graph, Node, Ref, TensorType, same_ints
+from jit.graph.ir import Graph, Node, Ref, TensorType, filled, same_ints
 from jit.graph.layout import is_channels_last
 from jit.graph.passes.rewrite import rebuilt
 
@@ -41,9 +41,8 @@ def _applies(n: Node) -> bool:
             and n.type.dtype.is_floating_point and isinstance(n.attrs["args"][2], Ref))
 
 
-def _rewrite(b, n: Node, inputs):
-    args = n.attrs["args"]
-    values = [inputs[a.index] if isinstance(a, Ref) else a for a in args]
+def _rewrite(b, n: Node):
+    values = filled(n.attrs["args"], n.inputs)
     bias, spatial = values[2], values[1].type.rank - 2
     if bias.type.dtype is not n.type.dtype:
         return None
@@ -84,15 +83,15 @@ def _is_gradient(n: Node) -> bool:
     return n.op == "getitem" and n.attrs["index"] < 2 and _is_pixelwise(n.inputs[0], True)
 
 
-def _as_product(b, n: Node, inputs):
+def _as_product(b, n: Node):
     if n.op == "getitem":
-        g, x, w = inputs[0].inputs
+        g, x, w = n.inputs[0].inputs
         if n.attrs["index"]:
             made = b.aten("aten::mm", "", (b.permute(_rows(b, g), (1, 0)), _rows(b, x)),
                           TensorType.contiguous(w.type.shape[:2], w.type.dtype, w.type.device))
             return b.reshape(made, w.type.shape)
         return _images(b, b.permute(g, (0, 2, 3, 1)), _matrix(b, w), n.type)
-    x, w = inputs[:2]
+    x, w = n.inputs[:2]
     return _images(b, b.permute(x, (0, 2, 3, 1)), b.permute(_matrix(b, w), (1, 0)), n.type)
 
 
@@ -145,13 +144,13 @@ def _is_weight_gradient(n: Node) -> bool:
     return n.op == "getitem" and n.attrs["index"] == 1 and adds_apart(n.inputs[0])
 
 
-def _as_sum(b, n: Node, inputs):
+def _as_sum(b, n: Node):
     if n.op != "getitem":
         args = n.attrs["args"]
         attrs = {**n.attrs, "args": (*args[:10], (args[10][0], False, args[10][2]))}
-        return b.node(n.op, inputs, attrs, (n.type[0], None, n.type[2]))
-    g, x, _ = inputs[0].inputs
-    stride, padding, dilation, transposed = inputs[0].attrs["args"][4:8]
+        return b.node(n.op, n.inputs, attrs, (n.type[0], None, n.type[2]))
+    g, x, _ = n.inputs[0].inputs
+    stride, padding, dilation, transposed = n.inputs[0].attrs["args"][4:8]
     # The products are those of each pixel of the one with the pixels of the other that the kernel joins it to.
     at, image = (x, g) if transposed else (g, x)
     pads = ((0, 0), (0, 0), *((p, p) for p in padding))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jit.graph.dims import Dim
 from jit.graph.ir import CHECKED, Graph, Node
-from jit.graph.passes.rewrite import Rewriter
+from jit.graph.passes.rewrite import value_rewritten, changed
 
 
 def _hashable(v):
@@ -24,16 +24,18 @@ def node_key(node: Node):
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
-    seen: dict = {}
+    found: dict = {}   # key -> the first node with it
+    precise: dict = {}  # first nodes that are to be precise for the sake of another
 
-    def rule(r, node):
-        first = seen.setdefault(node_key(node), node)
+    def rule(b, node):
+        first = found.setdefault(node_key(node), node)
         if node.attrs.get("precise") and not first.attrs.get("precise"):
-            first.attrs = {**first.attrs, "precise": True}
+            precise[first] = {"attrs": {**first.attrs, "precise": True}}
         return None if first is node else first
 
-    def observe(node):
-        if node.op != "input" and not node.impure:
-            seen.setdefault(node_key(node), node)
+    def seen(node):
+        if not node.impure:
+            found.setdefault(node_key(node), node)
+        return node
 
-    return Rewriter(graph).run(rule, observe)
+    return changed(value_rewritten(graph, rule, seen), precise)

@@ -4,6 +4,7 @@ anybody reads the result."""
 from __future__ import annotations
 
 from jit.graph.ir import CHECKED, Graph, Node
+from jit.graph.passes.rewrite import changed
 from jit.graph.prims import library_form
 from jit.graph.registry import may_raise
 
@@ -20,26 +21,24 @@ def unmarked(attrs: dict) -> dict:
     return {k: v for k, v in attrs.items() if k != CHECKED} if CHECKED in attrs else attrs
 
 
-def as_check(node: Node, id: int | None = None) -> Node:
-    """The library call that raises what ``node`` raises, done although nobody reads its result."""
+def as_check(node: Node) -> dict:
+    """The attributes of the library call that raises what ``node`` raises, done although nobody reads its result."""
     attrs = unmarked(node.attrs)
     if node.op != "aten_call":
         attrs = dict(zip(("target", "overload", "args"), library_form(node)))
-    return Node(node.id if id is None else id, "aten_call", node.inputs,
-                {**attrs, "impure": "raises"}, node.type, node.loc)
+    return {**attrs, "impure": "raises"}
 
 
 def eliminate_dead_nodes(graph: Graph) -> Graph:
     live = {o.node for o in graph.outputs}
     live.update(graph.inputs)
-    kept = []
+    checks = {}
     for node in reversed(graph.nodes):
         if node not in live and CHECKED in node.attrs:
-            node = as_check(node)
-        if node in live or node.impure:
+            checks[node] = {"op": "aten_call", "attrs": as_check(node)}
+        if node in live or node.impure or node in checks:
             live.add(node)
             live.update(node.inputs)
-            kept.append(node)
-    kept.reverse()
-    graph.nodes = kept
-    return graph
+    if len(live) < len(graph.nodes):
+        graph = graph.replace([n for n in graph.nodes if n in live])
+    return changed(graph, checks)

@@ -7,20 +7,22 @@ import torch
 
 from jit.devices import backend
 from jit.graph.ir import CHECKED, Graph, Node
+from jit.graph.passes.rewrite import changed
 from jit.graph.prim_info import info
 
 _COMPUTED = frozenset(("source", "pointwise", "copy", "reduction", "scan", "index"))  # kinds
 
 
 def compute_empty(graph: Graph) -> Graph:
+    changes = {}
     for node in graph.nodes:
         p = info(node.op)
         if (p.kind in _COMPUTED or _is_library_gradient(node)) and CHECKED not in node.attrs and not node.impure:
             if node.type.is_empty:
-                _fill(node, 0)
+                changes[node] = _filled(node, 0)
             elif p.of_nothing is not None and node.inputs[0].type.is_empty:
-                _fill(node, p.of_nothing)
-    return graph
+                changes[node] = _filled(node, p.of_nothing)
+    return changed(graph, changes)
 
 
 def _is_library_gradient(node: Node) -> bool:
@@ -30,9 +32,9 @@ def _is_library_gradient(node: Node) -> bool:
             and not isinstance(node.type, tuple) and not backend(node.device).refuses_empty)
 
 
-def _fill(node: Node, number: int):
-    """Make ``node``, which may be a result with memory of its own, a filled tensor."""
+def _filled(node: Node, number: int) -> dict:
+    """What makes ``node``, which may be a result with memory of its own, a filled tensor."""
     dtype = node.dtype
     value = (bool(number) if dtype is torch.bool else float(number) if dtype.is_floating_point
              else complex(number) if dtype.is_complex else number)
-    node.op, node.inputs, node.attrs = "full", (), {"shape": node.shape, "value": value}
+    return {"op": "full", "inputs": (), "attrs": {"shape": node.shape, "value": value}}

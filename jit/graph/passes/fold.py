@@ -6,7 +6,7 @@ import torch
 
 from jit.graph.dims import Dim
 from jit.graph.ir import Graph, Node
-from jit.graph.passes.rewrite import Rewriter
+from jit.graph.passes.rewrite import value_rewritten
 from jit.graph.prim_info import info
 from jit.graph.prims import evaluate
 
@@ -24,27 +24,37 @@ def _value(node: Node, inputs) -> object:
 
 
 def fold_constants(graph: Graph) -> Graph:
-    def folded(node):
-        """(prim, its attributes) that stand for ``node``; None where it is not to be folded."""
-        if info(node.op).kind != "pointwise" or not all(info(i.op).constant and type(i.attrs["value"]) is not Dim
-                                                        for i in node.inputs):
-            return None
-        if node.dtype.is_complex or node.op == "fma":  # PyTorch has no such function to ask
-            return None
-        try:
-            value = _value(node, node.inputs)
-        except (RuntimeError, AssertionError):  # the latter where this PyTorch has no such device
-            return None
-        return ("full", {"shape": node.shape, "value": value}) if node.shape else ("scalar", {"value": value})
+    """The same graph where there is nothing to compute."""
+    return value_rewritten(graph, _folded, _filled) if any(map(_is_constant, graph.nodes)) else graph
 
-    def rule(r, node):
-        found = folded(node)
-        return found and r.node(found[0], (), found[1], node.type, node.loc)
 
-    def in_place(node):
-        """A result of the graph stays the node that it is: new memory, which is filled."""
-        found = None if node.impure else folded(node)
-        if found is not None:
-            node.op, node.inputs, node.attrs = "full", (), {"shape": node.shape, "value": found[1]["value"]}
+def _is_constant(node: Node) -> bool:
+    """Whether it is an elementwise operation on known numbers."""
+    return info(node.op).kind == "pointwise" and all(info(i.op).constant and type(i.attrs["value"]) is not Dim
+                                                     for i in node.inputs)
 
-    return Rewriter(graph).run(rule, in_place)
+
+def _number(node: Node):
+    """The number that ``node`` holds everywhere; None where it is not to be folded."""
+    if not _is_constant(node):
+        return None
+    if node.dtype.is_complex or node.op == "fma":  # PyTorch has no such function to ask
+        return None
+    try:
+        return _value(node, node.inputs)
+    except (RuntimeError, AssertionError):  # the latter where this PyTorch has no such device
+        return None
+
+
+def _folded(b, node: Node) -> Node | None:
+    value = _number(node)
+    if value is None:
+        return None
+    return (b.node("full", (), {"shape": node.shape, "value": value}, node.type) if node.shape
+            else b.node("scalar", (), {"value": value}, node.type))
+
+
+def _filled(node: Node) -> Node:
+    """A result of the graph stays the node that it is: new memory, which is filled."""
+    value = None if node.impure else _number(node)
+    return node if value is None else node.replace("full", (), {"shape": node.shape, "value": value})

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from jit.graph.ir import Graph, Transform
+from jit.graph.passes.rewrite import changed
 from jit.graph.prims import VIEWS
 
 _PLAIN = {"detach": "alias", "custom_gradient": "cast"}
 
 
 def without_gradients(graph: Graph) -> Graph:
-    """Change ``graph``: a value is what it is, whatever its gradient would be."""
+    """A value is what it is, whatever its gradient would be."""
+    changes = {}
     for node in graph.nodes:
         if node.op == "getitem" and node.inputs[0].op == "autograd_function":
-            node.op, node.inputs, node.attrs = "alias", (node.inputs[0].inputs[node.attrs["index"]],), {}
-        plain = _PLAIN.get(node.op)
-        if plain is not None:
-            node.op, node.inputs = plain, node.inputs[:1]
-    return graph
+            changes[node] = {"op": "alias", "inputs": (node.inputs[0].inputs[node.attrs["index"]],), "attrs": {}}
+        elif node.op in _PLAIN:
+            changes[node] = {"op": _PLAIN[node.op], "inputs": node.inputs[:1]}
+    return changed(graph, changes)
 
 
 def without_gates(graph: Graph) -> Graph:
-    """Change ``graph``: all tangents are given."""
-    for node in graph.nodes:
-        if node.op == "gate":
-            node.op, node.inputs = "alias", node.inputs[:1]
-    return graph
+    """All tangents are given."""
+    return changed(graph, {n: {"op": "alias", "inputs": n.inputs[:1]} for n in graph.nodes if n.op == "gate"})
 
 
 def with_copies(graph: Graph, positions) -> Graph:

@@ -1,11 +1,11 @@
-"""What the passes share: a walk that replaces nodes in program order, and which nodes must keep their own memory."""
+"""What the passes share: ways to replace nodes in program order, and which nodes must keep their own memory."""
 
 from __future__ import annotations
 
 from typing import Callable
 
 from jit.graph.build import Builder
-from jit.graph.ir import Graph, Node, Output, Transform
+from jit.graph.ir import Graph, Node, Transform
 from jit.graph.prims import VIEWS
 
 
@@ -26,56 +26,55 @@ def protected_nodes(graph: Graph) -> set[Node]:
     return protected
 
 
-def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
-    """A copy of ``graph`` in which ``rule(builder, node, new inputs)`` gives the replacement of each node for which
-    ``applies(node)``, or None to leave it; the same graph where it applies to none."""
-    return _Rebuilt(graph, applies, rule).run() if any(applies(n) for n in graph.nodes) else graph
+def changed(graph: Graph, changes: dict) -> Graph:
+    """The graph with another ``op``, ``inputs``, ``attrs`` or ``type`` (keys of ``changes[node]``) for some nodes; the
+    same graph where there are none."""
+    return _Changed(graph, changes).run() if changes else graph
 
 
-class _Rebuilt(Transform):
-    def __init__(self, graph, applies, rule):
-        super().__init__(graph, builder=Builder(graph.env))
-        self.applies, self.rule = applies, rule
+class _Changed(Transform):
+    def __init__(self, graph: Graph, changes: dict):
+        super().__init__(graph)
+        self.changes = changes
 
     def visit(self, n):
-        made = self.rule(self.b, n, self.operands(n)) if self.applies(n) else None
-        return self.keep(n) if made is None else made
+        change = self.changes.get(n)
+        if change is None:
+            return self.keep(n)
+        inputs = change.get("inputs", n.inputs)
+        return self.keep(n, **{**change, "inputs": tuple([self.new[i] for i in inputs])})
 
 
-class Rewriter:
-    """Rebuilds a graph's node list. ``rule(rewriter, node)`` gives a replacement for a node (whose inputs are already
-    replaced), or None."""
+def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
+    """The graph in which ``rule(builder, n)`` gives the replacement of each node for which ``applies(node)``, or None
+    to leave it: ``n`` is the node with its inputs replaced. The same graph where it applies to none."""
+    left = {n for n in graph.nodes if not applies(n)}
+    return Rewriter(graph, rule, left).run() if len(left) < len(graph.nodes) else graph
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
-        self.protected = protected_nodes(graph)
-        self.nodes: list[Node] = []
-        self.replaced: dict[Node, Node] = {}
-        self.first = self.next_id = max(graph.next_id, max((n.id for n in graph.nodes), default=-1) + 1)
 
-    def node(self, op: str, inputs: tuple, attrs: dict, type, loc=None) -> Node:
-        """A new node at the present place."""
-        n = Node(self.next_id, op, inputs, attrs, type, loc)
-        self.next_id += 1
-        self.nodes.append(n)
-        return n
+class Rewriter(Transform):
+    """Puts what a rule gives in the place of nodes; see ``rebuilt``. The nodes ``left`` are given to ``kept`` instead,
+    which may make another of the same id of them."""
 
-    def run(self, rule: Callable, observe: Callable | None = None) -> Graph:
-        """Apply ``rule`` everywhere; ``observe(node)`` is called for the nodes that may not be replaced."""
-        replaced = self.replaced
-        for node in self.graph.nodes:
-            if replaced and any(i in replaced for i in node.inputs):
-                node.inputs = tuple([replaced.get(i, i) for i in node.inputs])
-            if node not in self.protected and node.op != "input" and not node.impure:
-                new = rule(self, node)
-                if new is not None and new is not node:
-                    replaced[node] = new
-                    if new.id >= self.first:
-                        self.graph.origins.setdefault(new.id, node.id)
-                    continue
-            elif observe is not None:
-                observe(node)
-            self.nodes.append(node)
-        self.graph.nodes, self.graph.next_id = self.nodes, self.next_id
-        self.graph.outputs = [Output(replaced.get(o.node, o.node), o.mutates) for o in self.graph.outputs]
-        return self.graph
+    def __init__(self, graph: Graph, rule: Callable, left: set, kept: Callable | None = None):
+        super().__init__(graph, builder=Builder(graph.env))
+        self.rule, self.left, self.kept = rule, left, kept
+
+    def visit(self, n):
+        inputs = self.operands(n)
+        node = n if inputs == n.inputs else n.replace(inputs=inputs)
+        if n not in self.left:
+            made = self.rule(self.b, node)
+            if made is not None:
+                return made
+        elif self.kept is not None:
+            node = self.kept(node)
+        self.nodes.append(node)
+        return node
+
+
+def value_rewritten(graph: Graph, rule: Callable, kept: Callable | None = None) -> Graph:
+    """The graph after a rule that may put any node of the same value in the place of another. It is not asked for one
+    whose memory is seen, nor for one that does more than give a value: these are given to ``kept``."""
+    left = protected_nodes(graph) | {n for n in graph.nodes if n.impure}
+    return Rewriter(graph, rule, left, kept).run()

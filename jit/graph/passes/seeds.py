@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jit.graph.ir import Graph, Node, TensorType
+from jit.graph.ir import Graph, TensorType, Transform
 from jit.graph.philox import is_seed
 
 
@@ -15,17 +15,24 @@ def merge_seeds(graph: Graph) -> Graph:
             runs.setdefault(run[0], run)
         elif n.impure:
             open_runs = {}
-    next_id, nodes = max((n.id for n in graph.nodes), default=0) + 1, []
-    for n in graph.nodes:
-        run = runs.get(n, ())
-        if len(run) > 1:
+    runs = {n: run for n, run in runs.items() if len(run) > 1}
+    return _Merged(graph, runs).run() if runs else graph
+
+
+class _Merged(Transform):
+    def __init__(self, graph: Graph, runs: dict):
+        super().__init__(graph)
+        self.runs = runs
+        self.parts: dict = {}  # seed -> (the call that takes all of its run, its number among them)
+
+    def visit(self, n):
+        if n in self.runs:
+            run = self.runs[n]
             low, high, _, *rest = n.attrs["args"]
             attrs = {**n.attrs, "args": (low, high, (len(run),), *rest)}
-            whole = Node(next_id, n.op, (), attrs, TensorType.contiguous((len(run),), n.dtype, n.device))
-            next_id += 1
-            nodes.append(whole)
-            for k, seed in enumerate(run):
-                seed.op, seed.inputs, seed.attrs = "slice", (whole,), {"dim": 0, "start": k, "length": 1, "step": 1}
-        nodes.append(n)
-    graph.nodes = nodes
-    return graph
+            whole = self.node(n.op, (), attrs, TensorType.contiguous((len(run),), n.dtype, n.device))
+            self.parts.update({seed: (whole, k) for k, seed in enumerate(run)})
+        if n not in self.parts:
+            return self.keep(n)
+        whole, k = self.parts[n]
+        return self.keep(n, (whole,), "slice", {"dim": 0, "start": k, "length": 1, "step": 1})

@@ -8,14 +8,14 @@ import math
 import torch
 
 from jit.graph.ir import Graph, Node, same_ints
-from jit.graph.passes.rewrite import Rewriter
+from jit.graph.passes.rewrite import value_rewritten
 from jit.graph.prim_info import info
 
 RULES: dict[str, list] = {}
 
 
 def rule(*ops: str):
-    """Register ``fn(rewriter, node) -> Node | None`` for prims."""
+    """Register ``fn(builder, node) -> Node | None`` for prims."""
 
     def register(fn):
         for op in ops:
@@ -26,14 +26,15 @@ def rule(*ops: str):
 
 
 def simplify(graph: Graph) -> Graph:
-    def apply(r: Rewriter, node: Node):
-        for fn in RULES.get(node.op, ()):
-            new = fn(r, node)
-            if new is not None and new.type == node.type:
-                return new
-        return None
+    return value_rewritten(graph, _simpler)
 
-    return Rewriter(graph).run(apply)
+
+def _simpler(b, node: Node) -> Node | None:
+    for fn in RULES.get(node.op, ()):
+        new = fn(b, node)
+        if new is not None and new.type == node.type:
+            return new
+    return None
 
 
 def _constant(node: Node):
@@ -64,7 +65,7 @@ def holds_exactly(wide: torch.dtype, narrow: torch.dtype) -> bool:
 
 
 @rule("cast")
-def cast_of_cast(r, node):
+def cast_of_cast(b, node):
     """A detour over a wider type changes nothing."""
     inner = node.inputs[0]
     if inner.op != "cast" or not holds_exactly(inner.dtype, inner.inputs[0].dtype):
@@ -72,11 +73,11 @@ def cast_of_cast(r, node):
     source = inner.inputs[0]
     if source.dtype is node.dtype:
         return source
-    return r.node("cast", (source,), {}, node.type, node.loc)
+    return b.node("cast", (source,), {}, node.type)
 
 
 @rule("cast")
-def cast_to_own_dtype(r, node):
+def cast_to_own_dtype(b, node):
     return node.inputs[0] if node.inputs[0].dtype is node.dtype else None
 
 
@@ -84,18 +85,18 @@ def cast_to_own_dtype(r, node):
 
 
 @rule("mul")
-def times_one(r, node):
+def times_one(b, node):
     a, b = node.inputs
     return a if _constant(b) == 1 else b if _constant(a) == 1 else None
 
 
 @rule("div")
-def over_one(r, node):
+def over_one(b, node):
     return node.inputs[0] if _constant(node.inputs[1]) == 1 else None
 
 
 @rule("add")
-def plus_zero(r, node):
+def plus_zero(b, node):
     """``x + 0`` for integers and ``x + -0.0`` for floats; ``-0.0 + 0.0`` is ``0.0`` and stays."""
     for x, c in (node.inputs, node.inputs[::-1]):
         v = _constant(c)
@@ -105,7 +106,7 @@ def plus_zero(r, node):
 
 
 @rule("sub")
-def minus_zero(r, node):
+def minus_zero(b, node):
     v = _constant(node.inputs[1])
     if v == 0 and (not node.dtype.is_floating_point or math.copysign(1, v) > 0):
         return node.inputs[0]
@@ -113,13 +114,13 @@ def minus_zero(r, node):
 
 
 @rule("neg", "logical_not", "bitwise_not")
-def involution(r, node):
+def involution(b, node):
     inner = node.inputs[0]
     return inner.inputs[0] if inner.op == node.op else None
 
 
 @rule("where")
-def where_same(r, node):
+def where_same(b, node):
     condition, a, b = node.inputs
     if a is b:
         return a
@@ -128,7 +129,7 @@ def where_same(r, node):
 
 
 @rule("relu", "abs", "floor", "ceil", "trunc", "round", "sign")
-def idempotent(r, node):
+def idempotent(b, node):
     return node.inputs[0] if node.inputs[0].op == node.op else None
 
 
@@ -136,52 +137,52 @@ def idempotent(r, node):
 
 
 @rule("permute")
-def permute_of_permute(r, node):
+def permute_of_permute(b, node):
     inner, dims = node.inputs[0], node.attrs["dims"]
     if inner.op == "permute":
         source, order = inner.inputs[0], tuple(inner.attrs["dims"][d] for d in dims)
         if order == tuple(range(len(order))):
             return source
-        return r.node("permute", (source,), {"dims": order}, node.type, node.loc)
+        return b.node("permute", (source,), {"dims": order}, node.type)
     return inner if dims == tuple(range(len(dims))) else None
 
 
 @rule("reshape")
-def reshape_of_reshape(r, node):
+def reshape_of_reshape(b, node):
     inner = node.inputs[0]
     if inner.op == "reshape":
         source = inner.inputs[0]
         if source.type == node.type:
             return source
-        return r.node("reshape", (source,), node.attrs, node.type, node.loc)
+        return b.node("reshape", (source,), node.attrs, node.type)
     return inner
 
 
 @rule("expand", "alias")
-def no_change(r, node):
+def no_change(b, node):
     return node.inputs[0]
 
 
 @rule("slice")
-def whole_slice(r, node):
+def whole_slice(b, node):
     a = node.attrs
     return (node.inputs[0] if same_ints((a["start"], a["length"], a["step"]), (0, node.inputs[0].shape[a["dim"]], 1))
             else None)
 
 
 @rule("slice")
-def slice_of_slice(r, node):
+def slice_of_slice(b, node):
     inner = node.inputs[0]
     if inner.op != "slice" or inner.attrs["dim"] != node.attrs["dim"]:
         return None
     a, i = node.attrs, inner.attrs
     attrs = {"dim": a["dim"], "start": i["start"] + a["start"] * i["step"],
              "length": a["length"], "step": a["step"] * i["step"]}
-    return r.node("slice", (inner.inputs[0],), attrs, node.type, node.loc)
+    return b.node("slice", (inner.inputs[0],), attrs, node.type)
 
 
 @rule("slice")
-def slice_of_cat(r, node):
+def slice_of_cat(b, node):
     """A slice that is exactly one of the parts."""
     inner, a = node.inputs[0], node.attrs
     if inner.op != "cat" or inner.attrs["dim"] != a["dim"] or not same_ints((a["step"],), (1,)):
@@ -196,17 +197,17 @@ def slice_of_cat(r, node):
 
 
 @rule("clone")
-def clone_unread(r, node):
+def clone_unread(b, node):
     """Values never change within a graph: a copy with the same layout is only needed for memory of its own, which
     outputs keep."""
     return node.inputs[0]
 
 
 @rule("cat")
-def cat_of_one(r, node):
+def cat_of_one(b, node):
     return node.inputs[0] if len(node.inputs) == 1 else None
 
 
 @rule("constant_pad")
-def pad_by_nothing(r, node):
+def pad_by_nothing(b, node):
     return node.inputs[0] if all(same_ints(p, (0, 0)) for p in node.attrs["pads"]) else None

@@ -3,15 +3,15 @@ which kernel makes it."""
 
 from __future__ import annotations
 
-from jit.graph.ir import Graph, Output
+from jit.graph.ir import Graph, Node, Output
 
 
 def name_written_values(graph: Graph) -> Graph:
-    """Change the outputs of ``graph`` that are written into inputs."""
-    for k, o in enumerate(graph.outputs):
-        node = o.node
-        while o.mutates is not None and node.op == "alias" and node.inputs[0].op != "input":
-            node = node.inputs[0]
-        if node is not o.node:
-            graph.outputs[k] = Output(node, o.mutates)
-    return graph
+    outputs = [o if o.mutates is None else Output(_named(o.node), o.mutates) for o in graph.outputs]
+    return graph if outputs == graph.outputs else graph.replace(outputs=outputs)
+
+
+def _named(node: Node) -> Node:
+    while node.op == "alias" and node.inputs[0].op != "input":
+        node = node.inputs[0]
+    return node
