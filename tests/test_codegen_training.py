@@ -18,6 +18,7 @@ from jit.graph.autodiff import differentiate, partition
 from jit.graph.interpret import evaluate
 from jit.graph.ir import TensorType
 from jit.graph.layout import is_channels_last
+from jit.graph.op_info import op_info
 from jit.graph.passes.contractions import rewrite_contractions
 from jit.graph.passes.convolutions import as_products, separate_bias
 
@@ -99,7 +100,7 @@ def test_training_graph_is_channels_last_in_both_halves():
     images = [n for half in (halves.forward, halves.backward) for n in half.nodes if layout.is_convolution(n)]
     assert len(images) == 4
     for n in images:
-        for i in n.inputs[: layout.CONVOLUTIONS[n.attrs["target"]]]:
+        for i in n.inputs[: op_info(n.attrs["target"]).images]:
             assert is_channels_last(i.type.shape, i.type.strides)
     saved = [n.type
              for n in halves.backward.inputs if n.type.rank == 4 and n.type.shape[0] == 2 and n.type.shape[1] == 4]

@@ -13,9 +13,9 @@ from torch import nn
 from torch.amp import custom_bwd, custom_fwd
 
 import jit
-from jit.devices import of_type
 from jit.graph import autocast
 from jit.graph.handles import TensorHandle
+from jit.graph.op_info import LOWER, op_info
 from jit.graph.ops import normalization  # noqa: F401  (fills the op tables)
 
 HALF = (torch.float16, torch.bfloat16)
@@ -85,10 +85,11 @@ def test_every_intercepted_operator_has_a_policy():
                   for r in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
                   if r.startswith("aten::")}
     for name in sorted(registered):
+        how = op_info(name).autocast
         want = ("refused" if name == "binary_cross_entropy"
-                else (torch.float16 if name in autocast.LOWER else torch.float32,) * 2)
+                else (torch.float16 if how == LOWER else torch.float32,) * 2)
         assert decision(name, torch.float32, torch.float32) == (
-            want if name not in of_type("cuda").autocast_promotes else (torch.float32,) * 2), name
+            want if how in (None, LOWER) else (torch.float32,) * 2), name
 
 
 def test_operators_on_a_gpu_that_are_made_of_intercepted_ones():

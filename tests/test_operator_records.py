@@ -12,7 +12,7 @@ from jit.codegen import loops, lower, prepare, reference
 from jit.codegen.cpp import ops as cpp
 from jit.codegen.triton import ops as triton
 from jit.errors import Unsupported
-from jit.graph import prim_info
+from jit.graph import op_info, prim_info
 from jit.graph.autodiff.rules import UNDEFINED, VJPS, GradBuilder
 from jit.graph.build import Builder
 from jit.graph.ir import Node, Ref, TensorType, operator
@@ -189,6 +189,54 @@ def test_neutral_values(op, dtype):
                        reference._reduce(op, x, 1, dtype if not op.startswith("arg") else torch.int64))
 
 
+# operators
+
+
+def forms(name):
+    """The overloads of ``aten::name``."""
+    packet = getattr(torch.ops.aten, name, None)
+    return [getattr(packet, o) for o in packet.overloads()] if hasattr(packet, "overloads") else []
+
+
+@pytest.mark.parametrize("name", sorted(op_info.ROWS))
+def test_a_row_is_of_an_operator_and_agrees_with_its_schema(name):
+    row = op_info.ROWS[name]
+    assert forms(name) or name in OPS or hasattr(torch, name) or hasattr(torch.Tensor, name)
+    assert row != op_info.OpInfo(), "a row that says nothing"
+    schemas = [torch_private.schema(f) for f in forms(name)]
+    if row.out_form is not None:
+        assert row.out_form in getattr(torch.ops.aten, name).overloads()
+    if row.bias is not None:
+        assert all(s.arguments[row.bias].name == "bias" for s in schemas)
+    if row.images:
+        assert all(s.arguments[row.images].name == "weight" for s in schemas if not s.overload_name)
+    if row.differentiable is not None and len(row.differentiable) > 1:
+        assert all(len(s.returns) <= len(row.differentiable) for s in schemas)
+    if row.cast_as is not None:
+        assert forms(row.cast_as) and row.autocast is None
+    if row.factory:
+        assert callable(getattr(torch, name)) and not isinstance(getattr(torch, name), torch.Tensor)
+    if row.fresh:
+        assert all(r.alias_info is None for s in schemas if not any(a.is_out for a in s.arguments) for r in s.returns)
+
+
+def test_rows_are_found_by_name():
+    assert op_info.op_info("aten::mm") is op_info.op_info("mm") is op_info.ROWS["mm"]
+    assert op_info.op_info("mylib::mm") == op_info.OpInfo()  # another's operator of the same name
+    with pytest.raises(ValueError, match="two rows"):
+        op_info._rows("mm", total=True)
+
+
+def test_what_makes_its_result_on_the_cpu():
+    named = [n for n, row in op_info.ROWS.items() if row.made_on_cpu]
+    torch.set_default_device("meta")
+    try:
+        assert named and all(getattr(torch, n)(0.0, 1.0, (2,)).device.type == "cpu" for n in named)
+        assert torch.empty(2).device.type == "meta"
+    finally:
+        torch.set_default_device(None)
+
+
 # Where names of prims may stand beside each other: the records, and the two tables of texts with what these are made
 # of.
 TABLES = ("jit/graph/pointwise.py", "jit/graph/prims.py", "jit/codegen/cpp/ops.py", "jit/codegen/triton/ops.py",
@@ -233,6 +281,25 @@ def test_no_other_lists_of_prims():
     found = [f"{path}:{line}: {' '.join(names)}" for p in files if (path := str(p.relative_to(ROOT))) not in TABLES
              + VIEW_STEPS for line, names in sets_of_prims(p.read_text()) if tuple(names) not in BY_NAME]
     assert not found, "\n".join(found)
+
+
+def kept_names(text):
+    """(line, names) of the collections of names of operators that a module keeps in a variable."""
+    for s in ast.parse(text).body:
+        if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value is not None:
+            for node in ast.walk(s.value):
+                names = names_in(node)
+                if names and len(names) > 2 and not isinstance(node, ast.Dict) and sum(n.removeprefix("aten::") in op_info.ROWS or bool(forms(n)) for n in names) >= 0.8 * len(names):
+                    yield node.lineno, names
+
+
+def test_no_other_lists_of_operators():
+    files = [p for room in ("graph", "codegen") for p in (ROOT / "jit" / room).rglob("*.py")] + list((ROOT / "jit").glob("*.py"))
+    texts = {"jit/torch_private.py", *TABLES}  # which operators have no schema text of their own
+    found = [f"{path}:{line}: {' '.join(names)}" for p in files if (path := str(p.relative_to(ROOT))) not in texts
+             for line, names in kept_names(p.read_text())]
+    assert not found, "\n".join(found)
+    assert list(kept_names("_FRESH = frozenset('linear matmul einsum'.split())"))
 
 
 def test_lists_of_prims_are_found():

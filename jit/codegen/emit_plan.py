@@ -8,6 +8,7 @@ import torch
 from .. import devices
 from ..graph import dims
 from ..graph.ir import Ref
+from ..graph.op_info import op_info
 from ..runtime.plan import Plan
 from . import failing, indexing, memory
 from .indexing import VIEWS, base_of
@@ -17,15 +18,13 @@ from .target import target_of
 
 
 KERNELS = ("call", "launch")  # the steps that run kernels
-# Library calls that can write into memory of the plan's, with the overload that does.
-OUT_FORMS = {("aten::mm", ""): "out", ("aten::addmm", ""): "out", ("aten::bmm", ""): "out"}
 
 
 def out_form(node) -> str | None:
     """The overload of a library call that writes into a given tensor, or None."""
     if node.op != "aten_call" or isinstance(node.type, tuple) or not devices.backend(node.type.device).memory:
         return None
-    return OUT_FORMS.get((node.attrs["target"], node.attrs["overload"]))
+    return op_info(node.attrs["target"]).out_form if node.attrs["overload"] == "" else None
 
 
 class _PlanWriter:

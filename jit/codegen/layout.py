@@ -16,23 +16,20 @@ from .. import devices, logs
 from ..errors import JitError
 from ..graph import aten, dims, layout, prims, registry
 from ..graph.ir import Graph, Node, TensorType, Transform, filled, same_ints
+from ..graph.op_info import op_info
 from ..graph.passes import convolutions
 from .indexing import base_of
 
 log = logs.channel("graph")
 
-# Target -> the number of leading inputs that are images.
-CONVOLUTIONS = {"aten::conv2d": 1, "aten::convolution": 1, "aten::conv3d": 1, "aten::convolution_backward": 2}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def is_convolution(node) -> bool:
     """Whether a node is a convolution of images or volumes that has a channels-last form worth using."""
-    if node.op != "aten_call" or node.attrs["target"] not in CONVOLUTIONS:
+    at = op_info(node.attrs["target"]).images if node.op == "aten_call" else 0
+    if not 0 < at < len(node.inputs):  # with fewer inputs one tensor is two of the operands
         return False
-    at = CONVOLUTIONS[node.attrs["target"]]
-    if len(node.inputs) <= at:
-        return False  # one tensor is two of the operands
     x, w = node.inputs[at - 1].type, node.inputs[at].type
     return x.rank == w.rank == 4 and x.dtype in FLOATS and type(x.shape[1]) is int and x.shape[1] > 1
 
@@ -130,7 +127,7 @@ class Restrider(Transform):
         o = aten.Overload(name, getattr(getattr(torch.ops.aten, name), overload or "default"))
 
         values = list(filled(n.attrs["args"], inputs))
-        rule = registry.library(name).rule
+        rule = registry.LIBRARY.get(name)
         types = NotImplemented if rule is None else rule(*[aten._as_type(v) for v in values])
         if types is NotImplemented:
             types = aten.types_by_probe(o, values)[0]
@@ -184,7 +181,7 @@ class _Convolutions(Restrider):
             inputs = (self.of_inputs[n.inputs[0]],)
         if not is_convolution(n):
             return super().rebuild(n, inputs)
-        images = CONVOLUTIONS[n.attrs["target"]]
+        images = op_info(n.attrs["target"]).images
         plain = _exact_in_plain(n) if images == 2 else (False, False)
         if not any(plain):
             return super().rebuild(n, self.in_channels_last(inputs, images))

@@ -7,6 +7,7 @@ import functools
 
 from .. import torch_private
 from ..graph.ir import operator
+from ..graph.op_info import op_info
 
 REPLAY = "jit::vjp"  # the target of a library call that stands for the gradient of another
 
@@ -21,16 +22,9 @@ def arguments_of(target: str, overload: str) -> tuple:
     return _arguments(operator(target, overload))
 
 
-# Composite operators of the library that are known to give new memory. Others may return an argument without saying so
-# in their schema.
-_FRESH = frozenset("""linear matmul scaled_dot_product_attention conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-conv_transpose3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d cross_entropy_loss layer_norm batch_norm
-group_norm instance_norm embedding einsum _convolution""".split())
-
-
 @functools.lru_cache(4096)
 def _operator_returns_alias(target: str, overload: str) -> bool:
-    if target.removeprefix("aten::") in _FRESH:
+    if op_info(target).fresh:
         return False
     if not target.startswith(("aten::", "prims::")):
         return True  # whatever its schema says

@@ -10,12 +10,11 @@ from __future__ import annotations
 from .. import devices
 from ..graph import dims
 from ..graph.ir import Graph, Node, TensorType, same_ints
+from ..graph.op_info import op_info
 from ..graph.prims import info
 from . import fusion
 from .indexing import VIEWS, base_of, contiguous_strides
 from .layout import Restrider
-
-PRODUCTS = frozenset(["aten::mm", "aten::addmm"])
 
 
 def padded_strides(t: TensorType):
@@ -36,10 +35,10 @@ def _candidates(graph) -> dict:
     found, seen = {}, {base_of(o.node) for o in graph.outputs}
     for n in graph.nodes:
         if (n.op == "as_strided" or info(n.op).kind == "part"
-            or n.op == "aten_call" and n.attrs["target"] not in PRODUCTS):
+            or n.op == "aten_call" and not op_info(n.attrs["target"]).aligned):
             seen.update(base_of(i) for i in n.inputs)
     for n in graph.nodes:
-        if n.op == "aten_call" and n.attrs["target"] in PRODUCTS:
+        if n.op == "aten_call" and op_info(n.attrs["target"]).aligned:
             for base in {base_of(i) for i in n.inputs[-2:]} - seen:
                 if base.op not in fusion.EXTERN and base.op not in VIEWS and base.op not in fusion.SOURCES:
                     strides = padded_strides(base.type)

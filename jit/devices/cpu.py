@@ -71,7 +71,6 @@ class Cpu(Backend):
     onednn = ctc_loss_in_parts = True
     fewest_drawn = 1024  # fewer are left to the library: eager's numbers, for some microseconds and bytes more
     autocast_key = "AutocastCPU"
-    autocast_promotes = frozenset("cat stack index_copy".split())
 
     reads_numbers = checks_divisors = True
     adds_numbers_exactly = rounds_limits = refuses_large_numbers = False

@@ -105,8 +105,6 @@ class Cuda(Backend):
     fewest_drawn = 0
     libraries = ("cudnn",)
     autocast_key = "AutocastCUDA"
-    autocast_promotes = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put index_copy "
-                                  "tensordot scatter_add cat stack".split())
     autocast_leaves = frozenset(["binary_cross_entropy"])
 
     clamp_passes_nan_limits = scales_products = rms_by_mean = saves_otherwise = True

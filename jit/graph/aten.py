@@ -15,10 +15,10 @@ from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
 from jit.graph.ir import CHECKED, Node, TensorType
+from jit.graph.op_info import op_info
 from jit.graph.probe import StandIns, ask
 from jit.recent import Recent
 
-NOT_BY_DEFAULT = frozenset(("normal",))  # makes its result on the CPU whatever the default device is
 _PROBED_NUMEL = 1 << 12  # largest input of a call that is made to learn its results' strides
 _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whether eager raises too
 
@@ -238,7 +238,7 @@ def shared(o: Overload, values) -> tuple | None:
 
     Operators with a type rule make new memory, and so do all that are kernels of their own and not made of others.
     """
-    if registry.library(o.base).rule is not None or not o.composite or next(nodes_of(values), None) is None:
+    if o.base in registry.LIBRARY or not o.composite or next(nodes_of(values), None) is None:
         return None
     return types_by_probe(o, _with_device(o, values))[2]
 
@@ -251,7 +251,7 @@ def record(b, o: Overload, values, checked: bool = False):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
     if any(type(v) is int and not -(1 << 63) <= v < 1 << 63 for v in values):
         raise Unsupported(f"a number for {o.name} that 64 bits do not hold", kind="argument-error")
-    rule = registry.library(o.base).rule
+    rule = registry.LIBRARY.get(o.base)
     types = NotImplemented
     if rule is not None:
         types = rule(*[_as_type(v) for v in values])
@@ -276,7 +276,7 @@ def _with_device(o: Overload, values):
         given = values[o.device_index]
         if given is not None or next(nodes_of(values), None) is None:
             values = list(values)
-            values[o.device_index] = resolve_device(given, torch.device("cpu") if o.base in NOT_BY_DEFAULT
+            values[o.device_index] = resolve_device(given, torch.device("cpu") if op_info(o.base).made_on_cpu
                                                     else torch.get_default_device())
     return values
 
@@ -367,7 +367,7 @@ def _by_meta(o: Overload, values):
     answer = _ask(o, values)
     shown = None
     if answer.error is not None:
-        if o.base not in SHAPES_BY_RUN:
+        if not op_info(o.base).typed_by_run:
             raise _diagnose(o, values, answer.error) from answer.error
         answer = _on_zeros(o, values)
     elif o.composite:
@@ -425,10 +425,6 @@ def _as_run(o: Overload, values, types):
     made = tuple(a if a is None or tuple(r.shape) != a.shape else a.replace(strides=r.stride())
                  for a, r in zip(said, shown))
     return made[0] if isinstance(types, TensorType) else made
-
-
-# Operators without a meta kernel whose result sizes follow from the argument sizes: typed by a run on zeros.
-SHAPES_BY_RUN = frozenset("combinations corrcoef cov geqrf histogram ctc_loss".split())
 
 
 def _on_zeros(o: Overload, values):

@@ -19,33 +19,9 @@ from jit.devices import of_type, registered
 from jit.errors import Unsupported
 from jit.graph import aten
 from jit.graph.handles import TensorHandle
+from jit.graph.op_info import LOWER, op_info
 from jit.graph.registry import OPS
 
-# Run in the low precision type.
-LOWER = frozenset("""_convolution convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
-conv_transpose3d prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul
-linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-scaled_dot_product_attention _scaled_dot_product_flash_attention _native_multi_head_attention mkldnn_rnn_layer
-_addmm_activation cudnn_convolution cudnn_convolution_transpose""".split())
-# Those that a device's ``Backend`` names run in the widest type among their operands, all other intercepted ones in
-# float32.
-
-# Ops that come down to an intercepted one and are cast as it is.
-SAME_AS = {
-    "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "hstack": "cat",
-    "vstack": "cat", "row_stack": "cat", "nll_loss_nd": "nll_loss",
-    "cross_entropy_loss": "log_softmax", "pairwise_distance": "norm", "square": "pow",
-    "rpow": "pow", "rdiv": "reciprocal",
-    "arccos": "acos", "arcsin": "asin", "arctan2": "atan2", "special_erfinv": "erfinv",
-    "special_expm1": "expm1", "special_log1p": "log1p",
-    "special_softmax": "softmax", "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp",
-}  # fmt: skip
-# Ops with an expansion, parts of which autocast would intercept. Other expansions have no such parts.
-COMPOSED = frozenset("einsum histogramdd linalg_norm pad diff".split())
-# Ops without an expansion that are composed of operators, none of which is intercepted.
-PLAIN = frozenset("""embedding feature_dropout alpha_dropout celu selu relu6 adaptive_max_pool1d adaptive_avg_pool1d
-max_pool1d avg_pool1d max_pool2d upsample_nearest1d upsample_nearest2d upsample_bilinear2d argsort count_nonzero nansum
-cumulative_trapezoid""".split())
 _CONTRACTS = re.compile("transformer|attention|convolution|lstm|gru|rnn|linalg|trilinear|thnn|mkldnn|::")
 
 
@@ -75,8 +51,9 @@ def _has_kernel(o, key: str) -> bool:
 @functools.cache
 def _is_composed(name: str) -> bool:
     """Whether an op may call operators that autocast intercepts."""
-    if name in OPS or name in PLAIN:
-        return name in COMPOSED
+    told = op_info(name).cast_in_parts
+    if told is not None or name in OPS:
+        return bool(told)
     # Kernels that call these are intercepted in them too.
     return _CONTRACTS.search(name) is not None or _is_implicit(name)
 
@@ -97,16 +74,17 @@ def convert(t, name: str, args, kwargs):
     if low is None:
         return None
     if not _intercepted(name, device):
-        name = SAME_AS.get(name, name)
+        name = op_info(name).cast_as or name
     written = kwargs.get("out") is not None  # forms with ``out=`` are not intercepted; what they are composed of may be
     if written or not _intercepted(name, device):
         if _is_composed(name) or written and _is_implicit(name):
             raise Unsupported(f"{name} under autocast",
                               "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
         return None
-    if name in LOWER:
+    how = op_info(name).autocast
+    if how == LOWER:
         target = low
-    elif name in of_type(device).autocast_promotes:
+    elif how is not None and device in how:
         target = _widest((args, tuple(kwargs.values())), low, device)
     else:
         target = torch.float32

@@ -12,6 +12,7 @@ from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import TensorHandle
+from jit.graph.op_info import op_info
 from jit.graph.layout import broadcast_shapes
 from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.registry import python_function
@@ -31,10 +32,6 @@ _OVERRIDES = {
     "has_torch_function_unary": lambda *args: False,
     "has_torch_function_variadic": lambda *args: False,
 }
-# Functions of torch that make a tensor from no tensor. In code that is run on proxies they must be recorded like the
-# rest.
-FACTORIES = frozenset("""arange empty empty_strided eye full hann_window linspace logspace normal ones rand randint
-randn randperm scalar_tensor tensor zeros""".split())
 _tracers: list = []  # the tracers for which Python functions are running, innermost last
 
 
@@ -43,7 +40,7 @@ class _Torch(types.ModuleType):
 
     def __getattr__(self, name):
         value = getattr(torch, name)
-        if name in FACTORIES:
+        if op_info(name).factory:
             return lambda *args, **kwargs: call(_tracers[-1], value, args, kwargs)
         return value
 

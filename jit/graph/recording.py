@@ -5,33 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from jit.graph.ir import Node
-
-# Operations whose results have no gradient although they take tensors that do, or which of several results have one
-# (PyTorch: output_differentiability).
-NOT_DIFFERENTIABLE = frozenset("rand_like randn_like randint_like multinomial histc linspace logspace".split())
-DIFFERENTIABLE_RESULTS = {
-    "linalg_lu": (False, True, True),
-    "lu_unpack": (False, True, True),
-    "linalg_lstsq": (True, True, False, False),
-    "_linalg_det": (True, False, False),
-    "_linalg_slogdet": (True, True, False, False),
-    "_linalg_solve_ex": (True, False, False, False),
-    "_thnn_fused_lstm_cell": (True, True, False),
-    "_scaled_dot_product_flash_attention_for_cpu": (True, False),
-    "native_layer_norm": (True, False, False),
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
-                    (True, False, False, False, False)),
-    "_native_batch_norm_legit_no_training": (True, False, False),
-    **dict.fromkeys(("_batch_norm_with_update", "_batch_norm_with_update_functional"),
-                    (True, False, False, False, False, False)),
-}
+from jit.graph.op_info import op_info
 
 
 def result_is_differentiable(name: str, index: int) -> bool:
     """Whether eager gives result number ``index`` of the operation a gradient."""
-    if name in NOT_DIFFERENTIABLE:
-        return False
-    known = DIFFERENTIABLE_RESULTS.get(name)
+    known = op_info(name).differentiable
     return known is None or index >= len(known) or known[index]
 
 

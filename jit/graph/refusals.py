@@ -24,7 +24,8 @@ from jit.graph import aten
 from jit.graph.binding import DUNDERS, Binding
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import SymSize, TensorHandle, overlaps_itself
-from jit.graph.registry import OPS, PYTHON, library
+from jit.graph.op_info import op_info
+from jit.graph.registry import OPS, PYTHON
 from jit.graph.sym_float import SymFloat
 from jit.graph.probe import StandIns, ask, error_of, smaller
 
@@ -36,10 +37,6 @@ _EXACT = 1 << 16  # up to which they are where a call of smaller ones has raised
 _WHOLE = 1 << 22  # elements up to which a call that smaller ones refuse is tried with operands as large as they are
 _RESULT = 1 << 22  # elements that a probe may make, as far as that can be told
 _KINDS = 1 << 12  # calls that are remembered
-_UNTRIED = frozenset(("__getitem__", "item", "requires_grad_", "resize_",
-                      "resize_as_", "set_", "pin_memory", "record_stream", "to", "cuda", "cpu",
-                      # These reach what stand-ins do not have: memory beyond the tensor's elements.
-                      "as_strided", "as_strided_copy", "as_strided_scatter"))
 
 _found: dict = {}  # what a call is -> None, DOUBT, Unsupported, or the error's (class, arguments)
 DOUBT = "doubt"  # all probes of a call have raised, and it may be that the values of other tensors are not refused
@@ -60,7 +57,7 @@ def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
     """Raise EagerRaises, or Unsupported where eager's own words are not known, for a call that eager refuses. Returns
     whether the call is doubted."""
     name = binding.name if binding.name.endswith("__") else binding.name.removesuffix("_")
-    if "::" in name or binding.name in _UNTRIED or tracer.autocast:
+    if "::" in name or op_info(binding.name).untried or tracer.autocast:
         return False
     entry = OPS.get(binding.name) or OPS.get(name)
     if binding.python is not None:
@@ -177,7 +174,7 @@ class _Call:
         by_out = self._raises_by_out(sizes) if self.kwargs.get("out") is not None else None
         if by_out is not None:
             error = by_out
-        elif (not of_dtypes(error) and not library(self.name).total and self._raises(sizes, device="meta") is None
+        elif (not of_dtypes(error) and not op_info(self.name).total and self._raises(sizes, device="meta") is None
               and self._raises(sizes, of_one=True) is not None):
             # The values of the tensors may be what is wrong, as of a matrix that has no factors: the call itself will
             # say.

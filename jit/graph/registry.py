@@ -28,11 +28,9 @@ tracer turns it into ``EagerRaises``.
 give to the operation's tensor arguments, however many prims were used.
 
 ``@extern("mm")`` gives the result type of an op that stays an ``aten_call``: ``fn(*args) -> TensorType`` gets
-TensorTypes in place of tensors; return NotImplemented to fall back to running on meta tensors. ``total=True`` says that
-the operator never raises once its operands' types are known to be right; of an operator without a type rule
-``total("cummax")`` says it. All other library calls may raise for the data that they meet, and are made although nobody
-reads their result.
+TensorTypes in place of tensors; return NotImplemented to fall back to running on meta tensors.
 
+What else is known of an operator, such as its class under autocast, is its row in ``op_info.py``.
 What an operation is expanded into are prims: see ``prim_info``.
 """
 
@@ -41,6 +39,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable
 
+from jit.graph.op_info import op_info
 from jit.graph.prim_info import info
 
 
@@ -58,86 +57,68 @@ class Op:
     several: bool = False
     swapped: bool = False
     like_first: bool = False
+    numbers: bool = False
+    masks: bool = False
 
 
 OPS: dict[str, Op] = {}
 
 
-def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool = False, several: bool = False):
+def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool = False, several: bool = False,
+       numbers: bool = False):
     """Register the decorated expansion under schema names (without ``aten::``).
 
     ``several``: for autograd the results are several views of one operation, which it refuses to change in place.
+    ``numbers``: see ``pointwise``.
     """
 
     def register(fn):
         for name in names:
-            OPS[name] = Op(name, fn, varargs, alias, raw, several=several)
+            OPS[name] = Op(name, fn, varargs, alias, raw, several=several, numbers=numbers)
         return fn
 
     return register
 
 
-def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_first: bool = False):
+def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_first: bool = False,
+              numbers: bool = False, masks: bool = False):
     """Register an elementwise expansion; the result's strides follow the tensor arguments.
 
     ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on
     strides. ``swapped``: its kernel takes the second operand first, whose strides then come first too. ``like_first``:
     its kernel writes into a tensor like the first operand, which has that one's strides where it is dense, those of
-    dimensions of size 1 among them.
+    dimensions of size 1 among them. ``numbers``: those among its operands may be floats that change between calls.
+    ``masks``: bools among its operands are no numbers, and are not promoted.
     """
 
     def register(fn):
         for name in names:
-            OPS[name] = Op(name, fn, pointwise=True, wraps=wraps, swapped=swapped, like_first=like_first)
+            OPS[name] = Op(name, fn, pointwise=True, wraps=wraps, swapped=swapped, like_first=like_first,
+                           numbers=numbers, masks=masks)
         return fn
 
     return register
 
 
-@dataclass(frozen=True)
-class Library:
-    """An operator of PyTorch that stays a library call.
-
-    rule: its type rule, or None where the type comes from a run on meta tensors.
-    total: whether it never raises once the operands' types are right.
-    """
-
-    rule: Callable | None = None
-    total: bool = False
+LIBRARY: dict[str, Callable] = {}  # operator that stays a library call -> its type rule
 
 
-LIBRARY: dict[str, Library] = {}
-_UNKNOWN = Library()
-
-
-def library(name: str) -> Library:
-    """The record of the operator ``aten::name``, or the one of those that nothing is known of."""
-    return LIBRARY.get(name, _UNKNOWN)
-
-
-def extern(*names: str, total: bool = False):
+def extern(*names: str):
     """Register the type rule of an op that stays a library call."""
 
     def register(fn):
-        for name in names:
-            LIBRARY[name] = Library(fn, total)
+        LIBRARY.update(dict.fromkeys(names, fn))
         return fn
 
     return register
-
-
-def total(*names: str):
-    """Register operators without a type rule that never raise once the operands' types are right."""
-    for name in names:
-        LIBRARY[name] = Library(None, True)
 
 
 def may_raise(node) -> bool:
     """Whether an operation may raise for the data that it meets, and so has to be done although nobody reads its
     result."""
     if node.op == "aten_call":
-        namespace, _, name = node.attrs["target"].partition("::")
-        return namespace != "jit" and not library(name if namespace == "aten" else node.attrs["target"]).total
+        target = node.attrs["target"]
+        return not target.startswith("jit::") and not op_info(target).total
     return info(node.op).checks
 
 

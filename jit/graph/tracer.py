@@ -34,7 +34,7 @@ from jit.graph.journal import Journal
 from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS, base_of
 from jit.graph.recording import Recording, result_is_differentiable
-from jit.graph.registry import OPS, Op, library
+from jit.graph.registry import LIBRARY, OPS, Op
 from jit.graph.sym_float import plain
 
 RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self",
@@ -43,9 +43,6 @@ _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, tor
                             and (d.is_floating_point or d.is_complex))
 
 
-_NUMBER_BOUNDS = frozenset(["rdiv", "clamp", "clip", "clamp_min", "clamp_max",
-                            "masked_fill", "addcmul", "addcdiv", "lerp"])
-_MASKED = frozenset(["where", "where_method", "masked_fill"])
 _WRAPPED = TensorType((), (), torch.float64, torch.device("cpu"))  # a Python number among the operands
 
 
@@ -175,7 +172,7 @@ class Tracer:
             return False
         name = binding.name.removeprefix("_foreach_")
         entry = OPS.get(name) or OPS.get(name.removesuffix("_"))
-        return entry is not None and (entry.wraps or entry.name in _NUMBER_BOUNDS)
+        return entry is not None and (entry.wraps or entry.numbers)
 
     def call(self, fn, args=(), kwargs=None, loc=None):
         """The result of ``fn(*args, **kwargs)``: handles, tuples, lists, ``SymSize``, ``NamedResult``, ints, Dims,
@@ -409,7 +406,7 @@ class Tracer:
         if shown is None or None in shown:
             result = aten.record(self.builder, o, values, self.doubted)
             result = self.wrap(result if overload is not None else aten.as_python(name, result), handles, False,
-                0, name, lambda given, k: library(o.base).rule is not None or aten.has_history(o, values, given, k))
+                0, name, lambda given, k: o.base in LIBRARY or aten.has_history(o, values, given, k))
             return result if shown is None else _put(result, shown)
         result = shown[0] if o.returns == ["Tensor"] else shown
         return result if overload is not None else aten.as_python(name, result)
@@ -447,7 +444,7 @@ class Tracer:
             common = result_dtype(*(a for a in args if isinstance(a, Node) or is_number(a)))
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype
-            types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.name in _MASKED
+            types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.masks
                      else layout.empty_like(t) for t in types]
         strides = (layout.preserved_strides(types[0]) if entry.like_first
                    else layout.iterator_strides(node.type.shape, types))

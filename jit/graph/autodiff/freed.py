@@ -11,11 +11,9 @@ from __future__ import annotations
 from jit.graph.functions import differentiated
 from jit.graph.gradient_paths import may_carry
 from jit.graph.ir import Graph, Node
-from jit.graph.prim_info import OTHERS, info
+from jit.graph.op_info import op_info
+from jit.graph.prim_info import NOTHING, OTHERS, info
 from jit.graph.recording import positions
-
-_LIBRARY_FREE = ("aten::_fft", "aten::fft", "aten::im2col", "aten::col2im",
-                 "aten::as_strided", "aten::_to_copy", "aten::complex")
 
 
 def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
@@ -62,7 +60,7 @@ def _keeps(n: Node, ahead: dict, data: set) -> bool:
     if n.op == "custom_gradient":
         return any(d in data for d in n.inputs[2::2])
     if n.op == "aten_call":
-        return not n.attrs["target"].startswith(_LIBRARY_FREE)
+        return op_info(n.attrs["target"]).saves != NOTHING
     saves = info(n.op).saves
     for k, i in enumerate(n.inputs):
         if i in ahead:

@@ -251,7 +251,7 @@ def true_divide(b, self, other):
     return _arithmetic(b, b.div, self, other, to_float=True, either=False)
 
 
-@op("rdiv", raw=True)
+@op("rdiv", raw=True, numbers=True)
 def rdiv(t, self, other):
     """``number / tensor``: eager multiplies the reciprocal."""
     return t.call_op("mul", (t.call_op("reciprocal", (self,), {}), other), {})
@@ -433,7 +433,7 @@ _comparison("ge", "greater_equal")
 # three operands
 
 
-@pointwise("where", wraps=True)
+@pointwise("where", wraps=True, masks=True)
 def where(b, condition, self=None, other=None):
     if self is None:
         raise Unsupported("where without values gives positions: their number depends on the data",
@@ -454,12 +454,12 @@ def where(b, condition, self=None, other=None):
     return b.where(condition, x, y)
 
 
-@pointwise("where_method", wraps=True)
+@pointwise("where_method", wraps=True, masks=True)
 def where_method(b, self, condition, other):
     return where(b, condition, self, other)
 
 
-@op("masked_fill")
+@op("masked_fill", numbers=True)
 def masked_fill(b, self, mask, value):
     if mask.dtype is not torch.bool:
         raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype " + str(mask.dtype))
@@ -477,7 +477,7 @@ def masked_fill(b, self, mask, value):
     return result
 
 
-@pointwise("clamp", "clip")
+@pointwise("clamp", "clip", numbers=True)
 def clamp(b, self, min=None, max=None):
     return _clamp(b, self, min, max)
 
@@ -547,17 +547,17 @@ def _shared_at_limits(b, y, x, lo, hi, min, max):
                            *of(max, b.logical_or(b.gt(lo, hi), b.logical_and(high, ordered)), at_high))
 
 
-@pointwise("clamp_min")
+@pointwise("clamp_min", numbers=True)
 def clamp_min(b, self, min):
     return _clamp(b, self, min, None, by_limit=True)
 
 
-@pointwise("clamp_max")
+@pointwise("clamp_max", numbers=True)
 def clamp_max(b, self, max):
     return _clamp(b, self, None, max, by_limit=True)
 
 
-@pointwise("addcmul")
+@pointwise("addcmul", numbers=True)
 def addcmul(b, self, tensor1, tensor2, *, value=1):
     x, y, z = b.promote(self, tensor1, tensor2)
     if x.dtype is torch.bool:
@@ -575,7 +575,7 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
     return b.cast(result, w)
 
 
-@pointwise("addcdiv")
+@pointwise("addcdiv", numbers=True)
 def addcdiv(b, self, tensor1, tensor2, *, value=1):
     x, y, z = b.promote(self, tensor1, tensor2)
     if not x.dtype.is_floating_point:
@@ -590,7 +590,7 @@ def addcdiv(b, self, tensor1, tensor2, *, value=1):
     return b.cast(b.add(x, quotient), w)
 
 
-@pointwise("lerp")
+@pointwise("lerp", numbers=True)
 def lerp(b, self, end, weight):
     if self.dtype is not end.dtype:
         raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")

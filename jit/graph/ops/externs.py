@@ -11,7 +11,7 @@ from jit.graph import aten, layout
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.ops.reductions import mean
-from jit.graph.registry import extern, op, total
+from jit.graph.registry import extern, op
 
 
 def _contiguous(shape, like: TensorType) -> TensorType:
@@ -34,7 +34,7 @@ def _same_dtype(*types):
             raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first} != {t.dtype}")
 
 
-@extern("mm", total=True)
+@extern("mm")
 def mm(a, c):
     if a.rank != 2 or c.rank != 2:
         raise RuntimeError("mat1 and mat2 must be matrices")
@@ -44,12 +44,12 @@ def mm(a, c):
     return _contiguous((a.shape[0], c.shape[1]), a)
 
 
-@extern("addmm", total=True)
+@extern("addmm")
 def addmm(x, a, c, beta=1, alpha=1):
     return mm(a, c)
 
 
-@extern("bmm", total=True)
+@extern("bmm")
 def bmm(a, c):
     if a.rank != 3 or c.rank != 3:
         raise RuntimeError("batch1 and batch2 must be 3D tensors")
@@ -60,7 +60,7 @@ def bmm(a, c):
     return _contiguous((a.shape[0], a.shape[1], c.shape[2]), a)
 
 
-@extern("baddbmm", total=True)
+@extern("baddbmm")
 def baddbmm(x, a, c, beta=1, alpha=1):
     return bmm(a, c)
 
@@ -80,7 +80,7 @@ def grouped_mm(a, c, offs=None, bias=None, out_dtype=None):
     return TensorType((*groups, rows, columns), (rows * row, row, 1)[-2 - len(groups):], dtype, a.device)
 
 
-@extern("mv", total=True)
+@extern("mv")
 def mv(a, v):
     if a.rank != 2 or v.rank != 1:
         raise RuntimeError(f"vector + matrix @ vector expected, got 1, {a.rank}, {v.rank}")
@@ -90,13 +90,13 @@ def mv(a, v):
     return _contiguous(a.shape[:1], a)
 
 
-@extern("addmv", total=True)
+@extern("addmv")
 def addmv(x, a, v, beta=1, alpha=1):
     _same_dtype(x, a, v)
     return mv(a, v)
 
 
-@extern("dot", "vdot", total=True)
+@extern("dot", "vdot")
 def dot(a, v):
     if a.rank != 1 or v.rank != 1:
         raise RuntimeError(f"1D tensors expected, but got {a.rank}D and {v.rank}D tensors")
@@ -155,7 +155,7 @@ def rmatmul(b, self, other):
     return matmul(b, other, self)
 
 
-@extern("linear", total=True)
+@extern("linear")
 def linear(x, w, bias=None):
     if w.rank != 2 or x.rank < 1:
         return NotImplemented
@@ -207,7 +207,7 @@ def _conv_type(x, w, shape):
     return TensorType(shape, strides, x.dtype, x.device)
 
 
-@extern("conv1d", "conv2d", "conv3d", total=True)
+@extern("conv1d", "conv2d", "conv3d")
 def conv(x, w, bias, stride, padding, dilation, groups):
     if x.rank not in (w.rank, w.rank - 1):
         return NotImplemented
@@ -224,7 +224,7 @@ def conv(x, w, bias, stride, padding, dilation, groups):
     return _conv_type(x, w, shape)
 
 
-@extern("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", total=True)
+@extern("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def conv_transpose(x, w, bias, stride, padding, output_padding, groups, dilation):
     if x.rank not in (w.rank, w.rank - 1):
         return NotImplemented
@@ -232,12 +232,12 @@ def conv_transpose(x, w, bias, stride, padding, output_padding, groups, dilation
     return _conv_type(x, w, conv_output(x, w, stride, padding, dilation, True, output_padding, groups))
 
 
-@extern("convolution", total=True)
+@extern("convolution")
 def convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
     return _conv_type(x, w, conv_output(x, w, stride, padding, dilation, transposed, output_padding, groups))
 
 
-@extern("convolution_backward", total=True)
+@extern("convolution_backward")
 def convolution_backward(g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
     """The gradients of input, weight and bias, None where not wanted: the first two channels-last as soon as one of the
     operands is; for an empty batch laid out as the operands are."""
@@ -356,33 +356,6 @@ def _sorted(results):
     return rule
 
 
-extern("sort", total=True)(_sorted(("values", "indices")))
-extern("argsort", total=True)(_sorted(("indices",)))
-extern("msort", total=True)(_sorted(("values",)))
-
-
-# Operators without a type rule here that take any values.
-total(*"""scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
-_scaled_dot_product_efficient_attention
-    _scaled_dot_product_attention_math addr addbmm outer ger inner tensordot einsum kron cross linalg_cross matmul
-    linalg_vecdot chain_matmul linalg_multi_dot bilinear _trilinear cdist _cdist_forward pdist _pdist_forward lstm gru
-    rnn_tanh rnn_relu lstm_cell gru_cell _thnn_fused_lstm_cell native_layer_norm layer_norm native_group_norm group_norm
-    batch_norm instance_norm rms_norm _fused_rms_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
-    _batch_norm_with_update_functional max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices
-    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d
-    _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d
-    upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa
-    _upsample_bicubic2d_aa reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
-    replication_pad3d im2col col2im grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator pixel_shuffle
-    pixel_unshuffle channel_shuffle topk kthvalue median nanmedian mode cummax cummin cumprod logcumsumexp logsumexp
-    trace tril triu diag_embed rot90 roll var_mean std_mean _softmax _log_softmax renorm trapezoid cumulative_trapezoid
-    nan_to_num heaviside fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2
-    fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_fftshift fft_ifftshift _fft_c2c _fft_r2c _fft_c2r stft digamma polygamma
-    lgamma mvlgamma igamma igammac i0 i0e i1 special_i0e special_i1 special_i1e special_ndtri special_log_ndtr
-    special_erfcx special_zeta special_xlog1py special_entr logaddexp logaddexp2 nextafter frexp ldexp gcd lcm sinc
-    xlogy angle polar complex view_as_complex view_as_real add sub mul neg abs sgn exp exp2 expm1 log log2 log10 log1p
-    sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow sum mean prod cumsum
-    eq ne where clone _to_copy conj _conj _conj_physical conj_physical resolve_conj resolve_neg real imag square
-    isfinite isinf isnan any all logical_and logical_or logical_xor logical_not maximum minimum fmax fmin hypot atan2
-    copysign amax amin argmax argmin full flip cat stack constant_pad_nd arange""".split())
+extern("sort")(_sorted(("values", "indices")))
+extern("argsort")(_sorted(("indices",)))
+extern("msort")(_sorted(("values",)))

@@ -358,7 +358,7 @@ def _like_self(self, *args):
     return self.replace(strides=layout.preserved_strides(self))
 
 
-@extern("slice_scatter", "select_scatter", "diagonal_scatter", total=True)
+@extern("slice_scatter", "select_scatter", "diagonal_scatter")
 def _laid_out_as_self(self, *args):
     return self.replace(strides=layout.preserved_strides(self)) if overlaps_itself(self) else self
 

@@ -279,7 +279,7 @@ def _batch_norm_of_nothing(t, self, weight, bias):
     return y if bias is None else call("add", (y, call("select", (bias, 0, 0), {})), {})
 
 
-@extern("_native_batch_norm_legit_functional", "native_batch_norm", total=True)
+@extern("_native_batch_norm_legit_functional", "native_batch_norm")
 def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps):
     """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's
     statistics are empty."""
@@ -292,7 +292,7 @@ def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps)
     return (x.replace(strides=strides), saved, saved, *(s for s in (mean, var) if s is not None))
 
 
-@extern("_batch_norm_with_update_functional", total=True)
+@extern("_batch_norm_with_update_functional")
 def batch_norm_with_update_types(x, weight, bias, mean, var, momentum, eps):
     """(normalised, batch mean, batch 1/std, bytes reserved for the backward, new running mean, new running
     variance)."""

@@ -24,9 +24,8 @@ from jit.devices import backend
 from jit.graph.dims import product
 from jit.graph.ir import Graph, Node, Ref, TensorType, filled, same_ints
 from jit.graph.layout import is_channels_last
+from jit.graph.op_info import op_info
 from jit.graph.passes.rewrite import rebuilt
-
-_WITH_BIAS = frozenset(["aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution"])
 
 
 def separate_bias(graph: Graph) -> Graph:
@@ -36,9 +35,9 @@ def separate_bias(graph: Graph) -> Graph:
 
 
 def _applies(n: Node) -> bool:
-    return (n.op == "aten_call" and n.attrs["target"] in _WITH_BIAS and isinstance(n.type, TensorType)
-            and backend(n.type.device).adds_bias_apart
-            and n.type.dtype.is_floating_point and isinstance(n.attrs["args"][2], Ref))
+    at = op_info(n.attrs["target"]).bias if n.op == "aten_call" else None
+    return (at is not None and isinstance(n.type, TensorType) and backend(n.type.device).adds_bias_apart
+            and n.type.dtype.is_floating_point and isinstance(n.attrs["args"][at], Ref))
 
 
 def _rewrite(b, n: Node):
