@@ -2,6 +2,7 @@
 and C++ that is laid out in another way than .clang-format says."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +56,13 @@ def test_the_native_sources_are_laid_out_as_the_style_says():
 def test_another_layout_would_be_found():
     assert check_layout("--assume-filename=jit/a.cpp", input="int  f( ){return 1;}\n").returncode == 1
     assert check_layout("--assume-filename=jit/a.cpp", input="int f() { return 1; }\n").returncode == 0
+
+
+BROAD = re.compile(r"except (Exception|BaseException)\b")
+
+
+def test_broad_excepts_say_what_they_are_for():
+    lines = [(f"{p.relative_to(ROOT)}:{k}", line) for p in sorted((ROOT / "jit").rglob("*.py"))
+             for k, line in enumerate(p.read_text().splitlines(), 1)]
+    broad = [(where, line) for where, line in lines if BROAD.search(line)]
+    assert len(broad) > 10 and [where for where, line in broad if "#" not in line] == []

@@ -3,6 +3,7 @@ and leave the switches as eager leaves them."""
 
 import contextlib
 import importlib
+import pkgutil
 
 import pytest
 import torch
@@ -11,11 +12,6 @@ import jit
 from jit.frame import states, tracked_state
 
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-
-
-def put_cudnn(name, value):
-    with torch.backends.__allow_nonbracketed_mutation():  # torch.testing forbids it for the whole process
-        setattr(torch.backends.cudnn, name, value)
 
 
 class Switch:
@@ -41,9 +37,15 @@ def set_autocast(value):
     torch.set_autocast_enabled("cpu", value)
 
 
+def set_autocast_dtype(value):
+    torch.set_autocast_dtype("cpu", value)
+
+
 SWITCHES = {
     "grad mode": Switch(torch.is_grad_enabled, torch._C._set_grad_enabled, True, False),
     "autocast": Switch(lambda: torch.is_autocast_enabled("cpu"), set_autocast, False, True),
+    "autocast's dtype": Switch(lambda: torch.get_autocast_dtype("cpu"), set_autocast_dtype, torch.bfloat16, torch.float16),
+    "autocast's cache": Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, True, False),
     "attention": Switch(lambda: torch.backends.cuda.math_sdp_enabled(), set_math, True, False),
     "cudnn.benchmark": Switch(lambda: torch.backends.cudnn.benchmark, set_benchmark, False, True),
     "cudnn.deterministic": Switch(lambda: torch.backends.cudnn.deterministic, set_cudnn_deterministic, False, True),
@@ -252,6 +254,15 @@ def test_products_under_another_precision_are_done_under_it():
         jit.compile(f, fullgraph=True)(X)
 
 
+def test_a_region_that_takes_the_dtype_of_autocast_from_outside():
+    def f(x):
+        with torch.autocast("cpu"):
+            y = x @ x
+        return y, torch.get_autocast_dtype("cpu")
+
+    agree(f, SWITCHES["autocast's dtype"], X, fullgraph=True)
+
+
 def test_an_unknown_value_is_left_to_torch():
     def f(x):
         torch.backends.cudnn.benchmark = 1 if x.shape[0] > 2 else False
@@ -262,7 +273,6 @@ def test_an_unknown_value_is_left_to_torch():
 
 def test_each_file_of_states_adds_rows():
     """All that there is to a switch is in its file: the others do not name it."""
-    modules = [importlib.import_module(f"{states.__name__}.{m.name}")
-               for m in __import__("pkgutil").iter_modules(states.__path__)]
+    modules = [importlib.import_module(f"{states.__name__}.{m.name}") for m in pkgutil.iter_modules(states.__path__)]
     assert len(tracked_state.TABLE) >= len(modules)
     assert len({state.name for state in tracked_state.TABLE}) > 8

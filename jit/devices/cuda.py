@@ -35,7 +35,7 @@ def _read(index: int) -> Architecture:
 def _triton() -> str:
     try:
         import triton  # the check is whether it can be imported
-    except Exception as e:
+    except Exception as e:  # of any kind: Triton is somebody else's
         raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
                       "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
     return triton.__version__

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from ... import devices, torch_private
-from .. import tables
 from ..tables import on_descriptor
 from ..tracked_state import calls_library, part, switch
 
@@ -22,5 +21,5 @@ for _name, _functions in torch_private.cudnn_switches.items():
 
 @on_descriptor(torch.backends.ContextProp)
 def context_property(s, owner, raw, name):
-    """A property of such a module: what it asks, if that is a switch that is known."""
-    return s.calls.call_builtin(raw.getter, [], {}) if raw.getter in tables.calls else None
+    """A property of such a module: what it asks."""
+    return s.calls.call_builtin(raw.getter, [], {})

@@ -617,10 +617,10 @@ class PyModuleValue(Value):
         raw = self.property(s, name)
         if raw is not None and name not in ("__dict__", "__class__"):
             known = tables.descriptors.get(type(raw))
-            value = known(s, self, raw, name) if known is not None else None
-            if value is None:
-                value = s.wrap(getattr(module, name), src.GetAttr(src.Const(module, module.__name__), name))
-            return value
+            if known is not None:
+                with s.speculate(kinds=("c-call",)):  # else it is asked at each call
+                    return known(s, self, raw, name)
+            return s.wrap(getattr(module, name), src.GetAttr(src.Const(module, module.__name__), name))
         found = s.lookups.load_global(module.__dict__, name)
         if found is not None:
             return found
