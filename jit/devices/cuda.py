@@ -34,8 +34,8 @@ def _read(index: int) -> Architecture:
 
 def _triton() -> str:
     try:
-        import triton  # the check is whether it can be imported
-    except Exception as e:
+        import triton  # late: optional
+    except Exception as e:  # of any kind: Triton is somebody else's
         raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
                       "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
     return triton.__version__
