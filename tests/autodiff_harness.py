@@ -7,6 +7,7 @@ import torch
 from graph_harness import clone_inputs, flatten, trace
 
 from jit import config
+from jit.codegen import compile_graph
 from jit.graph.autodiff import carrying_outputs, differentiate, partition
 from jit.graph.interpret import evaluate
 from jit.graph.printing import unbound_symbols
@@ -95,3 +96,10 @@ def leaf(*shape, dtype=torch.float64, low=None):
     """Random values that require grad; ``low`` makes them uniform in [low, low + 1)."""
     values = torch.randn(shape, dtype=dtype) if low is None else torch.rand(shape, dtype=dtype) + low
     return values.requires_grad_()
+
+
+def compiled(graph, tensors, sizes):
+    """Runs a graph as the default backend compiles it: ``run`` of ``check_grad``."""
+    plan = compile_graph(graph)
+    values = dict(zip(unbound_symbols(graph), sizes))
+    return list(plan.call(*tensors, *(values[n] for n in plan.int_symbols)))

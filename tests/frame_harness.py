@@ -147,6 +147,15 @@ def said(call):
         return type(error).__name__, str(error)
 
 
+def refusal(fn, *args):
+    """What a call raises, as (type, text), or None."""
+    try:
+        fn(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
 def compiled(fn, **options):
     return jit.compile(fn, backend="eager", **options)
 

@@ -20,13 +20,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 FILES = {
-    "address": """test_runtime_plan test_runtime_guards test_runtime_dispatcher test_runtime_autograd
-    test_guard_mutations test_frame_lifetimes test_frame_threads test_frame_reentrance test_frame_tracing
-    test_frame_interrupts test_frame_exceptions test_frame_generators_closed test_frame_hook test_symbolic_layouts
-    test_cpp_kernels test_cpp_pointwise test_changed_after_use test_failing_calls test_indices test_unloading
-    test_inplace_programs test_numbers_refused""",
-    "thread": """test_runtime_plan test_runtime_guards test_runtime_dispatcher test_runtime_autograd test_frame_hook
-    test_frame_threads test_frame_reentrance test_frame_interrupts test_project_api""",
+    "address": """test_runtime_plan test_runtime_guards test_runtime_watched test_runtime_dispatcher
+    test_runtime_autograd test_runtime_vjp test_guard_mutations test_frame_lifetimes test_frame_threads
+    test_frame_reentrance test_frame_tracing test_frame_interrupts test_frame_exceptions test_frame_generators_closed
+    test_frame_hook test_symbolic_layouts test_cpp_kernels test_cpp_pointwise test_changed_after_use
+    test_failing_calls test_indices test_unloading test_inplace_programs test_numbers_refused""",
+    "thread": """test_runtime_plan test_runtime_guards test_runtime_watched test_runtime_dispatcher
+    test_runtime_autograd test_runtime_vjp test_frame_hook test_frame_threads test_frame_reentrance
+    test_frame_interrupts test_project_api""",
 }
 LIBRARIES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 # CPython keeps memory to its end, and test processes are ended by signals on purpose: no leaks are asked about. Threads

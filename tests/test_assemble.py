@@ -10,6 +10,7 @@ import types
 import typing
 
 import pytest
+from code_harness import codes_of
 
 from jit.frame.assemble import AssembleError, Assembler, function_from
 from jit.frame.canonical import OPS, Instr
@@ -17,13 +18,6 @@ from jit.frame.decode import decode
 from jit.frame.encode import EncodeError, encode
 
 PY312 = sys.version_info >= (3, 12)
-
-
-def codes(code):
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from codes(const)
 
 
 def encode_like(code, instructions=None):
@@ -35,9 +29,7 @@ def encode_like(code, instructions=None):
 
 @pytest.mark.parametrize("module", [dataclasses, inspect, functools, typing, contextlib], ids=lambda m: m.__name__)
 def test_library_round_trip(module):
-    with open(module.__file__, encoding="utf-8") as file:
-        top = compile(file.read(), module.__file__, "exec")
-    for code in codes(top):
+    for code in codes_of(module.__file__):
         again = encode_like(code)
         old, new = decode(code).instructions, decode(again).instructions
         assert len(old) == len(new)

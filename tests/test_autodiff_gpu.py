@@ -3,20 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from autodiff_harness import check_grad, halves
+from autodiff_harness import check_grad, compiled, halves
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 sdpa = F.scaled_dot_product_attention
-
-
-def compiled(graph, tensors, sizes):
-    from jit.codegen import compile_graph
-    from jit.graph.printing import unbound_symbols
-
-    plan = compile_graph(graph)
-    values = dict(zip(unbound_symbols(graph), sizes))
-    return list(plan.call(*tensors, *(values[n] for n in plan.int_symbols)))
 
 
 def cuda(*shape, dtype=torch.float32):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from autodiff_harness import check_grad, differentiable, extras, leaf
+from autodiff_harness import check_grad, compiled, differentiable, extras, leaf
 
 import jit
 
@@ -337,15 +337,6 @@ def test_the_same_graphs_every_time():
 
 
 COMPILED = ["layer_norm", "group_norm", "conv2d", "max_pool", "batch_norm_free", "rms_norm"]
-
-
-def compiled(graph, tensors, sizes):
-    from jit.codegen import compile_graph
-    from jit.graph.printing import unbound_symbols
-
-    plan = compile_graph(graph)
-    values = dict(zip(unbound_symbols(graph), sizes))
-    return list(plan.call(*tensors, *(values[n] for n in plan.int_symbols)))
 
 
 @pytest.mark.parametrize("name", COMPILED)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from frame_harness import refusal
 
 import jit
 
@@ -17,14 +18,6 @@ INTEGERS = {
     "out=": lambda x: torch.add(x, 1, out=torch.ones(x.shape)),
     "a leaf changed in place": lambda x: x.add_(1),
 }
-
-
-def refusal(fn, *args):
-    try:
-        fn(*args)
-    except Exception as error:
-        return type(error), str(error)
-    return None
 
 
 @pytest.mark.parametrize("name", INTEGERS)

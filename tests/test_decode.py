@@ -10,29 +10,16 @@ import inspect
 import opcode
 import sys
 import time
-import types
 import typing
 
 import pytest
+from code_harness import codes_of
 
 from jit.frame import canonical
 from jit.frame.decode import decode, parse_exception_table
 
 MODULES = (dataclasses, inspect, functools, typing, contextlib)
 PY312 = sys.version_info >= (3, 12)
-
-
-def codes(code):
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from codes(const)
-
-
-@functools.cache
-def codes_of(path):
-    with open(path, encoding="utf-8") as file:
-        return list(codes(compile(file.read(), path, "exec")))
 
 
 def library():

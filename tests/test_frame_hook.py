@@ -15,7 +15,7 @@ import weakref
 
 import pytest
 import torch
-from frame_harness import observe, same
+from frame_harness import compiled, observe, same
 
 import jit
 from jit import config
@@ -25,10 +25,6 @@ ONES = torch.ones(3)
 
 pytestmark = pytest.mark.skipif(native().frame_hook_status() == "not built",
                                 reason="the hook needs CPython's internal headers")
-
-
-def compiled(fn, **options):
-    return jit.compile(fn, backend="eager", **options)
 
 
 def served(c) -> int:

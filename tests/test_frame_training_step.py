@@ -2,14 +2,17 @@
 schedulers, clipping."""
 
 import copy
+import functools
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from training_harness import same as close
 
 import jit
 
+same = functools.partial(close, rtol=1e-6, atol=1e-9)
 BACKENDS = ["eager", "jit"]
 X, Y = torch.randn(6, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64), torch.arange(6) % 4
 
@@ -17,22 +20,6 @@ X, Y = torch.randn(6, 8, generator=torch.Generator().manual_seed(1), dtype=torch
 def model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 12), nn.LayerNorm(12), nn.GELU(), nn.Linear(12, 4)).double()
-
-
-def same(got, want, rtol=1e-6, atol=1e-9):
-    if isinstance(want, torch.Tensor):
-        assert got.requires_grad == want.requires_grad
-        torch.testing.assert_close(got.detach(), want.detach(), rtol=rtol, atol=atol)
-    elif isinstance(want, dict):
-        assert list(got) == list(want)
-        for k in want:
-            same(got[k], want[k], rtol, atol)
-    elif isinstance(want, (list, tuple)):
-        assert type(got) is type(want) and len(got) == len(want)
-        for g, w in zip(got, want, strict=True):
-            same(g, w, rtol, atol)
-    else:
-        assert got == want and type(got) is type(want), (got, want)
 
 
 def same_models(a, b):

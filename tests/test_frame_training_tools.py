@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from training_harness import model
 
 import jit
 
@@ -95,11 +96,6 @@ def test_distributed_data_parallel(python, tmp_path):
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(python, PROCESS, str(rank), str(tmp_path / "store"), timeout=100) for rank in range(2)]
         assert all("agreed" in r.result().stdout for r in runs)
-
-
-def model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
 X = torch.linspace(-1, 1, 20).reshape(5, 4)

@@ -4,6 +4,7 @@ eager, also when the number has become a symbol, when nobody reads the result, a
 import pytest
 import torch
 import torch.nn.functional as F
+from frame_harness import refusal
 
 import jit
 
@@ -49,14 +50,6 @@ FUNCTIONS = {
     "tensor": lambda x, v: torch.tensor(v, dtype=x.dtype),
     "scalar_tensor": lambda x, v: torch.scalar_tensor(v, dtype=x.dtype),
 }
-
-
-def refusal(fn, *args):
-    try:
-        fn(*args)
-    except Exception as error:
-        return type(error), str(error)
-    return None
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

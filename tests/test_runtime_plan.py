@@ -12,6 +12,7 @@ import warnings
 
 import pytest
 import torch
+from runtime_harness import c, s
 
 from jit.runtime import load_plan, native
 from jit.runtime.plan import GpuKernel, Plan
@@ -142,14 +143,6 @@ def test_division_by_zero_raises():
     assert plan(torch.zeros(2))[0] is not None
     with pytest.raises(RuntimeError, match="divides"):
         plan(torch.zeros(0))
-
-
-def c(value):
-    return ("const", value)
-
-
-def s(i):
-    return ("slot", i)
 
 
 def test_aten_addmm():
