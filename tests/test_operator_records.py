@@ -289,12 +289,14 @@ def kept_names(text):
         if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value is not None:
             for node in ast.walk(s.value):
                 names = names_in(node)
-                if names and len(names) > 2 and not isinstance(node, ast.Dict) and sum(n.removeprefix("aten::") in op_info.ROWS or bool(forms(n)) for n in names) >= 0.8 * len(names):
+                if names and len(names) > 2 and not isinstance(node, ast.Dict) and sum(
+                    n.removeprefix("aten::") in op_info.ROWS or bool(forms(n)) for n in names) >= 0.8 * len(names):
                     yield node.lineno, names
 
 
 def test_no_other_lists_of_operators():
-    files = [p for room in ("graph", "codegen") for p in (ROOT / "jit" / room).rglob("*.py")] + list((ROOT / "jit").glob("*.py"))
+    files = [p for room in ("graph", "codegen") for p in (ROOT / "jit" / room).rglob("*.py")] + list(
+        (ROOT / "jit").glob("*.py"))
     texts = {"jit/torch_private.py", *TABLES}  # which operators have no schema text of their own
     found = [f"{path}:{line}: {' '.join(names)}" for p in files if (path := str(p.relative_to(ROOT))) not in texts
              for line, names in kept_names(p.read_text())]

@@ -44,7 +44,8 @@ def set_autocast_dtype(value):
 SWITCHES = {
     "grad mode": Switch(torch.is_grad_enabled, torch._C._set_grad_enabled, True, False),
     "autocast": Switch(lambda: torch.is_autocast_enabled("cpu"), set_autocast, False, True),
-    "autocast's dtype": Switch(lambda: torch.get_autocast_dtype("cpu"), set_autocast_dtype, torch.bfloat16, torch.float16),
+    "autocast's dtype": Switch(lambda: torch.get_autocast_dtype("cpu"), set_autocast_dtype, torch.bfloat16,
+                               torch.float16),
     "autocast's cache": Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, True, False),
     "attention": Switch(lambda: torch.backends.cuda.math_sdp_enabled(), set_math, True, False),
     "cudnn.benchmark": Switch(lambda: torch.backends.cudnn.benchmark, set_benchmark, False, True),
