@@ -7,6 +7,7 @@ test_project_layering.py.
 import array
 import ctypes
 import dataclasses
+import datetime
 import functools
 import inspect
 import logging
@@ -466,12 +467,12 @@ def _(x):
         return str(error)
 
 
+SHORT, LONG = datetime.timedelta(1), datetime.timedelta(2)
+
+
 @breaks("operator")
 def _(x):
-    try:
-        return x.sum < 3  # here
-    except TypeError as error:
-        return str(error)
+    return x + (1 if SHORT < LONG else 2)  # here
 
 
 PLAIN = Plain()
