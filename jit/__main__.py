@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
+from jit.errors import CompileError
 from jit.runtime import doctor
 
 
-def _doctor(arguments):
+def _doctor(arguments: Sequence[str]) -> int:
     doctor.check("compiled loops")(_compiled_loops)
     return doctor.main(arguments)
 
 
-def _compiled_loops():
+def _compiled_loops() -> str:
     from jit.codegen.cpp import compiler_check  # late: of a room, which an unknown PyTorch may not let load
-    from jit.errors import CompileError
-    from jit.runtime import doctor
 
     try:
         return compiler_check.report()
@@ -28,7 +28,7 @@ COMMANDS = {
 }
 
 
-def main(arguments) -> int:
+def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
         return COMMANDS[arguments[0]][0](arguments[1:])
     usage = "usage: python -m jit COMMAND\n" + "\n".join(f"  {name:10s} {text}" for name, (_, text) in COMMANDS.items())

@@ -8,7 +8,8 @@ import functools
 import itertools
 import sys
 import types
-from typing import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -19,15 +20,24 @@ from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the
 from .frame.dynamic import mark_dynamic  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
+from .frame.dispatch import Settings
 from .graph.prim_info import info
 from .runtime import unhooked
 
+if TYPE_CHECKING:
+    from .backends import Plan
+    from .frame.capture import Captured
+    from .graph.edit import GraphEditor
+    from .graph.ir import Graph
+    from .graph.recording import Gradient
+    from .numerics import Verification
 
-def _backend(backend, passes=()) -> Callable:
+
+def _backend(backend: str | Callable | None, passes: Sequence[Callable[[GraphEditor], None]] = ()) -> Callable:
     return user_passes.applied(_plain_backend(backend), tuple(passes))
 
 
-def _plain_backend(backend) -> Callable:
+def _plain_backend(backend: str | Callable | None) -> Callable:
     if backend is None:
         backend = config.backend
     if isinstance(backend, str):
@@ -40,8 +50,9 @@ def _plain_backend(backend) -> Callable:
     return backends.from_callable(backend)
 
 
-def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None, backend=None, mode: str | None = None,
-            options: dict | None = None, disable: bool = False, passes=()):
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable | None = None, mode: str | None = None, options: dict | None = None,
+            disable: bool = False, passes: Sequence[Callable[[GraphEditor], None]] = ()) -> Any:
     """Compile a function or an ``nn.Module``; usable as a decorator with or without arguments.
 
     Args:
@@ -69,11 +80,11 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
                                  backend=backend, mode=mode, options=options, disable=disable, passes=passes)
     if disable:
         return model
-    settings = dispatch.Settings(chosen, fullgraph, dynamic, options=dict(options or {}), mode=mode)
+    settings = Settings(chosen, fullgraph, dynamic, options=dict(options or {}), mode=mode)
     return _compile(model, settings)
 
 
-def _compile(model, settings):
+def _compile(model: Any, settings: Settings) -> Any:
     if isinstance(model, torch.nn.Module):
         return compile_module(model, settings)
     fn = getattr(model, "__wrapped__", model) if type(model).__module__ == "_jit_native" else model
@@ -89,19 +100,19 @@ def _compile(model, settings):
     if isinstance(fn, type):
         arguments.refuse(fn)
     if callable(fn):
-        def call(*args, **kwargs):
+        def call(*args: object, **kwargs: object) -> object:
             return fn(*args, **kwargs)
 
         try:
             functools.update_wrapper(call, fn)
-            del call.__wrapped__
+            del call.__wrapped__  # type: ignore[attr-defined]
         except AttributeError:
             pass
         return dispatch.make_dispatcher(call, settings)
     arguments.refuse(fn)
 
 
-def disable(fn=None):
+def disable(fn: Any = None) -> Any:
     """Mark a function (or all calls of a module) to run in eager wherever compiled code calls it. Usable as a
     decorator."""
     if fn is None:
@@ -112,14 +123,14 @@ def disable(fn=None):
     inner = getattr(fn, "__wrapped__", fn) if type(fn).__module__ == "_jit_native" else fn
 
     @functools.wraps(inner)
-    def call(*args, **kwargs):
+    def call(*args: object, **kwargs: object) -> object:
         return unhooked(inner)(*args, **kwargs)
 
-    call._jit_disabled = True
+    call._jit_disabled = True  # type: ignore[attr-defined]
     return call
 
 
-def reset():
+def reset() -> None:
     """Forget everything compiled, unload its kernels, and release pooled memory."""
     dispatch.reset()
     if "jit.codegen.cpp" in sys.modules:
@@ -131,7 +142,7 @@ def compile_count() -> int:
     return dispatch.compile_count()
 
 
-def verify(model, *, gradients: bool = True, **options):
+def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..., Verification]:
     """``jit.verify(fn)(*args)`` compiles afresh, calls it once, and compares each graph with eager and float64; see
     ``jit.numerics`` for how.
 
@@ -151,7 +162,7 @@ def verify(model, *, gradients: bool = True, **options):
     if type(plain).__module__ == "_jit_native":
         plain = plain.__wrapped__
 
-    def run(*args, **kwargs):
+    def run(*args: object, **kwargs: object) -> Verification:
         report = numerics.Verification()
         expected = None
         with torch.random.fork_rng():  # the compiled call draws the same numbers
@@ -161,7 +172,7 @@ def verify(model, *, gradients: bool = True, **options):
             except Exception as error:  # of the user's own code
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
         watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
-        settings = dispatch.Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
+        settings = Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
                                      options=dict(options.get("options") or {}))
         report.result = _compile(model, settings)(*args, **kwargs)
         if report.own_numbers:
@@ -174,19 +185,20 @@ def verify(model, *, gradients: bool = True, **options):
     return run
 
 
-def explain(model, **options):
+def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
     """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield
     at most, a coroutine with ``asyncio.run``. Keyword arguments as in ``compile``."""
 
-    def run(*args, **kwargs):
-        captured, plans = [], {}  # captured graph -> its plan
+    def run(*args: object, **kwargs: object) -> Explanation:
+        captured: list[Captured] = []
+        plans: dict[Graph, Plan] = {}
         backend = _backend(options.get("backend"), options.get("passes", ()))
 
-        def recorded(graph, examples, gradient=None):
+        def recorded(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
             plans[graph] = backend(graph, examples, gradient)
             return plans[graph]
 
-        settings = dispatch.Settings(recorded, False, options.get("dynamic"), on_capture=captured.append)
+        settings = Settings(recorded, False, options.get("dynamic"), on_capture=captured.append)
         compiled = _compile(model, settings)
         made = compiled(*args, **kwargs)
         if type(made) is types.GeneratorType:

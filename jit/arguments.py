@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any, NoReturn
 
 from . import config
 
@@ -17,7 +18,8 @@ MODES = {
 _told: set = set()  # modes that the user was told of
 
 
-def check(fullgraph, dynamic, mode, options, disable, passes=()):
+def check(fullgraph: object, dynamic: object, mode: object, options: Any, disable: object,
+          passes: object = ()) -> None:
     """Raise TypeError or ValueError, which say what is allowed."""
     for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)),
                                  ("dynamic", dynamic, (bool, type(None))),
@@ -36,14 +38,14 @@ def check(fullgraph, dynamic, mode, options, disable, passes=()):
             raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
 
 
-def tell_of_mode(mode, stacklevel: int):
+def tell_of_mode(mode: str | None, stacklevel: int) -> None:
     """Warn, once per mode, of what it does not get."""
-    if MODES[mode] is not None and mode not in _told:
+    if mode is not None and MODES[mode] is not None and mode not in _told:
         _told.add(mode)
         warnings.warn(f"jit: mode={mode!r} compiles as the default mode does: {MODES[mode]}", stacklevel=stacklevel + 1)
 
 
-def refuse(model):
+def refuse(model: object) -> NoReturn:
     """Raise the TypeError for what is neither a function nor a module."""
     if isinstance(model, type):
         raise TypeError(f"jit.compile takes a function or a module, not the class {model.__qualname__}; compile an "

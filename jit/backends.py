@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -12,10 +13,14 @@ from .graph.passes.gradients import with_copies
 from .graph.printing import unbound_symbols
 from .plans import Plan, without_autocast
 
+if TYPE_CHECKING:
+    from .graph.ir import Graph
+    from .graph.recording import Gradient
+
 _graph_log = logs.channel("graph")
 
 
-def compile_native(graph, examples, gradient=None) -> Plan:
+def compile_native(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
     """Optimise, differentiate where ``gradient`` asks for it, schedule, generate and load kernels."""
     # Late: the code generator, autodiff and the operators take as long to load as all the rest.
     from . import compiling, second
@@ -27,7 +32,7 @@ def compile_native(graph, examples, gradient=None) -> Plan:
     return compiling.compile_plain(graph, unaligned, any(t.requires_grad for t in examples))
 
 
-def compile_eager(graph, examples, gradient=None) -> Plan:
+def compile_eager(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
     """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults. Autograd
     differentiates it."""
     if gradient is not None and gradient.changed:
@@ -38,17 +43,17 @@ def compile_eager(graph, examples, gradient=None) -> Plan:
     return Plan(without_autocast(mode(compile_python(graph))), tuple(unbound_symbols(graph)), [], graph)
 
 
-def from_callable(fn) -> Callable:
+def from_callable(fn: Callable) -> Callable:
     """A backend given by the user: ``fn(graph, example_inputs)`` returns a callable on tensors."""
 
-    def backend(graph, examples, gradient=None) -> Plan:
+    def backend(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
         if _graph_log:
             _graph_log(graph.python())
         run = fn(graph, examples)
         if not callable(run):
             raise TypeError(f"the backend {fn!r} returned {type(run).__name__}; it has to return a callable")
 
-        def call(*tensors):
+        def call(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             out = run(*tensors)
             return tuple(out) if isinstance(out, (list, tuple)) else (out,)
 

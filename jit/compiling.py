@@ -5,7 +5,8 @@ Loading this module loads the code generator, autodiff and the tables of operato
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -13,7 +14,7 @@ from . import failures, logs, torch_private
 from .codegen import Options, compile_graph
 from .codegen.layout import channels_last
 from .errors import Unsupported
-from .graph.autodiff import partition
+from .graph.autodiff.partition import partition
 from .graph.autodiff.freed import kept_by_eager, uses
 from .graph.autodiff.narrow import narrowed
 from .graph.handles import may_overlap_itself
@@ -26,11 +27,17 @@ from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
 from .plans import Plan
 from .runtime.plan import GradSpec, load_differentiable
+from .runtime.plan import Plan as PlanRecord
+
+if TYPE_CHECKING:
+    from .codegen.planner import CompiledGraph
+    from .graph.autodiff.reverse import Joint
+    from .graph.recording import Gradient
 
 _graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
 
 
-def schedule(graph, unaligned=frozenset(), symbols=()):
+def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = ()) -> CompiledGraph:
     """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` see ``Options``."""
     with logs.timed("passes"):
         graph = run_passes(graph, SCHEDULED)
@@ -56,7 +63,7 @@ def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool) -> Plan:
     return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
 
 
-def compile_joint(joint, graph, unaligned, gradient, second: Callable) -> Plan:
+def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradient: Gradient, second: Callable) -> Plan:
     """A forward and a backward plan for the ``joint`` graph of ``graph``; ``second`` makes ``GradSpec.second``, see
     ``second.SecondDerivatives.of``."""
     with logs.timed("autodiff"):
@@ -101,7 +108,7 @@ def compile_joint(joint, graph, unaligned, gradient, second: Callable) -> Plan:
                 graph, halves.backward, len(forward.launches) + len(backward.launches))
 
 
-def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
+def _views(plan: PlanRecord, graph: Graph, n_outputs: int, differentiable: Iterable[int]) -> tuple:
     """``GradSpec.views`` of a forward plan, for its results at the positions ``differentiable``, which are views of
     inputs or of other results; and the positions of those that the library makes: they are of another dtype, or strided
     freely, or views of memory in which elements share a place, such as an expanded input, or of what a library call
@@ -123,7 +130,7 @@ def _views(plan, graph, n_outputs: int, differentiable) -> tuple:
     return tuple(strided), tuple(others)
 
 
-def _read_by_library(graph) -> list:
+def _read_by_library(graph: Graph) -> list:
     """The positions of results that are views of inputs or of other results as another dtype, or strided freely over an
     input. A library call of the plan makes these, and such a tensor would not share its version counter with what it
     shows."""
@@ -140,19 +147,20 @@ def _read_by_library(graph) -> list:
     return found
 
 
-def _view_makers(graph, positions) -> list:
+def _view_makers(graph: Graph, positions: Iterable[int]) -> list:
     """(position, base, function, names of the symbols that it takes) for results that are views; see
     ``view_function``."""
     return [(k, *view_function(graph, k)) for k in positions]
 
 
-def _with_library_views(call, makers, n_inputs, int_symbols, hidden: bool = False):
+def _with_library_views(call: Callable, makers: Iterable[tuple], n_inputs: int, int_symbols: Sequence[str],
+                        hidden: bool = False) -> Callable:
     """``call`` with some results made anew by PyTorch's own view operators, so that autograd knows them as views of
     their bases. ``hidden``: nothing of that is recorded."""
     makers = [(k, base, torch.no_grad()(function) if hidden else function,
                [int_symbols.index(name) for name in symbols]) for k, base, function, symbols in makers]
 
-    def with_views(*args):
+    def with_views(*args: Any) -> tuple[torch.Tensor, ...]:
         results = list(call(*args))
         tensors, sizes = args[:n_inputs], args[n_inputs:]
         for k, base, function, places in makers:
@@ -163,12 +171,12 @@ def _with_library_views(call, makers, n_inputs, int_symbols, hidden: bool = Fals
     return with_views
 
 
-def _narrow(backward, first: int, int_symbols, unaligned):
+def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: frozenset[int]) -> Callable:
     """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of
     ``backward`` from ``first`` on."""
     gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give something for zeros
 
-    def narrow(present):
+    def narrow(present: Sequence[bool]) -> Callable | None:
         try:
             with logs.timed("a backward for some results"):
                 graph = optimize(without_gates(narrowed(backward,

@@ -8,6 +8,8 @@ import dataclasses
 import os
 import sys
 import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Option:
     minimum: int | None = None
 
     @property
-    def type(self):
+    def type(self) -> type:
         return type(self.default)
 
 
@@ -45,18 +47,22 @@ OPTIONS = {
 }
 
 
-def _checked(name: str, value):
+if TYPE_CHECKING:
+    def __getattr__(name: str) -> Any: ...  # the options
+
+
+def _checked(name: str, value: object) -> object:
     """``value`` if the option ``name`` takes it. Raises TypeError for another type and ValueError for a number that is
     too small."""
     option = OPTIONS[name]
     if type(value) is not option.type:
         raise TypeError(f"jit.config.{name} takes {option.type.__name__}, not {type(value).__name__}")
-    if option.minimum is not None and value < option.minimum:
+    if option.minimum is not None and value < option.minimum:  # type: ignore[operator]
         raise ValueError(f"jit.config.{name} = {value!r}: the least is {option.minimum}")
     return value
 
 
-def _parse(name: str, text: str):
+def _parse(name: str, text: str) -> object:
     """The value that the environment variable's text stands for. Raises ValueError naming the variable."""
     variable, option = "JIT_" + name.upper(), OPTIONS[name]
     if option.type is bool:
@@ -77,19 +83,19 @@ def _parse(name: str, text: str):
 class _Config(types.ModuleType):
     """The module itself: setting an unknown option, or one to a value that it does not take, raises."""
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("__"):
             if name not in OPTIONS:
                 raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
             _checked(name, value)
         super().__setattr__(name, value)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
 
 
 @contextlib.contextmanager
-def patch(**values):
+def patch(**values: object) -> Iterator[None]:
     """Set options for the length of a ``with`` block: ``with jit.config.patch(strict=True): ...``"""
     module = sys.modules[__name__]
     before = {name: getattr(module, name) for name in values}

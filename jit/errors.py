@@ -19,7 +19,7 @@ class Unsupported(JitError):
         kind: a stable identifier of the reason, such as ``"data-dependent-branch"``: a key of ``jit.reasons.KINDS``.
     """
 
-    def __init__(self, why: str, hint: str = "", where: tuple | None = None, *, kind: str):
+    def __init__(self, why: str, hint: str = "", where: tuple | None = None, *, kind: str) -> None:
         super().__init__(why)
         self.why, self.hint, self.where, self.kind = why, hint or KINDS[kind].hint, where, kind
         # Of kind "internal": whether the user has been told of it; ``cause`` is what a rule of ours has raised.
@@ -28,7 +28,7 @@ class Unsupported(JitError):
         # The frames that were being executed, the outermost first, as far as each can be resumed.
         self.frames: list = []
 
-    def __str__(self):
+    def __str__(self) -> str:
         text = self.why
         if self.where:
             text += f"\n  at {self.where[0]}:{self.where[1]} in {self.where[2]}"
@@ -44,7 +44,7 @@ class NeedsEager(Unsupported):
 class EagerRaises(JitError):
     """An operation raises in eager too: ``error`` is the exception that eager code would see."""
 
-    def __init__(self, error: BaseException):
+    def __init__(self, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
         self.error = error
 

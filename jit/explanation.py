@@ -34,7 +34,7 @@ class Explanation:
     graphs: list[str]
     launch_count: int = 0
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, "
                  f"{len(self.kernels)} kernels, "
                  f"{len(self.guards)} guards"]

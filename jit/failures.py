@@ -39,7 +39,7 @@ def rule_of(error: BaseException) -> tuple | None:
     return found
 
 
-def report(error: BaseException, where: tuple | None, consequence: str):
+def report(error: BaseException, where: tuple | None, consequence: str) -> None:
     """Warn of ``error``, raised by a rule at ``where`` (file, line, function) of the program; ``consequence`` says what
     happens now. Raises it with ``config.strict``."""
     if config.strict or isinstance(error, InternalFailure):  # the warning itself, where warnings are errors
@@ -58,7 +58,7 @@ def report(error: BaseException, where: tuple | None, consequence: str):
     warnings.warn_explicit(text, InternalFailure, file, line)
 
 
-def forget():
+def forget() -> None:
     """Tell of every place again."""
     with _lock:
         _told.clear()

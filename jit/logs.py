@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 
 CHANNELS = {
     "graph": "each captured graph as runnable Python",
@@ -27,13 +28,13 @@ class Channel:
 
     __slots__ = ("name", "enabled")
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self.name, self.enabled = name, False
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return self.enabled
 
-    def __call__(self, text):
+    def __call__(self, text: str) -> None:
         if self.enabled:
             body = str(text).rstrip("\n").replace("\n", f"\n[jit:{self.name}] ")
             _write(f"[jit:{self.name}] {body}\n")
@@ -42,7 +43,7 @@ class Channel:
 _channels = {name: Channel(name) for name in CHANNELS}
 
 
-def _write(text: str):
+def _write(text: str) -> None:
     path = os.environ.get("JIT_LOGS_OUT")
     if path:
         try:
@@ -61,7 +62,7 @@ def channel(name: str) -> Channel:
     return _channels[name]
 
 
-def enable(names: str = ""):
+def enable(names: str = "") -> None:
     """Switch on exactly the channels in a comma-separated list (``all`` for every one); raise ValueError for an unknown
     one."""
     wanted = [n.strip() for n in names.split(",") if n.strip()]
@@ -71,7 +72,7 @@ def enable(names: str = ""):
 
 
 @contextlib.contextmanager
-def timed(stage: str):
+def timed(stage: str) -> Iterator[None]:
     """Report the seconds that the block takes to the ``timing`` channel."""
     log = _channels["timing"]
     if not log:

@@ -21,6 +21,8 @@ input is compared.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -32,6 +34,10 @@ from .graph.prim_info import info
 from .graph.prims import VIEWS
 from .graph.printing import expression, unbound_symbols
 from .graph.recording import Gradient
+
+if TYPE_CHECKING:
+    from .backends import Plan
+    from .graph.ir import Graph, Node
 
 FACTOR = 8
 _WIDE = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64,
@@ -63,9 +69,9 @@ class Fault:
     allowed: float
     note: str = ""
 
-    def __str__(self):
+    def __str__(self) -> str:
         place = "" if self.loc is None else f"\n  at {self.loc[0]}:{self.loc[1]} in {self.loc[2]}"
-        if self.user is not None and tuple(self.user) != tuple(self.loc[:3]):
+        if self.user is not None and self.loc is not None and tuple(self.user) != tuple(self.loc[:3]):
             place += f"\n  called at {self.user[0]}:{self.user[1]} in {self.user[2]}"
         errors = f"\n  error {self.error:.3g}, eager's {self.eager_error:.3g}, allowed {self.allowed:.3g}"
         if self.what == "program":
@@ -91,13 +97,13 @@ class Verification:
     def ok(self) -> bool:
         return not self.faults
 
-    def __str__(self):
+    def __str__(self) -> str:
         found = (f"{len(self.faults)} not as exact as eager" if self.faults
                  else "all as exact as eager" if self.checked else "nothing was compared")
         lines = [f"{self.graphs} graphs, {self.checked} values and gradients compared: {found}"]
         return "\n".join([*lines, *map(str, self.faults), *(f"not checked: {u}" for u in self.unchecked)])
 
-    def raise_if_wrong(self):
+    def raise_if_wrong(self) -> None:
         """Raises AssertionError with the report if something is wrong."""
         if not self.ok:
             raise AssertionError(str(self))
@@ -106,7 +112,7 @@ class Verification:
 # -- graphs made from a graph
 
 
-def _wide(v):
+def _wide(v: Any) -> Any:
     """An attribute with wide dtypes for narrow ones."""
     if isinstance(v, torch.dtype):
         return _WIDE.get(v, v)
@@ -115,17 +121,17 @@ def _wide(v):
     return type(v)(map(_wide, v)) if type(v) in (tuple, list) else v
 
 
-def _wide_type(t):
+def _wide_type(t: Any) -> Any:
     if isinstance(t, tuple):
         return tuple(map(_wide_type, t))
     return t if t is None else t.replace(dtype=_WIDE.get(t.dtype, t.dtype))
 
 
-def _tensor(node) -> bool:
+def _tensor(node: Node) -> bool:
     return isinstance(node.type, TensorType)
 
 
-def _floating(node) -> bool:
+def _floating(node: Node) -> bool:
     return _tensor(node) and (node.dtype.is_floating_point or node.dtype.is_complex)
 
 
@@ -134,14 +140,16 @@ class _Part(Part):
     ``noisy``: each floating point value is multiplied by a further input, for ``noise``, the nodes that these are
     for."""
 
-    def __init__(self, graph, outputs, cut=(), wide=False, noisy=False):
+    def __init__(self, graph: Graph, outputs: Sequence[Node], cut: Sequence[Node] = (), wide: bool = False,
+                 noisy: bool = False) -> None:
         super().__init__(graph, [*graph.inputs, *cut], outputs)
-        self.wide, self.noisy, self.noise = wide, noisy, []
+        self.wide, self.noisy = wide, noisy
+        self.noise: list[Node] = []
 
-    def entry(self, n):
+    def entry(self, n: Node, type: TensorType | None = None) -> Node:
         return super().entry(n, _wide_type(n.type) if self.wide else None)
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         made = self.keep(n, attrs=_wide(n.attrs), type=_wide_type(n.type)) if self.wide else self.keep(n)
         if self.noisy and _floating(n) and info(n.op).kind not in ("view", "number"):
             self.noise.append(n)
@@ -149,13 +157,14 @@ class _Part(Part):
         return made
 
 
-def _part(graph, outputs, cut=(), wide=False, noisy=False):
+def _part(graph: Graph, outputs: list[Node], cut: Sequence[Node] = (), wide: bool = False,
+          noisy: bool = False) -> tuple[Graph, list[Node]]:
     """(the graph that ``_Part`` makes, the nodes that its last inputs are noise for)."""
     part = _Part(graph, outputs, cut, wide, noisy)
     return part.run(), part.noise
 
 
-def _discrete(graph):
+def _discrete(graph: Graph) -> list[Node]:
     """The nodes that have to be the same in all runs: random numbers, and what is not floating point but computed from
     it."""
     return [n for n in graph.nodes if n.op != "input" and _tensor(n) and (
@@ -169,22 +178,23 @@ def _discrete(graph):
 class _Check:
     """Compares one captured graph on the inputs of one call."""
 
-    def __init__(self, graph, tensors, sizes, report, name):
-        self.graph, self.tensors, self.sizes, self.report, self.name, self.found = (graph,
-            tensors, sizes, report, name, None)
+    def __init__(self, graph: Graph, tensors: list[torch.Tensor], sizes: dict, report: Verification, name: str) -> None:
+        self.graph, self.tensors, self.sizes, self.report, self.name = graph, tensors, sizes, report, name
+        self.found: Any = None
         self.outputs = list(dict.fromkeys(o.node for o in graph.outputs if o.node.op != "input"))
         self.forced = _discrete(graph)
 
-    def run(self, graph, tensors):
+    def run(self, graph: Graph, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """A graph op by op on eager tensors."""
         return compile_python(graph)(*tensors, *[self.sizes[name] for name in unbound_symbols(graph)])
 
-    def kernels(self, graph, tensors, gradient=None):
+    def kernels(self, graph: Graph, tensors: list[torch.Tensor],
+                gradient: Gradient | None = None) -> tuple[torch.Tensor, ...]:
         """A graph by its kernels, as they would be generated for it alone."""
         plan = backends.compile_native(without_gradients(graph) if gradient is None else graph, list(tensors), gradient)
         return plan.native(*tensors, *[self.sizes[name] for name in plan.int_symbols])
 
-    def eager(self, wanted):
+    def eager(self, wanted: list[Node]) -> list[torch.Tensor]:
         """Values of nodes in eager; random numbers and the like from one run of all."""
         known = [n for n in wanted if n in self.fixed]
         rest = [n for n in wanted if n not in self.fixed]
@@ -195,23 +205,23 @@ class _Check:
             values.update(zip(rest, self.run(part, [*self.tensors, *[self.fixed[n] for n in random]])))
         return [values[n] for n in wanted]
 
-    def exact(self, wanted, noisy=False):
+    def exact(self, wanted: list[Node], noisy: bool = False) -> tuple[torch.Tensor, ...]:
         """Values of nodes in float64, with or without noise."""
         part, noise = _part(self.graph, wanted, self.forced, wide=True, noisy=noisy)
         given = [*self.tensors, *[self.fixed[n] for n in self.forced]]
         return self.run(part, [*map(widened, given), *self.noise(noise)])
 
-    def noise(self, nodes):
+    def noise(self, nodes: list[Node]) -> list[torch.Tensor]:
         """For each node a tensor of factors 1 + r."""
         generator = torch.Generator().manual_seed(0)
         return [self.spread(n, generator) for n in nodes]
 
-    def spread(self, node, generator):
+    def spread(self, node: Node, generator: object) -> torch.Tensor:
         value = self.like[node]
         r = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
         return (1 + r * torch.finfo(node.dtype).eps).to(value.device, _WIDE.get(node.dtype, node.dtype))
 
-    def values(self, actual):
+    def values(self, actual: dict[Node, torch.Tensor]) -> None:
         """Compare the results; the first node of the graph whose value is wrong becomes a fault. ``actual``: values of
         results in the call itself."""
         with torch.no_grad():
@@ -246,7 +256,7 @@ class _Check:
                 self.worst([order[high]])
             self.fault("value", order[high], self.last[order[high]], note)
 
-    def worst(self, wanted, got=None):
+    def worst(self, wanted: list[Node], got: Iterable[torch.Tensor] | None = None) -> Node | None:
         """The first of the nodes that the kernels compute wrongly when they compute these, or None. ``got``: what they
         computed."""
         if got is None:
@@ -263,7 +273,7 @@ class _Check:
 
     # -- gradients
 
-    def gradients(self, gradient):
+    def gradients(self, gradient: Gradient) -> None:
         """Compare the gradients; the operation behind the last wrong one becomes a fault."""
         returned = [o.node for o in self.graph.outputs if o.mutates is None]
         with_gradient = dict.fromkeys(returned[i] for i in gradient.tangents)
@@ -303,7 +313,7 @@ class _Check:
         note = "" if len(users) < 2 else "one of: " + ", ".join(f"{u.name} = {u.op}" for u in users)
         self.fault("gradient", users[0] if users else source, error, note)
 
-    def wrong_gradient(self, wrt, cut):
+    def wrong_gradient(self, wrt: tuple[int, ...], cut: tuple[Node, ...]) -> int | None:
         """The first of the inputs ``wrt`` of the cut graph whose gradient is wrong, or None; its errors in
         ``found``."""
         targets = [t for t in self.targets if not cut or t in cut or cut[0] in ancestors(t.inputs)]
@@ -330,7 +340,8 @@ class _Check:
                 return i
         return None
 
-    def exact_gradient(self, targets, cut, at, wrt, tangents, noisy):
+    def exact_gradient(self, targets: list[Node], cut: list[Node], at: list[torch.Tensor], wrt: tuple[int, ...],
+                       tangents: list[torch.Tensor], noisy: bool) -> tuple[torch.Tensor | None, ...]:
         forced = [n for n in self.forced if n not in cut]
         part, noise = _part(self.graph, targets, [*cut, *forced], wide=True, noisy=noisy)
         given = [widened(t) for t in [*self.tensors, *at, *[self.fixed[n] for n in forced]]]
@@ -339,16 +350,17 @@ class _Check:
                          given, wrt, [t.to(_WIDE.get(t.dtype, t.dtype)) for t in tangents])
 
     @staticmethod
-    def grad(fn, given, wrt, tangents):
+    def grad(fn: Callable, given: list[torch.Tensor], wrt: tuple[int, ...],
+             tangents: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
         given = [twin(t).requires_grad_() if i in wrt else t.detach() for i, t in enumerate(given)]
         results = fn(given)
         pairs = [(r, t) for r, t in zip(results, tangents) if r.requires_grad]
         if not pairs:
-            return [None] * len(wrt)
+            return (None,) * len(wrt)
         return torch.autograd.grad([r for r, _ in pairs], [given[i] for i in wrt],
                                    [t.to(r.dtype) for r, t in pairs], allow_unused=True)
 
-    def fault(self, what, node, measured, note):
+    def fault(self, what: str, node: Node, measured: tuple[bool, float, float, float], note: str) -> None:
         _, error, eager_error, allowed = measured
         text = "an input" if node.op == "input" else f"{node.name} = {expression(node)}"
         op, loc, user = (node.attrs.get("target", node.op), node.loc and tuple(node.loc)[:3],
@@ -356,7 +368,8 @@ class _Check:
         self.report.faults.append(Fault(what, op, text, loc, user, error, eager_error, allowed, note))
 
 
-def compare(ours, eager, exact, noisy):
+def compare(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor,
+            noisy: torch.Tensor) -> tuple[bool, float, float, float]:
     """-> (whether ``ours`` passes, its largest error, eager's, the bound where it is exceeded most). ``exact``,
     ``noisy``: float64."""
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
@@ -386,7 +399,7 @@ def compare(ours, eager, exact, noisy):
     return False, error.flatten()[k].item(), eager_error.flatten()[k].item(), bound.flatten()[k].item()
 
 
-def twin(tensor, dtype=None):
+def twin(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A copy in other memory with the same strides, also where these overlap; in another dtype if one is given."""
     tensor = tensor.detach()
     memory = tensor.untyped_storage()
@@ -394,7 +407,7 @@ def twin(tensor, dtype=None):
     return flat.to(dtype or tensor.dtype, copy=True).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-def widened(tensor):
+def widened(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in float64, or complex128, if it is of a smaller floating point dtype."""
     return twin(tensor, _WIDE[tensor.dtype]) if tensor.dtype in _WIDE else tensor
 
@@ -402,7 +415,7 @@ def widened(tensor):
 # -- a call
 
 
-def computed(graph, arguments, results) -> dict:
+def computed(graph: Graph, arguments: tuple[torch.Tensor, ...], results: tuple[torch.Tensor, ...]) -> dict:
     """Node -> its value in a call of the plan of ``graph``, of the results that can be told: not those that random
     numbers or later writes change."""
     if any(n.impure for n in graph.nodes):
@@ -418,10 +431,10 @@ def computed(graph, arguments, results) -> dict:
     return values
 
 
-def watching(report: Verification, gradients: bool):
+def watching(report: Verification, gradients: bool) -> Callable:
     """A backend: our kernels, each graph compared when it first runs."""
 
-    def backend(graph, examples, gradient=None):
+    def backend(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
         report.graphs += 1
         report.own_numbers |= any(n.op == "random_bits" for n in graph.nodes)
         name = f"graph {report.graphs}"
@@ -429,7 +442,7 @@ def watching(report: Verification, gradients: bool):
         plan = backends.compile_native(graph, examples, gradient)
         pending = [copied]
 
-        def call(*arguments):
+        def call(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
             if not pending:
                 return plan.native(*arguments)
             copied = pending.pop()
@@ -453,7 +466,8 @@ def watching(report: Verification, gradients: bool):
     return backend
 
 
-def compare_results(report: Verification, eager, ours, path="the result"):
+def compare_results(report: Verification, eager: torch.Tensor | tuple[torch.Tensor, ...] | dict | list,
+                    ours: torch.Tensor | tuple[torch.Tensor, ...], path: str = "the result") -> None:
     """Compare what the program returned in eager and compiled, coarsely: a difference says that the graphs are not what
     the program computes."""
     if isinstance(eager, torch.Tensor) and isinstance(ours, torch.Tensor):

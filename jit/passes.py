@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from typing import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 from . import logs
 from .errors import PassError
@@ -17,15 +18,21 @@ from .graph.edit import GraphEditor, refused
 from .graph.ir import Node
 from .graph.patterns import Replacement
 
+if TYPE_CHECKING:
+    import torch
+    from .backends import Plan
+    from .graph.ir import Graph
+    from .graph.recording import Gradient
+
 __all__ = ["GraphEditor", "Node", "PassError", "Replacement", "key"]
 _log = logs.channel("passes")
 
 
-def name_of(p) -> str:
+def name_of(p: object) -> str:
     return getattr(p, "__name__", type(p).__name__)
 
 
-def key(p) -> str:
+def key(p: Callable | Replacement) -> str:
     """Hexadecimal digits that change with the text of a pass: ``p.key`` if it has one, which a pass that depends on
     other values has to set, else from the code of its functions."""
     given = getattr(p, "key", None)
@@ -46,7 +53,7 @@ def applied(backend: Callable, passes: tuple) -> Callable:
     if not passes:
         return backend
 
-    def changed(graph, examples, gradient=None):
+    def changed(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
         for p in passes:
             with refused(name_of(p)), logs.timed(f"pass {name_of(p)}"):
                 editor = GraphEditor(graph, () if gradient is None else gradient.wrt)

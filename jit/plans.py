@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from . import torch_private
 from .runtime import native
+
+if TYPE_CHECKING:
+    import torch
+    from .graph.ir import Graph
 
 
 @dataclasses.dataclass(eq=False)
@@ -25,44 +29,42 @@ class Plan:
     """
 
     native: Callable
-    int_symbols: tuple = ()
-    kernels: list = dataclasses.field(default_factory=list)
-    graph: object = None
-    backward: object = None
+    int_symbols: tuple[str, ...] = ()
+    kernels: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    graph: Graph | None = None
+    backward: Graph | None = None
     launches: int = 0
 
-    def bind(self, tensors: dict) -> Plan:
+    def bind(self, tensors: dict[int, torch.Tensor]) -> Plan:
         """The plan with some inputs given for good, which it does not keep alive."""
         if not isinstance(self.native, native().Plan):
             return dataclasses.replace(self, native=_bound(self.native, tensors))
         return dataclasses.replace(self, native=native().bind(self.native, tensors, True))
 
 
-def _bound(fn, tensors):
+def _bound(fn: Callable, tensors: dict[int, torch.Tensor]) -> Callable:
     """A Python callable with the inputs at the given positions filled in; a ReferenceError once one of them is gone."""
-    tensors = {at: native().Weak(tensor) for at, tensor in tensors.items()}
+    weak = {at: native().Weak(tensor) for at, tensor in tensors.items()}
 
-    def given(at):
-        tensor = tensors[at]()
+    def given(at: int) -> torch.Tensor:
+        tensor = weak[at]()
         if tensor is None:
             raise ReferenceError("a tensor that the plan was bound to is gone")
         return tensor
 
-    def call(*rest):
-        rest = iter(rest)
-        merged, at = [], 0
-        for at in range(max(tensors) + 1):
-            merged.append(given(at) if at in tensors else next(rest))
-        return fn(*merged, *rest)
+    def call(*rest: Any) -> Any:
+        left = iter(rest)
+        merged = [given(at) if at in weak else next(left) for at in range(max(weak) + 1)]
+        return fn(*merged, *left)
 
     return call
 
 
-def without_autocast(fn) -> Callable:
+def without_autocast(fn: Callable) -> Callable:
     """``fn`` with autocast off: a captured graph has its casts in it."""
 
     @functools.wraps(fn)
-    def call(*args):
+    def call(*args: Any) -> Any:
         with torch_private.WithoutAutocast():
             return fn(*args)
 

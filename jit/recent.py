@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
 
 class Recent(dict):
     """A dict of at most ``most`` entries. ``get`` and ``[key] = value`` count as uses; nothing else should be used to
@@ -9,18 +12,18 @@ class Recent(dict):
 
     __slots__ = ("most",)
 
-    def __init__(self, most: int):
+    def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
 
-    def get(self, key, default=None):
+    def get(self, key: Hashable, default: Any = None) -> Any:
         found = self.pop(key, self)  # in one step, so that another thread cannot come between
         if found is self:
             return default
         super().__setitem__(key, found)
         return found
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: Hashable, value: object) -> None:
         self.pop(key, None)
         super().__setitem__(key, value)
         while len(self) > self.most:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Callable
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -27,6 +28,11 @@ from .graph.printing import symbol_origins, unbound_symbols
 from .graph.recording import Gradient
 from .plans import Plan, without_autocast
 
+if TYPE_CHECKING:
+    from .graph.autodiff.partition import Halves
+    from .graph.ir import Graph, Node, TensorType
+    from .graph.shape_env import Predicate
+
 _graph_log = logs.channel("graph")
 
 
@@ -41,12 +47,13 @@ class SecondDerivatives:
         traced: the graph to be run op by op.
     """
 
-    graph: object
-    given: dict
-    changed: frozenset
-    traced: object
+    graph: Graph
+    given: dict[Node, int]
+    changed: frozenset[int]
+    traced: Graph
 
-    def of(self, halves, types, gradient, int_symbols, unaligned, saved_unaligned) -> Callable:
+    def of(self, halves: Halves, types: tuple[TensorType, ...], gradient: Gradient, int_symbols: tuple[str, ...],
+           unaligned: frozenset[int], saved_unaligned: frozenset[int]) -> Callable:
         """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may
         be ``unaligned`` are those of inputs and of saved values."""
         kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
@@ -54,7 +61,7 @@ class SecondDerivatives:
         return _Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
 
 
-def compile_differentiable(graph, unaligned, gradient) -> Plan:
+def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gradient) -> Plan:
     """A forward and a backward plan, joined by an autograd node."""
     with logs.timed("autodiff"):
         traced, graph = graph, separate_bias(graph)
@@ -76,12 +83,15 @@ class _Compiled:
 
 
 class _Second:
-    def __init__(self, source, traced, changed, int_symbols, unaligned, saved_unaligned):
+    def __init__(self, source: Differentiated, traced: Graph, changed: frozenset[int], int_symbols: tuple[str, ...],
+                 unaligned: frozenset[int], saved_unaligned: frozenset[int]) -> None:
         self.source, self.traced, self.changed, self.int_symbols = source, traced, changed, int_symbols
         self.unaligned, self.saved_unaligned = unaligned, saved_unaligned
         self.compiled: dict = {}
 
-    def __call__(self, inputs, saved, ints, tangents, wanted, stale, foreign):
+    def __call__(self, inputs: tuple[torch.Tensor, ...], saved: tuple[torch.Tensor, ...], ints: tuple[int, ...],
+                 tangents: tuple[torch.Tensor | None, ...], wanted: tuple[bool, ...], stale: Collection[int],
+                 foreign: bool) -> tuple[torch.Tensor | None, ...]:
         if not foreign and torch.is_grad_enabled():
             present = tuple([t is not None for t in tangents])
             given = [t for t in tangents if t is not None]
@@ -100,7 +110,8 @@ class _Second:
         _check_unchanged(stale)
         return self.by_steps(inputs, ints, tangents)
 
-    def compile(self, present, wanted, inputs_need, tangents_need):
+    def compile(self, present: tuple[bool, ...], wanted: tuple[bool, ...], inputs_need: tuple[bool, ...],
+                tangents_need: tuple[bool, ...]) -> _Compiled | str:
         """-> _Compiled, or why there is none."""
         env = self.source.graph.env
         first_guard = len(env.guards)
@@ -116,7 +127,8 @@ class _Second:
             failures.report(e, self.source.graph.place(), "second derivatives are computed op by op")
             return str(e)
 
-    def gradients(self, present, wanted, needs, first_guard) -> _Compiled:
+    def gradients(self, present: tuple[bool, ...], wanted: tuple[bool, ...], needs: tuple[bool, ...],
+                  first_guard: int) -> _Compiled:
         found = gradients(self.source, present, wanted, needs)
         graph = found.graph
         n_inputs, n_given = len(needs) - sum(present), sum(present)
@@ -137,7 +149,7 @@ class _Second:
             raise Unsupported("the gradient of the gradient needs sizes that were not saved", kind="gradient")
         return _Compiled(call, found.grads, int_symbols, tuple(self.source.graph.env.guards[first_guard:]), reads)
 
-    def sizes(self, inputs, ints, predicate) -> dict:
+    def sizes(self, inputs: Sequence[torch.Tensor], ints: Sequence[int], predicate: Predicate) -> dict:
         """The values of the symbols of a predicate."""
         origins, values = symbol_origins(self.source.graph), {}
         for name in free_symbols(predicate.expr):
@@ -151,7 +163,7 @@ class _Second:
     # op by op
 
     @functools.cached_property
-    def forward(self):
+    def forward(self) -> tuple[Callable, list[int]]:
         graph = self.traced
         kept = [o for o in graph.outputs if o.mutates is None]  # nothing is written again
         alone = graph.replace(outputs=kept)
@@ -177,7 +189,8 @@ class _Second:
             return f"the forward changes an input in place{reason}. hint: clone() it first"
         return ""
 
-    def by_steps(self, inputs, ints, tangents):
+    def by_steps(self, inputs: tuple[torch.Tensor, ...], ints: tuple[int, ...],
+                 tangents: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
         """Differentiable gradients by running the graph op by op on eager tensors."""
         forward, names = self.forward
         source = self.source
@@ -194,13 +207,13 @@ class _Second:
             return tuple([next(found) if x.requires_grad else None for x in sources])
 
 
-def _reads(graph, nodes) -> frozenset:
+def _reads(graph: Graph, nodes: list[Node]) -> frozenset:
     """The positions of the inputs that ``graph`` reads."""
     read = {i for n in nodes for i in n.inputs if i.op == "input"} | {o.node for o in graph.outputs}
     return frozenset(n.attrs["index"] for n in graph.inputs if n in read)
 
 
-def _check_unchanged(positions):
+def _check_unchanged(positions: Collection[int]) -> None:
     if positions:
         raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace "
                            "operation: "

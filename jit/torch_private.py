@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import types
+from typing import Any, Callable, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -27,20 +28,20 @@ absent: dict = {}   # path -> what happens without it, of the optional ones
 class Absent:
     """Stands for a name that this PyTorch lacks."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str) -> None:
         self.path = path
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise CompileError(f"torch {torch.__version__} has no torch.{self.path}, which the compiler uses; `python -m "
                            "jit doctor` says which versions are supported")
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Absent:
         if name.startswith("__"):
             raise AttributeError(name)
         return Absent(f"{self.path}.{name}")
 
 
-def _look_up(path: str):
+def _look_up(path: str) -> Any:
     """The object at a dotted path below ``torch``. Raises AttributeError or ImportError."""
     found = torch
     parts = path.split(".")
@@ -54,7 +55,7 @@ def _look_up(path: str):
     return found
 
 
-def required(path: str, use: str):
+def required(path: str, use: str) -> Any:
     """A name without which nothing is compiled."""
     try:
         return _look_up(path)
@@ -63,7 +64,7 @@ def required(path: str, use: str):
         return Absent(path)
 
 
-def optional(path: str, use: str, without: str, otherwise=None):
+def optional(path: str, use: str, without: str, otherwise: Any = None) -> Any:
     """A name that something can do without: ``otherwise`` takes its place, if it is given."""
     try:
         return _look_up(path)
@@ -100,7 +101,7 @@ set_creation_meta = optional("_C._autograd._set_creation_meta", "which views aut
 creation_meta = optional("_C._autograd.CreationMeta", "which views autograd refuses to change in place", "the same")
 
 
-def one_of_several(view):
+def one_of_several(view: torch.Tensor) -> torch.Tensor:
     """``view``, which autograd is told to be one of several results of an operation."""
     if view._is_view() and torch.is_grad_enabled():
         # Asking makes it anew where the base has been written since, which is refused to one of several.
@@ -109,17 +110,17 @@ def one_of_several(view):
     return view
 
 
-def storage_id(tensor) -> int:
+def storage_id(tensor: torch.Tensor) -> int:
     """What tensors that share memory have in common; their address does not tell for ones without data."""
     return tensor.untyped_storage()._cdata
 
 
-def version_of(tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was written."""
     return tensor._version
 
 
-def base_of(tensor):
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor that a view is of, or None."""
     return tensor._base
 
@@ -170,7 +171,7 @@ def module_of_operator(name: str) -> str:
     return getattr(getattr(made, "_init_fn", None), "__module__", None) or ""
 
 
-def schema(op):
+def schema(op: Any) -> Any:
     """The ``FunctionSchema`` of an ``OpOverload``."""
     return op._schema
 
@@ -209,7 +210,7 @@ TORCH_HIDDEN = "DisableContext.__call__.<locals>._fn"
 PYTHON_OPERATIONS = frozenset(("torch.functional", "torch.nn.functional", "torch._tensor", "torch.special"))
 
 
-def mapped_code():
+def mapped_code() -> types.CodeType | None:
     """The code of what ``torch.vmap`` returns, or None; without it a call of that is a break."""
     return next((c for c in torch.vmap.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "wrapped"),
                 None)
@@ -223,7 +224,7 @@ set_grad_enabled = required("_C._set_grad_enabled", "what torch.no_grad and the 
 class _AutocastOff(contextlib.ExitStack):
     """Autocast off for the devices that have kernels here."""
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 self.enter_context(torch.autocast(device, enabled=False))
@@ -261,7 +262,7 @@ ANSWERS = {
 # -- gradients ----------------------------------------------------------------------------------------------------
 
 
-def _function_apply():
+def _function_apply() -> Callable:
     """Up to torch 2.13 it is written in Python, from 2.14 on in C: the function, or the descriptor of the class
     method."""
     raw = vars(torch.autograd.Function).get("apply")
@@ -273,7 +274,7 @@ function_apply = _function_apply()
 gradient_hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
-def process_groups():
+def process_groups() -> Any:
     """The object whose ``default_pg`` is set while there are process groups, or None where torch.distributed was not
     built."""
     world = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)

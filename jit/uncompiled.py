@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from . import arguments, config, versions
 from .errors import CompileError
 from .explanation import Explanation
 
+if TYPE_CHECKING:
+    import torch
+
 _reason = versions.refusal()
 _told = False  # the user, of the reason
 
 
-def _tell(stacklevel: int, strict: bool):
+def _tell(stacklevel: int, strict: bool) -> None:
     """Warn once, or raise CompileError, that nothing is compiled."""
     global _told
     if strict or config.strict:
@@ -24,8 +29,9 @@ def _tell(stacklevel: int, strict: bool):
         warnings.warn(f"jit: functions run in eager, uncompiled: {_reason}", stacklevel=stacklevel + 1)
 
 
-def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None, backend=None, mode: str | None = None,
-            options: dict | None = None, disable: bool = False, passes=()):
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable | None = None, mode: str | None = None, options: dict | None = None,
+            disable: bool = False, passes: Sequence[Callable] = ()) -> Any:
     """Gives ``model`` back, and warns once. Arguments as in ``api.compile``.
 
     Raises:
@@ -44,28 +50,29 @@ def compile(model=None, *, fullgraph: bool = False, dynamic: bool | None = None,
     return model
 
 
-def disable(fn=None):
+def disable(fn: Any = None) -> Any:
     """Nothing is compiled that could be left out."""
     return disable if fn is None else fn
 
 
-def explain(model, **options):
+def explain(model: Any, **options: Any) -> Callable:
     """``explain(fn)(*args)`` runs the function, of which nothing is compiled."""
     _tell(2, bool(options.get("fullgraph")))
 
-    def run(*args, **kwargs):
+    def run(*args: object, **kwargs: object) -> Explanation:
         model(*args, **kwargs)
         return Explanation(0, 0, 0, [], [], [], [])
 
     return run
 
 
-def verify(model, *, gradients: bool = True, **options):
+def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..., Any]:
     """There is nothing to compare with eager: raises CompileError."""
     _tell(2, True)
+    raise AssertionError
 
 
-def reset():
+def reset() -> None:
     """There is nothing to forget."""
 
 
@@ -79,9 +86,9 @@ def is_compiling() -> bool:
     return False
 
 
-def graph_break(msg: str = ""):
+def graph_break(msg: str = "") -> None:
     """Nothing in eager."""
 
 
-def mark_dynamic(tensor, *dims: int):
+def mark_dynamic(tensor: torch.Tensor, *dims: int) -> None:
     """Nothing in eager."""

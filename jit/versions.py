@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -18,7 +19,7 @@ PYTHON = ((3, 11), (3, 12))
 TORCH = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 
 
-def _text(versions) -> str:
+def _text(versions: Sequence[tuple[int, ...]]) -> str:
     return (
         f"{'.'.join(map(str, versions[0]))} {'and' if len(versions) == 2 else 'to'} {'.'.join(map(str, versions[-1]))}")
 

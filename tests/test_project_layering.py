@@ -207,5 +207,33 @@ def test_no_circle_of_imports(everywhere):
     assert circles({module_of(f): imported(f, everywhere) for f in FILES}) == []
 
 
+MOST_LATE = 20  # imports inside functions
+
+
+def late_imports(text: str) -> dict:
+    """Line -> whether a comment says why, for each import inside a function: beside it, or above the run of imports
+    that it is part of."""
+    lines = text.splitlines()
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    found = {}
+    for line in sorted({n.lineno for f in functions for n in ast.walk(f) if isinstance(n, (ast.Import, ast.ImportFrom))}):
+        above = lines[line - 2].strip()
+        beside = "late" in lines[line - 1].partition("#")[2]
+        found[line] = beside or above.startswith("# Late") or found.get(line - 1, False)
+    return found
+
+
+def test_imports_inside_functions_are_few_and_say_why():
+    found = {f"{path.relative_to(ROOT)}:{line}": told
+             for path in FILES for line, told in late_imports(path.read_text()).items()}
+    assert [place for place, told in found.items() if not told] == []
+    assert len(found) <= MOST_LATE
+
+
+def test_imports_inside_functions_are_found():
+    text = "def f():\n    import a\n    import b  # late: because\n    # Late, too\n    import c\n    import d\n"
+    assert late_imports(text) == {2: False, 3: True, 5: True, 6: True}
+
+
 def test_circles_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]

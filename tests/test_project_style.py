@@ -24,6 +24,22 @@ def test_the_linter_finds_nothing():
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+def types(folder, *arguments):
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(folder / "cache"), "--no-error-summary", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_mypy_finds_nothing(tmp_path):
+    found = types(tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_mypy_would_find_something(tmp_path):
+    (tmp_path / "wrong.py").write_text("from jit.graph.dims import hint\n\n\ndef f() -> str:\n    return hint(1)\n")
+    found = types(tmp_path, str(tmp_path / "wrong.py")).stdout
+    assert "wrong.py:5: error: Incompatible return value type" in found
+
+
 def test_lines_are_short_enough():
     files = [p for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))]
     long = [f"{p.relative_to(ROOT)}:{k}" for p in files

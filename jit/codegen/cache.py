@@ -80,7 +80,7 @@ def put(key: str, data: bytes) -> str:
         return _write(_folders[base], key, data)
 
 
-def remove(key: str):
+def remove(key: str) -> None:
     """Forget an entry; nothing happens when there is none."""
     try:
         os.unlink(os.path.join(directory(), key))
@@ -162,6 +162,6 @@ def _temporary_folder(base: str, error: OSError) -> str:
     return folder
 
 
-def _remove_folder(folder: str, pid: int):
+def _remove_folder(folder: str, pid: int) -> None:
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,8 @@ offsets."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from .. import devices
@@ -16,11 +18,15 @@ from .library_calls import REPLAY, arguments_of
 from .lower import ERROR
 from .target import target_of
 
+if TYPE_CHECKING:
+    from ..graph.ir import Node
+    from .planner import Planner, Storage
+
 
 KERNELS = ("call", "launch")  # the steps that run kernels
 
 
-def out_form(node) -> str | None:
+def out_form(node: Node) -> str | None:
     """The overload of a library call that writes into a given tensor, or None."""
     if node.op != "aten_call" or isinstance(node.type, tuple) or not devices.backend(node.type.device).memory:
         return None
@@ -28,7 +34,7 @@ def out_form(node) -> str | None:
 
 
 class _PlanWriter:
-    def __init__(self, planner):
+    def __init__(self, planner: Planner) -> None:
         self.p, self.regs = planner, planner.regs
         self.steps, self.begun, self.view_slots = [], set(), {}
         self.arena_slot, self.arenas = {}, {}
@@ -37,7 +43,7 @@ class _PlanWriter:
 
     # memory
 
-    def lay_out_arenas(self):
+    def lay_out_arenas(self) -> None:
         spans = {}
         seen = set()
         for s in [*self.p.storages.values(), *self.p.extra_temps]:
@@ -50,7 +56,7 @@ class _PlanWriter:
             self.pinned.add(self.arena_slot[device])
             self.steps.append(("arena", self.arena_slot[device], device, self.regs.reg(self.arenas[device].nbytes)))
 
-    def begin(self, s) -> int:
+    def begin(self, s: Storage) -> int:
         """The slot of a storage, allocated at its first use."""
         if s.kind in ("alloc", "temp") and id(s) not in self.begun:
             self.begun.add(id(s))
@@ -63,7 +69,7 @@ class _PlanWriter:
                 self.steps.append(("temp", s.slot, self.arena_slot[t.device], offset, t.dtype, t.device, *layout))
         return s.slot
 
-    def tensor(self, node) -> int:
+    def tensor(self, node: Node) -> int:
         """The slot that holds a node's value as a tensor: its storage's, or that of a view of it."""
         base = base_of(node)
         s = self.p.storages[base]
@@ -79,7 +85,7 @@ class _PlanWriter:
             found = self.view_slots[node] = self.view(node, slot)
         return found
 
-    def view(self, node, source: int) -> int:
+    def view(self, node: Node, source: int) -> int:
         """A new slot with ``node``'s value as a view of the storage in the slot ``source``."""
         slot = self.p.new_slot()
         offset = self.regs.reg(indexing.offset_in_base(node))
@@ -97,7 +103,7 @@ class _PlanWriter:
 
     # steps
 
-    def kernel(self, number, arguments, device):
+    def kernel(self, number: int, arguments: list[Storage | str], device: torch.device) -> None:
         kernel = self.p.launches[number]
         flag, traps = None, devices.backend(device).traps
         if ERROR in arguments:
@@ -120,7 +126,7 @@ class _PlanWriter:
         if flag is not None and not traps:
             self.steps.append(("check", flag, "index out of range in self"))
 
-    def extern(self, node):
+    def extern(self, node: Node) -> None:
         if node.op != "aten_call":
             return
         target, overload = node.attrs["target"], node.attrs["overload"]
@@ -137,7 +143,7 @@ class _PlanWriter:
         outs, expect = self.results(node)
         self.steps.append(("aten", target, overload, args, outs, expect, failing.manners(node)))
 
-    def replay(self, node):
+    def replay(self, node: Node) -> None:
         """The gradient of a library call by PyTorch's autograd; see ``graph.autodiff.replay``."""
         target, overload, template, wanted, present, *given = node.attrs["args"]
         args = self.arguments(target, overload, template, node)
@@ -147,7 +153,7 @@ class _PlanWriter:
         self.steps.append(("vjp", target, overload, args, tuple(self.tensor(node.inputs[k]) for k in wanted),
                            tangents, outs, expect, () if node.repeatable else ("draws",)))
 
-    def results(self, node):
+    def results(self, node: Node) -> tuple[tuple[int | None, ...], tuple[tuple | None, ...]]:
         """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors
         says of a kernel need not be so)."""
         types = node.types
@@ -161,7 +167,7 @@ class _PlanWriter:
                   for t, o in zip(types, outs)]
         return tuple(o if o is not None or t is None else self.p.new_slot() for o, t in zip(outs, types)), tuple(expect)
 
-    def arguments(self, target, overload, given, node) -> tuple:
+    def arguments(self, target: str, overload: str, given: tuple[object, ...], node: Node) -> tuple:
         """Argument records of an operator, one for each argument of its schema."""
         given = list(given)
         named = given.pop() if given and isinstance(given[-1], dict) else {}
@@ -175,7 +181,7 @@ class _PlanWriter:
                 args.append(("const", a.default_value))
         return tuple(args)
 
-    def argument(self, value, node):
+    def argument(self, value: object, node: Node) -> tuple[str, object]:
         """One argument record of a library call."""
         if isinstance(value, Ref):
             return ("slot", self.tensor(node.inputs[value.index]))
@@ -195,7 +201,7 @@ class _PlanWriter:
 
     # the whole
 
-    def write(self):
+    def write(self) -> Plan:
         p = self.p
         p.getitems = {}
         for n in p.graph.nodes:
@@ -224,7 +230,7 @@ class _PlanWriter:
                     commit=self.commit,
                     aligned=tuple(sorted(p.aligned_inputs())))
 
-    def write_last(self, copies):
+    def write_last(self, copies: list[tuple[str, int, int]]) -> None:
         """Part the steps: what makes memory and names its parts belongs before the commit, which is the kernels that
         write inputs, those that follow them, and ``copies``."""
         if self.commit is None:
@@ -234,7 +240,7 @@ class _PlanWriter:
         self.commit = len(self.steps)
         self.steps += [step for step in writing if step[0] in KERNELS] + copies
 
-    def free(self, outputs):
+    def free(self, outputs: set[int]) -> None:
         """Release tensors behind their last use; parts of an arena hold nothing of their own."""
         last, temps = {}, set()
         for k, step in enumerate(self.steps):
@@ -260,7 +266,7 @@ class _PlanWriter:
         self.steps = out
 
 
-def slots_of(step):
+def slots_of(step: tuple[object, ...]) -> tuple[int, ...] | list[int]:
     """Every slot that a plan step names."""
     kind = step[0]
     if kind in KERNELS:
@@ -283,6 +289,6 @@ def slots_of(step):
     return step[1:2]
 
 
-def emit(planner):
+def emit(planner: Planner) -> Plan:
     """The runtime Plan of a scheduled and compiled Planner."""
     return _PlanWriter(planner).write()

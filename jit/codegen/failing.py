@@ -8,16 +8,24 @@ it. Any other new value is copied into its input at the end, by the plan's commi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from ..graph.prims import info
 from .indexing import base_of
 
+if TYPE_CHECKING:
+    from ..graph.ir import Node
+    from .fusion import Group, Root
+    from .planner import Storage
 
-def may_fail(group, storages) -> bool:
+
+def may_fail(group: Group, storages: set[Node] | dict[Node, Storage]) -> bool:
     """Whether the step of a group may fail. ``storages``: what is kept in memory, and so not computed here."""
     return checks_indices(group, storages) if group.extern is None else group.extern.op == "aten_call"
 
 
-def checks_indices(group, storages) -> bool:
+def checks_indices(group: Group, storages: set[Node] | dict[Node, Storage]) -> bool:
     """Whether the kernel of a group reads at positions that tensors say."""
     seen, stack = set(), [] if group.extern is not None else [m.node for m in group.members]
     inner = set(stack)
@@ -31,13 +39,13 @@ def checks_indices(group, storages) -> bool:
     return False
 
 
-def manners(node) -> tuple:
+def manners(node: Node) -> tuple:
     """What a run that fails has to know of a library call; see ``Plan``."""
     namespace = node.attrs["target"].partition("::")[0]
     return (() if node.repeatable else ("draws",)) + (("once",) if namespace not in ("aten", "prims", "jit") else ())
 
 
-def writes_last(order, roots, written, stored) -> list:
+def writes_last(order: list[Group], roots: dict[Node, list[Root]], written: list[Node], stored: set[Node]) -> list:
     """``order`` with groups that make ``written`` values, and what reads these, moved behind the last step that may
     fail, where no such step needs them."""
     makers = {id(r.group) for n in written for r in roots.get(n, ())}
@@ -58,7 +66,7 @@ def writes_last(order, roots, written, stored) -> list:
     return [g for g in order if id(g) not in moved] + [g for g in order if id(g) in moved]
 
 
-def _read(group, roots, extern):
+def _read(group: Group, roots: dict[Node, list[Root]], extern: dict[Node, Group]) -> Iterator[Group | None]:
     """The groups whose results a group reads."""
     if group.extern is None:
         nodes = {node for m in group.members for node in m.reads}

@@ -12,12 +12,18 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
-from typing import Optional
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Optional
 
 from .. import devices
 from ..graph.prims import REDUCTIONS, info, names
 from . import indexing
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
+
+if TYPE_CHECKING:
+    import torch
+    from ..graph.dims import IntExpr
+    from ..graph.ir import Graph, Node
 
 SOURCES = names(is_source=True)
 EXTERN = names(kind="input") | names(kind="call") | names(kind="part")
@@ -45,7 +51,7 @@ class Root:
     __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads",
                  "size", "position", "group", "place", "after", "part", "bit", "strides", "offset")
 
-    def __init__(self, node, position, part=None):
+    def __init__(self, node: Node, position: int, part: int | None = None) -> None:
         self.node, self.position, self.part = node, position, part
         self.source = node if part is None else node.inputs[part]
         self.reduced, self.after, self.group, self.place = (), False, None, None
@@ -71,11 +77,11 @@ class Root:
         """Whether its value needs all of a row: a reduction or a scan."""
         return bool(self.reduced)
 
-    def out_place(self):
+    def out_place(self) -> tuple[int, ...]:
         """Output dimension -> group dimension or FIXED."""
         return tuple(FIXED if d == FIXED else self.place[d] for d in self.out_align)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Root({self.node.name}:{self.node.op}{'' if self.part is None else f'[{self.part}]'})"
 
 
@@ -85,13 +91,13 @@ class Group:
     __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "extern", "position", "needs",
                  "number")
 
-    def __init__(self, device):
+    def __init__(self, device: torch.device | None) -> None:
         self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
         self.mask = self.anc = 0
         self.needs = []
         self.reads, self.split, self.extern, self.position = set(), None, None, 0
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Group({self.members or self.extern})"
 
 
@@ -99,19 +105,19 @@ class Schedule:
     """The result: ``order`` is the groups in execution order; ``stored``: the nodes that get a buffer; ``home``: node
     -> its group(s)' roots."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.order, self.stored, self.roots = [], set(), {}
         self.users = {}
 
 
-def _edge_numel(user, index) -> int:
+def _edge_numel(user: Node, index: int) -> int:
     """How many times a reader evaluates its operand number ``index``."""
     if user.op in ROWS or user.op == "cat":
         return numel_hint(user.inputs[index].type.shape)
     return numel_hint(user.type.shape)
 
 
-def _uses(graph):
+def _uses(graph: Graph) -> tuple[dict[Node, dict], set[Node]]:
     """Base node -> {reader: edge size}, the values wanted as tensors, and the values of graph outputs."""
     users = {n: {} for n in graph.nodes}
     wanted = set()
@@ -139,7 +145,7 @@ def _uses(graph):
     return users, wanted
 
 
-def _widens(n) -> bool:
+def _widens(n: Node) -> bool:
     """Whether a node is a cast to a wider dtype: what is cast is stored, if need be, and never the result."""
     return n.op == "cast" and n.inputs[0].op not in SOURCES and n.inputs[0].type.dtype.itemsize < n.type.dtype.itemsize
 
@@ -147,7 +153,7 @@ def _widens(n) -> bool:
 class _Trees:
     """Decides in program order which nodes are roots, with the cost and the leaves of the tree below each."""
 
-    def __init__(self, graph, users, wanted):
+    def __init__(self, graph: Graph, users: dict[Node, dict[Node, int]], wanted: set[Node]) -> None:
         self.cost, self.leaves, self.count, self.inlined = {}, {}, {}, set()
         self.users, self.wanted = users, wanted
         for n in graph.nodes:
@@ -168,7 +174,7 @@ class _Trees:
             if _widens(n) and n not in wanted or self._inline(n):
                 self.inlined.add(n)
 
-    def _inline(self, n) -> bool:
+    def _inline(self, n: Node) -> bool:
         if (n.op in ROWS or n in self.wanted
             or self.count[n] > MAX_TREE or len(self.leaves[n]) > 12):
             return False
@@ -194,7 +200,7 @@ class _Trees:
         return len(big) == 1 and cost <= CHEAP_TO_REPEAT and not any(l.op in REDUCTIONS for l in big)
 
 
-def _collect(root, inlined):
+def _collect(root: Root, inlined: set[Node]) -> None:
     """Fill ``root.reads`` by walking its tree with alignments, and ``root.size``."""
     reads, seen = {}, set()
     identity = tuple(FIXED if is_one(s) else d for d, s in enumerate(root.domain))
@@ -221,7 +227,7 @@ def _collect(root, inlined):
     root.reads, root.size = reads, len(seen)
 
 
-def _operands(node, align):
+def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tuple[int, ...] | None]]:
     """The operands of a pointwise or indexing node with their alignments."""
     op = node.op
     if op == "clone":
@@ -238,7 +244,7 @@ def _operands(node, align):
     return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]
 
 
-def inner_dim(root) -> Optional[int]:
+def inner_dim(root: Root) -> Optional[int]:
     """The domain dimension along which the largest tensor that the root reads lies contiguous."""
     best, size = None, -1
     for node, aligns in root.reads.items():
@@ -256,13 +262,13 @@ def inner_dim(root) -> Optional[int]:
     return best
 
 
-def _transposes(root) -> bool:
+def _transposes(root: Root) -> bool:
     """Whether a pointwise root is stored along another dimension than the largest tensor that it reads."""
     stored = [(size_hint(s), d) for s, d in zip(root.strides, root.out_align) if d != FIXED]
     return bool(stored) and bool(root.reads) and min(stored)[1] != inner_dim(root)
 
 
-def wants_split(device, dims, reduced, inner_reduced: bool):
+def wants_split(device: torch.device, dims: list[IntExpr], reduced: frozenset[int], inner_reduced: bool) -> str | None:
     """Whether a reduction has too few rows for the machine and rows long enough to be cut into a second parallel axis:
     None, "rows" (the contiguous dimension is reduced) or "columns"."""
     rows, row = 1, 1
@@ -276,7 +282,7 @@ def wants_split(device, dims, reduced, inner_reduced: bool):
 
 
 class _Fuser:
-    def __init__(self, graph):
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.users, self.wanted = _uses(graph)
         self.trees = _Trees(graph, self.users, self.wanted)
@@ -289,13 +295,13 @@ class _Fuser:
 
     # reachability
 
-    def _new_bit(self, group):
+    def _new_bit(self, group: Group) -> int:
         bit = 1 << len(self.by_bit)
         self.by_bit.append(group)
         group.mask |= bit
         return bit
 
-    def _link(self, g, anc):
+    def _link(self, g: Group, anc: int) -> None:
         """Record that ``g``, and what runs after it, depends on the roots ``anc`` (closed under ancestors)."""
         g.anc |= anc & ~g.mask
         everything = g.anc | g.mask
@@ -303,7 +309,7 @@ class _Fuser:
             if d.anc & g.mask:
                 d.anc |= everything
 
-    def _producers(self, root):
+    def _producers(self, root: Root) -> tuple[dict[int, Group], list[tuple]]:
         """The groups that must run before a root, with the (producer root, alignment) pairs that could join."""
         groups, edges = {}, []
         for node, aligns in root.reads.items():
@@ -318,7 +324,7 @@ class _Fuser:
 
     # joining
 
-    def _mapping(self, root, g, q, align):
+    def _mapping(self, root: Root, g: Group, q: Root, align: tuple[int, ...] | None) -> dict[int, int] | None:
         """Domain dimension -> group dimension for a root that reads member ``q`` with this alignment, or None."""
         if align is None:
             return None
@@ -341,7 +347,7 @@ class _Fuser:
             return None
         return mapping
 
-    def _joins(self, root, g):
+    def _joins(self, root: Root, g: Group) -> tuple[dict[int, int], bool, frozenset[int], str | None] | None:
         """The place (domain -> group dimension) with which ``root`` can join ``g``, or None. Changes nothing."""
         if g.extern is not None or g.device != root.node.type.device or len(g.members) >= MAX_MEMBERS:
             return None
@@ -364,7 +370,8 @@ class _Fuser:
             return None
         return self._check_join(root, g, found, after)
 
-    def _check_join(self, root, g, mapping, after):
+    def _check_join(self, root: Root, g: Group, mapping: dict[int, int],
+                    after: bool) -> tuple[dict[int, int], bool, frozenset[int], str | None] | None:
         cover = set(mapping.values())
         everything = set(range(len(g.dims)))
         element = cover == everything
@@ -390,13 +397,15 @@ class _Fuser:
             return None
         return mapping, after, reduced, split
 
-    def _splits(self, root, device, dims, reduced, mapping):
+    def _splits(self, root: Root, device: torch.device, dims: list[IntExpr], reduced: frozenset[int],
+                mapping: dict[int, int]) -> str | None:
         if root.node.op in IN_ORDER:
             return None
         inner = inner_dim(root)
         return wants_split(device, dims, reduced, inner is None or mapping.get(inner) in reduced)
 
-    def _add(self, root, g, mapping, after, reduced, split):
+    def _add(self, root: Root, g: Group, mapping: dict[int, int], after: bool, reduced: frozenset[int],
+             split: str | None) -> None:
         root.group, root.after = g, after
         root.place = tuple(FIXED if is_one(s) else mapping[d] for d, s in enumerate(root.domain))
         g.reduced, g.split = reduced, split
@@ -405,7 +414,7 @@ class _Fuser:
         root.bit = self._new_bit(g)
         self.by_bit[-1] = root
 
-    def _alone(self, root):
+    def _alone(self, root: Root) -> Group:
         g = Group(root.node.type.device)
         mapping = {}
         for d, s in enumerate(root.domain):
@@ -419,7 +428,7 @@ class _Fuser:
         self.groups.append(g)
         return g
 
-    def _place_root(self, root):
+    def _place_root(self, root: Root) -> Group:
         groups, edges = self._producers(root)
         anc = 0
         for g in groups.values():
@@ -446,7 +455,7 @@ class _Fuser:
                     self._merge_by_read(joined, g, root)
         return joined
 
-    def _merge_by_read(self, g, other, root):
+    def _merge_by_read(self, g: Group, other: Group, root: Root) -> None:
         """Join the group of another producer of ``root`` to the group ``g`` that it is in, when ``root`` reads it in
         step."""
         mapping = None
@@ -475,7 +484,7 @@ class _Fuser:
                 mapping.update(zip(free, spare))
             self._merge(g, other, mapping, related=True)
 
-    def _merge(self, g, other, mapping, related):
+    def _merge(self, g: Group, other: Group, mapping: dict[int, int], related: bool) -> bool:
         """Move the members of ``other`` to ``g``; ``mapping``: dimension of ``other`` -> dimension of ``g``. Returns
         whether it was done."""
         if g.device != other.device or g.extern or other.extern or len(g.members) + len(other.members) > MAX_MEMBERS:
@@ -531,11 +540,11 @@ class _Fuser:
         self.groups.remove(other)
         return True
 
-    def _read_in_step(self, g, other, mapping) -> bool:
+    def _read_in_step(self, g: Group, other: Group, mapping: dict[int, int]) -> bool:
         """Whether every read between the members of two groups would be of the same iteration's value once they are
         one."""
 
-        def moved(m, place):
+        def moved(m: Root, place: Sequence[int]) -> tuple[int, ...]:
             return tuple(p if p == FIXED or m.group is g else mapping[p] for p in place)
 
         for m in g.members + other.members:
@@ -553,7 +562,7 @@ class _Fuser:
 
     # siblings
 
-    def _siblings(self):
+    def _siblings(self) -> None:
         """Join groups without a path between them that read one tensor in step over one space, or that write equal
         parts of one."""
         for parts in self.roots.values():
@@ -590,7 +599,7 @@ class _Fuser:
                         mapping[m.place[d]] = first.place[first_align[k]]
                 self._merge(g, other, mapping, related=False)
 
-    def _updates(self):
+    def _updates(self) -> None:
         """Join small kernels over one space that do nothing but make results and give inputs new values: the updates of
         an optimizer, which have no tensor in common."""
         written: dict = {}
@@ -657,7 +666,7 @@ class _Fuser:
             self._updates()
         return self._finish()
 
-    def _requires(self, base):
+    def _requires(self, base: Node) -> list[Group]:
         """The groups that must have run before a base value can be used as a tensor."""
         if base.op in EXTERN:
             return [self.extern[base]] if base in self.extern else []
@@ -679,7 +688,7 @@ class _Fuser:
         s.order = self._topological(stored)
         return s
 
-    def _topological(self, stored):
+    def _topological(self, stored: set[Node]) -> list[Group]:
         """Groups in dependency order; among the ready ones, that which stands first in the program."""
         waiting, ready, done, after = {}, [], [], {}
         for number, g in enumerate(self.groups):
@@ -706,7 +715,7 @@ class _Fuser:
         return self._delayed(done, after, stored)
 
     @staticmethod
-    def _delayed(order, after, stored) -> list:
+    def _delayed(order: list[Group], after: dict[int, list[Group]], stored: set[Node]) -> list:
         """The order with kernels moved to their first reader, where they make more than they free. What a backward
         computes again from saved values could run at its very start, and would fill the memory until it is read."""
         label = {id(g): k << _LABEL_BITS for k, g in enumerate(order)}
@@ -732,20 +741,20 @@ class _Fuser:
                 bisect.insort(keys, label[id(g)])
         return sorted(order, key=lambda g: label[id(g)])
 
-    def _alive(self, g):
+    def _alive(self, g: Group) -> Group:
         """The group that an earlier noted group has become part of."""
         return g if g.extern is not None else self.by_bit[(g.mask & -g.mask).bit_length() - 1].group
 
 
-def _bytes(node) -> int:
+def _bytes(node: Node) -> int:
     return 0 if isinstance(node.type, tuple) else numel_hint(node.type.shape) * node.type.dtype.itemsize
 
 
-def _is_zero(size) -> bool:
+def _is_zero(size: int) -> bool:
     return type(size) is int and size == 0
 
 
-def fuse(graph, enabled: bool = True) -> Schedule:
+def fuse(graph: Graph, enabled: bool = True) -> Schedule:
     """Group the nodes of a graph. ``enabled=False`` gives each root a kernel of its own (for tests and debugging)."""
     fuser = _Fuser(graph)
     fuser.enabled = enabled

@@ -8,25 +8,30 @@ dimension of size 1; the whole is None when some dimension is indexed in any oth
 
 from __future__ import annotations
 
-from typing import Optional
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Optional
 
 from ..graph import dims
 from ..graph.prims import info, names
+
+if TYPE_CHECKING:
+    from ..graph.dims import IntExpr
+    from ..graph.ir import Node
 
 VIEWS = names(kind="view", in_kernels=True)  # that kernels read through
 FIXED = -1
 
 
-def same(a, b) -> bool:
+def same(a: IntExpr, b: IntExpr) -> bool:
     """Whether two IntExprs are structurally equal. Never guards."""
     return dims.structurally_equal(a, b)
 
 
-def is_one(e) -> bool:
+def is_one(e: IntExpr) -> bool:
     return type(e) is int and e == 1
 
 
-def linear(index, strides):
+def linear(index: tuple[IntExpr, ...], strides: tuple[IntExpr, ...]) -> IntExpr:
     """``sum(i * s)``: an element offset."""
     out = 0
     for i, s in zip(index, strides):
@@ -35,7 +40,7 @@ def linear(index, strides):
     return out
 
 
-def contiguous_strides(shape) -> tuple:
+def contiguous_strides(shape: tuple[IntExpr, ...]) -> tuple:
     """Row-major strides as eager computes them (a dimension of size 0 counts as 1)."""
     strides, step = [], 1
     for size in reversed(shape):
@@ -45,7 +50,7 @@ def contiguous_strides(shape) -> tuple:
     return tuple(reversed(strides))
 
 
-def size_hint(e, default: int = 4096) -> int:
+def size_hint(e: IntExpr, default: int = 4096) -> int:
     """The present value of a size, or ``default`` for a symbol without a hint. For decisions of cost only."""
     if type(e) is int:
         return e
@@ -55,14 +60,14 @@ def size_hint(e, default: int = 4096) -> int:
         return default
 
 
-def numel_hint(shape) -> int:
+def numel_hint(shape: Sequence[IntExpr]) -> int:
     out = 1
     for s in shape:
         out *= size_hint(s)
     return out
 
 
-def segments(source, target) -> list:
+def segments(source: tuple[IntExpr, ...], target: tuple[IntExpr, ...]) -> list:
     """Pair runs of dimensions with equal products in two shapes of equal element count.
 
     Returns a list of (source dims, target dims) in order. Dimensions of size 1 belong to no run, so that a run of one
@@ -93,7 +98,7 @@ def segments(source, target) -> list:
     return out
 
 
-def reshape_index(source, target, index) -> tuple:
+def reshape_index(source: tuple[IntExpr, ...], target: tuple[IntExpr, ...], index: tuple[IntExpr, ...]) -> tuple:
     """The index into a value of shape ``source`` of element ``index`` of its row-major reshape to ``target``."""
     out = [0] * len(source)
     if any(type(n) is int and n == 0 for n in source):
@@ -112,7 +117,7 @@ def reshape_index(source, target, index) -> tuple:
     return tuple(out)
 
 
-def view_index(node, index) -> tuple:
+def view_index(node: Node, index: tuple[IntExpr, ...]) -> tuple:
     """The index into ``node.inputs[0]`` of element ``index`` of the view ``node``; of ``as_strided`` where that one is
     dense."""
     op, attrs, shape = node.op, node.attrs, node.inputs[0].type.shape
@@ -149,20 +154,20 @@ def view_index(node, index) -> tuple:
     raise KeyError(op)
 
 
-def broadcast_index(shape, index) -> tuple:
+def broadcast_index(shape: tuple[IntExpr, ...], index: tuple[IntExpr, ...]) -> tuple:
     """The index into an operand of ``shape`` of element ``index`` of the result it is broadcast to."""
     tail = index[len(index) - len(shape) :]
     return tuple(0 if is_one(s) else i for s, i in zip(shape, tail))
 
 
-def broadcast_alignment(shape, align) -> Optional[tuple]:
+def broadcast_alignment(shape: tuple[IntExpr, ...], align: tuple[int, ...] | None) -> Optional[tuple]:
     if align is None:
         return None
     tail = align[len(align) - len(shape) :]
     return tuple(FIXED if is_one(s) else a for s, a in zip(shape, tail))
 
 
-def view_alignment(node, align) -> Optional[tuple]:
+def view_alignment(node: Node, align: tuple[int, ...] | None) -> Optional[tuple]:
     """The alignment of ``node.inputs[0]`` under that of the view ``node``."""
     if align is None:
         return None
@@ -191,7 +196,7 @@ def view_alignment(node, align) -> Optional[tuple]:
     return None
 
 
-def view_offset(node):
+def view_offset(node: Node) -> tuple[bool, int]:
     """What a view adds to its input's element offset, given that the input is materialised with its type's strides.
 
     ``as_strided`` returns its own offset, which is absolute: (True, offset); every other view (False, offset to add).
@@ -209,14 +214,14 @@ def view_offset(node):
     return False, 0
 
 
-def base_of(node):
+def base_of(node: Node) -> Node:
     """The value under a chain of views."""
     while node.op in VIEWS:
         node = node.inputs[0]
     return node
 
 
-def offset_in_base(node):
+def offset_in_base(node: Node) -> int:
     """The element offset of a view in its base."""
     total = 0
     while node.op in VIEWS:

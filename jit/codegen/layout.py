@@ -10,6 +10,8 @@ backward reads have one format.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from .. import devices, logs
@@ -20,12 +22,16 @@ from ..graph.op_info import op_info
 from ..graph.passes import convolutions
 from .indexing import base_of
 
+if TYPE_CHECKING:
+    from ..graph.dims import IntExpr
+    from ..graph.ir import Output
+
 log = logs.channel("graph")
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def is_convolution(node) -> bool:
+def is_convolution(node: Node) -> bool:
     """Whether a node is a convolution of images or volumes that has a channels-last form worth using."""
     at = op_info(node.attrs["target"]).images if node.op == "aten_call" else 0
     if not 0 < at < len(node.inputs):  # with fewer inputs one tensor is two of the operands
@@ -34,7 +40,7 @@ def is_convolution(node) -> bool:
     return x.rank == w.rank == 4 and x.dtype in FLOATS and type(x.shape[1]) is int and x.shape[1] > 1
 
 
-def wants_channels_last(graph) -> bool:
+def wants_channels_last(graph: Graph) -> bool:
     """Whether the rewrite pays: several convolutions, of constant sizes, in the plain format."""
     found = [n for n in graph.nodes if is_convolution(n)]
     if len(found) < 2 or any(isinstance(n.type, TensorType) and n.type.is_symbolic for n in graph.nodes):
@@ -44,7 +50,7 @@ def wants_channels_last(graph) -> bool:
     return any(not layout.is_channels_last(n.inputs[0].type.shape, n.inputs[0].type.strides) for n in found)
 
 
-def _views_of_results(graph) -> bool:
+def _views_of_results(graph: Graph) -> bool:
     """Whether two different outputs lie in one piece of new memory: copies would part them."""
     nodes = {o.node for o in graph.outputs if o.mutates is None}
     bases = [base for base in map(base_of, nodes) if base.op != "input"]
@@ -55,11 +61,11 @@ class Restrider(Transform):
     """Rebuilds a graph with other strides: those that a subclass gives in ``rebuild`` to the nodes that it ``prefers``,
     and what follows from them."""
 
-    def __init__(self, graph):
+    def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self.copies = {}
 
-    def in_format(self, node, strides) -> Node:
+    def in_format(self, node: Node, strides: tuple[IntExpr, ...]) -> Node:
         """A node's value with the given strides, copied if they differ."""
         t = node.type
         if prims.strides_agree(t, t.replace(strides=strides)):
@@ -70,7 +76,7 @@ class Restrider(Transform):
             self.copies[key] = self.stands_for(copy, node)
         return self.copies[key]
 
-    def result(self, node, t: TensorType) -> Node:
+    def result(self, node: Node, t: TensorType) -> Node:
         """A node's value as a result of type ``t``: with the very strides, also where a dimension of one element makes
         them no difference in memory."""
         node = self.in_format(node, t.strides)
@@ -81,18 +87,18 @@ class Restrider(Transform):
             self.copies[key] = self.node("reshape", (node,), {"shape": t.shape}, t, node)
         return self.copies[key]
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         inputs = self.operands(n)
         return self.keep(n, inputs) if inputs == n.inputs and not self.prefers(n) else self.rebuild(n, inputs)
 
-    def output(self, o):
+    def output(self, o: Output) -> Node:
         return self.result(self.new[o.node], o.node.type) if o.mutates is None else self.new[o.node]
 
-    def prefers(self, n) -> bool:
+    def prefers(self, n: Node) -> bool:
         """Whether a node wants strides of its own, or of its inputs."""
         raise NotImplementedError
 
-    def rebuild(self, n, inputs) -> Node:
+    def rebuild(self, n: Node, inputs: tuple[Node, ...]) -> Node:
         if n.op != "getitem" and all(same_ints(a.type.strides, b.type.strides)
                                      for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)):
             return self.node(n.op, inputs, n.attrs, n.type)
@@ -105,7 +111,8 @@ class Restrider(Transform):
             type_ = n.type
         return self.node(n.op, inputs, n.attrs, type_)
 
-    def infer(self, n, inputs):
+    def infer(self, n: Node,
+              inputs: tuple[Node, ...]) -> TensorType | tuple[TensorType | None, TensorType, None] | None:
         """The node's type for inputs in their new formats, or None when it cannot take them."""
         types = tuple(i.type for i in inputs)
         try:
@@ -119,7 +126,8 @@ class Restrider(Transform):
             return None
         return type_ if type_ is not None and same_ints(type_.shape, n.type.shape) else None
 
-    def library_type(self, n, inputs):
+    def library_type(self, n: Node,
+                     inputs: tuple[Node, ...]) -> TensorType | tuple[TensorType | None, TensorType, None]:
         target, overload = n.attrs["target"], n.attrs["overload"]
         if not target.startswith("aten::"):
             return None
@@ -136,7 +144,7 @@ class Restrider(Transform):
         return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None
 
 
-def _adds_in_chains(node) -> bool:
+def _adds_in_chains(node: Node) -> bool:
     """Whether the CPU library adds up the gradient of a convolution's weights in another way channels-last than in
     the plain format: not by matrix products, which add by blocks, but over all pixels of all images in one chain of
     float32 additions. It does where it has no direct kernel for the plain format, which needs whole vectors of
@@ -154,7 +162,7 @@ def _adds_in_chains(node) -> bool:
     return x.shape[0] == 1 and dims.product(x.shape) <= 20480 and min(w.shape[2:]) <= 3
 
 
-def _exact_in_plain(node) -> tuple[bool, bool]:
+def _exact_in_plain(node: Node) -> tuple[bool, bool]:
     """Which gradients of a convolution are to be taken in the format that the program gives its operands, so that
     their sums are as exact as there: that of its input, and those of its weights and bias. Sums over the channels of
     a group have chains in the same convolutions, of twice eager's error from a hundred products on; with one group
@@ -169,14 +177,14 @@ def _exact_in_plain(node) -> tuple[bool, bool]:
 
 
 class _Convolutions(Restrider):
-    def __init__(self, graph):
+    def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self.of_inputs = {}  # convolution -> its other part, with the gradient of its input alone
 
-    def prefers(self, n) -> bool:
+    def prefers(self, n: Node) -> bool:
         return is_convolution(n)
 
-    def rebuild(self, n, inputs) -> Node:
+    def rebuild(self, n: Node, inputs: tuple[Node, ...]) -> Node:
         if n.op == "getitem" and n.attrs["index"] == 0 and n.inputs[0] in self.of_inputs:
             inputs = (self.of_inputs[n.inputs[0]],)
         if not is_convolution(n):
@@ -192,12 +200,12 @@ class _Convolutions(Restrider):
         given = [self.in_format(a, b.type.strides) for a, b in zip(inputs[:2], n.inputs)]
         return super().rebuild(n, (*given, *inputs[2:]))
 
-    def in_channels_last(self, inputs, images) -> tuple:
+    def in_channels_last(self, inputs: tuple[Node, ...], images: int) -> tuple:
         last = [self.in_format(x, layout.channels_last_strides(x.type.shape)) for x in inputs[:images]]
         return (*last, *inputs[images:])
 
 
-def _part(node, indices) -> Node:
+def _part(node: Node, indices) -> Node:
     """The gradients of a convolution with these indices alone."""
     args = node.attrs["args"]
     wanted = tuple(w and i in indices for i, w in enumerate(args[10]))

@@ -4,16 +4,20 @@ an argument."""
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from .. import torch_private
 from ..graph.ir import operator
 from ..graph.op_info import op_info
 
+if TYPE_CHECKING:
+    from ..graph.ir import Node
+
 REPLAY = "jit::vjp"  # the target of a library call that stands for the gradient of another
 
 
 @functools.lru_cache(4096)
-def _arguments(op) -> tuple:
+def _arguments(op: object) -> tuple:
     return tuple(torch_private.schema(op).arguments)
 
 
@@ -34,7 +38,7 @@ def _operator_returns_alias(target: str, overload: str) -> bool:
     return torch_private.has_kernel_for_key(name, "CompositeImplicitAutograd")
 
 
-def returns_alias(node) -> bool:
+def returns_alias(node: Node) -> bool:
     """Whether a library call's result may share memory with an argument."""
     if node.op == "aten_call" and node.attrs["target"] == "aten::einsum" and len(node.inputs) == 1:
         return True  # a permutation of its operand

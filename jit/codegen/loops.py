@@ -25,13 +25,16 @@ import functools
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import torch
 
 from .. import devices
 from ..graph import dims, prims
 from ..graph.prim_info import PRIMS, info
+
+if TYPE_CHECKING:
+    from ..graph.dims import Dim, IntExpr
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -44,7 +47,7 @@ SCAN_OPS = frozenset(p.combine for p in PRIMS.values() if p.kind == "scan")
 _OF_NOTHING = {p.combine: p.of_nothing for p in PRIMS.values() if p.combine and p.of_nothing is not None}
 
 
-def neutral(op: str, dtype: torch.dtype):
+def neutral(op: str, dtype: torch.dtype) -> Any:
     """The value that changes nothing under the reduction ``op`` over ``dtype``, as a number of its kind."""
     kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
     if op in _OF_NOTHING:
@@ -63,12 +66,12 @@ class Axis:
     kind: str = "p"
 
     @functools.cached_property
-    def sym(self):
+    def sym(self) -> Dim:
         """The axis as an index expression (0 for an axis of one iteration)."""
         return axis_symbol(self.name, self.extent)
 
 
-def axis_symbol(name: str, extent):
+def axis_symbol(name: str, extent: IntExpr) -> Dim:
     """The index expression of a loop variable, with the bounds 0 .. extent-1."""
     return dims.Sym(name, lo=0, hi=extent - 1)
 
@@ -186,13 +189,13 @@ class Check:
 Stmt = Union[Load, Const, IndexValue, Compute, Reduce, Scan, Bounded, Store, Check]
 
 
-def index_key(e):
+def index_key(e: Any) -> int | tuple[frozenset[tuple], int]:
     """A hashable stand-in for an index expression whose equality is structural; comparing Dims themselves may guard or
     raise."""
     return e if type(e) is int else (frozenset(e.terms.items()), e.const)
 
 
-def reads(stmt) -> tuple:
+def reads(stmt: object) -> tuple:
     """The names of the values that a statement uses directly; those inside an index expression are in
     ``index_symbols``."""
     if isinstance(stmt, Compute):
@@ -210,13 +213,13 @@ def reads(stmt) -> tuple:
     return ()
 
 
-def index_symbols(stmt) -> frozenset:
+def index_symbols(stmt: object) -> frozenset:
     """The names in a statement's index expression: axes, sizes and integer values."""
     e = expression_of(stmt)
     return frozenset() if e is None else frozenset(dims.free_symbols(e))
 
 
-def expression_of(stmt):
+def expression_of(stmt: object) -> IntExpr | None:
     """The expression over axes and sizes in a statement: an index, or the extent of a bounded value; None where there
     is none."""
     if isinstance(stmt, (Load, Store)):
@@ -268,7 +271,7 @@ class Kernel:
                 found.add(s.dst)
         return frozenset(found)
 
-    def is_element(self, stmt) -> bool:
+    def is_element(self, stmt: Compute | Const | Load | Store | Check) -> bool:
         """Whether a statement runs once per element (it uses a reduction axis or an element-level value) or once per
         row."""
         if isinstance(stmt, (Store, Check)):
@@ -285,7 +288,7 @@ class Kernel:
     def key(self) -> str:
         """A hash of the structure, equal for kernels that differ only in names: the identity under which a kernel is
         compiled."""
-        names = {}
+        names: dict[str, str] = {}
         for prefix, group in (("p", self.axes), ("r", self.raxes), ("b", self.buffers)):
             names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
         names.update((s, f"n{i}") for i, s in enumerate(self.sizes))
@@ -316,16 +319,16 @@ def _size_facts(kernel: Kernel) -> dict:
 
 
 def _text(kernel: Kernel, title: str, names: dict) -> str:
-    def n(x):
+    def n(x: str) -> str:
         return names.get(x, x)
 
-    def e(x):
+    def e(x: IntExpr) -> str:
         return str(x) if type(x) is int else dims.render(x, style="py", names=names)
 
-    def d(dtype):
+    def d(dtype: torch.dtype) -> str:
         return str(dtype).removeprefix("torch.")
 
-    def where(mask, other=None):
+    def where(mask: str | None, other: float | int | None = None) -> str:
         if mask is None:
             return ""
         return f" if {n(mask)}" + ("" if other is None else f" else {other!r}")
@@ -368,7 +371,7 @@ class VerifyError(AssertionError):
 def verify(kernel: Kernel) -> Kernel:
     """Check SSA form, names, dtypes and levels; return the kernel. Raises VerifyError."""
 
-    def need(condition, rule):
+    def need(condition: bool, rule: str) -> None:
         if not condition:
             raise VerifyError(f"{rule}\n{kernel.text()}")
 
@@ -380,7 +383,8 @@ def verify(kernel: Kernel) -> Kernel:
     need(devices.of_type(kernel.device).emitter is not None, "there is an emitter for the device")
     for a in kernel.axes + kernel.raxes:
         need(set(dims.free_symbols(a.extent)) <= set(kernel.sizes), f"the extent of {a.name} is over sizes")
-    taken, dtype, integers = set(names), {}, set(axes) | set(kernel.sizes)
+    taken, integers = set(names), set(axes) | set(kernel.sizes)
+    dtype: dict = {}
     raxes = {a.name for a in kernel.raxes}
     for s in kernel.body:
         for r in reads(s):
@@ -430,7 +434,7 @@ def verify(kernel: Kernel) -> Kernel:
         if isinstance(s, Bounded):
             need(dtype[s.value] is torch.int64, "a bounded value is an int64")
         if isinstance(s, Reduce):
-            need(kernel.raxes and s.op in REDUCE_OPS, f"{s.op} is a reduction, in a kernel with reduction axes")
+            need(bool(kernel.raxes) and s.op in REDUCE_OPS, f"{s.op} is a reduction, in a kernel with reduction axes")
             unrounded = s.op == "sum" and dtype[s.arg] is torch.float32 and s.dtype is torch.float64
             need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype or unrounded,
                  f"the dtype of {s.op}")
@@ -476,29 +480,33 @@ class KernelBuilder:
     >>> kernel = b.finish("k")
     """
 
-    def __init__(self, device: str = "cpu"):
+    def __init__(self, device: str = "cpu") -> None:
         self.device = device
-        self.axes, self.raxes, self.buffers, self.body = [], [], [], []
-        self._values, self._checks = {}, set()
-        self.unsure = set()  # bounded values that an access needs a mask for, as there may be nothing to read
-        self.dtype = {}
-        self._buffer_dtype = {}
+        self.axes: list = []
+        self.raxes: list = []
+        self.buffers: list = []
+        self.body: list = []
+        self._values: dict = {}
+        self._checks: set = set()
+        self.unsure: set = set()  # bounded values that an access needs a mask for, as there may be nothing to read
+        self.dtype: dict = {}
+        self._buffer_dtype: dict = {}
 
-    def axis(self, extent, kind: str = "p"):
+    def axis(self, extent: IntExpr, kind: str = "p") -> Dim:
         """Append a loop (inside the earlier ones of its kind) and return its index expression."""
         group = self.axes if kind == "p" else self.raxes
         axis = Axis(f"{kind}{len(group)}", extent, kind)
         group.append(axis)
         return axis.sym
 
-    def buffer(self, dtype, role: str = "in", name: Optional[str] = None) -> str:
+    def buffer(self, dtype: torch.dtype, role: str = "in", name: Optional[str] = None) -> str:
         """Declare a pointer argument and return its name."""
         name = name or f"b{len(self.buffers)}"
         self.buffers.append(Buffer(name, dtype, role))
         self._buffer_dtype[name] = dtype
         return name
 
-    def _value(self, make, key, dtype) -> str:
+    def _value(self, make: Callable, key: tuple, dtype: torch.dtype) -> str:
         name = self._values.get(key)
         if name is None:
             name = self._values[key] = f"v{len(self.dtype)}"
@@ -506,33 +514,33 @@ class KernelBuilder:
             self.body.append(make(name))
         return name
 
-    def load(self, buffer: str, index, mask=None, other=0) -> str:
+    def load(self, buffer: str, index: IntExpr, mask: str | None = None, other: float | int = 0) -> str:
         return self._value(lambda n: Load(n, buffer, index, mask, other),
                            ("load", buffer, index_key(index), mask, repr(other)), self._buffer_dtype[buffer])
 
-    def const(self, value, dtype) -> str:
+    def const(self, value: float | int, dtype: torch.dtype) -> str:
         return self._value(lambda n: Const(n, value, dtype), ("const", repr(value), dtype), dtype)
 
-    def index(self, expr, dtype=torch.int64) -> str:
+    def index(self, expr: IntExpr, dtype: torch.dtype = torch.int64) -> str:
         return self._value(lambda n: IndexValue(n, expr, dtype), ("index", index_key(expr), dtype), dtype)
 
-    def compute(self, op: str, *args: str, dtype) -> str:
+    def compute(self, op: str, *args: str, dtype: torch.dtype) -> str:
         return self._value(lambda n: Compute(n, op, args, dtype), (op, args, dtype), dtype)
 
-    def cast(self, value: str, dtype) -> str:
+    def cast(self, value: str, dtype: torch.dtype) -> str:
         return value if self.dtype[value] is dtype else self.compute("cast", value, dtype=dtype)
 
-    def reduce(self, op: str, arg: str, dtype=None, precise: bool = False) -> str:
+    def reduce(self, op: str, arg: str, dtype: torch.dtype | None = None, precise: bool = False) -> str:
         dtype = dtype or (torch.int64 if op.startswith("arg") else self.dtype[arg])
         return self._value(lambda n: Reduce(n, op, arg, dtype, precise), ("reduce", op, arg, dtype, precise), dtype)
 
     def scan(self, op: str, arg: str) -> str:
         return self._value(lambda n: Scan(n, op, arg, self.dtype[arg]), ("scan", op, arg), self.dtype[arg])
 
-    def store(self, buffer: str, index, value: str, mask=None):
+    def store(self, buffer: str, index: IntExpr, value: str, mask: str | None = None) -> None:
         self.body.append(Store(buffer, index, value, mask))
 
-    def position(self, value: str, extent, error: str, code: int, mask=None):
+    def position(self, value: str, extent: IntExpr, error: str, code: int, mask: str | None = None) -> Dim:
         """An int64 value as a term of an index expression. Where it is not in 0 .. extent-1 the term is 0, and, where
         ``mask`` holds, the error buffer ``error`` gets ``code``. Accesses at the term need a mask where ``extent`` may
         be 0."""
@@ -562,7 +570,8 @@ def absolute_values(kernel: Kernel) -> frozenset:
     """The values that are only ever added to, or taken from, constants of at least 1: their relative error near zero
     does not matter."""
     constants = {s.dst: s.value for s in kernel.body if isinstance(s, Const)}
-    good, bad = set(), set()
+    good: set = set()
+    bad: set = set()
     for s in kernel.body:
         if (isinstance(s, Compute) and info(s.op).linear == prims.IN_ALL
             and any(abs(constants.get(a, 0)) >= 1 for a in s.args)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 import torch
 
@@ -24,21 +24,28 @@ from ..graph.prims import POINTWISE, REDUCTIONS, info
 from . import fusion, indexing, loops
 from .indexing import FIXED, VIEWS, linear
 
+if TYPE_CHECKING:
+    from ..graph.dims import Dim, IntExpr
+    from ..graph.ir import Node
+    from .fusion import Group, Root
+    from .loops import Axis, Kernel, KernelBuilder
+    from .planner import Storage
+
 LOWER = {}
 HALF = loops.HALF
 
 
-def lowers(*ops):
+def lowers(*ops: str) -> Callable:
     """Register ``fn(emitter, node, index, mask) -> value name`` as the lowering of some prims."""
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         LOWER.update(dict.fromkeys(ops, fn))
         return fn
 
     return register
 
 
-def register_dtype(dtype):
+def register_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which values of a tensor dtype are computed."""
     return torch.float32 if dtype in HALF else dtype
 
@@ -67,7 +74,8 @@ class Emitter:
         dealt: whether the range is dealt out to the chunks, one position after the other, and not cut into ranges.
     """
 
-    def __init__(self, group, places, stored, stage=None, cut=(), chunk=None, dealt=False):
+    def __init__(self, group: Group, places: Callable, stored: dict[Node, Place], stage: int | None = None,
+                 cut: tuple[int, ...] = (), chunk: int | None = None, dealt: bool = False) -> None:
         self.group, self.places, self.stored, self.stage = group, places, stored, stage
         self.backend = devices.backend(group.device)
         self.b = loops.KernelBuilder(group.device.type)
@@ -81,7 +89,7 @@ class Emitter:
 
     # axes
 
-    def _lay_out(self, cut, chunk, dealt):
+    def _lay_out(self, cut: tuple[int, ...], chunk: int | None, dealt: bool) -> None:
         group = self.group
         self.sym = [None] * len(group.dims)
         order = parallel_order(group)
@@ -110,7 +118,7 @@ class Emitter:
             if self.sym[d] is None:
                 self.sym[d] = self.b.axis(group.dims[d], "r")
 
-    def _cut_position(self, cut, position) -> list:
+    def _cut_position(self, cut: tuple[int, ...], position: Dim) -> list:
         """The indices of the group's dimensions at a position in the range that is cut; None for those that are not
         known yet."""
         sym = list(self.sym)
@@ -119,18 +127,18 @@ class Emitter:
             position = position // self.group.dims[d]
         return sym
 
-    def first_of_chunk(self, root):
+    def first_of_chunk(self, root: Root) -> tuple[IntExpr, ...]:
         """The index of a root's domain where a row's chunk begins."""
         return tuple(0 if p == FIXED else self.first[p] for p in root.place)
 
-    def at(self, root, align=None):
+    def at(self, root: Root, align: tuple[int, ...] | None = None) -> tuple[IntExpr, ...]:
         """The index of a root's domain (or of dimensions of it) in terms of the axes."""
         place = root.place if align is None else [FIXED if d == FIXED else root.place[d] for d in align]
         return tuple(0 if p == FIXED else self.sym[p] for p in place)
 
     # values
 
-    def buffer(self, storage, dtype, writes: bool) -> str:
+    def buffer(self, storage: Storage | tuple[Node, str], dtype: torch.dtype, writes: bool) -> str:
         name = self._buffers.get(storage)
         if name is None:
             name = self._buffers[storage] = self.b.buffer(dtype, "out" if writes else "in")
@@ -144,13 +152,13 @@ class Emitter:
             self.b.buffers[k] = loops.Buffer(name, dtype, "inout")
         return name
 
-    def constant(self, value, dtype) -> str:
+    def constant(self, value: float | int, dtype: torch.dtype) -> str:
         return self.b.const(value, dtype)
 
-    def compute(self, op, *args, dtype) -> str:
+    def compute(self, op: str, *args: str, dtype: torch.dtype) -> str:
         return self.b.compute(op, *args, dtype=dtype)
 
-    def less(self, a, b) -> Optional[str]:
+    def less(self, a: IntExpr, b: IntExpr) -> Optional[str]:
         """The bool value ``a < b`` of two index expressions; None when it always holds."""
         if dims.nonnegative(b - a - 1):
             return None
@@ -162,11 +170,11 @@ class Emitter:
             return b if a is None else a
         return self.compute("logical_and", a, b, dtype=torch.bool)
 
-    def within(self, index, lo, hi) -> Optional[str]:
+    def within(self, index: IntExpr, lo: int, hi: IntExpr) -> Optional[str]:
         """The mask of ``lo <= index < hi``."""
         return self.both(self.less(lo - 1, index), self.less(index, hi))
 
-    def round(self, value, dtype) -> str:
+    def round(self, value: str, dtype: torch.dtype) -> str:
         """A float32 value rounded to a half dtype, still as float32."""
         if (value, dtype) in self._rounded:
             return value
@@ -175,7 +183,7 @@ class Emitter:
         self._rounded[value, dtype] = half
         return value
 
-    def load(self, place: Place, index, mask, shape) -> str:
+    def load(self, place: Place, index: tuple[IntExpr, ...], mask: str | None, shape: tuple[IntExpr, ...]) -> str:
         e = place.offset + linear(index, place.strides)
         certain = (mask is None or self.b.unsure.isdisjoint(dims.free_symbols(e))
                    and all(dims.nonnegative(i) and dims.nonnegative(s - 1 - i) for i, s in zip(index, shape)))
@@ -186,7 +194,7 @@ class Emitter:
             self._rounded[name, place.dtype] = half
         return name
 
-    def value(self, node, index, mask=None) -> str:
+    def value(self, node: Node, index: tuple[IntExpr, ...], mask: str | None = None) -> str:
         """The name of the value of ``node`` at ``index``, in the register dtype. ``mask`` says where it matters."""
         key = (node.id, tuple([loops.index_key(i) for i in index]), mask)
         name = self._memo.get(key)
@@ -194,7 +202,7 @@ class Emitter:
             name = self._memo[key] = self._value(node, index, mask)
         return name
 
-    def _value(self, node, index, mask):
+    def _value(self, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
         if node.op in VIEWS:
             base = indexing.base_of(node)
             if base not in self.members and base.op not in fusion.SOURCES:
@@ -224,12 +232,12 @@ class Emitter:
 
     # stores
 
-    def store(self, place: Place, index, value, mask=None):
+    def store(self, place: Place, index: tuple[IntExpr, ...], value: str, mask=None) -> None:
         e = place.offset + linear(index, place.strides)
         value = self._rounded.get((value, place.dtype)) or self.b.cast(value, place.dtype)
         self.b.store(self.buffer(place.storage, place.dtype, True), e, value, mask)
 
-    def emit_member(self, root):
+    def emit_member(self, root: Root) -> None:
         """Evaluate one root and store it where it is stored."""
         if root.node not in self.stored:
             return
@@ -241,11 +249,11 @@ class Emitter:
         element = any(p in self.group.reduced for p in root.out_place())
         self.store(place, index, value, self.tail if element else None)
 
-    def finish(self, name):
+    def finish(self, name: str) -> Kernel:
         return loops.verify_addresses(collapse(reads_first(drop_dead(self.b)).finish(name)))
 
 
-def parallel_order(group):
+def parallel_order(group: Group) -> list[int]:
     """The group's parallel dimensions, outermost first, by the strides of its largest store."""
     parallel = [d for d in range(len(group.dims)) if d not in group.reduced]
     best, size = None, -1
@@ -263,7 +271,7 @@ def parallel_order(group):
 # pointwise
 
 
-def _special_form(e, form, args, dtype):
+def _special_form(e: Dim, form, args, dtype: torch.dtype):
     """What a record says of the prim over bools or integers, computed: see ``PrimInfo.bools``."""
     if type(form) is not tuple:
         return e.constant(form, dtype)
@@ -273,7 +281,7 @@ def _special_form(e, form, args, dtype):
 
 
 @lowers(*POINTWISE)
-def _pointwise(e, node, index, mask):
+def _pointwise(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     args = [e.value(i, indexing.broadcast_index(i.type.shape, index), mask) for i in node.inputs]
     op, operand, p = node.op, e.b.dtype[args[-1]], info(node.op)
     dtype = register_dtype(node.type.dtype)
@@ -296,13 +304,13 @@ def _pointwise(e, node, index, mask):
     return e.compute(op, *args, dtype=dtype)
 
 
-def to_bool(e, value):
+def to_bool(e: Emitter, value: str) -> str:
     dtype = e.b.dtype[value]
     return value if dtype is torch.bool else e.compute("ne", value, e.constant(0, dtype), dtype=torch.bool)
 
 
 @lowers("cast")
-def _cast(e, node, index, mask):
+def _cast(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     source, target = node.inputs[0].type.dtype, node.type.dtype
     value = e.value(node.inputs[0], indexing.broadcast_index(node.inputs[0].type.shape, index), mask)
     if source in HALF:
@@ -315,7 +323,7 @@ def _cast(e, node, index, mask):
 
 
 @lowers("clone")
-def _clone(e, node, index, mask):
+def _clone(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     return e.value(node.inputs[0], index, mask)
 
 
@@ -323,11 +331,11 @@ def _clone(e, node, index, mask):
 
 
 @lowers("scalar", "full")
-def _scalar(e, node, index, mask):
+def _scalar(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     return _number(e, node, node.op == "full")
 
 
-def _number(e, node, element: bool):
+def _number(e: Emitter, node: Node, element: bool) -> str:
     """The number of a node in the register dtype; as an ``element`` of a tensor it is rounded to the node's own
     dtype."""
     value, dtype = node.attrs["value"], register_dtype(node.type.dtype)
@@ -346,13 +354,13 @@ def _number(e, node, element: bool):
 
 
 @lowers("float_scalar")
-def _float_scalar(e, node, index, mask):
+def _float_scalar(e: Emitter, node: Node, index: tuple, mask) -> str:
     words = e.b.index(node.attrs["low"]), e.b.index(node.attrs["high"])
     return e.b.cast(e.compute("from_words", *words, dtype=torch.float64), register_dtype(node.type.dtype))
 
 
 @lowers("iota")
-def _iota(e, node, index, mask):
+def _iota(e: Emitter, node: Node, index: tuple[Dim, ...], mask) -> str:
     start, step, dtype = node.attrs["start"], node.attrs["step"], register_dtype(node.type.dtype)
     if not isinstance(start, float) and not isinstance(step, float):
         return e.b.cast(e.b.index(index[0] * step + start), dtype)
@@ -369,14 +377,14 @@ def _iota(e, node, index, mask):
 
 
 @lowers("flip")
-def _flip(e, node, index, mask):
+def _flip(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     shape = node.type.shape
     flipped = tuple(s - 1 - i if d in node.attrs["dims"] else i for d, (i, s) in enumerate(zip(index, shape)))
     return e.value(node.inputs[0], flipped, mask)
 
 
 @lowers("constant_pad")
-def _constant_pad(e, node, index, mask):
+def _constant_pad(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     x, dtype = node.inputs[0], register_dtype(node.type.dtype)
     inner, inside = [], None
     for i, s, (lo, hi) in zip(index, x.type.shape, node.attrs["pads"]):
@@ -391,7 +399,7 @@ def _constant_pad(e, node, index, mask):
 
 
 @lowers("cat")
-def _cat(e, node, index, mask):
+def _cat(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
     d, dtype = node.attrs["dim"], register_dtype(node.type.dtype)
     start, parts = 0, []
     for x in node.inputs:
@@ -417,7 +425,8 @@ def _cat(e, node, index, mask):
 ERROR = "error flag"  # the storage key of the int32 that a failed check sets
 
 
-def _position(e, index_node, index, mask, size, wrap, code):
+def _position(e: Emitter, index_node: Node, index: tuple[IntExpr, ...], mask: str | None, size: IntExpr, wrap: bool,
+              code: int) -> Dim:
     """An index tensor's entry as a term of an index expression: wrapped from the end where negative, 0 where out of
     range, which is an error where ``mask`` holds: the flag becomes ``code``, 1 for IndexError, 2 for RuntimeError; a
     GPU kernel stops there, as eager's do."""
@@ -434,7 +443,7 @@ def _position(e, index_node, index, mask, size, wrap, code):
 
 
 @lowers("gather")
-def _gather(e, node, index, mask):
+def _gather(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     x, d = node.inputs[0], node.attrs["dim"]
     size = x.type.shape[d]
     i = _position(e, node.inputs[1], index, mask, size, wrap=False, code=2)
@@ -442,7 +451,7 @@ def _gather(e, node, index, mask):
 
 
 @lowers("index")
-def _index(e, node, index, mask):
+def _index(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
     x, where = node.inputs[0], node.attrs["dims"]
     first, rank = where[0], len(node.inputs[1].type.shape)
     inner = index[first : first + rank]
@@ -459,7 +468,7 @@ def _index(e, node, index, mask):
 # reductions
 
 
-def reduction_dtype(node):
+def reduction_dtype(node: Node) -> torch.dtype:
     """The dtype in which a reduction accumulates."""
     p = info(node.op)
     if p.result is torch.bool:
@@ -467,14 +476,14 @@ def reduction_dtype(node):
     return register_dtype(node.inputs[0].type.dtype if p.gives_element or p.gives_position else node.type.dtype)
 
 
-def partial_dtype(node):
+def partial_dtype(node: Node) -> torch.dtype:
     """The dtype of a split reduction's partial results."""
     dtype = reduction_dtype(node)
     wide = node.op == "sum" and dtype is torch.float32 and devices.backend(node.type.device).wide_partials
     return torch.float64 if wide else dtype
 
 
-def _member(e, node, index):
+def _member(e: Emitter, node: Node, index: tuple[IntExpr, ...]) -> Root:
     """The root of a reduction that is read at ``index``."""
     root = e.members.get(node)
     if root is None:
@@ -485,7 +494,7 @@ def _member(e, node, index):
 
 
 @lowers(*REDUCTIONS)
-def _reduction(e, node, index, mask):
+def _reduction(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
     op, x, dtype = info(node.op).combine, node.inputs[0], reduction_dtype(node)
     root, precise = _member(e, node, index), bool(node.attrs.get("precise")) and e.backend.wide_partials
     if e.stage == 2 and root.reduced:
@@ -509,13 +518,13 @@ def _reduction(e, node, index, mask):
 
 
 @lowers("squares")
-def _squares(e, node, index, mask):
+def _squares(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
     """The sum of squares about the mean; of a split reduction, by chunks (see ``moments``)."""
     root, dtype = _member(e, node, index), reduction_dtype(node)
     everything = e.constant(float(node.attrs["count"]), dtype)
     count = everything if e.stage is None else _chunk_count(e, node, dtype)
 
-    def do(op, a, b):
+    def do(op: str, a: str, b: str) -> str:
         return e.compute(op, a, b, dtype=dtype)
 
     if e.stage == 2:
@@ -525,7 +534,7 @@ def _squares(e, node, index, mask):
         return e.b.reduce("sum", do("add", squares, do("mul", count, do("mul", off, off))))
     zero = e.constant(0.0, dtype)
 
-    def total_of(value):
+    def total_of(value: str) -> str:
         return e.b.reduce("sum", value if e.tail is None else e.compute("where", e.tail, value, zero, dtype=dtype))
 
     value = e.b.cast(e.value(node.inputs[0], e.at(root), e.tail), dtype)
@@ -541,7 +550,7 @@ def _squares(e, node, index, mask):
     return squares
 
 
-def _chunk_count(e, node, dtype) -> str:
+def _chunk_count(e: Emitter, node: Node, dtype: torch.dtype) -> str:
     """How many values a row's chunk holds."""
     rest = node.attrs["count"] // e.cut_extent
     if dims.divisible(e.cut_extent, e.chunk):
@@ -550,7 +559,7 @@ def _chunk_count(e, node, dtype) -> str:
     return e.b.cast(e.compute("minimum", left, e.constant(e.chunk * rest, torch.int64), dtype=torch.int64), dtype)
 
 
-def _partial_index(e, node):
+def _partial_index(e: Emitter, node: Node) -> Dim:
     """Partial results lie as [chunk, row...], rows in the order of the group's parallel dimensions."""
     rows = [d for d in range(len(e.group.dims)) if d not in e.group.reduced]
     shape = tuple(e.group.dims[d] for d in rows)
@@ -562,7 +571,7 @@ Emitter.partial_index = _partial_index
 
 
 @lowers("cumsum")
-def _cumsum(e, node, index, mask):
+def _cumsum(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
     root, x = e.members[node], node.inputs[0]
     dtype = register_dtype(node.type.dtype)
     if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
@@ -584,7 +593,7 @@ class Lowered:
 
 
 
-def chunk_plan(group):
+def chunk_plan(group: Group) -> tuple[tuple[int, ...], int]:
     """(dimensions, chunk length) by which a split reduction is cut: one dimension, or, where rows lie across the
     memory, as many of the leading ones as are needed, as one range."""
     reduced = sorted(group.reduced)
@@ -611,7 +620,7 @@ def chunk_plan(group):
     return cut, length
 
 
-def few_columns(group):
+def few_columns(group: Group) -> tuple[tuple[int, ...], int] | None:
     """(dimensions, chunk length) for a reduction over columns that are too few for a CPU's vectors, or None: positions
     of the dimension around them, which lies as they do, are dealt out to chunks, so that chunks and columns are one
     line of memory."""
@@ -628,7 +637,7 @@ def few_columns(group):
     return ((d,), group.dims[d] // chunks) if chunks > 1 else None
 
 
-def _around(root, group, columns, count):
+def _around(root: Root, group: Group, columns: list[int], count: int) -> int | None:
     """The reduced dimension of a group along which one row of columns follows the other in the largest tensor that a
     root reads, or None."""
     node, aligns = max(root.reads.items(), key=lambda r: 0 if isinstance(r[0].type, tuple)
@@ -640,7 +649,7 @@ def _around(root, group, columns, count):
     return next((d for d in group.reduced if stride.get(d) == count == inside), None)
 
 
-def lower_group(group, places, stored, name) -> list:
+def lower_group(group: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:
     """The kernels of a group: one, or two for a split reduction. Returns a list of Lowered."""
     if not group.split:
         e = Emitter(group, places, stored)
@@ -668,7 +677,7 @@ def lower_group(group, places, stored, name) -> list:
             Lowered(second.finish(name + "_b"), second.arguments, {})]
 
 
-def drop_dead(builder):
+def drop_dead(builder: KernelBuilder) -> KernelBuilder:
     """Remove statements whose value nothing uses from a builder's body."""
     live, body = set(), []
     for s in reversed(builder.body):
@@ -680,7 +689,7 @@ def drop_dead(builder):
     return builder
 
 
-def reads_first(builder):
+def reads_first(builder: KernelBuilder) -> KernelBuilder:
     """Move each store behind the last load of its buffer: what takes the memory of an input or operand is written when
     all of the old elements have been read."""
     last = {s.buffer: k for k, s in enumerate(builder.body) if isinstance(s, loops.Load)}
@@ -701,7 +710,7 @@ def collapse(kernel: loops.Kernel) -> loops.Kernel:
     exprs = [e for e in map(loops.expression_of, kernel.body) if e is not None]
     replaced = {}
 
-    def join(group):
+    def join(group: list[Axis]) -> None:
         k = len(group) - 2
         while k >= 0:
             outer, inner = group[k], group[k + 1]
@@ -729,7 +738,7 @@ def collapse(kernel: loops.Kernel) -> loops.Kernel:
     if not replaced and not rename:
         return kernel
 
-    def change(e):
+    def change(e: IntExpr) -> IntExpr:
         return dims.subst(dims.subst(e, replaced), rename) if type(e) is not int else e
 
     body = []

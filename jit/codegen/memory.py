@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..graph import dims
 from . import indexing
 from .loops import index_key
+
+if TYPE_CHECKING:
+    from ..graph.dims import Dim, IntExpr
+    from ..graph.ir import TensorType
+    from .fusion import Group
 
 
 @dataclass
@@ -25,7 +31,7 @@ class Span:
     last: int
 
 
-def align_up(nbytes, alignment: int):
+def align_up(nbytes: IntExpr, alignment: int) -> IntExpr:
     """The next multiple of ``alignment``; symbolic sizes give a symbolic result."""
     return dims.ceil_div(nbytes, alignment) * alignment
 
@@ -38,7 +44,7 @@ class Arena:
     offsets: dict = field(default_factory=dict)
 
 
-def plan_arena(spans, alignment: int = 64) -> Arena:
+def plan_arena(spans: list[Span], alignment: int = 64) -> Arena:
     """Assign offsets, multiples of ``alignment`` bytes, so that buffers with overlapping lifetimes do not overlap in
     memory."""
     arena = Arena()
@@ -51,7 +57,7 @@ def plan_arena(spans, alignment: int = 64) -> Arena:
     return arena
 
 
-def _fixed(spans, offsets) -> int:
+def _fixed(spans: list[tuple[Span, int]], offsets: dict) -> int:
     top, live, gaps = 0, [], []  # live: (last, offset, size); gaps: sorted (offset, size)
     for s, size in sorted(spans, key=lambda x: (x[0].first, x[0].last)):
         dead = [x for x in live if x[0] < s.first]
@@ -78,7 +84,7 @@ def _fixed(spans, offsets) -> int:
     return top
 
 
-def _release(gaps, offset, size):
+def _release(gaps: list[tuple[int, ...]], offset: int, size: int) -> None:
     i = bisect.bisect(gaps, (offset, size))
     if i < len(gaps) and offset + size == gaps[i][0]:
         size += gaps.pop(i)[1]
@@ -88,7 +94,7 @@ def _release(gaps, offset, size):
     gaps.insert(i, (offset, size))
 
 
-def _symbolic(spans, arena):
+def _symbolic(spans: list[tuple[Span, Dim]], arena: Arena) -> None:
     live, free = [], {}
     for s, size in sorted(spans, key=lambda x: (x[0].first, x[0].last)):
         for x in [x for x in live if x[0] < s.first]:
@@ -103,7 +109,7 @@ def _symbolic(spans, arena):
         live.append((s.last, offset, kind))
 
 
-def storage_numel(t) -> object:
+def storage_numel(t: TensorType) -> object:
     """The number of elements that a tensor type spans in memory: 1 + sum((size - 1) * stride), or 0 without
     elements."""
     if t.is_empty:
@@ -116,7 +122,7 @@ def storage_numel(t) -> object:
     return total
 
 
-def in_step(group, reader, align, place_of_store) -> bool:
+def in_step(group: Group, reader, align: tuple[int, ...] | None, place_of_store) -> bool:
     """Whether a read of ``reader`` with this alignment visits each element in the iteration that stores the element of
     the same index."""
     if align is None:

@@ -10,14 +10,19 @@ totals and squares (Chan, Golub, LeVeque, "Updating formulae and a pairwise algo
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .. import devices
 from ..graph.ir import Graph, Transform
 from . import fusion
 from .indexing import is_one, size_hint
 from .prepare import live_nodes
 
+if TYPE_CHECKING:
+    from ..graph.ir import Node
 
-def _source(n):
+
+def _source(n: Node) -> Node | None:
     """``x`` when ``n`` is the sum of the squares of ``x - mean(x)``, else None."""
     if n.op != "sum" or n.inputs[0].op != "mul" or n.inputs[0].inputs[0] is not n.inputs[0].inputs[1]:
         return None
@@ -31,7 +36,7 @@ def _source(n):
     return x if count.attrs["value"] == _count(n) else None
 
 
-def _count(n) -> int:
+def _count(n: Node) -> int:
     """How many values a reduction of constant sizes takes together; 0 for other sizes."""
     count = 1
     for d in n.attrs["dims"]:
@@ -40,7 +45,7 @@ def _count(n) -> int:
     return count
 
 
-def _is_split(n) -> bool:
+def _is_split(n: Node) -> bool:
     shape, strides = n.inputs[0].type.shape, n.inputs[0].inputs[0].type.strides
     wide = [d for d, s in enumerate(shape) if not is_one(s)]
     inner = min(wide, key=lambda d: size_hint(strides[d]), default=None)
@@ -65,11 +70,11 @@ def one_pass(graph: Graph) -> Graph:
 
 
 class _OnePass(Transform):
-    def __init__(self, graph, found: dict):
+    def __init__(self, graph: Graph, found: dict) -> None:
         super().__init__(graph)
         self.found = found
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         if n not in self.found:
             return self.keep(n)
         return self.node("squares", (self.new[self.found[n]],), {**n.attrs, "count": _count(n)}, n.type)

@@ -17,7 +17,7 @@ from .indexing import VIEWS, base_of, contiguous_strides
 from .layout import Restrider
 
 
-def padded_strides(t: TensorType):
+def padded_strides(t: TensorType) -> tuple[int, ...] | None:
     """Strides with aligned rows for a row-major type of a half dtype; None where the rows are aligned, or it would not
     pay."""
     backend = devices.backend(t.device)
@@ -30,7 +30,7 @@ def padded_strides(t: TensorType):
     return contiguous_strides((*t.shape[:-1], -(-width // unit) * unit))[:-1] + (1,)
 
 
-def _candidates(graph) -> dict:
+def _candidates(graph: Graph) -> dict:
     """Node -> its padded strides, for what kernels make and products read, and nothing else sees as a tensor."""
     found, seen = {}, {base_of(o.node) for o in graph.outputs}
     for n in graph.nodes:
@@ -48,14 +48,14 @@ def _candidates(graph) -> dict:
 
 
 class _Padder(Restrider):
-    def __init__(self, graph, strides):
+    def __init__(self, graph: Graph, strides: dict[Node, tuple[int, ...]]) -> None:
         super().__init__(graph)
         self.strides = strides
 
-    def prefers(self, n) -> bool:
+    def prefers(self, n: Node) -> bool:
         return n in self.strides
 
-    def rebuild(self, n, inputs) -> Node:
+    def rebuild(self, n: Node, inputs: tuple[Node, ...]) -> Node:
         if n in self.strides:
             return self.node(n.op, inputs, n.attrs, n.type.replace(strides=self.strides[n]))
         return super().rebuild(n, inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
@@ -22,6 +22,12 @@ from .padding import pad_rows
 from .prepare import prepare
 from .registers import Registers
 from .target import target_of
+
+if TYPE_CHECKING:
+    from ..graph.dims import IntExpr
+    from ..graph.ir import Graph, Node
+    from .fusion import Group, Root
+    from .loops import Kernel
 
 plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
 
@@ -68,7 +74,7 @@ class CompiledGraph:
     the tensors. ``call(*tensors, *ints)`` runs it.
     """
 
-    plan: object
+    plan: runtime.plan.Plan
     kernels: list = field(default_factory=list)
     loops: dict = field(default_factory=dict)
     launches: list = field(default_factory=list)
@@ -79,7 +85,7 @@ class CompiledGraph:
         return runtime.load_plan(self.plan)
 
 
-def compile_graph(graph, options: Optional[Options] = None) -> CompiledGraph:
+def compile_graph(graph: Graph, options: Optional[Options] = None) -> CompiledGraph:
     """Schedule a graph, compile its kernels and make its plan.
 
     Raises:
@@ -98,7 +104,7 @@ def compile_graph(graph, options: Optional[Options] = None) -> CompiledGraph:
 
 
 class Planner:
-    def __init__(self, graph, options):
+    def __init__(self, graph: Graph, options: Options) -> None:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
@@ -108,13 +114,13 @@ class Planner:
             self.regs.symbol(name)
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs
-        self.storages = {}         # node -> Storage
-        self.steps = []            # abstract steps
-        self.launches = []         # Lowered, in order
-        self.launch_keys = []      # what is compiled for each of them
-        self.loose = set()         # storages of library results that may start anywhere in another tensor
-        self.extra_temps = []      # storages of partial results and the like
-        self.views = {}
+        self.storages: dict[Node, Storage] = {}  # node -> Storage
+        self.steps: list[tuple] = []  # abstract steps
+        self.launches: list = []  # Lowered, in order
+        self.launch_keys: list[tuple] = []  # what is compiled for each of them
+        self.loose: set[Storage] = set()  # storages of library results that may start anywhere in another tensor
+        self.extra_temps: list[Storage] = []  # storages of partial results and the like
+        self.views: dict = {}
 
     def new_slot(self) -> int:
         self.n_slots += 1
@@ -122,7 +128,7 @@ class Planner:
 
     # which memory each value has
 
-    def schedule(self):
+    def schedule(self) -> None:
         g = self.graph
         self.plan_groups = fusion.fuse(g, self.options.fuse)
         written = [_unaliased(o.node) for o in g.outputs if o.mutates is not None]
@@ -140,13 +146,15 @@ class Planner:
             else:
                 self._lower(group, t)
 
-    def _times(self):
+    def _times(self) -> None:
         """Lifetimes of values, in positions of the group order."""
         order, stored = self.plan_groups.order, self.plan_groups.stored
-        self.home, self.uses = {}, {}
+        self.home: dict = {}
+        self.uses: dict = {}
         escaping = {base_of(o.node) for o in self.graph.outputs if o.mutates is None}
-        kept = self.kept = set()
-        results = {}
+        kept: set = set()
+        self.kept = kept
+        results: dict = {}
         for n in self.graph.nodes:
             if n.op == "getitem":
                 results.setdefault(n.inputs[0], []).append(n)
@@ -194,7 +202,7 @@ class Planner:
                 if out_form(n):
                     s.kind = "alloc" if n in escaping or n in kept else "temp"
 
-    def _reuse_in_place(self):
+    def _reuse_in_place(self) -> None:
         """Let an elementwise result take the memory of an operand that dies with it."""
         if not self.options.in_place:
             return
@@ -223,7 +231,7 @@ class Planner:
                         taken.add(old)
                         break
 
-    def _in_step(self, group, source, root) -> bool:
+    def _in_step(self, group: Group, source: Node, root: Root) -> bool:
         """Whether every read of ``source`` in the group is of the very element that ``root`` stores in the same
         iteration."""
         place, strides = root.out_place(), {}
@@ -244,7 +252,7 @@ class Planner:
                     return False
         return True
 
-    def _write_into_inputs(self):
+    def _write_into_inputs(self) -> None:
         """Let the kernel that makes an input's new value write it there, where nothing reads the old value any more and
         no later step may raise."""
         self.direct, self.committing = set(), set()
@@ -288,7 +296,7 @@ class Planner:
             self.direct.add(o)
             self.committing.add(t)
 
-    def _in_step_of(self, group, source, root, strides) -> bool:
+    def _in_step_of(self, group: Group, source: Node, root: Root, strides: tuple[IntExpr, ...]) -> bool:
         place = {p: s for p, s in zip(root.out_place(), strides) if p != FIXED}
         for m in group.members:
             for align in m.reads.get(source, ()):
@@ -301,26 +309,26 @@ class Planner:
 
     # kernels
 
-    def place_of(self, node) -> Optional[lower.Place]:
+    def place_of(self, node: Node) -> Optional[lower.Place]:
         s = self.storages.get(node)
         if s is None:
             return None
         strides = s.type.strides if s.kind == "input" else node.type.strides
         return lower.Place(s, strides, 0, node.type.dtype)
 
-    def _extern_storage(self, node) -> Storage:
+    def _extern_storage(self, node: Node) -> Storage:
         s = self.storages[node] = Storage("extern", self.new_slot(), node.type, dtype=node.type.dtype)
         if returns_alias(node if node.op == "aten_call" else node.inputs[0]):
             self.loose.add(s)
         return s
 
-    def _lower(self, group, t):
+    def _lower(self, group: Group, t: int) -> None:
         if any(type(d) is int and d == 0 for k, d in enumerate(group.dims) if k not in group.reduced):
             for m in group.members:
                 if m.node in self.storages:
                     self.steps.append(("touch", self.storages[m.node], t))
             return
-        stored = {m.node: self.place_of(m.node) for m in group.members if m.node in self.storages}
+        stored: Any = {m.node: self.place_of(m.node) for m in group.members if m.node in self.storages}
         if not stored:
             return
         partials = {}
@@ -339,7 +347,7 @@ class Planner:
             self.launches.append(lowered.kernel)
             self.launch_keys.append(self._launch_key(lowered.kernel, arguments))
 
-    def _launch_key(self, kernel, arguments):
+    def _launch_key(self, kernel: Kernel, arguments: list) -> tuple[str, tuple[int, ...]]:
         """What is compiled once: the structure and which pointers are not aligned, where kernels rely on that."""
         if not devices.of_type(kernel.device).pointer_alignment:
             return kernel.key, ()
@@ -351,15 +359,17 @@ class Planner:
                 if kind == "kernel" and devices.backend(rest[2]).pointer_alignment
                 for a in rest[1] if isinstance(a, Storage) and a.kind == "input" and self._aligned(a)}
 
-    def _aligned(self, storage) -> bool:
+    def _aligned(self, storage: Storage) -> bool:
         if storage.kind == "input":
             return storage.slot not in self.options.unaligned
         return storage.kind != "extern" or storage not in self.loose
 
-    def compile_kernels(self):
+    def compile_kernels(self) -> None:
         """Compile each distinct kernel once; fills ``self.code``: key -> what the target makes of it."""
-        self.code, self.named, self.sources = {}, {}, []
-        by_device = {}
+        self.code: dict = {}
+        self.named: dict = {}
+        self.sources: list[tuple[str, str]] = []
+        by_device: dict = {}
         for k, key in zip(self.launches, self.launch_keys):
             if key not in self.named:
                 loose = "".join(f"_{i}" for i in key[1])
@@ -389,7 +399,7 @@ class Planner:
                              tuple(self.regs.int_symbols))
 
 
-def _unaliased(node):
+def _unaliased(node: Node) -> Node:
     """The node whose very elements ``node`` shows."""
     while info(node.op).is_whole_view:
         node = node.inputs[0]

@@ -8,6 +8,8 @@ that is given is not changed.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .. import devices
 from ..errors import Unsupported
 from ..graph.ir import Graph, Ref, TensorType, Transform
@@ -15,8 +17,11 @@ from ..graph.prims import info, library_form
 from . import fusion
 from .indexing import VIEWS, base_of
 
+if TYPE_CHECKING:
+    from ..graph.ir import Node, Output
 
-def library_call(node) -> dict:
+
+def library_call(node: Node) -> dict:
     """The attributes of an ``aten_call`` that computes the same from the same inputs. Raises Unsupported where there is
     none."""
     found = library_form(node)
@@ -26,7 +31,7 @@ def library_call(node) -> dict:
     return dict(zip(("target", "overload", "args"), found))
 
 
-def _needs_library(node) -> bool:
+def _needs_library(node: Node) -> bool:
     if node.op in VIEWS:
         return node.op == "as_strided" and base_of(node).op == "input"
     if node.op in fusion.EXTERN:
@@ -38,7 +43,7 @@ def _needs_library(node) -> bool:
     return node.type.dtype not in kinds or any(i.type.dtype not in kinds for i in node.inputs)
 
 
-def _is_conjugate(node) -> bool:
+def _is_conjugate(node: Node) -> bool:
     return node.op == "aten_call" and node.attrs["target"] == "aten::_conj"
 
 
@@ -54,14 +59,14 @@ def prepare(graph: Graph) -> Graph:
 
 
 class _Prepare(Transform):
-    def __init__(self, graph, live, hazards, foreign):
+    def __init__(self, graph: Graph, live: set[Node], hazards: list[Output], foreign: dict) -> None:
         super().__init__(graph)
         self.live, self.hazards, self.foreign, self.moved = live, hazards, foreign, {}
 
-    def order(self):
+    def order(self) -> list:
         return [n for n in self.graph.nodes if n in self.live]
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         inputs = self.operands(n)
         if n in self.foreign:
             inputs = tuple([self.on(n, i) if k in self.foreign[n] else i for k, i in enumerate(inputs)])
@@ -71,7 +76,7 @@ class _Prepare(Transform):
             return self.node("aten_call", (shown,), inputs[0].attrs, n.type)
         return self.node("aten_call", inputs, library_call(n), n.type) if _needs_library(n) else self.keep(n, inputs)
 
-    def on(self, n, operand):
+    def on(self, n: Node, operand):
         """An operand on the device of ``n``."""
         key = (operand, n.type.device)
         if key not in self.moved:
@@ -79,7 +84,7 @@ class _Prepare(Transform):
             self.moved[key] = self.node("aten_call", (operand,), attrs, operand.type.replace(device=n.type.device))
         return self.moved[key]
 
-    def output(self, o):
+    def output(self, o: Output) -> Node:
         node = self.new[o.node]
         if o not in self.hazards:
             return node
@@ -87,7 +92,7 @@ class _Prepare(Transform):
         return self.node("clone", (node,), {}, TensorType.contiguous(t.shape, t.dtype, t.device))
 
 
-def live_nodes(graph) -> set:
+def live_nodes(graph: Graph) -> set:
     """The nodes that an output, an input or an impure library call needs."""
     live = {o.node for o in graph.outputs} | set(graph.inputs)
     for n in reversed(graph.nodes):
@@ -97,7 +102,7 @@ def live_nodes(graph) -> set:
     return live
 
 
-def _foreign_operands(graph) -> dict:
+def _foreign_operands(graph: Graph) -> dict:
     """Node -> operand numbers that lie on another device than the node (CPU numbers in a CUDA expression)."""
     found = {}
     devices = {n.type.device for n in graph.nodes if isinstance(n.type, TensorType)}

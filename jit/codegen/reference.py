@@ -6,7 +6,7 @@ The whole iteration space is one broadcast tensor per value, with one dimension 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -14,6 +14,11 @@ from .. import torch_private
 from ..graph import dims, prims
 from . import loops
 from .registers import run
+
+if TYPE_CHECKING:
+    from ..graph.dims import IntExpr
+    from .loops import Bounded, Check
+    from .planner import CompiledGraph
 
 
 class _Prim(NamedTuple):
@@ -29,7 +34,7 @@ def pointwise(op: str, args: list, dtype: torch.dtype) -> torch.Tensor:
     return prims.evaluate(_Prim(op, dtype), args, **_FUNCTIONS).to(dtype)
 
 
-def _random_bits(seed, counter, dtype):
+def _random_bits(seed, counter, dtype: torch.dtype):
     """Philox2x32-10 (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), key and counter as in
     ``graph.philox``."""
     word = 0xFFFFFFFF
@@ -48,7 +53,7 @@ def _from_words(low, high):
 _FUNCTIONS = {"_random_bits": _random_bits, "from_words": _from_words}
 
 
-def _reduce(op: str, value: torch.Tensor, n: int, dtype) -> torch.Tensor:
+def _reduce(op: str, value: torch.Tensor, n: int, dtype: torch.dtype) -> torch.Tensor:
     """Combine over the last ``n`` dimensions, keeping them with size 1."""
     flat = value.reshape(value.shape[: value.dim() - n] + (-1,))
     if op == "sum":
@@ -100,7 +105,7 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
     if 0 in extents and 0 in extents[: rank - n_reduced]:
         return
 
-    def index_of(e):
+    def index_of(e: IntExpr) -> torch.Tensor:
         if type(e) is int:
             return torch.full([1] * rank, e)
         scope = {n: (values[n].long() if n in values else names[n]) for n in dims.free_symbols(e)}
@@ -108,7 +113,7 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
         out = eval(dims.render(e, style="py"), {"__builtins__": {}}, scope)  # the text is the compiler's own arithmetic
         return out if isinstance(out, torch.Tensor) else torch.full([1] * rank, out)
 
-    def checked(buffer, index, mask):
+    def checked(buffer: str, index: torch.Tensor, mask: torch.Tensor | None) -> None:
         bad = (index < 0) | (index >= buffers[buffer].numel())
         if mask is not None:
             bad = bad & mask
@@ -116,7 +121,7 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
             raise IndexError(f"{buffer}[{int(index.min())} .. {int(index.max())}] of "
                              f"{buffers[buffer].numel()}\n{kernel.text()}")
 
-    def within(s):
+    def within(s: Bounded | Check) -> torch.Tensor:
         return (values[s.value] >= 0) & (values[s.value] < index_of(s.extent))
 
     for s in kernel.body:
@@ -163,7 +168,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((max(count, 0),), (1,), tensor.storage_offset())
 
 
-def run_plan(compiled, *arguments, run_kernel=evaluate) -> tuple:
+def run_plan(compiled: CompiledGraph, *arguments: torch.Tensor, run_kernel=evaluate) -> tuple:
     """Run a ``CompiledGraph`` that was compiled with ``target="reference"``: the meaning of a plan's steps, on CPU
     tensors.
 
@@ -176,7 +181,7 @@ def run_plan(compiled, *arguments, run_kernel=evaluate) -> tuple:
     regs = run(plan.regs, tensors, ints)
     slots = dict(enumerate(tensors))
 
-    def argument(a):
+    def argument(a: tuple[str, float | int | list[int] | None]) -> torch.Tensor | int | float | list[int] | None:
         kind, value = a
         if kind == "slot":
             return slots[value]

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from ..graph import dims
 from ..graph.ir import origins_in
+
+if TYPE_CHECKING:
+    import torch
+    from ..graph.dims import IntExpr
+    from ..graph.ir import Node
 
 
 class Registers:
@@ -15,11 +23,13 @@ class Registers:
 
     _OPS = {"//": "floordiv", "%": "mod", "max": "max", "min": "min"}
 
-    def __init__(self, inputs):
-        self.program, self.int_symbols = [], []
-        self._index, self._symbols = {}, origins_in(inputs)
+    def __init__(self, inputs: list[Node]) -> None:
+        self.program: list[tuple] = []
+        self.int_symbols: list[str] = []
+        self._index: dict[tuple, int] = {}
+        self._symbols = origins_in(inputs)
 
-    def _emit(self, *instruction) -> int:
+    def _emit(self, *instruction: Any) -> int:
         r = self._index.get(instruction)
         if r is None:
             r = self._index[instruction] = len(self.program)
@@ -34,13 +44,13 @@ class Registers:
             self.int_symbols.append(name)
         return self._emit(*found)
 
-    def reg(self, e) -> int:
+    def reg(self, e: IntExpr) -> int:
         """The register that holds ``e``."""
         if not isinstance(e, dims.Dim):
             return self._emit("const", int(e))
-        total = None
+        total: Any = None
         for mono, c in e.terms.items():
-            term = None
+            term: int | None = None
             for atom in mono:
                 r = (self.symbol(atom.name) if atom.kind == "sym"
                      else self._emit(self._OPS[atom.kind], self.reg(atom.a), self.reg(atom.b)))
@@ -50,11 +60,11 @@ class Registers:
             total = term if total is None else self._emit("add", total, term)
         return total if not e.const else self._emit("add", total, self._emit("const", e.const))
 
-    def regs(self, values) -> tuple:
+    def regs(self, values: tuple[IntExpr, ...]) -> tuple:
         return tuple(self.reg(v) for v in values)
 
 
-def run(program, tensors, ints=()) -> list:
+def run(program: Sequence[tuple[Any, ...]], tensors: list[torch.Tensor], ints: tuple = ()) -> list:
     """The values of all registers, for tests: what the native runtime computes at the start of a call."""
     out = []
     for op, *a in program:

@@ -202,7 +202,7 @@ def openmp_runtimes() -> list[str]:
 
 
 @functools.lru_cache(maxsize=None)
-def _share_openmp():
+def _share_openmp() -> object:
     runtimes = openmp_runtimes()
     if not runtimes:
         raise CompileError("torch has loaded no OpenMP runtime (libgomp, libiomp5 or libomp); CPU kernels need a torch "
@@ -215,7 +215,7 @@ class Library(ctypes.CDLL):
     """A loaded kernel library. It is closed when nothing refers to it; the dynamic linker counts, and plans hold what
     they call by themselves."""
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_handle", None) and not sys.is_finalizing():
             _ctypes.dlclose(self._handle)
 

@@ -26,7 +26,7 @@ def register(found: Backend) -> Backend:
     return found
 
 
-def unregister(name: str):
+def unregister(name: str) -> None:
     """Forget a kind of device."""
     del _BACKENDS[name]
 

@@ -30,6 +30,6 @@ class Architecture:
     bandwidth: float = 0.0
     capability: int = 0
 
-    def __str__(self):
+    def __str__(self) -> str:
         memory = f", {self.bandwidth / 1e12:.1f} TB/s" if self.bandwidth else ""
         return f"{self.name}: {self.processors} processors, {self.cache / (1 << 20):.0f} MiB of cache{memory}"

@@ -10,7 +10,7 @@ from jit.devices.architecture import Architecture
 class Problem(Exception):
     """What a check of ``python -m jit doctor`` has found, and how to put it right."""
 
-    def __init__(self, what: str, cure: str, fatal: bool = True):
+    def __init__(self, what: str, cure: str, fatal: bool = True) -> None:
         super().__init__(what)
         self.what, self.cure, self.fatal = what, cure, fatal
 
@@ -100,7 +100,7 @@ class Backend:
     # Elements of a draw from which kernels of ours make the numbers; None: they never do.
     fewest_drawn: int | None = None
     autocast_key: str | None = None  # the dispatch key of autocast
-    autocast_leaves = frozenset()  # those that it intercepts, but not to cast their operands alone
+    autocast_leaves: frozenset[str] = frozenset()  # those that it intercepts, but not to cast their operands alone
 
     # -- how eager computes there, and what types it gives ------------------------------------------------------
 

@@ -39,11 +39,11 @@ def _cache(level: int) -> int:
 class Cpu(Backend):
     type, known, host = "cpu", True, True
 
-    def generators(self):
+    def generators(self) -> tuple | None:
         return (torch.default_generator,)
 
     @functools.cache  # noqa: B019  there is one object for good
-    def architecture(self, device=None) -> Architecture:
+    def architecture(self, device: torch.device | None = None) -> Architecture:
         name = next((line.partition(":")[2].strip() for line in _text("/proc/cpuinfo").splitlines()
                      if line.startswith("model name")), "CPU")
         return Architecture(name, len(os.sched_getaffinity(0)), local=_cache(2) or 1 << 20, cache=_cache(3) or 32 << 20)
@@ -58,10 +58,10 @@ class Cpu(Backend):
     wide_partials = True
     full_vector = 16  # measured: where results are stored as well, more lanes are slower
 
-    def splits(self, rows, row, inner):
+    def splits(self, rows: int, row: int, inner: bool) -> bool:
         return (rows if inner else rows / 16) < 8 and row >= 8192 and rows * row >= 65536
 
-    def chunks(self, rows, total, inner):
+    def chunks(self, rows: int, total: int, inner: bool) -> int:
         # The same for every number of threads, so that results are too.
         return min(max(total // 8192, 2), 64)
 

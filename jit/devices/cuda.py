@@ -34,7 +34,7 @@ def _read(index: int) -> Architecture:
 
 def _triton() -> str:
     try:
-        import triton  # the check is whether it can be imported
+        import triton  # late: the check is whether it can be imported
     except Exception as e:  # of any kind: Triton is somebody else's
         raise Problem(f"triton cannot be imported: {type(e).__name__}: {e}",
                       "pip install triton (only GPU kernels need it)", fatal=torch.cuda.is_available()) from None
@@ -63,19 +63,19 @@ class Cuda(Backend):
     type, known, indexed = "cuda", True, True
     module = torch.cuda
 
-    def current(self):
+    def current(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
 
-    def generators(self):
+    def generators(self) -> tuple | None:
         return torch.cuda.default_generators if torch.cuda.is_initialized() else None
 
-    def architecture(self, device=None) -> Architecture:
+    def architecture(self, device: torch.device | None = None) -> Architecture:
         if not torch.cuda.is_initialized() and not torch.cuda.is_available():
             return H200
         index = torch.device("cuda" if device is None else device).index
         return _read(torch.cuda.current_device() if index is None else index)
 
-    def checks(self):
+    def checks(self) -> tuple:
         return ("triton", _triton), ("cuda", _driver)
 
     emitter = "jit.codegen.triton.target"
@@ -86,12 +86,12 @@ class Cuda(Backend):
     largest_update = 1 << 20
     one_pass_moments = cuts_several = True
 
-    def splits(self, rows, row, inner):
+    def splits(self, rows: int, row: int, inner: bool) -> bool:
         if inner:
             return rows < 128 and row >= 16384
         return rows / 32 < 2 * self.architecture().processors and row >= 256 and rows * row >= 65536
 
-    def chunks(self, rows, total, inner):
+    def chunks(self, rows: int, total: int, inner: bool) -> int:
         programs = self.architecture().processors
         if inner:
             return min(max(total // 8192, 2), 2 * programs)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections.abc import Iterator
+from typing import Callable
 
 from . import encode as _encode
 from .canonical import OPS, STOP, JUMP, BRANCH, Instr
@@ -31,10 +33,10 @@ class Label:
 
     __slots__ = ("depth", "index", "name")
 
-    def __init__(self, name="", depth=None):
+    def __init__(self, name: str = "", depth: int | None = None) -> None:
         self.name, self.depth, self.index = name, depth, None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<label {self.name or hex(id(self))} depth {self.depth}>"
 
 
@@ -54,9 +56,9 @@ class Assembler:
     return, for example), until a label is placed.
     """
 
-    def __init__(self, name: str, filename: str, argnames=(), *, qualname: str | None = None, first_line: int = 1,
-                 posonly: int = 0, kwonly: int = 0, varargs: bool = False, varkw: bool = False, cellvars=(),
-                 freevars=(), flags: int | None = None, doc: str | None = None):
+    def __init__(self, name: str, filename: str, argnames: list[str] = (), *, qualname: str | None = None,
+                 first_line: int = 1, posonly: int = 0, kwonly: int = 0, varargs: bool = False, varkw: bool = False,
+                 cellvars: tuple = (), freevars: tuple = (), flags: int | None = None, doc: str | None = None) -> None:
         self.name, self.filename, self.qualname, self.first_line = name, filename, qualname or name, first_line
         self.argnames, self.posonly, self.kwonly = list(argnames), posonly, kwonly
         self.argcount = len(self.argnames) - kwonly - varargs - varkw
@@ -76,7 +78,7 @@ class Assembler:
         self.emit("RESUME", 0)
 
     @classmethod
-    def like(cls, code, **changes):
+    def like(cls, code: types.CodeType, **changes: object) -> Assembler:
         """An assembler with the name, file, first line, signature and variables of ``code``."""
         flags = code.co_flags
         varargs, varkw = bool(flags & CO_VARARGS), bool(flags & CO_VARKEYWORDS)
@@ -90,7 +92,7 @@ class Assembler:
 
     # --- instructions ---------------------------------------------------------------------------------------------
 
-    def emit(self, op: str, arg=None, target: Label | None = None):
+    def emit(self, op: str, arg: object = None, target: Label | None = None) -> None:
         """Any canonical instruction; ``arg`` is as the table in ``canonical.py`` says."""
         row = OPS.get(op)
         if row is None:
@@ -112,13 +114,13 @@ class Assembler:
                                        self._handler))
         self.depth = None if row.flow in (STOP, JUMP) else self.depth - pops + pushes
 
-    def copy_instr(self, instr: Instr, target: Label | None = None):
+    def copy_instr(self, instr: Instr, target: Label | None = None) -> None:
         """An instruction of decoded code, with its source position; a jump needs the label to go to."""
         kept, self.positions = self.positions, instr.positions
         self.emit(instr.op, instr.arg, target)
         self.positions = kept
 
-    def _meet(self, label, depth):
+    def _meet(self, label: Label, depth: int) -> None:
         if label.depth is None:
             label.depth = depth
         elif label.depth != depth:
@@ -128,7 +130,7 @@ class Assembler:
         """A label that is not placed yet. ``depth`` needs to be given only when nothing before it jumps there."""
         return Label(name, depth)
 
-    def place(self, label: Label):
+    def place(self, label: Label) -> None:
         """The next instruction is where ``label`` is."""
         if label.index is not None:
             raise AssembleError(f"{label!r} is placed twice")
@@ -146,7 +148,7 @@ class Assembler:
         return new
 
     @contextlib.contextmanager
-    def handler(self, label: Label, push_lasti: bool = False, depth: int | None = None):
+    def handler(self, label: Label, push_lasti: bool = False, depth: int | None = None) -> Iterator[None]:
         """Exceptions of what is emitted inside go to ``label``, with the stack as it is now, and the exception on top.
 
         With ``push_lasti`` an int (the raising instruction's offset, which RERAISE can take) is below the exception.
@@ -163,7 +165,7 @@ class Assembler:
             self._handler = kept
 
     @contextlib.contextmanager
-    def at(self, where):
+    def at(self, where: Instr | tuple[int, ...] | int) -> Iterator[None]:
         """Source position of what is emitted inside: a line, a positions tuple, an ``Instr``, or None."""
         kept = self.positions
         if isinstance(where, Instr):
@@ -181,135 +183,135 @@ class Assembler:
 
     # --- values ---------------------------------------------------------------------------------------------------
 
-    def load_const(self, value):
+    def load_const(self, value: object) -> None:
         """Any object; it is kept by identity."""
         self.emit("LOAD_CONST", value)
 
-    def load_fast(self, name):
+    def load_fast(self, name: str) -> None:
         self.emit("LOAD_FAST", name)
 
-    def take_fast(self, name):
+    def take_fast(self, name: str) -> None:
         """Pushes a bound local and unbinds it, so that the frame keeps no reference."""
         self.emit("LOAD_FAST", name)
         self.emit("DELETE_FAST", name)
 
-    def store_fast(self, name):
+    def store_fast(self, name: str) -> None:
         self.emit("STORE_FAST", name)
 
-    def delete_fast(self, name):
+    def delete_fast(self, name: str) -> None:
         self.emit("DELETE_FAST", name)
 
-    def load_deref(self, name):
+    def load_deref(self, name: str) -> None:
         self.emit("LOAD_DEREF", name)
 
-    def store_deref(self, name):
+    def store_deref(self, name: str) -> None:
         self.emit("STORE_DEREF", name)
 
-    def load_closure(self, name):
+    def load_closure(self, name: str) -> None:
         """The cell itself."""
         self.emit("LOAD_CLOSURE", name)
 
-    def _in_cell(self, name):
+    def _in_cell(self, name: str) -> bool:
         return name in self.cellvars or name in self.freevars
 
-    def load(self, name):
+    def load(self, name: str) -> None:
         """A variable, wherever it lives."""
         self.emit("LOAD_DEREF" if self._in_cell(name) else "LOAD_FAST", name)
 
-    def store(self, name):
+    def store(self, name: str) -> None:
         """A variable, wherever it lives."""
         self.emit("STORE_DEREF" if self._in_cell(name) else "STORE_FAST", name)
 
-    def load_global(self, name):
+    def load_global(self, name: str) -> None:
         self.emit("LOAD_GLOBAL", name)
 
-    def store_global(self, name):
+    def store_global(self, name: str) -> None:
         self.emit("STORE_GLOBAL", name)
 
-    def load_attr(self, name):
+    def load_attr(self, name: str) -> None:
         self.emit("LOAD_ATTR", name)
 
-    def store_attr(self, name):
+    def store_attr(self, name: str) -> None:
         """value obj ->"""
         self.emit("STORE_ATTR", name)
 
-    def delete_attr(self, name):
+    def delete_attr(self, name: str) -> None:
         self.emit("DELETE_ATTR", name)
 
-    def subscript(self):
+    def subscript(self) -> None:
         """obj key -> value"""
         self.emit("BINARY_SUBSCR")
 
-    def store_subscr(self):
+    def store_subscr(self) -> None:
         """value obj key ->"""
         self.emit("STORE_SUBSCR")
 
-    def delete_subscr(self):
+    def delete_subscr(self) -> None:
         """obj key ->"""
         self.emit("DELETE_SUBSCR")
 
-    def binary_op(self, symbol, inplace=False):
+    def binary_op(self, symbol: str, inplace: bool = False) -> None:
         self.emit("BINARY_OP", (symbol, inplace))
 
-    def compare_op(self, symbol):
+    def compare_op(self, symbol: str) -> None:
         self.emit("COMPARE_OP", symbol)
 
-    def is_op(self, invert=False):
+    def is_op(self, invert: bool = False) -> None:
         self.emit("IS_OP", invert)
 
-    def build_tuple(self, count):
+    def build_tuple(self, count: int) -> None:
         self.emit("BUILD_TUPLE", count)
 
-    def build_list(self, count):
+    def build_list(self, count: int) -> None:
         self.emit("BUILD_LIST", count)
 
-    def build_set(self, count):
+    def build_set(self, count: int) -> None:
         self.emit("BUILD_SET", count)
 
-    def build_dict(self, count):
+    def build_dict(self, count: int) -> None:
         """count (key value) -> dict"""
         self.emit("BUILD_MAP", count)
 
-    def build_string(self, count):
+    def build_string(self, count: int) -> None:
         self.emit("BUILD_STRING", count)
 
-    def build_slice(self, count):
+    def build_slice(self, count: int) -> None:
         self.emit("BUILD_SLICE", count)
 
-    def unpack_sequence(self, count):
+    def unpack_sequence(self, count: int) -> None:
         """The first item ends up on top."""
         self.emit("UNPACK_SEQUENCE", count)
 
     # --- the stack ------------------------------------------------------------------------------------------------
 
-    def pop(self, count: int = 1):
+    def pop(self, count: int = 1) -> None:
         for _ in range(count):
             self.emit("POP_TOP")
 
-    def copy(self, i: int = 1):
+    def copy(self, i: int = 1) -> None:
         """Pushes slot i again, 1 = top."""
         self.emit("COPY", i)
 
-    def swap(self, i: int = 2):
+    def swap(self, i: int = 2) -> None:
         """Exchanges the top with slot i."""
         self.emit("SWAP", i)
 
-    def rot(self, count: int):
+    def rot(self, count: int) -> None:
         """Moves the top below the ``count - 1`` slots under it."""
         for i in range(count, 1, -1):
             self.emit("SWAP", i)
 
-    def push_null(self):
+    def push_null(self) -> None:
         self.emit("PUSH_NULL")
 
-    def drop_null(self):
+    def drop_null(self) -> None:
         """Removes a slot that may be NULL, which POP_TOP cannot. A value stays referenced until the frame ends."""
         self.emit("STORE_FAST", ".null")
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def calling(self, kwnames: tuple = ()):
+    def calling(self, kwnames: tuple = ()) -> Iterator[None]:
         """Push the callable and then its arguments inside, the keyword ones last; the result is what is left."""
         self.emit("PUSH_NULL")
         start = self.depth
@@ -317,14 +319,14 @@ class Assembler:
         self._call_since(start, kwnames)
 
     @contextlib.contextmanager
-    def calling_method(self, name: str, kwnames: tuple = ()):
+    def calling_method(self, name: str, kwnames: tuple = ()) -> Iterator[None]:
         """As ``calling``, for a method of the object on top of the stack; push its arguments inside."""
         start = self.depth
         self.emit("LOAD_METHOD", name)
         yield
         self._call_since(start, kwnames)
 
-    def _call_since(self, start, kwnames):
+    def _call_since(self, start: int, kwnames: tuple) -> None:
         if self.depth is None:
             return
         count = self.depth - start - 1
@@ -332,39 +334,39 @@ class Assembler:
             raise AssembleError(f"a call with {count} arguments and the keywords {kwnames}; was the callable pushed?")
         self.emit("CALL", (count, tuple(kwnames)))
 
-    def call(self, count: int, kwnames: tuple = ()):
+    def call(self, count: int, kwnames: tuple = ()) -> None:
         """CALL of what is on the stack: ``NULL callable args`` or ``method self args``."""
         self.emit("CALL", (count, tuple(kwnames)))
 
-    def call_on_stack(self, count: int, kwnames: tuple = ()):
+    def call_on_stack(self, count: int, kwnames: tuple = ()) -> None:
         """A call of ``callable args``, with no NULL below it yet."""
         self.emit("PUSH_NULL")
         self.rot(count + 2)
         self.emit("CALL", (count, tuple(kwnames)))
 
-    def call_ex(self, has_kwargs: bool = False):
+    def call_ex(self, has_kwargs: bool = False) -> None:
         """``NULL callable args-tuple [kwargs-dict]`` -> value"""
         self.emit("CALL_FUNCTION_EX", has_kwargs)
 
     # --- control flow ---------------------------------------------------------------------------------------------
 
-    def jump(self, label):
+    def jump(self, label: Label) -> None:
         self.emit("JUMP", None, label)
 
-    def pop_jump_if_true(self, label):
+    def pop_jump_if_true(self, label: Label) -> None:
         self.emit("POP_JUMP_IF_TRUE", None, label)
 
-    def pop_jump_if_false(self, label):
+    def pop_jump_if_false(self, label: Label) -> None:
         self.emit("POP_JUMP_IF_FALSE", None, label)
 
-    def pop_jump_if_none(self, label):
+    def pop_jump_if_none(self, label: Label) -> None:
         self.emit("POP_JUMP_IF_NONE", None, label)
 
-    def pop_jump_if_not_none(self, label):
+    def pop_jump_if_not_none(self, label: Label) -> None:
         self.emit("POP_JUMP_IF_NOT_NONE", None, label)
 
     @contextlib.contextmanager
-    def loop(self):
+    def loop(self) -> Iterator[None]:
         """The body of a for loop over the iterator on top; it is entered with the item above it, and has to drop it.
 
         Afterwards the iterator is gone.
@@ -378,7 +380,7 @@ class Assembler:
         self.place(end)
         self.emit("END_FOR")
 
-    def return_value(self):
+    def return_value(self) -> None:
         self.emit("RETURN_VALUE")
 
     # --- the result -----------------------------------------------------------------------------------------------
@@ -409,13 +411,15 @@ class Assembler:
                               posonly=self.posonly, kwonly=self.kwonly, flags=self.flags, qualname=self.qualname,
                               first_line=self.first_line, doc=self.doc)
 
-    def _index(self, label):
+    def _index(self, label: Label) -> int:
         if label.index is None:
             raise AssembleError(f"{label!r} was never placed")
         return label.index
 
 
-def function_from(code, globals_: dict, name: str | None = None, closure=None, defaults=None, kwdefaults=None):
+def function_from(code: types.CodeType, globals_: dict, name: str | None = None,
+                  closure: dict[str, types.CellType] | None = None, defaults: tuple[int, ...] | None = None,
+                  kwdefaults: dict[str, int] | None = None) -> Callable:
     """A function of ``code``. ``closure`` is a tuple of cells in the order of ``code.co_freevars``, or a dict of
     them."""
     if isinstance(closure, dict):

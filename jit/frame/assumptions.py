@@ -10,8 +10,13 @@ quarter of the calls does its work twice on each of these: it is captured again 
 from __future__ import annotations
 
 import weakref
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from .canonical import Instr
+    from .session import Session
 
 _LONGEST = 80  # instructions of a side that raises
 
@@ -23,16 +28,16 @@ class Doubt:
     """Called by the rewritten function of an entry whenever its assumption fails. ``missed`` and ``dispatcher`` are
     those of the entry."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.failures, self.missed, self.dispatcher = 0, None, None
 
-    def watch(self, missed, dispatcher, entry):
+    def watch(self, missed, dispatcher, entry) -> None:
         """Have the entry taken back once the assumption has failed too often. Not with ``fullgraph``, where there may
         be no break instead."""
         if not missed.settings.fullgraph:
             self.missed, self.dispatcher, entry.doubt = weakref.ref(missed), weakref.ref(dispatcher), self
 
-    def __call__(self):
+    def __call__(self) -> None:
         self.failures += 1
         dispatcher = self.dispatcher and self.dispatcher()
         if dispatcher is None or self.failures < _PATIENCE:
@@ -47,7 +52,7 @@ class Reconsider(Exception):
     """The capture is to be done again, without assumptions, or without another thing that a flag of the session allows:
     ``what``."""
 
-    def __init__(self, what: str = "assuming"):
+    def __init__(self, what: str = "assuming") -> None:
         super().__init__(what)
         self.what = what
 
@@ -63,7 +68,7 @@ def only_raises(frame, index: int) -> bool:
     return False
 
 
-def assume(s, tensor, expected: bool) -> bool:
+def assume(s: Session, tensor: torch.Tensor, expected: bool) -> bool:
     """Go on as if the truth of a tensor were ``expected``; False where that is not possible."""
     handle = tensor.handle(s)
     if not s.assuming or any(type(n) is not int or n != 1 for n in handle.shape):
@@ -76,7 +81,7 @@ def assume(s, tensor, expected: bool) -> bool:
     return True
 
 
-def truth_at(frame, instr, tensor):
+def truth_at(frame, instr: Instr, tensor: torch.Tensor):
     """The assumed truth of a tensor that a conditional jump depends on, or None."""
     jumps_if = instr.op == "POP_JUMP_IF_TRUE"
     if only_raises(frame, frame.pc + 1) and not only_raises(frame, instr.target):
@@ -88,7 +93,7 @@ def truth_at(frame, instr, tensor):
     return wanted if assume(frame.s, tensor, wanted) else None
 
 
-def check(graph):
+def check(graph) -> None:
     """Raises Reconsider for a graph that cannot be followed by an eager run of the same call."""
     if any(o.mutates is not None for o in graph.outputs) or not all(n.repeatable for n in graph.nodes):
         raise Reconsider

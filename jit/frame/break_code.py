@@ -8,8 +8,10 @@ resumed.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from ..errors import NeedsEager, Unsupported
+from ..runtime import native
 from .assemble import Assembler
 from .canonical import JUMP, OPS, STOP
 from .decode import decode
@@ -18,6 +20,15 @@ from .values.constant import Previous
 from .splice import BreakFrame, emit_break
 from .values.functions import BuiltinValue, ClassValue
 from .values.generators import GeneratorValue
+
+if TYPE_CHECKING:
+    from .canonical import Instr
+    from .dispatch import Settings
+    from .emit import Emitter
+    from .executor import Frame
+    from .resume import Resume
+    from .session import Session
+    from .values.base import Value
 
 _FRAME_READERS = (locals, vars, dir, eval, exec)
 
@@ -32,7 +43,7 @@ class Broken:
     stack: list
 
 
-def reads_frame(frame, instr, stack) -> bool:
+def reads_frame(frame: Frame, instr: Instr, stack: list[Value]) -> bool:
     """Whether a call looks into the frame that makes it: a zero-argument ``super()``, ``locals()``, ``eval(text)``
     ..."""
     if instr.op == "CALL":
@@ -51,7 +62,7 @@ def reads_frame(frame, instr, stack) -> bool:
     return False
 
 
-def lets_go_of(frame, slot: int) -> bool:
+def lets_go_of(frame: Frame, slot: int) -> bool:
     """Whether some way on from where a frame is takes the iterator in a stack slot away before it has come to its end,
     and goes on in the frame: a ``break``, or an exception that is handled."""
     instructions, depth = frame.instructions, decode(frame.fn.code).stack_depth
@@ -75,18 +86,19 @@ def lets_go_of(frame, slot: int) -> bool:
     return False
 
 
-def handles_exception(stack) -> bool:
+def handles_exception(stack: list[Value]) -> bool:
     return any(isinstance(v, Previous) for v in stack)
 
 
 class BreakCode:
     """Emits one break through the chain of ``Broken`` frames, the outermost first."""
 
-    def __init__(self, e, session, settings, chain, go_on=None):
+    def __init__(self, e: Emitter, session: Session, settings: Settings, chain: list[Broken],
+                 go_on: object = None) -> None:
         self.e, self.session, self.settings, self.chain, self.go_on = e, session, settings, chain, go_on
         self.frames = [self.break_frame(k, broken) for k, broken in enumerate(chain)]
 
-    def check(self):
+    def check(self) -> None:
         """Raises Unsupported where the chain cannot be resumed, before anything is compiled."""
         self.check_generators()
         asm = Assembler("check", "", [])
@@ -104,7 +116,7 @@ class BreakCode:
                                      for f in self.frames]
         emit_break(asm, quiet, tail_call=object)
 
-    def check_generators(self):
+    def check_generators(self) -> None:
         """A loop that is left early closes its generator at once, which a resume function cannot: its caller holds what
         it is given."""
         for k, broken in enumerate(self.chain):
@@ -116,9 +128,7 @@ class BreakCode:
                                                              "that is inside a try or with block",
                                                              "make a list of it first", kind="iterator-escapes")
 
-    def emit(self):
-        from ..runtime import native
-
+    def emit(self) -> None:
         if self.go_on is not None:
             self.e.cmd("load_fast", self.e.argnames[0])
             self.e.cmd("store_fast", ".generator")
@@ -129,7 +139,7 @@ class BreakCode:
         self.e.cmd("defer", self.forget)
         self.e.cmd("defer", lambda asm: emit_break(asm, self.frames, tail_call=native().TailCall))
 
-    def forget(self, asm):
+    def forget(self, asm: Assembler) -> None:
         """Let go of what was made on the way: from here on only the program's variables and stack keep its objects
         alive, and a generator, say, is closed when the program drops it."""
         e = self.e
@@ -137,7 +147,7 @@ class BreakCode:
             asm.load_const(None)
             asm.store_fast(name)
 
-    def break_frame(self, k, broken) -> BreakFrame:
+    def break_frame(self, k: int, broken: Broken) -> BreakFrame:
         frame = broken.frame
         instr = frame.instructions[frame.pc]
         innermost = k == len(self.chain) - 1
@@ -158,17 +168,17 @@ class BreakCode:
             isinstance(v, GeneratorValue) and v.may_run_on() and not self.held_outside(k, v)
             for k, b in enumerate(self.chain) if k for v in b.stack)
 
-    def held_outside(self, k, value) -> bool:
+    def held_outside(self, k: int, value: Value) -> bool:
         """Whether a frame around the ``k``-th one holds a value too."""
         return any(value is v for b in self.chain[:k] for v in (*b.frame.locals.values(), *b.stack))
 
-    def go_on_there(self, asm, index, slots, handled):
+    def go_on_there(self, asm: Assembler, index: int, slots: list[str | None], handled: dict[int, str]) -> None:
         frame = self.chain[0].frame
         variables = {n: f".l0.{n}" for n in self.live(frame)} | {n: f".c0.{n}" for n in frame.cells}
         self.go_on(asm, index, variables, slots, handled)
 
     @staticmethod
-    def live(frame) -> list[str]:
+    def live(frame: Frame) -> list[str]:
         """Bound locals that some way on from the present instruction may read."""
         code, instr = frame.code, frame.instructions[frame.pc]
         live = set(code.live_locals(frame.pc))
@@ -180,7 +190,7 @@ class BreakCode:
         cells = frame.fn.code.co_cellvars + frame.fn.code.co_freevars
         return [n for n in frame.locals if n in live and n not in cells]
 
-    def load_variables(self, k, frame):
+    def load_variables(self, k: int, frame: Frame) -> None:
         e = self.e
         for name in self.live(frame):
             e.load(frame.locals[name])
@@ -196,7 +206,7 @@ class BreakCode:
                 e.load(value)
                 e.cmd("store_fast", f".v{k}.{first}")
 
-    def push_stack(self, frame, stack):
+    def push_stack(self, frame: BreakFrame, stack: list[Value]) -> None:
         e = self.e
         for i, value in enumerate(stack):
             if value is NULL:
@@ -211,14 +221,14 @@ class BreakCode:
                 e.load(value)
 
     @staticmethod
-    def makes_closure(frame) -> bool:
+    def makes_closure(frame: Frame) -> bool:
         """True unless the frame's cells are exactly those of a function that exists and that later calls have too, and
         which may be kept alive."""
         code, fn = frame.fn.code, frame.fn
         return bool(code.co_cellvars or (code.co_freevars and (fn.obj is None
                                                                or fn.by_structure or fn.root().reference is not None)))
 
-    def push_callable(self, asm, k, resume):
+    def push_callable(self, asm: Assembler, k: int, resume: Resume) -> None:
         broken = self.chain[k]
         frame, fn = broken.frame, broken.frame.fn
         if resume.freevars and self.makes_closure(frame):
@@ -228,8 +238,7 @@ class BreakCode:
         else:
             asm.load_const(self.settings.resume_function(fn, resume, compiled=True))
 
-
-    def push_chain(self, asm, resumes):
+    def push_chain(self, asm: Assembler, resumes: list[Resume]) -> None:
         """One function for all frames, the innermost first."""
         parts, cells = [], []
         for k, resume in zip(reversed(range(len(self.chain))), resumes):

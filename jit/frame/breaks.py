@@ -28,14 +28,14 @@ class BreakReason:
         """Eight hexadecimal digits that stay the same for this kind of break at this place."""
         return hashlib.sha256(f"{self.kind}|{self.file}|{self.line}|{self.function}".encode()).hexdigest()[:8]
 
-    def __str__(self):
+    def __str__(self) -> str:
         text = (
             f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}: "
             f"{self.why} [{self.kind}]")
         return text + f"\n  hint: {self.hint}"
 
 
-def record(error: Unsupported, where, whole_frame=False) -> BreakReason:
+def record(error: Unsupported, where: tuple[str, int, str], whole_frame: bool = False) -> BreakReason:
     """Make and log the record of an Unsupported step at (file, line, function); tell of one that a failure of ours has
     made so."""
     file, line, function = error.where or where or ("?", 0, "?")

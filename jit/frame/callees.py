@@ -13,6 +13,7 @@ import importlib
 import sys
 import types
 import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +21,9 @@ from .. import config, failures, logs
 from ..runtime import native
 from . import tables
 from .dispatch import MAKERS, Missed, Settings, function_of_cells, track
+
+if TYPE_CHECKING:
+    from .capture import Captured
 
 log = logs.channel("graph_breaks")
 
@@ -41,22 +45,22 @@ _said: set = set()
 class CalleeMissed(Missed):
     """``on_miss`` of a function under the hook: one that turns out to do nothing for a graph is soon left alone."""
 
-    def __init__(self, settings, code, region, bound=None):
+    def __init__(self, settings, code, region, bound=None) -> None:
         super().__init__(settings, bound)
         self.code, self.region = code, region
 
-    def compile(self, dispatcher, values):
+    def compile(self, dispatcher, values: tuple[object, ...]):
         entry = super().compile(dispatcher, values)
         if self.given_up or (len(self.captures) >= MOST_IDLE and not any(map(self.worth_calling, self.captures))):
             self.leave_alone()
         return entry
 
-    def worth_calling(self, captured) -> bool:
+    def worth_calling(self, captured: Captured) -> bool:
         """A frame that has no operation and has seen no tensor before a break is cheaper to evaluate; its callees are
         offered in their turn."""
         return captured.graph is not None or (bool(captured.breaks) and captured.sees_tensors)
 
-    def leave_alone(self):
+    def leave_alone(self) -> None:
         self.given_up = True
         if self.bound is None:
             self.region.leave_alone(self.code)
@@ -65,11 +69,11 @@ class CalleeMissed(Missed):
 class Callees:
     """Decides, for one ``Settings``, which functions get a dispatcher."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings) -> None:
         self.settings = dataclasses.replace(settings, quiet=True, resumes={})
         self.region = native().Region(self.decide)
 
-    def decide(self, fn, first):
+    def decide(self, fn, first) -> tuple | None | None:
         """For the hook: None (its frames are evaluated as they are), or (dispatcher, takes the closure's cells first,
         one per first argument)."""
         try:
@@ -79,7 +83,7 @@ class Callees:
             failures.report(error, (code.co_filename, code.co_firstlineno, code.co_qualname), "it is left alone")
             return None
 
-    def dispatcher_of(self, fn, first):
+    def dispatcher_of(self, fn, first) -> tuple | None:
         code = fn.__code__
         if not worth_capturing(fn):
             return None
@@ -112,7 +116,7 @@ def worth_capturing(fn) -> bool:
     return fn not in tables.forbidden and fn not in tables.functions
 
 
-def make_region(settings):
+def make_region(settings: Settings):
     """The region of new settings, or None where the hook is off; says so once."""
     if not config.frame_hook:
         return None

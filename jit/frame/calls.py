@@ -6,6 +6,8 @@ from __future__ import annotations
 import collections
 import inspect
 import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -23,16 +25,20 @@ from .values.generators import CoroutineValue, GeneratorValue
 from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout
 from .values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from .session import Session
+
 MAX_DEPTH = 120
 
 
 class Calls:
     """Of one capture."""
 
-    def __init__(self, s):
+    def __init__(self, s: Session) -> None:
         self.s = s
 
-    def call_function(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
+    def call_function(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
+                      direct: bool = False) -> Value:
         """Call a Python function: by table, as a torch operation, or inlined."""
         real = fn.obj
         if real is not None:
@@ -69,7 +75,7 @@ class Calls:
                     return self.s.torch_call(real, args, kwargs)
         return self.inline(fn, args, kwargs, direct)
 
-    def inline(self, fn: FunctionValue, args, kwargs, direct=False) -> Value:
+    def inline(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         """Execute a Python function symbolically with these arguments. ``direct``: a call instruction enters it."""
         code = fn.code
         if code.co_flags & inspect.CO_ASYNC_GENERATOR:
@@ -84,7 +90,7 @@ class Calls:
         frame.spliceable = direct
         return frame.run_inlined()
 
-    def bind(self, fn: FunctionValue, args, kwargs) -> dict[str, Value]:
+    def bind(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value]:
         """Arguments to the function's local names, as CPython does; argument errors are left to eager execution."""
         code = fn.code
         names = code.co_varnames
@@ -128,7 +134,7 @@ class Calls:
                 bound[name] = value
         return bound
 
-    def argument_error(self, fn, args, kwargs, text):
+    def argument_error(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], text) -> None:
         """Raise the TypeError that CPython raises for a wrong call, with its very text, by calling a function of the
         same signature that does nothing."""
         try:
@@ -137,7 +143,7 @@ class Calls:
             raise Raised(self.s.exception(error)) from None
         raise Unsupported(f"{fn.qualname}() {text}", kind="argument-error")
 
-    def guard_kinds(self, args, kwargs, fn=None):
+    def guard_kinds(self, args: list[Value], kwargs: dict[str, Value], fn: object = None) -> None:
         """Guard the types of arguments: what implements the C function ``fn`` asks of which class a value is, or
         whether it is None."""
         for value in (*args, *kwargs.values()):
@@ -146,7 +152,7 @@ class Calls:
             if value.source is not None:
                 value.pytype(self.s)
 
-    def call_builtin(self, fn, args, kwargs) -> Value:
+    def call_builtin(self, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a C function."""
         self.guard_kinds(args, kwargs, fn)
         try:
@@ -173,7 +179,7 @@ class Calls:
         raise Unsupported(f"call of {name}, implemented in C and not known to the compiler", kind="c-call",
                           hint="call it outside the compiled function, or on constants")
 
-    def by_table(self, fn, run, args, kwargs) -> Value:
+    def by_table(self, fn: object, run: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """What a table's entry for a C function gives. Entries take arguments as they come; a call that the function
         itself refuses is left to it."""
         try:
@@ -184,7 +190,7 @@ class Calls:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with the wrong arguments",
                               kind="argument-error") from None
 
-    def is_pure(self, fn) -> bool:
+    def is_pure(self, fn: Callable) -> bool:
         if fn in tables.pure:
             return True
         owner = getattr(fn, "__self__", None)
@@ -193,7 +199,7 @@ class Calls:
         return (isinstance(owner, (str, bytes, int, float, complex))
                 or getattr(fn, "__module__", None) in ("math", "_operator", "cmath"))
 
-    def call_unbound(self, raw, args, kwargs) -> Value:
+    def call_unbound(self, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``type.method(instance, ...)`` of a C type."""
         owner = args[0]
         if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch_private.TensorBase)
@@ -207,7 +213,7 @@ class Calls:
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
-    def instantiate(self, cls_value: ClassValue, args, kwargs) -> Value:
+    def instantiate(self, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)`` by ``__new__`` and ``__init__``."""
         cls = cls_value.obj
         if inspect.isabstract(cls):
@@ -231,14 +237,14 @@ class Calls:
             raise Unsupported(f"{cls.__name__}() takes no arguments", kind="argument-error")
         return instance
 
-    def fold_error(self, cls, args, kwargs):
+    def fold_error(self, cls, args: list[Value], kwargs: dict[str, Value]):
         try:
             cls()
         except TypeError as error:
             raise Raised(self.s.exception(error)) from None
         raise Unsupported(f"abstract class {cls.__name__}", kind="instantiate")
 
-    def allocate(self, cls, args=(), kwargs=None) -> Value:
+    def allocate(self, cls, args: Sequence[Value] = (), kwargs: dict[str, Value] | None = None) -> Value:
         """``cls.__new__`` for classes whose ``__new__`` is implemented in C."""
         if self.s.class_lookup(cls, "__del__")[0]:
             raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}, whose finalizer has to run",
@@ -269,7 +275,7 @@ class Calls:
                           hint="make the object outside the compiled function")
 
 
-def makes_group(cls, args) -> bool:
+def makes_group(cls, args: list[Value]) -> bool:
     """Whether ``cls(*args)``, of an exception group, raises nothing and gives an object of just that class."""
     if cls is not ExceptionGroup or len(args) != 2 or not isinstance(args[0],
                                                                      Constant) or not isinstance(args[0].value, str):
@@ -278,13 +284,13 @@ def makes_group(cls, args) -> bool:
     return bool(parts) and all(isinstance(v, ObjectValue) and issubclass(v.cls, Exception) for v in parts)
 
 
-def class_method(cls: type, name: str):
+def class_method(cls: type, name: str) -> object:
     """The descriptor of a class method that is implemented in C, or None."""
     raw = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
     return raw if isinstance(raw, types.ClassMethodDescriptorType) else None
 
 
-def accepts(fn, args, kwargs) -> bool:
+def accepts(fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether a callable takes that many arguments and these names; False where that is not known."""
     try:
         inspect.signature(fn).bind(*args, **kwargs)
@@ -293,7 +299,7 @@ def accepts(fn, args, kwargs) -> bool:
     return True
 
 
-def signature_twin(fn, s):
+def signature_twin(fn: FunctionValue, s: Session):
     """A function with the name, parameters and number of defaults of ``fn`` that does nothing."""
     code = fn.code
     names = list(code.co_varnames)
@@ -318,7 +324,7 @@ def signature_twin(fn, s):
     return twin
 
 
-def any_tensor(args, kwargs) -> bool:
+def any_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
     """True if a tensor is among the arguments or one container deep."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, TensorValue):

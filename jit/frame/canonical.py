@@ -20,7 +20,10 @@ Conventions, the same on every version:
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
+
+if TYPE_CHECKING:
+    from .assemble import Label
 
 NEXT, BRANCH, JUMP, STOP = "next", "branch", "jump", "stop"
 
@@ -54,7 +57,7 @@ class Op:
     versions: tuple
     supported: bool
 
-    def effect(self, arg, jump: bool = False) -> tuple:
+    def effect(self, arg: object, jump: bool = False) -> tuple:
         """(slots popped, slots pushed) of an instruction with this ``arg``."""
         pops, pushes = self.pops, self.pushes
         if jump and self.jump_pops is not None:
@@ -66,12 +69,14 @@ OPS: dict[str, Op] = {}
 BOTH, ONLY_311, ONLY_312 = ((3, 11), (3, 12)), ((3, 11),), ((3, 12),)
 
 
-def _op(name, stack, pops=0, pushes=0, arg="", flow=NEXT, jump=None, versions=BOTH, supported=True):
+def _op(name: str, stack: str, pops: int | Callable = 0, pushes: int | Callable = 0, arg: str = "", flow: str = NEXT,
+        jump: tuple[int, ...] | None = None, versions: tuple[tuple[int, ...], ...] = BOTH,
+        supported: bool = True) -> None:
     jump_pops, jump_pushes = jump if jump else (None, None)
     OPS[name] = Op(name, stack, arg, pops, pushes, jump_pops, jump_pushes, flow, versions, supported)
 
 
-def _n(n):
+def _n(n: int) -> int:
     return n
 
 
@@ -268,7 +273,9 @@ class Instr:
 
     __slots__ = ("op", "arg", "offset", "line", "positions", "target", "handler")
 
-    def __init__(self, op, arg=None, offset=-1, line=None, positions=None, target=None, handler=None):
+    def __init__(self, op: str, arg: object = None, offset: int = -1, line: int | None = None,
+                 positions: tuple[int | None, ...] | None = None, target: int | Label | None = None,
+                 handler: tuple[int | Label, int, bool] | None = None) -> None:
         self.op = op
         self.arg = arg
         self.offset = offset
@@ -277,7 +284,7 @@ class Instr:
         self.target = target
         self.handler = handler
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         text = self.op
         if self.arg is not None or self.op == "LOAD_CONST":
             text += f" {self.arg!r}"

@@ -8,9 +8,11 @@ Where the rest cannot be resumed that way it runs in eager from the step on, or 
 from __future__ import annotations
 
 import dataclasses
+import dis
 import inspect
 import types
 import weakref
+from typing import TYPE_CHECKING, Any, Callable
 
 
 from .. import failures, logs, torch_private
@@ -23,6 +25,8 @@ from .emit import Emitter
 from .executor import Frame, Returned
 from .states import attention
 from ..graph.backward import is_spent
+from ..graph.passes.dce import eliminate_dead_nodes
+from ..graph.passes.gradients import without_gradients
 from ..graph.saved_tensors import refused
 from ..graph.foreign import is_foreign
 from ..runtime import facts
@@ -33,7 +37,14 @@ from .values.functions import FunctionValue
 from .values.objects import ModuleObject
 from .values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ..graph.ir import Graph
+    from .dispatch import Settings
+    from .dynamic import Dynamic
+    from .values.base import Value
+
 bytecode_log = logs.channel("bytecode")
+
 
 @dataclasses.dataclass
 class Captured:
@@ -53,9 +64,9 @@ class Captured:
     """
 
     target: types.FunctionType | None
-    guards: object
-    graph: object = None
-    plan: object = None
+    guards: Any
+    graph: Graph | None = None
+    plan: Any = None
     breaks: list = dataclasses.field(default_factory=list)
     inputs: list = dataclasses.field(default_factory=list)
     sees_tensors: bool = False
@@ -69,7 +80,7 @@ class Captured:
                         breaks=self.breaks, sees_tensors=self.sees_tensors, failed=self.failed)
 
 
-def refuse_modes():
+def refuse_modes() -> None:
     """Raise NeedsEager while a mode or a transform of the program's sees every operation: compiled code would go past
     it, and what an operator makes, such as a random number, may be another one for each element of a map. The mode of a
     default device is known."""
@@ -93,7 +104,8 @@ class Capture:
             reference to it, or None.
     """
 
-    def __init__(self, fn, values, settings, dynamic=None, bound=None):
+    def __init__(self, fn: Callable, values: tuple[object, ...], settings: Settings, dynamic: Dynamic | None = None,
+                 bound: object = None) -> None:
         self.fn, self.settings, self.values, self.bound = fn, settings, values, bound
         self.session = Session(dynamic)
         self.session.unsteady = None if settings.fullgraph else settings.unsteady
@@ -104,7 +116,7 @@ class Capture:
         self.breaks: list = []
         self.doubt = None
 
-    def set_up(self):
+    def set_up(self) -> None:
         """The outermost frame, with the arguments as its locals."""
         s, fn, code = self.session, self.fn, self.code
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -171,12 +183,12 @@ class Capture:
                     held.clear()
             error = chain = None  # noqa: F841  the error's traceback leads here
 
-    def eager(self, error) -> Captured:
+    def eager(self, error: Unsupported) -> Captured:
         """The whole frame in eager, for as long as the facts that led to the decision hold."""
         self.breaks.append(breaks.record(error, self.where(), whole_frame=True))
         return Captured(None, self.session.guards, breaks=self.breaks, sees_tensors=self.sees_tensors())
 
-    def failed(self, error) -> Captured:
+    def failed(self, error: Exception) -> Captured:
         """As ``eager`` where a rule of ours has failed: for the facts so far, with all sizes as they are, so that other
         arguments are tried again."""
         env = self.session.tracer.env
@@ -194,11 +206,11 @@ class Capture:
     def sees_tensors(self) -> bool:
         return any(isinstance(v, (TensorValue, ModuleObject)) for v in self.session.heap.by_object.values())
 
-    def where(self):
+    def where(self) -> tuple[str, int, str]:
         return self.frame.where() if self.frame is not None else (self.code.co_filename,
                                                                   self.code.co_firstlineno, self.code.co_qualname)
 
-    def execute(self):
+    def execute(self) -> tuple[object, ...]:
         """Run the outermost frame: ("returned", value) or ("broke", error, the frames at the break)."""
         frame, s = self.frame, self.session
         frame.spliceable = True
@@ -220,18 +232,18 @@ class Capture:
         finally:
             s.frames[:] = []
 
-    def run_frame(self):
+    def run_frame(self) -> Value:
         """Execute the frame to its end: what the rewritten function returns."""
         try:
             self.frame.loop()
         except Returned as done:
             return done.value
 
-    def continuation(self):
+    def continuation(self) -> None:
         """None: the frame goes on in a resume function."""
         return None
 
-    def escaping(self, raised) -> Unsupported:
+    def escaping(self, raised: Raised) -> Unsupported:
         """An exception leaves the frame: eager code raises it, with the user's traceback."""
         cls = raised.value.cls.__name__
         args = getattr(raised.value, "init_args", ())
@@ -245,7 +257,7 @@ class Capture:
         e.code_globals = self.frame.globals
         return e
 
-    def finish_return(self, value) -> Captured:
+    def finish_return(self, value: Value) -> Captured:
         e = self.emitter()
         e.replay(self.session.effects.to_replay())
         e.load(value)
@@ -302,19 +314,15 @@ class Capture:
                 e.outputs = []
         target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
         if bytecode_log:
-            import dis
-
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\n"
                          f"rewritten:\n{dis.Bytecode(target.__code__).dis()}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks,
                         [v.source for v in s.recording.inputs], sees_tensors=self.sees_tensors(), check=check,
                         doubt=self.doubt)
 
-    def with_gradients(self, graph, differentiated: bool):
+    def with_gradients(self, graph: Graph, differentiated: bool) -> Graph:
         """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""
-        from ..graph.autodiff.inner import expand_gradients
-        from ..graph.passes.dce import eliminate_dead_nodes
-        from ..graph.passes.gradients import without_gradients
+        from ..graph.autodiff.inner import expand_gradients  # late: autodiff's tables fill when they are first needed
 
         try:
             graph = expand_gradients(graph)
@@ -323,7 +331,7 @@ class Capture:
             raise assumptions.Reconsider("inner_gradients") from None
         return eliminate_dead_nodes(graph if differentiated else without_gradients(graph))
 
-    def guard_aliases(self):
+    def guard_aliases(self) -> None:
         """An input that is changed must not share memory with another input on later calls, but for those of a region,
         whose places in it are guarded."""
         s = self.session
@@ -346,7 +354,7 @@ class Capture:
 
     # -- breaks -----------------------------------------------------------------------------------------------------
 
-    def finish_break(self, error, chain) -> Captured:
+    def finish_break(self, error: Unsupported, chain: list[Broken]) -> Captured:
         """Compile what was captured up to the break, which is in the last frame of ``chain``; where that frame cannot
         be resumed, the call that entered it is the break."""
         s = self.session
@@ -376,14 +384,15 @@ class Capture:
                     code.frames.clear()  # they refer to it, and so to the program's objects
 
 
-def let_go(error):
+def let_go(error: Exception | Unsupported | None) -> None:
     """Drop what led to an error: the frames that it went through hold the program's objects, in cycles."""
     error.frames = []
     while error is not None:
         error.__traceback__, error = None, error.__context__
 
 
-def capture(fn, values, settings, dynamic=None, bound=None, assuming=True) -> Captured:
+def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynamic: Dynamic | None = None,
+            bound: object = None, assuming: bool = True) -> Captured:
     """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing
     that some inputs share memory. ``assuming``: whether to make any assumptions."""
     refused, shared, calls = set() if assuming else {"assuming"}, [], []
@@ -403,7 +412,7 @@ def capture(fn, values, settings, dynamic=None, bound=None, assuming=True) -> Ca
             shared = memory.join(shared, found.tensors)
 
 
-def eager_target(fn):
+def eager_target(fn: Callable) -> Callable:
     """A function of the bound locals that calls ``fn`` as the program did."""
     code = fn.__code__
     n_pos, n_kwonly = code.co_argcount, code.co_kwonlyargcount

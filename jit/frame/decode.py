@@ -9,10 +9,14 @@ from __future__ import annotations
 import opcode
 import sys
 import weakref
+from typing import TYPE_CHECKING, Callable
 
 from .. import errors
 from .canonical import (BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, JUMP, OPS,
                         ORIGINS, STOP, Instr)
+
+if TYPE_CHECKING:
+    import types
 
 VERSION = sys.version_info[:2]
 SUPPORTED_VERSIONS = ((3, 11), (3, 12))
@@ -33,13 +37,14 @@ class CanonicalCode:
 
     __slots__ = ("_code", "instructions", "names", "body", "_offsets", "_depths", "_live", "_handled", "__weakref__")
 
-    def __init__(self, code, instructions, names, body, offsets):
+    def __init__(self, code: types.CodeType, instructions: list[Instr], names: tuple[str, ...], body: int,
+                 offsets: list[int]) -> None:
         self._code = weakref.ref(code)
         self.instructions, self.names, self.body, self._offsets = instructions, names, body, offsets
         self._depths = self._live = self._handled = None
 
     @property
-    def code(self):
+    def code(self) -> types.CodeType:
         """The code object, or None once it is gone: the decoded form does not keep it alive."""
         return self._code()
 
@@ -124,33 +129,33 @@ def parse_exception_table(table: bytes) -> list:
 class _Tables:
     __slots__ = ("consts", "names", "slots")
 
-    def __init__(self, code):
+    def __init__(self, code: types.CodeType) -> None:
         self.consts, self.names = code.co_consts, code.co_names
         varnames = code.co_varnames
         self.slots = varnames + tuple(c for c in code.co_cellvars if c not in varnames) + code.co_freevars
 
 
-def _slot(t, arg):
+def _slot(t: _Tables, arg: int) -> str:
     return t.slots[arg]
 
 
-def _name(t, arg):
+def _name(t: _Tables, arg: int) -> str:
     return t.names[arg]
 
 
-def _const(t, arg):
+def _const(t: _Tables, arg: int) -> object:
     return t.consts[arg]
 
 
-def _number(t, arg):
+def _number(t: _Tables, arg: int) -> int:
     return arg
 
 
-def _flag(t, arg):
+def _flag(t: _Tables, arg: int) -> bool:
     return bool(arg)
 
 
-def _intrinsic(table):
+def _intrinsic(table: list) -> Callable:
     names = [n.split("_", 2 if n[10:12] in ("1_", "2_") else 1)[-1] for n in table]
     return lambda t, arg: names[arg]
 
@@ -176,7 +181,7 @@ _PLAIN, _JUMP_FORWARD, _JUMP_BACKWARD, _SKIP, _EXTENDED, _KWNAMES, _CALL, _GLOBA
     _UNKNOWN = range(12)
 
 
-def _build_table():
+def _build_table() -> list[tuple]:
     special = {"EXTENDED_ARG": _EXTENDED, "KW_NAMES": _KWNAMES, "CALL": _CALL, "LOAD_GLOBAL": _GLOBAL,
                "RETURN_CONST": _RETURN_CONST, "CALL_INTRINSIC_1": _INTRINSIC, "CALL_INTRINSIC_2": _INTRINSIC}
     if VERSION >= (3, 12):
@@ -219,7 +224,7 @@ _NO_ARG_YIELD = VERSION < (3, 12)
 _cache: dict = {}
 
 
-def decode(code) -> CanonicalCode:
+def decode(code: types.CodeType) -> CanonicalCode:
     """The canonical form of a code object.
 
     Raises:
@@ -236,12 +241,12 @@ def decode(code) -> CanonicalCode:
     return result
 
 
-def _forget(key, result):
+def _forget(key: int, result: object) -> None:
     if _cache.get(key) is result():
         _cache.pop(key, None)
 
 
-def _decode(code) -> CanonicalCode:
+def _decode(code: types.CodeType) -> CanonicalCode:
     if _TABLE is None:
         raise errors.Unsupported(f"the bytecode of Python {VERSION[0]}.{VERSION[1]}",
                                  hint="use Python 3.11 or 3.12", kind="python-version")
@@ -312,7 +317,7 @@ def _decode(code) -> CanonicalCode:
     return CanonicalCode(code, out, tables.slots, _body(out), index_of)
 
 
-def _body(instructions) -> int:
+def _body(instructions: list[Instr]) -> int:
     for i, instr in enumerate(instructions):
         if instr.op == "RESUME":
             return i + 1
@@ -324,7 +329,7 @@ def _body(instructions) -> int:
 # --- flow analysis ------------------------------------------------------------------------------------------------
 
 
-def stack_depths(instructions) -> list:
+def stack_depths(instructions: list[Instr]) -> list:
     """Depth before every instruction, by following every path from the first, through handlers too."""
     depths: list = [None] * len(instructions)
     work = [(0, 0)]
@@ -354,7 +359,7 @@ def stack_depths(instructions) -> list:
     return depths
 
 
-def handled_slots(instructions, depths) -> list:
+def handled_slots(instructions: list[Instr], depths: list[int]) -> list:
     """Per instruction, the stack slots that PUSH_EXC_INFO has filled and POP_EXCEPT has not emptied, by following every
     path."""
     found: list = [None] * len(instructions)
@@ -380,7 +385,7 @@ def handled_slots(instructions, depths) -> list:
     return found
 
 
-def max_stack(instructions, depths) -> int:
+def max_stack(instructions: list[Instr], depths: list[int]) -> int:
     """The largest stack that the instructions reach, given the depth before each of them."""
     most = 0
     for instr, depth in zip(instructions, depths):
@@ -401,7 +406,7 @@ _KILLS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 class _Liveness:
     """Backward data flow over variable bit sets. A handler's needs count at every instruction that it covers."""
 
-    def __init__(self, canonical):
+    def __init__(self, canonical: CanonicalCode) -> None:
         instructions, self.names = canonical.instructions, canonical.names
         bit = {name: 1 << i for i, name in enumerate(self.names)}
         count = len(instructions)
@@ -438,7 +443,7 @@ class _Liveness:
                     changed = True
         self._sets: dict = {}
 
-    def at(self, index):
+    def at(self, index: int) -> frozenset[str]:
         bits = self.before[index]
         found = self._sets.get(bits)
         if found is None:

@@ -9,7 +9,7 @@ import time
 import types
 import warnings
 import weakref
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from .. import config, failures, logs, torch_private
 from ..errors import PassError, Unsupported
@@ -19,6 +19,14 @@ from ..runtime.numbers import unpack
 from .capture import Captured, capture
 from .dynamic import Dynamic
 from .numbers import Integers, has_float
+
+if TYPE_CHECKING:
+    from ..graph.ir import Graph
+    from ..graph.recording import Gradient
+    from .resume import Resume
+    from .session import Session
+    from .values.base import Value
+    from .values.functions import FunctionValue
 
 recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
@@ -67,7 +75,8 @@ class Settings:
             self.regions.append(made)
         return self.regions[0]
 
-    def compile_graph(self, graph, inputs, session, gradient=None):
+    def compile_graph(self, graph: Graph, inputs: list[Value], session: Session,
+                      gradient: Gradient | None = None) -> tuple:
         """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
         count_graph()
         with config.patch(**self.options) if self.options else contextlib.nullcontext():
@@ -87,7 +96,7 @@ class Settings:
             call = native().Unhooked(unpacked(call) if floats else call)  # a backend's Python is not the program's
         return call, sources + ([Integers(integers)] if floats else integers)
 
-    def resume_function(self, fn, resume, compiled):
+    def resume_function(self, fn: FunctionValue, resume: Resume, compiled: bool):
         """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if
         ``compiled``."""
         key = (fn.code, id(fn.globals), fn.obj if resume.freevars else None,
@@ -101,7 +110,7 @@ class Settings:
             self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
         return made
 
-    def resume_with_cells(self, fn, resume, compiled):
+    def resume_with_cells(self, fn: FunctionValue, resume: Resume, compiled: bool):
         """As ``resume_function`` for a frame with cells of its own: these are its first parameters."""
         key = (fn.code, id(fn.globals), resume.code.co_code, resume.code.co_linetable,
                resume.code.co_varnames, resume.params, compiled, "cells")
@@ -114,7 +123,7 @@ class Settings:
         return made
 
 
-    def resume_chain(self, parts):
+    def resume_chain(self, parts: list[tuple]):
         """One function that goes on in several frames, the innermost first: each (function, resume, whether its cells
         are given, the parameter that is the result of the frame before). Its parameters are all the cells, then the
         parameters of each resume."""
@@ -128,7 +137,7 @@ class Settings:
         return made
 
 
-    def step(self, generator, position, parked):
+    def step(self, generator: object, position: int, parked: bool):
         """The compiled step of a real generator from the byte offset where it stands (see ``jit.frame.steps``)."""
         code = generator.gi_code if type(generator) is types.GeneratorType else generator.cr_code
         key = ("step", code, position, parked)
@@ -138,12 +147,12 @@ class Settings:
         return made
 
 
-def unpacked(call):
+def unpacked(call: Callable) -> Callable:
     """``call`` with its integers given as what a program of numbers gives."""
     return lambda *args: call(*args[:-1], *unpack(args[-1]))
 
 
-def torch_skip():
+def torch_skip() -> Callable | None:
     """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames; None where this torch
     has none that is known. Without it that compiler looks at code of ours when both are at work, which costs it time
     and nothing else."""
@@ -159,14 +168,14 @@ def torch_skip():
 _skip_in_torch = torch_skip()
 
 
-def skip_code(code):
+def skip_code(code: types.CodeType) -> None:
     """Have neither our frame hook nor that of PyTorch's compiler look at the frames of code that we made."""
     native().skip_code(code)
     if _skip_in_torch is not None:
         _skip_in_torch(code)
 
 
-def chain_function(settings, parts) -> types.FunctionType:
+def chain_function(settings: Settings, parts: list[tuple]) -> types.FunctionType:
     """The plain function behind ``Settings.resume_chain``."""
     namespace = {"function": types.FunctionType}
     cell_names, parameters, lines = [], [], []
@@ -206,7 +215,7 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
     return call
 
 
-def user_code(fn) -> types.CodeType:
+def user_code(fn: Callable) -> types.CodeType:
     """The code that messages name: what a function of cells or of several frames calls, or the function's own."""
     return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
 
@@ -214,7 +223,7 @@ def user_code(fn) -> types.CodeType:
 class Missed:
     """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries."""
 
-    def __init__(self, settings: Settings, bound=None, resumed=False):
+    def __init__(self, settings: Settings, bound: object = None, resumed: bool = False) -> None:
         self.settings, self.bound = settings, bound
         self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
         self.captures: list[Captured] = []  # their summaries
@@ -223,7 +232,7 @@ class Missed:
         self.assuming = True
         self.reasons: list[str] = []
 
-    def __call__(self, dispatcher, values):
+    def __call__(self, dispatcher, values: tuple[object, ...]):
         if self.given_up:
             return None
         with _lock:
@@ -234,7 +243,7 @@ class Missed:
                     return entry
             return self.compile(dispatcher, values)
 
-    def compile(self, dispatcher, values):
+    def compile(self, dispatcher, values: tuple[object, ...]):
         fn = wrapped_function(dispatcher)
         if self.captures:
             self.explain_miss(dispatcher, values)
@@ -268,19 +277,19 @@ class Missed:
             self.settings.on_capture(captured)
         return entry
 
-    def worth_calling(self, captured) -> bool:
+    def worth_calling(self, captured: Captured) -> bool:
         """Whether the rewritten function is run rather than the original."""
         return True
 
-    def region_of(self, captured):
+    def region_of(self, captured: Captured):
         """The region to serve while the entry's target runs: where something was left to the interpreter."""
         left = [b for b in captured.breaks if b.kind not in _EAGER_RAISES]
         return self.settings.region() if left else None
 
-    def guard_program(self, captured):
+    def guard_program(self, captured: Captured):
         return native_guards.program(*captured.guards.program())
 
-    def explain_miss(self, dispatcher, values):
+    def explain_miss(self, dispatcher, values: tuple[object, ...]) -> None:
         why = []
         for entry in dispatcher.entries:
             try:
@@ -293,7 +302,7 @@ class Missed:
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
             recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}")
 
-    def give_up(self, fn):
+    def give_up(self, fn: Callable) -> None:
         self.given_up = True
         code = user_code(fn)
         text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.cache_limit} "
@@ -304,7 +313,7 @@ class Missed:
             warnings.warn(text, stacklevel=3)
         return None
 
-    def failed(self, fn, error):
+    def failed(self, fn: Callable, error: Exception) -> None:
         """A failure for which there is no entry: one warning, and this call runs in eager, or the error itself with
         ``fullgraph`` or ``config.strict``."""
         if self.settings.fullgraph:
@@ -314,7 +323,7 @@ class Missed:
         self.count_failure()
         return None
 
-    def count_failure(self):
+    def count_failure(self) -> None:
         """What fails for whatever arguments is not tried for ever."""
         self.failures += 1
         self.given_up = self.given_up or self.failures >= _MOST_FAILURES
@@ -326,7 +335,7 @@ def wrapped_function(dispatcher) -> types.FunctionType:
     return fn.__func__ if isinstance(fn, types.MethodType) else fn
 
 
-def make_dispatcher(fn, settings: Settings, bound=None, resumed=False):
+def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resumed: bool = False):
     """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a
     break."""
     missed = Missed(settings, bound, resumed)
@@ -339,7 +348,7 @@ def track(dispatcher):
     return dispatcher
 
 
-def count_graph():
+def count_graph() -> None:
     _counts["graphs"] += 1
 
 
@@ -348,7 +357,7 @@ def compile_count() -> int:
     return _counts["graphs"]
 
 
-def reset():
+def reset() -> None:
     """Forget every entry of every dispatcher."""
     for dispatcher in list(_dispatchers):
         dispatcher.clear()

@@ -3,6 +3,8 @@ for."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from .. import config
@@ -11,12 +13,16 @@ from ..runtime import native
 from ..runtime.holding import holding
 from .source import Length, Local, Source
 
+if TYPE_CHECKING:
+    from ..graph.dims import Dim
+    from ..graph.shape_env import ShapeEnv
+
 MAX_POSITIONS = 4
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
 _MARKED = "_jit_dynamic_dims"
 
 
-def mark_dynamic(tensor: torch.Tensor, *dims: int):
+def mark_dynamic(tensor: torch.Tensor, *dims: int) -> None:
     """Ask that these dims of ``tensor`` become symbols at its next capture."""
     setattr(tensor, _MARKED, set(getattr(tensor, _MARKED, ())) | {d % tensor.dim() for d in dims})
 
@@ -26,7 +32,7 @@ class Dynamic:
     symbol at once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a
     loop's. ``in_one_graph``: breaks are errors."""
 
-    def __init__(self, mode: bool | None, resumed=False, in_one_graph=False):
+    def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
         self.sizes: dict[Source, list] = {}
         self.positions: dict[Source, set] = {}
@@ -38,7 +44,7 @@ class Dynamic:
         self.facts: dict[object, set] = {}
         self.captures = 0  # so far
 
-    def tensor_dims(self, source, tensor) -> set[int]:
+    def tensor_dims(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
         marked = set(getattr(tensor, _MARKED, ()))
         if self.mode is False or source is None:
@@ -52,16 +58,16 @@ class Dynamic:
         changed = {i for i, size in enumerate(self.sizes[source]) if size is None}
         return marked | changed | (set(range(tensor.dim())) if self.mode and not source.watched else set())
 
-    def unrolls(self, source, position: int) -> bool:
+    def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
         return self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
 
-    def takes(self, key, fact) -> bool:
+    def takes(self, key: Source | tuple[Source, str], fact: int | str) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call."""
         most = MAX_POSITIONS if self.resumed else config.cache_limit - 2
         return self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
 
-    def admits(self, seen: set, fact, most: int) -> bool:
+    def admits(self, seen: set, fact: int | str, most: int) -> bool:
         """Whether ``fact`` is one of the first ``most``. When few captures are left there may be one only, so that the
         last ones hold for whatever comes."""
         if self.few_left and not self.in_one_graph and seen - {fact} or fact not in seen and len(seen) >= most:
@@ -73,7 +79,7 @@ class Dynamic:
     def few_left(self) -> bool:
         return self.captures >= config.cache_limit - 3
 
-    def integer(self, env, origins: dict, source, value: int):
+    def integer(self, env: ShapeEnv, origins: dict, source: Source, value: int) -> Dim | None:
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
         changed = self.is_symbol(source, value)
         if value < 0:
@@ -84,7 +90,7 @@ class Dynamic:
         origins[name] = (source, "int")
         return Sym(name, value, lo=-LARGEST - 1 if source in self.negative else 0, hi=LARGEST, env=env)
 
-    def is_symbol(self, source, value: int) -> bool:
+    def is_symbol(self, source: Source | None, value: int) -> bool:
         """True if an integer is to be a symbol."""
         if self.mode is False or source is None:
             return False
@@ -95,7 +101,7 @@ class Dynamic:
         at_once = at_once or self.few_left and isinstance(source, Length)
         return self.integers[source] is None or at_once and not source.watched
 
-    def is_replaced(self, source, obj) -> bool:
+    def is_replaced(self, source: Source, obj: object) -> bool:
         """True once there has been another object at a source."""
         if source not in self.objects:
             self.objects[source] = (native().Weak(obj) if holding(obj) == "weak" and not isinstance(obj, torch.Tensor)
@@ -105,7 +111,7 @@ class Dynamic:
             self.objects[source] = None
         return self.objects[source] is None
 
-    def is_symbolic_float(self, source, value: float) -> bool:
+    def is_symbolic_float(self, source: Source, value: float) -> bool:
         """True if a float is to be computed with, and not a constant: it has changed."""
         if self.mode is False:
             return False

@@ -3,13 +3,16 @@ function does it after the graph has run."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Unsupported
 from . import tracked_state
 from .states.grad_mode import GRAD_MODE
 from .values import batched
 from .values.base import Value
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 class Effect(NamedTuple):
@@ -32,7 +35,7 @@ class Effects:
         tensor_attributes: (a tensor's identity, name) -> what the program has hung on it, None for nothing any more.
     """
 
-    def __init__(self, s):
+    def __init__(self, s: Session) -> None:
         self.s = s
         self.log: list[Effect] = []
         self.recorders: list[list] = []
@@ -41,11 +44,11 @@ class Effects:
         self.tensor_attributes: dict[tuple, Value | None] = {}
         s.journal.grows(self.log, self.recorders)
 
-    def close(self):
+    def close(self) -> None:
         for held in (self.log, self.recorders, self.globals_written, self.class_written, self.tensor_attributes):
             held.clear()
 
-    def add(self, fn, args, state=None):
+    def add(self, fn, args, state=None) -> None:
         """The program has called ``fn`` on values."""
         self.log.append(Effect(fn, list(args), state))
 
@@ -57,7 +60,7 @@ class Effects:
         """Whether a list is one to which what is logged will add something."""
         return any(obj is recorder for recorder in self.recorders)
 
-    def hide_recorder(self, recorder: list):
+    def hide_recorder(self, recorder: list) -> None:
         """Something is going to be put into a list after the graph has run: it cannot be read before."""
         if id(recorder) in self.s.heap.by_object:
             raise Unsupported("a warning is recorded in a list that the program sees", kind="warning")

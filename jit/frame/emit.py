@@ -8,6 +8,7 @@ seen; ``finish`` then puts the graph call in front and assembles.
 from __future__ import annotations
 
 import types
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -27,12 +28,23 @@ from .values.containers import DictValue, ListValue, TupleValue
 from .values.functions import CellValue, ClassValue
 from .values.objects import DELETED, ObjectValue
 
-def _set_dict_entry(obj, name, value):
+if TYPE_CHECKING:
+    from ..graph.dims import Dim
+    from ..graph.handles import TensorHandle
+    from ..graph.results import Selected
+    from .numbers import Integers
+    from .session import Session
+    from .source import Source
+    from .values.functions import FunctionValue
+    from .values.tensor import TensorValue
+
+
+def _set_dict_entry(obj: object, name: str, value: object) -> None:
     """An attribute written past the class's own ``__setattr__``."""
     object.__setattr__(obj, name, value)
 
 
-def write_recorded(target: torch.Tensor, value: torch.Tensor):
+def write_recorded(target: torch.Tensor, value: torch.Tensor) -> None:
     """``target.copy_(value)``, recorded by autograd."""
     with torch.enable_grad():
         target.copy_(value)
@@ -61,7 +73,7 @@ def called(operator, source: torch.Tensor, arguments: tuple, index: int) -> torc
     return operator(source, *arguments)[index]
 
 
-def put_back_version(tensor: torch.Tensor):
+def put_back_version(tensor: torch.Tensor) -> None:
     """Take back what the graph has added to a version counter."""
     if not tensor.is_inference():
         torch_private.set_version_counter((tensor,), (torch_private.version_of(tensor) - 1,))
@@ -70,7 +82,7 @@ def put_back_version(tensor: torch.Tensor):
 class CyclicValue(Unsupported):
     """A value made while capturing contains itself."""
 
-    def __init__(self, value, key):
+    def __init__(self, value: Value, key: tuple[str, int]) -> None:
         super().__init__(f"{value.describe()} that contains itself leaves the captured region", kind="rebuild")
         self.key = key
 
@@ -83,7 +95,7 @@ class Emitter:
         original: the function that does what the rewritten one does, in eager, with the same arguments.
     """
 
-    def __init__(self, session, code, arguments: int, original):
+    def __init__(self, session: Session, code: types.CodeType, arguments: int, original: Callable) -> None:
         self.session, self.code = session, code
         self.argnames = [f".a{i}" for i in range(arguments)]
         self.prelude: list[tuple] = []
@@ -109,33 +121,33 @@ class Emitter:
 
     # -- recording ------------------------------------------------------------------------------------------------
 
-    def cmd(self, name, *args):
+    def cmd(self, name: str, *args: object) -> None:
         self.commands.append((name, args))
 
-    def load_const(self, obj):
+    def load_const(self, obj: object) -> None:
         self.cmd("load_const", obj)
 
-    def load_attr(self, name):
+    def load_attr(self, name: str) -> None:
         self.cmd("load_attr", name)
 
-    def build_slice(self, n):
+    def build_slice(self, n: int) -> None:
         self.cmd("build_slice", n)
 
-    def push_null(self):
+    def push_null(self) -> None:
         self.cmd("push_null")
 
     def temporary(self) -> str:
         self.temporaries += 1
         return f".t{self.temporaries}"
 
-    def memoised(self, value) -> bool:
+    def memoised(self, value: Value) -> bool:
         return self.key(value) in self.memo
 
     @staticmethod
-    def key(value):
+    def key(value: Value) -> tuple:
         return value.identity() if not isinstance(value, Constant) else ("constant", id(value))
 
-    def load(self, value: Value):
+    def load(self, value: Value) -> None:
         """Emit bytecode that pushes the object of a value; a value that is rebuilt is built once."""
         if type(value) is Constant:
             self.load_constant(value)
@@ -166,7 +178,7 @@ class Emitter:
             self.remember(key)
             self.keep_alive(value)
 
-    def build_in_steps(self, value, key):
+    def build_in_steps(self, value: Value, key: tuple[str, int]) -> None:
         """A new list or dict that contains itself: made empty, then filled."""
         self.cmd("build_list" if value.cls is list else "build_dict", 0)
         self.remember(key)
@@ -183,7 +195,7 @@ class Emitter:
             self.cmd("call", 1 + len(arguments), ())
             self.cmd("pop")
 
-    def load_constant(self, value: Constant):
+    def load_constant(self, value: Constant) -> None:
         """A plain object: itself where it is known or guarded already, else from where it came, without a guard on its
         value."""
         if value.source is None or self.session.guards.has(value.source, facts.Equals, facts.Is):
@@ -193,10 +205,10 @@ class Emitter:
         else:
             self.load_const(value.const(self.session))
 
-    def keep_alive(self, value):
+    def keep_alive(self, value: Value) -> None:
         self.session.heap.keep(value)
 
-    def remember(self, key):
+    def remember(self, key: tuple[str, int | tuple[str, int]]) -> None:
         """Store the top of the stack in a temporary for later loads, leaving it on the stack."""
         name = self.temporary()
         self.memo[key] = name
@@ -205,7 +217,7 @@ class Emitter:
 
     # -- values -----------------------------------------------------------------------------------------------------
 
-    def load_source(self, source):
+    def load_source(self, source: Source) -> None:
         """Push the object at a source. What is read from another object is read at the start, before anything
         changes."""
         if source.immediate:
@@ -223,7 +235,7 @@ class Emitter:
             self.commands = body
         self.cmd("load_fast", name)
 
-    def load_base(self, source):
+    def load_base(self, source: Source) -> None:
         """Push the object that ``source`` is read from; where only the last step leads to what is replaced, that object
         is known."""
         holder = self.session.heap.by_source.get(source.base) if source.fresh else None
@@ -232,7 +244,7 @@ class Emitter:
         else:
             self.load_source(source.base)
 
-    def call(self, fn, *arguments):
+    def call(self, fn: object, *arguments: object) -> None:
         """Push ``fn(*arguments)`` for constants, and functions that push what they stand for."""
         self.push_null()
         self.load_const(fn)
@@ -240,7 +252,7 @@ class Emitter:
             argument() if isinstance(argument, types.FunctionType) else self.load_const(argument)
         self.cmd("call", len(arguments), ())
 
-    def load_source_or_const(self, value):
+    def load_source_or_const(self, value: Value) -> None:
         """A real object: by its source, or itself where the guards pin its identity and the code may hold it
         (``holding``)."""
         source = value.source
@@ -258,10 +270,10 @@ class Emitter:
             root = src.Const(obj)
             self.load_const(obj) if root.reference is None else self.load_source(root)
 
-    def load_graph_output(self, tensor):
+    def load_graph_output(self, tensor: Value) -> None:
         self.cmd("load_fast", self.graph_output(tensor))
 
-    def graph_output(self, tensor) -> str:
+    def graph_output(self, tensor: TensorValue) -> str:
         """The local that holds a tensor that the graph returns."""
         index = self.output_index.get(id(tensor._handle))
         if index is None:
@@ -269,11 +281,11 @@ class Emitter:
             self.outputs.append(tensor)
         return f".out{index}"
 
-    def require(self, tensor, doubt):
+    def require(self, tensor: torch.Tensor, doubt) -> None:
         """Do the call in eager where this result of the graph is false, and call ``doubt`` before."""
         self.required, self.doubt = self.graph_output(tensor), doubt
 
-    def check_first(self, check, sources):
+    def check_first(self, check, sources) -> None:
         """Do the call in eager where ``check`` of the objects at ``sources`` is false, before anything else is done."""
         body, self.commands = self.commands, []
         self.push_null()
@@ -287,7 +299,7 @@ class Emitter:
         self.prelude += self.commands
         self.commands = body
 
-    def load_float(self, value):
+    def load_float(self, value: Value) -> None:
         """A symbolic float, computed at the start; where Python's arithmetic raises, the original function runs in its
         place."""
         if value.fn is None:
@@ -295,7 +307,7 @@ class Emitter:
         else:
             self.load_or_give_up((value, "number"), *value.program())
 
-    def load_plan_input(self, given):
+    def load_plan_input(self, given: Integers | Source) -> None:
         """An argument of the plan: what is at a source, or all its integers."""
         if isinstance(given, src.Source):
             self.load_source(given)
@@ -304,7 +316,7 @@ class Emitter:
             self.load_or_give_up(given, program.arguments, load_numbers(len(program.arguments),
                                                                         program.rows, given.results))
 
-    def load_or_give_up(self, key, arguments, fn):
+    def load_or_give_up(self, key: Integers | tuple[Value, str], arguments: list[Source | Value], fn) -> None:
         """Push ``fn(*arguments)``, computed once at the start; if that is None, the original function is what runs."""
         name = self.computed.get(key)
         if name is None:
@@ -324,7 +336,7 @@ class Emitter:
             self.commands = body
         self.cmd("load_fast", name)
 
-    def load_after_graph(self, value, fn, args, kwargs):
+    def load_after_graph(self, value: Value, fn: object, args: list[Value], kwargs: dict[str, Value]) -> None:
         """Push ``fn(*args, **kwargs)``, called right after the graph has run and before any change of the program's is
         made."""
         name = self.computed.get(value)
@@ -337,11 +349,11 @@ class Emitter:
             self.commands = body
         self.cmd("load_fast", name)
 
-    def load_dim(self, dim):
+    def load_dim(self, dim: Dim) -> None:
         """A symbolic integer: arithmetic on the sizes that its symbols stand for."""
         self._dim_tree(as_operations(dim))
 
-    def _dim_tree(self, tree):
+    def _dim_tree(self, tree: int | str | tuple[str, str, int]) -> None:
         if isinstance(tree, int):
             self.load_const(tree)
         elif isinstance(tree, str):
@@ -359,7 +371,7 @@ class Emitter:
             self._dim_tree(b)
             self.cmd("binary_op", symbol)
 
-    def load_symbol(self, name):
+    def load_symbol(self, name: str) -> None:
         origin, what, *dim = self.session.varying.origins()[name]
         if what == "int":
             self.load_source(origin)
@@ -370,7 +382,7 @@ class Emitter:
         self.load_const(dim[0])
         self.cmd("call", 2, ())
 
-    def call_const(self, fn, args, kwargs=None):
+    def call_const(self, fn: object, args: list[Value], kwargs: dict | None = None) -> None:
         """Push ``fn(*args, **kwargs)`` for a constant callable and values."""
         self.push_null()
         self.load_const(fn)
@@ -381,26 +393,26 @@ class Emitter:
             self.load(v)
         self.cmd("call", len(args) + len(kwargs), tuple(kwargs))
 
-    def class_value(self, cls):
+    def class_value(self, cls) -> Value:
         return ClassValue(cls)
 
-    def build_tuple(self, values):
+    def build_tuple(self, values: list[Value]) -> None:
         for v in values:
             self.load(v)
         self.cmd("build_tuple", len(values))
 
-    def build_list(self, value: ListValue):
+    def build_list(self, value: ListValue) -> None:
         for v in value.elements:
             self.load(v)
         self.cmd("build_list", len(value.elements))
 
-    def build_dict(self, value: DictValue):
+    def build_dict(self, value: DictValue) -> None:
         for k, v in value.entries.values():
             self.load(k)
             self.load(v)
         self.cmd("build_dict", len(value.entries))
 
-    def build_cell(self, value: CellValue):
+    def build_cell(self, value: CellValue) -> None:
         contents = value.contents
         if contents is CellValue.UNSET:
             self.call_const(types.CellType, [])
@@ -415,14 +427,14 @@ class Emitter:
         self.cmd("swap", 2)
         self.cmd("store_attr", "cell_contents")
 
-    def fill_cells(self, value):
+    def fill_cells(self, value: Value) -> None:
         """The class on top of the stack goes into the cells that were made before it was."""
         for cell in self.unfilled.pop(self.key(value), ()):
             self.cmd("copy", 1)
             self.load(cell)
             self.cmd("store_attr", "cell_contents")
 
-    def build_function(self, value):
+    def build_function(self, value: FunctionValue) -> None:
         """A function made while capturing: ``types.FunctionType`` with its cells, defaults and attributes."""
         closure = TupleValue(list(value._closure)) if value._closure else Constant(None)
         defaults = value._defaults or Constant(None)
@@ -443,13 +455,14 @@ class Emitter:
             if attr is not DELETED:
                 self.attribute_of_top(name, attr)
 
-    def attribute_of_top(self, name, value):
+    def attribute_of_top(self, name: str, value: Value) -> None:
         self.cmd("copy", 1)
         self.load(value)
         self.cmd("swap", 2)
         self.cmd("store_attr", name)
 
-    def build_object(self, value: ObjectValue, fn, args, fill=None):
+    def build_object(self, value: ObjectValue, fn: Callable, args: list[Value],
+                     fill: tuple[object, list[Value] | None] | None = None) -> None:
         """Push ``fn(*args)``, then its contents through ``fill`` = (C method, elements | None for a dict) and its
         attributes."""
         self.call_const(fn, args)
@@ -476,7 +489,7 @@ class Emitter:
                 self.cmd("call", 3, ())
                 self.cmd("pop")
 
-    def run_on_top(self, fn):
+    def run_on_top(self, fn: Callable) -> None:
         """``fn(top of the stack)``, for its effect."""
         self.cmd("copy", 1)
         self.load_const(fn)
@@ -484,7 +497,7 @@ class Emitter:
         self.cmd("call_on_stack", 1)
         self.cmd("pop")
 
-    def replay(self, effects):
+    def replay(self, effects: list[tuple[object, list]]) -> None:
         """Do the logged changes, in order; what one gives that the program has is kept (``fn.gives``)."""
         for fn, args in effects:
             gives = getattr(fn, "gives", None)
@@ -494,7 +507,7 @@ class Emitter:
                 self.keep_alive(gives)
             self.cmd("pop")
 
-    def write_back(self, changed, written, unnoted):
+    def write_back(self, changed: list[tuple[int, TensorHandle]], written: list[TensorHandle], unnoted: list) -> None:
         """Do, before anything else, what the graph leaves undone on changed inputs: write what those with a history
         hold now, ``changed`` being (index of the input, handle on its value) for each, advance the version counters of
         ``written``, which were changed through shared memory, and put back those of ``unnoted``, which were changed by
@@ -521,7 +534,7 @@ class Emitter:
         made, self.commands = self.commands, before
         return made
 
-    def derive(self, recipe):
+    def derive(self, recipe: Detached | Selected | Shown | Called | OneOfSeveral) -> None:
         """Push a result that is made from others."""
         if type(recipe) is Detached and recipe.how == "data":
             self.cmd("load_fast", f".out{recipe.position}")
@@ -570,7 +583,7 @@ class Emitter:
 
     # -- assembling -----------------------------------------------------------------------------------------------
 
-    def check_required(self):
+    def check_required(self) -> None:
         """Leave by a call of the original function where the required result is false."""
         self.cmd("load_fast", self.required)
         self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
@@ -581,7 +594,7 @@ class Emitter:
         self.run_original()
         self.cmd("place", "holds")
 
-    def run_original(self):
+    def run_original(self) -> None:
         """Leave the rewritten function; the original one is called in its place, and is the only one of them in
         tracebacks."""
         self.push_null()
@@ -592,7 +605,8 @@ class Emitter:
         self.cmd("call", 1 + len(self.argnames), ())
         self.cmd("return_value")
 
-    def finish(self, plan, plan_inputs, name: str, eager=None, repeatable=True):
+    def finish(self, plan, plan_inputs: list[Integers | Source], name: str, eager: Callable | None = None,
+               repeatable: bool = True) -> Callable:
         """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the
         tensors of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say)
         ``eager`` is called with the arguments: nothing has been changed yet, and what the program does before and about
@@ -626,7 +640,7 @@ class Emitter:
             self.after_graph = self.written + self.derivations() + self.after_graph
         labels: dict = {}
 
-        def write(commands):
+        def write(commands: list[tuple[str, tuple[object, ...]]]) -> None:
             for command, args in commands:
                 if command == "branch":
                     labels[args[1]] = asm.new_label(args[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import opcode
 import types
+from collections.abc import Sequence
 
 from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, Instr
 from .decode import VERSION, max_stack, stack_depths
@@ -34,13 +35,13 @@ class Raw:
 
     __slots__ = ("number", "arg", "target", "backward", "caches", "source")
 
-    def __init__(self, name, arg, source, target=None, backward=False):
+    def __init__(self, name: str, arg: int, source: Instr, target: int | None = None, backward: bool = False) -> None:
         self.number = _OPMAP[name]
         self.arg, self.target, self.backward, self.source = arg, target, backward, source
         self.caches = _CACHES[self.number]
 
     @property
-    def size(self):
+    def size(self) -> int:
         arg = self.arg
         return 1 + self.caches + (0 if arg < 256 else 1 if arg < 65536 else 2 if arg < 16777216 else 3)
 
@@ -48,7 +49,7 @@ class Raw:
 class Encoder:
     """Collects the tables of one code object while its instructions are translated."""
 
-    def __init__(self, varnames, cellvars, freevars, doc=None):
+    def __init__(self, varnames: Sequence[str], cellvars: Sequence[str], freevars: tuple[str, ...], doc=None) -> None:
         self.varnames, self.cellvars, self.freevars = list(varnames), tuple(cellvars), tuple(freevars)
         self.consts: list = [doc]  # a function takes a str in slot 0 for its docstring
         self.const_index = {id(doc): 0}
@@ -56,7 +57,7 @@ class Encoder:
         self.name_index: dict = {}
         self.fast, self.deref = {}, {}
 
-    def place_variables(self, instructions):
+    def place_variables(self, instructions: list[Instr]) -> None:
         """Gives every variable its slot; locals that are only named by instructions come last."""
         known = {*self.varnames, *self.cellvars, *self.freevars}
         for instr in instructions:
@@ -71,14 +72,14 @@ class Encoder:
             self.deref[name] = first_free + i
             self.fast.setdefault(name, first_free + i)
 
-    def const(self, value):
+    def const(self, value: object) -> int:
         index = self.const_index.get(id(value))
         if index is None:
             index = self.const_index[id(value)] = len(self.consts)
             self.consts.append(value)
         return index
 
-    def name(self, name):
+    def name(self, name: str) -> int:
         index = self.name_index.get(name)
         if index is None:
             index = self.name_index[name] = len(self.names)
@@ -86,18 +87,18 @@ class Encoder:
         return index
 
 
-def _variable(encoder, arg):
+def _variable(encoder: Encoder, arg: str) -> int:
     return encoder.fast[arg]
 
 
-def _cell(encoder, arg):
+def _cell(encoder: Encoder, arg: str) -> int:
     try:
         return encoder.deref[arg]
     except KeyError:
         raise EncodeError(f"{arg!r} is neither a cell nor a free variable") from None
 
 
-def _name(encoder, arg):
+def _name(encoder: Encoder, arg: str) -> int:
     return encoder.name(arg)
 
 
@@ -122,11 +123,11 @@ _ARGS = {
 }
 
 
-def _intrinsic(arity, name):
+def _intrinsic(arity, name: str):
     return getattr(opcode, f"_intrinsic_{arity}_descs").index("INTRINSIC_" + name)
 
 
-def _raws(encoder, instructions) -> tuple:
+def _raws(encoder: Encoder, instructions: list[Instr]) -> tuple:
     """(raw instructions, index of the first one of every canonical instruction, and one past the last)."""
     targets = {i.target for i in instructions} | {i.handler[0] for i in instructions if i.handler}
     raws: list = []
@@ -164,7 +165,7 @@ def _raws(encoder, instructions) -> tuple:
     return raws, starts
 
 
-def _lowered(op, arg):
+def _lowered(op: str, arg: object) -> tuple[tuple[str, object], ...]:
     """The original (name, canonical arg) steps of an instruction that neither jumps nor calls."""
     if _PY312:
         if op in _INTRINSIC_OF:
@@ -180,7 +181,7 @@ def _lowered(op, arg):
     return ((op, arg),)
 
 
-def _jump(instructions, i, instr):
+def _jump(instructions: list[Instr], i: int, instr: Instr) -> list[Raw]:
     op, target = instr.op, instr.target
     backward = target <= i
     if op == "JUMP":
@@ -205,7 +206,7 @@ def _jump(instructions, i, instr):
     return [Raw(op, 0, instr, target)]
 
 
-def _place(raws, starts) -> list:
+def _place(raws: list[Raw], starts: list[int]) -> list:
     """Settles the jumps' arguments; returns the code unit at which every raw instruction begins, and the end.
 
     Arguments start at 0; a larger one only makes its instruction, and so other distances, larger, so this ends.
@@ -230,7 +231,7 @@ def _place(raws, starts) -> list:
             return offsets
 
 
-def _bytes(raws) -> bytes:
+def _bytes(raws: list[Raw]) -> bytes:
     out = bytearray()
     extended = _OPMAP["EXTENDED_ARG"]
     for raw in raws:
@@ -243,14 +244,14 @@ def _bytes(raws) -> bytes:
     return bytes(out)
 
 
-def _varint(out, value):
+def _varint(out: bytearray, value: int) -> None:
     while value >= 64:
         out.append(value & 63 | 64)
         value >>= 6
     out.append(value)
 
 
-def _location_table(raws, offsets, first_line) -> bytes:
+def _location_table(raws: list[Raw], offsets: list[int], first_line: int) -> bytes:
     out = bytearray()
     line = first_line
     k = 0
@@ -276,7 +277,7 @@ def _location_table(raws, offsets, first_line) -> bytes:
     return bytes(out)
 
 
-def _exception_table(instructions, starts, offsets) -> bytes:
+def _exception_table(instructions: list[Instr], starts: list[int], offsets: list[int]) -> bytes:
     out = bytearray()
     i = 0
     while i < len(instructions):
@@ -299,9 +300,10 @@ def _exception_table(instructions, starts, offsets) -> bytes:
     return bytes(out)
 
 
-def encode(instructions: list[Instr], *, name: str, filename: str, varnames=(), cellvars=(), freevars=(),
-           argcount: int = 0, posonly: int = 0, kwonly: int = 0, flags: int = CO_OPTIMIZED | CO_NEWLOCALS,
-           qualname: str | None = None, first_line: int = 1, doc: str | None = None, offsets: list | None = None):
+def encode(instructions: list[Instr], *, name: str, filename: str, varnames: Sequence[str] = (),
+           cellvars: Sequence[str] = (), freevars: tuple[str, ...] = (), argcount: int = 0, posonly: int = 0,
+           kwonly: int = 0, flags: int = CO_OPTIMIZED | CO_NEWLOCALS, qualname: str | None = None, first_line: int = 1,
+           doc: str | None = None, offsets: list | None = None) -> types.CodeType:
     """A code object that runs the canonical ``instructions``.
 
     Args:

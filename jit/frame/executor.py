@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 from ..errors import Unsupported
 from .decode import decode
 from .values.base import Raised, Value
@@ -9,15 +11,20 @@ from .values.constant import Constant
 from .values.functions import CellValue, FunctionValue
 from .values.objects import ObjectValue
 
+if TYPE_CHECKING:
+    from .canonical import Instr
+    from .emit import Emitter
+    from .session import Session
+
 HANDLERS: dict = {}
 MAX_STEPS = 2_000_000
 
 
-def op(*names):
+def op(*names: str) -> Callable:
     """Register the handler of canonical ops: ``fn(frame, instr)``. It returns None to go on, or the next instruction's
     index."""
 
-    def decorate(fn):
+    def decorate(fn: Callable) -> Callable:
         for name in names:
             HANDLERS[name] = fn
         return fn
@@ -28,10 +35,10 @@ def op(*names):
 class Null(Value):
     """The empty stack slot below a callable."""
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.push_null()
 
-    def describe(self):
+    def describe(self) -> str:
         return "NULL"
 
 
@@ -41,21 +48,21 @@ NULL = Null()
 class Returned(Exception):
     """Leaves the loop with the frame's result."""
 
-    def __init__(self, value):
+    def __init__(self, value: Value) -> None:
         self.value = value
 
 
 class Yielded(Exception):
     """Leaves the loop of a generator's frame with what it yields."""
 
-    def __init__(self, value):
+    def __init__(self, value: Value) -> None:
         self.value = value
 
 
 class Frame:
     """Execution state of one call: locals, cells, stack, program counter."""
 
-    def __init__(self, session, fn: FunctionValue, bound: dict[str, Value]):
+    def __init__(self, session: Session, fn: FunctionValue, bound: dict[str, Value]) -> None:
         self.s, self.fn = session, fn
         self.code = decode(fn.code)
         self.instructions = self.code.instructions
@@ -74,20 +81,20 @@ class Frame:
 
     # -- stack ----------------------------------------------------------------------------------------------------
 
-    def push(self, value):
+    def push(self, value: Value) -> None:
         self.stack.append(value)
 
     def pop(self) -> Value:
         return self.stack.pop()
 
-    def popn(self, n) -> list[Value]:
+    def popn(self, n: int) -> list[Value]:
         if n == 0:
             return []
         values = self.stack[-n:]
         del self.stack[-n:]
         return values
 
-    def where(self):
+    def where(self) -> tuple[str, int, str]:
         instr = self.instructions[min(self.pc, len(self.instructions) - 1)]
         return (self.fn.code.co_filename, instr.line or self.fn.code.co_firstlineno, self.fn.code.co_qualname)
 
@@ -108,7 +115,7 @@ class Frame:
             del s.current_exception[depth:]
         raise AssertionError("unreachable")
 
-    def loop(self):
+    def loop(self) -> None:
         """Execute until the frame returns, yields or raises."""
         instructions, handlers, s = self.instructions, HANDLERS, self.s
         while True:
@@ -134,7 +141,7 @@ class Frame:
                 raise
             self.pc = self.pc + 1 if following is None else following
 
-    def unwind(self, instr, raised: Raised) -> int:
+    def unwind(self, instr: Instr, raised: Raised) -> int:
         """Enter the exception handler around ``instr``, or leave the frame."""
         self.set_context(raised.value)
         if instr.handler is None:
@@ -150,8 +157,7 @@ class Frame:
         self.push(raised.value)
         return index
 
-
-    def set_context(self, error):
+    def set_context(self, error: Value) -> None:
         """What CPython does when an exception is first raised: the one being handled becomes its context."""
         s = self.s
         if isinstance(error, ObjectValue) and not error.was_raised:

@@ -3,8 +3,13 @@ program."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..runtime.facts import Dims, Fact, GlobalState, Present
 from .source import Source
+
+if TYPE_CHECKING:
+    from .size_facts import SizeFacts
 
 
 class Guards:
@@ -17,7 +22,7 @@ class Guards:
         fresh: slots whose contents are replaced all the time.
     """
 
-    def __init__(self, sizes):
+    def __init__(self, sizes: SizeFacts) -> None:
         self.sizes = sizes
         self.state = GlobalState()
         self.fresh: set[Source] = set()
@@ -27,7 +32,7 @@ class Guards:
         self._reached: set = set()
         self._present: dict = {}
 
-    def add(self, source: Source | None, fact: Fact):
+    def add(self, source: Source | None, fact: Fact) -> None:
         """Record a fact; a value without a source (made while capturing) needs none."""
         if source is None:
             return
@@ -38,20 +43,20 @@ class Guards:
             self._reached.add(source)
             self._rows.append((source, fact))
 
-    def add_presence(self, source: Source | None):
+    def add_presence(self, source: Source | None) -> None:
         """Record that there is something at a source, such as an entry of a dict."""
         if source is not None:
             self._present[source] = True
 
-    def has(self, source, *kinds) -> bool:
+    def has(self, source: Source, *kinds: type) -> bool:
         """Whether a fact of one of these classes is recorded for ``source``."""
         return any((source, kind) in self._kinds for kind in kinds)
 
-    def reaches(self, source) -> bool:
+    def reaches(self, source: Source) -> bool:
         """Whether any fact is recorded for ``source``, whose object is there if it holds."""
         return source in self._reached
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._rows)
 
     def rows(self) -> list[tuple]:
@@ -85,5 +90,5 @@ class Guards:
 
         checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate), fact)
                   for source, fact in self.rows()]
-        locate = None  # it refers to itself, and so to the program's objects
+        locate = None  # type: ignore[assignment]  # it refers to itself, and so to the program's objects
         return accessors, checks

@@ -10,6 +10,7 @@ point numbers is another at every call.
 from __future__ import annotations
 
 import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,12 +19,17 @@ from ..graph.interpret import compile_python
 from ..graph.ir import Graph, Output
 from ..runtime import native
 
+if TYPE_CHECKING:
+    from ..graph.ir import Node
+    from .emit import Emitter
+    from .session import Session
+
 _ELEMENTS, _MOST = 64, 32
 # What eager's operators raise; all else is a failure of the compiler, and told.
 REFUSALS = (RuntimeError, IndexError, ValueError)
 
 
-def guess(s, node):
+def guess(s: Session, node: Node) -> None:
     """The present value of ``node``, on which the entry relies from here on; None where it is not to be guessed."""
     if (s.unsteady is None or not s.frames or node.type.is_symbolic or node.dtype.is_floating_point
         or node.dtype.is_complex or node.type.numel > _ELEMENTS):
@@ -54,7 +60,7 @@ class Check:
     """Called with the inputs that the guesses depend on: whether all hold. Else the entry is given up and its guesses
     are not made again."""
 
-    def __init__(self, s):
+    def __init__(self, s: Session) -> None:
         nodes, self.values, self.sites = zip(*s.guesses)
         cone = sorted({n for node in nodes for n in constants.cone(node)}, key=lambda n: n.id)
         inputs = [n for n in cone if n.op == "input"]
@@ -75,11 +81,11 @@ class Check:
             dispatcher.clear()
         return False
 
-    def belongs_to(self, dispatcher):
+    def belongs_to(self, dispatcher) -> None:
         self.dispatcher = weakref.ref(dispatcher)
 
 
-def require(e, s):
+def require(e: Emitter, s: Session) -> None:
     """Have the rewritten function check the guesses of a capture first. Returns the Check, or None."""
     if not s.guesses:
         return None

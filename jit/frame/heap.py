@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
+from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
 from ..runtime import facts
@@ -16,6 +17,9 @@ from .values.containers import DictValue, TupleValue
 from .values.functions import CellValue, ClassValue, DispatcherValue
 from .values.objects import ModuleObject, ObjectValue, instance_dict
 from .values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 class Heap:
@@ -29,7 +33,7 @@ class Heap:
         touched: values of the real objects that the program has changed.
     """
 
-    def __init__(self, s):
+    def __init__(self, s: Session) -> None:
         self.s = s
         self.by_object: dict[int, Value] = {}
         self.by_source: dict = {}
@@ -38,11 +42,11 @@ class Heap:
         self.touched: dict[Value, bool] = {}
         self._kept: list = []
 
-    def close(self):
+    def close(self) -> None:
         for held in (self.by_object, self.by_source, self.templates, self.dicts, self.touched, self._kept):
             held.clear()
 
-    def keep(self, obj):
+    def keep(self, obj) -> None:
         """Keep an object alive for as long as the capture goes on, so that no other one gets its identity."""
         self._kept.append(obj)
 
@@ -103,7 +107,7 @@ class Heap:
         maker = next((tables.wrappers[base] for base in cls.__mro__ if base in tables.wrappers), None)
         return self.opaque(obj, source) if maker is None else maker(self.s, obj, source)
 
-    def opaque(self, obj, source):
+    def opaque(self, obj, source) -> ObjectValue:
         """An object that nothing is done with but passing it on."""
         return ObjectValue(type(obj), obj, source)
 
@@ -151,7 +155,7 @@ class Heap:
 
     # -- objects that change ------------------------------------------------------------------------------------------
 
-    def touch(self, value):
+    def touch(self, value) -> None:
         """A real object is about to change: what is read or changed besides must be other objects on later calls
         too."""
         if value.source is None or value in self.touched:
@@ -160,7 +164,7 @@ class Heap:
         for other in list(self.by_object.values()):
             self.keep_apart(value, other)
 
-    def keep_apart(self, changed, other):
+    def keep_apart(self, changed, other: object) -> None:
         """Guard that two real objects of one class stay two. Objects of a module tree are taken to: pairs of them are
         too many."""
         if other is changed or not isinstance(other, (ObjectValue, TensorValue)) or other.source is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,25 +19,28 @@ from .values.containers import DictValue
 from .values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
 from .values.objects import IMMUTABLE_TYPE
 
+if TYPE_CHECKING:
+    from .session import Session
+
 _mro_of = type.__dict__["__mro__"].__get__  # whatever a metaclass makes of the name
 
 
 class Lookups:
     """Of one capture."""
 
-    def __init__(self, s):
+    def __init__(self, s: Session) -> None:
         self.s = s
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
-    def wrap_class_attr(self, cls, name) -> Value:
+    def wrap_class_attr(self, cls, name: str) -> Value:
         """The unbound attribute ``name`` along the MRO of ``cls``, guarded by ``class_lookup``."""
         found, raw, owner = self.class_lookup(cls, name)
         if isinstance(raw, types.FunctionType):
             return self.s.wrap_raw(raw)
         return self.s.wrap(raw, src.ClassAttr(src.Const(cls, cls.__qualname__), name))
 
-    def class_lookup(self, cls, name):
+    def class_lookup(self, cls, name: str):
         """(found, raw, owner) along the MRO; what is found, or its absence, becomes a guard on the class."""
         result = lookup(cls, name)
         if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.s.heap.templates:
@@ -60,7 +64,7 @@ class Lookups:
         """Whether what a class has under a name goes before the instance's own; what its type lacks is guarded."""
         return any([self.class_lookup(type(raw), "__set__")[0], self.class_lookup(type(raw), "__delete__")[0]])
 
-    def written_on_class(self, cls, name):
+    def written_on_class(self, cls, name: str):
         """What the captured code has assigned to ``name`` on the class that a lookup on ``cls`` finds it on, or
         None."""
         for c in cls.__mro__:
@@ -72,7 +76,7 @@ class Lookups:
     def bound_method(self, fn, owner) -> MethodValue:
         return MethodValue(fn, owner)
 
-    def bind_static(self, raw, cls, name, owner):
+    def bind_static(self, raw, cls, name: str, owner):
         """A classmethod or staticmethod found as ``name`` on ``cls``."""
         inner = raw.__func__
         if isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)):
@@ -98,7 +102,7 @@ class Lookups:
         self.s.guards.add(root, facts.DictLacks(name))
         return None
 
-    def load_name(self, namespace, name):
+    def load_name(self, namespace, name: str):
         """A global or builtin, or None."""
         value = self.load_global(namespace, name)
         if value is None:
@@ -113,11 +117,11 @@ class Lookups:
             value.pin(self.s)
         return value
 
-    def store_global(self, namespace, name, value):
+    def store_global(self, namespace, name: str, value) -> None:
         self.s.set_entry(self.s.effects.globals_written, (id(namespace), name), value)
         self.s.effects.add(dict.__setitem__, [self.globals_value(namespace), Constant(name), value])
 
-    def delete_global(self, namespace, name):
+    def delete_global(self, namespace, name: str) -> None:
         self.s.set_entry(self.s.effects.globals_written, (id(namespace), name), ABSENT)
         self.s.effects.add(dict.__delitem__, [self.globals_value(namespace), Constant(name)])
 

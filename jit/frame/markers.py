@@ -9,5 +9,5 @@ def is_compiling() -> bool:
     return False
 
 
-def graph_break(msg: str = ""):
+def graph_break(msg: str = "") -> None:
     """End the captured region here; nothing in eager."""

@@ -10,6 +10,7 @@ import copy
 import functools
 import sys
 import types
+from typing import Callable
 
 import torch
 
@@ -31,7 +32,7 @@ def _plain_settings(settings) -> dict | None:
                 options=settings.options, mode=settings.mode)
 
 
-def _calls(function) -> types.FunctionType:
+def _calls(function: Callable) -> types.FunctionType:
     """A function that calls its first argument, so that a ``__call__`` that its class is given later counts. Messages
     name ``function``."""
     code = getattr(function, "__code__", None)
@@ -43,7 +44,7 @@ def _calls(function) -> types.FunctionType:
     return functools.update_wrapper(forward, function, updated=())
 
 
-def compile_module(module: torch.nn.Module, settings) -> torch.nn.Module:
+def compile_module(module: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     """The compiled form of a module."""
     original = getattr(type(module), "_jit_original_module", None)
     if original is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from .values.base import Value
 from .values.constant import Constant
 from .values.numbers import DimValue
 from .values.numbers import FloatValue
+
+if TYPE_CHECKING:
+    from .source import Source
 
 _EXACT = 1 << 53
 
@@ -20,12 +24,12 @@ class NumberProgram:
         arguments: what the program is called with: values, to be emitted.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.rows: list[tuple] = []
         self.arguments: list = []
         self.known: dict = {}
 
-    def argument(self, value) -> int:
+    def argument(self, value: Source | Value) -> int:
         """The position of a value among the arguments."""
         key = ("argument", value.identity() if isinstance(value, Value) else value)
         if key not in self.known:
@@ -41,12 +45,12 @@ class NumberProgram:
             self.rows.append(row)
         return self.known[key]
 
-    def const(self, number) -> int | None:
+    def const(self, number: float | int) -> int | None:
         if type(number) is not float and abs(number) > _EXACT:
             return None
         return self.row("const", float(number))
 
-    def value(self, v) -> int | None:
+    def value(self, v: Value) -> int | None:
         """A symbolic float, an integer or a constant."""
         if isinstance(v, DimValue):
             return self.row("number", self.argument(v))
@@ -71,7 +75,7 @@ class Integers:
         origins: per integer its source, or (symbolic float, "float_low" | "float_high").
     """
 
-    def __init__(self, origins):
+    def __init__(self, origins: list) -> None:
         self.program = NumberProgram()
         self.results = []
         for origin in origins:
@@ -82,6 +86,6 @@ class Integers:
                 self.results.append(("int", self.program.argument(origin)))
 
 
-def has_float(origins) -> bool:
+def has_float(origins: list) -> bool:
     """Whether an integer in the list is half of a symbolic float."""
     return any(isinstance(o, tuple) and isinstance(o[0], FloatValue) for o in origins)

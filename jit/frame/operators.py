@@ -47,7 +47,7 @@ _NAMES = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", 
           "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor"}
 
 
-def _binary(symbol, name, shown, inplace=False) -> Binary:
+def _binary(symbol, name: str, shown, inplace: bool = False) -> Binary:
     fn = getattr(operator, f"i{name}" if inplace else f"{name}_" if name in ("and", "or") else name)
     return Binary(symbol, fn, f"__{name}__", f"__r{name}__", f"__i{name}__" if inplace else None, shown)
 

@@ -8,14 +8,19 @@ A kind of value fills in the slots (``values/base.py``): ``number``, ``inplace``
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..errors import Unsupported
 from ..runtime import facts
 from .operators import BINARY, COMPARE, Binary, Comparison, Unary
 from .values.base import HEAP_TYPE, Raised, Value, type_name
 from .values.constant import Constant
 
+if TYPE_CHECKING:
+    from .session import Session
 
-def binary_op(s, op: Binary, a: Value, b: Value) -> Value:
+
+def binary_op(s: Session, op: Binary, a: Value, b: Value) -> Value:
     """``a op b``, or ``a op= b``."""
     result = a.inplace(s, op, b) if op.inplace is not None else None
     if result is None:
@@ -40,7 +45,7 @@ def _has_sequence_methods(cls: type) -> bool:
     return bool(cls.__flags__ & HEAP_TYPE) or hasattr(cls, "__len__")
 
 
-def number_op(s, op: Binary, a: Value, b: Value) -> Value | None:
+def number_op(s: Session, op: Binary, a: Value, b: Value) -> Value | None:
     """What the number slots of two operands give: the right one's comes first where it overrides the left one's."""
     for value in (b, a) if b.overrides(s, op.reflected, a) else (a, b):
         result = value.number(s, op, a, b)
@@ -49,12 +54,12 @@ def number_op(s, op: Binary, a: Value, b: Value) -> Value | None:
     return None
 
 
-def unary_op(s, op: Unary, a: Value) -> Value:
+def unary_op(s: Session, op: Unary, a: Value) -> Value:
     result = a.unary(s, op)
     return s.fold(op.fn, [a], {}) if result is None else result
 
 
-def rich_compare(s, op: Comparison, a: Value, b: Value) -> Value:
+def rich_compare(s: Session, op: Comparison, a: Value, b: Value) -> Value:
     """``a < b`` and the like; the result is not turned into a bool."""
     sides = ((a, op, b), (b, op.swapped, a))
     for value, asked, other in reversed(sides) if b.derives(s, a) else sides:
@@ -69,7 +74,7 @@ def rich_compare(s, op: Comparison, a: Value, b: Value) -> Value:
                                        f"'{type_name(a.pytype(s))}' and '{type_name(b.pytype(s))}'")))
 
 
-def _identical(s, a, b) -> bool:
+def _identical(s: Session, a: Value, b: Value) -> bool:
     """Equality of objects that define none, guarded."""
     for v in (a, b):
         if v.source is not None:
@@ -77,14 +82,14 @@ def _identical(s, a, b) -> bool:
     return same_object(s, a, b)
 
 
-def same_or_equal(s, a: Value, b: Value) -> bool:
+def same_or_equal(s: Session, a: Value, b: Value) -> bool:
     """The comparison that containers use: identity first, then equality."""
     if a is b or type(a) is not Constant and type(b) is not Constant and a.identity() == b.identity():
         return True
     return rich_compare(s, COMPARE["=="], a, b).truth(s)
 
 
-def contains(s, container: Value, item: Value) -> bool:
+def contains(s: Session, container: Value, item: Value) -> bool:
     """``item in container``: its own method, or a walk over its iterator."""
     found = container.contains(s, item)
     if found is not None:
@@ -99,7 +104,7 @@ def contains(s, container: Value, item: Value) -> bool:
     return search(s, it, item)
 
 
-def search(s, iterator: Value, item: Value) -> bool:
+def search(s: Session, iterator: Value, item: Value) -> bool:
     """Whether an iterator comes to something that is ``item`` or equal to it."""
     while (element := iterator.next(s)) is not None:
         if same_or_equal(s, element, item):
@@ -107,7 +112,7 @@ def search(s, iterator: Value, item: Value) -> bool:
     return False
 
 
-def same_object(s, a: Value, b: Value) -> bool:
+def same_object(s: Session, a: Value, b: Value) -> bool:
     """``a is b``; what the answer rests on is guarded."""
     if type(a) is Constant and type(b) is Constant:
         return _same_constant(s, a, b)
@@ -128,7 +133,7 @@ def same_object(s, a: Value, b: Value) -> bool:
     return False
 
 
-def _same_constant(s, a: Constant, b: Constant) -> bool:
+def _same_constant(s: Session, a: Constant, b: Constant) -> bool:
     same = a.value is b.value
     if a.source is not None and b.source is not None:
         s.guards.add(a.source, facts.Same(b.source) if same else facts.Distinct(b.source))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import os
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,6 +25,9 @@ from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
 
+if TYPE_CHECKING:
+    from .session import Session
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # what PyTorch takes them for
 # Of operations that take symbolic floats.
@@ -39,14 +43,14 @@ class Recording:
         region: the number of the checkpointed call that is being executed, 0 for none.
     """
 
-    def __init__(self, s):
+    def __init__(self, s: Session) -> None:
         self.s = s
         self.inputs: list[TensorValue] = []
         self.tensors: dict[int, TensorValue] = {}
         self.region = self._regions = 0
         s.journal.grows(self.inputs)
 
-    def close(self):
+    def close(self) -> None:
         self.inputs.clear()
         self.tensors.clear()
 
@@ -111,7 +115,7 @@ class Recording:
         except EagerRaises as raised:
             raise Raised(self.s.exception(raised.error)) from None
 
-    def torch_call(self, fn, args, kwargs) -> Value:
+    def torch_call(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """A torch callable, as the program calls it."""
         for value, name in zip(args, SLOTS.get(fn, ())):
             if isinstance(value, TensorValue) and name is not None:
@@ -121,13 +125,13 @@ class Recording:
             return batched.call(self.s, fn, args, kwargs)
         return self.record(fn, args, kwargs)
 
-    def tensor_slot(self, cls, name):
+    def tensor_slot(self, cls, name: str) -> None:
         """Guard that a special method of tensors is PyTorch's own. Raises Unsupported where it is not."""
         raw = self.s.class_lookup(cls, name)[1]
         if raw is not OWN_MEMBERS.get(name):
             raise Unsupported(f"{name} of tensors, which was replaced", kind="operator")
 
-    def record(self, fn, args, kwargs) -> Value:
+    def record(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """Record a torch callable."""
         takes = self.s.tracer.takes_sym_floats(fn)
         low = [self.operand(a) if takes else a.lower(self.s) for a in args]
@@ -156,7 +160,7 @@ class Recording:
             self.s.states.check(nodes[first:])
         return own[0] if own else value  # a list that is given back is the very list
 
-    def location(self):
+    def location(self) -> Loc | None:
         """The Loc of the instruction being executed, or None."""
         if not self.s.frames:
             return None

@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from .. import errors
 from . import encode as _encode
 from .canonical import JUMP, OPS, STOP, Instr
 from .decode import VERSION, decode
+
+if TYPE_CHECKING:
+    from .decode import CanonicalCode
 
 # Parameters that carry stack slots; the dot keeps them apart from every Python name.
 STACK_PREFIX = ".stack"
@@ -43,13 +48,14 @@ class Resume:
     freevars: tuple
 
 
-def uses_zero_argument_super(code) -> bool:
+def uses_zero_argument_super(code: types.CodeType) -> bool:
     """Whether a ``super()`` in the code finds its arguments in the frame: ``__class__`` and local slot 0."""
     return "__class__" in code.co_freevars and any(
         i.op == "LOAD_GLOBAL" and i.arg == "super" for i in decode(code).instructions)
 
 
-def make_resume(code, index: int, locals_: list, stack_depth: int | None = None, null_mask=(), handled=()) -> Resume:
+def make_resume(code: types.CodeType, index: int, locals_: list, stack_depth: int | None = None,
+                null_mask: list[bool] = (), handled: tuple | dict[int, str] = ()) -> Resume:
     """The code that continues ``code`` from canonical instruction ``index``.
 
     Args:
@@ -114,7 +120,8 @@ def make_resume(code, index: int, locals_: list, stack_depth: int | None = None,
     return _resume(code, out, names, cells, params)
 
 
-def _resume(code, instructions, names, cells, params) -> Resume:
+def _resume(code: types.CodeType, instructions: list[Instr], names: list[str], cells: tuple[str, ...],
+            params: list[tuple[str, int | str]]) -> Resume:
     """The Resume of ``code`` with these instructions, whose parameters are ``names``."""
     flags = code.co_flags & _KEPT_FLAGS | (_encode.CO_NESTED if cells else 0)
     new = _encode.encode(instructions, name=code.co_name, filename=code.co_filename, varnames=names, freevars=cells,
@@ -122,7 +129,7 @@ def _resume(code, instructions, names, cells, params) -> Resume:
     return Resume(new, tuple(params), cells)
 
 
-def make_prefix(code, index: int, locals_: list, null_mask=()) -> types.CodeType:
+def make_prefix(code: types.CodeType, index: int, locals_: list, null_mask: list[bool] = ()) -> types.CodeType:
     """Code with the signature of ``code`` that stops when it first gets to canonical instruction ``index``.
 
     It returns (values of ``locals_``, cells in the order of ``co_cellvars + co_freevars``, stack values without the
@@ -136,7 +143,7 @@ def make_prefix(code, index: int, locals_: list, null_mask=()) -> types.CodeType
     cells = code.co_cellvars + code.co_freevars
     where = decoded.instructions[index]
 
-    def step(op, arg=None):
+    def step(op: str, arg: int | str | None = None) -> Instr:
         return Instr(op, arg, line=where.line, positions=where.positions)
 
     # STORE_FAST takes NULL too, which POP_TOP does not.
@@ -159,12 +166,12 @@ def make_prefix(code, index: int, locals_: list, null_mask=()) -> types.CodeType
                           qualname=code.co_qualname, first_line=code.co_firstlineno)
 
 
-def _normal(decoded, index) -> int:
+def _normal(decoded: CanonicalCode, index: int) -> int:
     """The index to stop at: a FOR_ITER lands behind the END_FOR that it names."""
     return index + 1 if decoded.instructions[index].op == "END_FOR" else index
 
 
-def _check(code, decoded, index, stack_depth) -> int:
+def _check(code: types.CodeType, decoded: CanonicalCode, index: int, stack_depth: int | None) -> int:
     where = (code.co_filename, decoded.instructions[index].line, code.co_name)
     if code.co_flags & _NOT_FRAMES:
         raise errors.Unsupported("a generator or coroutine cannot be resumed from the outside", where=where,
@@ -181,7 +188,7 @@ def _check(code, decoded, index, stack_depth) -> int:
     return depth
 
 
-def _reachable(instructions, start: int, stop: int | None = None) -> list:
+def _reachable(instructions: list[Instr], start: int, stop: int | None = None) -> list:
     """Indices of the instructions that can run from ``start`` on, in order; none is followed beyond ``stop``."""
     seen, work = set(), [start]
     while work:
@@ -202,7 +209,8 @@ def _reachable(instructions, start: int, stop: int | None = None) -> list:
     return sorted(seen)
 
 
-def _relocated(instructions, kept, moved, unbound=frozenset()) -> list:
+def _relocated(instructions: list[Instr], kept: list[int], moved: dict[int, int],
+               unbound: Collection[str] = frozenset()) -> list:
     """Copies of the ``kept`` instructions with targets and handlers at their new places.
 
     LOAD_FAST of a variable in ``unbound`` checks again (from 3.12 on it does not), for the original's proof that the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING, Callable
 
 from ..errors import JitError, Unsupported
 from ..graph.journal import Journal
@@ -23,6 +24,9 @@ from .values.base import Raised, Value
 from .values.constant import Constant, is_leaf
 from .values.objects import ObjectValue
 from .varying import Varying
+
+if TYPE_CHECKING:
+    pass
 
 
 class Session(Makers):
@@ -52,7 +56,7 @@ class Session(Makers):
             gradients inside; calls that may raise deferred until the graph has run; assumptions.
     """
 
-    def __init__(self, history=None):
+    def __init__(self, history=None) -> None:
         self.tracer = Tracer()
         self.guards = Guards(SizeFacts(self.tracer.env, {}, history))
         self.journal = Journal()
@@ -86,7 +90,7 @@ class Session(Makers):
         self.inherits, self.bound_method = self.lookups.inherits, self.lookups.bound_method
         self.torch_call, self.record, self.inline = self.recording.torch_call, self.recording.record, self.calls.inline
 
-    def close(self):
+    def close(self) -> None:
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive
         their call."""
         for part in (self.heap, self.effects, self.states, self.recording):
@@ -102,13 +106,13 @@ class Session(Makers):
         """A context in which a way of doing something is tried: see ``Attempt``."""
         return Attempt(self, **options)
 
-    def set_elements(self, sequence, elements):
+    def set_elements(self, sequence: Value, elements: list[Value]) -> None:
         """Replace the elements of a list value; iterators over it see the change."""
         self.set_field(sequence, "_elements", elements)
 
     # -- exceptions -------------------------------------------------------------------------------------------------
 
-    def exception(self, error, args=None) -> ObjectValue:
+    def exception(self, error: Exception | BaseException | type, args: list[Value] | None = None) -> ObjectValue:
         """An exception value from a real exception, or from a class and argument values."""
         cls = error if isinstance(error, type) else type(error)
         value = ObjectValue(cls)
@@ -119,10 +123,10 @@ class Session(Makers):
             value.attrs["name"] = Constant(error.name)
         return value
 
-    def is_exception(self, value, cls) -> bool:
+    def is_exception(self, value: Value, cls) -> bool:
         return isinstance(value, ObjectValue) and issubclass(value.cls, cls)
 
-    def real_exception(self, value):
+    def real_exception(self, value: ObjectValue) -> Exception:
         """The exception object itself, when its arguments are constants."""
         if value.obj is not None and value.source is not None:
             cls = value.pytype(self)
@@ -136,12 +140,12 @@ class Session(Makers):
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
-    def method_of_constants(self, name, owner, other) -> Value | None:
+    def method_of_constants(self, name: str, owner, other: object) -> Value | None:
         """What a special method of a constant gives for another one; None for NotImplemented."""
         result = self.fold(getattr(type(owner.const(self)), name), [owner, other], {})
         return None if result.is_plain and result.const(self) is NotImplemented else result
 
-    def fold(self, fn, args, kwargs) -> Value:
+    def fold(self, fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a pure function for real on constant arguments."""
         real = [a.const(self) for a in args]
         real_kw = {k: v.const(self) for k, v in kwargs.items()}

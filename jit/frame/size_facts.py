@@ -6,9 +6,17 @@ and a symbol without an origin is an error: what cannot be checked cannot be rel
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 from ..errors import GuardError
 from ..graph.dim_trees import as_operations
 from ..graph.dims import Dim
+
+if TYPE_CHECKING:
+    from ..graph.ir import TensorType
+    from ..graph.shape_env import ShapeEnv
+    from .dynamic import Dynamic
+    from .source import Source
 
 _REGISTERS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "max": "max", "min": "min"}
 
@@ -17,7 +25,7 @@ class SizeFacts:
     """``env``: the ShapeEnv of the capture's tracer. ``integers``: symbol of an integer from outside -> (source,
     "int"). ``dynamic``: which of these may be negative, or None."""
 
-    def __init__(self, env, integers: dict, dynamic):
+    def __init__(self, env: ShapeEnv, integers: dict, dynamic: Dynamic) -> None:
         self.env, self.integers, self.dynamic = env, integers, dynamic
 
     def origins(self) -> dict:
@@ -25,14 +33,14 @@ class SizeFacts:
         "float_high")."""
         return {**self.env.origins, **self.integers}
 
-    def check_bound(self, source, type_):
+    def check_bound(self, source: Source, type_: TensorType) -> None:
         """Raise GuardError when a symbolic size or stride of an input is not tied to what the input has."""
         for what, values in (("size", type_.shape), ("stride", type_.strides)):
             for dim, value in enumerate(values):
                 if type(value) is Dim and not self.env.is_bound((source, what, dim)):
                     raise GuardError(f"the {what} {value} of dim {dim} of {source} is recorded nowhere")
 
-    def least(self, name: str, what: str):
+    def least(self, name: str, what: str) -> int | None:
         """The least value of a symbol, None for any: sizes and strides of 0 and 1 are constants, not symbols."""
         if what.startswith("float"):
             return None
@@ -53,24 +61,24 @@ class SizeFacts:
         """Whether nothing is symbolic."""
         return not self.env.guards and not self.origins()
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> tuple[tuple[int, ...], tuple[tuple[str | int, ...], ...], tuple[tuple, ...]]:
         """What the native check takes: (accessors, registers, conditions)."""
         origins = self.origins()
         locations: list[int] = []
         regs: list[tuple] = []
         symbols: dict[str, int] = {}
 
-        def reg(row):
+        def reg(row: tuple[str | int, ...]) -> int:
             regs.append(row)
             return len(regs) - 1
 
-        def located(source):
+        def located(source: Source) -> int:
             at = locate(source)
             if at not in locations:
                 locations.append(at)
             return locations.index(at)
 
-        def symbol(name):
+        def symbol(name: str) -> int:
             if name not in symbols:
                 if name not in origins:
                     raise GuardError(f"a condition on {name}, which no call can read")
@@ -79,7 +87,7 @@ class SizeFacts:
                                     else ("int", located(origin)))
             return symbols[name]
 
-        def build(tree):
+        def build(tree: int | str | tuple) -> int:
             if isinstance(tree, int):
                 return reg(("const", tree))
             if isinstance(tree, str):

@@ -11,12 +11,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
+from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Callable
 
 from ..errors import Unsupported
 from ..graph.memory import flat_memory
 from ..runtime import native
 from ..runtime.holding import holding
+
+if TYPE_CHECKING:
+    from .emit import Emitter
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -37,20 +43,20 @@ class Source:
     stays = loadable = guarded = True
 
     @property
-    def base(self):
+    def base(self) -> Source | None:
         return None
 
     def step(self) -> tuple:
         """The native accessor (kind, payload) from ``base`` to this object."""
         raise NotImplementedError
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         """Have the emitter ``e`` push the object (``jit.frame.emit.Emitter``)."""
         raise Unsupported(f"rebuilding {self}", kind="rebuild")
 
-    def chain(self):
+    def chain(self) -> Iterator[Source]:
         """This source, the one that it is read from, and so on to the root."""
-        node = self
+        node: Source | None = self
         while node is not None:
             yield node
             node = node.base
@@ -77,13 +83,13 @@ class Local(Source):
 
     rereadable = immediate = True
 
-    def step(self):
+    def step(self) -> tuple[str, int]:
         return ("local", self.index)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.cmd("load_fast", e.argnames[self.index])
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.name
 
 
@@ -94,7 +100,7 @@ class Const(Source):
 
     rereadable = True
 
-    def __init__(self, obj, text: str = "", owned: bool = False):
+    def __init__(self, obj: object, text: str = "", owned: bool = False) -> None:
         self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
         self.held = obj if self.reference is None else None
         self.text = text or (obj.__qualname__ if isinstance(obj, (types.FunctionType, type))
@@ -102,29 +108,29 @@ class Const(Source):
         self.number = hash((Const, id(obj)))
 
     @property
-    def obj(self):
+    def obj(self) -> Any:
         return self.held if self.reference is None else self.reference()
 
     @property
-    def immediate(self):
+    def immediate(self) -> bool:  # type: ignore[override]
         return self.reference is None
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return self.number
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is Const and (other is self or other.number == self.number and other.obj is self.obj)
 
-    def step(self):
+    def step(self) -> tuple[str, object]:
         return ("const", self.held) if self.reference is None else ("weak", self.reference)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         if self.reference is None:
             e.load_const(self.held)
         else:
             e.call(self.reference)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.text
 
 
@@ -132,21 +138,21 @@ class Const(Source):
 class Weak(Source):
     """The target of a weak reference that is known by identity; the guards fail once it is gone."""
 
-    reference: object
+    reference: Callable[[], object]
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((Weak, id(self.reference)))
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is Weak and other.reference is self.reference
 
-    def step(self):
+    def step(self) -> tuple[str, object]:
         return ("weak", self.reference())
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(self.reference)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "<weakly referenced>"
 
 
@@ -155,7 +161,7 @@ class _Derived(Source):
     of: Source
 
     @property
-    def base(self):
+    def base(self) -> Source:
         return self.of
 
 
@@ -170,17 +176,17 @@ class DictAttr(_Derived):
 
     slot = rereadable = True
 
-    def step(self):
+    def step(self) -> tuple[str, ...]:
         return ("dict_attr", self.name)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         if self.hidden:
             e.call(entry_of, lambda: e.load_base(self), self.name)
         else:
             e.load_base(self)
             e.load_attr(self.name)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.{self.name}"
 
 
@@ -193,14 +199,14 @@ class GetAttr(_Derived):
 
     slot = rereadable = True
 
-    def step(self):
+    def step(self) -> tuple[str, ...]:
         return ("getattr", self.name)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.load_base(self)
         e.load_attr(self.name)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.{self.name}"
 
 
@@ -210,14 +216,14 @@ class Grad(_Derived):
 
     stays = False
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("grad", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.load_source_or_const(e.session.heap.by_source[self.of])
         e.load_attr("grad")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.grad"
 
 
@@ -231,10 +237,10 @@ class FlatMemory(_Derived):
 
     stays = guarded = False
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(flat_memory, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]), self.back, self.count)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"the memory of {self.of}"
 
 
@@ -246,10 +252,10 @@ class TypeAttr(_Derived):
 
     loadable = False
 
-    def step(self):
+    def step(self) -> tuple:
         return ("type_attr", self.name)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"type({self.of}).{self.name}"
 
 
@@ -262,13 +268,13 @@ class ClassAttr(_Derived):
 
     slot = rereadable = True
 
-    def step(self):
+    def step(self) -> tuple[str, ...]:
         return ("class_attr", self.name)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(class_entry, lambda: e.load_source(self.of), self.name)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.{self.name}"
 
 
@@ -276,13 +282,13 @@ class ClassAttr(_Derived):
 class TypeOf(_Derived):
     """``type(of)``."""
 
-    def step(self):
+    def step(self) -> tuple:
         return ("type", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(type, lambda: e.load_source(self.of))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"type({self.of})"
 
 
@@ -290,13 +296,13 @@ class TypeOf(_Derived):
 class Mro(_Derived):
     """``of.__mro__`` of a class, whatever its metaclass makes of the name."""
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("mro", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(type.__dict__["__mro__"].__get__, lambda: e.load_source(self.of))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.__mro__"
 
 
@@ -304,13 +310,13 @@ class Mro(_Derived):
 class CacheLink(_Derived):
     """What ``of``, an element of a bounded ``functools.lru_cache``, holds."""
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("cache_link", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(native().cache_link_result, lambda: e.load_source(self.of))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"result({self.of})"
 
 
@@ -319,18 +325,18 @@ class IteratorState(_Derived):
     """What an iterator of a builtin type reduces to, as one tuple: its arguments and its position (see
     ``state_of``)."""
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("iterator_state", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(state_of, lambda: e.load_source(self.of))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"state({self.of})"
 
 
 class _Unset:
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "nothing"
 
 
@@ -342,13 +348,13 @@ class ContextValue(_Derived):
     UNSET = _Unset()
     fresh = True
 
-    def step(self):
+    def step(self) -> tuple[str, _Unset]:
         return ("context_value", self.UNSET)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(ContextVar.get, lambda: e.load_source(self.of), self.UNSET)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.get()"
 
 
@@ -358,15 +364,15 @@ class Returned(_Derived):
 
     fresh = True
 
-    def step(self):
+    def step(self) -> tuple:
         return ("returned", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.push_null()
         e.load_source(self.of)
         e.cmd("call", 0, ())
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}()"
 
 
@@ -377,46 +383,46 @@ class GeneratorState(_Derived):
 
     rereadable = True
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("generator_state", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(native().generator_state, lambda: e.load_source(self.of))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"state({self.of})"
 
 
 _CONTAINERS = (list, tuple, set, frozenset, collections.OrderedDict, dict, collections.deque)
 
 
-def raw_elements(container) -> list:
+def raw_elements(container: Any) -> list:
     """What a builtin container or an instance of a subclass holds, in order; the keys of a dict. Never runs the
     subclass's own code."""
     return list(_builtin_base(container).__iter__(container))
 
 
-def raw_subscript(container):
+def raw_subscript(container: Any) -> Any:
     """The builtin's ``__getitem__`` for a container whose class has its own, else None."""
     base = _builtin_base(container)
     return None if type(container).__getitem__ is base.__getitem__ else base.__getitem__
 
 
-def _builtin_base(container):
+def _builtin_base(container: object) -> Any:
     return next(base for base in _CONTAINERS if isinstance(container, base))
 
 
-def entry_of(obj, name: str):
+def entry_of(obj: object, name: str) -> Any:
     """The entry of an object's ``__dict__``, whatever its class makes of the attribute."""
     return object.__getattribute__(obj, "__dict__")[name]
 
 
-def class_entry(cls, name: str):
+def class_entry(cls: type, name: str) -> Any:
     """What the MRO of a class has under a name, whatever a lookup on the class makes of it."""
     return next(c.__dict__[name] for c in cls.__mro__ if name in c.__dict__)
 
 
-def state_of(iterator) -> tuple:
+def state_of(iterator: Any) -> tuple:
     """The arguments and the position that ``iterator.__reduce__`` gives."""
     reduced = iterator.__reduce__()
     return reduced[1] + reduced[2:]
@@ -428,14 +434,14 @@ class InstanceDict(_Derived):
 
     rereadable = True
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("dict", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.load_source(self.of)
         e.load_attr("__dict__")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.__dict__"
 
 
@@ -444,34 +450,34 @@ class Item(_Derived):
     """What a dict, list or tuple holds at a key or index, which is a plain constant (or an object known by identity).
     ``subscript``: the builtin's, where the class has its own; it is read past that."""
 
-    key: object  # what ``loosely`` makes of it
+    key: Any  # what ``loosely`` makes of it
     subscript: object = None
     fresh: bool = False
 
     slot = rereadable = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if holding(self.key) == "weak":
             object.__setattr__(self, "key", native().Weak(self.key))
 
-    def real_key(self):
+    def real_key(self) -> Any:
         return self.key() if type(self.key) is native().Weak else self.key
 
-    def _id(self):
+    def _id(self) -> tuple:
         key = self.real_key()
         return (self.of, type(key), key if isinstance(key, (str, int, bytes, type(None))) else id(key))
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         # Of an object that may be gone by now, its class alone would do no better.
         return hash((self.of, type(self.key))) if type(self.key) is native().Weak else hash(self._id())
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is Item and (other is self or self._id() == other._id())
 
-    def step(self):
+    def step(self) -> tuple[str, object]:
         return ("item", self.key)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         if self.subscript is not None:
             e.call(self.subscript, lambda: e.load_base(self), lambda: self.load_key(e))
         else:
@@ -479,11 +485,11 @@ class Item(_Derived):
             self.load_key(e)
             e.cmd("subscript")
 
-    def load_key(self, e):
+    def load_key(self, e: Emitter) -> None:
         """Have the emitter push the key."""
         e.load_source(Const(self.key())) if type(self.key) is native().Weak else e.load_const(self.key)
 
-    def __str__(self):
+    def __str__(self) -> str:
         key = self.real_key()
         key = (repr(key) if isinstance(key, (str, int, float, bytes, tuple, type(None)))
                else f"{type(key).__name__} at {id(key):#x}")
@@ -498,14 +504,14 @@ class CellContents(_Derived):
 
     slot = rereadable = True
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("cell", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.load_source(self.of)
         e.load_attr("cell_contents")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.cell_contents"
 
 
@@ -517,16 +523,16 @@ class ClosureCell(_Derived):
 
     rereadable = True
 
-    def step(self):
+    def step(self) -> tuple[str, int]:
         return ("closure", self.index)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.load_source(self.of)
         e.load_attr("__closure__")
         e.load_const(self.index)
         e.cmd("subscript")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.__closure__[{self.index}]"
 
 
@@ -534,13 +540,13 @@ class ClosureCell(_Derived):
 class Length(_Derived):
     """``len(of)`` of a builtin container."""
 
-    def step(self):
+    def step(self) -> tuple[str, None]:
         return ("length", None)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.call(len, lambda: e.load_source(self.of))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"len({self.of})"
 
 
@@ -550,14 +556,14 @@ class FunctionField(_Derived):
 
     field: str
 
-    def step(self):
+    def step(self) -> tuple[str, ...]:
         return ("function", self.field)
 
-    def load(self, e):
+    def load(self, e: Emitter) -> None:
         e.load_source(self.of)
         e.load_attr(f"__{self.field}__")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.of}.__{self.field}__"
 
 

@@ -21,7 +21,7 @@ class Attempt:
         effects: what was logged in it, also where that was taken back.
     """
 
-    def __init__(self, session, kinds=None, raises=False, keep=True):
+    def __init__(self, session, kinds=None, raises: bool = False, keep: bool = True) -> None:
         self.session, self.kinds, self.raises, self.keep = session, kinds, raises, keep
         self.refusal: Unsupported | None = None
         self.raised: Raised | None = None

@@ -9,13 +9,18 @@ call, which goes on in turn in a resume function of the caller, under the caller
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from .. import errors
 from .assemble import Assembler
 from .canonical import BRANCH, JUMP, OPS, STOP
 from .decode import decode
 from .resume import Resume, make_resume
+
+if TYPE_CHECKING:
+    from .assemble import Label
+    from .canonical import Instr
+    from .decode import CanonicalCode
 
 # Instructions on the frame's own variables or exception state: they are not what a break is about, and their effect
 # would be on the emitted frame.
@@ -67,7 +72,7 @@ class BreakFrame:
     go_on: Callable | None = None
 
 
-def emit_break(asm: Assembler, frames: list, tail_call=None):
+def emit_break(asm: Assembler, frames: list, tail_call: type | None = None) -> None:
     """Emits the break and returns its result from the emitted function.
 
     With ``tail_call`` the emitted function returns ``tail_call(resume, *arguments)`` for its own frame instead of
@@ -89,7 +94,7 @@ def emit_break(asm: Assembler, frames: list, tail_call=None):
     _emit_frame(asm, frames, bases, 0, tail_call)
 
 
-def _past_jumps(decoded, index) -> int:
+def _past_jumps(decoded: CanonicalCode, index: int) -> int:
     """Where unconditional jumps from ``index`` on lead, so that all ways to one place share a resume function."""
     seen = set()
     while decoded.instructions[index].op == "JUMP" and index not in seen:
@@ -98,7 +103,7 @@ def _past_jumps(decoded, index) -> int:
     return index
 
 
-def _one_way(frames) -> bool:
+def _one_way(frames: list[BreakFrame]) -> bool:
     """Whether every caller goes on at the instruction after its call, whatever the callee does: no handler is around a
     call."""
     return all(decode(f.code).instructions[f.index].handler is None
@@ -106,7 +111,8 @@ def _one_way(frames) -> bool:
                and decode(f.code).stack_depth(f.index + 1) == len(f.nulls) + 1 for f in frames[:-1])
 
 
-def _go_on_together(asm, frames, bases, decoded, way, index, tail_call):
+def _go_on_together(asm: Assembler, frames: list[BreakFrame], bases: list[int], decoded: CanonicalCode, way: str,
+                    index: int, tail_call: type) -> None:
     """The whole stack -> a tail call of one function that goes on in the innermost frame and then in each of its
     callers."""
     frame, resumes = frames[-1], []
@@ -144,7 +150,8 @@ def _go_on_together(asm, frames, bases, decoded, way, index, tail_call):
                     frame.push_cell(asm, what)
 
 
-def _emit_frame(asm, frames, bases, k, tail_call=None):
+def _emit_frame(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: int,
+                tail_call: type | None = None) -> None:
     """Frame ``k`` and its callees run to their end: the result replaces frame ``k``'s stack, or no path goes on."""
     frame, base = frames[k], bases[k]
     decoded = decode(frame.code)
@@ -190,7 +197,8 @@ def _emit_frame(asm, frames, bases, k, tail_call=None):
             asm.place(done)
 
 
-def _step(asm, frames, bases, k, decoded, instr, tail_call):
+def _step(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: int, decoded: CanonicalCode, instr: Instr,
+          tail_call: type | None) -> Label | None:
     """What the instruction does; the label that it may jump to."""
     frame = frames[k]
     if k + 1 < len(frames):
@@ -232,7 +240,7 @@ def _step(asm, frames, bases, k, decoded, instr, tail_call):
     return None
 
 
-def _nulls_at(frame, decoded, way, depth) -> list:
+def _nulls_at(frame: BreakFrame, decoded: CanonicalCode, way: str, depth: int) -> list:
     """NULLs on the stack after the step: those that it left alone, and what it pushed."""
     instr = decoded.instructions[frame.index]
     if way == "caught":
@@ -253,7 +261,7 @@ def _nulls_at(frame, decoded, way, depth) -> list:
     return nulls
 
 
-def _set_aside(asm, depth, nulls, handled) -> list:
+def _set_aside(asm: Assembler, depth: int, nulls: list[bool], handled: dict[int, str]) -> list:
     """Take the top ``depth`` stack slots off. Returns the variable of each; None of a NULL and of what PUSH_EXC_INFO
     has left there."""
     slots: list = [None] * depth
@@ -268,7 +276,8 @@ def _set_aside(asm, depth, nulls, handled) -> list:
     return slots
 
 
-def _go_on(asm, frame, base, decoded, way, index, tail_call):
+def _go_on(asm: Assembler, frame: BreakFrame, base: int, decoded: CanonicalCode, way: str, index: int,
+           tail_call: type | None) -> None:
     """Stack from ``base`` on -> the result of the resume function that goes on at ``index``."""
     depth = asm.depth - base
     nulls = _nulls_at(frame, decoded, way, depth)
@@ -292,7 +301,8 @@ def _go_on(asm, frame, base, decoded, way, index, tail_call):
                 frame.push_cell(asm, what)
 
 
-def _go_on_in_generator(asm, frame, base, decoded, way, index, tail_call):
+def _go_on_in_generator(asm: Assembler, frame: BreakFrame, base: int, decoded: CanonicalCode, way: str, index: int,
+                        tail_call: type) -> None:
     """Stack from ``base`` on -> a tail call of the step that goes on at ``index`` of a generator's frame."""
     depth = asm.depth - base
     sent = way == "jumped" and decoded.instructions[frame.index].op == "SEND"

@@ -14,6 +14,8 @@ import asyncio
 import functools
 import inspect
 import types
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Callable
 
 from ..errors import NeedsEager
 from ..runtime import native
@@ -26,6 +28,13 @@ from .values.constant import Previous
 from .tables import on_code
 from .values.base import Value
 from .values.constant import Constant
+
+if TYPE_CHECKING:
+    import torch
+    from .assemble import Assembler
+    from .dynamic import Dynamic
+    from .emit import Emitter
+    from .session import Session
 
 GENERATOR, COROUTINE, ASYNC_GENERATOR = inspect.CO_GENERATOR, inspect.CO_COROUTINE, inspect.CO_ASYNC_GENERATOR
 _ASYNCIO_MARK = getattr(asyncio.coroutines, "_is_coroutine", None)
@@ -40,12 +49,12 @@ class Finished:
         self.result = result
 
 
-def compilable(fn) -> bool:
+def compilable(fn: Callable) -> bool:
     """Whether ``compile_steps`` takes a function."""
     return bool(fn.__code__.co_flags & (GENERATOR | COROUTINE)) and bool(native().KNOWS_GENERATORS)
 
 
-def compile_steps(fn, settings: Settings):
+def compile_steps(fn: Callable, settings: Settings) -> Callable:
     """The compiled form of a generator or coroutine function."""
     steps = Steps(settings)
     if fn.__code__.co_flags & COROUTINE:
@@ -60,15 +69,15 @@ def compile_steps(fn, settings: Settings):
     return call
 
 
-def _generator_maker(fn, steps):
-    def call(*args, **kwargs):
+def _generator_maker(fn: Callable | None, steps: Steps | None) -> Callable:
+    def call(*args: object, **kwargs: float | int) -> Iterator:
         return named(drive(fn(*args, **kwargs), steps), fn)
 
     return call
 
 
-def _coroutine_maker(fn, steps):
-    def call(*args, **kwargs):
+def _coroutine_maker(fn: Callable | None, steps: Steps | None) -> Callable:
+    def call(*args: torch.Tensor, **kwargs: object) -> object:
         return named(awaited(fn(*args, **kwargs), steps), fn)
 
     return call
@@ -77,23 +86,24 @@ def _coroutine_maker(fn, steps):
 _MADE = (_generator_maker(None, None).__code__, _coroutine_maker(None, None).__code__)
 
 
-def original(fn):
+def original(fn: Callable) -> Callable:
     """The function that was compiled, for what ``compile_steps`` has given; others as they are."""
     return fn.__wrapped__ if fn.__code__ in _MADE else fn
 
 
 @on_code(*_MADE)
-def inlined(s, fn, args, kwargs):
+def inlined(s: Session, fn, args, kwargs: dict[str, Value]):
     """Captured code that calls a compiled generator function calls the original."""
     return s.wrap_raw(original(fn.obj)).call(s, args, kwargs)
 
 
-def named(driver, fn):
+def named(driver: object, fn: Callable) -> object:
     driver.__name__, driver.__qualname__ = fn.__name__, fn.__qualname__
     return driver
 
 
-def drive(generator, steps):
+def drive(generator: object,
+          steps: Steps) -> Iterator[torch.Tensor | int | tuple[int, list[torch.Tensor], dict[str, int]] | None]:
     """Does in compiled steps what ``yield from generator`` would do, but for closing the generator: that is thrown in,
     too."""
     held = [steps.send(generator, None)]
@@ -112,21 +122,22 @@ class Awaitable:
 
     __slots__ = ("coroutine", "steps")
 
-    def __init__(self, coroutine, steps):
+    def __init__(self, coroutine: object, steps: Steps) -> None:
         self.coroutine, self.steps = coroutine, steps
 
-    def __await__(self):
+    def __await__(self) -> Iterator:
         return drive(self.coroutine, self.steps)
 
 
-async def awaited(coroutine, steps):
+async def awaited(coroutine: object,
+                  steps: Steps) -> torch.Tensor | tuple[torch.Tensor | list[torch.Tensor], list[torch.Tensor | str]]:
     return await Awaitable(coroutine, steps)
 
 
 class Steps:
     """The compiled steps of one function's generators, by where they start."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def send(self, generator, value):
@@ -135,24 +146,24 @@ class Steps:
         return self.settings.step(generator, frame.f_lasti, False)(generator, value)
 
     @staticmethod
-    def throw(generator, error):
+    def throw(generator: Iterable, error: BaseException | Exception) -> torch.Tensor:
         try:
             return generator.throw(error)
         except StopIteration as end:
             return Finished(end.value)
 
 
-def make_step(settings, code, position, parked):
+def make_step(settings: Settings, code: types.CodeType, position: int, parked: bool):
     """The dispatcher of the steps of ``code``'s generators from one place. ``parked``: between two instructions, else
     at a yield."""
     if parked:
-        def step(generator):
+        def step(generator: object):
             try:
                 return native().go_on(generator)
             except StopIteration as end:
                 return Finished(end.value)
     else:
-        def step(generator, value):
+        def step(generator: object, value: float | None):
             try:
                 return generator.send(value)
             except StopIteration as end:
@@ -165,12 +176,13 @@ def make_step(settings, code, position, parked):
 class StepCapture(Capture):
     """Captures one step: the outermost frame is the generator's own."""
 
-    def __init__(self, fn, values, settings, dynamic=None, bound=None):
+    def __init__(self, fn: Callable, values: tuple[object, ...], settings: Settings, dynamic: Dynamic | None = None,
+                 bound=None) -> None:
         super().__init__(fn, values, settings, dynamic, bound)
         self.code = fn._jit_stands_for
         self.generator = None
 
-    def set_up(self):
+    def set_up(self) -> None:
         s = self.session
         generator = s.wrap(self.values[0], src.Local(0, "generator"))
         parked = len(self.values) == 1
@@ -200,7 +212,7 @@ class StepCapture(Capture):
             generator.state, generator.moved = "done", True
             return Finish(done.value)
 
-    def continuation(self):
+    def continuation(self) -> object:
         """Emits code that goes on in the generator: see ``BreakFrame.go_on``."""
         return functools.partial(park, self)
 
@@ -208,14 +220,15 @@ class StepCapture(Capture):
 class Finish(Value):
     """``Finished(result)`` being returned."""
 
-    def __init__(self, result):
+    def __init__(self, result: Value) -> None:
         self.result = result
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(Finished, [self.result])
 
 
-def park(capture, asm, index, variables, slots, handled):
+def park(capture: StepCapture, asm: Assembler, index: int, variables: dict[str, str], slots: list[str | None],
+         handled: dict[int, str]) -> None:
     """Puts the real generator before instruction ``index`` and pushes the step that goes on there, with its argument.
 
     Args:
@@ -243,7 +256,7 @@ def park(capture, asm, index, variables, slots, handled):
         asm.load_const(None) if current is None else asm.load_fast(current)
 
 
-def _parked(generator, position, *slots):
+def _parked(generator: object, position: int, *slots: object) -> object:
     native().set_generator_state(generator, position, slots[-1], slots[:-1], True)
     return generator
 

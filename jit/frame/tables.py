@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 wrappers: dict = {}           # type -> fn(s, obj, source) -> Value: how a real object of that type is represented
 new_values: dict = {}         # type -> fn(s, obj) -> Value: a plain result made while capturing
 # C callable or class -> fn(s, args, kwargs) -> Value; a class method's descriptor: with the class as first argument.
@@ -17,9 +19,9 @@ codes: dict = {}              # code object of closures -> fn(s, function, args,
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
 
 
-def _register(table):
-    def keyed(*keys):
-        def decorate(fn):
+def _register(table: dict) -> Callable:
+    def keyed(*keys: object) -> Callable:
+        def decorate(fn: Callable) -> Callable:
             for key in keys:
                 table[key] = fn
             return fn
@@ -37,12 +39,12 @@ on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
 on_tensor_setter = _register(tensor_setters)
 
 
-def add_pure(*callables):
+def add_pure(*callables: Callable) -> None:
     """Register C callables that may be run for real when every argument is a constant."""
     pure.update(callables)
 
 
-def add_forbidden(why, hint, *callables):
+def add_forbidden(why: str, hint: str, *callables: object) -> None:
     """Register callables that always break the graph."""
     for fn in callables:
         forbidden[fn] = (why, hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd import forward_ad
@@ -13,10 +14,16 @@ from ..errors import NeedsEager, Unsupported
 from ..runtime import facts
 from ..runtime.guards import TensorSpec
 
+if TYPE_CHECKING:
+    from ..graph.dims import IntExpr
+    from ..graph.ir import TensorType
+    from .session import Session
+    from .values.tensor import TensorValue
+
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
-def check_supported(tensor: torch.Tensor):
+def check_supported(tensor: torch.Tensor) -> None:
     """Raise Unsupported for a tensor that cannot be a graph input."""
     if torch.nn.parameter.is_lazy(tensor):
         raise NeedsEager("a parameter that is made by the first call of its module", kind="lazy-module")
@@ -40,7 +47,7 @@ def check_supported(tensor: torch.Tensor):
         raise Unsupported("a dual tensor of forward-mode differentiation", kind="functorch")
 
 
-def guard_tensor(s, value, type_):
+def guard_tensor(s: Session, value: TensorValue, type_: TensorType) -> None:
     """Guard the metadata of a real tensor as its graph type has it. Sizes and strides that are symbolic are left to
     ``s.guards.sizes``."""
     tensor, source = value.obj, value.source
@@ -49,7 +56,7 @@ def guard_tensor(s, value, type_):
     if source.watched:
         s.guards.add(source, facts.identity(tensor))
 
-    def fixed(values):
+    def fixed(values: tuple[IntExpr, ...]) -> tuple[int | None, ...]:
         return tuple(v if type(v) is int else None for v in values)
 
     spec = dataclasses.replace(TensorSpec.of(tensor), sizes=fixed(type_.shape), strides=fixed(type_.strides))

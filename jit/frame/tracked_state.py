@@ -17,7 +17,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
 from ..runtime import facts
@@ -25,19 +26,23 @@ from . import source as src
 from .tables import on_call, on_function
 from .values.constant import Constant
 
+if TYPE_CHECKING:
+    from .session import Session
+    from .values.base import Value
+
 TABLE: list[TrackedState] = []
 
 
-def covered(s, *key):
+def covered(s: Session, *key: object) -> None:
     """The guard of a state that the fact about torch's state covers for every entry."""
 
 
-def part(name: str):
+def part(name: str) -> Callable:
     """The guard of a state that is a part of the fact about torch's state which few programs read."""
     return lambda s, *key: s.guards.state.read.add(name)
 
 
-def returned(read, name: str):
+def returned(read, name: str) -> Callable:
     """The guard of a state for which there is no check in C++: ``read`` is called at each call."""
     source = src.Returned(src.Const(read, name))
     return lambda s: s.guards.add(source, facts.Equals(read()))
@@ -65,7 +70,7 @@ class TrackedState:
     reduce: Callable | None = None
     matters: Callable | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         TABLE.append(self)
 
 
@@ -77,12 +82,12 @@ class States:
         uses: state -> how often the program has set it or asked for it.
     """
 
-    def __init__(self, s):
+    def __init__(self, s: Session) -> None:
         self.s = s
         self.now: dict[tuple, object] = {}
         self.uses: collections.Counter = collections.Counter()
 
-    def close(self):
+    def close(self) -> None:
         self.now.clear()
 
     def get(self, state: TrackedState, *key):
@@ -97,7 +102,7 @@ class States:
         at = (state, *key)
         return self.now[at] if at in self.now else state.read(*key)
 
-    def set(self, state: TrackedState, value, fn, args, key=()):
+    def set(self, state: TrackedState, value, fn, args, key=()) -> None:
         """The program has set it by calling ``fn`` on values."""
         self.uses[state] += 1
         state.guard(self.s, *key)
@@ -106,7 +111,7 @@ class States:
         state.enter(self.s)
 
     @contextlib.contextmanager
-    def told(self, state: TrackedState, value):
+    def told(self, state: TrackedState, value) -> Iterator[None]:
         """The program is told ``value`` inside, and is taken to have put back what it sets there itself."""
         before = self.peek(state)
         self.s.set_entry(self.now, (state,), value)
@@ -123,7 +128,7 @@ class States:
         """Whether it is another than it is outside."""
         return any(value != state.read(*key) for key, value in self.of(state).items())
 
-    def check(self, nodes):
+    def check(self, nodes) -> None:
         """Raise Unsupported where one of the nodes that a step has recorded depends on what the program has changed."""
         for state in {at[0] for at in self.now}:
             if state.matters is not None and self.differs(state) and any(map(state.matters, nodes)):
@@ -131,7 +136,7 @@ class States:
                                   "change it outside the compiled function", kind="global-state")
 
 
-def reduced(s, effects: list) -> list:
+def reduced(s: Session, effects: list) -> list:
     """What is left to do of a log. Of a state that is in the end what it was before, nothing; of another one the last
     value, or all calls of the program where the row has no ``exit``."""
     present = {e[2] for e in effects} | {at[0] for at in s.states.now}
@@ -161,14 +166,14 @@ def switch(name: str, getter, setter=None, values=(False, True), guard=None, mat
                          exit=lambda value: (setter, [Constant(value)]))
 
     @register(getter)
-    def read(s, args, kwargs):
+    def read(s: Session, args, kwargs: dict[str, Value]):
         if args or kwargs:
             raise Unsupported(f"{name} is asked for with arguments", kind="argument-error")
         return s.from_python(s.states.get(state))
 
     if setter is not None:
         @register(setter)
-        def write(s, args, kwargs):
+        def write(s: Session, args, kwargs: dict[str, Value]) -> Constant:
             value = args[0].const(s) if len(args) == 1 and not kwargs else None
             if not any(value is known or type(value) is str and value == known for known in values):
                 raise Unsupported(f"{name} is set to something unknown", kind="global-state")

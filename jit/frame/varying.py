@@ -16,7 +16,7 @@ from .values.numbers import DimValue, FloatValue
 class Varying:
     """``history``: what was seen at earlier captures (``jit.frame.dynamic.Dynamic``), or None: everything stays."""
 
-    def __init__(self, history, env, guards: Guards):
+    def __init__(self, history, env, guards: Guards) -> None:
         self.history, self.env, self.guards = history, env, guards
 
     def length_at(self, source, n: int):
@@ -49,18 +49,18 @@ class Varying:
         self.guards.add(source, facts.TypeIs(type(obj)))
         return value
 
-    def expect(self, source, n: int, cls):
+    def expect(self, source, n: int, cls) -> None:
         """A container from outside is to be read as a whole: one that keeps growing is left to the interpreter."""
         if self.history is not None and not self.history.takes(source, n):
             raise Unsupported(f"a {cls.__name__} comes with ever new lengths", kind="container-length")
 
-    def specialize(self, key, value):
+    def specialize(self, key, value) -> None:
         """A number or text from outside is needed as a constant: one that changes on every call is left to the
         interpreter."""
         if self.history is not None and not self.history.takes(key, value):
             raise Unsupported("this value changes on every call but is used as a constant", kind="not-constant")
 
-    def unrolls(self, source, position) -> bool:
+    def unrolls(self, source, position: int) -> bool:
         """Whether an iterator from outside that stands at ``position`` may be followed from there."""
         return self.history is None or self.history.unrolls(source, position)
 

@@ -4,6 +4,8 @@ tensors."""
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +21,11 @@ from jit.graph.op_info import op_info
 from jit.graph.probe import StandIns, ask
 from jit.recent import Recent
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.handles import TensorHandle
+    from jit.graph.probe import Answer
+
 _PROBED_NUMEL = 1 << 12  # largest input of a call that is made to learn its results' strides
 _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whether eager raises too
 
@@ -29,7 +36,7 @@ class Argument:
     __slots__ = ("name", "kind", "optional", "list", "default", "has_default",
                  "kwarg_only", "written", "aliased", "length")
 
-    def __init__(self, a):
+    def __init__(self, a: object) -> None:
         text = str(a.type)
         self.optional = text.startswith("Optional[")
         if self.optional:
@@ -46,7 +53,7 @@ class Argument:
         self.written = a.alias_info is not None and a.alias_info.is_write
         self.aliased = a.alias_info is not None
 
-    def accepts(self, v) -> bool:
+    def accepts(self, v: object) -> bool:
         if v is None:
             return self.optional or self.has_default and self.default is None
         if self.list:
@@ -55,7 +62,7 @@ class Argument:
             return self.kind in ("int", "SymInt", "float") and is_number(v) and self._one(v)
         return self._one(v)
 
-    def _one(self, v) -> bool:
+    def _one(self, v: object) -> bool:
         k = self.kind
         if k == "Tensor":
             return isinstance(v, Node)
@@ -82,7 +89,7 @@ class Overload:
     __slots__ = ("op", "name", "overload", "arguments", "returns", "random",
                  "data_dependent", "views", "mutates", "device_index", "base", "plain", "trusting", "_composite")
 
-    def __init__(self, base: str, op):
+    def __init__(self, base: str, op: object) -> None:
         schema = torch_private.schema(op)
         self.op, self.name, self.overload, self.base = op, schema.name, schema.overload_name, base
         self.arguments = [Argument(a) for a in schema.arguments]
@@ -110,12 +117,12 @@ class Overload:
                                and any(map(self.op.has_kernel_for_dispatch_key, torch_private.COMPOSITES)))
         return self._composite
 
-    def run(self, values):
+    def run(self, values: list[object]) -> torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]:
         """Call it with values of all arguments in schema order."""
         positional = [v for v, a in zip(values, self.arguments) if not a.kwarg_only]
         return self.op(*positional, **{a.name: v for v, a in zip(values, self.arguments) if a.kwarg_only})
 
-    def bind(self, args, kwargs) -> list | None:
+    def bind(self, args: Sequence[object], kwargs: dict[str, object]) -> list | None:
         """Values of all arguments in schema order, or None when they do not fit."""
         if len(args) > len(self.arguments):
             return None
@@ -166,7 +173,8 @@ def overloads(name: str) -> list[Overload]:
     return found
 
 
-def bind(name: str, args, kwargs, b, only=None):
+def bind(name: str, args: Sequence[object], kwargs: dict[str, object], b: Builder,
+         only: object = None) -> tuple[Overload, list[object]] | None:
     """The first overload that fits, with its argument values. Numbers given for tensors become 0-dim tensors as a last
     resort."""
     candidates = ([Overload(name, only)] if only is not None and isinstance(only, torch_private.OpOverload)
@@ -194,13 +202,15 @@ def bind(name: str, args, kwargs, b, only=None):
     return None
 
 
-def call(b, name: str, args, kwargs, only=None, checked: bool = False):
+def call(b: Builder, name: str, args: Sequence[float | Node | int], kwargs: dict[str, object], only=None,
+         checked: bool = False) -> Node | tuple[Node, ...]:
     """Record ``aten::name`` on Nodes. Returns a Node, a tuple of Nodes, or a list of Nodes. ``checked``: see
     ``record``."""
     return record(b, *functional(b, name, args, kwargs, only), checked)
 
 
-def functional(b, name: str, args, kwargs, only=None):
+def functional(b: Builder, name: str, args: Sequence[object], kwargs: dict[str, object],
+               only: object = None) -> tuple[Overload, list[object]]:
     """(overload, argument values) of a call of ``aten::name`` that makes tensors. Raises Unsupported for what has no
     such form."""
     found = bind(name, args, kwargs, b, only)
@@ -220,7 +230,7 @@ def functional(b, name: str, args, kwargs, only=None):
     return o, values
 
 
-def as_python(name: str, result):
+def as_python(name: str, result: Node | Sequence[Node | TensorHandle]) -> NamedResult | Node | tuple:
     """A result of ``aten::name`` as PyTorch's Python functions return it: lists as tuples, several results as their
     named tuple."""
     if isinstance(result, list):
@@ -232,7 +242,7 @@ def as_python(name: str, result):
     return result
 
 
-def shared(o: Overload, values) -> tuple | None:
+def shared(o: Overload, values: list[object]) -> tuple | None:
     """For each result of the overload, the ``unstated_views.Shown`` that says which argument's memory it shows, or
     None; None alone where all results are new memory.
 
@@ -243,7 +253,7 @@ def shared(o: Overload, values) -> tuple | None:
     return types_by_probe(o, _with_device(o, values))[2]
 
 
-def record(b, o: Overload, values, checked: bool = False):
+def record(b: Builder, o: Overload, values: list[object], checked: bool = False) -> Node | tuple[Node, ...]:
     """An ``aten_call`` of overload ``o`` with all arguments given. ``checked``: whether it may raise, whatever is known
     of the operator otherwise."""
     values = _with_device(o, values)
@@ -270,7 +280,7 @@ def record(b, o: Overload, values, checked: bool = False):
     return result
 
 
-def _with_device(o: Overload, values):
+def _with_device(o: Overload, values: list[object]) -> list[object]:
     """The values with the device on which an operator makes its result, where it takes one."""
     if o.device_index is not None:
         given = values[o.device_index]
@@ -281,7 +291,7 @@ def _with_device(o: Overload, values):
     return values
 
 
-def _as_type(v):
+def _as_type(v: object) -> object:
     if isinstance(v, Node):
         return v.type
     if isinstance(v, (list, tuple)):
@@ -292,7 +302,7 @@ def _as_type(v):
 _meta_cache = Recent(4096)
 
 
-def types_by_probe(o: Overload, values):
+def types_by_probe(o: Overload, values: list[object]) -> tuple:
     """What a run of the overload on meta tensors says; symbolic sizes are specialised. Returns (result types, values,
     shared), see ``shared``."""
     values = [_static(v) for v in values]
@@ -309,7 +319,7 @@ def types_by_probe(o: Overload, values):
     return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values, shown
 
 
-def types_by_run(o: Overload, values):
+def types_by_run(o: Overload, values: list[float | Node]) -> tuple[TensorType, list[float | Node]]:
     """As ``_meta_types`` for an operator that has a kernel for meta tensors and must not be run on others; nothing is
     remembered. Raises EagerRaises with what that kernel raises."""
     values = [_static(v) for v in values]
@@ -328,7 +338,7 @@ def types_by_run(o: Overload, values):
     return (types if o.returns != ["Tensor"] else types[0]), values
 
 
-def _static(v):
+def _static(v: object) -> object:
     if type(v) is Dim:
         return specialize(v)
     if isinstance(v, (list, tuple)):
@@ -339,7 +349,7 @@ def _static(v):
     return v
 
 
-def _key(v, devices):
+def _key(v: object, devices: list[torch.device]) -> tuple[object, ...]:
     if isinstance(v, Node):
         devices.append(v.type.device)
         t = v.type
@@ -349,12 +359,13 @@ def _key(v, devices):
     return (type(v), v)
 
 
-def _ask(o: Overload, values, device: str = "meta", grad: bool = False, leaves=()):
+def _ask(o: Overload, values: list[object], device: str = "meta", grad: bool = False,
+         leaves: Collection[Node] = ()) -> Answer:
     """The ``probe.Answer`` to a call of the overload on tensors without data, or on zeros."""
     return ask(o.run, (_on(o, values, device),), {}, StandIns(0, device, leaves=leaves), grad)
 
 
-def _on(o: Overload, values, device: str):
+def _on(o: Overload, values: list[object], device: str) -> list[object]:
     """The values with the meta device in place of the one on which an operator makes its result, for a run without
     data."""
     if device != "meta" or o.device_index is None:
@@ -362,7 +373,7 @@ def _on(o: Overload, values, device: str):
     return [torch.device("meta") if i == o.device_index else v for i, v in enumerate(values)]
 
 
-def _by_meta(o: Overload, values):
+def _by_meta(o: Overload, values: list[object]) -> tuple:
     """(types of the results, ``shared``) by a run on meta tensors, or on zeros for those that have no meta kernel."""
     answer = _ask(o, values)
     shown = None
@@ -379,7 +390,8 @@ def _by_meta(o: Overload, values):
     return _as_run(o, values, tuple(None if r is None else _type_of(r) for r in result)), shown
 
 
-def records(b, name: str, args, kwargs, given, index: int) -> bool:
+def records(b: Builder, name: str, args: list[Node | None], kwargs: dict[str, bool | float | Node], given: set[Node],
+            index: int) -> bool:
     """Whether eager gives result ``index`` of ``aten::name`` a history where the nodes ``given`` among its arguments
     require grad. True for what is no operator of PyTorch's, such as reflected arithmetic."""
     # Which only Python's form of a creation takes.
@@ -390,7 +402,7 @@ def records(b, name: str, args, kwargs, given, index: int) -> bool:
 _histories: dict = {}
 
 
-def has_history(o: Overload, values, given, index: int) -> bool:
+def has_history(o: Overload, values: list[object], given: set[Node], index: int) -> bool:
     """As ``records``, of an overload. PyTorch is asked, on meta tensors."""
     wanted = tuple([n in given for n in nodes_of(values)])
     key = (o.name, o.overload, _key(values, []), wanted)
@@ -400,7 +412,7 @@ def has_history(o: Overload, values, given, index: int) -> bool:
     return found is None or found[min(index, len(found) - 1)]
 
 
-def _run_recorded(o: Overload, values, given) -> tuple | None:
+def _run_recorded(o: Overload, values: list[object], given: set[Node]) -> tuple | None:
     """Which results of a run on meta tensors require grad where ``given`` do; None where it has no such run."""
     result = _ask(o, values, grad=True, leaves=given).result
     if result is None:  # there is no meta kernel
@@ -409,7 +421,8 @@ def _run_recorded(o: Overload, values, given) -> tuple | None:
                                                               else result)])
 
 
-def _as_run(o: Overload, values, types):
+def _as_run(o: Overload, values: list[object],
+            types: TensorType | tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
     """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms
     and decompositions. Only small calls of PyTorch's own operators are made for it, on zeros."""
     nodes = list(nodes_of(values))
@@ -443,7 +456,7 @@ def _type_of(t: torch.Tensor) -> TensorType:
     return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, torch.device("cpu"))
 
 
-def tensors_of(v):
+def tensors_of(v: object) -> Iterator[torch.Tensor]:
     """The tensors in nested values, in order."""
     if isinstance(v, torch.Tensor):
         yield v
@@ -452,7 +465,7 @@ def tensors_of(v):
             yield from tensors_of(e)
 
 
-def nodes_of(v):
+def nodes_of(v: object) -> Iterator[Node | None]:
     """The Nodes in nested values, in order."""
     if isinstance(v, Node):
         yield v
@@ -461,7 +474,7 @@ def nodes_of(v):
             yield from nodes_of(e)
 
 
-def _diagnose(o: Overload, values, error):
+def _diagnose(o: Overload, values: list[int | Node], error: Exception) -> EagerRaises:
     """EagerRaises when a real run on zeros raises too, else Unsupported."""
     if not o.trusting and all(hint(n.type.numel) <= _VERIFY_NUMEL for n in nodes_of(values)):
         real = _ask(o, values, "cpu").error

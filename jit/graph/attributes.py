@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 import torch
 
 from jit.devices import registered
 from jit.errors import Unsupported
 
+if TYPE_CHECKING:
+    from jit.graph.handles import TensorHandle
+    from jit.graph.tracer import Tracer
 
-def _view(name):
+
+def _view(name: str) -> Callable:
     return lambda t, h: t.call_op(name, (h,), {})
 
 
-def _grad(t, h):
+def _grad(t, h: TensorHandle) -> None:
     if h.base.input is None and h.is_leaf and not h.chain:
         return None
     raise Unsupported("Tensor.grad", "read gradients outside the compiled region", kind="autograd")
 
 
-def _base(t, h):
+def _base(t, h: TensorHandle) -> None:
     if h.base.input is None and not h.chain:
         return None
     raise Unsupported("Tensor._base", kind="tensor-attribute")
 
 
-def _grad_fn(t, h):
+def _grad_fn(t, h: TensorHandle) -> None:
     if not h.requires_grad or h.is_leaf:
         return None
     raise Unsupported("Tensor.grad_fn", kind="tensor-attribute")
@@ -61,7 +67,7 @@ for _kind in registered():
     ATTRIBUTES[f"is_{_kind.type}"] = lambda t, h, _type=_kind.type: h.device.type == _type
 
 
-def _data(t, h):
+def _data(t: Tracer, h: TensorHandle) -> TensorHandle:
     with t.journal.temporarily(t, "grad_enabled", False):
         made = t.call_op("detach", (h,), {})
         made.chain[-1].attrs = {"asked": "data"}  # unlike what detach() gives, it has a version counter of its own
@@ -71,7 +77,7 @@ def _data(t, h):
 ATTRIBUTES["data"] = _data
 
 
-def attribute(tracer, handle, name: str):
+def attribute(tracer: Tracer, handle: TensorHandle, name: str) -> object:
     """See ``Tracer.attribute``."""
     rule = ATTRIBUTES.get(name)
     if rule is None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +23,9 @@ from jit.graph import aten
 from jit.graph.handles import TensorHandle
 from jit.graph.op_info import LOWER, op_info
 from jit.graph.registry import OPS
+
+if TYPE_CHECKING:
+    from jit.graph.aten import Overload
 
 _CONTRACTS = re.compile("transformer|attention|convolution|lstm|gru|rnn|linalg|trilinear|thnn|mkldnn|::")
 
@@ -41,7 +46,7 @@ def _intercepted(name: str, device: str) -> bool:
     return any(_has_kernel(o, of_type(device).autocast_key) for o in aten.overloads(name))
 
 
-def _has_kernel(o, key: str) -> bool:
+def _has_kernel(o: Overload, key: str) -> bool:
     try:
         return torch_private.has_kernel_for_key(f"{o.name}.{o.overload}" if o.overload else o.name, key)
     except RuntimeError:  # overloads of TorchScript are not in the dispatcher
@@ -64,7 +69,8 @@ def _is_implicit(name: str) -> bool:
     return all(_has_kernel(o, "CompositeImplicitAutograd") for o in aten.overloads(name))
 
 
-def convert(t, name: str, args, kwargs):
+def convert(t: object, name: str, args: Sequence[object | TensorHandle],
+            kwargs: dict) -> tuple[tuple[TensorHandle | int | None, ...], dict] | None:
     """The arguments as autocast would have them, or None when it leaves the op alone.
 
     Raises Unsupported for operators whose parts would be intercepted, and for dtypes that autocast refuses.
@@ -91,7 +97,7 @@ def convert(t, name: str, args, kwargs):
         if name in of_type(device).autocast_leaves or kwargs.get("dtype") is not None:
             raise Unsupported(f"{name} under autocast", "cast explicitly", kind="autocast")
 
-    def cast(v):
+    def cast(v: float | int | TensorHandle | list[TensorHandle] | tuple) -> TensorHandle | int | float:
         if isinstance(v, TensorHandle):
             return t.call_op("to", (v, target), {}) if _eligible(v, device) and v.dtype is not target else v
         if type(v) in (list, tuple):
@@ -101,7 +107,7 @@ def convert(t, name: str, args, kwargs):
     return tuple(map(cast, args)), {k: cast(v) for k, v in kwargs.items()}
 
 
-def _device(v):
+def _device(v: TensorHandle | Sequence[TensorHandle | tuple[None, ...]]) -> str | None:
     if isinstance(v, TensorHandle):
         return v.device.type
     if isinstance(v, (list, tuple)):
@@ -113,7 +119,7 @@ def _eligible(v: TensorHandle, device: str) -> bool:
     return v.device.type == device and v.dtype.is_floating_point and v.dtype is not torch.float64
 
 
-def _widest(v, low, device):
+def _widest(v: TensorHandle | Sequence[object], low: torch.dtype, device: str) -> torch.dtype:
     """float32 if an operand is, else the low precision type."""
     if isinstance(v, TensorHandle):
         if _eligible(v, device) and v.dtype not in (torch.float32, low):

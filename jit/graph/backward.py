@@ -7,6 +7,8 @@ operations in its place when the graph is complete.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
@@ -15,13 +17,17 @@ from jit.graph.ir import Graph, same_ints
 from jit.graph.saved_tensors import refused
 from jit.graph.prim_info import info
 
+if TYPE_CHECKING:
+    from jit.graph.ir import Node
+    from jit.graph.tracer import Tracer
 
-def reached(tracer, roots, ends) -> set:
+
+def reached(tracer: Tracer, roots, ends) -> set:
     """The nodes that gradients of ``roots`` reach on their way to ``ends`` (handles)."""
     return passed([h.node for h in roots], carrying(tracer.builder.nodes, [h.node for h in ends]))
 
 
-def make_leaf(tracer, handle: TensorHandle):
+def make_leaf(tracer: Tracer, handle: TensorHandle) -> None:
     """``requires_grad_()`` of a tensor that an operation of the program has made: what was made of it before does not
     depend on it."""
     tracer.set(handle, "_node", tracer.builder.alias(handle.node))
@@ -31,7 +37,8 @@ def make_leaf(tracer, handle: TensorHandle):
     tracer.set(tracer, "inner_leaves", (*tracer.inner_leaves, handle))
 
 
-def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
+def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt: list[TensorHandle], keep: bool,
+           create: bool) -> list:
     """Handles of the gradients of ``roots`` with respect to ``wrt`` (handles); None where there is no way from one to
     the other.
 
@@ -96,7 +103,7 @@ def record(tracer, roots, tangents, wrt, keep: bool, create: bool) -> list:
     return [results.get(id(h)) for h in wrt]
 
 
-def _expanded(tracer) -> tuple:
+def _expanded(tracer: Tracer) -> tuple:
     """The nodes so far with operations in the place of gradients, and a mapping from the nodes to them: which gradient
     depends on what."""
     from jit.graph.autodiff.inner import expanded_nodes  # late: autodiff's tables fill when they are first needed
@@ -104,7 +111,7 @@ def _expanded(tracer) -> tuple:
     return expanded_nodes(Graph([h.base.input for h in tracer.inputs], list(tracer.builder.nodes), [], tracer.env))
 
 
-def _check_versions(tracer, ends, sources):
+def _check_versions(tracer: Tracer, ends: list[Node], sources: set[Node]) -> None:
     """A gradient must not be asked of a leaf's value that has been overwritten since: eager finds out, or counts it to
     the leaf."""
     old = {h.base.input for h in tracer.inputs if h.requires_grad and h.base.input is not h.base.node}
@@ -114,7 +121,7 @@ def _check_versions(tracer, ends, sources):
         raise Unsupported("backward() through a parameter that has been changed in place since", kind="autograd")
 
 
-def is_spent(tracer, handle: TensorHandle) -> bool:
+def is_spent(tracer: Tracer, handle: TensorHandle) -> bool:
     """Whether a tensor hangs on a graph that a ``backward()`` has freed."""
     seen, stack = set(), [handle.node] if tracer.spent else []
     while stack:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import operator
 import types
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import torch
 
@@ -151,7 +151,7 @@ _table: dict | None = None
 _cache: dict = {}
 
 
-def resolve(fn) -> Binding | None:
+def resolve(fn: Callable) -> Binding | None:
     """The binding of a callable, or None when it is not a tensor operation."""
     try:
         return _cache[fn]
@@ -165,7 +165,7 @@ def resolve(fn) -> Binding | None:
     return result
 
 
-def _resolve(fn) -> Binding | None:
+def _resolve(fn: Callable) -> Binding | None:
     global _table
     if _table is None:
         import jit.graph.ops  # noqa: F401  late: it fills the op tables when the first call is captured

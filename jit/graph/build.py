@@ -5,6 +5,9 @@ Methods take Nodes and, where a value is meant, Python numbers or Dims. They do 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Callable
+
 import torch
 
 from jit.devices import backend
@@ -17,12 +20,16 @@ from jit.graph.prim_info import PRIMS, info
 from jit.graph.prims import infer
 from jit.graph.sym_float import SymFloat
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.shape_env import ShapeEnv
+
 HALF = (torch.float16, torch.bfloat16)
 _NUMBER = (bool, int, float, complex, Dim, SymFloat)
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
 
 
-def resolve_device(device, default: torch.device) -> torch.device:
+def resolve_device(device: Any, default: torch.device) -> torch.device:
     """A device argument (None, a name, an index) as a device with an index where its kind has several."""
     if device is None:
         device = default
@@ -39,11 +46,11 @@ def is_float(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point
 
 
-def is_number(v) -> bool:
+def is_number(v: object) -> bool:
     return isinstance(v, _NUMBER)
 
 
-def scalar_dtype(v) -> torch.dtype:
+def scalar_dtype(v: float | SymFloat | IntExpr | complex) -> torch.dtype:
     """The dtype that a Python number becomes as a tensor of its own."""
     if isinstance(v, (float, SymFloat)):
         return torch.get_default_dtype()
@@ -79,11 +86,11 @@ def promote_dtypes(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return result
 
 
-def _category(dtype) -> int:
+def _category(dtype: torch.dtype) -> int:
     return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
-def result_dtype(*args) -> torch.dtype:
+def result_dtype(*args: Any) -> torch.dtype:
     """``torch.result_type`` of Nodes and Python numbers.
 
     Tensors with dimensions outrank 0-dim tensors, which outrank numbers, unless the lower rank has a higher category
@@ -115,30 +122,35 @@ def result_dtype(*args) -> torch.dtype:
 class Builder(NodeList):
     """Nodes of one graph. ``recording`` says whether autograd would record the present operation."""
 
-    def __init__(self, env):
+    if TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Callable[..., Node]: ...  # the methods of prims, set below
+
+    def __init__(self, env: ShapeEnv) -> None:
         super().__init__()
         self.env = env
         self.known: dict = {}  # see constants.py
         # Tensors without dimensions that came from the CPU to the device of the other operands of one operation.
         self.moved: set = set()
-        self.guess = None  # node -> the value that it is taken to have on every run, or None
+        self.guess: Callable | None = None  # node -> the value that it is taken to have on every run, or None
         self.recording = False
-        self.attention = None  # "math" or "other": the kernels that the program itself has chosen for attention
+        # "math" or "other": the kernels that the program itself has chosen for attention.
+        self.attention: str | None = None
         self.default_device = torch.device("cpu")
 
     # nodes
 
-    def node(self, op: str, inputs: tuple, attrs: dict, type) -> Node:
+    def node(self, op: str, inputs: tuple, attrs: dict, type: TensorType | tuple[TensorType | None, ...]) -> Node:
         for t in type if isinstance(type, tuple) else (type,):
             if t is not None and not backend(t.device).known:
                 raise Unsupported(f"a tensor on {t.device}", kind="device")
         return NodeList.node(self, op, inputs, attrs, type)
 
-    def emit(self, op: str, inputs: tuple, attrs: dict, dtype=None) -> Node:
+    def emit(self, op: str, inputs: tuple, attrs: dict, dtype: torch.dtype | None = None) -> Node:
         """A node with its inferred type."""
         return self.node(op, inputs, attrs, infer(op, tuple([i.type for i in inputs]), attrs, dtype))
 
-    def scalar(self, value, dtype: torch.dtype, device=None, exact: bool = False) -> Node:
+    def scalar(self, value: Any, dtype: torch.dtype, device: torch.device | None = None,
+               exact: bool = False) -> Node:
         """A rank-0 constant: the value converted to the dtype, so that integers wrap and halves are rounded. ``exact``:
         the number among halves is the program's own, as eager's arithmetic takes it (see ``EXACT_NUMBERS``)."""
         if dtype in HALF and not exact and type(value) in (SymFloat, Dim):
@@ -160,7 +172,8 @@ class Builder(NodeList):
         return self.node("scalar", (), {"value": value},
                          TensorType.contiguous((), dtype, device or self.default_device))
 
-    def full(self, shape, value, dtype, device=None) -> Node:
+    def full(self, shape: tuple[IntExpr, ...], value: Any, dtype: torch.dtype,
+             device: torch.device | None = None) -> Node:
         shape = tuple(shape)
         if type(value) is not Dim:
             value = (bool(value) if dtype is torch.bool else float(value) if dtype.is_floating_point
@@ -168,11 +181,12 @@ class Builder(NodeList):
         return self.node("full", (), {"shape": shape, "value": value},
                          TensorType.contiguous(shape, dtype, device or self.default_device))
 
-    def iota(self, length, start=0, step=1, dtype=torch.int64, device=None) -> Node:
+    def iota(self, length: IntExpr, start: int = 0, step: int = 1, dtype: torch.dtype = torch.int64,
+             device: torch.device | None = None) -> Node:
         attrs = {"length": length, "start": start, "step": step}
         return self.node("iota", (), attrs, TensorType.contiguous((length,), dtype, device or self.default_device))
 
-    def lift(self, v, like: Node, exact: bool = False) -> Node:
+    def lift(self, v: float | SymFloat | IntExpr | Node, like: Any, exact: bool = False) -> Node:
         """A Node for a number next to ``like``; ``exact``: see ``scalar``."""
         return v if isinstance(v, Node) else self.scalar(v, like.type.dtype, like.type.device, exact)
 
@@ -184,7 +198,7 @@ class Builder(NodeList):
         strides = layout.iterator_strides(t.shape, (t,))
         return self.node(op, (x,), {}, TensorType(t.shape, strides, dtype, t.device))
 
-    def binary(self, op: str, a, b) -> Node:
+    def binary(self, op: str, a: Node | float | SymFloat | IntExpr, b: Node | float | SymFloat | IntExpr) -> Node:
         p = info(op)
         if not isinstance(a, Node):
             a = self.lift(a, b, p.exact_numbers)
@@ -192,7 +206,7 @@ class Builder(NodeList):
             b = self.lift(b, a, p.exact_numbers)
         return self.emit(op, (a, b), {}, p.result or a.type.dtype)
 
-    def where(self, cond: Node, a, b) -> Node:
+    def where(self, cond: Node, a: float | int | Node, b: float | int | Node) -> Node:
         if not isinstance(a, Node):
             a = self.lift(a, b)
         elif not isinstance(b, Node):
@@ -210,7 +224,8 @@ class Builder(NodeList):
         t = x.type
         return self.node("cast", (x,), {}, TensorType(t.shape, layout.preserved_strides(t), dtype, t.device))
 
-    def promote(self, *args, dtype: torch.dtype | None = None, to_float: bool = False, exact: bool = False) -> list:
+    def promote(self, *args: Any, dtype: torch.dtype | None = None, to_float: bool = False,
+                exact: bool = False) -> list:
         """Nodes and numbers in their common dtype (or ``dtype``). Numbers become scalar nodes. ``to_float``: integers
         become the default float. ``exact``: numbers among halves are not rounded (see ``scalar``)."""
         if dtype is None:
@@ -221,7 +236,7 @@ class Builder(NodeList):
         return [None if v is None else self.cast(v, dtype) if isinstance(v, Node)
                 else self.scalar(v, dtype, device, exact) for v in args]
 
-    def device_of(self, *args) -> torch.device:
+    def device_of(self, *args: object) -> torch.device:
         """The device of the first tensor with dimensions, or of the first tensor."""
         first = None
         for v in args:
@@ -237,10 +252,11 @@ class Builder(NodeList):
 
     # views
 
-    def view_node(self, op, x, attrs, shape, strides) -> Node:
+    def view_node(self, op: str, x: Node, attrs: dict[str, tuple[IntExpr, ...]], shape: tuple[IntExpr, ...],
+                  strides: tuple[IntExpr, ...]) -> Node:
         return self.node(op, (x,), attrs, TensorType(shape, strides, x.type.dtype, x.type.device))
 
-    def permute(self, x: Node, dims) -> Node:
+    def permute(self, x: Node, dims: Sequence[int]) -> Node:
         dims = tuple(dims)
         if dims == tuple(range(x.type.rank)):
             return x
@@ -251,27 +267,29 @@ class Builder(NodeList):
         dims[a], dims[b] = dims[b], dims[a]
         return self.permute(x, dims)
 
-    def try_view(self, x: Node, shape) -> Node | None:
+    def try_view(self, x: Node, shape: tuple[IntExpr, ...]) -> Node | None:
         """``x.view(shape)`` for a shape without -1, or None when it would need a copy."""
         strides = layout.view_strides(x.type.shape, x.type.strides, shape)
         if strides is None:
             return None
         return self.view_node("reshape", x, {"shape": tuple(shape)}, tuple(shape), strides)
 
-    def reshape(self, x: Node, shape) -> Node:
+    def reshape(self, x: Node, shape: tuple[IntExpr, ...]) -> Node:
         """View if possible, else copy and view. The same node when the shape is the same."""
         shape = layout.infer_size(tuple(shape), x.type.numel)
         if same_ints(shape, x.type.shape):
             return x
-        return self.try_view(x, shape) or self.try_view(self.clone(x, contiguous_strides(x.type.shape)), shape)
+        made = self.try_view(x, shape) or self.try_view(self.clone(x, contiguous_strides(x.type.shape)), shape)
+        assert made is not None
+        return made
 
-    def expand(self, x: Node, shape) -> Node:
+    def expand(self, x: Node, shape: tuple[IntExpr, ...]) -> Node:
         shape = tuple(shape)
         if same_ints(shape, x.type.shape):
             return x
         return self.emit("expand", (x,), {"shape": shape})
 
-    def slice(self, x: Node, dim: int, start, length, step: int = 1) -> Node:
+    def slice(self, x: Node, dim: int, start: IntExpr, length: IntExpr, step: int = 1) -> Node:
         return self.emit("slice", (x,), {"dim": dim, "start": start, "length": plain_if_few(length), "step": step})
 
     def drop_dim(self, x: Node, dim: int) -> Node:
@@ -280,7 +298,7 @@ class Builder(NodeList):
         shape = t.shape[:dim] + t.shape[dim + 1 :]
         return self.view_node("reshape", x, {"shape": shape}, shape, t.strides[:dim] + t.strides[dim + 1 :])
 
-    def select(self, x: Node, dim: int, index) -> Node:
+    def select(self, x: Node, dim: int, index: IntExpr) -> Node:
         return self.drop_dim(self.slice(x, dim, index, 1), dim)
 
     def unsqueeze(self, x: Node, dim: int) -> Node:
@@ -292,7 +310,7 @@ class Builder(NodeList):
     def alias(self, x: Node) -> Node:
         return self.emit("alias", (x,), {})
 
-    def with_gradient(self, y: Node, *partials, kinked: bool = False) -> Node:
+    def with_gradient(self, y: Node, *partials: Any, kinked: bool = False) -> Node:
         """``y`` with these ``partials``, each (x, function that gives dy/dx, elementwise, of a shape that x broadcasts
         to): what eager's formula gives where the derivative of the expansion differs from it, as at a kink; None
         instead of the function, for the last x only: eager leaves that gradient undefined, which is not the same as
@@ -304,7 +322,7 @@ class Builder(NodeList):
                     for v in ((x, self.cast(partial(), x.type.dtype)) if partial else (x,))]
         return self.emit("custom_gradient", (y, *operands), {"kinked": True} if kinked else {}, y.type.dtype)
 
-    def with_formula(self, y: Node, name: str, *partials, **attrs) -> Node:
+    def with_formula(self, y: Node, name: str, *partials: Any, **attrs: object) -> Node:
         """``with_gradient``, whose gradient is that of the composite ``name``: the same up to the ends of floats."""
         made = self.with_gradient(y, *partials)
         return self.marked(made, name, **attrs) if self.recording else made
@@ -315,7 +333,7 @@ class Builder(NodeList):
         one = self.scalar(1, x.type.dtype, x.type.device)
         return self.node("custom_gradient", (y, x, one), {}, y.type)
 
-    def with_zero_gradients(self, y: Node, xs) -> Node:
+    def with_zero_gradients(self, y: Node, xs: Iterable[Node]) -> Node:
         """The value of ``y`` with its gradient, and zero for that of each of ``xs``, which its expansion did not
         need."""
         own = (y, self.scalar(1, y.type.dtype, y.type.device))
@@ -326,7 +344,7 @@ class Builder(NodeList):
         """``x``, through which no gradient flows."""
         return self.emit("detach", (x,), {})
 
-    def marked(self, x: Node, name: str, **attrs) -> Node:
+    def marked(self, x: Node, name: str, **attrs: object) -> Node:
         """``x``, a node that was just made, as the result of the composite ``name``, which has a gradient rule of its
         own."""
         x.attrs = {**x.attrs, **({"grad": name} if name else {}), **attrs}
@@ -334,7 +352,7 @@ class Builder(NodeList):
 
     # copies
 
-    def clone(self, x: Node, strides=None) -> Node:
+    def clone(self, x: Node, strides: tuple[IntExpr, ...] | None = None) -> Node:
         t = x.type
         return self.node("clone", (x,), {}, TensorType(t.shape, layout.preserved_strides(t) if strides is None
                                                        else tuple(strides), t.dtype, t.device))
@@ -342,13 +360,13 @@ class Builder(NodeList):
     def contiguous(self, x: Node) -> Node:
         return x if x.type.is_contiguous else self.clone(x, contiguous_strides(x.type.shape))
 
-    def flip(self, x: Node, dims) -> Node:
+    def flip(self, x: Node, dims: Sequence[int]) -> Node:
         return self.emit("flip", (x,), {"dims": tuple(dims)})
 
-    def cat(self, xs, dim: int) -> Node:
+    def cat(self, xs: list[Node], dim: int) -> Node:
         return self.emit("cat", tuple(xs), {"dim": dim})
 
-    def pad(self, x: Node, pads, value=0) -> Node:
+    def pad(self, x: Node, pads: list[tuple[int, IntExpr]], value: float | int = 0) -> Node:
         dtype = x.type.dtype
         # As eager passes it on.
         value = float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(float(value))
@@ -359,7 +377,7 @@ class Builder(NodeList):
         short = self.short_power(x, e)
         return self.pow(x, e) if short is None else short
 
-    def within(self, x: Node, low, high, nan: bool, strict: bool = False) -> Node:
+    def within(self, x: Node, low: Any, high: Any, nan: bool, strict: bool = False) -> Node:
         """Where ``low <= x <= high``, or ``<`` where ``strict``. ``nan``: NaN is within, as for kernels that ask what
         is beyond."""
         if not nan:
@@ -390,7 +408,7 @@ class Builder(NodeList):
 
     # reductions, scans, indexing
 
-    def dims_of(self, x: Node, dim) -> tuple[int, ...]:
+    def dims_of(self, x: Node, dim: int | Sequence[int] | None) -> tuple[int, ...]:
         """Sorted non-negative dimensions from None (all), an int or a list."""
         rank = x.type.rank
         if dim is None:
@@ -403,24 +421,25 @@ class Builder(NodeList):
             raise RuntimeError(f"dim {repeated} appears multiple times in the list of dims")
         return tuple(sorted(dims)) if rank else ()
 
-    def reduce(self, op: str, x: Node, dims, keepdim: bool = False, dtype=None) -> Node:
+    def reduce(self, op: str, x: Node, dims: Sequence[int] | None, keepdim: bool = False,
+               dtype: torch.dtype | None = None) -> Node:
         dims = self.dims_of(x, dims)
         if dtype is None:
             dtype = info(op).result or x.type.dtype
         return self.emit(op, (x,), {"dims": dims, "keepdim": bool(keepdim)}, dtype)
 
-    def total(self, x: Node, dims, precise: bool = False) -> Node:
+    def total(self, x: Node, dims: Sequence[int], precise: bool = False) -> Node:
         """The sum with ``dims`` kept. ``precise``: on a CPU it is added up in float64, as eager does in some places."""
         total = self.reduce("sum", x, dims, True)
         return self.marked(total, "", precise=True) if precise and total.op == "sum" else total
 
-    def cumsum(self, x: Node, dim: int, dtype=None) -> Node:
+    def cumsum(self, x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
         return self.emit("cumsum", (x,), {"dim": dim}, dtype or x.type.dtype)
 
     def gather(self, x: Node, dim: int, index: Node) -> Node:
         return self.emit("gather", (x, index), {"dim": dim})
 
-    def index(self, x: Node, dims, indices, wrap: bool = True) -> Node:
+    def index(self, x: Node, dims: Sequence[int], indices: Sequence[Node], wrap: bool = True) -> Node:
         """``x`` read at index tensors of one shape on neighbouring ``dims``. Without ``wrap`` (one index only) a
         negative index is out of range."""
         return self.emit("index", (x, *indices), {"dims": tuple(dims)} if wrap
@@ -428,12 +447,13 @@ class Builder(NodeList):
 
     # library calls
 
-    def aten(self, target: str, overload: str, args: tuple, type, impure: bool | str = False):
+    def aten(self, target: str, overload: str, args: tuple, type: TensorType | tuple[TensorType | None, ...],
+             impure: bool | str = False) -> Node | tuple[Node | None, ...]:
         """An ``aten_call``. ``args`` has Nodes in place; they become inputs. Several results come back as a tuple of
         Nodes. ``impure``: see ``Node``."""
         inputs: list[Node] = []
 
-        def template(v):
+        def template(v: object) -> object:
             if isinstance(v, Node):
                 if v not in inputs:
                     inputs.append(v)
@@ -450,31 +470,32 @@ class Builder(NodeList):
             return node
         return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t) for i, t in enumerate(type))
 
-    def check(self, condition: Node, message: str):
+    def check(self, condition: Node, message: str) -> None:
         """Raise RuntimeError with ``message`` when the graph runs and ``condition``, a 0-dim boolean, is false; on a
         GPU as an assertion on the device."""
         self.aten("aten::_functional_assert_async", "msg", (condition, message, condition),
                   condition.type, impure="raises")
 
 
-def _unary_method(name):
-    def method(self, x: Node) -> Node:
+def _unary_method(name: str) -> Callable:
+    def method(self: Builder, x: Node) -> Node:
         return self.unary(name, x)
 
     method.__name__ = name
     return method
 
 
-def _binary_method(name):
-    def method(self, a, b) -> Node:
+def _binary_method(name: str) -> Callable:
+    def method(self: Builder, a: Node, b: float | Node | IntExpr) -> Node:
         return self.binary(name, a, b)
 
     method.__name__ = name
     return method
 
 
-def _reduction_method(name):
-    def method(self, x: Node, dims=None, keepdim: bool = False, dtype=None) -> Node:
+def _reduction_method(name: str) -> Callable:
+    def method(self: Builder, x: Node, dims: list[int] | None = None, keepdim: bool = False,
+               dtype: torch.dtype | None = None) -> Node:
         return self.reduce(name, x, dims, keepdim, dtype)
 
     method.__name__ = name
@@ -487,6 +508,6 @@ for _p in PRIMS.values():
         setattr(Builder, _p.name, _METHODS[_p.kind, _p.arity](_p.name))
 
 
-def equal_sizes(a, b) -> bool:
+def equal_sizes(a: IntExpr, b: IntExpr) -> bool:
     """Structural equality, else a guarded comparison."""
     return structurally_equal(a, b) or bool(a == b)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,8 +15,13 @@ from jit.graph.handles import NamedResult, TensorHandle, partly_shared, to_nodes
 from jit.graph.ir import Node, same_ints
 from jit.graph.registry import OPS
 
+if TYPE_CHECKING:
+    from jit.graph.sym_float import SymFloat
+    from jit.graph.tracer import Tracer
 
-def inplace(t, name: str, args, kwargs):
+
+def inplace(t: Tracer, name: str, args: Sequence[TensorHandle | int],
+            kwargs: dict[str, float | int | SymFloat]) -> TensorHandle:
     """The call of ``name_`` of the tracer ``t``: what ``name`` gives is written to the first argument, which is
     returned."""
     if name.startswith("_foreach_"):
@@ -56,7 +63,8 @@ def foreach_returns_list() -> bool:
     return torch_private.foreach_neg_(tensors) is tensors
 
 
-def out(t, name: str, args, kwargs, out):
+def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
+        out: TensorHandle | tuple[TensorHandle, ...] | list) -> TensorHandle | NamedResult:
     """The call of ``name`` of the tracer ``t`` with ``out=``, a tensor or several, which is returned."""
     targets = list(out) if isinstance(out, (tuple, list)) else [out]
     read = _read(args, kwargs)
@@ -83,13 +91,13 @@ def out(t, name: str, args, kwargs, out):
     return out
 
 
-def _read(args, kwargs) -> list:
+def _read(args: Sequence[object], kwargs: dict[str, float | int | SymFloat]) -> list:
     read: list = []
     to_nodes((*args, *kwargs.values()), read)
     return read
 
 
-def check_overlap(target, handles):
+def check_overlap(target: TensorHandle, handles: list[TensorHandle]) -> None:
     """Eager refuses to write where it reads other elements of the same memory, or the outcome depends on the order."""
     if target.base.input is not None:
         memory.check_apart(target.base, (h.base for h in handles))
@@ -98,7 +106,7 @@ def check_overlap(target, handles):
                           "clone() what is read", kind="aliased-mutation")
 
 
-def _check_result_dtype(source: torch.dtype, target: torch.dtype):
+def _check_result_dtype(source: torch.dtype, target: torch.dtype) -> None:
     if source is not target and not torch.can_cast(source, target):
         raise RuntimeError(f"result type {_type_name(source)} can't be cast to the desired output type "
                            f"{_type_name(target)}")

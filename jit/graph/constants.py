@@ -7,6 +7,9 @@ were Python data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable
+
 import torch
 
 from jit.errors import EagerRaises, Unsupported
@@ -18,10 +21,17 @@ from jit.graph.interpret import compile_python
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.registry import OPS
 
+if TYPE_CHECKING:
+    from jit.errors import JitError
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
+    from jit.graph.ir import TensorType
+    from jit.graph.tracer import Tracer
+
 _NODES, _ELEMENTS = 4000, 1 << 20  # of what is computed while tracing
 
 
-def value(builder, node: Node) -> torch.Tensor | None:
+def value(builder: Builder, node: Node) -> torch.Tensor | None:
     """What ``node`` holds on every run, or None where that depends on random numbers or on sizes that may change; where
     it depends on inputs, what ``builder.guess`` says."""
     if node not in builder.known:
@@ -32,7 +42,7 @@ def value(builder, node: Node) -> torch.Tensor | None:
     return builder.known[node]
 
 
-def _evaluated(builder, node: Node, nodes) -> torch.Tensor:
+def _evaluated(builder: Builder, node: Node, nodes: list[Node]) -> torch.Tensor:
     """What ``node`` holds. Raises Unsupported where an operation that it is computed from raises for these values, as
     it will when the program runs it."""
     compute = compile_python(Graph([], nodes, [Output(node)], builder.env))
@@ -60,15 +70,15 @@ def cone(node: Node) -> list | None:
     return sorted(seen, key=lambda n: n.id)
 
 
-def _fixed(t) -> bool:
+def _fixed(t: TensorType | None) -> bool:
     return t is None or not t.is_symbolic and t.numel <= _ELEMENTS
 
 
-def _has_dim(v) -> bool:
+def _has_dim(v: float |  str | tuple | list | IntExpr) -> bool:
     return type(v) is Dim or type(v) in (tuple, list) and any(map(_has_dim, v))
 
 
-def worth_trying(v) -> bool:
+def worth_trying(v: object) -> bool:
     """Whether there is a 0-dim tensor, an integer one or a mask among arguments, or in a container or slice among
     them."""
     if isinstance(v, TensorHandle):
@@ -78,7 +88,7 @@ def worth_trying(v) -> bool:
     return not isinstance(v, str) and hasattr(v, "__iter__") and any(map(worth_trying, v))
 
 
-def has_number(v) -> bool:
+def has_number(v: object) -> bool:
     """Whether there is a 0-dim tensor among arguments, or in a container or slice among them."""
     if isinstance(v, TensorHandle):
         return not v.type.shape
@@ -87,7 +97,7 @@ def has_number(v) -> bool:
     return isinstance(v, (tuple, list)) and any(map(has_number, v))
 
 
-def as_numbers(builder, v):
+def as_numbers(builder: Builder, v: object) -> object:
     """Arguments with the known ones of their 0-dim tensors as Python numbers."""
     if isinstance(v, TensorHandle):
         found = None if v.type.shape else value(builder, v.node)
@@ -99,7 +109,8 @@ def as_numbers(builder, v):
     return v
 
 
-def again(tracer, fn, args, kwargs, error, mark):
+def again(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str, Any], error: JitError,
+          mark: tuple[int | tuple[int, ...], ...] | None):
     """What ``fn`` gives where its failure with ``error`` is due to known tensors that it took for unknown ones. Else
     raises the error."""
     b = tracer.builder
@@ -129,7 +140,7 @@ def again(tracer, fn, args, kwargs, error, mark):
     raise error
 
 
-def _values(b, v):
+def _values(b: Builder, v: object) -> slice | dict | None:
     """Arguments with tensors for the handles; None where one of them is not known."""
     if isinstance(v, TensorHandle):
         return value(b, v.node)
@@ -142,7 +153,7 @@ def _values(b, v):
     return None if type(v) is Dim else v
 
 
-def _handles(tracer, result, error):
+def _handles(tracer: Tracer, result, error):
     """A result of eager code with handles for its tensors, which have to be small."""
     if isinstance(result, torch.Tensor):
         if result.numel() > 64:
@@ -155,14 +166,14 @@ def _handles(tracer, result, error):
     return result
 
 
-def _elementwise(fn) -> bool:
+def _elementwise(fn: Callable) -> bool:
     """Whether a callable is an elementwise operation: in those a 0-dim tensor and a number are not the same."""
     binding = resolve(fn)
     entry = OPS.get(binding.name.removesuffix("_")) if binding is not None and binding.python is None else None
     return entry is not None and entry.pointwise
 
 
-def of_numbers(tracer, name, args, kwargs, overload):
+def of_numbers(tracer: Tracer, name: str, args, kwargs, overload) -> TensorHandle:
     """An elementwise function of Python numbers alone, which is a tensor in eager."""
     fixed = tracer.env.specialize
     args, kwargs = ([fixed(v) if type(v) is Dim else v for v in args],

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Iterator
+from typing import Callable
 
 import torch
 
@@ -13,14 +15,14 @@ from jit import torch_private
 
 
 @contextlib.contextmanager
-def _recording():
+def _recording() -> Iterator[None]:
     """Autograd on, with nothing of the program's in its way."""
     keep = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)  # in place of the program's
     with torch.inference_mode(False), torch.enable_grad(), torch_private.WithoutAutocast(), keep:
         yield
 
 
-def _gradients(fn, *values) -> list:
+def _gradients(fn: Callable, *values: list[float]) -> list:
     """Eager's gradients of the sum of ``fn`` of tensors with these values: a list of numbers for each argument."""
     with _recording():
         tensors = [torch.tensor(v, dtype=torch.float32, device="cpu", requires_grad=True) for v in values]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .dims import Dim, IntExpr
 
 
-def as_operations(e: IntExpr):
+def as_operations(e: IntExpr) -> int | str | tuple:
     """``e`` as an int, a symbol's name, or (operator, tree, tree) with operator ``+ * // % max min``."""
     if not isinstance(e, Dim):
         return int(e)

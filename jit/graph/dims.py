@@ -12,8 +12,13 @@ the answer is recorded as a guard in the symbols' ``ShapeEnv``; without an envir
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Callable
 
 from jit.errors import JitError
+
+if TYPE_CHECKING:
+    from jit.graph.shape_env import ShapeEnv
 
 _ELIMINATION_STEPS = 12
 
@@ -31,25 +36,36 @@ class Atom:
     """
 
     __slots__ = ("kind", "a", "b", "name", "hint", "lo", "hi", "multiple", "env", "_hash", "_key", "_free", "_bounds")
+    a: IntExpr  # None in a symbol, as b
+    b: IntExpr
+    name: str  # None in the other kinds
+    hint: int | None
+    lo: IntExpr | None
+    hi: IntExpr | None
+    env: ShapeEnv | None
+    _key: str | None
+    _free: frozenset[str] | None
+    _bounds: tuple[int | None, int | None] | None
 
-    def __init__(self, kind, a=None, b=None, name=None):
-        self.kind, self.a, self.b, self.name = kind, a, b, name
+    def __init__(self, kind: str, a: IntExpr | None = None, b: IntExpr | None = None, name: str | None = None) -> None:
+        self.kind = kind
+        self.a, self.b, self.name = a, b, name  # type: ignore[assignment]
         self.hint = self.env = self.lo = self.hi = None
         self.multiple = 1
         self._hash = hash((kind, name, a, b))
         self._key = self._free = self._bounds = None
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return self._hash
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if type(other) is not Atom or self._hash != other._hash or self.kind != other.kind or self.name != other.name:
             return False
         return self.kind == "sym" or (structurally_equal(self.a, other.a) and structurally_equal(self.b, other.b))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple[str | IntExpr | None, ...]]:
         return _rebuild_atom, (self.kind, self.a, self.b, self.name, self.hint, self.lo, self.hi, self.multiple)
 
     @property
@@ -60,22 +76,23 @@ class Atom:
         return self._key
 
     @property
-    def free(self) -> frozenset:
+    def free(self) -> frozenset[str]:
         if self._free is None:
             self._free = frozenset((self.name,)) if self.kind == "sym" else free_symbols(self.a) | free_symbols(self.b)
         return self._free
 
     @property
-    def bounds(self):
+    def bounds(self) -> tuple[int | None, int | None]:
         if self._bounds is None:
             self._bounds = _atom_bounds(self)
         return self._bounds
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return render(_of_atom(self), "py")
 
 
-def _rebuild_atom(kind, a, b, name, hint, lo, hi, multiple):
+def _rebuild_atom(kind: str, a: IntExpr | None, b: IntExpr | None, name: str | None, hint: int | None, lo: int | None,
+                  hi: int | None, multiple: int) -> Atom:
     atom = Atom(kind, a, b, name)
     atom.hint, atom.lo, atom.hi, atom.multiple = hint, lo, hi, multiple
     return atom
@@ -85,22 +102,25 @@ class Dim:
     """``const`` plus the sum of ``coefficient * product of atoms`` over ``terms`` (a dict that is never changed)."""
 
     __slots__ = ("terms", "const", "_hash", "_bounds", "_free")
+    _hash: int | None
+    _bounds: tuple[int | None, int | None] | None
+    _free: frozenset[str] | None
 
-    def __init__(self, terms: dict, const: int):
+    def __init__(self, terms: dict, const: int) -> None:
         self.terms, self.const = terms, const
         self._hash = self._bounds = self._free = None
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple[dict, int]]:
         return Dim, (self.terms, self.const)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         if self._hash is None:
             self._hash = hash((frozenset(self.terms.items()), self.const))
         return self._hash
 
     # arithmetic
 
-    def __add__(self, other):
+    def __add__(self, other: IntExpr) -> IntExpr:
         if type(other) is int:
             return Dim(self.terms, self.const + other) if other else self
         if type(other) is not Dim:
@@ -116,26 +136,26 @@ class Dim:
 
     __radd__ = __add__
 
-    def __neg__(self):
+    def __neg__(self) -> Dim:
         return Dim({m: -c for m, c in self.terms.items()}, -self.const)
 
-    def __pos__(self):
+    def __pos__(self) -> Dim:
         return self
 
-    def __abs__(self):
+    def __abs__(self) -> IntExpr:
         return self if self >= 0 else -self
 
-    def __sub__(self, other):
+    def __sub__(self, other: IntExpr) -> IntExpr:
         if not isinstance(other, (int, Dim)):
             return NotImplemented
         return self + (-other)
 
-    def __rsub__(self, other):
+    def __rsub__(self, other: int) -> IntExpr:
         if not isinstance(other, int):
             return NotImplemented
         return -self + int(other)
 
-    def __mul__(self, other):
+    def __mul__(self, other: IntExpr) -> IntExpr:
         if type(other) is int:
             if other == 0:
                 return 0
@@ -156,73 +176,73 @@ class Dim:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other):
+    def __floordiv__(self, other: IntExpr) -> IntExpr:
         return FloorDiv(self, other) if isinstance(other, (int, Dim)) else NotImplemented
 
-    def __rfloordiv__(self, other):
+    def __rfloordiv__(self, other: int) -> IntExpr:
         return FloorDiv(int(other), self) if isinstance(other, int) else NotImplemented
 
-    def __mod__(self, other):
+    def __mod__(self, other: IntExpr) -> IntExpr:
         return Mod(self, other) if isinstance(other, (int, Dim)) else NotImplemented
 
-    def __rmod__(self, other):
+    def __rmod__(self, other: int) -> IntExpr:
         return Mod(int(other), self) if isinstance(other, int) else NotImplemented
 
-    def __divmod__(self, other):
+    def __divmod__(self, other: IntExpr) -> tuple[IntExpr, IntExpr]:
         return self // other, self % other
 
-    def __pow__(self, other):
+    def __pow__(self, other: int) -> IntExpr:
         if not isinstance(other, int) or other < 0:
             return NotImplemented
-        result = 1
+        result: IntExpr = 1
         for _ in range(other):
             result = result * self
         return result
 
     # comparisons
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, (int, Dim)):
             return NotImplemented
         return _decide("==0", self - other)
 
-    def __ne__(self, other):
+    def __ne__(self, other: object) -> bool:
         if not isinstance(other, (int, Dim)):
             return NotImplemented
         return not self == other
 
-    def __lt__(self, other):
+    def __lt__(self, other: IntExpr) -> bool:
         return _decide(">=0", other - self - 1) if isinstance(other, (int, Dim)) else NotImplemented
 
-    def __le__(self, other):
+    def __le__(self, other: IntExpr) -> bool:
         return _decide(">=0", other - self) if isinstance(other, (int, Dim)) else NotImplemented
 
-    def __gt__(self, other):
+    def __gt__(self, other: IntExpr) -> bool:
         return _decide(">=0", self - other - 1) if isinstance(other, (int, Dim)) else NotImplemented
 
-    def __ge__(self, other):
+    def __ge__(self, other: IntExpr) -> bool:
         return _decide(">=0", self - other) if isinstance(other, (int, Dim)) else NotImplemented
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return not _decide("==0", self)
 
-    def __int__(self):
+    def __int__(self) -> int:
         return specialize(self)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return render(self, "py")
 
 
 IntExpr = int | Dim
 
 
-def _atom_key(atom):
+def _atom_key(atom: Atom) -> str:
     return atom.key
 
 
-def _key(e) -> str:
+def _key(e: IntExpr) -> str:
     return str(e) if isinstance(e, int) else render(e, "py")
 
 
@@ -245,8 +265,8 @@ def _finish(terms: dict, const: int) -> IntExpr:
     return Dim(terms, const)
 
 
-def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None,
-        env=None, multiple: int = 1) -> Dim:
+def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None, env: ShapeEnv | None = None,
+        multiple: int = 1) -> Dim:
     """A new symbol with inclusive bounds. ``hint`` is its present value; ``multiple`` divides every value it takes."""
     atom = Atom("sym", name=name)
     atom.hint, atom.lo, atom.hi, atom.env, atom.multiple = hint, lo, hi, env, multiple
@@ -256,7 +276,7 @@ def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None 
 # division
 
 
-def _split(e: IntExpr, den: IntExpr):
+def _split(e: IntExpr, den: IntExpr) -> tuple[IntExpr, Any]:
     """Write ``e`` as ``q * den + r`` with ``r`` as small as the terms allow; returns (q, r)."""
     if isinstance(den, int):
         if isinstance(e, int):
@@ -302,7 +322,7 @@ def _split(e: IntExpr, den: IntExpr):
     return 0, e
 
 
-def _divide_mono(mono, dmono):
+def _divide_mono(mono: tuple[Atom, ...], dmono: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
     rest = list(mono)
     for atom in dmono:
         if atom in rest:
@@ -369,7 +389,7 @@ def Mod(num: IntExpr, den: IntExpr) -> IntExpr:
     return _of_atom(Atom("%", r, den))
 
 
-def _unwrap_mods(r: IntExpr, den: IntExpr) -> IntExpr:
+def _unwrap_mods(r: IntExpr, den: IntExpr) -> Any:
     """``(x % (k * den) + y) % den`` is ``(x + y) % den``."""
     if isinstance(r, int):
         return r
@@ -408,7 +428,7 @@ def Max(a: IntExpr, b: IntExpr) -> IntExpr:
         return a
     if nonnegative(b - a):
         return b
-    return _of_atom(Atom("max", *sorted((a, b), key=_key)))
+    return _of_atom(Atom("max", *sorted((a, b), key=_key)))  # type: ignore[arg-type]
 
 
 def Min(a: IntExpr, b: IntExpr) -> IntExpr:
@@ -419,7 +439,7 @@ def Min(a: IntExpr, b: IntExpr) -> IntExpr:
         return b
     if nonnegative(b - a):
         return a
-    return _of_atom(Atom("min", *sorted((a, b), key=_key)))
+    return _of_atom(Atom("min", *sorted((a, b), key=_key)))  # type: ignore[arg-type]
 
 
 def ceil_div(num: IntExpr, den: IntExpr) -> IntExpr:
@@ -427,7 +447,7 @@ def ceil_div(num: IntExpr, den: IntExpr) -> IntExpr:
     return FloorDiv(num + (den - 1), den)
 
 
-def product(values) -> IntExpr:
+def product(values: Iterable[IntExpr]) -> IntExpr:
     """The product of a sequence of expressions; 1 for an empty one."""
     result: IntExpr = 1
     for v in values:
@@ -443,7 +463,8 @@ def bounds(e: IntExpr) -> tuple[int | None, int | None]:
     if not isinstance(e, Dim):
         return e, e
     if e._bounds is None:
-        lo = hi = e.const
+        lo: int | None = e.const
+        hi: int | None = e.const
         for mono, c in e.terms.items():
             mlo, mhi = mono[0].bounds if len(mono) == 1 else _product_bounds(mono)
             if c < 0:
@@ -454,8 +475,11 @@ def bounds(e: IntExpr) -> tuple[int | None, int | None]:
     return e._bounds
 
 
-def _product_bounds(mono):
-    lo, hi = 1, 1
+def _product_bounds(mono: tuple[Atom, ...]) -> tuple[int | None, int | None]:
+    lo: Any = 1
+    hi: Any = 1
+    alo: Any
+    ahi: Any
     for atom in mono:
         alo, ahi = atom.bounds
         if lo is not None and alo is not None and lo >= 0 and alo >= 0:
@@ -468,7 +492,9 @@ def _product_bounds(mono):
     return lo, hi
 
 
-def _atom_bounds(atom: Atom):
+def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
+    lo: int | None
+    hi: int | None
     if atom.kind == "sym":
         return (None if atom.lo is None else bounds(atom.lo)[0]), (None if atom.hi is None else bounds(atom.hi)[1])
     alo, ahi = bounds(atom.a)
@@ -494,7 +520,7 @@ def _atom_bounds(atom: Atom):
     return None if alo is None or blo is None else min(alo, blo), hi
 
 
-def _atom_limits(atom: Atom):
+def _atom_limits(atom: Atom) -> tuple[IntExpr | None, IntExpr | None]:
     """Symbolic inclusive limits (lo, hi) of an atom, beyond what ``bounds`` can say; None where there is none."""
     if atom.kind == "sym":
         return (atom.lo if isinstance(atom.lo, Dim) else None), (atom.hi if isinstance(atom.hi, Dim) else None)
@@ -607,7 +633,7 @@ def plain_if_few(e: IntExpr) -> IntExpr:
     return e if type(e) is not Dim else 1 if equal(e, 1) else 0 if equal(e, 0) else e
 
 
-def free_symbols(e: IntExpr) -> frozenset:
+def free_symbols(e: IntExpr) -> frozenset[str]:
     """The names of all symbols in ``e``."""
     if not isinstance(e, Dim):
         return frozenset()
@@ -616,7 +642,7 @@ def free_symbols(e: IntExpr) -> frozenset:
     return e._free
 
 
-def _symbols(e: IntExpr):
+def _symbols(e: IntExpr) -> Iterator[Atom]:
     """Every symbol atom in ``e``."""
     if isinstance(e, Dim):
         for mono in e.terms:
@@ -628,7 +654,7 @@ def _symbols(e: IntExpr):
                     yield from _symbols(atom.b)
 
 
-def coefficient(e: IntExpr, name: str) -> IntExpr | None:
+def coefficient(e: Any, name: str) -> IntExpr | None:
     """The factor of symbol ``name`` in ``e``, 0 when it is absent, None when ``e`` is not affine in it."""
     if name not in free_symbols(e):
         return 0
@@ -645,7 +671,8 @@ def coefficient(e: IntExpr, name: str) -> IntExpr | None:
 
 
 _ATOM_FUNCTIONS = {"//": FloorDiv, "%": Mod, "max": Max, "min": Min}
-_INT_FUNCTIONS = {"//": int.__floordiv__, "%": int.__mod__, "max": max, "min": min}
+_INT_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "//": int.__floordiv__, "%": int.__mod__, "max": max, "min": min}
 
 
 def subst(e: IntExpr, values: dict) -> IntExpr:
@@ -673,7 +700,7 @@ def evaluate(e: IntExpr, values: dict) -> int:
     return _numeric(e, lambda atom: values[atom.name])
 
 
-def _numeric(e, symbol):
+def _numeric(e: IntExpr, symbol: Callable) -> int:
     if not isinstance(e, Dim):
         return e
     total = e.const
@@ -687,7 +714,7 @@ def _numeric(e, symbol):
     return total
 
 
-def _symbol_hint(atom):
+def _symbol_hint(atom: Atom) -> int:
     if atom.hint is None:
         raise Undecidable(f"symbol {atom.name} has no hint")
     return atom.hint
@@ -698,7 +725,7 @@ def hint(e: IntExpr) -> int:
     return _numeric(e, _symbol_hint)
 
 
-def env_of(e: IntExpr):
+def env_of(e: IntExpr) -> ShapeEnv | None:
     """The ShapeEnv of the symbols of ``e``, or None."""
     for atom in _symbols(e):
         if atom.env is not None:
@@ -774,7 +801,7 @@ def render(e: IntExpr, style: str = "c", names: dict | None = None) -> str:
     return text
 
 
-def _render_atom(atom, style, names):
+def _render_atom(atom: Atom, style: str, names: dict[str, str] | None) -> str:
     if atom.kind == "sym":
         return names.get(atom.name, atom.name) if names else atom.name
     a, b = _operand(atom.a, style, names), _operand(atom.b, style, names)
@@ -791,6 +818,6 @@ def _render_atom(atom, style, names):
     return f"(({a} % {b} + {b}) % {b})"
 
 
-def _operand(e, style, names):
+def _operand(e: IntExpr, style: str, names: dict[str, str] | None) -> str:
     text = render(e, style, names)
     return text if isinstance(e, int) and e >= 0 or _single_atom(e) is not None else f"({text})"

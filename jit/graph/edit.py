@@ -4,6 +4,8 @@ nodes, and nodes are replaced by others."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -19,6 +21,10 @@ from jit.graph.proxy import Proxy, call, unwrap
 from jit.graph.tracer import Tracer
 from jit.graph.verify import InvalidGraph, verify
 
+if TYPE_CHECKING:
+    from jit.graph.ir import Loc
+    from jit.graph.shape_env import ShapeEnv
+
 
 class FunctionTracer(Tracer):
     """The tracer of a whole Python function, which runs on proxies. A tensor that the function has from elsewhere
@@ -26,7 +32,8 @@ class FunctionTracer(Tracer):
 
     busy = 0  # whether a call is being recorded: tensor work is that of tracing itself then
 
-    def call(self, fn, args=(), kwargs=None, loc=None):
+    def call(self, fn: Callable, args: Sequence[object] = (), kwargs: dict[str, object] | None = None,
+             loc: Loc | None = None) -> Any:
         self.busy += 1
         try:
             if self.busy == 1:
@@ -36,7 +43,7 @@ class FunctionTracer(Tracer):
         finally:
             self.busy -= 1
 
-    def with_constants(self, v):
+    def with_constants(self, v: Any) -> Any:
         if isinstance(v, torch.Tensor):
             return self.constant(v)
         return type(v)(map(self.with_constants, v)) if type(v) in (list, tuple) else v
@@ -46,15 +53,17 @@ class Recording(torch.overrides.TorchFunctionMode):
     """Records the calls that a Python function makes of PyTorch's functions without a proxy: those that make tensors
     from none."""
 
-    def __init__(self, tracer: FunctionTracer):
+    def __init__(self, tracer: FunctionTracer) -> None:
         super().__init__()
         self.tracer = tracer
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Callable, types: object, args: Sequence[object] = (),
+                           kwargs: dict[str, object] | None = None) -> Any:
         return func(*args, **(kwargs or {})) if self.tracer.busy else call(self.tracer, func, args, kwargs or {})
 
 
-def trace_on(fn, nodes, env, next_id: int, carries=(), loc=None) -> tuple:
+def trace_on(fn: Callable, nodes: Sequence[Node], env: ShapeEnv, next_id: int, carries: Collection[Node] = (),
+             loc: Loc | None = None) -> tuple:
     """(what ``fn`` gives for ``nodes`` in place of tensors, with nodes for tensors; the nodes that were made; those of
     them that carry a gradient).
 
@@ -72,7 +81,7 @@ def trace_on(fn, nodes, env, next_id: int, carries=(), loc=None) -> tuple:
                         "of its own")
     carrying = set()
 
-    def node_of(v):
+    def node_of(v: Any) -> Any:
         if isinstance(v, TensorHandle):
             if v.requires_grad:
                 carrying.add(v.node)
@@ -97,7 +106,7 @@ class GraphEditor:
         changes: how many nodes were replaced.
     """
 
-    def __init__(self, graph: Graph, differentiable_inputs=()):
+    def __init__(self, graph: Graph, differentiable_inputs: tuple[int, ...] = ()) -> None:
         self._graph = graph.copy()
         self._carries = carrying(self._graph.nodes, [self._graph.inputs[k] for k in differentiable_inputs])
         self._fresh: set = set()  # nodes that were made here and stand for nothing yet
@@ -119,7 +128,7 @@ class GraphEditor:
         """The nodes that read ``node``."""
         return [n for n in self._graph.nodes if node in n.inputs]
 
-    def call(self, fn, *nodes: Node, before: Node, differentiable: bool = True):
+    def call(self, fn: Callable, *nodes: Node, before: Node, differentiable: bool = True) -> Node:
         """The result of ``fn`` on nodes in place of tensors, computed in the graph before the node ``before``: a node,
         or a tuple of nodes.
 
@@ -188,7 +197,7 @@ class GraphEditor:
         self._graph.origins.setdefault(new.id, node.id)
         self.changes += 1
 
-    def _insert(self, place: int, made) -> None:
+    def _insert(self, place: int, made: list[Node]) -> None:
         self._graph.nodes[place:place] = made
         self._graph.next_id = max([self._graph.next_id, *(n.id + 1 for n in made)])
 
@@ -198,7 +207,7 @@ class GraphEditor:
 
 
 @contextlib.contextmanager
-def refused(name: str):
+def refused(name: str) -> Iterator[None]:
     """What a pass called ``name`` raises, as a PassError that says so."""
     try:
         yield

@@ -3,9 +3,15 @@ Fusion puts them together again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from jit.errors import Unsupported
 from jit.graph import changes
 from jit.graph.handles import TensorHandle
+
+if TYPE_CHECKING:
+    from jit.graph.tracer import Tracer
 
 _PREFIX = "_foreach_"
 # Arguments that PyTorch takes by position here, and by keyword in the operation on one tensor.
@@ -13,7 +19,8 @@ _KEYWORDS = {"addcmul": {3: "value"}, "addcdiv": {3: "value"}}
 _NAMES = {"norm": "linalg_vector_norm", "powsum": None, "max": None}
 
 
-def foreach(tracer, name: str, args, kwargs):
+def foreach(tracer: Tracer, name: str, args: Sequence[float | list[TensorHandle]],
+            kwargs: dict[str, int]) -> tuple[TensorHandle, ...] | list[TensorHandle]:
     """The tuple of results, or the list itself for an in-place form; NotImplemented where the library has to do it."""
     in_place = name.endswith("_")
     base = name[len(_PREFIX):].removesuffix("_")
@@ -39,7 +46,7 @@ def foreach(tracer, name: str, args, kwargs):
                               kind="aliased-mutation")
     results = []
     for i in range(count):
-        def at(v):
+        def at(v: float | int | Sequence[TensorHandle]) -> TensorHandle | float | int:
             return v[i] if isinstance(v, (list, tuple)) else v
 
         given = {"value" if k == "scalars" else k: at(v) for k, v in kwargs.items()}

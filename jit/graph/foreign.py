@@ -13,6 +13,9 @@ a graph with steps before and after it does not keep up with; so it is a step on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit import torch_private
@@ -20,6 +23,11 @@ from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
 from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.sym_float import plain
+
+if TYPE_CHECKING:
+    from jit.graph.aten import Overload
+    from jit.graph.ir import Node
+    from jit.graph.tracer import Tracer
 
 TRIED = frozenset(("aten", "prims", "jit"))  # namespaces of operators that only compute; ``jit`` is our own
 _PARTS = ("torch.nn.",)  # of PyTorch that write operators in Python which only compute
@@ -41,7 +49,8 @@ def is_python(name: str) -> bool:
     return any(key.startswith((start + "/", start + ".")) and not key.endswith("/Meta") for key in registered)
 
 
-def call(tracer, name: str, overload, args, kwargs):
+def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandle | object],
+         kwargs: dict) -> TensorHandle:
     """Record a call of the operator ``name`` of which ``overload`` is what the program calls, an overload or all of
     them.
 
@@ -49,7 +58,7 @@ def call(tracer, name: str, overload, args, kwargs):
     """
     short = name.replace("::", ".")
 
-    def refuse(why):
+    def refuse(why: str) -> Unsupported:
         return Unsupported(f"torch.ops.{short}, an operator that is not PyTorch's own, {why}", kind="foreign-operator")
 
     if tracer.steps_aside is not None:
@@ -81,7 +90,8 @@ def call(tracer, name: str, overload, args, kwargs):
     return tracer.wrap(list(result) if o.returns == ["List[Tensor]"] else result, handles, False, 0, name)
 
 
-def _bound(name, overload, nodes, named):
+def _bound(name: str, overload: object, nodes: list[float | Node],
+           named: dict) -> tuple[Overload, list[Node | float]] | None:
     """The overload that takes these arguments, with its values; None where there is none. Nothing is converted."""
     overloads = ([overload] if isinstance(overload, torch_private.OpOverload)
                  else [getattr(overload, o) for o in overload.overloads()])
@@ -93,7 +103,7 @@ def _bound(name, overload, nodes, named):
     return None
 
 
-def _node(v, handles: list):
+def _node(v: float | TensorHandle | SymSize | list | tuple, handles: list) -> Node | float:
     if isinstance(v, TensorHandle):
         handles.append(v)
         return v.node

@@ -4,6 +4,8 @@ proxies."""
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +19,12 @@ from jit.graph.layout import broadcast_shapes
 from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.registry import python_function
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.tracer import Tracer
 
 
-def _isinstance(obj, cls) -> bool:
+def _isinstance(obj: int | tuple[int, ...] | Proxy, cls) -> bool:
     """``isinstance`` to which proxies are tensors."""
     if type(obj) is Proxy:
         return any(c is torch.Tensor or c is object or c is Proxy for c in (cls if isinstance(cls, tuple) else (cls,)))
@@ -38,7 +43,7 @@ _tracers: list = []  # the tracers for which Python functions are running, inner
 class _Torch(types.ModuleType):
     """Stands for the module ``torch`` in rebound functions: its factories are recorded."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> object:
         value = getattr(torch, name)
         if op_info(name).factory:
             return lambda *args, **kwargs: call(_tracers[-1], value, args, kwargs)
@@ -77,7 +82,7 @@ def rebind(fn: types.FunctionType) -> types.FunctionType:
     return copy
 
 
-def _fill_cell(cell, original):
+def _fill_cell(cell: types.CellType, original: types.CellType) -> None:
     try:
         value = original.cell_contents
     except ValueError:
@@ -86,11 +91,12 @@ def _fill_cell(cell, original):
     cell.cell_contents = rebind(value) if is_torch else value
 
 
-def run_python(fn, rebound: bool = True):
+def run_python(fn: Callable, rebound: bool = True) -> Callable:
     """A traced form of a Python function of PyTorch: its own code, run on proxies and without the override checks."""
     body = rebind(fn) if rebound else fn
 
-    def traced(tracer, *args, **kwargs):
+    def traced(tracer: Tracer, *args: TensorHandle | IntExpr | tuple[int, ...],
+               **kwargs: object) -> TensorHandle | tuple[TensorHandle, ...]:
         _tracers.append(tracer)
         mark = tracer.journal.checkpoint()
         try:
@@ -112,21 +118,21 @@ def run_python(fn, rebound: bool = True):
     return traced
 
 
-def _shallow_wrap(tracer, v):
+def _shallow_wrap(tracer: Tracer, v: object) -> object:
     if isinstance(v, TensorHandle) or type(v) in (list, tuple):
         return wrap(tracer, v)
     return v
 
 
-def _reduction(reduction, size_average=None, reduce=None) -> int:
+def _reduction(reduction: str, size_average=None, reduce=None) -> int:
     if size_average is not None or reduce is not None:
         reduction = torch_private.reduction.legacy_get_string(size_average, reduce, emit_warning=False)
     return torch_private.reduction.get_enum(reduction)
 
 
-
 @python_function(F.dropout)
-def dropout(t, input, p=0.5, training=True, inplace=False):
+def dropout(t: Tracer, input: TensorHandle, p: float | int = 0.5, training: bool = True,
+            inplace: bool = False) -> TensorHandle:
     if p < 0.0 or p > 1.0:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if inplace and training and p:
@@ -135,73 +141,81 @@ def dropout(t, input, p=0.5, training=True, inplace=False):
 
 
 @python_function(F.relu)
-def relu(t, input, inplace=False):
+def relu(t: Tracer, input: TensorHandle, inplace: bool = False) -> TensorHandle:
     return t.call_op("relu_" if inplace else "relu", (input,), {})
 
 
 @python_function(F.silu)
-def silu(t, input, inplace=False):
+def silu(t: Tracer, input: TensorHandle, inplace: bool = False) -> TensorHandle:
     return t.call_op("silu_" if inplace else "silu", (input,), {})
 
 
 @python_function(F.mish)
-def mish(t, input, inplace=False):
+def mish(t, input: TensorHandle, inplace: bool = False):
     return t.call_op("mish_" if inplace else "mish", (input,), {})
 
 
 @python_function(F.leaky_relu)
-def leaky_relu(t, input, negative_slope=0.01, inplace=False):
+def leaky_relu(t: Tracer, input: TensorHandle, negative_slope: float = 0.01, inplace: bool = False) -> TensorHandle:
     return t.call_op("leaky_relu_" if inplace else "leaky_relu", (input, negative_slope), {})
 
 
 @python_function(F.sigmoid)
-def sigmoid(t, input):
+def sigmoid(t, input: TensorHandle):
     return t.call_op("sigmoid", (input,), {})
 
 
 @python_function(F.tanh)
-def tanh(t, input):
+def tanh(t, input: TensorHandle):
     return t.call_op("tanh", (input,), {})
 
 
 @python_function(F.softmax)
-def softmax(t, input, dim=None, _stacklevel=3, dtype=None):
+def softmax(t: Tracer, input: TensorHandle, dim: IntExpr | None = None, _stacklevel: int = 3,
+            dtype: torch.dtype | None = None) -> TensorHandle:
     return t.call_op("softmax", (input, _implicit_dim(input) if dim is None else dim, dtype), {})
 
 
 @python_function(F.log_softmax)
-def log_softmax(t, input, dim=None, _stacklevel=3, dtype=None):
+def log_softmax(t: Tracer, input: TensorHandle, dim: int | None = None, _stacklevel: int = 3,
+                dtype: torch.dtype | None = None) -> TensorHandle:
     return t.call_op("log_softmax", (input, _implicit_dim(input) if dim is None else dim, dtype), {})
 
 
-def _implicit_dim(x) -> int:
+def _implicit_dim(x: TensorHandle) -> int:
     return 0 if x.ndim in (0, 1, 3) else 1
 
 
 @python_function(F.layer_norm)
-def layer_norm(t, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+def layer_norm(t: Tracer, input: TensorHandle, normalized_shape: Sequence[IntExpr], weight: TensorHandle | None = None,
+               bias: TensorHandle | None = None, eps: float = 1e-5) -> TensorHandle:
     return t.call_op("layer_norm", (input, normalized_shape, weight, bias, eps), {})
 
 
 @python_function(F.rms_norm)
-def rms_norm(t, input, normalized_shape, weight=None, eps=None):
+def rms_norm(t: Tracer, input: TensorHandle, normalized_shape: tuple[IntExpr, ...], weight: TensorHandle | None = None,
+             eps: float | None = None) -> TensorHandle:
     return t.call_op("rms_norm", (input, normalized_shape, weight, eps), {})
 
 
 @python_function(F.group_norm)
-def group_norm(t, input, num_groups, weight=None, bias=None, eps=1e-5):
+def group_norm(t: Tracer, input: TensorHandle, num_groups: int, weight: TensorHandle | None = None,
+               bias: TensorHandle | None = None, eps: float = 1e-5) -> TensorHandle:
     if input.ndim < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
     return t.call_op("group_norm", (input, num_groups, weight, bias, eps), {})
 
 
 @python_function(F.batch_norm)
-def batch_norm(t, input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+def batch_norm(t: Tracer, input: TensorHandle, running_mean: TensorHandle | None, running_var: TensorHandle | None,
+               weight: TensorHandle | None = None, bias: TensorHandle | None = None, training: bool = False,
+               momentum: float = 0.1, eps: float = 1e-5) -> TensorHandle:
     return t.call_op("batch_norm", (input, weight, bias, running_mean, running_var, training, momentum, eps), {})
 
 
 @python_function(F.embedding)
-def embedding(t, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+def embedding(t: Tracer, input: TensorHandle, weight: TensorHandle, padding_idx: int | None = None, max_norm=None,
+              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> TensorHandle:
     if max_norm is not None:
         raise Unsupported("embedding with max_norm changes its weight", kind="mutating-op")
     if padding_idx is None:
@@ -212,61 +226,65 @@ def embedding(t, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, 
 
 
 @python_function(F.cross_entropy)
-def cross_entropy(t, input, target, weight=None, size_average=None, ignore_index=-100,
-                  reduce=None, reduction="mean", label_smoothing=0.0):
+def cross_entropy(t: Tracer, input: TensorHandle, target: TensorHandle, weight: TensorHandle | None = None,
+                  size_average=None, ignore_index: int = -100, reduce=None, reduction: str = "mean",
+                  label_smoothing: float = 0.0) -> TensorHandle:
     return t.call_op("cross_entropy_loss", (input, target, weight, _reduction(reduction, size_average, reduce),
                                             ignore_index, label_smoothing), {})
 
 
 @python_function(F.nll_loss)
-def nll_loss(t, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
+def nll_loss(t: Tracer, input: TensorHandle, target: TensorHandle, weight=None, size_average=None,
+             ignore_index: int = -100, reduce=None, reduction: str = "mean") -> TensorHandle:
     return t.call_op("nll_loss_nd", (input, target, weight, _reduction(reduction, size_average, reduce), ignore_index),
                      {})
 
 
 @python_function(F.pad)
-def pad(t, input, pad, mode="constant", value=None):
+def pad(t: Tracer, input: TensorHandle, pad: Sequence[int], mode: str = "constant", value=None) -> TensorHandle:
     if mode == "constant":
         return t.call_op("constant_pad_nd", (input, pad, 0 if value is None else value), {})
     return t.call_op("pad", (input, pad, mode, value), {})
 
 
 @python_function(F.normalize)
-def normalize(t, input, p=2.0, dim=1, eps=1e-12, out=None):
+def normalize(t: Tracer, input: TensorHandle, p: float = 2.0, dim: int = 1, eps: float = 1e-12,
+              out=None) -> TensorHandle:
     if not input.dtype.is_floating_point and out is None:
         return run_python(F.normalize)(t, input, p, dim, eps)
     return t.call_op("normalize", (input, p, dim, eps), {} if out is None else {"out": out})
 
 
 @python_function(torch.einsum)
-def einsum(t, equation, *operands):
+def einsum(t: Tracer, equation: str, *operands: TensorHandle | Sequence[TensorHandle]) -> TensorHandle:
     return t.call_op("einsum", (equation, *operands), {})
 
 
 @python_function(torch.split, torch.Tensor.split)
-def split(t, tensor, split_size_or_sections, dim=0):
+def split(t: Tracer, tensor: TensorHandle, split_size_or_sections: list[int], dim: int = 0) -> tuple[TensorHandle, ...]:
     return t.call_op("split", (tensor, split_size_or_sections, dim), {})
 
 
 @python_function(torch.Tensor.unflatten)
-def unflatten(t, self, dim, sizes):
+def unflatten(t, self: TensorHandle, dim: int, sizes):
     return t.call_op("unflatten", (self, dim, sizes), {})
 
 
 @python_function(torch.broadcast_tensors)
-def broadcast_tensors(t, *tensors):
+def broadcast_tensors(t: Tracer, *tensors: TensorHandle | Sequence[TensorHandle]) -> tuple[TensorHandle, ...]:
     tensors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     shape = broadcast_shapes(*(x.type.shape for x in tensors))
     return tuple(t.call_op("expand", (x, shape), {}) for x in tensors)
 
 
 @python_function(torch.is_tensor)
-def is_tensor(t, obj):
+def is_tensor(t, obj) -> bool:
     return isinstance(obj, TensorHandle)
 
 
 @python_function(torch.Tensor.norm, torch.norm)
-def norm(t, input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
+def norm(t: Tracer, input: TensorHandle, p: float | int | str = "fro", dim: int | None = None, keepdim: bool = False,
+         out: TensorHandle | None = None, dtype: torch.dtype | None = None) -> TensorHandle:
     given = {} if out is None else {"out": out}
     if input.dtype.is_complex and p != "nuc":
         return t.call_op("linalg_vector_norm", (input, 2 if p in ("fro", None) else p, dim, keepdim),
@@ -276,7 +294,7 @@ def norm(t, input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     return t.call_op("norm", (input, p, dim, keepdim, dtype), given)
 
 
-def _fill_masked(op, input, mask, *args):
+def _fill_masked(op: str, input: TensorHandle, mask, *args: object):
     """``input`` with the neutral element of the reduction ``op`` where ``mask`` is false."""
     if mask is None:
         return input
@@ -289,14 +307,14 @@ def _fill_masked(op, input, mask, *args):
 python_function(torch_private.masked._combine_input_and_mask)(run_python(_fill_masked, rebound=False))
 
 
-def without_dims(v):
+def without_dims(v: Dim | TensorHandle | list | tuple) -> TensorHandle | int:
     """The argument with its Dims as plain integers, which become guards."""
     if type(v) is Dim:
         return specialize(v)
     return type(v)(map(without_dims, v)) if type(v) in (list, tuple) else v
 
 
-def has_dims(v) -> bool:
+def has_dims(v: Dim | TensorHandle | tuple[TensorHandle, Dim] | list) -> bool:
     """Whether a Dim occurs in nested arguments."""
     return type(v) is Dim or isinstance(v, (list, tuple)) and any(map(has_dims, v))
 

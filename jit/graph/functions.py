@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from itertools import count
+from typing import TYPE_CHECKING
 
 from jit.errors import Unsupported
 from jit.graph import layout
@@ -18,6 +19,10 @@ from jit.graph.handles import Base, StandIn, TensorHandle
 from jit.graph.ir import Node, same_ints
 from jit.graph.op_info import op_info
 from jit.graph.prim_info import IN_ALL, IN_EACH, IN_FIRST, info
+
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.tracer import Tracer
 
 _keys = count()
 
@@ -49,7 +54,7 @@ class FunctionTrace:
         results: handles of the results that have a gradient, made by the forward under no_grad.
     """
 
-    def __init__(self, tracer, arguments, results):
+    def __init__(self, tracer: Tracer, arguments: list[TensorHandle], results: list[TensorHandle]) -> None:
         self.tracer, self.arguments = tracer, list(arguments)
         b = tracer.builder
         before = {h.base for h in self.arguments} | {h.base for h in tracer.inputs}
@@ -82,7 +87,7 @@ class FunctionTrace:
         handle.is_leaf = False
         return handle
 
-    def finish(self, gradients, second) -> list:
+    def finish(self, gradients: list[TensorHandle], second: str | None) -> list:
         """The handles of the results. ``gradients``: a handle or None for each argument. ``second``: the gradient of
         the gradient is what was "traced"; an error ("once"); or not known (None), as it is for a backward that is not
         linear: gradients of gradients run it more often than eager does, and add up.
@@ -116,7 +121,7 @@ class FunctionTrace:
         return [self._result(b.node("getitem", (call,), {"index": i}, n.type), shown)
                 for i, (n, shown) in enumerate(zip(self.results, self.shown))]
 
-    def _result(self, node: Node, shown) -> TensorHandle:
+    def _result(self, node: Node, shown: tuple[Base, tuple[int, ...]] | None) -> TensorHandle:
         handle = self.tracer.fresh(node, True)
         self.tracer.needs_grad = True
         if shown is not None:  # a view of an argument, for which this copy stands
@@ -125,7 +130,7 @@ class FunctionTrace:
         return handle
 
 
-def _sums_to(shape, target) -> bool:
+def _sums_to(shape: tuple[IntExpr, ...], target: tuple[int, ...]) -> bool:
     """Whether a gradient of ``shape`` can be summed to ``target``."""
     lead = len(shape) - len(target)
     return lead >= 0 and all(same_ints((s,), (t,)) or same_ints((t,), (1,)) for s, t in zip(shape[lead:], target))
@@ -140,15 +145,15 @@ def linear(n: Node) -> str | None:
     return info(n.op).linear
 
 
-def is_linear(nodes, tangents) -> bool:
+def is_linear(nodes: list[Node], tangents: list[Node]) -> bool:
     """Whether each of ``nodes`` is seen to be a linear function of the tangents, all else being constant."""
     first = min(t.id for t in tangents)
     known: dict = {t: True for t in tangents}  # node -> whether it is linear; None: it does not depend on them
 
-    def is_zero(n):
+    def is_zero(n: Node) -> bool:
         return info(n.op).constant and n.attrs["value"] == 0
 
-    def of(n):
+    def of(n: Node) -> bool | None:
         depends = [known[i] for i in n.inputs]
         if not any(d is not None for d in depends):
             return None
@@ -171,7 +176,7 @@ def is_linear(nodes, tangents) -> bool:
     return all(known.get(n) for n in nodes)
 
 
-def computed(nodes, first: int) -> list:
+def computed(nodes: list[Node], first: int) -> list:
     """``nodes`` and what they are computed from, as far as it was made from the node ``first`` on, in the order in
     which it was made: that of the program while nothing has changed the graph."""
     found, stack = set(), list(nodes)

@@ -8,6 +8,7 @@ tensor without elements.
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,33 +17,38 @@ from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import TensorType
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.ir import Node
+    from jit.graph.tracer import Tracer
+
 _CPU = torch.device("cpu")
 _NOTHING = TensorType.contiguous((0,), torch.int64, _CPU)
 
 
-def _of(generator):
+def _of(generator) -> object:
     return torch.default_generator if generator is None else generator
 
 
-def _nothing():
+def _nothing() -> torch.Tensor:
     return torch.empty(0, dtype=torch.int64, device="cpu")
 
 
-def _manual_seed(seed):
+def _manual_seed(seed: int) -> torch.Tensor:
     torch.manual_seed(seed)
     return _nothing()
 
 
-def _seed_generator(generator, seed):
+def _seed_generator(generator, seed) -> torch.Tensor:
     _of(generator).manual_seed(seed)
     return _nothing()
 
 
-def _generator_state(generator):
+def _generator_state(generator) -> torch.Tensor:
     return _of(generator).get_state()
 
 
-def _set_generator_state(generator, state):
+def _set_generator_state(generator, state: torch.Tensor) -> torch.Tensor:
     _of(generator).set_state(state)
     return _nothing()
 
@@ -62,12 +68,12 @@ def define() -> torch.library.Library:
     return library
 
 
-def _record(tracer, name: str, args, type: TensorType) -> TensorHandle:
+def _record(tracer: Tracer, name: str, args: tuple[Node | int | None, ...], type: TensorType) -> TensorHandle:
     define()
     return tracer.fresh(tracer.builder.aten(f"jit::{name}", "", args, type, impure=True), False)
 
 
-def _seed(seed):
+def _seed(seed: IntExpr) -> int:
     """A seed as an operator takes it. Raises Unsupported for one that is no integer of 64 bits."""
     seed = int(seed) if type(seed) is bool else seed
     if type(seed) is Dim or type(seed) is int and -(1 << 63) <= seed < 1 << 63:
@@ -75,11 +81,11 @@ def _seed(seed):
     raise Unsupported("a seed that is not an integer of 64 bits", "pass an int", kind="global-state")
 
 
-def manual_seed(tracer, seed):
+def manual_seed(tracer: Tracer, seed: int) -> None:
     _record(tracer, "manual_seed", (_seed(seed),), _NOTHING)
 
 
-def seed_generator(tracer, generator, seed):
+def seed_generator(tracer: Tracer, generator, seed) -> None:
     _record(tracer, "seed_generator", (generator, _seed(seed)), _NOTHING)
 
 
@@ -87,12 +93,12 @@ def _state_type(generator) -> TensorType:
     return TensorType.contiguous((_of(generator).get_state().numel(),), torch.uint8, _CPU)
 
 
-def state(tracer, generator) -> TensorHandle:
+def state(tracer: Tracer, generator) -> TensorHandle:
     """The state of a generator, a new uint8 tensor on the CPU."""
     return _record(tracer, "generator_state", (generator,), _state_type(generator))
 
 
-def set_state(tracer, generator, handle: TensorHandle):
+def set_state(tracer: Tracer, generator, handle: TensorHandle) -> None:
     """Raises Unsupported for a tensor that is not of the generator's kind of state."""
     if handle.node.type != _state_type(generator):
         raise Unsupported("a random state of another form than the generator's",

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
 from jit.graph.functions import differentiated
 from jit.graph.ir import Node
+
+if TYPE_CHECKING:
+    from jit.graph.tracer import Tracer
 
 
 def parts(node: Node) -> tuple:
@@ -17,7 +23,7 @@ def may_carry(n: Node) -> bool:
     return any(t is not None and (t.dtype.is_floating_point or t.dtype.is_complex) for t in n.types)
 
 
-def carrying(nodes, sources) -> set:
+def carrying(nodes: list[Node], sources: Collection[Node] | dict[Node, int]) -> set:
     """``sources`` and those of ``nodes`` (in program order) that carry a gradient to one of them."""
     found = set(sources)
     for n in nodes:
@@ -26,7 +32,7 @@ def carrying(nodes, sources) -> set:
     return found
 
 
-def passed(roots, carries: set, ends=frozenset()) -> set:
+def passed(roots: Sequence[Node], carries: set, ends: Collection[Node] = frozenset()) -> set:
     """The nodes among ``carries`` that gradients of ``roots`` reach, but for what only ``ends`` lead to."""
     seen, stack = set(), [n for n in roots if n in carries]
     while stack:
@@ -40,6 +46,6 @@ def passed(roots, carries: set, ends=frozenset()) -> set:
     return seen
 
 
-def leaves(tracer) -> list:
+def leaves(tracer: Tracer) -> list:
     """The handles of tensors from outside that require grad, and those that the program has made require grad."""
     return [h for h in (*tracer.inputs, *tracer.inner_leaves) if h.requires_grad]

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +21,12 @@ from jit.graph import layout
 from jit.graph.dims import hint, product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.prims import VIEWS
+
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
+    from jit.graph.proxy import Proxy
+    from jit.graph.tracer import Tracer
 
 _versions = count()
 _LISTED = 1 << 14  # elements of a view whose places are compared one by one
@@ -36,7 +44,8 @@ class Base:
     __slots__ = ("node", "type", "version", "input", "example", "mutated",
                  "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile")
 
-    def __init__(self, node: Node, input: Node | None = None, example=None, carries: bool = False):
+    def __init__(self, node: Node, input: Node | None = None, example: torch.Tensor | None = None,
+                 carries: bool = False) -> None:
         self.node, self.type, self.version = node, node.type, next_version()
         self.input, self.example, self.mutated = input, example, False
         self.noted = False  # a write has advanced the input's version counter: not one by way of ``data``
@@ -61,7 +70,7 @@ class StandIn:
 class SymSize(tuple):
     """A ``torch.Size`` whose entries may be Dims."""
 
-    def numel(self):
+    def numel(self) -> IntExpr:
         return product(self)
 
 
@@ -71,12 +80,13 @@ class NamedResult(tuple):
     cls: type
     fields: tuple
 
-    def __new__(cls, result_class, fields, values):
+    def __new__(cls, result_class: type, fields: tuple[str, ...],
+                values: Sequence[Node | TensorHandle | Proxy]) -> NamedResult:
         self = super().__new__(cls, values)
         self.cls, self.fields = result_class, fields
         return self
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> TensorHandle | Proxy:
         if name in self.__dict__.get("fields", ()):
             return self[self.fields.index(name)]
         raise AttributeError(name)
@@ -93,7 +103,8 @@ class TensorHandle:
     __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin",
                  "member", "_leaf", "_node", "_version", "__weakref__")
 
-    def __init__(self, tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False, origin=None):
+    def __init__(self, tracer: Tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False,
+                 origin=None) -> None:
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
         self._grad, self.origin, self.member, self._leaf = requires_grad, origin, None, True
         self._node, self._version = node, base.version
@@ -112,7 +123,7 @@ class TensorHandle:
         return self._grad or self._written()
 
     @requires_grad.setter
-    def requires_grad(self, value: bool):
+    def requires_grad(self, value: bool) -> None:
         self._grad = value
 
     @property
@@ -120,7 +131,7 @@ class TensorHandle:
         return self._leaf and not self._written()
 
     @is_leaf.setter
-    def is_leaf(self, value: bool):
+    def is_leaf(self, value: bool) -> None:
         self._leaf = value
 
     def _written(self) -> bool:
@@ -155,7 +166,7 @@ class TensorHandle:
     def stride(self, dim=None):
         return self.type.strides if dim is None else self.type.strides[dim]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"TensorHandle({self._node.name}: {self.type}{', requires_grad' if self.requires_grad else ''})"
 
 
@@ -168,11 +179,11 @@ class ViewStep:
 
     __slots__ = ("op", "attrs", "type", "restricted", "call")
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node) -> None:
         self.op, self.attrs, self.type, self.restricted, self.call = node.op, node.attrs, node.type, None, None
 
 
-def restriction(chain) -> str | None:
+def restriction(chain: tuple[ViewStep, ...]) -> str | None:
     """Why autograd refuses to record a change of the view that these steps make: ``restricted`` of the last one that
     has any."""
     return next((step.restricted for step in reversed(chain) if step.restricted), None)
@@ -189,7 +200,7 @@ def view_path(node: Node, source: Node) -> tuple | None:
     return tuple(reversed(steps))
 
 
-def replay(b, node: Node, chain) -> Node:
+def replay(b: Builder, node: Node, chain: tuple[ViewStep, ...]) -> Node:
     """The view of ``node`` that the steps make. Raises Unsupported for ``as_strided`` of an input that has changed:
     what lies between its elements is not known."""
     for step in chain:
@@ -200,7 +211,7 @@ def replay(b, node: Node, chain) -> Node:
     return node
 
 
-def conform(b, value: Node, t: TensorType, strides: bool = True) -> Node:
+def conform(b: Builder, value: Node, t: TensorType, strides: bool = True) -> Node:
     """``value`` cast, broadcast and (unless ``strides`` is false) laid out as ``t``. The shape must broadcast to it."""
     if value.type.dtype is not t.dtype:
         value = b.cast(value, t.dtype)
@@ -217,23 +228,23 @@ def conform(b, value: Node, t: TensorType, strides: bool = True) -> Node:
     return value
 
 
-def scatter(b, step: ViewStep, parent: Node, value: Node) -> Node:
+def scatter(b: Builder, step: ViewStep, parent: Node, value: Node) -> Node:
     """``parent`` with the part that view ``step`` shows replaced by ``value`` (of the view's shape)."""
     return SCATTERS[step.op](b, step, parent, value)
 
 
-def _scatter_permute(b, step, parent, value):
+def _scatter_permute(b: Builder, step: ViewStep, parent: Node, value: Node) -> Node:
     inverse = [0] * len(step.attrs["dims"])
     for i, d in enumerate(step.attrs["dims"]):
         inverse[d] = i
     return b.permute(value, inverse)
 
 
-def _scatter_reshape(b, step, parent, value):
+def _scatter_reshape(b: Builder, step: ViewStep, parent: Node, value: Node) -> Node:
     return b.reshape(value, parent.type.shape)
 
 
-def _scatter_expand(b, step, parent, value):
+def _scatter_expand(b: Builder, step: ViewStep, parent: Node, value):
     if not same_ints(step.type.shape, parent.type.shape):
         lead = step.type.rank - parent.type.rank
         if any(not s == 1 for s in step.type.shape[:lead]) or not all(p == q
@@ -245,7 +256,7 @@ def _scatter_expand(b, step, parent, value):
     return value
 
 
-def _scatter_slice(b, step, parent, value):
+def _scatter_slice(b: Builder, step: ViewStep, parent: Node, value: Node) -> Node:
     dim, start, length, stride = (step.attrs[k] for k in ("dim", "start", "length", "step"))
     size = parent.type.shape[dim]
     if same_ints((length, start, stride), (size, 0, 1)):
@@ -271,17 +282,17 @@ def _scatter_slice(b, step, parent, value):
     return b.where(b.reshape(hit, mask_shape), b.index(value, (dim,), [source]), parent)
 
 
-def _scatter_alias(b, step, parent, value):
+def _scatter_alias(b: Builder, step: ViewStep, parent: Node, value: Node) -> Node:
     return value
 
 
-def _scatter_diagonal(b, step, parent, value):
+def _scatter_diagonal(b: Builder, step: ViewStep, parent: Node, value: Node) -> Node:
     a = step.attrs
     return b.aten("aten::diagonal_scatter", "", (parent, value, a["offset"], a["dim1"], a["dim2"]),
                   layout.empty_like(parent.type))
 
 
-def _scatter_as_strided(b, step, parent, value):
+def _scatter_as_strided(b: Builder, step: ViewStep, parent: Node, value) -> Node | tuple[Node | None, ...]:
     size, stride, t = step.attrs["size"], step.attrs["stride"], parent.type
     if parent.op != "input" or not _distinct_places(size, stride) or not layout.is_dense(t.shape, t.strides):
         raise Unsupported("a write through as_strided into a changed tensor, or one whose elements overlap",
@@ -292,10 +303,10 @@ def _scatter_as_strided(b, step, parent, value):
     return b.aten("aten::as_strided_scatter", "", (parent, value, size, stride, step.attrs["offset"]), t)
 
 
-def _scatter_reinterpret(b, step, parent, value):
+def _scatter_reinterpret(b: Builder, step: ViewStep, parent: Node, value):
     how, t = step.attrs["how"], parent.type
 
-    def part(name):
+    def part(name: str):
         return b.node("reinterpret", (parent,), {"how": name}, layout.reinterpreted(t, name, None))
 
     def whole(real, imag):
@@ -325,7 +336,7 @@ SCATTERS = {
 }
 
 
-def _distinct_places(size, stride) -> bool:
+def _distinct_places(size: tuple[IntExpr, ...], stride: tuple[IntExpr, ...]) -> bool:
     """Whether all elements of a strided view lie apart: each stride, from the smallest, steps over all that the smaller
     ones reach."""
     if not all(type(v) is int for v in (*size, *stride)):
@@ -350,7 +361,7 @@ def may_overlap_itself(t: TensorType) -> bool:
     return not t.is_contiguous and not _distinct_places(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)))
 
 
-def offset_in_base(handle: TensorHandle):
+def offset_in_base(handle: TensorHandle) -> int | None:
     """The offset of a view's first element in its memory, in elements; None where the view has another dtype."""
     offset, strides = 0, handle.base.type.strides
     for step in handle.chain:
@@ -368,7 +379,7 @@ def offset_in_base(handle: TensorHandle):
     return offset
 
 
-def _places(handle: TensorHandle):
+def _places(handle: TensorHandle) -> torch.Tensor | None:
     """The places of a tensor's elements in its base's memory, or None where they are not known in numbers or too many
     to be listed."""
     start, t = offset_in_base(handle), handle.type
@@ -380,7 +391,7 @@ def _places(handle: TensorHandle):
     return places
 
 
-def _region(handle: TensorHandle):
+def _region(handle: TensorHandle) -> tuple[int, ...] | None:
     """(first, last) element of the base's memory that a handle shows, or None where that is not known."""
     start, t = offset_in_base(handle), handle.type
     if start is None:
@@ -406,12 +417,12 @@ def fresh_type(t: TensorType) -> TensorType:
     return TensorType(t.shape, contiguous_strides(t.shape), t.dtype, t.device)
 
 
-def has_handle(v) -> bool:
+def has_handle(v: object) -> bool:
     """Whether a tensor occurs in an argument."""
     return isinstance(v, TensorHandle) or isinstance(v, (tuple, list)) and any(map(has_handle, v))
 
 
-def to_node(v, handles: list):
+def to_node(v: object, handles: list) -> object:
     """An argument with nodes for its tensors, which are added to ``handles``."""
     if isinstance(v, TensorHandle):
         handles.append(v)
@@ -425,6 +436,6 @@ def to_node(v, handles: list):
     return v
 
 
-def to_nodes(args, handles: list) -> list:
+def to_nodes(args: Sequence[object], handles: list) -> list:
     """``to_node`` for each argument."""
     return [to_node(a, handles) for a in args]

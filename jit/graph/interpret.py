@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -10,11 +12,14 @@ from jit.graph.ir import Graph, Part
 from jit.graph.prims import literal
 from jit.graph.printing import to_python, unbound_symbols
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+
 _counter = 0
 _MOST_TEXTS = 1000  # of which a traceback shows the lines
 
 
-def compile_python(graph: Graph):
+def compile_python(graph: Graph) -> Callable:
     """The graph as a Python function of its inputs (and of size symbols that no input's shape shows)."""
     global _counter
     _counter += 1
@@ -27,7 +32,7 @@ def compile_python(graph: Graph):
     return namespace["graph"]
 
 
-def view_function(graph: Graph, position: int):
+def view_function(graph: Graph, position: int) -> tuple:
     """How to make the returned output number ``position``, a view of an input or of another output, from its base.
 
     Returns (the base's position among the outputs, or None for an input; a function of the graph's inputs, that output
@@ -44,7 +49,7 @@ def view_function(graph: Graph, position: int):
     return at, compile_python(part), unbound_symbols(part)
 
 
-def _generators(template):
+def _generators(template: object) -> Iterator[torch.Generator]:
     """The random generators in the arguments of a library call, which the text can only name."""
     if isinstance(template, torch.Generator):
         yield template
@@ -53,7 +58,7 @@ def _generators(template):
             yield from _generators(t)
 
 
-def evaluate(graph: Graph, tensors, sizes=()) -> list:
+def evaluate(graph: Graph, tensors: list[torch.Tensor], sizes: Sequence[IntExpr] = ()) -> list:
     """Values of the returned outputs for input ``tensors``; mutated inputs are written in place.
 
     Gradients are not recorded. ``sizes`` gives the values of size symbols that cannot be read off the inputs' shapes.

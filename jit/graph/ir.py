@@ -8,8 +8,9 @@ tensor: it shows what the mutating outputs write there.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Callable, ClassVar, NamedTuple
+from typing import Any, Callable, ClassVar, NamedTuple
 
 import torch
 
@@ -18,14 +19,15 @@ from jit.graph.dims import Dim, IntExpr, equal, product, structurally_equal
 from jit.graph.shape_env import ShapeEnv
 
 
-def same_ints(a, b) -> bool:
+def same_ints(a: Sequence[IntExpr], b: Sequence[IntExpr]) -> bool:
     """Whether two sequences of IntExpr are structurally equal; never guards."""
     return a is b or (len(a) == len(b) and all(map(structurally_equal, a, b)))
 
 
-def contiguous_strides(shape) -> tuple[IntExpr, ...]:
+def contiguous_strides(shape: Sequence[IntExpr]) -> tuple[IntExpr, ...]:
     """Row-major strides in elements, as ``torch.empty(shape)`` has them: a dimension of size 0 counts as 1."""
-    strides, step = [], 1
+    strides: list[IntExpr] = []
+    step: IntExpr = 1
     for size in reversed(shape):
         strides.append(step)
         if type(size) is int:
@@ -42,12 +44,14 @@ class TensorType:
 
     __slots__ = ("shape", "strides", "dtype", "device", "_numel", "_contiguous")
 
-    def __init__(self, shape, strides, dtype: torch.dtype, device: torch.device):
+    def __init__(self, shape: tuple[IntExpr, ...], strides: tuple[IntExpr, ...], dtype: torch.dtype,
+                 device: torch.device) -> None:
         self.shape, self.strides, self.dtype, self.device = shape, strides, dtype, device
-        self._numel = self._contiguous = None
+        self._numel: IntExpr | None = None
+        self._contiguous: bool | None = None
 
     @staticmethod
-    def contiguous(shape, dtype: torch.dtype, device: torch.device) -> "TensorType":
+    def contiguous(shape: Iterable[IntExpr], dtype: torch.dtype, device: torch.device) -> "TensorType":
         """A row-major type."""
         shape = tuple(shape)
         t = TensorType(shape, contiguous_strides(shape), dtype, device)
@@ -82,13 +86,14 @@ class TensorType:
     def is_symbolic(self) -> bool:
         return any(type(d) is Dim for d in self.shape) or any(type(d) is Dim for d in self.strides)
 
-    def replace(self, shape=None, strides=None, dtype=None, device=None) -> "TensorType":
+    def replace(self, shape: Iterable[IntExpr] | None = None, strides: Iterable[IntExpr] | None = None,
+                dtype: torch.dtype | None = None, device: torch.device | None = None) -> "TensorType":
         return TensorType(
             self.shape if shape is None else tuple(shape), self.strides if strides is None else tuple(strides),
             dtype or self.dtype, device or self.device
         )
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if type(other) is not TensorType:
@@ -96,20 +101,20 @@ class TensorType:
         return (self.dtype == other.dtype and self.device == other.device
                 and same_ints(self.shape, other.shape) and same_ints(self.strides, other.strides))
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self.shape, self.strides, self.dtype, self.device))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return TensorType, (self.shape, self.strides, self.dtype, self.device)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         strides = "" if self.is_contiguous else f" strides ({', '.join(map(str, self.strides))})"
-        where = "" if backend(self.device).host else f" {self.device}"
+        where = "" if backend(self.device).host else f" {self.device}"  # type: ignore[operator]
         return f"{str(self.dtype)[6:]}[{shape}]{strides}{where}"
 
 
-def _is_contiguous(shape, strides) -> bool:
+def _is_contiguous(shape: Sequence[IntExpr], strides: Sequence[IntExpr]) -> bool:
     if any(equal(s, 0) for s in shape):
         return True
     expected: IntExpr = 1
@@ -132,7 +137,7 @@ class Loc(NamedTuple):
     user: tuple | None = None
     region: int = 0
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
 
 
@@ -143,7 +148,7 @@ class Ref:
     index: int
 
 
-def filled(template, inputs):
+def filled(template: object, inputs: Sequence[object]) -> Any:
     """An argument template with what ``inputs`` has in the place of references; lists become tuples."""
     if isinstance(template, Ref):
         return inputs[template.index]
@@ -159,11 +164,15 @@ class Node:
     results."""
 
     __slots__ = ("id", "op", "inputs", "attrs", "type", "loc")
+    type: TensorType  # a tuple of (TensorType or None) where there are several results
 
-    def __init__(self, id: int, op: str, inputs: tuple, attrs: dict, type, loc: Loc | None = None):
-        self.id, self.op, self.inputs, self.attrs, self.type, self.loc = id, op, inputs, attrs, type, loc
+    def __init__(self, id: int, op: str, inputs: tuple, attrs: dict, type: TensorType | tuple[TensorType | None, ...],
+                 loc: Loc | None = None) -> None:
+        self.id, self.op, self.inputs, self.attrs, self.loc = id, op, inputs, attrs, loc
+        self.type = type  # type: ignore[assignment]
 
-    def replace(self, op: str | None = None, inputs: tuple | None = None, attrs: dict | None = None, type=None) -> Node:
+    def replace(self, op: str | None = None, inputs: tuple | None = None, attrs: dict | None = None,
+                type: Any = None) -> Node:
         """The same node, by its id and source position, with what is given for another."""
         return Node(self.id, self.op if op is None else op, self.inputs if inputs is None else inputs,
                     self.attrs if attrs is None else attrs, self.type if type is None else type, self.loc)
@@ -174,15 +183,15 @@ class Node:
         return self.type if type(self.type) is tuple else (self.type,)
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[IntExpr, ...]:
         return self.type.shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> torch.dtype:
         return self.type.dtype
 
     @property
-    def device(self):
+    def device(self) -> torch.device:
         return self.type.device
 
     @property
@@ -200,7 +209,7 @@ class Node:
         """Whether it may be done twice: it is pure, or an exception is all that it is done for."""
         return self.attrs.get("impure") in (None, False, "raises")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())
         return f"{self.name} = {self.op}({', '.join(n.name for n in self.inputs)}{attrs}) : {self.type}"
 
@@ -224,10 +233,12 @@ class Graph:
 
     printer: ClassVar[Callable[[Graph], str]]  # set by ``printing``, which knows the text of every prim
 
-    def __init__(self, inputs: list, nodes: list, outputs: list, env: ShapeEnv | None = None):
+    def __init__(self, inputs: list[Node], nodes: list[Node], outputs: list[Output],
+                 env: ShapeEnv | None = None) -> None:
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
         self.env = env if env is not None else ShapeEnv()
-        self.origins, self.next_id = {}, max((n.id for n in nodes), default=-1) + 1
+        self.origins: dict[int, int] = {}
+        self.next_id: int = max((n.id for n in nodes), default=-1) + 1
 
     def copy(self) -> Graph:
         """The same graph of nodes of its own, with the same ids."""
@@ -244,20 +255,20 @@ class Graph:
         """The graph as a Python function ``graph(*inputs)`` on eager tensors."""
         return Graph.printer(self)
 
-    def place(self) -> tuple | None:
+    def place(self) -> tuple[str, int, str] | None:
         """Where in the program its first operation is: (file, line, function)."""
         loc = next((n.loc for n in self.nodes if n.loc is not None), None)
         return loc and (loc.user or loc[:3])
 
-    def users(self) -> dict:
+    def users(self) -> dict[Node, list[Node]]:
         """Node -> list of the nodes that read it."""
-        users: dict = {n: [] for n in self.nodes}
+        users: dict[Node, list[Node]] = {n: [] for n in self.nodes}
         for n in self.nodes:
             for i in n.inputs:
                 users[i].append(n)
         return users
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         lines = [repr(n) for n in self.nodes]
         lines += [f"{'return' if o.mutates is None else f'x{self.inputs[o.mutates].id} <-'} {o.node.name}"
                   for o in self.outputs]
@@ -273,11 +284,13 @@ class NodeList:
         loc: the source position of what is made now.
     """
 
-    def __init__(self, next_id: int = 0):
+    def __init__(self, next_id: int = 0) -> None:
         self.nodes: list[Node] = []
-        self.next_id, self.loc = next_id, None
+        self.next_id = next_id
+        self.loc: Loc | None = None
 
-    def node(self, op: str, inputs: tuple, attrs: dict, type) -> Node:
+    def node(self, op: str, inputs: tuple, attrs: dict,
+             type: TensorType | tuple[TensorType | None, ...]) -> Node:
         made = Node(self.next_id, op, inputs, attrs, type, self.loc)
         self.next_id += 1
         self.nodes.append(made)
@@ -287,10 +300,10 @@ class NodeList:
 class _Values(dict):
     """Old node -> what stands for it; ``missing`` says what does where nothing is there."""
 
-    def __init__(self, missing):
+    def __init__(self, missing: Callable[[Node], Any] | None) -> None:
         self.missing = missing
 
-    def __missing__(self, n):
+    def __missing__(self, n: Node) -> Any:
         if self.missing is None:
             raise KeyError(n)
         made = self[n] = self.missing(n)
@@ -318,20 +331,21 @@ class Transform:
 
     apart = False  # whether the new graph is one of its own, and no rewrite of the one that is read
 
-    def __init__(self, graph: Graph, inputs=None, builder: NodeList | None = None):
+    def __init__(self, graph: Graph, inputs: Sequence[Node] | None = None, builder: NodeList | None = None) -> None:
         self.graph, self.entries = graph, inputs
         self.b = NodeList() if builder is None else builder
         self.b.next_id = 0 if self.apart else graph.next_id
-        self.new, self.nodes, self.inputs = _Values(self.missing), self.b.nodes, []
+        self.new, self.nodes = _Values(self.missing), self.b.nodes
+        self.inputs: list[Node] = []
         self.origins = {} if self.apart else dict(graph.origins)
 
     # what a subclass says
 
-    def order(self):
+    def order(self) -> Iterable[Node]:
         """The nodes that are visited, in this order."""
         return self.graph.nodes
 
-    def entry(self, n: Node, type=None) -> Node | None:
+    def entry(self, n: Node, type: TensorType | None = None) -> Node:
         """The next input of the new graph, which stands for ``n``; of another ``type`` if one is given."""
         index = len(self.inputs)
         if self.apart:
@@ -342,7 +356,7 @@ class Transform:
         self.nodes.append(n)
         return n
 
-    def visit(self, n: Node):
+    def visit(self, n: Node) -> Node:
         """What stands for ``n``: a node, a tuple of nodes for several results, or None for nothing."""
         return self.keep(n)
 
@@ -370,7 +384,7 @@ class Transform:
         return tuple([new[i] for i in n.inputs])
 
     def keep(self, n: Node, inputs: tuple | None = None, op: str | None = None, attrs: dict | None = None,
-             type=None) -> Node:
+             type: Any = None) -> Node:
         """``n``, reading ``inputs``, or what stands for its own, and with what else is given for another."""
         if inputs is None:
             inputs = self.operands(n)
@@ -381,14 +395,15 @@ class Transform:
         self.nodes.append(n)
         return n
 
-    def node(self, op: str, inputs, attrs: dict, type, like: Node | None = None) -> Node:
+    def node(self, op: str, inputs: Iterable[Node], attrs: dict, type: TensorType | tuple[TensorType | None, ...],
+             like: Node | None = None) -> Node:
         """A new node, with the source position of ``like`` if that is another one than what is visited."""
         made = self.b.node(op, tuple(inputs), attrs, type)
         if like is not None:
             made.loc = like.loc
         return made
 
-    def input(self, type) -> Node:
+    def input(self, type: TensorType) -> Node:
         """A further input of the new graph."""
         self.inputs.append(self.b.node("input", (), {"index": len(self.inputs)}, type))
         return self.inputs[-1]
@@ -403,7 +418,7 @@ class Transform:
         b, new, visit, first = self.b, self.new, self.visit, self.graph.next_id
         for n in self.entries or ():
             b.loc = n.loc
-            made = self.entry(n)
+            made: Any = self.entry(n)
             if made is not None:
                 new[n] = made
         b.loc = None
@@ -422,19 +437,19 @@ class Transform:
                 if made is not n and type(made) is Node and made.id >= first:
                     self.stands_for(made, n)
         b.loc = None
-        made = Graph(self.inputs, self.nodes, self.outputs(), self.graph.env)
+        whole = Graph(self.inputs, self.nodes, self.outputs(), self.graph.env)
         new.missing = None  # which is a method of the transform: no circle of references is left
         if not self.apart:
-            made.origins, made.next_id = self.origins, self.b.next_id
-        return made
+            whole.origins, whole.next_id = self.origins, self.b.next_id
+        return whole
 
 
 class _Copy(Transform):
-    def entry(self, n):
+    def entry(self, n: Node, type: TensorType | None = None) -> Node:
         self.inputs.append(self.visit(n))
         return self.inputs[-1]
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         return self.keep(n, attrs=n.attrs)
 
 
@@ -444,18 +459,18 @@ class Part(Transform):
 
     apart = True
 
-    def __init__(self, graph: Graph, inputs, results):
+    def __init__(self, graph: Graph, inputs: Sequence[Node], results: Sequence[Node]) -> None:
         super().__init__(graph, inputs)
         self.results, self.needed = results, ancestors(results, frozenset(inputs))
 
-    def order(self):
+    def order(self) -> list:
         return [n for n in self.graph.nodes if n in self.needed]
 
-    def outputs(self):
+    def outputs(self) -> list[Output]:
         return [Output(self.new[n]) for n in self.results]
 
 
-def ancestors(nodes, stop=frozenset()) -> set:
+def ancestors(nodes: Iterable[Node], stop: Collection[Node] = frozenset()) -> set[Node]:
     """``nodes`` and all that they are computed from; nothing behind ``stop`` is followed."""
     found, stack = set(), list(nodes)
     while stack:
@@ -467,14 +482,14 @@ def ancestors(nodes, stop=frozenset()) -> set:
     return found
 
 
-def operator(target: str, overload: str):
+def operator(target: str, overload: str) -> Any:
     """The operator of that name. One of a library may be defined anew, so nothing is to be remembered under its
     name."""
     namespace, name = target.split("::")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
 
 
-def origins_in(inputs) -> dict[str, tuple]:
+def origins_in(inputs: list[Node]) -> dict[str, tuple]:
     """Symbol name -> ("size" | "stride", position of the input node, dimension) that is its value: sizes before
     strides. A stride along which there are not two elements may be anything."""
     found: dict[str, tuple] = {}

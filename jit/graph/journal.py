@@ -9,10 +9,11 @@ of the parts below. All else that changes is changed through the journal.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 
 class _Absent:
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "<absent>"
 
 
@@ -22,7 +23,7 @@ ABSENT = _Absent()  # what a mapping held where there was no entry
 class Journal:
     """Takes back what was changed since a checkpoint."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._changes: list[tuple] = []  # (holder, name or key, what was there, whether it is an entry)
         self._grown: list = []
         self._fields: list[tuple] = []
@@ -30,15 +31,15 @@ class Journal:
 
     # -- what is registered once --------------------------------------------------------------------------------------
 
-    def grows(self, *containers):
+    def grows(self, *containers: object) -> None:
         """Lists and dicts to which is only added: a rollback cuts them to the length that they had."""
         self._grown += containers
 
-    def saves(self, holder, *names):
+    def saves(self, holder, *names: object) -> None:
         """Attributes of one object that change too often to be noted one by one: each checkpoint keeps their values."""
         self._fields += [(holder, name) for name in names]
 
-    def includes(self, journal: Journal):
+    def includes(self, journal: Journal) -> None:
         """A checkpoint of this journal is one of that part's too."""
         self._parts.append(journal)
 
@@ -50,7 +51,7 @@ class Journal:
         setattr(holder, name, value)
         return value
 
-    def set_entry(self, mapping, key, value):
+    def set_entry(self, mapping, key, value) -> None:
         """Assign an entry of a dict or list."""
         old = mapping.get(key, ABSENT) if isinstance(mapping, dict) else mapping[key]
         self._changes.append((mapping, key, old, True))
@@ -63,7 +64,7 @@ class Journal:
         return (len(self._changes), [len(c) for c in self._grown], [getattr(o, name) for o, name in self._fields],
                 [part.checkpoint() for part in self._parts])
 
-    def rollback(self, mark: tuple):
+    def rollback(self, mark: tuple) -> None:
         """Return to the state at a checkpoint."""
         changes, lengths, values, parts = mark
         while len(self._changes) > changes:
@@ -81,7 +82,7 @@ class Journal:
         for part, before in zip(self._parts, parts):
             part.rollback(before)
 
-    def changes_since(self, mark: tuple):
+    def changes_since(self, mark: tuple) -> list:
         """(holder, name or key, what was there) of each change that a rollback to ``mark`` would take back, the first
         one first."""
         return [change[:3] for change in self._changes[mark[0]:]]
@@ -96,7 +97,7 @@ class Journal:
             self.rollback(mark)
 
     @contextlib.contextmanager
-    def temporarily(self, holder, name: str, value):
+    def temporarily(self, holder, name: str, value) -> Iterator[None]:
         """An attribute has another value inside."""
         before = getattr(holder, name)
         self.set_field(holder, name, value)
@@ -105,13 +106,13 @@ class Journal:
         finally:
             self.set_field(holder, name, before)
 
-    def clear(self):
+    def clear(self) -> None:
         """Let go of all objects; there is no way back any more."""
         for held in (self._changes, self._grown, self._fields, self._parts):
             held.clear()
 
 
-def _cut(container, length: int):
+def _cut(container, length: int) -> None:
     if isinstance(container, list):
         del container[length:]
     else:

@@ -6,6 +6,8 @@ Every rule works over IntExpr. A comparison of Dims may record a guard in their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from jit.graph.dims import Dim, IntExpr, equal, plain_if_few, product, specialize, structurally_equal
@@ -25,7 +27,7 @@ def normalize_dim(dim: int, rank: int) -> int:
     return dim % n
 
 
-def broadcast_shapes(*shapes):
+def broadcast_shapes(*shapes: tuple[IntExpr, ...]) -> tuple[IntExpr, ...]:
     """The common shape. A size 1 gives way; unequal sizes raise ShapeError."""
     first = shapes[0]
     for other in shapes[1:]:
@@ -55,12 +57,12 @@ def broadcast_shapes(*shapes):
     return tuple(result)
 
 
-def equal_ints(a, b) -> bool:
+def equal_ints(a: Sequence[IntExpr], b: Sequence[IntExpr]) -> bool:
     """Whether two shapes, or strides, are equal, recorded where structure does not say."""
     return a is b or len(a) == len(b) and all(map(equal, a, b))
 
 
-def is_channels_last(shape, strides) -> bool:
+def is_channels_last(shape: Sequence[IntExpr], strides: Sequence[IntExpr]) -> bool:
     """``is_contiguous(memory_format=torch.channels_last)`` (rank 4) or ``channels_last_3d`` (rank 5)."""
     if len(shape) not in (4, 5):
         return False
@@ -74,27 +76,29 @@ def is_channels_last(shape, strides) -> bool:
     return True
 
 
-def channels_last_order(rank: int):
+def channels_last_order(rank: int) -> tuple[int, ...]:
     """Dimensions from fastest to slowest in the channels-last format."""
     return (1, *range(rank - 1, 1, -1), 0)
 
 
-def channels_last_strides(shape):
-    strides, step = [0] * len(shape), 1
+def channels_last_strides(shape: Sequence[IntExpr]) -> tuple[IntExpr, ...]:
+    strides: list[IntExpr] = [0] * len(shape)
+    step: IntExpr = 1
     for d in channels_last_order(len(shape)):
         strides[d] = step
         step = step * (shape[d] if not (type(shape[d]) is int and shape[d] == 0) else 1)
     return tuple(strides)
 
 
-def is_dense(shape, strides) -> bool:
+def is_dense(shape: Sequence[IntExpr], strides: Sequence[IntExpr]) -> bool:
     """``is_non_overlapping_and_dense``: the elements fill one block of memory exactly, in some order of dimensions."""
     dims = [d for d in range(len(shape)) if not equal(shape[d], 1)]
     if not dims:
         return True
     if any(equal(shape[d], 0) for d in dims):
         return True
-    remaining, expected = dims, 1
+    remaining = dims
+    expected: IntExpr = 1
     while remaining:
         d = next((d for d in remaining if structurally_equal(strides[d], expected)), None)
         if d is None:
@@ -111,7 +115,7 @@ def memory_format(t: TensorType) -> str:
     if t.rank not in (4, 5):
         return "contiguous"
     shape, strides = t.shape, t.strides
-    low = 0
+    low: IntExpr = 0
     if type(strides[1]) is int and strides[1] == 0:
         return "contiguous"
     for d in channels_last_order(t.rank):
@@ -128,7 +132,7 @@ def memory_format(t: TensorType) -> str:
     return "channels_last"
 
 
-def iterator_strides(shape, operands) -> tuple:
+def iterator_strides(shape: tuple[IntExpr, ...], operands: Sequence[TensorType]) -> tuple:
     """Output strides of a TensorIterator operation over ``operands`` (TensorTypes, in the operation's argument order).
 
     Source: the algorithm of ``aten/src/ATen/TensorIterator.cpp`` (fast set-up, stable sort of dimensions by the
@@ -161,7 +165,7 @@ def iterator_strides(shape, operands) -> tuple:
     return strides_in_order(shape, iteration_order(shape, [broadcast_strides(t, shape) for t in operands]))
 
 
-def _with_few(shape):
+def _with_few(shape: tuple[IntExpr, ...]) -> tuple[IntExpr, ...]:
     """The shape with sizes that are symbols, but 0 or 1 in this call, as numbers: layouts make much of these. That they
     are, or are not, is a guard."""
     if all(type(s) is int or s > 1 for s in shape):
@@ -169,10 +173,10 @@ def _with_few(shape):
     return tuple(s if type(s) is int or s > 1 else 1 if s == 1 else 0 for s in shape)
 
 
-def broadcast_strides(t: TensorType, shape) -> tuple:
+def broadcast_strides(t: TensorType, shape: Sequence[IntExpr]) -> tuple:
     """Strides of ``t`` read in the broadcast shape: 0 along dimensions that are repeated."""
     lead = len(shape) - t.rank
-    out = [0] * lead
+    out: list[IntExpr] = [0] * lead
     for d in range(t.rank):
         repeated = (not structurally_equal(t.shape[d], shape[lead + d])
                     and equal(t.shape[d], 1) and not _is_one(shape[lead + d]))
@@ -180,21 +184,21 @@ def broadcast_strides(t: TensorType, shape) -> tuple:
     return tuple(out)
 
 
-def _is_zero(v) -> bool:
+def _is_zero(v: IntExpr) -> bool:
     return type(v) is int and v == 0
 
 
-def compared(s0, s1) -> int:
+def compared(s0: IntExpr, s1: IntExpr) -> int:
     """-1, 0 or 1, recorded. Symbolic strides may be equal at the sizes at hand, where a size is 1."""
     if structurally_equal(s0, s1):
         return 0
     return -1 if s0 < s1 else 0 if s0 == s1 else 1
 
 
-def iteration_order(shape, all_strides) -> list[int]:
+def iteration_order(shape: Sequence[IntExpr], all_strides: list[tuple[IntExpr, ...]]) -> list[int]:
     """Dimensions from fastest to slowest varying, by TensorIterator's insertion sort with ambiguous comparisons."""
 
-    def after(d0, d1):
+    def after(d0: int, d1: int) -> int:
         for strides in all_strides:
             s0, s1 = strides[d0], strides[d1]
             if _is_zero(s0) or _is_zero(s1):
@@ -219,11 +223,12 @@ def iteration_order(shape, all_strides) -> list[int]:
     return perm
 
 
-def strides_in_order(shape, order) -> tuple:
+def strides_in_order(shape: Sequence[IntExpr], order: list[int]) -> tuple:
     """Dense strides when ``order`` lists the dimensions from fastest to slowest."""
     if list(order) == list(range(len(shape) - 1, -1, -1)):
         return contiguous_strides(shape)
-    strides, step = [0] * len(shape), 1
+    strides: list[IntExpr] = [0] * len(shape)
+    step: IntExpr = 1
     for d in order:
         strides[d] = step
         step = step * shape[d]
@@ -244,10 +249,10 @@ def empty_like(t: TensorType) -> TensorType:
     return t.replace(strides=preserved_strides(t))
 
 
-def _infer_dense_strides(shape, strides) -> tuple:
+def _infer_dense_strides(shape: Sequence[IntExpr], strides: Sequence[IntExpr]) -> tuple:
     """``at::infer_dense_strides``: the order of dimensions kept, the gaps and repetitions taken out."""
 
-    def after(d0, d1):
+    def after(d0: int, d1: int) -> int:
         s0, s1 = strides[d0], strides[d1]
         if _is_zero(s0) or _is_zero(s1):
             return 0
@@ -266,7 +271,8 @@ def _infer_dense_strides(shape, strides) -> tuple:
                 right = left
             elif c < 0:
                 break
-    out, step = [0] * len(shape), 1
+    out: list[IntExpr] = [0] * len(shape)
+    step: IntExpr = 1
     for d in perm:
         out[d] = step
         size = shape[d]
@@ -275,7 +281,7 @@ def _infer_dense_strides(shape, strides) -> tuple:
     return tuple(out)
 
 
-def format_strides(t: TensorType, format) -> tuple:
+def format_strides(t: TensorType, format: torch.memory_format | None) -> tuple:
     """Strides of a copy of ``t`` in a ``torch.memory_format`` (None: preserve)."""
     if format is None or format is torch.preserve_format:
         return preserved_strides(t)
@@ -287,7 +293,7 @@ def format_strides(t: TensorType, format) -> tuple:
     return channels_last_strides(t.shape)
 
 
-def expand_strides(t: TensorType, shape) -> tuple:
+def expand_strides(t: TensorType, shape: Sequence[IntExpr]) -> tuple:
     """Strides of ``t.expand(shape)``; ``shape`` has no -1. Raises ShapeError when a size other than 1 would change."""
     lead = len(shape) - t.rank
     if lead < 0:
@@ -313,7 +319,7 @@ def expand_strides(t: TensorType, shape) -> tuple:
     return tuple(strides)
 
 
-def infer_size(shape, numel) -> tuple:
+def infer_size(shape: Sequence[IntExpr], numel: IntExpr) -> tuple:
     """Fill in a -1. Raises ShapeError when the sizes do not make up ``numel``."""
     unknown = [i for i, s in enumerate(shape) if type(s) is int and s == -1]
     if len(unknown) > 1:
@@ -334,7 +340,7 @@ def infer_size(shape, numel) -> tuple:
     return tuple(out)
 
 
-def view_strides(shape, strides, new_shape) -> tuple | None:
+def view_strides(shape: Sequence[IntExpr], strides: Sequence[IntExpr], new_shape: Sequence[IntExpr]) -> tuple | None:
     """Strides that make ``new_shape`` a view of a tensor with ``shape`` and ``strides``, or None.
 
     Source: ``computeStride`` of ``aten/src/ATen/TensorUtils.cpp``.
@@ -345,9 +351,11 @@ def view_strides(shape, strides, new_shape) -> tuple | None:
         return tuple(strides) if same_ints(shape, new_shape) else contiguous_strides(new_shape)
     if same_ints(strides, contiguous_strides(shape)):
         return contiguous_strides(new_shape)
-    out: list = [0] * len(new_shape)
+    out: list[IntExpr] = [0] * len(new_shape)
     v = len(new_shape) - 1
-    base, old_numel, new_numel = strides[-1], 1, 1
+    base = strides[-1]
+    old_numel: IntExpr = 1
+    new_numel: IntExpr = 1
     for d in range(len(shape) - 1, -1, -1):
         old_numel = old_numel * shape[d]
         if d == 0 or (not _is_one(shape[d - 1]) and not equal(strides[d - 1], old_numel * base)):
@@ -363,7 +371,7 @@ def view_strides(shape, strides, new_shape) -> tuple | None:
     return tuple(out) if v == -1 else None
 
 
-def _is_one(v) -> bool:
+def _is_one(v: IntExpr) -> bool:
     return type(v) is int and v == 1
 
 
@@ -371,7 +379,7 @@ _COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torc
 _PARTS = {v: k for k, v in _COMPLEX.items()}
 
 
-def reinterpreted(t, how: str, dtype=None):
+def reinterpreted(t: TensorType, how: str, dtype: torch.dtype | None = None) -> TensorType:
     """The type of a view that reads the memory of ``t`` as another dtype; see the prim ``reinterpret``. ``dtype`` is
     read for ``how="dtype"`` only.
 
@@ -394,6 +402,7 @@ def reinterpreted(t, how: str, dtype=None):
         if any(not s % 2 == 0 for s in t.strides[:-1]):
             raise RuntimeError("Tensor must have a stride divisible by 2 for all but last dimension")
         return t.replace(shape=t.shape[:-1], strides=(s // 2 for s in t.strides[:-1]), dtype=_COMPLEX[t.dtype])
+    assert dtype is not None
     old, new = t.dtype.itemsize, dtype.itemsize
     if old == new:
         return t.replace(dtype=dtype)

@@ -7,6 +7,9 @@ memory that all of them lie in, and they are views of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit import torch_private
@@ -14,16 +17,20 @@ from jit.errors import JitError, Unsupported
 from jit.graph.handles import Base, TensorHandle, view_path
 from jit.graph.ir import Node, contiguous_strides, same_ints
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.tracer import Tracer
+
 
 class SharedMemory(JitError):
     """``tensors``, inputs of one capture, overlap, and one of them is changed."""
 
-    def __init__(self, *tensors: torch.Tensor):
+    def __init__(self, *tensors: torch.Tensor) -> None:
         super().__init__("inputs that share memory are changed")
         self.tensors = tensors
 
 
-def extent(t: torch.Tensor):
+def extent(t: torch.Tensor) -> tuple[int, ...] | None:
     """(begin, end) of the addresses that a tensor reaches; None where it has no memory."""
     if t.numel() == 0 or t.is_meta:
         return None
@@ -31,7 +38,7 @@ def extent(t: torch.Tensor):
     return begin, begin + (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))) * t.element_size()
 
 
-def check_apart(base: Base, others):
+def check_apart(base: Base, others: Iterable) -> None:
     """Raise SharedMemory when the memory of an input overlaps that of another one."""
     if base.extent is None:
         return
@@ -43,7 +50,7 @@ def check_apart(base: Base, others):
                                other.example if other.region is None else other.region.tensors[0])
 
 
-def join(groups: list, tensors) -> list:
+def join(groups: list, tensors: tuple[torch.Tensor, ...]) -> list:
     """``groups`` (lists of tensors) with the groups of ``tensors`` made one."""
     joined, rest = [], []
     for group in groups:
@@ -51,7 +58,7 @@ def join(groups: list, tensors) -> list:
     return [*rest, _distinct([t for group in joined for t in group] + list(tensors))]
 
 
-def _distinct(tensors) -> list:
+def _distinct(tensors: list[torch.Tensor]) -> list:
     return list({id(t): t for t in tensors}.values())
 
 
@@ -64,7 +71,7 @@ class Region:
         members: their handles, in order of use. written: those of them through which the program has written.
     """
 
-    def __init__(self, tensors: list):
+    def __init__(self, tensors: list) -> None:
         self.tensors = tensors
         first = tensors[0]
         size = first.element_size()
@@ -77,7 +84,7 @@ class Region:
         self.members: tuple = ()
         self.written: tuple = ()
 
-    def check(self, tracer):
+    def check(self, tracer: Tracer) -> None:
         """Raise Unsupported for a region that cannot be one input."""
         first = self.tensors[0]
         storages = {torch_private.storage_id(t) for t in self.tensors}
@@ -92,7 +99,7 @@ class Region:
         """The stretch as a tensor, made from one of the inputs."""
         return flat_memory(tensor, self.start - tensor.storage_offset(), self.count)
 
-    def member(self, tracer, tensor: torch.Tensor, origin) -> TensorHandle:
+    def member(self, tracer: Tracer, tensor: torch.Tensor, origin) -> TensorHandle:
         """A handle for one of the inputs."""
         b = tracer.builder
         flat = self.base.input
@@ -120,7 +127,7 @@ def flat_memory(tensor: torch.Tensor, back: int, count: int) -> torch.Tensor:
     return tensor.data.as_strided((count,), (1,), tensor.storage_offset() + back)
 
 
-def flat_view(b, node: Node) -> Node | None:
+def flat_view(b: Builder, node: Node) -> Node | None:
     """All of the memory of a dense value as one dimension, in the order in which it lies there; None where the value is
     not dense. Plain sizes only."""
     t = node.type
@@ -134,7 +141,7 @@ def flat_view(b, node: Node) -> Node | None:
     return b.try_view(node, (t.numel,))
 
 
-def strided_view(b, flat: Node, sizes: tuple, strides: tuple, offset: int) -> Node | None:
+def strided_view(b: Builder, flat: Node, sizes: tuple, strides: tuple, offset: int) -> Node | None:
     """The view of ``flat`` (of one dimension) with these sizes, strides and offset, made of slices, reshapes and a
     permutation; None where that is not possible."""
     order = sorted((d for d, n in enumerate(sizes) if n != 1), key=lambda d: -strides[d])

@@ -69,7 +69,7 @@ def op_info(name: str) -> OpInfo:
     return ROWS.get(name.removeprefix("aten::"), _UNKNOWN)
 
 
-def _rows(names: str, **facts):
+def _rows(names: str, **facts: object) -> None:
     row = OpInfo(**facts)
     for name in names.split():
         if name in ROWS:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Callable
 
 import torch
 
@@ -33,8 +35,9 @@ class Replacement:
         PassError: the pattern cannot be captured, or does not return a tensor that it computes.
     """
 
-    def __init__(self, pattern, replacement, examples, name: str | None = None,
-                 keep_gradient: bool = False, where=None):
+    def __init__(self, pattern: Callable, replacement: Callable,
+                 examples: Sequence[torch.Tensor | tuple[torch.Tensor, ...]], name: str | None = None,
+                 keep_gradient: bool = False, where: Callable | None = None) -> None:
         self.keep_gradient = keep_gradient
         self.pattern, self.replacement, self.where = pattern, replacement, where
         self.__name__ = name or getattr(replacement, "__name__", type(replacement).__name__)
@@ -59,7 +62,7 @@ class Replacement:
                 n.attrs = unmarked(n.attrs)
             graph.replace(node, new, self.keep_gradient)
 
-    def _forms_on(self, device) -> list:
+    def _forms_on(self, device: torch.device) -> list:
         """The pattern as nodes on ``device``: (inputs, result) for each of the examples, with and without gradients."""
         if device not in self._forms:
             found = []
@@ -77,18 +80,18 @@ class Replacement:
             self._forms[device] = found
         return self._forms[device]
 
-    def _bound(self, graph: GraphEditor, node: Node) -> list | None:
+    def _bound(self, graph: GraphEditor, node: Node) -> list[Node] | None:
         """The nodes that stand for the pattern's arguments if ``node`` is its result."""
         for inputs, result in self._forms_on(node.device):
             if _peeled(result).op != _peeled(node).op:
                 continue
             for found in _bindings(result, node, {}):
-                bound = [found.get(i) for i in inputs]
-                if None not in bound and self._is_result(graph, bound, node):
+                bound = [found[i] for i in inputs if i in found]
+                if len(bound) == len(inputs) and self._is_result(graph, bound, node):
                     return bound
         return None
 
-    def _is_result(self, graph: GraphEditor, bound, node: Node) -> bool:
+    def _is_result(self, graph: GraphEditor, bound: list[Node], node: Node) -> bool:
         """Whether the pattern computes ``node`` from the nodes ``bound``: it is traced on these, and has to be the same
         in all respects."""
         env, made = graph._graph.env, graph._graph.next_id
@@ -100,7 +103,7 @@ class Replacement:
         return False
 
 
-def _input(env, position: int, t: torch.Tensor, device) -> Node:
+def _input(env: ShapeEnv, position: int, t: torch.Tensor, device: torch.device) -> Node:
     shape = tuple(env.symbol(max(n, 2), ("pattern", position, d)) for d, n in enumerate(t.shape))
     return Node(position, "input", (), {"index": position}, TensorType.contiguous(shape, t.dtype, device))
 
@@ -112,7 +115,7 @@ def _peeled(n: Node) -> Node:
     return n
 
 
-def _bindings(p: Node, g: Node, found: dict):
+def _bindings(p: Node, g: Node, found: dict) -> Iterator[dict[Node, Node]]:
     """The ways to let nodes of a graph stand for the inputs of a pattern, by operations alone; sizes and attributes are
     looked at later."""
     p, g = _peeled(p), _peeled(g)
@@ -130,7 +133,7 @@ def _bindings(p: Node, g: Node, found: dict):
         yield from _pairs(p.inputs, g.inputs[::-1], found)
 
 
-def _pairs(ps, gs, found: dict):
+def _pairs(ps: tuple[Node, ...], gs: tuple[Node, ...], found: dict) -> Iterator[dict[Node, Node]]:
     if not ps:
         yield found
         return

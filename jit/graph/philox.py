@@ -13,10 +13,16 @@ are asked for.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType
+
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
 
 MULTIPLIER, WEYL, ROUNDS = 0xD256D193, 0x9E3779B9, 10
 _WORD = (1 << 32) - 1
@@ -34,7 +40,7 @@ def random_bits(seed: torch.Tensor, counter: torch.Tensor, dtype: torch.dtype = 
     return (left | (right << 32)).to(dtype)
 
 
-def seed(b, device: torch.device) -> Node:
+def seed(b: Builder, device: torch.device) -> Node:
     """A seed of a draw, a 0-dim int64 tensor."""
     t = TensorType.contiguous((1,), torch.int64, device)
     return b.reshape(b.aten("aten::randint", "low", (*_ALL, (1,), torch.int64, None, device, None), t, impure=True), ())
@@ -45,7 +51,8 @@ def is_seed(node: Node) -> bool:
     return node.impure and node.attrs.get("target") == "aten::randint" and node.attrs["args"][:3] == (*_ALL, (1,))
 
 
-def bits(b, shape, device: torch.device, dtype=torch.int32, key=None, stream=0, streams=1) -> Node:
+def bits(b: Builder, shape: tuple[IntExpr, ...], device: torch.device, dtype: torch.dtype = torch.int32, key=None,
+         stream: int = 0, streams: int = 1) -> Node:
     """Random bits of ``shape``. Of one seed ``key`` there may be several ``streams``, counted from 0, that are
     independent."""
     counter = b.reshape(b.iota(product(shape), stream, streams, device=device), shape)

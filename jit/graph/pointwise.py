@@ -7,6 +7,7 @@ edit. Where there is no derivative the gradient is PyTorch's. Records without a 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -14,6 +15,10 @@ from jit.graph import conventions
 from jit.graph.prim_info import (
     EXPONENTIAL, FUNCTION, IN_ALL, IN_EACH, IN_FIRST, NOTHING, OTHERS, QUOTIENT, RARE, Cost, pointwise,
 )
+
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.ir import Node
 
 pointwise("logical_not", result=torch.bool, truth=True)
 pointwise("bitwise_not", bools=("logical_not",))
@@ -43,7 +48,7 @@ pointwise("random_bits", 2,
           text=lambda n, a: f"_random_bits({', '.join(a)}, {n.dtype})", of_words=True, cost=Cost(16, 30, 16))
 
 
-def kinked(b, y, g, d, x):
+def kinked(b: Builder, y: Node, g, d, x: Node) -> Node:
     """``y``, which is g d, where d is constant but for steps at some x: its gradient with respect to x is zero, but
     defined, as in eager."""
     return b.emit("custom_gradient", (y, g, b.cast(d, y.type.dtype), x, b.lift(0, x)), {"kinked": True}, y.type.dtype)
@@ -53,17 +58,17 @@ def kinked(b, y, g, d, x):
            text=lambda n, a: f"{a[0]}.to({n.dtype})",
            library=lambda n, a: ("aten::_to_copy", "", (a[0], n.type.dtype)), rounds=False, saves=NOTHING,
            linear=IN_FIRST)
-def cast(b, n, g):
+def cast(b: Builder, n: Node, g) -> tuple:
     return (b.cast(g, n.inputs[0].type.dtype),)
 
 
 @pointwise("neg", smooth=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True)
-def neg(b, n, g):
+def neg(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.neg(g),)
 
 
 @pointwise("abs", smooth=True, bools=())
-def absolute(b, n, g):
+def absolute(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.sign(n.inputs[0])),)
 
 
@@ -81,163 +86,163 @@ def absolute(b, n, g):
            text=lambda n, a: f"torch.div({a[0]}, {a[1]}, rounding_mode='trunc')",
            library=lambda n, a: ("aten::div", "Tensor_mode", (*a, "trunc")), exact_numbers=True, takes_number=True,
            cost=Cost(3, 4), flat=True)
-def flat(b, n, g):
+def flat(b: Builder, n: Node, g) -> tuple:
     """Zero wherever there is a derivative, and a zero that goes on: what comes before may multiply it by infinity."""
     return tuple(lambda i=i: b.zeros(i.type) for i in n.inputs)
 
 
 @pointwise("sqrt", operators=("sqrt",), smooth=True, cost=QUOTIENT)
-def sqrt(b, n, g):
+def sqrt(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.mul(n, 2)),)
 
 
 @pointwise("rsqrt", operators=("rsqrt",), smooth=True, cost=Cost(3, 5, 4))
-def rsqrt(b, n, g):
+def rsqrt(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(b.mul(g, -0.5), b.mul(b.mul(n, n), n)),)
 
 
 @pointwise("reciprocal", operators=("reciprocal",), smooth=True, cost=QUOTIENT)
-def reciprocal(b, n, g):
+def reciprocal(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.neg(b.mul(g, b.mul(n, n))),)
 
 
 @pointwise("exp", operators=("exp",), smooth=True, cost=EXPONENTIAL)
-def exp(b, n, g):
+def exp(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, n),)
 
 
 @pointwise("exp2", operators=("exp2", "special_exp2"), smooth=True, cost=EXPONENTIAL)
-def exp2(b, n, g):
+def exp2(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(b.mul(g, n), math.log(2)),)
 
 
 @pointwise("expm1", operators=("expm1", "special_expm1"), cost=FUNCTION)
-def expm1(b, n, g):
+def expm1(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.add(n, 1)),)
 
 
 @pointwise("log", operators=("log",), smooth=True, cost=EXPONENTIAL)
-def log(b, n, g):
+def log(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, n.inputs[0]),)
 
 
 @pointwise("log2", operators=("log2",), smooth=True, cost=Cost(8, 14))
-def log2(b, n, g):
+def log2(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.mul(n.inputs[0], math.log(2))),)
 
 
 @pointwise("log10", operators=("log10",), smooth=True, cost=Cost(8, 14))
-def log10(b, n, g):
+def log10(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.mul(n.inputs[0], math.log(10))),)
 
 
 @pointwise("log1p", operators=("log1p", "special_log1p"), cost=FUNCTION)
-def log1p(b, n, g):
+def log1p(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.add(n.inputs[0], 1)),)
 
 
 @pointwise("sin", operators=("sin",), cost=EXPONENTIAL)
-def sin(b, n, g):
+def sin(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.cos(n.inputs[0])),)
 
 
 @pointwise("cos", operators=("cos",), cost=EXPONENTIAL)
-def cos(b, n, g):
+def cos(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.neg(b.sin(n.inputs[0]))),)
 
 
 @pointwise("tan", operators=("tan",), cost=FUNCTION)
-def tan(b, n, g):
+def tan(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.add(b.mul(n, n), 1)),)
 
 
-def _square(b, x):
+def _square(b: Builder, x: Node) -> Node:
     return b.mul(x, x)
 
 
 @pointwise("asin", operators=("asin", "arcsin"), cost=RARE)
-def asin(b, n, g):
+def asin(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.rsqrt(b.add(b.neg(_square(b, n.inputs[0])), 1))),)
 
 
 @pointwise("acos", operators=("acos", "arccos"), cost=RARE)
-def acos(b, n, g):
+def acos(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.neg(b.rsqrt(b.add(b.neg(_square(b, n.inputs[0])), 1)))),)
 
 
 @pointwise("atan", operators=("atan", "arctan"), cost=RARE)
-def atan(b, n, g):
+def atan(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.add(_square(b, n.inputs[0]), 1)),)
 
 
 @pointwise("sinh", operators=("sinh",), cost=RARE)
-def sinh(b, n, g):
+def sinh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.cosh(n.inputs[0])),)
 
 
 @pointwise("cosh", operators=("cosh",), cost=RARE)
-def cosh(b, n, g):
+def cosh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.sinh(n.inputs[0])),)
 
 
 @pointwise("tanh", operators=("tanh",), smooth=True, cost=FUNCTION)
-def tanh(b, n, g):
+def tanh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.sub(b.lift(1.0, n), _square(b, n))),)
 
 
 @pointwise("asinh", operators=("asinh", "arcsinh"), cost=RARE)
-def asinh(b, n, g):
+def asinh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.rsqrt(b.add(_square(b, n.inputs[0]), 1))),)
 
 
 @pointwise("acosh", operators=("acosh", "arccosh"), cost=RARE)
-def acosh(b, n, g):
+def acosh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.rsqrt(b.sub(_square(b, n.inputs[0]), 1))),)
 
 
 @pointwise("atanh", operators=("atanh", "arctanh"), cost=RARE)
-def atanh(b, n, g):
+def atanh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.sub(b.lift(1.0, n), _square(b, n.inputs[0]))),)
 
 
-def _erf_slope(b, x):
+def _erf_slope(b: Builder, x: Node) -> Node:
     return b.mul(b.exp(b.neg(_square(b, x))), 2 / math.sqrt(math.pi))
 
 
 @pointwise("erf", operators=("erf", "special_erf"), smooth=True, cost=FUNCTION)
-def erf(b, n, g):
+def erf(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(_erf_slope(b, n.inputs[0]), g),)
 
 
 @pointwise("erfc", operators=("erfc", "special_erfc"), smooth=True, cost=RARE)
-def erfc(b, n, g):
+def erfc(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.neg(b.mul(_erf_slope(b, n.inputs[0]), g)),)
 
 
 @pointwise("erfinv", operators=("erfinv", "special_erfinv"), cost=Cost(16, 200, 16))
-def erfinv(b, n, g):
+def erfinv(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(b.mul(b.exp(_square(b, n)), math.sqrt(math.pi) / 2), g),)
 
 
 @pointwise("lgamma", operators=("lgamma", "special_gammaln"), cost=Cost(16, 100, 16))
-def lgamma(b, n, g):
+def lgamma(b: Builder, n: Node, g) -> tuple[Node, ...]:
     x = n.inputs[0]
     return (b.mul(g, b.call("digamma", (x,), n.type)),)
 
 
 @pointwise("i0", operators=("i0", "special_i0"), smooth=True, cost=Cost(16, 60, 60))
-def i0(b, n, g):
+def i0(b: Builder, n: Node, g) -> tuple[Node, ...]:
     x = n.inputs[0]
     return (b.mul(g, b.call("special_i1", (x,), n.type)),)
 
 
 @pointwise("sigmoid", operators=("sigmoid", "special_expit"), smooth=True, cost=EXPONENTIAL)
-def sigmoid(b, n, g):
+def sigmoid(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.mul(b.sub(b.lift(1.0, n), n), n)),)
 
 
 @pointwise("relu", smooth=True, bools=())
-def relu(b, n, g):
+def relu(b: Builder, n: Node, g) -> tuple:
     negative = b.le(n, 0)
     return (kinked(b, b.where(negative, 0, g), g, b.logical_not(negative), n.inputs[0]),)
 
@@ -247,19 +252,19 @@ def relu(b, n, g):
 
 @pointwise("add", 2, exact_numbers=True, takes_number=True, commutative=True, smooth=True, bools=("logical_or",),
            saves=NOTHING, linear=IN_ALL, complex_gradient=True)
-def add(b, n, g):
+def add(b: Builder, n: Node, g) -> tuple:
     return g, g
 
 
 @pointwise("sub", 2, exact_numbers=True, takes_number=True, smooth=True, bools=("logical_xor",), saves=NOTHING,
            linear=IN_ALL, complex_gradient=True)
-def sub(b, n, g):
+def sub(b: Builder, n: Node, g) -> tuple:
     return g, lambda: b.neg(g)
 
 
 @pointwise("mul", 2, exact_numbers=True, takes_number=True, commutative=True, smooth=True, bools=("logical_and",),
            saves=(OTHERS,), linear=IN_EACH)
-def mul(b, n, g):
+def mul(b: Builder, n: Node, g) -> tuple | tuple[Callable, ...]:
     x, y = n.inputs
     if x is y:
         product = b.mul(g, x)
@@ -271,19 +276,19 @@ def mul(b, n, g):
            text=lambda n, a: f"torch.addcmul({a[2]}, {a[0]}, {a[1]})",
            library=lambda n, a: ("aten::addcmul", "", (a[2], a[0], a[1], 1)), exact_numbers=True,
            saves=((1,), (0,), ()))
-def fma(b, n, g):
+def fma(b: Builder, n: Node, g) -> tuple:
     x, y, _ = n.inputs
     return lambda: b.mul(g, y), lambda: b.mul(g, x), g
 
 
 @pointwise("div", 2, exact_numbers=True, takes_number=True, smooth=True, cost=QUOTIENT, saves=((1,), (0, 1)),
            linear=IN_FIRST)
-def div(b, n, g):
+def div(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     x, y = n.inputs
     return lambda: b.div(g, y), lambda: b.mul(b.neg(g), b.div(n, y))
 
 
-def unpromoted(x):
+def unpromoted(x: Node) -> Node:
     """A tensor without dimensions as it was before it took the dtype of others: what eager's formulas compute with."""
     while x.op == "cast" and not x.type.rank:
         x = x.inputs[0]
@@ -291,7 +296,7 @@ def unpromoted(x):
 
 
 @pointwise("pow", 2, takes_number=True, cost=FUNCTION)
-def power(b, n, g):
+def power(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     x, e = n.inputs
     value = e.attrs["value"] if e.op == "scalar" else None
     given = unpromoted(e)
@@ -313,7 +318,7 @@ def power(b, n, g):
 
 @pointwise("maximum", 2, commutative=True, smooth=True, bools=("logical_or",))
 @pointwise("minimum", 2, commutative=True, smooth=True, bools=("logical_and",))
-def extremum(b, n, g):
+def extremum(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     """Equal operands share evenly; where one is NaN both get all."""
     x, y = n.inputs
     worse = "lt" if n.op in ("maximum", "fmax") else "gt"
@@ -323,7 +328,7 @@ def extremum(b, n, g):
 
 @pointwise("fmax", 2, commutative=True, smooth=True, bools=("logical_or",), integers=("maximum",))
 @pointwise("fmin", 2, commutative=True, smooth=True, bools=("logical_and",), integers=("minimum",))
-def extremum_without_nan(b, n, g):
+def extremum_without_nan(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     if conventions.fmax_passes_to_nan():
         return extremum(b, n, g)
     x, y = n.inputs
@@ -335,19 +340,19 @@ def extremum_without_nan(b, n, g):
 
 
 @pointwise("fmod", 2, takes_number=True, cost=Cost(3, 40, 16), saves=((), (0, 1)))
-def fmod(b, n, g):
+def fmod(b: Builder, n: Node, g) -> tuple:
     x, y = n.inputs
     return g, lambda: b.mul(b.neg(g), b.trunc_div(x, y))
 
 
 @pointwise("remainder", 2, takes_number=True, cost=Cost(3, 40, 16), saves=((), (0, 1)))
-def remainder(b, n, g):
+def remainder(b: Builder, n: Node, g) -> tuple:
     x, y = n.inputs
     return g, lambda: b.mul(b.neg(g), b.floor_div(x, y))
 
 
 @pointwise("atan2", 2, cost=Cost(16, 14))
-def atan2(b, n, g):
+def atan2(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     x, y = n.inputs
     square = b.add(b.cast(_square(b, unpromoted(x)), n.dtype), b.cast(_square(b, unpromoted(y)), n.dtype))
     scale = b.where(b.eq(square, 0), 0, b.reciprocal(square))
@@ -355,18 +360,18 @@ def atan2(b, n, g):
 
 
 @pointwise("hypot", 2, cost=Cost(16, 14))
-def hypot(b, n, g):
+def hypot(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     x, y = n.inputs
     return lambda: b.div(b.mul(g, x), n), lambda: b.div(b.mul(g, y), n)
 
 
 @pointwise("copysign", 2)
-def copysign(b, n, g):
+def copysign(b: Builder, n: Node, g) -> tuple[Callable, None]:
     x = n.inputs[0]
     return lambda: b.mul(g, b.where(b.eq(x, 0), 0, b.div(n, x))), None
 
 
 @pointwise("where", 3, rounds=False, saves=((), (0,)))
-def where(b, n, g):
+def where(b: Builder, n: Node, g) -> tuple[None, Callable, Callable]:
     condition = n.inputs[0]
     return None, lambda: b.where(condition, g, 0), lambda: b.where(condition, 0, g)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Callable, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from jit.graph.ir import Node
 
 
 class Cost(NamedTuple):
@@ -168,7 +171,7 @@ def names(**facts) -> frozenset:
     return frozenset(p.name for p in PRIMS.values() if all(getattr(p, k) == v for k, v in facts.items()))
 
 
-def prim(name: str, kind: str, text: Callable, library: Callable | None = None, **facts):
+def prim(name: str, kind: str, text: Callable, library: Callable | None = None, **facts: object) -> Callable:
     """Make the record of a prim; the type rule that it decorates becomes part of it."""
     PRIMS[name] = PrimInfo(name, kind, text, library=library, **facts)
 
@@ -179,11 +182,12 @@ def prim(name: str, kind: str, text: Callable, library: Callable | None = None, 
     return register
 
 
-def _named_as_in_torch(n, a) -> str:
+def _named_as_in_torch(n: Node, a) -> str:
     return f"torch.{n.op}({', '.join(a)})"
 
 
-def pointwise(name: str, arity: int = 1, text: Callable = _named_as_in_torch, rounds: bool = True, **facts):
+def pointwise(name: str, arity: int = 1, text: Callable = _named_as_in_torch, rounds: bool = True,
+              **facts: object) -> Callable:
     """Make the record of a pointwise prim; the gradient rule that it decorates becomes part of it."""
     PRIMS[name] = PrimInfo(name, "pointwise", text, arity=arity, rounds=rounds, **facts)
 

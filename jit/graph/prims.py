@@ -6,6 +6,8 @@ The names and records are the interface to the code generator.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -16,10 +18,14 @@ from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints, o
 from jit.graph.prim_info import IN_ALL, IN_FIRST, LOOKUP, MOVE, NOTHING, OTHERS, info, names, prim
 from jit.graph import pointwise  # noqa: F401  (it makes the records of pointwise prims)
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.ir import Node
+
 # text helpers
 
 
-def literal(v) -> str:
+def literal(v: object) -> str:
     """Python text of an attribute value."""
     if type(v) is Dim:
         return f"({render(v, 'py')})" if len(v.terms) > 1 or v.const else render(v, "py")
@@ -39,16 +45,16 @@ def literal(v) -> str:
     return repr(v)
 
 
-def words(node) -> str:
+def words(node: Node) -> str:
     """Python text of the number that a ``float_scalar`` is."""
     return f"from_words({literal(node.attrs['low'])}, {literal(node.attrs['high'])})"
 
 
-def _size_list(v) -> str:
+def _size_list(v: Sequence[IntExpr]) -> str:
     return "[" + ", ".join(map(literal, v)) + "]"
 
 
-def _factory(node) -> str:
+def _factory(node: Node) -> str:
     return f"dtype={node.dtype}, device={literal(node.device)}"
 
 
@@ -68,11 +74,11 @@ prim("iota", "source", lambda n, a: f"torch.arange({literal(n.attrs['length'])},
 prim("from_words", "kernel", lambda n, a: f"from_words({a[0]}, {a[1]})", arity=2, of_words=True)  # see ``words``
 
 
-def _filled(n):
+def _filled(n: Node) -> tuple[str, str, tuple]:
     return "aten::full", "", (tuple(n.type.shape), n.attrs["value"], n.type.dtype, None, n.type.device)
 
 
-def _arange(n):
+def _arange(n: Node) -> tuple[str, str, tuple]:
     start, step = n.attrs["start"], n.attrs["step"]
     stop = start + n.attrs["length"] * step
     return "aten::arange", "start_step", (start, stop, step, n.type.dtype, None, n.type.device)
@@ -81,18 +87,18 @@ def _arange(n):
 # views
 
 
-def view(name, text, **facts):
+def view(name: str, text, **facts: object) -> Callable:
     return prim(name, "view", text, **{"saves": NOTHING, "linear": IN_FIRST, "complex_gradient": True, **facts})
 
 
 @view("permute", lambda n, a: f"{a[0]}.permute({_size_list(n.attrs['dims'])})", at_start=True)
-def _permute(types, attrs, dtype):
+def _permute(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     t, dims = types[0], attrs["dims"]
     return t.replace(shape=(t.shape[d] for d in dims), strides=(t.strides[d] for d in dims))
 
 
 @view("reshape", lambda n, a: f"{a[0]}.view({_size_list(n.shape)})", at_start=True)
-def _reshape(types, attrs, dtype):
+def _reshape(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     t = types[0]
     strides = layout.view_strides(t.shape, t.strides, attrs["shape"])
     if strides is None:
@@ -101,25 +107,25 @@ def _reshape(types, attrs, dtype):
 
 
 @view("expand", lambda n, a: f"{a[0]}.expand({_size_list(n.shape)})", at_start=True)
-def _expand(types, attrs, dtype):
+def _expand(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return types[0].replace(shape=attrs["shape"], strides=layout.expand_strides(types[0], attrs["shape"]))
 
 
-def _slice_text(n, a):
+def _slice_text(n: Node, a: list[str]) -> str:
     dim, start, length, step = (n.attrs[k] for k in ("dim", "start", "length", "step"))
     stop = start + length * step if not (type(length) is int and length == 0) else start
     return f"{a[0]}[{':, ' * dim}{literal(start)}:{literal(stop)}{'' if step == 1 else ':' + literal(step)}]"
 
 
 @view("slice", _slice_text)
-def _slice(types, attrs, dtype):
+def _slice(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     t, d = types[0], attrs["dim"]
     shape = t.shape[:d] + (attrs["length"],) + t.shape[d + 1 :]
     return t.replace(shape=shape, strides=t.strides[:d] + (t.strides[d] * attrs["step"],) + t.strides[d + 1 :])
 
 
 @view("diagonal", lambda n, a: f"{a[0]}.diagonal({literal(n.attrs['offset'])}, {n.attrs['dim1']}, {n.attrs['dim2']})")
-def _diagonal(types, attrs, dtype):
+def _diagonal(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     t, offset, d1, d2 = types[0], attrs["offset"], attrs["dim1"], attrs["dim2"]
     rows, cols = t.shape[d1], t.shape[d2]
     rows, cols = (rows, cols - offset) if offset >= 0 else (rows + offset, cols)
@@ -134,27 +140,27 @@ def _diagonal(types, attrs, dtype):
                                  f"{_size_list(n.attrs['stride'])}, {literal(n.attrs['offset'])})",
       library=lambda n, a: ("aten::as_strided", "", (a[0], tuple(n.attrs["size"]), tuple(n.attrs["stride"]),
                                                      n.attrs["offset"])))
-def _as_strided(types, attrs, dtype):
+def _as_strided(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return types[0].replace(shape=attrs["size"], strides=attrs["stride"])
 
 
 @view("alias", lambda n, a: f"torch.ops.aten.alias({a[0]})", at_start=True, same_dims=True)
-def _alias(types, attrs, dtype):
+def _alias(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return types[0]
 
 
 @view("detach", lambda n, a: f"{a[0]}.detach()", at_start=True, same_dims=True, complex_gradient=False)
-def _detach(types, attrs, dtype):
+def _detach(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """The same values and memory; gradients stop here."""
     return types[0]
 
 
-def _reinterpret_text(n, a):
+def _reinterpret_text(n: Node, a: list[str]) -> str:
     how = n.attrs["how"]
     return f"{a[0]}.view({n.dtype})" if how == "dtype" else f"torch.{how}({a[0]})"
 
 
-def _reinterpret_library(n, a):
+def _reinterpret_library(n: Node, a: list[str]) -> tuple[str, str, tuple]:
     how = n.attrs["how"]
     if how == "dtype":
         return "aten::view", "dtype", (a[0], n.type.dtype)
@@ -162,7 +168,7 @@ def _reinterpret_library(n, a):
 
 
 @view("reinterpret", _reinterpret_text, library=_reinterpret_library, in_kernels=False, linear=None)
-def _reinterpret(types, attrs, dtype):
+def _reinterpret(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """The same memory read as another dtype. ``how``: dtype, view_as_real, view_as_complex, real, imag or conj.
 
     Kernels cannot read memory as two dtypes: it is a library call that gives a view.
@@ -174,7 +180,7 @@ def _reinterpret(types, attrs, dtype):
 
 
 @prim("custom_gradient", "gradient", lambda n, a: f"_custom_gradient({', '.join(a)})")
-def _custom_gradient(types, attrs, dtype):
+def _custom_gradient(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """``y, x0, d0, x1, d1, ...``: the value of y, whose gradient with respect to each x is ``d``, summed where x was
     broadcast, and nothing else. A last x without ``d`` has a gradient that is undefined. Where d is the number zero, x
     may be of any shape."""
@@ -182,7 +188,7 @@ def _custom_gradient(types, attrs, dtype):
 
 
 @prim("gate", "gradient", lambda n, a: a[0], saves=NOTHING)
-def _gate(types, attrs, dtype):
+def _gate(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """``x, *tangents``: x, in a backward where one of these tangents is given; nothing where none is. See
     ``autodiff.narrow``."""
     return types[0]
@@ -194,21 +200,21 @@ prim("gradient", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``bac
 
 @prim("clone", "copy", lambda n, a: f"{a[0]}.clone()", library=lambda n, a: ("aten::clone", "", a), cost=MOVE,
       same_dims=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True)
-def _clone(types, attrs, dtype):
+def _clone(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return layout.empty_like(types[0])
 
 
 @prim("flip", "copy", lambda n, a: f"{a[0]}.flip({_size_list(n.attrs['dims'])})",
       library=lambda n, a: ("aten::flip", "", (a[0], tuple(n.attrs["dims"]))), same_dims=True, saves=NOTHING,
       linear=IN_FIRST, complex_gradient=True)
-def _flip(types, attrs, dtype):
+def _flip(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return layout.empty_like(types[0])
 
 
 @prim("cat", "copy", lambda n, a: f"torch.cat([{', '.join(a)}], {n.attrs['dim']})",
       library=lambda n, a: ("aten::cat", "", (a, n.attrs["dim"])), cost=LOOKUP, saves=NOTHING, linear=IN_ALL,
       complex_gradient=True)
-def _cat(types, attrs, dtype):
+def _cat(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     d = attrs["dim"]
     total = types[0].shape[d]
     for t in types[1:]:
@@ -225,18 +231,18 @@ def _cat(types, attrs, dtype):
     return types[0].replace(shape=shape, strides=strides, dtype=dtype)
 
 
-def _pad_text(n, a):
+def _pad_text(n: Node, a: list[str]) -> str:
     pads = [p for pair in reversed(n.attrs["pads"]) for p in pair]
     return f"torch.nn.functional.pad({a[0]}, {_size_list(pads)}, value={literal(n.attrs['value'])})"
 
 
-def _pad_library(n, a):
+def _pad_library(n: Node, a: list[str]) -> tuple[str, str, tuple]:
     pads = tuple(p for pair in reversed(n.attrs["pads"]) for p in pair)
     return "aten::constant_pad_nd", "", (a[0], pads, n.attrs["value"])
 
 
 @prim("constant_pad", "copy", _pad_text, _pad_library, saves=NOTHING, complex_gradient=True)
-def _constant_pad(types, attrs, dtype):
+def _constant_pad(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """``pads``: one (before, after) pair for each dimension, from the first to the last."""
     t = types[0]
     shape = tuple(s + lo + hi for s, (lo, hi) in zip(t.shape, attrs["pads"]))
@@ -248,26 +254,26 @@ def _constant_pad(types, attrs, dtype):
 # reductions
 
 
-def reduced_shape(shape, dims, keepdim):
+def reduced_shape(shape: tuple[IntExpr, ...], dims: tuple[int, ...], keepdim: bool) -> tuple[IntExpr, ...]:
     if keepdim:
         return tuple(1 if d in dims else s for d, s in enumerate(shape))
     return tuple(s for d, s in enumerate(shape) if d not in dims)
 
 
-def _reduction_rule(types, attrs, dtype):
+def _reduction_rule(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     shape = reduced_shape(types[0].shape, attrs["dims"], attrs["keepdim"])
     return TensorType.contiguous(shape, dtype or types[0].dtype, types[0].device)
 
 
-def _sum_text(n, a):
+def _sum_text(n: Node, a: list[str]) -> str:
     return f"torch.sum({a[0]}, {_size_list(n.attrs['dims'])}, {n.attrs['keepdim']}, dtype={n.dtype})"
 
 
-def _one_by_one_text(function, dtype_argument):
+def _one_by_one_text(function: str, dtype_argument: bool) -> Callable:
     """Reductions whose eager form takes one dimension: reduce from the last dimension to the first, then restore the
     shape."""
 
-    def text(n, a):
+    def text(n: Node, a: list[str]) -> str:
         result = a[0]
         extra = f", dtype={n.dtype}" if dtype_argument else ""
         for d in reversed(n.attrs["dims"]):
@@ -277,7 +283,7 @@ def _one_by_one_text(function, dtype_argument):
     return text
 
 
-def _extremum_text(n, a):
+def _extremum_text(n: Node, a: list[str]) -> str:
     if not n.attrs["dims"]:
         return f"{a[0]}.clone()"
     if n.attrs.get("nan_hits") and not n.attrs["keepdim"]:
@@ -285,7 +291,7 @@ def _extremum_text(n, a):
     return f"torch.{n.op}({a[0]}, {_size_list(n.attrs['dims'])}, {n.attrs['keepdim']})"
 
 
-def _arg_text(n, a):
+def _arg_text(n: Node, a: list[str]) -> str:
     dims, rank = n.attrs["dims"], n.inputs[0].type.rank
     if rank == 0:
         return f"torch.{n.op}({a[0]})"
@@ -294,18 +300,18 @@ def _arg_text(n, a):
     return f"torch.{n.op}({a[0]}).view({_size_list(n.shape)})"
 
 
-def _sum_library(n, a):
+def _sum_library(n: Node, a: list[str]) -> tuple[str, str, tuple]:
     return "aten::sum", "dim_IntList", (a[0], tuple(n.attrs["dims"]), n.attrs["keepdim"], n.type.dtype)
 
 
-def _extremum_library(n, a):
+def _extremum_library(n: Node, a: list[str]) -> tuple[str, str, tuple]:
     return f"aten::{n.op}", "", (a[0], tuple(n.attrs["dims"]), n.attrs["keepdim"])
 
 
-def _one_dim_library(overload, with_dtype=False):
+def _one_dim_library(overload, with_dtype: bool = False) -> Callable:
     """Of reductions whose operator takes one dimension; None for several."""
 
-    def library(n, a):
+    def library(n: Node, a: list[str]) -> tuple | None:
         if len(n.attrs["dims"]) != 1:
             return None
         return f"aten::{n.op}", overload, (a[0], n.attrs["dims"][0], n.attrs["keepdim"],
@@ -334,7 +340,7 @@ prim("squares", "reduction", lambda n, a: f"({a[0]}.var({_size_list(n.attrs['dim
 @prim("cumsum", "scan", lambda n, a: f"torch.cumsum({a[0]}, {n.attrs['dim']}, dtype={n.dtype})",
       library=lambda n, a: ("aten::cumsum", "", (a[0], n.attrs["dim"], n.type.dtype)), combine="sum", rounds=True,
       same_dims=True, saves=NOTHING, linear=IN_FIRST)
-def _cumsum(types, attrs, dtype):
+def _cumsum(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return TensorType.contiguous(types[0].shape, dtype or types[0].dtype, types[0].device)
 
 
@@ -344,11 +350,11 @@ def _cumsum(types, attrs, dtype):
 @prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})",
       library=lambda n, a: ("aten::gather", "", (a[0], n.attrs["dim"], a[1], False)), checks=True, cost=LOOKUP,
       saves=(OTHERS,), linear=IN_FIRST)
-def _gather(types, attrs, dtype):
+def _gather(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return TensorType.contiguous(types[1].shape, types[0].dtype, types[0].device)
 
 
-def _index_text(n, a):
+def _index_text(n: Node, a: list[str]) -> str:
     if not n.attrs.get("wrap", True):
         return (f"torch.index_select({a[0]}, {n.attrs['dims'][0]}, {a[1]})" if n.inputs[1].type.rank == 1
                 else f"torch.embedding({a[0]}, {a[1]})")
@@ -356,7 +362,7 @@ def _index_text(n, a):
     return f"{a[0]}[{lead}{', '.join(a[1:])}{',' if len(a) == 2 else ''}]"
 
 
-def _index_library(n, a):
+def _index_library(n: Node, a: list[str]) -> tuple[str, str, tuple[Ref, tuple[Ref, ...]]]:
     x, *indices = a
     if n.attrs.get("wrap", True):
         return "aten::index", "Tensor", (x, (None,) * n.attrs["dims"][0] + tuple(indices))
@@ -366,7 +372,7 @@ def _index_library(n, a):
 
 
 @prim("index", "index", _index_text, _index_library, checks=True, cost=LOOKUP, saves=(OTHERS,), linear=IN_FIRST)
-def _index(types, attrs, dtype):
+def _index(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape. With ``wrap``
     false, negative indices are out of range: ``index_select``, or ``embedding`` where the index is not a vector."""
     x, dims = types[0], attrs["dims"]
@@ -385,7 +391,7 @@ def _index(types, attrs, dtype):
 # library calls
 
 
-def template_text(template, a) -> str:
+def template_text(template: object, a: list[str]) -> str:
     """Python text of an ``aten_call`` argument template."""
     if isinstance(template, Ref):
         return a[template.index]
@@ -397,12 +403,13 @@ def template_text(template, a) -> str:
 
 
 @functools.lru_cache(4096)
-def keyword_names(op) -> tuple:
+def keyword_names(op: object) -> tuple:
     """For each argument of an operator in schema order: its name when it is keyword-only, else None."""
     return tuple(a.name if a.kwarg_only else None for a in torch_private.schema(op).arguments)
 
 
-def _operator_text(target, overload, args, a):
+def _operator_text(target: str, overload: str, args: tuple[object, ...],
+                   a: list[str]) -> tuple[str, list[str], list[tuple[str, ...]]]:
     """(operator, positional argument texts, keyword argument texts)."""
     positional, keyword = [], []
     for name, t in zip(keyword_names(operator(target, overload)), args):
@@ -414,14 +421,14 @@ def _operator_text(target, overload, args, a):
     return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}", positional, keyword
 
 
-def _aten_text(n, a):
+def _aten_text(n: Node, a: list[str]) -> str:
     if n.attrs["target"] == "jit::vjp":
         return _replay_text(n, a)
     op, positional, keyword = _operator_text(n.attrs["target"], n.attrs["overload"], n.attrs["args"], a)
     return f"{op}({', '.join([*positional, *(f'{k}={v}' for k, v in keyword)])})"
 
 
-def _replay_text(n, a):
+def _replay_text(n: Node, a: list[str]) -> str:
     """The gradient of an operator by PyTorch's autograd; see ``autodiff.replay``."""
     target, overload, args, wanted, present, *given = n.attrs["args"]
     op, positional, keyword = _operator_text(target, overload, args, a)
@@ -437,7 +444,7 @@ prim("aten_call", "call", _aten_text, in_kernels=False, complex_gradient=True)
 
 @prim("getitem", "part", lambda n, a: f"{a[0]}[{n.attrs['index']}]", in_kernels=False, saves=NOTHING,
       linear=IN_FIRST, complex_gradient=True)
-def _getitem(types, attrs, dtype):
+def _getitem(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None):
     return types[0][attrs["index"]]
 
 
@@ -448,7 +455,7 @@ POINTWISE = names(kind="pointwise")
 REDUCTIONS = names(kind="reduction")
 
 
-def _pointwise_rule(types, attrs, dtype):
+def _pointwise_rule(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     shape = layout.broadcast_shapes(*(t.shape for t in types))
     device = next((t.device for t in types if t.rank), types[0].device)
     return TensorType(shape, layout.iterator_strides(shape, types), dtype or types[-1].dtype, device)
@@ -461,7 +468,7 @@ def base_of(node: Node) -> Node:
     return node
 
 
-def infer(op: str, types: tuple, attrs: dict, dtype=None):
+def infer(op: str, types: tuple, attrs: dict, dtype: torch.dtype | None = None) -> TensorType:
     """The type that prim ``op`` gives to inputs of these types; None where there is no rule."""
     p = info(op)
     if p.kind == "pointwise":
@@ -476,7 +483,7 @@ def _compiled(text: str):
     return compile(text, "<eager form of a prim>", "eval")
 
 
-def evaluate(node, operands, **functions) -> torch.Tensor:
+def evaluate(node: Node, operands, **functions: object) -> torch.Tensor:
     """The value of a pointwise prim by its eager form. ``operands`` are tensors, or numbers where that takes them;
     ``functions`` are those of the form's that are not PyTorch's."""
     names = [f"x{k}" for k in range(len(operands))]
@@ -484,7 +491,7 @@ def evaluate(node, operands, **functions) -> torch.Tensor:
     return eval(_compiled(info(node.op).text(node, names)), scope)
 
 
-def library_form(node):
+def library_form(node: Node):
     """(target, overload, argument template) of the ``aten_call`` that computes the same as a prim, or None."""
     p, operands = info(node.op), tuple([Ref(k) for k in range(len(node.inputs))])
     if p.library is not None:

@@ -180,7 +180,7 @@ def unbound_symbols(graph: Graph) -> list[str]:
     this order."""
     used: set[str] = set()
 
-    def visit(v):
+    def visit(v: object) -> None:
         if type(v) is Dim:
             used.update(free_symbols(v))
         elif isinstance(v, (tuple, list)):

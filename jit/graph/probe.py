@@ -17,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
 
@@ -29,13 +30,17 @@ from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.ir import Node, contiguous_strides
 from jit.graph.sym_float import SymFloat
 
+if TYPE_CHECKING:
+    from jit.graph.handles import Base
+    from jit.graph.ir import TensorType
+
 
 class Described:
     """A tensor of a call that was made earlier: what a stand-in has to be like."""
 
     __slots__ = ("type", "requires_grad", "is_conj", "base")
 
-    def __init__(self, type, requires_grad: bool, is_conj: bool, base):
+    def __init__(self, type: TensorType, requires_grad: bool, is_conj: bool, base: Base) -> None:
         self.type, self.requires_grad, self.is_conj, self.base = type, requires_grad, is_conj, base
 
 
@@ -51,11 +56,12 @@ class StandIns:
         leaves: nodes whose tensors are leaves that require grad.
     """
 
-    def __init__(self, fill=0, device: str | None = "cpu", sizes=None, grad: bool = False, leaves=()):
+    def __init__(self, fill: int | None = 0, device: str | None = "cpu", sizes: dict[int, int] | None = None,
+                 grad: bool = False, leaves: Collection[Node] = ()) -> None:
         self.fill, self.device, self.sizes, self.grad, self.leaves = fill, device, sizes, grad, leaves
         self.made: dict = {}  # id of a handle or node -> its tensor, and what that is a view of
 
-    def of(self, v):
+    def of(self, v: object) -> object:
         """The stand-in for an argument."""
         if isinstance(v, (TensorHandle, Node, Described)):
             if id(v) not in self.made:
@@ -77,7 +83,7 @@ class StandIns:
             return torch.device("meta")
         return v
 
-    def _tensor(self, v):
+    def _tensor(self, v: TensorHandle | Node | Described) -> tuple[torch.Tensor, ...]:
         t = v.type
         shape, strides = tuple(map(hint, t.shape)), tuple(map(hint, t.strides))
         if self.sizes:
@@ -100,7 +106,7 @@ class StandIns:
         """All that were made, in order, as the call got them."""
         return [t for _, t in self.made.values()]
 
-    def _fill(self, x):
+    def _fill(self, x: torch.Tensor) -> None:
         if self.fill == 0:
             x.zero_()
         elif self.fill is not None:
@@ -113,7 +119,7 @@ class StandIns:
 
 
 @contextlib.contextmanager
-def without_traces():
+def without_traces() -> Iterator[None]:
     """A probe draws no numbers from the program's generators, warns of nothing, and is no part of autocast."""
     states = [(g, g.get_state()) for g in _default_generators()]
     try:
@@ -147,12 +153,13 @@ class Answer(NamedTuple):
     kept: frozenset
 
 
-def ask(fn, args, kwargs, given: StandIns, grad: bool = False, keeping: bool = False) -> Answer:
+def ask(fn: Callable, args: Sequence[object], kwargs: dict[str, object], given: StandIns, grad: bool = False,
+        keeping: bool = False) -> Answer:
     """Call ``fn`` with stand-ins for handles, nodes and symbols among the arguments. ``grad``: in which grad mode;
     ``keeping``: whether to note what autograd keeps."""
     args, kwargs, kept = given.of(list(args)), given.of(dict(kwargs)), set()
 
-    def pack(t):
+    def pack(t: torch.Tensor) -> torch.Tensor:
         if keeping:
             kept.add(torch_private.storage_id(t))
         return t
@@ -168,21 +175,22 @@ def ask(fn, args, kwargs, given: StandIns, grad: bool = False, keeping: bool = F
             return Answer(None, error.with_traceback(None), given, frozenset(kept))
 
 
-def _same(t):
+def _same(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def error_of(fn, args, kwargs, given: StandIns, grad: bool = False) -> Exception | None:
+def error_of(fn: Callable, args: Sequence[TensorHandle | str | object], kwargs: dict[str, object], given: StandIns,
+             grad: bool = False) -> Exception | None:
     """What a call of ``fn`` raises."""
     return ask(fn, args, kwargs, given, grad).error
 
 
-def of_tensors(fn, *args, **kwargs) -> Answer:
+def of_tensors(fn: Callable, *args: list[object], **kwargs: bool) -> Answer:
     """What eager says to a call with arguments that are made already, with gradients on."""
     return ask(fn, args, kwargs, StandIns(), True)
 
 
-def smaller(tensors, numbers=frozenset()) -> dict:
+def smaller(tensors: list, numbers: Collection[int] = frozenset()) -> dict:
     """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even
     for even, and in their order. Those among ``numbers`` stay what they are, and what these divide stays divisible."""
     sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
@@ -198,7 +206,7 @@ def smaller(tensors, numbers=frozenset()) -> dict:
     return {n: small for n, small in found.items() if small < n and n not in taken}
 
 
-def _not_a_leaf(x):
+def _not_a_leaf(x: torch.Tensor) -> torch.Tensor:
     """The same tensor as a result, which may be written; a view of a leaf may not."""
     made = x.clone()
     return made if made.stride() == x.stride() else x.view_as(x)

@@ -7,12 +7,17 @@ run as they are while every tensor operation in them is recorded. Tests use it t
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
 from jit.graph.attributes import ATTRIBUTES
 from jit.graph.dims import Dim
 from jit.graph.handles import NamedResult, SymSize, TensorHandle
+
+if TYPE_CHECKING:
+    from jit.graph.tracer import Tracer
 
 # Attributes of the proxy itself; everything else is the tensor's.
 _OWN = ("_handle", "_tracer")
@@ -24,45 +29,46 @@ class Proxy:
 
     __slots__ = ("_handle", "_tracer", "__weakref__")
 
-    def __init__(self, tracer, handle: TensorHandle):
+    def __init__(self, tracer: Tracer, handle: TensorHandle) -> None:
         object.__setattr__(self, "_handle", handle)
         object.__setattr__(self, "_tracer", tracer)
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Callable, types: tuple[type, ...], args: tuple[object, ...] = (),
+                           kwargs: dict[str, int | str | None] | None = None) -> Proxy | tuple[Proxy, ...]:
         tracer = _find_tracer(args) or _find_tracer(tuple((kwargs or {}).values()))
         return call(tracer, func, args, kwargs or {})
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> object:
         if name in ATTRIBUTES:
             return wrap(self._tracer, self._tracer.attribute(self._handle, name))
         function = getattr(torch.Tensor, name)
         return lambda *args, **kwargs: call(self._tracer, function, (self, *args), kwargs)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value) -> None:
         raise AttributeError(f"cannot set {name} on a traced tensor")
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return id(self)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         return iter(call(self._tracer, torch.Tensor.unbind, (self, 0), {}))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._tracer.call(len, (self._handle,))
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return self._tracer.call(bool, (self._handle,))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return repr(self._handle)
 
 
-def _operator(fn, reflected: bool):
-    def forward(self, other):
+def _operator(fn: Callable, reflected: bool) -> Callable:
+    def forward(self, other: object) -> Proxy:
         return call(self._tracer, fn, (self, other), {})
 
-    def backward(self, other):
+    def backward(self, other: int) -> Proxy:
         return call(self._tracer, fn, (other, self), {})
 
     return backward if reflected else forward
@@ -82,7 +88,7 @@ Proxy.__getitem__ = _operator(operator.getitem, False)
 Proxy.__setitem__ = lambda self, index, value: call(self._tracer, operator.setitem, (self, index, value), {})
 
 
-def _find_tracer(args):
+def _find_tracer(args: tuple[object, ...]) -> Tracer | None:
     for a in args:
         if type(a) is Proxy:
             return a._tracer
@@ -93,14 +99,14 @@ def _find_tracer(args):
     return None
 
 
-def call(tracer, fn, args, kwargs):
+def call(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> object:
     """``fn`` on proxies, recorded."""
     args = tuple(unwrap(a) for a in args)
     kwargs = {k: unwrap(v) for k, v in kwargs.items()}
     return wrap(tracer, tracer.call(fn, args, kwargs, tracer.builder.loc))
 
 
-def unwrap(v):
+def unwrap(v: object) -> object:
     """Proxies, also nested ones, as handles."""
     if type(v) is Proxy:
         return v._handle
@@ -113,7 +119,7 @@ def unwrap(v):
     return v
 
 
-def wrap(tracer, v):
+def wrap(tracer: Tracer, v: object) -> object:
     """Handles, also nested ones, as proxies; concrete sizes as ``torch.Size``; named results as their class."""
     if isinstance(v, TensorHandle):
         return Proxy(tracer, v)

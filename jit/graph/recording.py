@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 from jit.graph.ir import Node
 from jit.graph.op_info import op_info
+
+if TYPE_CHECKING:
+    from jit.graph.ir import TensorType
 
 
 def result_is_differentiable(name: str, index: int) -> bool:
@@ -14,7 +19,7 @@ def result_is_differentiable(name: str, index: int) -> bool:
     return known is None or index >= len(known) or known[index]
 
 
-def _has_gradient(t) -> bool:
+def _has_gradient(t: TensorType | tuple[TensorType, ...]) -> bool:
     """Whether values of a type, such as no comparison's, have gradients."""
     return type(t) is tuple or t.dtype.is_floating_point or t.dtype.is_complex
 
@@ -24,7 +29,7 @@ class Recording:
     gradient into it. ``given``: the nodes of all its arguments. ``asked``: a function that says whether eager gives the
     result a history where these nodes, and no others, require grad."""
 
-    def __init__(self, enabled: bool, carry: set, given=(), asked=None):
+    def __init__(self, enabled: bool, carry: set, given: Sequence[Node] = (), asked: Callable | None = None) -> None:
         self.enabled, self.carry, self.given, self.asked = enabled, carry, carry.union(given), asked
 
     def missing(self, reached: set) -> list:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -28,6 +30,10 @@ from jit.graph.op_info import op_info
 from jit.graph.registry import OPS, PYTHON
 from jit.graph.sym_float import SymFloat
 from jit.graph.probe import StandIns, ask, error_of, smaller
+
+if TYPE_CHECKING:
+    from jit.errors import JitError
+    from jit.graph.tracer import Tracer
 
 _SAYS = re.compile(
     r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match",
@@ -53,7 +59,7 @@ _PLAIN = (TensorHandle, int, Dim, SymFloat, float, complex, str, bytes,
           type(None), type(...))
 
 
-def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
+def check(tracer: Tracer, fn: Callable, binding: Binding, args: Sequence[object], kwargs: dict[str, object]) -> bool:
     """Raise EagerRaises, or Unsupported where eager's own words are not known, for a call that eager refuses. Returns
     whether the call is doubted."""
     name = binding.name if binding.name.endswith("__") else binding.name.removesuffix("_")
@@ -92,7 +98,7 @@ def check(tracer, fn, binding: Binding, args, kwargs) -> bool:
     return False
 
 
-def _has_tensors(key) -> bool:
+def _has_tensors(key: object) -> bool:
     return isinstance(key, TensorHandle) or isinstance(key, (list, tuple)) and any(map(_has_tensors, key))
 
 
@@ -101,7 +107,8 @@ class _Call:
     arguments; ``sized``: the product of all integers that may be sizes; ``view``: whether the function makes views,
     which cost nothing whatever their sizes."""
 
-    def __init__(self, fn, name: str, args, kwargs, grad: bool, view: bool):
+    def __init__(self, fn: Callable, name: str, args: Sequence[object], kwargs: dict[str, object], grad: bool,
+                 view: bool) -> None:
         self.fn, self.name, self.args, self.kwargs, self.view = fn, name, list(args), dict(kwargs), view
         self.tensors: list = []
         self.numbers: set = set()
@@ -113,7 +120,7 @@ class _Call:
         self.grad = grad and any(h.requires_grad for h in self.tensors)
         self.key = (fn, *described, self.grad)
 
-    def _kind(self, v):
+    def _kind(self, v: object) -> tuple[object, ...]:
         """What decides about a refusal, as a key of a dictionary."""
         if isinstance(v, TensorHandle):
             self.tensors.append(v)
@@ -138,7 +145,7 @@ class _Call:
         self.plain = self.plain and isinstance(v, _PLAIN)
         return type(v), v
 
-    def error(self):
+    def error(self) -> EagerRaises | None:
         """EagerRaises, Unsupported, DOUBT, or None where the call is well formed."""
         try:
             found = _found.get(self.key, self)
@@ -155,7 +162,7 @@ class _Call:
                                "check the call against the documentation", kind="argument-error")
         return EagerRaises(found[0](*found[1]))
 
-    def _refusal(self):
+    def _refusal(self) -> tuple[type, tuple[str, ...]] | None:
         if not self.tensors and not any(o.arguments and o.arguments[0].kind == "Tensor"
                                         for o in aten.overloads(self.name)):
             return self._refusal_to_make()
@@ -195,7 +202,7 @@ class _Call:
         error = self._raises(None, device="meta")
         return DOUBT if error is None or isinstance(error, NotImplementedError) else Unsupported
 
-    def _refusal_of_device(self, sizes):
+    def _refusal_of_device(self, sizes) -> None:
         """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device,
         whose kernels may take others, or on several. These are asked as well, once for dtypes and ranks, about what is
         not of floating point numbers alone on one device, and about nothing that draws random numbers."""
@@ -226,7 +233,7 @@ class _Call:
                 return error_of(self.fn, self.args, self.kwargs, made, self.grad)
         return None
 
-    def _refusal_to_show(self):
+    def _refusal_to_show(self) -> tuple[type, tuple[str, ...]] | None:
         """Of a view."""
         if len({h.type.device for h in self.tensors}) > 1 and (refusal := self._refusal_of_device(None)) is not None:
             return refusal
@@ -239,7 +246,7 @@ class _Call:
         error = self._raises(None)
         return None if error is None else (type(error), error.args)
 
-    def _refusal_to_make(self):
+    def _refusal_to_make(self) -> None:
         """Of a tensor that is made from numbers alone, which may be a large one."""
         given = StandIns()
         args, kwargs = given.of(self.args), given.of(self.kwargs)
@@ -256,14 +263,14 @@ class _Call:
                 return None if error is None else (type(error), error.args)
         return None
 
-    def _makes(self, sizes) -> int:
+    def _makes(self, sizes: dict[int, int] | None) -> int:
         """How many elements the result may have, if it is no larger than an outer product of the operands and of what
         numbers say."""
         most = max((math.prod((sizes or {}).get(n, n) for n in map(hint, h.type.shape)) for h in self.tensors),
                    default=1)
         return most * min(most, 1 << 10) * self.sized if len(self.tensors) > 1 else most * self.sized
 
-    def _raises(self, sizes, device: str = "cpu", of_one: bool = False) -> Exception | None:
+    def _raises(self, sizes: dict[int, int] | None, device: str = "cpu", of_one: bool = False) -> Exception | None:
         """What the call raises for all the values that are tried, on tensors whose sizes are replaced. ``of_one``: with
         1 in place of each number that is computed with."""
         error = None
@@ -278,10 +285,10 @@ class _Call:
                 return None
         return error
 
-    def _one(self, at, v):
+    def _one(self, at: int, v: int | torch.Tensor | complex | float) -> torch.Tensor | int:
         return 1 if isinstance(v, (int, float, complex)) and _is_value(self.name, at) else v
 
-    def limit(self, at, v):
+    def limit(self, at: int | str, v: Dim | SymFloat) -> None:
         """Guard that a symbolic number stays one that eager takes, where it does not take all."""
         if not _is_value(self.name, at):
             return
@@ -302,7 +309,7 @@ class _Call:
         else:
             float(v)
 
-    def _has_limit(self, at, v) -> bool:
+    def _has_limit(self, at: int | str, v: Dim | SymFloat) -> bool:
         """Whether the call raises for a large number at this place."""
         sizes = smaller(self.tensors)
         for extreme in (1 << 40, -(1 << 40)) if type(v) is Dim else (1e38, -1e38):
@@ -328,7 +335,7 @@ def _at_most(v, most: int):
 
 
 @functools.cache
-def _is_value(name: str, at) -> bool:
+def _is_value(name: str, at: int | str) -> bool:
     """Whether argument ``at`` of an operator, a position or a name, is a number to compute with, and no size or
     dimension."""
     if name == "__setitem__":
@@ -341,7 +348,7 @@ def _is_value(name: str, at) -> bool:
     return bool(kinds & {"number", "Tensor", "float"}) and not kinds & {"int", "SymInt"}
 
 
-def keep_sizes(v):
+def keep_sizes(v: object) -> None:
     """Guard that symbolic sizes and numbers among the arguments stay what they are."""
     if isinstance(v, TensorHandle):
         keep_sizes((*v.type.shape, *v.type.strides))
@@ -358,7 +365,7 @@ def keep_sizes(v):
         keep_sizes((v.start, v.stop, v.step))
 
 
-def _share_memory(handles) -> bool:
+def _share_memory(handles: list[TensorHandle]) -> bool:
     """Whether some of the tensors, if they are several, may lie in the same memory, which stand-ins never do."""
     handles = {id(h): h for h in handles}.values()
     bases = list({id(h.base): h.base for h in handles}.values())
@@ -368,14 +375,14 @@ def _share_memory(handles) -> bool:
     return any(a[1] > b[0] for a, b in zip(extents, extents[1:]))
 
 
-def _writes(fn, kwargs) -> bool:
+def _writes(fn: Callable, kwargs: dict[str, float]) -> bool:
     """Whether a call writes to one of its tensors, by its name or because it is told where to put the result."""
     name = getattr(fn, "__name__", "")
     name = DUNDERS.get(name, name)
     return kwargs.get("out") is not None or name == "__setitem__" or name.endswith("_") and not name.endswith("__")
 
 
-def confirmed(error: BaseException, fn, args, kwargs):
+def confirmed(error: BaseException, fn: Callable, args: Sequence[object], kwargs: dict) -> JitError:
     """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of
     these shapes, else Unsupported: a rule of ours has failed."""
     tensors: list = []
@@ -394,7 +401,7 @@ def confirmed(error: BaseException, fn, args, kwargs):
     return failure
 
 
-def _tensors_in(v, found: list):
+def _tensors_in(v: object, found: list) -> None:
     if isinstance(v, TensorHandle):
         found.append(v)
     elif isinstance(v, (list, tuple)):

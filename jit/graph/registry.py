@@ -37,10 +37,13 @@ What an operation is expanded into are prims: see ``prim_info``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from jit.graph.op_info import op_info
 from jit.graph.prim_info import info
+
+if TYPE_CHECKING:
+    from jit.graph.ir import Node
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,14 @@ OPS: dict[str, Op] = {}
 
 
 def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool = False, several: bool = False,
-       numbers: bool = False):
+       numbers: bool = False) -> Callable:
     """Register the decorated expansion under schema names (without ``aten::``).
 
     ``several``: for autograd the results are several views of one operation, which it refuses to change in place.
     ``numbers``: see ``pointwise``.
     """
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         for name in names:
             OPS[name] = Op(name, fn, varargs, alias, raw, several=several, numbers=numbers)
         return fn
@@ -80,8 +83,8 @@ def op(*names: str, varargs: str | None = None, alias: bool = False, raw: bool =
     return register
 
 
-def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_first: bool = False,
-              numbers: bool = False, masks: bool = False):
+def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_first: bool = False, numbers: bool = False,
+              masks: bool = False) -> Callable:
     """Register an elementwise expansion; the result's strides follow the tensor arguments.
 
     ``wraps``: eager makes 0-dim tensors of Python numbers among the operands (as for ``add``), which has a bearing on
@@ -91,7 +94,7 @@ def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_firs
     ``masks``: bools among its operands are no numbers, and are not promoted.
     """
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         for name in names:
             OPS[name] = Op(name, fn, pointwise=True, wraps=wraps, swapped=swapped, like_first=like_first,
                            numbers=numbers, masks=masks)
@@ -103,17 +106,17 @@ def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_firs
 LIBRARY: dict[str, Callable] = {}  # operator that stays a library call -> its type rule
 
 
-def extern(*names: str):
+def extern(*names: str) -> Callable:
     """Register the type rule of an op that stays a library call."""
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         LIBRARY.update(dict.fromkeys(names, fn))
         return fn
 
     return register
 
 
-def may_raise(node) -> bool:
+def may_raise(node: Node) -> bool:
     """Whether an operation may raise for the data that it meets, and so has to be done although nobody reads its
     result."""
     if node.op == "aten_call":
@@ -125,11 +128,11 @@ def may_raise(node) -> bool:
 PYTHON: dict[Callable, Callable] = {}
 
 
-def python_function(*functions: Callable):
+def python_function(*functions: Callable) -> Callable:
     """Register ``fn(tracer, *args, **kwargs)`` for torch functions that are written in Python, keyed by the function
     object."""
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         for f in functions:
             PYTHON[f] = fn
         return fn

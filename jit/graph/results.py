@@ -9,6 +9,8 @@ Likewise an input into which values with a gradient were written gets them from 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jit.errors import NeedsEager, Unsupported
 from jit.graph import saved_tensors
@@ -21,6 +23,11 @@ from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import base_of
 from jit.graph.prim_info import info
 from jit.graph.recording import Gradient
+
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.handles import ViewStep
+    from jit.graph.tracer import Tracer
 
 
 @dataclasses.dataclass
@@ -99,7 +106,7 @@ class Result:
     position: int
 
 
-def derive(tracer, outputs):
+def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
     """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of
     these, in order."""
     found, derived, last = [*outputs, *_shared(tracer, outputs)], [], []
@@ -139,7 +146,7 @@ def derive(tracer, outputs):
     return found, derived + last[::-1]
 
 
-def _shared(tracer, outputs) -> list:
+def _shared(tracer: Tracer, outputs: list[TensorHandle]) -> list:
     """Handles on the whole memory of which several of ``outputs`` are views that overlap, and which is no result
     itself. A change in place of one of these is one of the others: they have to have a version counter and a history in
     common, which only tensors of one ``_base`` do."""
@@ -153,11 +160,11 @@ def _shared(tracer, outputs) -> list:
     return [_attached(tracer, base, ()) for base in shared]
 
 
-def _all_apart(views) -> bool:
+def _all_apart(views: list[TensorHandle]) -> bool:
     return all(_apart(_place(v), _place(w)) for k, v in enumerate(views) for w in views[:k])
 
 
-def _apart(one, other) -> bool:
+def _apart(one: tuple[tuple[()], tuple[()], int] | None, other: tuple[tuple[()], tuple[()], int] | None) -> bool:
     """Whether two places (sizes, strides, offset) in one memory are known to have no element in common: their extents
     do not meet, or they are parts of one array, as what ``chunk`` and ``unbind`` give are, whose coordinates in it
     differ."""
@@ -171,11 +178,11 @@ def _apart(one, other) -> bool:
     return None not in boxes and any(a + n <= b or b + m <= a for (a, n), (b, m) in zip(*boxes))
 
 
-def _extent(place) -> int:
+def _extent(place: tuple[tuple[()], tuple[()], int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(*place[:2]))
 
 
-def _box(place, strides) -> list | None:
+def _box(place: tuple[tuple[()], tuple[()], int], strides: Sequence[IntExpr]) -> list | None:
     """(start, length) of a place along each of the descending ``strides`` of an array and then what is left of the
     offset; None where it is no box in one."""
     sizes, steps, offset = place
@@ -206,14 +213,14 @@ def _shown_member(position: int, h: TensorHandle) -> Shown:
     return Shown(position, member, sizes, strides, offset - offset_in_base(member), True)
 
 
-def _place(h: TensorHandle):
+def _place(h: TensorHandle) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """(sizes, strides, offset) of a view in its memory, where they are plain numbers, else None."""
     offset = offset_in_base(h)
     return (h.type.shape, h.type.strides, offset) if all(type(v) is int
                                                          for v in (offset, *h.type.shape, *h.type.strides)) else None
 
 
-def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
+def _selected(tracer: Tracer, position: int, h: TensorHandle, found: list) -> Selected:
     """The recipe for ``h``; what it is made from joins ``found``."""
     selection = h.base.frozen
     view = None
@@ -223,7 +230,7 @@ def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
             raise Unsupported("a view of what a 0-dim tensor selects is a result",
                               "clone() it, or select with an int", kind="tensor-select")
 
-    def add(handle):
+    def add(handle: TensorHandle) -> int:
         for k, known in enumerate(found):
             if known is handle and k != position:
                 return k
@@ -232,7 +239,7 @@ def _selected(tracer, position: int, h: TensorHandle, found: list) -> Selected:
 
     tensors = []
 
-    def template(v):
+    def template(v: TensorHandle | slice | list | IntExpr) -> Result | slice:
         if isinstance(v, TensorHandle):
             then = selection.nodes[v]
             tensors.append(v if v.node is then else tracer.fresh(then))
@@ -252,7 +259,7 @@ def _is_detached(handle: TensorHandle) -> bool:
     return any(step.attrs.get("asked") for step in handle.chain)
 
 
-def _attached(tracer, base, chain) -> TensorHandle:
+def _attached(tracer: Tracer, base: Base, chain: tuple[ViewStep, ...]) -> TensorHandle:
     made = TensorHandle(tracer, base, chain, replay(tracer.builder, base.node, chain))
     made.requires_grad = base.carries and not any(step.op == "detach" for step in chain)
     return made
@@ -262,7 +269,7 @@ def _is_written_back(base: Base) -> bool:
     return base.input is not None and base.mutated and base.grad
 
 
-def recorded_writes(tracer) -> list:
+def recorded_writes(tracer: Tracer) -> list:
     """(changed input, handle on what it holds at the end) of the inputs into which values with a gradient were written.
     They are results of the graph; the caller writes them back by PyTorch's own ``copy_``, which gives the input its
     history."""
@@ -270,7 +277,7 @@ def recorded_writes(tracer) -> list:
             for i, h in enumerate(tracer.inputs) if _is_written_back(h.base)]
 
 
-def gradient(tracer, outputs) -> Gradient | None:
+def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     """What has to be differentiated when ``outputs`` (handles) are returned: None when no result needs a gradient.
 
     Raises NeedsEager where that is not supported.
@@ -298,7 +305,7 @@ def gradient(tracer, outputs) -> Gradient | None:
                     *saved_tensors.held_by_caller(tracer, outputs, wrt, tangents), several)
 
 
-def shows_source(handle: TensorHandle, outputs) -> bool:
+def shows_source(handle: TensorHandle, outputs: list[TensorHandle]) -> bool:
     """Whether the program could see that the copy ``handle`` is a view in eager: its source outlives the graph, as a
     tensor or as what autograd keeps, or the strides differ."""
     source = handle.base.frozen.base
@@ -311,7 +318,7 @@ def shows_source(handle: TensorHandle, outputs) -> bool:
                for h in outputs)
 
 
-def _shown_input(tracer, handle: TensorHandle) -> Node:
+def _shown_input(tracer: Tracer, handle: TensorHandle) -> Node:
     """The input, or the view of it, that ``handle`` shows. A real view of a tensor that requires grad does so too,
     unless the library detaches it."""
     b, node = tracer.builder, handle.base.input
@@ -324,7 +331,7 @@ def _shown_input(tracer, handle: TensorHandle) -> Node:
     return node
 
 
-def _own_memory(tracer, outputs):
+def _own_memory(tracer: Tracer, outputs: list[TensorHandle]) -> None:
     """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their
     gradients to it, and they share its version counter."""
     shown = {h.base for h in outputs if h.chain}
@@ -335,7 +342,7 @@ def _own_memory(tracer, outputs):
             tracer.set(base, "version", next_version())
 
 
-def finish(tracer, outputs, differentiated: bool = False) -> Graph:
+def finish(tracer: Tracer, outputs: list[TensorHandle], differentiated: bool = False) -> Graph:
     """The graph that returns ``outputs`` (handles) and then the changed inputs. Dead nodes are dropped; the tracer can
     go on.
 

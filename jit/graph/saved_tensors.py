@@ -13,7 +13,8 @@ its forward takes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
 
@@ -25,6 +26,11 @@ from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
 from jit.graph.recording import positions
 from jit.graph.probe import Described, StandIns, ask, of_tensors, smaller
+
+if TYPE_CHECKING:
+    from jit.graph.handles import Base
+    from jit.graph.ir import Loc
+    from jit.graph.tracer import Tracer
 
 _KINDS = 1 << 12  # calls that are remembered
 _SMALL = 1 << 12  # elements of all operands up to which an operation that cannot do without data is tried with some
@@ -44,7 +50,9 @@ class Event(NamedTuple):
     loc: object
 
 
-def note(tracer, fn, args, kwargs, result, wrote, loc):
+def note(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str, object],
+         result: int | NamedResult | TensorHandle | tuple[TensorHandle, ...] | None, wrote: tuple[Base, ...],
+         loc: Loc | None) -> None:
     """An operation is over: ``wrote`` are the bases that it has written."""
     made: list = []
     _results(result, made)
@@ -59,7 +67,7 @@ def note(tracer, fn, args, kwargs, result, wrote, loc):
             _note_kept_inputs(tracer, event)
 
 
-def _results(v, found: list):
+def _results(v: int | NamedResult | TensorHandle | tuple[TensorHandle, ...] | list, found: list) -> None:
     if isinstance(v, TensorHandle):
         found.append(v)
     elif isinstance(v, (list, tuple, NamedResult)):
@@ -67,7 +75,7 @@ def _results(v, found: list):
             _results(e, found)
 
 
-def _described(v, given: dict, read: list):
+def _described(v: object, given: dict, read: list) -> object:
     if isinstance(v, TensorHandle):
         if id(v) not in given:
             given[id(v)] = Described(v.type, v.requires_grad, v.is_conj, v.base)
@@ -80,7 +88,7 @@ def _described(v, given: dict, read: list):
     return v
 
 
-def _note_kept_inputs(tracer, event: Event):
+def _note_kept_inputs(tracer: Tracer, event: Event) -> None:
     """Which of the tensors that came in does eager keep for an operation?"""
     bases = {id(d.base): d.base for d in event.read if d.base.fragile}
     if bases:
@@ -160,12 +168,12 @@ def _backward_error(event: Event) -> str | None:
     return _backwards[key]
 
 
-def _key(event: Event):
+def _key(event: Event) -> tuple[object, tuple[tuple[object, ...], ...], tuple[tuple, ...]] | None:
     """What a call is, but for the values of its tensors: an equal one keeps and writes the same. None for arguments
     that are no keys."""
     places = {id(d): i for i, d in enumerate(event.read)}
 
-    def kind(v):
+    def kind(v: object) -> tuple[object, ...]:
         if isinstance(v, Described):
             return places[id(v)], v.type.dtype, tuple(map(hint, v.type.shape)), v.type.device.type, v.requires_grad
         if isinstance(v, (list, tuple)):
@@ -198,7 +206,7 @@ def _asked_backward(event: Event) -> str | None:
     return str(error)
 
 
-def refused(tracer, roots) -> list:
+def refused(tracer: Tracer, roots: list[TensorHandle]) -> list:
     """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd
     keeps, or an operation's backward does not take its operands; None where it does not."""
     writes: dict = {}  # id of a base -> numbers of the events that wrote to it
@@ -215,12 +223,12 @@ def refused(tracer, roots) -> list:
     carries = carrying(tracer.builder.nodes, sources)
     asked: dict = {}
 
-    def effects(k):
+    def effects(k: int) -> tuple[set[int], ...]:
         if k not in asked:
             asked[k] = _effects(tracer.events[k])
         return asked[k]
 
-    def change_of(k):
+    def change_of(k: int) -> Event | None:
         """The event that changes what event ``k`` keeps."""
         for base in (effects(k) or ((),))[0]:
             for later in writes.get(base, ()):
@@ -243,7 +251,8 @@ def refused(tracer, roots) -> list:
     return found
 
 
-def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
+def held_by_caller(tracer: Tracer, outputs: list[TensorHandle], wrt: tuple[int, ...],
+                   tangents: tuple[int, ...]) -> tuple:
     """What autograd keeps, for the backward from the results ``tangents`` to the inputs ``wrt`` (positions), of the
     tensors that the caller has: he may write to them.
 
@@ -294,7 +303,7 @@ def held_by_caller(tracer, outputs, wrt, tangents) -> tuple:
     return tuple((place, positions(to), positions(fro)) for place, to, fro in found), loose
 
 
-def keeps(tracer, base) -> bool:
+def keeps(tracer: Tracer, base) -> bool:
     """Whether autograd keeps the memory of ``base`` for a backward, as far as PyTorch says."""
     for event in tracer.events:
         if any(d.base is base for d in event.read) or any(b is base for b, _ in event.made):
@@ -305,7 +314,7 @@ def keeps(tracer, base) -> bool:
 
 
 def _message(event: Event, change: Event) -> str:
-    def place(loc):
+    def place(loc: Loc | None) -> str:
         return "" if loc is None else " at {}:{}".format(*(loc.user or loc)[:2])
 
     name = getattr(event.fn, "__name__", "an operation")

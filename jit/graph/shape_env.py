@@ -20,7 +20,7 @@ class Predicate:
         v = evaluate(self.expr, values)
         return {"==0": v == 0, "!=0": v != 0, ">=0": v >= 0}[self.kind]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"{self.expr} {self.kind[:2]} 0"
 
 
@@ -34,7 +34,7 @@ class ShapeEnv:
         journal: takes back guards and symbols.
     """
 
-    def __init__(self, prefix: str = "s"):
+    def __init__(self, prefix: str = "s") -> None:
         self.prefix = prefix
         self.guards: list[Predicate] = []
         self.origins: dict[str, object] = {}
@@ -43,7 +43,7 @@ class ShapeEnv:
         self.journal = Journal()
         self.journal.grows(self.guards, self.origins, self.symbols, self._seen)
 
-    def symbol(self, hint: int, origin, multiple: int = 1) -> IntExpr:
+    def symbol(self, hint: int, origin: tuple, multiple: int = 1) -> IntExpr:
         """A new symbol for a size whose present value is ``hint``; the plain int for 0 and 1, which are always
         specialised."""
         if hint in (0, 1):
@@ -53,15 +53,15 @@ class ShapeEnv:
         made = self.symbols[name] = Sym(name, hint, lo=2, env=self, multiple=multiple)
         return made
 
-    def bind(self, e: IntExpr, origin):
+    def bind(self, e: IntExpr, origin: tuple) -> None:
         """Record that what ``origin`` reads is ``e``: of a stride that is an expression over other symbols."""
         if not isinstance(e, Dim) or self.is_bound(origin):
             return
         name = f"{self.prefix}{len(self.origins)}"
         self.origins[name] = origin
-        self._record(Predicate("==0", Sym(name, hint(e), env=self) - e))
+        self._record(Predicate("==0", Sym(name, hint(e), env=self) - e))  # type: ignore[arg-type]  # its symbol is new
 
-    def is_bound(self, origin) -> bool:
+    def is_bound(self, origin: tuple) -> bool:
         """Whether a symbol stands for what ``origin`` reads."""
         return origin in self.origins.values()
 
@@ -73,7 +73,7 @@ class ShapeEnv:
             self._record(Predicate("==0" if truth else "!=0", e))
         else:
             truth = value >= 0
-            self._record(Predicate(">=0", e if truth else -1 - e))
+            self._record(Predicate(">=0", e if truth else -1 - e))  # type: ignore[arg-type]
         return truth
 
     def specialize(self, e: IntExpr) -> int:
@@ -86,7 +86,7 @@ class ShapeEnv:
             self._record(Predicate("==0", rest))
         return value
 
-    def _record(self, predicate: Predicate):
+    def _record(self, predicate: Predicate) -> None:
         # Signs are normalised for equalities, so that a == b and b == a are one guard.
         if predicate.kind != ">=0":
             first = min(predicate.expr.terms, key=lambda mono: [a.key for a in mono])

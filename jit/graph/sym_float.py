@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Callable
 
 from jit.graph.dims import Dim
 
@@ -37,19 +38,19 @@ class SymFloat:
 
     __slots__ = ("low", "high", "value", "specialize")
 
-    def __init__(self, low: Dim, high: Dim, value: float, specialize):
+    def __init__(self, low: Dim, high: Dim, value: float, specialize: Callable) -> None:
         self.low, self.high, self.value, self.specialize = low, high, value, specialize
 
     def __float__(self):
         return self.specialize()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"SymFloat({self.value})"
 
     __hash__ = None
 
 
-def _relies(name):
+def _relies(name: str) -> Callable:
     def method(self, *others):
         return getattr(float(self), name)(*(float(o) if isinstance(o, SymFloat) else o for o in others))
 
@@ -62,7 +63,7 @@ __sub__ __rsub__ __mul__ __rmul__
     setattr(SymFloat, _name, _relies(_name))
 
 
-def plain(v):
+def plain(v: object) -> object:
     """The argument structure with every SymFloat replaced by its number."""
     if isinstance(v, SymFloat):
         return float(v)

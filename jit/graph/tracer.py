@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -37,6 +39,14 @@ from jit.graph.recording import Recording, result_is_differentiable
 from jit.graph.registry import LIBRARY, OPS, Op
 from jit.graph.sym_float import plain
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.handles import SymSize
+    from jit.graph.ir import Loc
+    from jit.graph.memory import Region
+    from jit.graph.recording import Gradient
+    from jit.graph.sym_float import SymFloat
+
 RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim", "x": "self",
            "a": "self", "x1": "self", "x2": "other", "a_min": "min", "a_max": "max"}
 _DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype)
@@ -63,7 +73,7 @@ class Tracer:
             gives eager's results bit for bit.
     """
 
-    def __init__(self, env: ShapeEnv | None = None, decompose: bool = True):
+    def __init__(self, env: ShapeEnv | None = None, decompose: bool = True) -> None:
         self.decompose = decompose
         self.env = env if env is not None else ShapeEnv()
         self.builder = Builder(self.env)
@@ -93,20 +103,20 @@ class Tracer:
 
     # state that can be rolled back
 
-    def set(self, obj, name: str, value):
+    def set(self, obj: Base | TensorHandle | Region | Tracer, name: str, value: object) -> None:
         """Set an attribute of a handle, base or this tracer."""
         self.journal.set_field(obj, name, value)
 
-    def set_grad_enabled(self, enabled: bool):
+    def set_grad_enabled(self, enabled: bool) -> None:
         self.grad_enabled = bool(enabled)
 
-    def set_autocast(self, enabled: dict):
+    def set_autocast(self, enabled: dict) -> None:
         """``enabled``: device type -> dtype, for the devices for which autocast is on from here."""
         self.set(self, "autocast", enabled)
 
     # inputs
 
-    def input(self, example: torch.Tensor, origin, dynamic_dims=()) -> TensorHandle:
+    def input(self, example: torch.Tensor, origin, dynamic_dims: Collection[int] = ()) -> TensorHandle:
         """A graph input of the example's shape, strides, dtype and device.
 
         Sizes in ``dynamic_dims`` become symbols, and so do strides that are products of them. Raises Unsupported for
@@ -161,11 +171,11 @@ class Tracer:
 
     # calls
 
-    def supports(self, fn) -> bool:
+    def supports(self, fn: Callable) -> bool:
         """Whether ``call`` knows this callable."""
         return resolve(fn) is not None
 
-    def takes_sym_floats(self, fn) -> bool:
+    def takes_sym_floats(self, fn: Callable) -> bool:
         """Whether numbers among the operands of this callable may be ``SymFloat``."""
         binding = resolve(fn)
         if binding is None or binding.python is not None:
@@ -174,7 +184,8 @@ class Tracer:
         entry = OPS.get(name) or OPS.get(name.removesuffix("_"))
         return entry is not None and (entry.wraps or entry.numbers)
 
-    def call(self, fn, args=(), kwargs=None, loc=None):
+    def call(self, fn: Callable, args: Sequence[object] = (), kwargs: dict[str, object] | None = None,
+             loc: Loc | None = None) -> object:
         """The result of ``fn(*args, **kwargs)``: handles, tuples, lists, ``SymSize``, ``NamedResult``, ints, Dims,
         dtypes...
 
@@ -207,7 +218,7 @@ class Tracer:
                 saved_tensors.note(self, fn, args, kwargs, result, wrote, loc)
         return result
 
-    def _call(self, fn, args, kwargs, loc):
+    def _call(self, fn: Callable, args: Sequence[object], kwargs: dict[str, object], loc: Loc | None) -> object:
         binding = resolve(fn)
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known",
@@ -239,7 +250,7 @@ class Tracer:
         return self.call(fn, tuple(fixed(v) if type(v) is Dim else v for v in args),
                          {k: fixed(v) if type(v) is Dim else v for k, v in kwargs.items()}, loc)
 
-    def call_op(self, name: str, args, kwargs, overload=None):
+    def call_op(self, name: str, args: Sequence[object], kwargs: dict[str, object], overload: object = None) -> object:
         """Run the op called ``name`` on arguments that hold handles."""
         if self.autocast:
             cast = autocast.convert(self, name, args, kwargs)
@@ -309,7 +320,7 @@ class Tracer:
             return made if shown is None else _put(made, shown)
         return made
 
-    def _entry(self, name: str, args, kwargs):
+    def _entry(self, name: str, args: Sequence[object], kwargs: dict[str, object]) -> Op | None:
         """The op's entry, or None where it is left to the library: arithmetic on complex numbers is, and what may be
         refused."""
         entry = OPS.get(name)
@@ -320,7 +331,7 @@ class Tracer:
             return entry
         return None if aten.overloads(name) else entry
 
-    def compute(self, name: str, args, kwargs):
+    def compute(self, name: str, args: Sequence[object], kwargs: dict[str, float | int | SymFloat]) -> tuple:
         """Nodes that the functional op ``name`` gives for arguments that hold handles; for in-place and ``out=``
         forms."""
         handles: list = []
@@ -347,7 +358,8 @@ class Tracer:
             result = aten.as_python(name, aten.call(self.builder, name, nodes, named, checked=self.doubted))
         return result, handles
 
-    def _whole(self, name, args, kwargs, result, start):
+    def _whole(self, name: str, args: tuple[object, ...], kwargs: dict[str, int], result: Node,
+               start: int) -> Node | None:
         """One ``aten_call`` in place of an expansion, with the types that the expansion found; None when there is no
         such call."""
         if not isinstance(result, Node) or sum(n.op != "cast" and info(n.op).kind != "number"
@@ -362,7 +374,7 @@ class Tracer:
         overload, values = found
         return self.builder.aten(overload.name, overload.overload, tuple(values), result.type, impure=overload.random)
 
-    def _on_one_device(self, args, elementwise: bool):
+    def _on_one_device(self, args: Sequence[object], elementwise: bool) -> tuple[object, ...] | list[object]:
         """The arguments, with 0-dim CPU tensors among operands of an elementwise op that are elsewhere moved. Raises
         Unsupported for other mixtures."""
         device = mixed = None
@@ -387,7 +399,8 @@ class Tracer:
             moved.append(a)
         return tuple(moved)
 
-    def _call_aten(self, name, args, kwargs, overload=None):
+    def _call_aten(self, name: str, args: Sequence[object], kwargs: dict[str, object],
+                   overload: object = None) -> TensorHandle | NamedResult | tuple[TensorHandle, ...]:
         handles: list = []
         if kwargs.get("requires_grad") is False:  # of a Python function that makes a tensor
             kwargs = {k: v for k, v in kwargs.items() if k != "requires_grad"}
@@ -411,7 +424,8 @@ class Tracer:
         result = shown[0] if o.returns == ["Tensor"] else shown
         return result if overload is not None else aten.as_python(name, result)
 
-    def _shown(self, o: aten.Overload, values, handles, expansion=()) -> list | None:
+    def _shown(self, o: aten.Overload, values: list[object], handles: list[TensorHandle],
+               expansion: tuple = ()) -> list | None:
         """For each result of an operator, the handle where it is an argument or a view of one though the schema does
         not say so, else None; None alone where all of it is new memory. ``expansion``: the nodes that an expansion made
         for the results."""
@@ -428,7 +442,7 @@ class Tracer:
         return [None if s is None else unstated_views.show(self, given[s.argument], s, *made)
                 for s, *made in zip(shown, own, calls)]
 
-    def _iterator_layout(self, node: Node, args, start: int, entry: Op) -> Node:
+    def _iterator_layout(self, node: Node, args: list[object], start: int, entry: Op) -> Node:
         """Give the result of an elementwise op the strides that TensorIterator computes from its operands.
 
         Where operands of another dtype than the common one are converted first, that makes them dense; conditions and
@@ -463,16 +477,18 @@ class Tracer:
         handle.is_leaf = not requires_grad
         return handle
 
-    def _records_grad(self, handles) -> bool:
+    def _records_grad(self, handles: list[TensorHandle]) -> bool:
         return self.grad_enabled and any(h.requires_grad for h in handles)
 
-    def wrap(self, result, handles, alias: bool, start: int, name: str = "", asked=None):
+    def wrap(self, result: NamedResult | Node | tuple[Node, ...] | list, handles: list[TensorHandle], alias: bool,
+             start: int, name: str = "",
+             asked: Callable | None = None) -> TensorHandle | NamedResult | tuple[TensorHandle, ...]:
         """Handles for the nodes of a result, with the same Python structure. ``name``: of the op, which says whose
         results have no gradient. ``asked``: see ``Recording``, with the number of the result behind."""
         carries = {h.node for h in handles if h.requires_grad}
         given = [h.node for h in handles] if carries else ()
 
-        def wrapped(node, index=0):
+        def wrapped(node: Node, index: int = 0) -> TensorHandle:
             grad = None
             if carries:
                 ask = None if asked is None else lambda nodes: asked(nodes, index)
@@ -487,7 +503,8 @@ class Tracer:
             return type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
         return result
 
-    def _wrap_node(self, node: Node, handles, alias: bool, grad: Recording | None, start: int) -> TensorHandle:
+    def _wrap_node(self, node: Node, handles: list[TensorHandle], alias: bool, grad: Recording | None,
+                   start: int) -> TensorHandle:
         if alias:
             for h in handles:
                 path = view_path(node, h.node)
@@ -517,7 +534,7 @@ class Tracer:
         self.needs_grad = True
         return self.fresh(node, True)
 
-    def view(self, handle: TensorHandle, path, node: Node, of_base: bool = False) -> TensorHandle:
+    def view(self, handle: TensorHandle, path: tuple[ViewStep, ...], node: Node, of_base: bool = False) -> TensorHandle:
         """A handle that shows part of ``handle``'s memory: the view ``path`` of it, or, with ``of_base``, of the value
         that has that memory."""
         grad = (handle.requires_grad and node.type.dtype in _DIFFERENTIABLE
@@ -536,13 +553,13 @@ class Tracer:
             self.needs_grad = True
         return result
 
-    def restrict(self, view: TensorHandle, why: str):
+    def restrict(self, view: TensorHandle, why: str) -> None:
         """Of one of several views that an operation gave, or one made where gradients are not recorded, or a view of
         such a one: see ``ViewStep``."""
         view.chain[-1].restricted = why
         self.set(view.base, "restricted", (*view.base.restricted, weakref.ref(view)))
 
-    def write(self, target: TensorHandle, value: Node, handles=()):
+    def write(self, target: TensorHandle, value: Node, handles: Sequence[TensorHandle] = ()) -> None:
         """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view
         chain."""
         b = self.builder
@@ -603,7 +620,7 @@ class Tracer:
             self.set(base, "carries", True)
             self.needs_grad = True
 
-    def _note_writer(self, region, target: TensorHandle, grad: bool):
+    def _note_writer(self, region: Region, target: TensorHandle, grad: bool) -> None:
         """Keep which of the inputs in a region is written: its version counter goes on."""
         if grad:
             raise Unsupported("values with a gradient are written to an input that shares memory with another one",
@@ -611,7 +628,7 @@ class Tracer:
         owner = region.owner(target)
         self.set(region, "written", (*region.written, owner) if owner not in region.written else region.written)
 
-    def _check_leaf(self, target: TensorHandle):
+    def _check_leaf(self, target: TensorHandle) -> None:
         """A leaf that requires grad cannot be written where operations are recorded, nor can a view of one."""
         shown = target.base.example
         leaf = shown is not None and not target.base.grad and shown.requires_grad and shown.is_leaf
@@ -624,7 +641,7 @@ class Tracer:
 
     # attributes
 
-    def attribute(self, handle: TensorHandle, name: str):
+    def attribute(self, handle: TensorHandle, name: str) -> object:
         """The value of ``tensor.name`` for an attribute or property (not a method). Raises Unsupported when it is not
         known."""
         try:
@@ -639,11 +656,11 @@ class Tracer:
 
     # the end
 
-    def gradient(self, outputs):
+    def gradient(self, outputs: list[TensorHandle]) -> Gradient | None:
         """See ``results.gradient``."""
         return results.gradient(self, outputs)
 
-    def finish(self, outputs, differentiated: bool = False) -> Graph:
+    def finish(self, outputs: list[TensorHandle], differentiated: bool = False) -> Graph:
         """See ``results.finish``."""
         return results.finish(self, outputs, differentiated)
 
@@ -658,12 +675,12 @@ def _parameters(name: str) -> frozenset:
 
 
 @functools.cache
-def _keyword_only(fn) -> frozenset:
+def _keyword_only(fn: Callable) -> frozenset:
     """Parameters of an expansion that are no operands of the iteration, such as ``alpha``."""
     return frozenset(p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
-def tell(error: Unsupported, fn, loc):
+def tell(error: Unsupported, fn: Callable, loc: Loc | None) -> None:
     """Where a rule of ours has failed, and there is no other way to trace ``fn``, called at ``loc``, the user is
     told."""
     if error.cause is not None and not error.told:
@@ -679,7 +696,7 @@ def _unwound(node: Node) -> Node:
     return root if root.type == node.type else node
 
 
-def _gives_back(result, start: int) -> bool:
+def _gives_back(result: NamedResult | Node | list | tuple, start: int) -> bool:
     """Whether an expansion gave nodes that were there before ``start``, or views of them."""
     if isinstance(result, Node):
         return base_of(result).id < start
@@ -694,12 +711,12 @@ def _put(result, shown):
     return NamedResult(result.cls, result.fields, made) if isinstance(result, NamedResult) else type(result)(made)
 
 
-def _has_gradient(values) -> bool:
+def _has_gradient(values: Collection[object] | SymSize) -> bool:
     return any(v.requires_grad if type(v) is TensorHandle else isinstance(v, (tuple, list)) and _has_gradient(v)
                for v in values)
 
 
-def _settled(v):
+def _settled(v: object) -> object:
     """An argument of a view, with symbolic numbers that are negative now as plain ones: -1 is a size to be inferred, or
     counts from the end."""
     if type(v) is Dim:
@@ -710,7 +727,7 @@ def _settled(v):
     return v
 
 
-def _is_complex(v) -> bool:
+def _is_complex(v: object) -> bool:
     """Whether complex numbers occur in an argument."""
     if type(v) is TensorHandle:
         return v.type.dtype.is_complex
@@ -719,7 +736,7 @@ def _is_complex(v) -> bool:
     return type(v) is complex or isinstance(v, torch.dtype) and v.is_complex
 
 
-def _pack(entry: Op, args):
+def _pack(entry: Op, args: Sequence[object]) -> tuple[object, ...] | list[object]:
     """Trailing positional numbers as one tuple, for ops with ``varargs``: ``x.view(2, 3)``."""
     if entry.varargs is None or len(args) < 2:
         return args
@@ -728,7 +745,7 @@ def _pack(entry: Op, args):
     return args
 
 
-def _symbolic_strides(example, shape, env, origin):
+def _symbolic_strides(example: torch.Tensor, shape: tuple[IntExpr, ...], env: ShapeEnv, origin) -> tuple[IntExpr, ...]:
     """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its
     size. What they are is recorded in ``env``, and so is that a stride of its own continues none."""
     sizes, raw = tuple(example.shape), example.stride()
@@ -751,6 +768,6 @@ def _symbolic_strides(example, shape, env, origin):
     return tuple(strides)
 
 
-def _depends(raw, sizes, shape, d) -> bool:
+def _depends(raw: tuple[int, ...], sizes: tuple[IntExpr, ...], shape: tuple[IntExpr, ...], d: int) -> bool:
     """Whether a stride may change with a dynamic size: some faster dimension has a symbolic size."""
     return any(type(shape[k]) is Dim and raw[k] < raw[d] for k in range(len(sizes)))

@@ -10,7 +10,8 @@ done on the argument's handle.
 from __future__ import annotations
 
 import weakref
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
 
@@ -19,6 +20,11 @@ from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import offset_in_base, view_path
 from jit.graph.registry import OPS
+
+if TYPE_CHECKING:
+    from jit.graph.handles import TensorHandle
+    from jit.graph.ir import Node
+    from jit.graph.tracer import Tracer
 
 
 class Step(NamedTuple):
@@ -40,7 +46,7 @@ class Shown(NamedTuple):
     place: tuple
 
 
-def found(result, tensors: list, again) -> tuple | None:
+def found(result: torch.Tensor | Sequence[torch.Tensor], tensors: list, again: Callable) -> tuple | None:
     """For each tensor of the result of a call on ``tensors``, which have storages of their own, the ``Shown`` that says
     what it shows of them, or None for new memory; None alone where all of it is new. Where not, ``again`` makes the
     call a second time."""
@@ -57,23 +63,24 @@ def found(result, tensors: list, again) -> tuple | None:
     return tuple(made)
 
 
-def _results(result) -> list:
+def _results(result: torch.Tensor | Sequence[torch.Tensor]) -> list:
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
-def _storage(t) -> int | None:
+def _storage(t: torch.Tensor) -> int | None:
     return torch_private.storage_id(t) if isinstance(t, torch.Tensor) else None
 
 
 class _Recorder(torch_private.DispatchMode):
     """``paths``: the id of a tensor that shows memory of an argument -> the steps that made it."""
 
-    def __init__(self, tensors):
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self.paths = {id(t): () for t in tensors}
         self.held: list = []  # so that no id is used twice
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: object, types: tuple, args: tuple[torch.Tensor, list[int]] = (),
+                           kwargs: dict | None = None) -> torch.Tensor:
         result = func(*args, **(kwargs or {}))
         self.held.append(result)
         source = args[0] if args else None
@@ -90,7 +97,7 @@ class _Recorder(torch_private.DispatchMode):
         return result
 
 
-def show(tracer, handle, shown: Shown, node=None, call=None):
+def show(tracer: Tracer, handle: TensorHandle, shown: Shown, node: Node | None = None, call=None) -> TensorHandle:
     """The handle of a result that shows memory of the argument ``handle``. ``node``: what an expansion made for the
     result; ``call``: as ``ViewStep`` has it.
 
@@ -108,7 +115,7 @@ def show(tracer, handle, shown: Shown, node=None, call=None):
     return handle
 
 
-def _unsafe(tracer, handle, shown: Shown, node, call):
+def _unsafe(tracer: Tracer, handle, shown: Shown, node: Node | None, call):
     """A result on the memory of an argument that is no view of it to autograd, as ``unsafe_split`` gives it: it has a
     version counter of its own, and where it has a history, a change of either is none to the other's."""
     path = None if node is None else view_path(node, handle.node)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.graph.dims import Dim, hint, structurally_equal
@@ -9,19 +12,23 @@ from jit.graph.ir import Graph, Ref, TensorType, same_ints
 from jit.graph.prim_info import PRIMS
 from jit.graph.prims import infer, strides_agree
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.ir import Node
+
 
 class InvalidGraph(AssertionError):
     """The graph breaks a rule; the message names the node."""
 
 
-def _same_sizes(a, b) -> bool:
+def _same_sizes(a: tuple[IntExpr, ...], b: tuple[IntExpr, ...]) -> bool:
     """Whether sizes or strides are the same, be it only by what is guarded: symbols that are equal for the tensors at
     hand."""
     return len(a) == len(b) and all(structurally_equal(x, y) or Dim in (type(x), type(y)) and hint(x) == hint(y)
                                     for x, y in zip(a, b))
 
 
-def _refs(template):
+def _refs(template: object) -> Iterator[int]:
     if isinstance(template, Ref):
         yield template.index
     elif isinstance(template, (tuple, list)):
@@ -31,7 +38,8 @@ def _refs(template):
 
 def verify(graph: Graph) -> Graph:
     """Return the graph, or raise InvalidGraph: order, arity, attributes, shapes, dtypes, strides of views, outputs."""
-    seen, ids = set(), set()
+    seen: set = set()
+    ids: set = set()
     for node in graph.nodes:
         _check_node(node, seen)
         if node.id in ids:
@@ -58,7 +66,7 @@ def verify(graph: Graph) -> Graph:
     return graph
 
 
-def _check_node(node, seen):
+def _check_node(node: Node, seen: set[Node]) -> None:
     if node.op not in PRIMS:
         raise InvalidGraph(f"unknown prim in {node}")
     for i in node.inputs:

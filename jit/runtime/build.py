@@ -23,12 +23,17 @@ import sysconfig
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
 from jit import config, logs
 from jit.errors import CompileError
 from jit.runtime import sanitizers
+
+if TYPE_CHECKING:
+    import types
 
 MODULE = "_jit_native"
 KEEP_DAYS = 30
@@ -102,9 +107,10 @@ def loaded_cxx_library() -> list[str]:
         return []
 
 
-def _run(commands: list[list[str]], jobs: int):
+def _run(commands: list[list[str]], jobs: int) -> None:
     """Run the commands, at most ``jobs`` at a time; raise CompileError with the output of the first that fails."""
-    waiting, running = list(commands), []
+    waiting = list(commands)
+    running: list[tuple] = []
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -133,7 +139,7 @@ def _run(commands: list[list[str]], jobs: int):
             process.wait()
 
 
-def _check_owner(folder: str):
+def _check_owner(folder: str) -> None:
     """Refuse a folder that another user could write into: what lies there is loaded as code."""
     info = os.stat(folder)
     if info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -157,7 +163,7 @@ def _intact(library: str) -> bool:
 
 
 @contextlib.contextmanager
-def _lock(path: str):
+def _lock(path: str) -> Iterator[None]:
     with open(path, "a") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield
@@ -185,7 +191,7 @@ def _build_in(folder: str) -> str:
     return library
 
 
-def _drop_old(parent: str, keep: str):
+def _drop_old(parent: str, keep: str) -> None:
     """Remove the builds that no process has loaded for KEEP_DAYS; each load touches its folder."""
     for name in os.listdir(parent):
         folder = os.path.join(parent, name)
@@ -196,7 +202,7 @@ def _drop_old(parent: str, keep: str):
 
 def _ready_in_home(key: str) -> str | None:
     """The library in the default cache folder, if it was built there already and nobody else can have written it."""
-    home = config.OPTIONS["cache_dir"].default
+    home = str(config.OPTIONS["cache_dir"].default)
     folder = os.path.join(home, "runtime", key)
     library = os.path.join(folder, MODULE + ".so")
     try:
@@ -243,11 +249,12 @@ def library_path() -> str:
         return _build_in(private)
 
 
-def load():
+def load() -> types.ModuleType:
     """Build if need be and import the extension; returns the module."""
     path = library_path()
     loader = importlib.machinery.ExtensionFileLoader(MODULE, path)
     spec = importlib.util.spec_from_file_location(MODULE, path, loader=loader)
+    assert spec is not None
     try:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
+from typing import Callable
 
 import torch
 
@@ -26,10 +28,10 @@ from jit.runtime import build, native
 CHECKS: list = []
 
 
-def check(name: str):
+def check(name: str) -> Callable:
     """Decorator: add a check under a name. The order is that of the file, which is that of dependence."""
 
-    def add(function):
+    def add(function: Callable) -> Callable:
         CHECKS.append((name, function))
         return function
 
@@ -37,23 +39,25 @@ def check(name: str):
 
 
 @check("python")
-def _python():
-    if versions.python_fault():
-        raise Problem(versions.python_fault(), f"use {versions.SUPPORTED}")
+def _python() -> str:
+    fault = versions.python_fault()
+    if fault:
+        raise Problem(fault, f"use {versions.SUPPORTED}")
     return f"CPython {sys.version.split()[0]}"
 
 
 @check("torch")
-def _torch():
-    if versions.torch_fault():
-        raise Problem(versions.torch_fault(), f"use {versions.SUPPORTED}")
+def _torch() -> str:
+    fault = versions.torch_fault()
+    if fault:
+        raise Problem(fault, f"use {versions.SUPPORTED}")
     for name, without in torch_private.absent.items():
         print(f"warn  torch: no torch.{name}: {without}")
     return f"{torch.__version__} in {os.path.dirname(torch.__file__)}"
 
 
 @check("compiler")
-def _compiler():
+def _compiler() -> str:
     try:
         path = build.compiler()
     except CompileError as e:
@@ -65,7 +69,7 @@ def _compiler():
 
 
 @check("python headers")
-def _headers():
+def _headers() -> str:
     folder = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(folder, "Python.h")):
         raise Problem(f"no Python.h in {folder}",
@@ -74,7 +78,7 @@ def _headers():
 
 
 @check("cache folder")
-def _cache():
+def _cache() -> str:
     try:
         os.makedirs(config.cache_dir, mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=config.cache_dir):
@@ -91,7 +95,7 @@ def _cache():
 
 
 @check("native runtime")
-def _native():
+def _native() -> str:
     try:
         return f"built: {native().__file__}"
     except CompileError as e:
@@ -99,7 +103,7 @@ def _native():
 
 
 @check("frame hook")
-def _frame_hook():
+def _frame_hook() -> str:
     status = native().frame_hook_status()
     if status == "not built":
         raise Problem("the frame evaluation hook was not built for this interpreter: functions that graph breaks reach "
@@ -121,7 +125,7 @@ def openmp_libraries() -> list[str]:
 
 
 @check("openmp")
-def _openmp():
+def _openmp() -> str:
     source = (
         'extern "C" int omp_get_max_threads(); extern "C" int threads() { int n = 0;\n#pragma omp parallel '
         'reduction(+:n)\nn += 1;\nreturn n; }\n')
@@ -158,7 +162,7 @@ for _backend in devices.registered():
     CHECKS.extend(_backend.checks())
 
 
-def main(arguments=()) -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Run all checks, print a line for each; 1 when one that matters failed."""
     failed = False
     for name, function in CHECKS:

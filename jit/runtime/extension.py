@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, Callable
 
 from jit import config
 
@@ -10,7 +11,7 @@ _native = None
 _lock = threading.Lock()
 
 
-def native():
+def native() -> Any:
     """The extension module ``_jit_native``. Raises CompileError, with a cure, when it cannot be built."""
     global _native
     if _native is None:
@@ -24,6 +25,6 @@ def native():
     return _native
 
 
-def unhooked(fn):
+def unhooked(fn: Callable) -> Callable:
     """A callable like ``fn`` that runs with the frame evaluation hook off."""
     return fn if _native is None else _native.Unhooked(fn)

@@ -11,6 +11,7 @@ Facts that speak of further objects have their sources; what ``payload`` is give
 from __future__ import annotations
 
 import types
+from typing import Any, Callable
 
 import torch
 
@@ -26,33 +27,34 @@ class Fact:
     which is then known to be there."""
 
     __slots__ = ("value",)
+    value: Any
     kind = ""
     of_object = True
 
-    def __init__(self, value=None):
+    def __init__(self, value: Any = None) -> None:
         self.value = value
 
     @property
-    def key(self):
+    def key(self) -> object:
         """What facts of this kind have in common that say the same."""
         return self.value if isinstance(self.value, (str, int)) else id(self.value)
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> object:
         """What the native check takes. ``locate``: the index of a source's accessor."""
         return self.value
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.kind} {self.value!s}"
 
     def expected(self) -> str:
         """What the object should be."""
         return short(self.value)
 
-    def found(self, found) -> str:
+    def found(self, found: object) -> str:
         """What another object is instead."""
         return short(found)
 
-    def mismatch(self, found) -> str:
+    def mismatch(self, found: object) -> str:
         """How an object differs, in words."""
         expected, shown = self.expected(), self.found(found)
         if expected == shown:
@@ -67,13 +69,13 @@ class TypeIs(Fact):
     __slots__ = ()
     kind = "type_is"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"type is {self.value.__qualname__}"
 
-    def expected(self):
+    def expected(self) -> str:
         return f"type {self.value.__qualname__}"
 
-    def found(self, found):
+    def found(self, found: object) -> str:
         return f"type {type(found).__qualname__}"
 
 
@@ -83,19 +85,19 @@ class Is(Fact):
     __slots__ = ("number",)
     kind = "is"
 
-    def __init__(self, value):
+    def __init__(self, value: object) -> None:
         self.number = id(value)
         self.value = native().Weak(value) if holding(value) == "weak" else value
 
     @property
-    def key(self):
+    def key(self) -> int:
         return self.number
 
     @property
-    def object(self):
+    def object(self) -> Any:
         return self.value() if type(self.value) is native().Weak else self.value
 
-    def __str__(self):
+    def __str__(self) -> str:
         value = self.object
         if value is None or isinstance(value, (bool, str)):
             return f"is {value!r}"
@@ -103,7 +105,7 @@ class Is(Fact):
             return f"is {value.__qualname__}"
         return f"is {type(value).__name__} at {id(value):#x}"
 
-    def mismatch(self, found):
+    def mismatch(self, found: Any) -> str:
         value = self.object
         expected, shown = short(value), short(found)
         if expected == shown:
@@ -119,20 +121,20 @@ class At(Fact):
     __slots__ = ()
     kind = "at"
 
-    def __init__(self, value):
+    def __init__(self, value: Any) -> None:
         self.value = id(value), type(value)
 
     @property
-    def key(self):
+    def key(self) -> tuple[int, type]:
         return self.value
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"is the {self.value[1].__name__} at {self.value[0]:#x}"
 
-    def expected(self):
+    def expected(self) -> str:
         return f"the {self.value[1].__name__} at {self.value[0]:#x}"
 
-    def found(self, found):
+    def found(self, found: object) -> str:
         return f"{type(found).__name__} at {id(found):#x}"
 
 
@@ -142,10 +144,10 @@ class IsNot(Fact):
     __slots__ = ()
     kind = "is_not"
 
-    def expected(self):
+    def expected(self) -> str:
         return f"another object than {short(self.value)}"
 
-    def found(self, found):
+    def found(self, found: object) -> str:
         return "it"
 
 
@@ -154,10 +156,10 @@ class Present(IsNot):
 
     __slots__ = ()
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.value = NOWHERE
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "is there"
 
 
@@ -169,10 +171,10 @@ class Equals(Fact):
     kind = "eq"
 
     @property
-    def key(self):
+    def key(self) -> tuple[type, str]:
         return type(self.value), repr(self.value)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"== {self.value!r}"
 
 
@@ -182,13 +184,13 @@ class Length(Fact):
     __slots__ = ()
     kind = "len"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"length is {self.value}"
 
-    def expected(self):
+    def expected(self) -> str:
         return f"length {self.value}"
 
-    def found(self, found):
+    def found(self, found: object) -> str:
         return f"length {len(found) if hasattr(found, '__len__') else 'none'}"
 
 
@@ -198,10 +200,10 @@ class Truth(Fact):
     __slots__ = ()
     kind = "truth"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"is {'true' if self.value else 'false'}"
 
-    def expected(self):
+    def expected(self) -> str:
         return f"a {'true' if self.value else 'false'} value"
 
 
@@ -210,12 +212,12 @@ class _Held(Fact):
 
     __slots__ = ("number",)
 
-    def __init__(self, value):
+    def __init__(self, value: tuple[int | str | type, ...]) -> None:
         self.number = type(value), repr(value)
         self.value = loosely(value)
 
     @property
-    def key(self):
+    def key(self) -> tuple[type, str]:
         return self.number
 
 
@@ -225,13 +227,13 @@ class DictKeys(_Held):
     __slots__ = ()
     kind = "dict_keys"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"keys are {short(tuple(self.value))}"
 
-    def expected(self):
+    def expected(self) -> str:
         return f"keys {short(tuple(self.value))}"
 
-    def found(self, found):
+    def found(self, found: object) -> str:
         return f"keys {short(tuple(found)) if isinstance(found, dict) else type(found).__name__}"
 
 
@@ -241,7 +243,7 @@ class Elements(_Held):
     __slots__ = ()
     kind = "elements"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"elements are {short(tuple(self.value))}"
 
 
@@ -251,18 +253,18 @@ class DictLacks(Fact):
     __slots__ = ("number",)
     kind = "dict_lacks"
 
-    def __init__(self, value):
+    def __init__(self, value: object) -> None:
         self.number = value if isinstance(value, (str, int)) else id(value)
         self.value = native().Weak(value) if holding(value) == "weak" else value
 
     @property
-    def key(self):
+    def key(self) -> object:
         return self.number
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"has no key {self.value!r}"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected no key {self.value!r}, found it"
 
 
@@ -272,10 +274,10 @@ class NoDictAttr(Fact):
     __slots__ = ()
     kind = "no_dict_attr"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"has no attribute {self.value!r} of its own"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected no attribute {self.value!r} of its own, found one"
 
 
@@ -285,10 +287,10 @@ class TypeLacks(Fact):
     __slots__ = ()
     kind = "type_lacks"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"has no attribute {self.value!r} on its class"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected no attribute {self.value!r} on its class, found one"
 
 
@@ -298,30 +300,30 @@ class ClassLacks(TypeLacks):
     __slots__ = ()
     kind = "class_lacks"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"has no attribute {self.value!r}"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected no attribute {self.value!r}, found one"
 
 
 class _OfClass(Fact):
     __slots__ = ("answer",)
 
-    def __init__(self, cls, answer: bool):
+    def __init__(self, cls: type, answer: bool) -> None:
         self.value, self.answer = cls, answer
 
     @property
-    def key(self):
+    def key(self) -> int:
         return id(self.value)
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> tuple[type, bool]:
         return self.value, self.answer
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"is {'' if self.answer else 'no '}{self.kind} of {self.value!r}"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected {self}, found the other answer"
 
 
@@ -345,10 +347,10 @@ class Tensor(Fact):
     __slots__ = ()
     kind = "tensor"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.value)
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return self.value.mismatch(found)
 
 
@@ -358,17 +360,17 @@ class _OfTwo(Fact):
     __slots__ = ()
     words = other = ""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"is {self.words} {self.value}"
 
     @property
-    def key(self):
+    def key(self) -> object:
         return self.value
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> int:
         return locate(self.value)
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected {self.words} {self.value}, found {self.other}"
 
 
@@ -396,20 +398,20 @@ class Apart(Fact):
     __slots__ = ("changed", "others")
     kind = "apart"
 
-    def __init__(self, changed: tuple, others: tuple):
+    def __init__(self, changed: tuple, others: tuple) -> None:
         self.changed, self.others = changed, others
 
     @property
-    def key(self):
+    def key(self) -> object:
         return self.changed, self.others
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> tuple[tuple[int, ...], ...]:
         return tuple(map(locate, self.changed)), tuple(map(locate, self.others))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"memory apart from {', '.join(map(str, (*self.changed, *self.others)))}"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return "expected memory apart from each other, found shared memory"
 
 
@@ -420,20 +422,20 @@ class Shares(Fact):
     __slots__ = ("distance",)
     kind = "shares"
 
-    def __init__(self, other, distance: int):
+    def __init__(self, other: Any, distance: int) -> None:
         self.value, self.distance = other, distance
 
     @property
-    def key(self):
+    def key(self) -> object:
         return self.value, self.distance
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> tuple[int, ...]:
         return locate(self.value), self.distance
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"memory of which {self.value} shows a part {self.distance} bytes further on"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected {self}, found other memory"
 
 
@@ -444,13 +446,13 @@ class Room(Fact):
     kind = "room"
 
     @property
-    def key(self):
+    def key(self) -> tuple[int, ...]:
         return self.value
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"a storage with {self.value[0]} bytes before the tensor and {self.value[1]} from its start"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"expected {self}, found a smaller one"
 
 
@@ -462,17 +464,18 @@ class GlobalState(Fact):
     kind = "global_state"
     of_object = False
 
-    def __init__(self):
-        self.value, self.read = None, set()
+    def __init__(self) -> None:
+        self.value = None
+        self.read: set[str] = set()
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> tuple[int, ...]:
         self.value = guards.narrowed_state(guards.global_state_snapshot(), self.read)
         return self.value
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "torch's state"
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return guards.state_difference(self.value, guards.global_state_snapshot())
 
 
@@ -484,21 +487,21 @@ class Dims(Fact):
     kind = "dims"
     of_object = False
 
-    def __init__(self, sizes):
+    def __init__(self, sizes: Any) -> None:
         self.sizes, self.value = sizes, "; ".join(sizes.texts())
 
-    def payload(self, locate):
+    def payload(self, locate: Callable) -> tuple[tuple[int, ...], tuple[tuple[str | int, ...], ...], tuple[tuple, ...]]:
         sizes, self.sizes = self.sizes, None
         return sizes.payload(locate)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.value
 
-    def mismatch(self, found):
+    def mismatch(self, found: object) -> str:
         return f"{self.value} does not hold"
 
 
-def identity(value) -> Fact:
+def identity(value: object) -> Fact:
     """That it is this object; a tensor is known by its place, since all else that is relied on is guarded by facts of
     its own."""
     return At(value) if isinstance(value, torch.Tensor) else Is(value)

@@ -55,6 +55,8 @@ entry's plan are bound to what the accessors reach.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -82,15 +84,15 @@ class TensorSpec:
     align: int | None = None
 
     @staticmethod
-    def of(tensor: torch.Tensor, dynamic_dims=()) -> "TensorSpec":
+    def of(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> "TensorSpec":
         """The spec that exactly this tensor meets, with the sizes of ``dynamic_dims`` free (and then all strides)."""
         sizes = tuple(None if d in dynamic_dims else s for d, s in enumerate(tensor.shape))
         strides = tuple(tensor.stride()) if not dynamic_dims else None
         return TensorSpec(type(tensor), tensor.dtype, tensor.device, sizes,
                           strides, tensor.requires_grad, dispatch_keys(tensor))
 
-    def __str__(self):
-        def text(values):
+    def __str__(self) -> str:
+        def text(values: tuple[int, ...] | None) -> str:
             return "any" if values is None else "(" + ", ".join("*" if v is None else str(v) for v in values) + ")"
 
         grad = "" if self.requires_grad is None else f", requires_grad={self.requires_grad}"
@@ -98,10 +100,11 @@ class TensorSpec:
             f"{self.cls.__name__} {str(self.dtype)[6:]} on {self.device}, sizes {text(self.sizes)}, strides "
             f"{text(self.strides)}{grad}")
 
-    def mismatch(self, value) -> str:
+    def mismatch(self, value: Any) -> str:
         """How a value differs, in words: "size of dim 1: expected 4, found 5"; empty when it does not."""
-        if type(value) is not self.cls:
-            return f"type: expected {self.cls.__name__}, found {type(value).__name__}"
+        found = type(value)
+        if found is not self.cls:
+            return f"type: expected {self.cls.__name__}, found {found.__name__}"
         out = []
         if value.dtype != self.dtype:
             out.append(f"dtype: expected {self.dtype}, found {value.dtype}")
@@ -128,12 +131,12 @@ class TensorSpec:
         return "; ".join(out)
 
 
-def dispatch_keys(tensor) -> int:
+def dispatch_keys(tensor: torch.Tensor) -> int:
     """The raw dispatch key set of a tensor."""
     return torch_private.dispatch_keys(tensor).raw_repr()
 
 
-def program(accessors, checks, binds=()):
+def program(accessors: Sequence[tuple], checks: Sequence[tuple], binds: Iterable[tuple] = ()) -> Any:
     """The native guard program. Raises ValueError or TypeError saying which record is wrong."""
     made = native().GuardProgram(tuple(accessors), tuple(checks), tuple(binds))
     if _log:
@@ -141,7 +144,7 @@ def program(accessors, checks, binds=()):
     return made
 
 
-def _line(accessors, check) -> str:
+def _line(accessors: Sequence[tuple], check: tuple) -> str:
     """A check in words."""
     at, kind, payload, fact = (*check, None, None)[:4]
     return (f"{path(accessors, at)}: {f'{kind} {short(payload)}' if fact is None else fact}" if at >= 0
@@ -163,7 +166,7 @@ _STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys",
 _SELDOM_READ = ("attention", "switches", "autocast")  # the last fields
 
 
-def narrowed_state(snapshot: tuple, read) -> tuple:
+def narrowed_state(snapshot: tuple, read: Collection[str]) -> tuple:
     """A snapshot that leaves open those of the fields that few programs read which are not in ``read``, a set with any
     of "attention", "switches" and "autocast"."""
     first = len(snapshot) - len(_SELDOM_READ)
@@ -177,7 +180,7 @@ def state_difference(expected: tuple, found: tuple) -> str:
                      for name, want, have in zip(_STATE_FIELDS, expected, found) if want not in (have, _UNREAD))
 
 
-def path(accessors, index: int) -> str:
+def path(accessors: Sequence[tuple], index: int) -> str:
     """An accessor by its name, or by what it reads."""
     if index < 0:
         return "global state"
@@ -191,7 +194,7 @@ def path(accessors, index: int) -> str:
     return f"{kind} {'' if value is None else f'{value!r} '}of {path(accessors, parent)}"
 
 
-def short(value) -> str:
+def short(value: object) -> str:
     """An object in at most 120 characters."""
     if isinstance(value, torch.Tensor):
         return f"{type(value).__name__}({value.dtype}, {tuple(value.shape)}, {value.device})"
@@ -202,7 +205,7 @@ def short(value) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def explain(program, locals) -> str:
+def explain(program: Any, locals: Sequence[object]) -> str:
     """Why a program does not accept a tuple of locals: the accessor, what was expected and what was found. Empty when
     it does."""
     failure = program.failure(tuple(locals))

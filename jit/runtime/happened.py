@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import functools
 import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from jit import torch_private
+
+if TYPE_CHECKING:
+    import types
 
 
 class _Happened(torch_private.DispatchMode):
     """Answers calls of operators from ``records``: (name, overload, results, error or None), in order."""
 
-    def __init__(self, records):
+    def __init__(self, records: list[tuple]) -> None:
         super().__init__()
         self.records = records
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Callable, types: object, args: Sequence[object] = (),
+                           kwargs: dict[str, object] | None = None) -> Any:
         name = (torch_private.schema(func).name, torch_private.schema(func).overload_name)
         for k, (*made, results, error) in enumerate(self.records):
             if tuple(made) != name:
@@ -35,14 +41,14 @@ class _Happened(torch_private.DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _code_of(handler):
+def _code_of(handler: int | Callable | None) -> types.CodeType | None:
     while isinstance(handler, functools.partial):
         handler = handler.func
     handler = getattr(handler, "__func__", handler)
     return getattr(handler, "__code__", None) or getattr(getattr(type(handler), "__call__", None), "__code__", None)
 
 
-def is_foreign(error, repeatable: bool) -> bool:
+def is_foreign(error: Exception, repeatable: bool) -> bool:
     """Whether an error that reached a rewritten function's handler, and which no native plan has raised, comes from
     elsewhere: from a signal's handler, or, where only a plan can have raised it (not ``repeatable``), from another
     thread."""
@@ -53,11 +59,11 @@ def is_foreign(error, repeatable: bool) -> bool:
     return any(_code_of(signal.getsignal(number)) is code for number in signal.valid_signals())
 
 
-def _run(records, original, *args):
+def _run(records: list[tuple], original: Callable, *args: object) -> Any:
     with _Happened(records):
         return original(*args)
 
 
-def again(call, records):
+def again(call: Callable, records: list[tuple]) -> Callable:
     """``call`` for a function that is run where ``records`` have happened."""
     return functools.partial(call, _run, records) if records else call

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that is not built into the i
 _KEPT = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, enum.Enum)
 
 
-def holding(obj) -> str:
+def holding(obj: Any) -> str:
     """How what outlives a capture may refer to an object of the program. "kept": itself, for constants, classes and
     code, which hold nothing. "weak": as a ``native().Weak``. "place": by nothing but its source, since it cannot be
     referred to weakly and holds other objects. "itself": there is no other way."""
@@ -37,7 +38,7 @@ def holding(obj) -> str:
     return "place" if isinstance(obj, (dict, list, types.CellType)) or cls.__flags__ & _HEAP_TYPE else "itself"
 
 
-def loosely(obj):
+def loosely(obj: object) -> object:
     """An object as facts hold it: a ``native().Weak`` where it is to be held so; in tuples likewise."""
     if type(obj) is tuple:
         return tuple(map(loosely, obj))

@@ -17,11 +17,13 @@ Results: ("int", argument) | ("low", row) | ("high", row), the halves of a doubl
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from typing import Callable
 
 from jit.runtime import native
 
 
-def load_numbers(n_arguments: int, rows, results):
+def load_numbers(n_arguments: int, rows: Iterable[tuple], results: Iterable[tuple]) -> Callable[..., bytes | None]:
     """The native callable of a program. Raises ValueError or TypeError saying which row is wrong."""
     return native().load_numbers(n_arguments, tuple(rows), tuple(results))
 

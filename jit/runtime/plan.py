@@ -65,7 +65,8 @@ runs, from any thread.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from jit import logs
 from jit.runtime.extension import native
@@ -130,10 +131,10 @@ class Plan:
             else:
                 names.append(f"{kind}({names[rest[0]]}, {names[rest[1]]})")
 
-        def many(regs):
+        def many(regs: tuple[int, ...]) -> str:
             return "[" + ", ".join(names[r] for r in regs) + "]"
 
-        def argument(a):
+        def argument(a: tuple[str, Any]) -> str:
             kind, value = a
             if kind == "slot":
                 return f"%{value}"
@@ -147,7 +148,7 @@ class Plan:
                 return f"wanted[{value}]"
             return repr(value) if kind == "const" else "[" + ", ".join(map(argument, value)) + "]"
 
-        def slots(items):
+        def slots(items: Sequence[int]) -> str:
             return ", ".join(f"%{i}" for i in items)
 
         lines = [f"inputs: {slots(range(self.n_inputs))}" + "".join(f", int{i}" for i in range(self.n_ints))]
@@ -252,7 +253,7 @@ class GradSpec:
     watched: tuple = ()
 
 
-def load_plan(plan: Plan):
+def load_plan(plan: Plan) -> Callable[..., tuple]:
     """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is
     wrong."""
     if _log:
@@ -260,7 +261,7 @@ def load_plan(plan: Plan):
     return native().load_plan(plan)
 
 
-def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec):
+def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec) -> Callable[..., tuple]:
     """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises
     as ``load_plan`` does."""
     return native().differentiable(load_plan(forward), load_plan(backward), spec)

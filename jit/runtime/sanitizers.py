@@ -13,7 +13,7 @@ from jit.errors import CompileError
 # Kernels run their loops in OpenMP's threads, whose library is not built for the thread sanitizer: all that they do
 # would be reported.
 _COMMON = ("-fno-omit-frame-pointer", "-g1")
-_FLAGS = {
+_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
     "": {"runtime": (), "kernels": ()},
     "address": dict.fromkeys(("runtime", "kernels"), ("-fsanitize=address,undefined", "-fno-sanitize=vptr",
                                                       "-fno-sanitize-recover=undefined", *_COMMON)),
@@ -21,7 +21,7 @@ _FLAGS = {
 }
 
 
-def flags(part: str) -> tuple:
+def flags(part: str) -> tuple[str, ...]:
     """The compiler's additional flags for ``part``: "runtime" or "kernels". Raises CompileError for a sanitizer that is
     not known."""
     if config.sanitize not in _FLAGS:

@@ -3,6 +3,8 @@ keeps has been overwritten there. They require grad as in eager, and a backward 
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
 import torch
 
 _MESSAGE = ("Trying to backward through the graph a second time (or directly access saved tensors after they have "
@@ -16,12 +18,12 @@ class Freed(torch.autograd.Function):
     """Gives its argument a history that cannot be walked."""
 
     @staticmethod
-    def forward(ctx, leaf, value):
+    def forward(ctx: Any, leaf: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(value)
         return value
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> NoReturn:
         raise RuntimeError(_MESSAGE)
 
 
@@ -41,7 +43,7 @@ def refuse_backward(value: torch.Tensor, why: str) -> torch.Tensor:
     no history."""
     node, number = value.grad_fn, value.output_nr
     if node is not None:
-        def refuse(gradients):
+        def refuse(gradients: tuple[torch.Tensor, ...]) -> None:
             if gradients[number] is not None:
                 raise RuntimeError(why)
 

@@ -79,7 +79,7 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
     return {k: found[name] for k, (name, _) in named.items()}
 
 
-def forget():
+def forget() -> None:
     """Let go of the kernels that no plan uses."""
     with _lock:
         _addresses.clear()

@@ -6,11 +6,17 @@ That is more exact than one chain of additions for each column, and touches the 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.codegen import loops
 from jit.codegen.cpp.layout import CHEAP, COST
 
+if TYPE_CHECKING:
+    from .emission import KernelText
+    from .reduction import Reduction
 
-def block_rows(text, k: int, states) -> int:
+
+def block_rows(text: KernelText, k: int, states: list[Reduction]) -> int:
     """How many rows of pass ``k`` are added up in registers, strip by strip of columns, before they join the totals; 0
     for none.
 
@@ -32,12 +38,13 @@ def block_rows(text, k: int, states) -> int:
     return min(r.limit for r in flush)
 
 
-def write(text, row: str, lo: str, hi: str, size: int, statements, depth_of, states):
+def write(text: KernelText, row: str, lo: str, hi: str, size: int, statements: list[int], depth_of: dict,
+          states: list[Reduction]) -> None:
     """The innermost loop of a pass in column mode, by blocks of ``size`` rows, and in these by strips of columns."""
     w, width, depth = text.strip, text.hi, len(text.layout.loops)
     flush = [r for r in states if r.blocked]
 
-    def strip(count, full):
+    def strip(count: str, full: bool) -> None:
         for r in flush:
             r.lanes(w)
         with text.braces(f"for (int64_t {row} = first; {row} < last; {row}++)"):

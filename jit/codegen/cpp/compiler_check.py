@@ -65,7 +65,7 @@ _FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7,
            8388607.5, 16777217.0, 65504.0, 65520.0, 6e-8, 3e-8, 127.5, -128.0, 255.0]  # fmt: skip
 
 
-def _values(dtype) -> torch.Tensor:
+def _values(dtype: torch.dtype) -> torch.Tensor:
     if dtype is BOOL:
         return torch.tensor([False, True, True])
     if dtype.is_floating_point:
@@ -76,12 +76,13 @@ def _values(dtype) -> torch.Tensor:
     return torch.tensor(sorted({v for v in numbers if info.min <= v <= info.max}), dtype=dtype)
 
 
-def _pairs(dtype, other=None) -> tuple:
+def _pairs(dtype: torch.dtype, other: torch.dtype | None = None) -> tuple:
     a, b = _values(dtype), _values(other or dtype)
     return a.repeat_interleave(len(b)).contiguous(), b.repeat(len(a)).contiguous()
 
 
-def _op(op: str, dtype, result=None, inputs=None, constant=None, arity=2) -> Probe:
+def _op(op: str, dtype: torch.dtype, result: torch.dtype | None = None, inputs: tuple[torch.Tensor, ...] | None = None,
+        constant: int | None = None, arity: int = 2) -> Probe:
     """A pointwise prim as the emitter writes it. ``constant``: the second operand, as a literal."""
     given = inputs or (_pairs(dtype) if arity == 2 and constant is None else (_values(dtype),))
     arguments = (*given, torch.tensor(constant, dtype=dtype)) if constant is not None else given
@@ -93,11 +94,11 @@ def _op(op: str, dtype, result=None, inputs=None, constant=None, arity=2) -> Pro
                  f"r = {text};", given, reference.pointwise(op, list(arguments), result))
 
 
-def _name(dtype) -> str:
+def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _cast(source, target) -> Probe:
+def _cast(source: torch.dtype, target: torch.dtype) -> Probe:
     given = _values(source)
     # What does not fit is anybody's guess.
     if source.is_floating_point and not target.is_floating_point and target is not BOOL:
@@ -108,7 +109,7 @@ def _cast(source, target) -> Probe:
     return _op("cast", source, target, (given.repeat(3),))
 
 
-def _division(op: str, dtype) -> Probe:
+def _division(op: str, dtype: torch.dtype) -> Probe:
     a, b = _pairs(dtype)
     undefined = (b == 0) | (a == torch.iinfo(dtype).min) & (b == -1)
     return _op(op, dtype, inputs=(a, torch.where(undefined, torch.full_like(b, 3), b)))
@@ -179,7 +180,7 @@ def probes() -> list:
 # the program
 
 
-def _array(tensor) -> str:
+def _array(tensor: torch.Tensor) -> str:
     size = tensor.element_size()
     words = tensor.contiguous().view({1: U8, 2: I16, 4: I32, 8: I64}[size]).tolist()
     return ",".join(hex(w % (1 << 8 * size)) for w in words)
@@ -190,7 +191,7 @@ def source(all_probes: list) -> str:
     the other, to its standard output."""
     arrays, functions, calls = {}, [], []
 
-    def array(tensor):
+    def array(tensor: torch.Tensor) -> str:
         kind = f"uint{8 * tensor.element_size()}_t"
         return arrays.setdefault((kind, _array(tensor)), f"values{len(arrays)}")
 
@@ -231,7 +232,7 @@ def _same(got: bytes, expected: torch.Tensor) -> bool:
     return bool(((value.view(bits) == want.view(bits)) | value.isnan() & want.isnan()).all())
 
 
-def failures(compiler: str, flags) -> list:
+def failures(compiler: str, flags: tuple[str, ...]) -> list:
     """The numbers of the probes that give a wrong result, or kill their process, with this compiler. Raises
     CompileError where they cannot be compiled, OSError where they cannot be run."""
     tried, wrong = probes(), []

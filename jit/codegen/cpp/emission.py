@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,6 +24,10 @@ from jit.codegen.cpp.support import TILE
 from jit.graph import dims
 from jit.graph.prims import info
 
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ..loops import Bounded, Check, Load, Store
+
 SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
 BLOCK = 1024  # vector positions per block in column mode
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
@@ -32,7 +38,7 @@ class KernelText(Strips):
     """Writes one kernel. ``lines`` is the text; ``threads`` the number of threads that the machine is expected to give
     it."""
 
-    def __init__(self, kernel: loops.Kernel, name: str, threads: int):
+    def __init__(self, kernel: loops.Kernel, name: str, threads: int) -> None:
         self.layout: Layout = analyse(kernel)
         self.kernel = kernel = self.layout.kernel
         self.name, self.threads = name, threads
@@ -60,7 +66,7 @@ class KernelText(Strips):
 
     # decisions that depend on sizes
 
-    def _decide(self):
+    def _decide(self) -> None:
         lay, kernel = self.layout, self.kernel
         elements = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes)
         widest = max([b.dtype.itemsize for b in kernel.buffers] + [d.itemsize for d in self.dtypes.values()
@@ -113,7 +119,7 @@ class KernelText(Strips):
             else:
                 self.block = min(self.block, extent)
 
-    def _find_tile(self):
+    def _find_tile(self) -> None:
         """Loads that are contiguous along another parallel axis than the vector axis go through square tiles,
         transposed in cache."""
         lay, kernel = self.layout, self.kernel
@@ -136,17 +142,17 @@ class KernelText(Strips):
             self.tile = next(a for a in lay.rows if a.name == name)
             self.tiled = found[name]
 
-    def unit(self, s) -> bool:
+    def unit(self, s: Load | Store) -> bool:
         stride = dims.coefficient(s.index, self.layout.vector.name)
         return type(stride) is int and stride == 1
 
     # writing
 
-    def put(self, text: str):
+    def put(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
 
     @contextlib.contextmanager
-    def braces(self, head: str = ""):
+    def braces(self, head: str = "") -> Iterator[None]:
         self.put(f"{head} {{".strip())
         self.indent += 1
         saved, narrow = dict(self.value), dict(self.narrow)
@@ -155,7 +161,7 @@ class KernelText(Strips):
         self.indent -= 1
         self.put("}")
 
-    def expr(self, e, **names) -> str:
+    def expr(self, e: IntExpr, **names: str) -> str:
         """An index expression as C text; keyword arguments name symbols for the occasion."""
         known = {n: f"(int64_t){self.value[n]}" for n in dims.free_symbols(e) if n in self.value}
         return dims.render(e, "c", {**self.names, **known, **names}) if type(e) is not int else str(e)
@@ -170,11 +176,11 @@ class KernelText(Strips):
         self._entry()
         return "\n".join(self.lines) + "\n"
 
-    def _sizes(self):
+    def _sizes(self) -> None:
         for i, _ in enumerate(self.kernel.sizes):
             self.put(f"const int64_t n{i} = ints[{i}];")
 
-    def _arguments(self):
+    def _arguments(self) -> None:
         for i, b in enumerate(self.kernel.buffers):
             kind = ops.memory_type(b.dtype)
             const = "const " if b.role == "in" else ""
@@ -182,7 +188,7 @@ class KernelText(Strips):
         self._sizes()
         self._limits()
 
-    def _limits(self):
+    def _limits(self) -> None:
         """The extents of bounded values, and the 0 in the place of what lies outside. Where the compiler must not see
         that an index is made from a comparison they are hidden from it: else it would find that the bounds always hold,
         and take them out."""
@@ -199,7 +205,7 @@ class KernelText(Strips):
             self.nowhere = "nowhere"
             self.put("const int64_t nowhere = hidden(0);")
 
-    def _within(self, s) -> str:
+    def _within(self, s: Bounded | Check) -> str:
         """Whether the value of a ``Bounded`` or a ``Check`` lies inside its bounds."""
         return f"((uint64_t){self.value[s.value]} < (uint64_t){self.limits[loops.index_key(s.extent)]})"
 
@@ -213,7 +219,7 @@ class KernelText(Strips):
             factors.append(f"(({extent} + {self.block - 1}) / {self.block})")
         return " * ".join(f"(int64_t){f}" for f in factors) or "(int64_t)1"
 
-    def _entry(self):
+    def _entry(self) -> None:
         lay = self.layout
         with self.braces(f"EXPORT void {self.name}(void** ptrs, const int64_t* ints)"):
             self._sizes()
@@ -247,7 +253,7 @@ class KernelText(Strips):
 
     # rows
 
-    def _rows(self):
+    def _rows(self) -> None:
         lay = self.layout
         extent = lay.vector.extent
         self.lo, self.hi, self.base = "0", self.expr(extent), 0
@@ -296,7 +302,7 @@ class KernelText(Strips):
                 text = f"if (++{n} == ({e})) {{ {n} = 0; {text} }}"
             self.put(text)
 
-    def _tile_rows(self):
+    def _tile_rows(self) -> None:
         """Bring the transposed operands of one tile into cache, then run the tile's rows."""
         extent, name = self.expr(self.tile.extent), self.names[self.tile.name]
         self.put(f"const int64_t first = tile * {TILE}, count = {extent} - first < {TILE} ? {extent} - first : {TILE};")
@@ -308,7 +314,7 @@ class KernelText(Strips):
         with self.braces(f"for (int64_t {name} = first; {name} < first + count; {name}++)"):
             self._row()
 
-    def _row(self):
+    def _row(self) -> None:
         lay = self.layout
         if self.cooperate:
             self._split_row()
@@ -317,7 +323,7 @@ class KernelText(Strips):
             if k < lay.passes:
                 self._pass(k)
 
-    def _split_row(self):
+    def _split_row(self) -> None:
         """This thread's part of the outermost reduction loop, or of the vector axis when that is the only one."""
         lay = self.layout
         if lay.loops:
@@ -333,7 +339,7 @@ class KernelText(Strips):
 
     # values kept between passes
 
-    def _kept_memory_early(self):
+    def _kept_memory_early(self) -> None:
         lay = self.layout
         width = f"{self.block}" if self.block else f"({self.expr(lay.vector.extent)} + {self.strip})"
         rows = " * ".join(f"(int64_t)({self.expr(a.extent)})" for a in lay.loops) or "1"
@@ -375,7 +381,7 @@ class KernelText(Strips):
 
     # row-level code
 
-    def _segment(self, k: int):
+    def _segment(self, k: int) -> None:
         lay, body = self.layout, self.kernel.body
         vector = []
         for i in lay.segments[k]:
@@ -403,13 +409,13 @@ class KernelText(Strips):
             with self.braces(lead):
                 self._vector_loop(vector, [])
 
-    def pointer(self, s) -> str:
+    def pointer(self, s: Load | Store) -> str:
         return self.names[s.buffer]
 
     def _memory(self, name: str) -> str:
         return f"(uint8_t){self.value[name]}" if self.dtypes[name] is torch.bool else self.value[name]
 
-    def _define(self, i: int, index: str | None = None):
+    def _define(self, i: int, index: str | None = None) -> None:
         """Declare the value of statement ``i`` in the present scope. ``index`` overrides the text of a load's or an
         index value's position."""
         s = self.kernel.body[i]
@@ -438,7 +444,7 @@ class KernelText(Strips):
                  f"{name} = {text};")
         self.value[s.dst] = name
 
-    def _load(self, s, text: str) -> str:
+    def _load(self, s: Load, text: str) -> str:
         dtype = self.dtypes[s.dst]
         if dtype is torch.bool:
             text = f"({text} != 0)"
@@ -448,7 +454,7 @@ class KernelText(Strips):
 
     # passes over the reduction axes
 
-    def _pass(self, k: int):
+    def _pass(self, k: int) -> None:
         lay, body = self.layout, self.kernel.body
         statements = lay.bodies[k]
         reduces = [i for i in statements if isinstance(body[i], loops.Reduce)]
@@ -493,7 +499,7 @@ class KernelText(Strips):
         if self.cooperate and states:
             self._combine(states, k)
 
-    def _depths(self, statements) -> dict:
+    def _depths(self, statements: list[int]) -> dict:
         """Statement number -> loops around it, for the statements of a pass that do not vary along the vector axis."""
         lay, body = self.layout, self.kernel.body
         position = {a.name: d + 1 for d, a in enumerate(lay.loops)}
@@ -517,7 +523,7 @@ class KernelText(Strips):
         count = sum(2 if s.op.startswith("arg") else 1 for s in self.kernel.body if isinstance(s, loops.Reduce))
         return max(64, (count * width * 8 + 63) // 64 * 64)
 
-    def _combine(self, states, k: int):
+    def _combine(self, states: list[Reduction], k: int) -> None:
         """Every thread's partial results, put together in thread order by every thread alike."""
         size = self._shared_bytes()
         earlier = [s for i, s in enumerate(self.kernel.body) if isinstance(s, loops.Reduce)
@@ -551,7 +557,7 @@ class KernelText(Strips):
 
     # the vector loop
 
-    def _vector_loop(self, statements, states):
+    def _vector_loop(self, statements: list[int], states: list[Reduction]) -> None:
         lay, body = self.layout, self.kernel.body
         scans = [i for i in statements if isinstance(body[i], loops.Scan)]
         stripped = bool((states and not lay.column) or (scans and not lay.column)
@@ -574,7 +580,7 @@ class KernelText(Strips):
         for i in checks:
             self.put(f"if (bad{i}) {self.names[body[i].buffer]}[0] = {body[i].code};")
 
-    def _divisors(self, statements):
+    def _divisors(self, statements: list[int]) -> None:
         """Prepare the divisors that are the same along the vector axis: a vector division takes as long as ten
         multiplications."""
         lay, self.divisor = self.layout, {}
@@ -587,7 +593,7 @@ class KernelText(Strips):
                 name = self.divisor[i] = f"z{i}_{len(self.lines)}"
                 self.put(f"const Divisor {name} = divisor({self.value[s.args[1]]});")
 
-    def _simd(self, checks):
+    def _simd(self, checks: list[int]) -> None:
         clause = f" reduction(|: {', '.join(f'bad{i}' for i in checks)})" if checks else ""
         self.put("#pragma omp simd" + clause)
 
@@ -596,7 +602,7 @@ class KernelText(Strips):
         known = self.lo.isdigit() and self.hi.isdigit()
         return tail((int(self.hi) - int(self.lo)) % self.strip) if known and not self.layout.column else []
 
-    def _accesses(self, statements) -> dict:
+    def _accesses(self, statements: list[int]) -> dict:
         """Pointers that the vector loop indexes by position alone: statement number -> name, declared here."""
         lay, body, out = self.layout, self.kernel.body, {}
         shared = {}
@@ -636,13 +642,13 @@ class KernelText(Strips):
             return f"{access[i]}[j * ({self.expr(stride)})]"
         return f"{self.pointer(s)}[{self._absolute(s.index)}]"
 
-    def _absolute(self, e) -> str:
+    def _absolute(self, e: IntExpr) -> str:
         vector = self.layout.vector.name
         if vector in dims.free_symbols(e) and type(self.base) is not int:
             return self.expr(e, **{vector: "(start + j)"})
         return self.expr(e, **{vector: "j"})
 
-    def _element(self, i: int, access: dict, redirect: dict, lane: str):
+    def _element(self, i: int, access: dict, redirect: dict, lane: str) -> None:
         """One statement inside a vector loop."""
         lay, s = self.layout, self.kernel.body[i]
         for n in loops.reads(s):
@@ -676,7 +682,7 @@ class KernelText(Strips):
             if s.dst in lay.arrays and s.dst in self.value:
                 self.put(f"a{self.names[s.dst]}[j] = {self._memory(s.dst)};")
 
-    def _fetch(self, n: str):
+    def _fetch(self, n: str) -> None:
         """Make a value that another loop has stored available under its name."""
         lay = self.layout
         name = self.names[n]
@@ -691,7 +697,7 @@ class KernelText(Strips):
         self.put(f"const {ops.c_type(self.dtypes[n])} {name} = {text};")
         self.value[n] = name
 
-    def _index_value(self, i: int):
+    def _index_value(self, i: int) -> None:
         s, vector = self.kernel.body[i], self.layout.vector.name
         lo, hi = dims.bounds(s.expr)
         stride = dims.coefficient(s.expr, vector)

@@ -284,7 +284,8 @@ static inline T i0_X(T x) {
 """),
 }  # fmt: skip
 
-def _horner(fma: str, coefficients, x: str, suffix: str) -> str:
+
+def _horner(fma: str, coefficients: tuple[float, ...], x: str, suffix: str) -> str:
     out = f"{coefficients[-1]!r}{suffix}"
     for c in reversed(coefficients[:-1]):
         out = f"{fma}({out}, {x}, {c!r}{suffix})"
@@ -309,7 +310,6 @@ def _all() -> dict:
             out[name.replace("_X", "_" + kind)] = tuple(n.replace("_X", "_" + kind)
                                                         for n in needs), _written(text, kind)
     return out
-
 
 
 # Polynomials in t = x**2 of sin and cos below their first terms for |x| <= pi/4 (relative errors 3.4e-18 and 4.7e-20).

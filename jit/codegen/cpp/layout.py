@@ -10,7 +10,9 @@ scalars per row) or a parallel one ("column mode": results are short arrays).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Callable
 
 from jit import devices
 from jit.codegen import loops
@@ -18,12 +20,16 @@ from jit.codegen.cpp.ops import COST
 from jit.errors import JitError
 from jit.graph import dims
 
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ..loops import Axis, Kernel
+
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
 INLINE_KINDS = (loops.Load, loops.IndexValue)
 
 
-def hint(e) -> int:
+def hint(e: IntExpr) -> int:
     """The expected value of a size, for decisions that change speed but not results."""
     try:
         return dims.hint(e)
@@ -36,14 +42,14 @@ def stream_bytes(kernel: loops.Kernel) -> int:
     return devices.of_type(kernel.device).architecture().cache
 
 
-def expressions(stmt):
+def expressions(stmt: object) -> IntExpr | None:
     """The index expression of a statement, or None."""
     if isinstance(stmt, (loops.Load, loops.Store)):
         return stmt.index
     return stmt.expr if isinstance(stmt, loops.IndexValue) else None
 
 
-def _map(kernel: loops.Kernel, change) -> tuple:
+def _map(kernel: loops.Kernel, change: Callable) -> tuple:
     body = []
     for s in kernel.body:
         if isinstance(s, (loops.Load, loops.Store)):
@@ -76,14 +82,14 @@ def normalise(kernel: loops.Kernel) -> loops.Kernel:
     return kernel
 
 
-def _walks_as_one(e, outer, inner) -> bool:
+def _walks_as_one(e: IntExpr | None, outer: Axis, inner: Axis) -> bool:
     if e is None:
         return True
     a, b = dims.coefficient(e, outer.name), dims.coefficient(e, inner.name)
     return a is not None and b is not None and dims.structurally_equal(a, b * inner.extent)
 
 
-def _join(kernel, group, position):
+def _join(kernel: Kernel, group: str, position: int) -> Kernel:
     axes = list(getattr(kernel, group))
     outer, inner = axes[position : position + 2]
     joined = loops.Axis(inner.name, outer.extent * inner.extent, inner.kind)
@@ -160,7 +166,7 @@ def analyse(kernel: loops.Kernel, kept_bytes: int | None = None) -> Layout:
     return out
 
 
-def _levels(out: Layout):
+def _levels(out: Layout) -> None:
     kernel, reduction = out.kernel, {a.name for a in out.kernel.raxes}
     level = {}  # value -> pass it belongs to (element-level) or is ready before (row-level)
     for i, s in enumerate(kernel.body):
@@ -188,7 +194,7 @@ def _levels(out: Layout):
     out.passes = max(stages, default=0)
 
 
-def is_element(out: Layout, stmt) -> bool:
+def is_element(out: Layout, stmt: object) -> bool:
     """Whether a statement runs once per element; a ``Reduce`` does, its result is row-level."""
     if isinstance(stmt, (loops.Store, loops.Check)):
         reduction = {a.name for a in out.kernel.raxes}
@@ -196,7 +202,7 @@ def is_element(out: Layout, stmt) -> bool:
     return isinstance(stmt, loops.Reduce) or stmt.dst in out.element
 
 
-def _plan_passes(out: Layout, kept_bytes: int):
+def _plan_passes(out: Layout, kept_bytes: int) -> None:
     """Walk from the last pass to the first: what a pass needs from an earlier one is computed again when cheap, else
     kept and thereby wanted there."""
     body = out.kernel.body
@@ -208,7 +214,7 @@ def _plan_passes(out: Layout, kept_bytes: int):
     segments = [set() for _ in range(out.passes + 1)]
     bodies = [set() for _ in range(out.passes)]
 
-    def roots(k, element):
+    def roots(k: int, element: bool) -> Iterator[int]:
         for i, s in enumerate(body):
             if out.stage[i] != k or is_element(out, s) != element:
                 continue
@@ -216,7 +222,7 @@ def _plan_passes(out: Layout, kept_bytes: int):
                 or (s.dst in (out.kept if element else out.arrays))):
                 yield i
 
-    def close(found, k, i, element):
+    def close(found: set[int], k: int, i: int, element: bool) -> None:
         """Add statement i, and whatever it needs inside the same loop, to ``found``."""
         if i in found:
             return
@@ -250,7 +256,7 @@ def _plan_passes(out: Layout, kept_bytes: int):
     out.bodies = [sorted(x) for x in bodies]
 
 
-def _cheap(out: Layout, name: str, k: int, stores, room: bool) -> bool:
+def _cheap(out: Layout, name: str, k: int, stores: list[tuple[int, IntExpr]], room: bool) -> bool:
     """Whether ``name``, from an earlier pass, is better computed again in pass ``k``.
 
     It has to be kept when something it loads may have been overwritten by then: a store of an earlier pass to the same

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 from dataclasses import dataclass
+from typing import Callable
 
 import torch
 
@@ -49,7 +50,7 @@ def memory_type(dtype: torch.dtype) -> str:
     return "uint8_t" if dtype is BOOL else c_type(dtype)
 
 
-def constant(value, dtype: torch.dtype) -> str:
+def constant(value: float | int, dtype: torch.dtype) -> str:
     """A literal that is exactly ``value`` rounded to ``dtype``."""
     if dtype is BOOL:
         return "true" if value else "false"
@@ -81,7 +82,7 @@ def constant(value, dtype: torch.dtype) -> str:
     return f"({c_type(dtype)}){value}" if dtype not in (I32,) else (f"({value})" if value < 0 else str(value))
 
 
-def _from_float(text, dtype):
+def _from_float(text: str, dtype: torch.dtype) -> str:
     return f"to_bf16({text})" if dtype is BF16 else f"to_f16({text})"
 
 
@@ -352,7 +353,7 @@ class Context:
 OPS = {}  # pointwise prim -> fn(context, *arguments): a C++ expression
 
 
-def op(*names):
+def op(*names: object) -> Callable:
     def register(fn):
         OPS.update(dict.fromkeys(names, fn))
         return fn
@@ -377,7 +378,7 @@ def expression(name: str, args: list[str], arg_dtypes: list, dtype: torch.dtype,
     return text
 
 
-def _by_kind(floats=None, integers=None):
+def _by_kind(floats=None, integers=None) -> Callable:
     """An entry with a form for floats and one for integers and bools; None for what has none."""
 
     def form(c, *args):
@@ -390,7 +391,7 @@ def _by_kind(floats=None, integers=None):
 _FORMATS = {F32: "f32", F64: "f64"}
 
 
-def _function(name: str, kind, *args: str, absolute: bool = False) -> str | None:
+def _function(name: str, kind: torch.dtype, *args: str, absolute: bool = False) -> str | None:
     """A call of a function of floats: our own form where there is one, else libm's."""
     own = _FORMATS.get(kind)
     if own is None:
@@ -401,15 +402,15 @@ def _function(name: str, kind, *args: str, absolute: bool = False) -> str | None
     return f"{form if absolute and form in HELPERS else f'{name}_{own}'}({', '.join(args)})"
 
 
-def _suffixed(name, kind):
+def _suffixed(name: str, kind: torch.dtype) -> str:
     return name + ("f" if kind is F32 else "")
 
 
-def _bits_type(kind):
+def _bits_type(kind: torch.dtype) -> str:
     return "int32_t" if kind is F32 else "int64_t"
 
 
-def _named(name):
+def _named(name: str) -> Callable:
     return lambda c, *args: _function(name, c.source, *args, absolute=c.absolute)
 
 
@@ -417,7 +418,7 @@ for _name in _LIBM.union(*functions.FUNCTIONS.values()) - {"hypot", "pow"}:
     OPS[_name] = _named(_name)
 
 
-def _builtin(name):
+def _builtin(name: str) -> Callable:
     return lambda c, *args: f"__builtin_{_suffixed(name, c.source)}({', '.join(args)})"
 
 
@@ -425,33 +426,33 @@ def _builtin(name):
 
 
 @op("cast")
-def _cast(c, a):
+def _cast(c, a: str) -> str:
     return cast(a, c.source, c.dtype)
 
 
 @op("where")
-def _where(c, condition, a, b):
+def _where(c, condition, a: str, b: str) -> str:
     return f"({condition} ? {a} : {b})"
 
 
 @op("from_words")
-def _from_words(c, low, high):
+def _from_words(c, low, high) -> str:
     return f"from_words({low}, {high})"
 
 
 @op("random_bits")
-def _random_bits(c, seed, counter):
+def _random_bits(c, seed, counter) -> str:
     return f"({c_type(c.dtype)})random_bits({seed}, {counter})"
 
 
-def _compare(symbol):
+def _compare(symbol) -> Callable:
     return lambda c, a, b: f"({a} {symbol} {b})"
 
 
 OPS["eq"], OPS["ne"], OPS["lt"], OPS["le"], OPS["gt"], OPS["ge"] = map(_compare, ("==", "!=", "<", "<=", ">", ">="))
 
 
-def _bitwise(symbol):
+def _bitwise(symbol) -> Callable:
     return lambda c, a, b: f"({c_type(c.dtype)})({a} {symbol} {b})"
 
 
@@ -459,17 +460,17 @@ OPS["bitwise_and"], OPS["bitwise_or"], OPS["bitwise_xor"] = map(_bitwise, "&|^")
 
 
 @op("bitwise_not")
-def _bitwise_not(c, a):
+def _bitwise_not(c, a: str) -> str:
     return f"(!{a})" if c.source is BOOL else f"({c_type(c.dtype)})(~{a})"
 
 
 @op("logical_not")
-def _logical_not(c, a):
+def _logical_not(c, a: str) -> str:
     return f"({a} == 0)" if c.source is not BOOL else f"(!{a})"
 
 
-def _logical(symbol, of_numbers):
-    def form(c, a, b):
+def _logical(symbol, of_numbers) -> Callable:
+    def form(c, a: str, b: str) -> str:
         return f"({a} {symbol} {b})" if c.source is BOOL else f"(({a} != 0) {of_numbers} ({b} != 0))"
 
     return form
@@ -488,14 +489,14 @@ OPS["signbit"] = _by_kind(lambda c, a: f"(({_bits_type(c.source)})bits({a}) < 0)
 # arithmetic
 
 
-def _wrapping(symbol):
+def _wrapping(symbol) -> Callable:
     return lambda c, a, b: wrap(symbol, a, b, c.dtype)
 
 
 OPS["add"], OPS["sub"], OPS["mul"] = map(_wrapping, "+-*")
 
 
-def _negated(c, a):
+def _negated(c, a: str) -> str:
     return f"({c_type(c.dtype)})(0 - ({C_TYPES[c.dtype][1]}){a})"
 
 
@@ -504,7 +505,7 @@ OPS["abs"] = _by_kind(_builtin("fabs"),
                       lambda c, a: a if c.source in (BOOL, U8) else f"({a} < 0 ? {_negated(c, a)} : {a})")
 
 
-def _sign_of_float(c, a):
+def _sign_of_float(c, a: str) -> str:
     one, minus, zero = (constant(n, c.source) for n in (1, -1, 0))
     return f"({a} > 0 ? {one} : {a} < 0 ? {minus} : {zero})"
 
@@ -530,12 +531,12 @@ OPS["copysign"] = _by_kind(_builtin("copysign"))
 # division
 
 
-def _divided(c, a, b):
+def _divided(c, a: str, b: str) -> str:
     return f"({a} / {b})"
 
 
-def _divide(helper):
-    def form(c, a, b):
+def _divide(helper: str) -> Callable:
+    def form(c: list[int | None], a: str, b: str) -> str:
         k, divisor = c.source, c.constants[1]
         kind = c_type(k)
         if divisor is not None and int(divisor) > 0:
@@ -565,7 +566,7 @@ OPS["remainder"] = _by_kind(lambda c, a, b: f"remainder_float({a}, {b})", _divid
 # powers and functions
 
 
-def _power(c, a, b):
+def _power(c, a: str, b: str):
     kind = c.source
     one = constant(1, kind)
     # What the compiler makes of such a power is a root, which differs at -0 and -inf.
@@ -584,7 +585,7 @@ OPS["sqrt"] = _by_kind(_builtin("sqrt"))
 OPS["rsqrt"] = _by_kind(lambda c, a: _divided(c, constant(1, c.source), _builtin("sqrt")(c, a)))
 
 
-def _sigmoid(c, a):
+def _sigmoid(c, a: str) -> str:
     one = constant(1, c.source)
     return f"({one} / ({one} + {_function('exp', c.source, '-' + a)}))"
 
@@ -598,8 +599,8 @@ OPS["lgamma"] = _by_kind(lambda c, a: f"lgamma_of({a})")
 # shifts
 
 
-def _shift(left):
-    def form(c, a, b):
+def _shift(left) -> Callable:
+    def form(c: list[int | None], a: str, b: str) -> str:
         kind, unsigned = C_TYPES[c.source]
         width = torch.iinfo(c.source).bits
         bad = f"(({unsigned}){b} >= {width}u)" if width >= 32 else f"(({b} < 0) | ({b} >= {width}))"
@@ -620,7 +621,7 @@ def prelude(text: str) -> str:
     """The declarations and helpers that ``text`` refers to, in an order in which each comes before its use."""
     out, seen = [], set()
 
-    def need(name):
+    def need(name: str) -> None:
         if name in seen:
             return
         seen.add(name)

@@ -4,16 +4,20 @@ operands some way ahead."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from jit.codegen import loops
 from jit.codegen.cpp.layout import COST, hint, stream_bytes
 from jit.graph import dims
 
+if TYPE_CHECKING:
+    from .emission import KernelText
+
 ROW_BYTES = 256 << 10  # rows up to this size are prefetched while the one before is worked on
 MIN_COST = 14  # cost per element from which large operands are prefetched
 
 
-def next_row(text) -> list:
+def next_row(text: KernelText) -> list:
     """(pointer, bytes per element) of what the first pass will load for the next row.
 
     The second pass prefetches it when it computes much or stores, so that reading overlaps with that: softmax gains a
@@ -38,7 +42,7 @@ def next_row(text) -> list:
     return list(found.values())
 
 
-def stream(text, statements, access) -> list:
+def stream(text: KernelText, statements: list[int], access: dict[int, str]) -> list:
     """(pointer, bytes per element) some way ahead of each large operand, where the arithmetic is long enough to hide
     the loads from the hardware's own prefetching."""
     body, found = text.kernel.body, {}

@@ -4,12 +4,16 @@ together across threads."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from jit.codegen import loops
 from jit.codegen.cpp import ops
 from jit.codegen.cpp.layout import hint
+
+if TYPE_CHECKING:
+    from .emission import KernelText
 
 SHORT = {8: 0, 4: 8, 3: 12, 2: 12, 1: 12}  # length of a part of a row's tail -> its lane behind the strip's
 COLUMN_FLUSH = {torch.float32: 8, torch.float64: 32}  # additions per entry of a column sum before it joins the total
@@ -27,7 +31,7 @@ class Reduction:
     values takes products in unrounded.
     """
 
-    def __init__(self, owner, i: int):
+    def __init__(self, owner: KernelText, i: int) -> None:
         self.owner, self.i = owner, i
         self.s = owner.kernel.body[i]
         self.op, self.arg = self.s.op.removeprefix("arg"), self.s.op.startswith("arg")
@@ -58,7 +62,7 @@ class Reduction:
             self._plan_folds()
         owner.states[i] = self
 
-    def _plan_folds(self):
+    def _plan_folds(self) -> None:
         """Float lanes are folded to 16 or fewer, and their halves are added as doubles; there must be as many of those
         as a part of a tail has."""
         while self.totals > 16:
@@ -72,7 +76,7 @@ class Reduction:
         """The C++ type of the finished result before it is rounded."""
         return self._memory(self.total)
 
-    def _memory(self, dtype) -> str:
+    def _memory(self, dtype: torch.dtype) -> str:
         return ops.memory_type(dtype) if self.dtype is not torch.bool else "int32_t"
 
     def _start(self) -> str:
@@ -80,7 +84,7 @@ class Reduction:
             return str(int(loops.neutral(self.op, self.dtype)))
         return ops.constant(loops.neutral(self.op if not self.arg else "arg" + self.op, self.dtype), self.lane)
 
-    def begin(self):
+    def begin(self) -> None:
         """Before the pass: the totals, and the lanes where blocks have none of their own."""
         o = self.owner
         for name in "de" if self.compensated else "d" if self.flushed else "":
@@ -89,7 +93,7 @@ class Reduction:
         if not self.blocked:
             self.lanes(self.count)
 
-    def lanes(self, count):
+    def lanes(self, count: int) -> None:
         """Declare empty lanes in the present scope."""
         o, count = self.owner, count + (16 if self.short else 0)
         o.put(f"alignas(64) {self._memory(self.lane)} r{self.name}[{count}];")
@@ -106,7 +110,7 @@ class Reduction:
     def _never(self) -> str:
         return "INT32_MAX" if self._index_kind() == "int32_t" else "INT64_MAX"
 
-    def add(self, lane: str):
+    def add(self, lane: str) -> None:
         """Inside the vector loop: take the present element in."""
         if self.owner.piece in self.short:
             lane = f"{lane} + {self.count + SHORT[self.owner.piece]}"
@@ -129,7 +133,7 @@ class Reduction:
         x, y = (self.owner.value.get(a) for a in made.args)
         return x and y and f"FMA_DOUBLE({x}, {y}, {state})"
 
-    def _better(self, value, index, other, other_index, ties: bool):
+    def _better(self, value: str, index: str, other: str, other_index: str, ties: bool) -> None:
         """Replace (value, index) by the other pair where that is more extreme, or as extreme and earlier."""
         o, sign, n = self.owner, ">" if self.op == "max" else "<", len(self.owner.lines)
         kind = self.kind
@@ -155,7 +159,7 @@ class Reduction:
             return ops.maximum(b, a, self.dtype, self.op == "min")
         return ops.wrap("+" if self.op == "sum" else "*", a, b, self.lane)
 
-    def flush(self, again: bool = False, at: str = "", count=None):
+    def flush(self, again: bool = False, at: str = "", count: str | None = None) -> None:
         """Add the lanes to the totals. ``again``: they go on from zero; ``at``, ``count``: the totals' first position
         and their number, for a block's lanes."""
         o, n = self.owner, self.name
@@ -176,7 +180,7 @@ class Reduction:
         if again:
             o.put(f"for (int l = 0; l < {self.count + (16 if self.short else 0)}; l++) r{n}[l] = 0;")
 
-    def _widen(self, total: str, assign: str):
+    def _widen(self, total: str, assign: str) -> None:
         """Fold the float lanes, and put them into the doubles ``total``."""
         o, state, width = self.owner, f"r{self.name}", self.count
         for width in self.folds:
@@ -187,12 +191,12 @@ class Reduction:
         o.put("#pragma omp simd")
         o.put(f"for (int l = 0; l < {self.totals}; l++) {total}[l] {assign} (double){state}[l]{other};")
 
-    def _add_short(self, total: str):
+    def _add_short(self, total: str) -> None:
         for size in self.short:
             self.owner.put(f"for (int l = 0; l < {size}; l++) {total}[l] += r{self.name}[l + "
                            f"{self.count + SHORT[size]}];")
 
-    def finish(self):
+    def finish(self) -> None:
         """After the pass: a scalar ``v`` (row mode), or the arrays themselves (column mode)."""
         o, n = self.owner, self.name
         state, short = f"r{n}", list(self.short)
@@ -225,12 +229,12 @@ class Reduction:
             return f"({value} != 0)"
         return ops.cast(value, self.total, self.s.dtype)
 
-    def settle(self):
+    def settle(self) -> None:
         o = self.owner
         o.put(f"const {ops.c_type(self.s.dtype)} {self.name} = {self._final(self.result, f'i{self.name}[0]')};")
         o.value[self.s.dst] = self.name
 
-    def _tree(self, state: str, waiting: list):
+    def _tree(self, state: str, waiting: list) -> None:
         """Fold the lanes in halves, and those of the row's tail in where they are as many."""
         width = self.totals
         while width > 1 or waiting:
@@ -242,7 +246,7 @@ class Reduction:
                 self._fold(state, width - half, half)
             width = half
 
-    def _fold(self, state: str, count: int, start: int, source: str = ""):
+    def _fold(self, state: str, count: int, start: int, source: str = "") -> None:
         """Put ``count`` lanes from ``start`` on together with the first ones."""
         o, source = self.owner, source or state
         if count >= 4:
@@ -257,10 +261,10 @@ class Reduction:
 
     # threads that share a row
 
-    def _each(self):
+    def _each(self) -> object:
         return self.owner.braces(f"for (int j = 0; j < {self.count if self.column else 1}; j++)")
 
-    def share(self):
+    def share(self) -> None:
         o = self.owner
         own = f"{self.result}[j]" if self.column else self.result
         with self._each():
@@ -269,7 +273,7 @@ class Reduction:
                 o.put(f"SHARED(thread, int64_t, {self.offset + 8 * (self.count if self.column else 1)})[j] = "
                       f"i{self.name}[j];")
 
-    def gather(self):
+    def gather(self) -> None:
         o = self.owner
         own = f"{self.result}[j]" if self.column else self.result
         o.put("#pragma omp simd")

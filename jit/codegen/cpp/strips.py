@@ -7,17 +7,22 @@ what later phases use of earlier ones lies in arrays of a strip's length.
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 import torch
 
 from jit.codegen import loops
 from jit.codegen.cpp import ops
 
+if TYPE_CHECKING:
+    from .reduction import Reduction
+
 
 class Strips:
     """The part of ``emission.KernelText`` that writes strips: it uses that one's layout, names and values."""
 
-    def _strips(self, statements, states, scans, checks, access):
+    def _strips(self, statements: list[int], states: list[Reduction], scans: list[int], checks: list,
+                access: dict[int, str]) -> None:
         w, lo, hi = self.strip, self.lo, self.hi
         flush = [r for r in states if r.flushed]
         limit = w * min([r.limit for r in flush], default=0)
@@ -57,7 +62,8 @@ class Strips:
             self.put(f"const int rest = (int)({hi} - j0);")
             self._strip(statements, scans, checks, access, "rest", False)
 
-    def _strip(self, statements, scans, checks, access, count, full):
+    def _strip(self, statements: list[int], scans: list[int], checks: list, access: dict[int, str], count: str,
+               full: bool) -> None:
         """One strip: phases cut at the scans, each a vector loop."""
         body, lay = self.kernel.body, self.layout
         if lay.column:
@@ -147,7 +153,7 @@ class Strips:
             kind = ops.memory_type(self.kernel.buffer_of[body[i].buffer].dtype)
             self.put(f"stream<{self.strip} * (int)sizeof({kind})>({access[i]} + j0, o{i});")
 
-    def _sum_of_strip(self, name: str, total: str, count: str):
+    def _sum_of_strip(self, name: str, total: str, count: str) -> None:
         """A double with the sum of a strip of floats. Its rounding errors stay for the rest of the row, so only two
         floats at a time are added as such."""
         if count not in ("32", "64"):
@@ -168,7 +174,7 @@ class Strips:
             self.put(f"for (int l = 0; l < {width}; l++) d{name}[l] += d{name}[l + {width}];")
         self.put(f"double {total} = d{name}[0] + d{name}[1];")
 
-    def _crossed(self, crossing, scans, phase, p: int):
+    def _crossed(self, crossing: set[str], scans: list[int], phase: dict[int, int], p: int) -> None:
         """Where phase ``p`` of a strip finds the values of earlier ones at lane ``l``."""
         for n in crossing:
             d = self.layout.definition[n]
@@ -177,7 +183,7 @@ class Strips:
             elif phase[d] < p:
                 self.value[n] = f"c{self.names[n]}[l]"
 
-    def _phases(self, statements, scans):
+    def _phases(self, statements: list[int], scans: list[int]) -> tuple[dict[int, int], set[str]]:
         """(statement -> phase, names of values that a later phase uses). A scan's result belongs to the phase after its
         argument's."""
         body, lay = self.kernel.body, self.layout
@@ -196,7 +202,7 @@ class Strips:
         crossing |= {body[i].dst for i in scans}
         return phase, crossing
 
-    def _begin_scan(self, i: int):
+    def _begin_scan(self, i: int) -> None:
         s, name = self.kernel.body[i], self.names[self.kernel.body[i].dst]
         kind = "double" if s.dtype is torch.float32 else ops.c_type(s.dtype)
         if self.layout.column:
@@ -205,7 +211,7 @@ class Strips:
         else:
             self.put(f"{kind} s{name} = 0;")
 
-    def _open_scan(self, i: int):
+    def _open_scan(self, i: int) -> None:
         """The head of a loop that leaves the running values within a strip in an array; what came before the strip is
         added where they are used.
 
@@ -223,7 +229,7 @@ class Strips:
         name = self.names[s.dst]
         return f"(t{name} + (u{name} + c{name}[l]))" if s.dtype is torch.float32 else f"(t{name} + c{name}[l])"
 
-    def _scan_element(self, i: int, arg: str):
+    def _scan_element(self, i: int, arg: str) -> None:
         name = self.names[self.kernel.body[i].dst]
         if self.kernel.body[i].dtype is torch.float32:
             self.put(f"g{name}[l] = {arg};")

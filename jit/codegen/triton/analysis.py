@@ -3,12 +3,18 @@ values may be approximate."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from ...graph import dims
 from ...graph.prims import info
 from .. import loops
 from . import types
+
+if TYPE_CHECKING:
+    from ...graph.dims import Dim, IntExpr
+    from ..loops import Compute, Load, Reduce
 
 # Elements per aligned access: 16 bytes of a half type.
 VECTOR = 8
@@ -26,7 +32,7 @@ class Schedule:
         pairs: maxima and the sums that are taken with them.
     """
 
-    def __init__(self, kernel: loops.Kernel, online: bool):
+    def __init__(self, kernel: loops.Kernel, online: bool) -> None:
         self.kernel, self.body = kernel, kernel.body
         self.pairs = online_pairs(kernel) if online else {}
         self.phase = {}
@@ -35,7 +41,7 @@ class Schedule:
         self.count = 1 + max((self.at[i] for i in range(len(self.body)) if self._is_sink(i)), default=-1)
         self._keep_writes_behind_reads()
 
-    def _place(self, s) -> int:
+    def _place(self, s: object) -> int:
         p = max([self.phase.get(n, 0) for n in (*loops.reads(s), *loops.index_symbols(s))], default=0)
         if isinstance(s, loops.Reduce):
             if s.dst in self.pairs.values():
@@ -45,7 +51,7 @@ class Schedule:
             self.phase[s.dst] = p
         return p
 
-    def _keep_writes_behind_reads(self):
+    def _keep_writes_behind_reads(self) -> None:
         """A buffer that is read in a later pass is written in the last of these, not before."""
         last = {}
         for p in range(self.count):
@@ -56,7 +62,7 @@ class Schedule:
             if isinstance(s, loops.Store) and self.is_element[i]:
                 self.at[i] = max(self.at[i], last.get(s.buffer, 0))
 
-    def _is_sink(self, i) -> bool:
+    def _is_sink(self, i: int) -> bool:
         s = self.body[i]
         return isinstance(s, loops.Reduce) or self.is_element[i] and isinstance(s, (loops.Store, loops.Check))
 
@@ -64,7 +70,7 @@ class Schedule:
         """The positions of what a pass is made for: its reductions, element-level stores and checks."""
         return [i for i in range(len(self.body)) if self.at[i] == p and self._is_sink(i)]
 
-    def needed(self, sinks) -> list:
+    def needed(self, sinks: list[int]) -> list:
         """The positions of the element-level statements that the sinks depend on, and of the sinks, in order."""
         names, chosen = set(), set(sinks)
         for i in sinks:
@@ -107,18 +113,18 @@ def writes_elements(kernel: loops.Kernel) -> bool:
     return any(isinstance(s, loops.Store) and kernel.is_element(s) for s in kernel.body)
 
 
-def row_part(index):
+def row_part(index: Dim) -> IntExpr:
     """An index without its term in ``@r``."""
     return dims.subst(index, {"@r": 0})
 
 
-def along_row(index, row_start) -> bool:
+def along_row(index: Dim, row_start: Dim) -> bool:
     """Whether an access walks along ``@r`` from ``row_start``, or from a whole number of vectors away from it."""
     stride = dims.coefficient(index, "@r")
     return type(stride) is int and stride == 1 and dims.divisible(row_part(index) - row_start, VECTOR)
 
 
-def odd_row_start(kernel: loops.Kernel):
+def odd_row_start(kernel: loops.Kernel) -> Dim | None:
     """Where a row begins that is not aligned to vectors, for the access that decides (the first store, else the first
     load); None when all are aligned."""
     accesses = [s for s in kernel.body if isinstance(s, (loops.Store, loops.Load)) and "@r" in loops.index_symbols(s)]
@@ -149,11 +155,11 @@ def online_pairs(kernel: loops.Kernel) -> dict:
     return pairs
 
 
-def _is(s, op: str) -> bool:
+def _is(s: Compute | Load | Reduce | None, op: str) -> bool:
     return isinstance(s, loops.Compute) and s.op == op
 
 
-def _without_infinities(s, by_name):
+def _without_infinities(s: Compute | Reduce, by_name: dict[str, object]) -> Reduce | None:
     """The statement of ``m`` when ``s`` is ``where(isinf(m), 0, m)``, else None."""
     if not _is(s, "where"):
         return None
@@ -163,7 +169,7 @@ def _without_infinities(s, by_name):
     return None
 
 
-def exponent_of(kernel: loops.Kernel, total: str):
+def exponent_of(kernel: loops.Kernel, total: str) -> tuple[Compute, ...]:
     """The statements ``exp`` and ``sub`` of an online pair's sum."""
     by_name = {s.dst: s for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))}
     exp = by_name[by_name[total].arg]

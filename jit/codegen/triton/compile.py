@@ -17,12 +17,16 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable
 
 from ... import config, devices, logs
 from ...errors import CompileError
 from .. import cache
 from . import worker
 from .emit import Source, emit
+
+if TYPE_CHECKING:
+    from ..loops import Kernel
 
 log = logs.channel("kernels")
 _VERSION = "2"
@@ -54,10 +58,10 @@ def capability_of(device=None) -> int:
     return devices.of_type("cuda").architecture(device).capability
 
 
-def prepare():
+def prepare() -> None:
     """Import Triton's compiler in the background (0.1 to 0.4 s), for when it is known that GPU kernels will follow.
     Raises nothing."""
-    def load():
+    def load() -> None:
         try:
             worker.triton()
         except Exception as error:  # of any kind: Triton is somebody else's, and may not be needed
@@ -66,7 +70,7 @@ def prepare():
     threading.Thread(target=load, name="jit-import-triton", daemon=True).start()
 
 
-def compile_triton(kernels, device=None, *, configs=None, aligned=None) -> dict:
+def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=None) -> dict:
     """Build kernels for a CUDA device.
 
     Args:
@@ -142,11 +146,11 @@ def _build(jobs: list) -> list:
 class _Batch:
     """Jobs that several threads take from, until none is left; ``done`` is set when all have a result."""
 
-    def __init__(self, jobs: list):
+    def __init__(self, jobs: list) -> None:
         self.left, self.results = list(enumerate(jobs))[::-1], [None] * len(jobs)
         self.missing, self.done, self.lock = len(jobs), threading.Event(), threading.Lock()
 
-    def serve(self, run):
+    def serve(self, run: Callable) -> None:
         """Do jobs with ``run(job) -> result`` while there are any; what it raises becomes an error entry."""
         while True:
             with self.lock:
@@ -185,11 +189,11 @@ def _workers(n: int) -> "_Workers":
 class _Workers:
     """Idle worker processes on a stack. A thread takes one, waits until it has started, and gives it jobs."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.pid, self.size, self.idle, self.broken = os.getpid(), 0, [], False
         self.lock = threading.Lock()
 
-    def grow(self, n: int):
+    def grow(self, n: int) -> None:
         """Have at least ``n`` workers, unless processes cannot be started."""
         while self.size < n and not self.broken:
             try:
@@ -201,7 +205,7 @@ class _Workers:
                 self.idle.append((process, False))
                 self.size += 1
 
-    def _start(self):
+    def _start(self) -> object:
         spec = importlib.util.find_spec("triton")
         if spec is None:
             raise CompileError("GPU kernels need the triton package, which is not installed: pip install triton")
@@ -209,7 +213,7 @@ class _Workers:
         command = [sys.executable, "-P", worker.__file__, folder]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True)
 
-    def serve(self, batch: _Batch):
+    def serve(self, batch: _Batch) -> None:
         """Do jobs of a batch in an idle worker, if there is one."""
         with self.lock:
             if not self.idle:
@@ -217,7 +221,7 @@ class _Workers:
             process, ready = self.idle.pop()
         alive = True
 
-        def run(job):
+        def run(job: dict[str, Any]) -> dict[str, bytes | int | str]:
             nonlocal alive
             result = None
             if alive:
@@ -242,7 +246,7 @@ class _Workers:
                 process.kill()
                 self.size -= 1
 
-    def close(self):
+    def close(self) -> None:
         with self.lock:
             processes, self.idle, self.size, self.broken = self.idle, [], 0, True
         for p, _ in processes:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,6 +28,11 @@ from .. import loops
 from . import analysis, heuristics, ops, types
 from .analysis import VECTOR
 from .tiling import INT32_MAX, Tiling, index_of, tile
+
+if TYPE_CHECKING:
+    from ...graph.dims import Atom, Dim, IntExpr
+    from ..loops import Bounded, Check, Compute, Const, IndexValue, Load, Reduce, Scan, Store
+    from .heuristics import Config
 
 _COMBINE = {
     "max": "tl.maximum(a, b{nan})",
@@ -56,8 +63,8 @@ class Source:
     stages: int
 
 
-def emit(kernel: loops.Kernel, config: heuristics.Config | None = None,
-         *, aligned=None, interpret: bool = False) -> Source:
+def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, aligned: Collection[str] | None = None,
+         interpret: bool = False) -> Source:
     """Triton text for a kernel.
 
     Args:
@@ -73,7 +80,7 @@ def emit(kernel: loops.Kernel, config: heuristics.Config | None = None,
 
 
 class _Emitter:
-    def __init__(self, tiling: Tiling, config, aligned, interpret):
+    def __init__(self, tiling: Tiling, config: Config, aligned: Collection[str] | None, interpret: bool) -> None:
         self.tiling, self.config, self.interpret = tiling, config, interpret
         self.kernel = kernel = tiling.kernel
         self.aligned = {b.name for b in kernel.buffers} if aligned is None else set(aligned)
@@ -118,7 +125,7 @@ class _Emitter:
                 found[s.dst] = along
         return found
 
-    def _statement_ranges(self, s, values) -> frozenset:
+    def _statement_ranges(self, s: object, values: dict[str, frozenset[str]]) -> frozenset:
         along = set()
         for n in loops.reads(s):
             along |= values[n]
@@ -155,10 +162,10 @@ class _Emitter:
             wide |= every - {"r"}
         return wide
 
-    def _ranges_in(self, e) -> set:
+    def _ranges_in(self, e: IntExpr) -> set:
         return {self.range_of[n] for n in dims.free_symbols(e) if n in self.range_of}
 
-    def _terms(self, e) -> dict:
+    def _terms(self, e: Dim) -> dict:
         """An expression as a sum of parts: set of tile dimensions that are in the tensors -> the part that varies along
         just these."""
         groups = {}
@@ -178,11 +185,11 @@ class _Emitter:
 
     # text
 
-    def line(self, text: str):
+    def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
 
     @contextlib.contextmanager
-    def indented(self):
+    def indented(self) -> Iterator[None]:
         self.depth += 1
         yield
         self.depth -= 1
@@ -218,7 +225,7 @@ class _Emitter:
         return (self.tiling.kind in ("flat", "strip") and "x" in self.masked
                 and type(extent) is int and extent > 8 * self.block["x"] and extent % VECTOR != 0)
 
-    def _size_divisible(self, name) -> bool:
+    def _size_divisible(self, name: str) -> bool:
         for s in self.kernel.body:
             index = index_of(s)
             if index is not None and type(index) is not int:
@@ -228,10 +235,10 @@ class _Emitter:
                             return atom.multiple % 16 == 0
         return False
 
-    def grid(self):
+    def grid(self) -> IntExpr:
         return dims.product(dims.ceil_div(e, self.block[n]) for n, e in self.extents.items() if n != "r")
 
-    def _positions(self):
+    def _positions(self) -> None:
         """The program's place in each dimension, as ``x``, ``y``, ``z``; ``r`` too unless it is looped over."""
         if self.config.index_bits == 32:
             for n in self.kernel.sizes:
@@ -255,7 +262,7 @@ class _Emitter:
         if "r" in self.extents and not self.config.looped:
             self.r_positions(self._arange("r") + (".to(tl.int64)" if "r" in self.wide else ""))
 
-    def r_positions(self, text: str):
+    def r_positions(self, text: str) -> None:
         """``r`` and its mask. In a shifted row, ``r_at`` counts from the last aligned address before the row,
         ``r_first`` is where an aligned vector begins in the row, ``r_near`` tells the vectors that touch the row,
         ``r_whole`` those that lie inside it."""
@@ -273,13 +280,13 @@ class _Emitter:
         if analysis.writes_elements(self.kernel):
             self.line(f"r_whole = (r_first >= 0) & (r_first <= {self.text(self.extents['r'] - VECTOR)})")
 
-    def shifted(self, s) -> bool:
+    def shifted(self, s: Load | Store) -> bool:
         """Whether an access walks along a row that begins at ``row_start``, give or take whole vectors."""
         return self.row_start is not None and s.mask is None and analysis.along_row(s.index, self.row_start)
 
     def _arange(self, name: str) -> str:
         """The positions inside a block, shaped for broadcasting."""
-        def along(n, text):
+        def along(n: str, text: str) -> str:
             return (text if len(self.order) == 1
                     else f"{text}[{', '.join(':' if k == n else 'None' for k in self.order)}]")
 
@@ -288,7 +295,7 @@ class _Emitter:
             text = f"{along('part', f'tl.arange(0, {self.config.parts})')} * {self.length['r']} + {text}"
         return text
 
-    def text(self, e) -> str:
+    def text(self, e: IntExpr) -> str:
         """An index expression as Triton text, in brackets where it is a sum or product."""
         if type(e) is int:
             return str(e)
@@ -298,13 +305,13 @@ class _Emitter:
         text = " + ".join(parts).replace("+ -", "- ")
         return text if len(parts) == 1 and " " not in text else f"({text})"
 
-    def _monomial(self, mono, c) -> str:
+    def _monomial(self, mono: tuple[Atom, ...], c: int) -> str:
         text = " * ".join(self._atom(a) for a in mono)
         if c == 1:
             return text
         return f"-{text}" if c == -1 and len(mono) == 1 else f"{c} * {text}"
 
-    def _atom(self, atom) -> str:
+    def _atom(self, atom: Atom) -> str:
         if atom.kind == "sym":
             return self.names[atom.name]
         a, b = self.text(atom.a), self.text(atom.b)
@@ -318,7 +325,7 @@ class _Emitter:
     def helper(self, name: str) -> str:
         return ops.Context(torch.int32, (), interpret=self.interpret, helpers=self.helpers).helper(name)
 
-    def address(self, buffer: str, index, shifted: bool = False) -> str:
+    def address(self, buffer: str, index: IntExpr, shifted: bool = False) -> str:
         """The pointer expression of an access: what is scalar is added to the pointer first, so that the rest stays
         narrow."""
         base = self.names[buffer]
@@ -337,7 +344,7 @@ class _Emitter:
             return base
         return f"{base} + {vectors[0]}" if len(vectors) == 1 else f"{base} + ({' + '.join(vectors)})"
 
-    def mask(self, along, value=None) -> str | None:
+    def mask(self, along: frozenset[str], value: str | None = None) -> str | None:
         """The condition under which an access that varies along these dimensions is done."""
         parts = [f"{n}_in" for n in ("z", "y", "x", "r") if n in along and n in self.masked]
         if value is not None:
@@ -346,13 +353,13 @@ class _Emitter:
 
     # statements
 
-    def statement(self, s):
+    def statement(self, s: object) -> None:
         _STATEMENTS[type(s)](self, s)
 
-    def assign(self, name: str, text: str):
+    def assign(self, name: str, text: str) -> None:
         self.line(f"{self.names[name]} = {text}")
 
-    def load(self, s):
+    def load(self, s: Load) -> None:
         along = self._statement_ranges(s, self.varies)
         shifted = self.shifted(s)
         mask = "r_near" if shifted else self.mask(along, s.mask)
@@ -365,7 +372,7 @@ class _Emitter:
                 text += f", other={other(s.other, dtype)}"
         self.assign(s.dst, f"tl.load({text}{self.eviction(s)})")
 
-    def _spread_over_mask(self, s) -> str:
+    def _spread_over_mask(self, s: Load | Store) -> str:
         """What to add to a pointer so that it has all the dimensions of its mask."""
         if s.mask is None:
             return ""
@@ -374,7 +381,7 @@ class _Emitter:
         return (f" + {self.names[s.mask]}.to(tl.int32) * 0" if (self.varies[s.mask] - along) & set(self.dimensions)
                 else "")
 
-    def eviction(self, s) -> str:
+    def eviction(self, s: Load) -> str:
         """The cache policy of a load in a row reduction: rows stream through, unless a later pass reads them again;
         weights stay."""
         if not self.config.evict or self.tiling.kind != "inner" or "r" not in self.varies[s.dst]:
@@ -382,10 +389,10 @@ class _Emitter:
         kept = s.dst in self.read_again or "x" not in self._statement_ranges(s, self.varies)
         return f', eviction_policy="evict_{"last" if kept else "first"}"'
 
-    def const(self, s):
+    def const(self, s: Const) -> None:
         self.assign(s.dst, types.constant(s.value, s.dtype))
 
-    def index_value(self, s):
+    def index_value(self, s: IndexValue) -> None:
         if type(s.expr) is int:
             self.assign(s.dst, types.constant(s.expr, s.dtype))
         else:
@@ -401,7 +408,7 @@ class _Emitter:
             self.assign(s.dst, f"({wide}).to({types.tl_dtype(s.dtype)})" if " " in wide
                         else f"{wide}.to({types.tl_dtype(s.dtype)})")
 
-    def _widened(self, e) -> str:
+    def _widened(self, e: Dim) -> str:
         saved = dict(self.names)
         for n in dims.free_symbols(e):
             if n in self.range_of:
@@ -410,7 +417,7 @@ class _Emitter:
         self.names = saved
         return text
 
-    def compute(self, s):
+    def compute(self, s: Compute) -> None:
         dtypes = self.kernel.dtypes
         divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
         context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args),
@@ -419,7 +426,7 @@ class _Emitter:
         self.libdevice |= context.libdevice
         self.assign(s.dst, text)
 
-    def store(self, s):
+    def store(self, s: Store) -> None:
         along = self._statement_ranges(s, self.varies)
         value = self.names[s.value]
         if self.shifted(s):  # whole vectors, then the few elements at the row's ends
@@ -431,7 +438,7 @@ class _Emitter:
         address = self.address(s.buffer, s.index) + self._spread_over_mask(s)
         self.line(f"tl.store({address}, {value}" + (f", mask={mask})" if mask else ")"))
 
-    def check(self, s):
+    def check(self, s: Check) -> None:
         along = self._statement_ranges(s, self.varies)
         mask = self.mask(along, s.mask)
         value, extent = self.names[s.value], self.text(s.extent)
@@ -443,7 +450,7 @@ class _Emitter:
             return
         self.line(f"tl.store({self.names[s.buffer]} + {value}.to(tl.int32) * 0, {s.code}, mask={bad})")
 
-    def bounded(self, s):
+    def bounded(self, s: Bounded) -> None:
         value, extent = self.names[s.value], self.text(s.extent)
         self.assign(s.dst, f"tl.where(({value} >= 0) & ({value} < {extent}), {value}, 0)")
 
@@ -473,7 +480,7 @@ class _Emitter:
     def masked_value(self, text: str, neutral: str) -> str:
         return f"tl.where(r_in, {text}, {neutral})" if "r" in self.masked else text
 
-    def reduce(self, s):
+    def reduce(self, s: Reduce) -> None:
         """A reduction of a block that holds the whole row."""
         dtype = self.kernel.dtypes[s.arg]
         if s.op.startswith("arg"):
@@ -483,7 +490,7 @@ class _Emitter:
         else:
             self.assign(s.dst, self.combined(s.op, self.masked_value(self.full(s.arg), _neutral(s.op, dtype)), dtype))
 
-    def combined(self, op: str, value: str, dtype, pieces: bool = False) -> str:
+    def combined(self, op: str, value: str, dtype: torch.dtype, pieces: bool = False) -> str:
         """The block ``value`` combined along r, in the dtype of the result; along the pieces alone when ``pieces``."""
         axis = 0 if pieces else self.axis
         expand = (lambda text: text) if pieces else self._expand
@@ -494,7 +501,7 @@ class _Emitter:
             return expand(f"tl.sum({value}, {axis})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
         return expand(f"tl.reduce({value}, {axis}, {self._combiner(op, dtype)})")
 
-    def _combiner(self, op: str, dtype) -> str:
+    def _combiner(self, op: str, dtype: torch.dtype) -> str:
         name = f"_{op}_{'nan' if dtype.is_floating_point else 'int'}" if op != "prod" else "_prod"
         if dtype is torch.float64 and op != "prod":
             name, better = f"_{op}_f64", ">" if op == "max" else "<"
@@ -504,7 +511,7 @@ class _Emitter:
         self.helpers[name] = f"@triton.jit\ndef {name}(a, b):\n    return {body}\n"
         return name
 
-    def _position_of_extreme(self, s, value: str, index: str, dtype) -> str:
+    def _position_of_extreme(self, s: Reduce, value: str, index: str, dtype: torch.dtype) -> str:
         """The smallest index at which the block ``value`` has its extreme."""
         v = self.names[s.dst]
         self.line(f"{v}_value = {value}")
@@ -517,7 +524,7 @@ class _Emitter:
         self.line(f"{v}_index = tl.where({equal}, {index}, {_limit(self, 'r')})")
         return self._expand(f"tl.min({v}_index, {self.axis})") + ".to(tl.int64)"
 
-    def scan(self, s):
+    def scan(self, s: Scan) -> None:
         self.assign(s.dst, f"tl.cumsum({self.full(s.arg)}, {self.axis}).to({types.tl_dtype(s.dtype)})")
 
 
@@ -530,19 +537,19 @@ _STATEMENTS = {
 }
 
 
-def _limit(emitter, name: str) -> str:
+def _limit(emitter: _Emitter, name: str) -> str:
     return str(2**62) if name in emitter.wide else str(INT32_MAX)
 
 
 class _Passes:
     """Emits the passes over a row, as loops or, with ``recompute``, in line."""
 
-    def __init__(self, emitter: _Emitter):
+    def __init__(self, emitter: _Emitter) -> None:
         self.e, self.kernel = emitter, emitter.kernel
         self.body, self.loaded = self.kernel.body, set()
         self.schedule = analysis.Schedule(self.kernel, online=emitter.config.looped)
 
-    def emit(self):
+    def emit(self) -> None:
         e = self.e
         schedule = self.schedule
         if e.config.looped:
@@ -555,7 +562,7 @@ class _Passes:
             if p < schedule.count:
                 (self._pass if e.config.looped else self._held_pass)(p)
 
-    def _held_pass(self, p: int):
+    def _held_pass(self, p: int) -> None:
         """All that a phase needs, computed again from what was loaded."""
         e = self.e
         for i in self.schedule.needed(self.schedule.sinks(p)):
@@ -567,7 +574,7 @@ class _Passes:
             if isinstance(s, loops.Load):
                 self.loaded.add(s.dst)
 
-    def _pass(self, p: int):
+    def _pass(self, p: int) -> None:
         e = self.e
         sinks = self.schedule.sinks(p)
         statements = self.schedule.needed(sinks)
@@ -599,21 +606,21 @@ class _Passes:
         for s in reduces:
             self._finish(s, paired)
 
-    def _exponentials(self, paired, statements) -> set:
+    def _exponentials(self, paired: dict[str, str], statements: list[int]) -> set:
         """The statements that compute ``exp(x - max)`` for an online pair: they are part of the pair's own step."""
         own = {s.dst for total in paired.values() for s in analysis.exponent_of(self.kernel, total)}
         return {i for i in statements if isinstance(self.body[i], loops.Compute) and self.body[i].dst in own}
 
-    def _row_constant(self, text: str, dtype) -> str:
+    def _row_constant(self, text: str, dtype: torch.dtype) -> str:
         e = self.e
         shape = [str(e.block[n]) if n != "r" else "1" for n in e.order] if len(e.order) > 1 else []
         return f"tl.full([{', '.join(shape)}], {text}, {types.tl_dtype(dtype)})"
 
-    def _accumulator(self, text: str, dtype) -> str:
+    def _accumulator(self, text: str, dtype: torch.dtype) -> str:
         e = self.e
         return f"tl.full([{', '.join(str(e.length[n]) for n in e.dimensions)}], {text}, {types.tl_dtype(dtype)})"
 
-    def _start(self, s, paired):
+    def _start(self, s: Reduce, paired: dict[str, str]) -> None:
         e, v = self.e, self.e.names[s.dst]
         dtype = self.kernel.dtypes[s.arg]
         if s.dst in paired.values():
@@ -624,7 +631,7 @@ class _Passes:
         if s.op.startswith("arg"):
             e.line(f"{v}_at = tl.full({e.shape}, {_limit(e, 'r')}, {'tl.int64' if 'r' in e.wide else 'tl.int32'})")
 
-    def _step(self, s, paired):
+    def _step(self, s: Reduce, paired: dict[str, str]) -> None:
         e, v = self.e, self.e.names[s.dst]
         if s.dst in paired.values():
             return
@@ -655,15 +662,15 @@ class _Passes:
                 e.line(f"{v}_new = {value}")
                 e.line(f"{v}_acc = {self._maximum(f'{v}_acc', f'{v}_new', dtype, s.op + 'imum')}")
 
-    def _maximum(self, a: str, b: str, dtype, op: str = "maximum") -> str:
+    def _maximum(self, a: str, b: str, dtype: torch.dtype, op: str = "maximum") -> str:
         return ops.emit(op, ops.Context(dtype, (dtype, dtype), interpret=self.e.interpret, helpers=self.e.helpers),
                         a, b)
 
-    def _exp(self, text: str, dtype) -> str:
+    def _exp(self, text: str, dtype: torch.dtype) -> str:
         context = ops.Context(dtype, (dtype,), dtype is torch.float32, self.e.interpret, helpers=self.e.helpers)
         return ops.emit("exp", context, text)
 
-    def _online_step(self, v: str, total: str, value: str, dtype):
+    def _online_step(self, v: str, total: str, value: str, dtype: torch.dtype) -> None:
         """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. 0 stands for a
         maximum that is infinite."""
         e = self.e
@@ -679,7 +686,7 @@ class _Passes:
             e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + "
                    f"{self._exp(f'{v}_new - {v}_safe', dtype)}")
 
-    def _finish(self, s, paired):
+    def _finish(self, s: Reduce, paired: dict[str, str]) -> None:
         e, v = self.e, self.e.names[s.dst]
         dtype = self.kernel.dtypes[s.arg]
         if s.dst in paired.values():
@@ -695,7 +702,7 @@ class _Passes:
         else:
             e.assign(s.dst, e.combined(s.op, f"{v}_acc", dtype))
 
-    def _scan(self, s):
+    def _scan(self, s: Scan) -> None:
         e, v = self.e, self.e.names[s.dst]
         value = e.masked_value(e.full(s.arg), _neutral("sum", s.dtype))
         t = types.tl_dtype(s.dtype)
@@ -705,23 +712,23 @@ class _Passes:
         e.line(f"{v}_carry = ({v}_carry + {total}).to({t})")
 
 
-def _neutral(op: str, dtype) -> str:
+def _neutral(op: str, dtype: torch.dtype) -> str:
     """The value that changes nothing under a reduction, as a literal."""
     value = loops.neutral(op, dtype)
     return f'float("{value}")' if value in (math.inf, -math.inf) else str(value)
 
 
-def _reach(e) -> int | None:
+def _reach(e: IntExpr) -> int | None:
     """The largest absolute value of an expression, None if unknown."""
     lo, hi = dims.bounds(e)
     return None if lo is None or hi is None else max(-lo, hi)
 
 
-def _bound(e) -> int | None:
+def _bound(e: IntExpr) -> int | None:
     return dims.bounds(e)[1]
 
 
-def _fits(reach) -> bool:
+def _fits(reach: int | None) -> bool:
     return reach is not None and reach <= INT32_MAX
 
 

@@ -7,12 +7,16 @@ functions below. How many programs there should be, and how much a row may hold,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ... import devices
 from ...graph.prims import info
 from .. import loops
 from . import analysis
 from .tiling import LONG_ROW, Tiling, size_hint
+
+if TYPE_CHECKING:
+    from ..loops import Kernel
 
 NARROWEST = 16  # columns of a block of rows that is held on chip
 
@@ -49,7 +53,7 @@ def _power_of_two_below(n: int) -> int:
     return 1 << max(int(n).bit_length() - 1, 0)
 
 
-def _clamp(n, low, high):
+def _clamp(n: int, low: int, high: int) -> int:
     return max(low, min(high, n))
 
 
@@ -58,7 +62,7 @@ def choose(tiling: Tiling, architecture: devices.Architecture | None = None) -> 
     return _CHOOSERS[tiling.kind](tiling, architecture or devices.of_type(tiling.kernel.device).architecture())
 
 
-def _smallest_access(kernel) -> int:
+def _smallest_access(kernel: Kernel) -> int:
     return min((b.dtype.itemsize for b in kernel.buffers if b.role != "error"), default=4)
 
 
@@ -127,7 +131,7 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=block, warps=warps, recompute=recompute)
 
 
-def _on_chip(kernel, held: int, itemsize: int, arch) -> int:
+def _on_chip(kernel: Kernel, held: int, itemsize: int, arch: devices.Architecture) -> int:
     """The longest row, in elements, that is kept in registers while it is reduced and used again: half of them. Float32
     rows, and rows with weights beside them, stop at half of that."""
     weights = any(isinstance(s, loops.Load) and "@r" in loops.index_symbols(s) and "@x" not in loops.index_symbols(s)
@@ -135,7 +139,7 @@ def _on_chip(kernel, held: int, itemsize: int, arch) -> int:
     return min(arch.registers // 8 // (2 if weights or itemsize > 2 else 1), arch.registers // 2 // max(held, 1))
 
 
-def _long_rows(kernel, block: int, n_rows: int, arch) -> Config:
+def _long_rows(kernel: Kernel, block: int, n_rows: int, arch: devices.Architecture) -> Config:
     """A loop over a row. In pieces of 8 elements per thread where the kernel allows it."""
     schedule, pieces = analysis.Schedule(kernel, online=True), analysis.pieces_allowed(kernel)
     narrow, stages = _stream_access(kernel) <= 2, 1
@@ -184,7 +188,7 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=min(r, block), looped=True, warps=warps, stages=3)
 
 
-def _stream_access(kernel) -> int:
+def _stream_access(kernel: Kernel) -> int:
     """Bytes of the widest element that is read or written throughout the iteration space."""
     accesses = [s for s in kernel.body if isinstance(s, (loops.Load, loops.Store)) and "@r" in loops.index_symbols(s)]
     whole = [s for s in accesses if "@x" in loops.index_symbols(s)]

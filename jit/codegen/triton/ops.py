@@ -10,6 +10,7 @@ An entry takes a ``Context`` and the argument texts, and gives an expression. Tw
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Callable
 
 import torch
 
@@ -58,15 +59,15 @@ class Context:
         return f"libdevice.{name}({', '.join(args)})"
 
 
-def op(*names):
-    def register(fn):
+def op(*names: str) -> Callable:
+    def register(fn: Callable) -> Callable:
         for n in names:
             OPS[n] = fn
         return fn
     return register
 
 
-def helper(name: str, text: str, needs=(), interpreted=None):
+def helper(name: str, text: str, needs: tuple[str, ...] = (), interpreted: str | None = None) -> None:
     """Declare a function that emitted text may call, with another text for the interpreter where the first uses
     instructions."""
     HELPERS[name] = (needs, text.strip("\n") + "\n", interpreted and interpreted.strip("\n") + "\n")
@@ -87,7 +88,7 @@ def _chain(coefficients, x: str) -> str:
     return text
 
 
-def _binary(symbol):
+def _binary(symbol: str) -> Callable:
     return lambda c, a, b: f"{a} {symbol} {b}"
 
 
@@ -102,17 +103,17 @@ OPS["ne"] = _binary("!=")
 
 
 @op("add")
-def _add(c, a, b):
+def _add(c: Context, a: str, b: str) -> str:
     return f"{a} | {b}" if c.dtype is torch.bool else f"{a} + {b}"
 
 
 @op("mul")
-def _mul(c, a, b):
+def _mul(c: Context, a: str, b: str) -> str:
     return f"{a} & {b}" if c.dtype is torch.bool else f"{a} * {b}"
 
 
-def _comparison(symbol):
-    def text(c, a, b):
+def _comparison(symbol: str) -> Callable:
+    def text(c: Context, a: str, b: str) -> str:
         if c.source is torch.bool:  # a one-bit integer is signed, so True would be less than False
             a, b = f"{a}.to(tl.int8)", f"{b}.to(tl.int8)"
         return f"{a} {symbol} {b}"
@@ -123,17 +124,17 @@ OPS["lt"], OPS["le"], OPS["gt"], OPS["ge"] = map(_comparison, ("<", "<=", ">", "
 
 
 @op("neg")
-def _neg(c, a):
+def _neg(c: Context, a: str) -> str:
     return f"-{a}" if c.dtype.is_floating_point else f"0 - {a}"
 
 
 @op("abs")
-def _abs(c, a):
+def _abs(c: Context, a: str) -> str:
     return a if c.dtype in types.UNSIGNED or c.dtype is torch.bool else f"tl.abs({a})"
 
 
 @op("sign")
-def _sign(c, a):
+def _sign(c: Context, a: str) -> str:
     if c.dtype is torch.bool:
         return a
     t = types.tl_dtype(c.dtype)
@@ -141,30 +142,30 @@ def _sign(c, a):
 
 
 @op("div")
-def _div(c, a, b):
+def _div(c: Context, a: str, b: str) -> str:
     if c.fast and c.divisor_per_row:
         return f"{a} * (1.0 / {b})"
     return f"tl.div_rn({a}, {b})" if c.dtype is torch.float32 and not c.fast else f"{a} / {b}"
 
 
 @op("reciprocal")
-def _reciprocal(c, a):
+def _reciprocal(c: Context, a: str) -> str:
     return (f"tl.div_rn({types.constant(1.0, c.dtype)}, {a})" if c.dtype is torch.float32 and not c.fast
             else f"1.0 / {a}")
 
 
 @op("where")
-def _where(c, cond, a, b):
+def _where(c: Context, cond: str, a: str, b: str) -> str:
     return f"tl.where({cond}, {a}, {b})"
 
 
 @op("fma")
-def _fma(c, x, y, z):
+def _fma(c: Context, x: str, y: str, z: str) -> str:
     return f"{x} * {y} + {z}" if c.interpret else f"tl.fma({x}, {y}, {z})"
 
 
-def _extreme(name, propagate, boolean):
-    def text(c, a, b):
+def _extreme(name: str, propagate: str, boolean: str) -> Callable:
+    def text(c: Context, a: str, b: str) -> str:
         if c.dtype is torch.bool:
             return f"{a} {boolean} {b}"
         nan = f", propagate_nan=tl.PropagateNan.{propagate}" if c.dtype.is_floating_point else ""
@@ -181,7 +182,7 @@ OPS["fmax"], OPS["fmin"] = _extreme("maximum", "NONE", "|"), _extreme("minimum",
 
 
 @op("relu")
-def _relu(c, a):
+def _relu(c: Context, a: str) -> str:
     return OPS["maximum"](c, a, types.constant(0, c.dtype))
 
 
@@ -189,7 +190,7 @@ def _relu(c, a):
 
 
 @op("cast")
-def _cast(c, a):
+def _cast(c: Context, a: str) -> str:
     source, dtype = c.source, c.dtype
     if source is dtype:
         return a
@@ -230,7 +231,7 @@ def _whole_{_name}(x):
 
 
 @op("from_words")
-def _from_words(c, low, high):
+def _from_words(c: Context, low: str, high: str) -> str:
     return (
         f"((tl.full([], {high}, tl.int64) << 32) | (tl.full([], {low}, tl.int64) & 0xffffffff)).to(tl.float64, "
         "bitcast=True)")
@@ -260,14 +261,14 @@ def _random_bits(seed, counter, wide: tl.constexpr):
 
 
 @op("random_bits")
-def _random_bits(c, seed, counter):
+def _random_bits(c: Context, seed: str, counter: str) -> str:
     return f"{c.helper('_random_bits')}({seed}, {counter}, {c.dtype is torch.int64})"
 
 
 # rounding
 
 
-def _rounding(name):
+def _rounding(name: str) -> Callable:
     return lambda c, a: f"tl.{name}({a})" if c.dtype.is_floating_point else a
 
 
@@ -275,7 +276,7 @@ OPS["floor"], OPS["ceil"] = _rounding("floor"), _rounding("ceil")
 
 
 @op("trunc")
-def _trunc(c, a):
+def _trunc(c: Context, a: str) -> str:
     return f"tl.where({a} < 0, tl.ceil({a}), tl.floor({a}))" if c.dtype.is_floating_point else a
 
 
@@ -291,7 +292,7 @@ def _round_half_even(x):
 
 
 @op("round")
-def _round(c, a):
+def _round(c: Context, a: str) -> str:
     if not c.dtype.is_floating_point:
         return a
     return f"{c.helper('_round_half_even')}({a})" if c.interpret else c.device("rint", a)
@@ -338,28 +339,28 @@ def _float_remainder(m, b):
 """)
 
 
-def _float_mod(c, a, b):
+def _float_mod(c: Context, a: str, b: str) -> str:
     return f"{c.helper('_fmod_interpreted')}({a}, {b})" if c.interpret else c.device("fmod", a, b)
 
 
 @op("fmod")
-def _fmod(c, a, b):
+def _fmod(c: Context, a: str, b: str) -> str:
     return _float_mod(c, a, b) if c.dtype.is_floating_point else f"{a} % {b}"
 
 
 @op("remainder")
-def _remainder(c, a, b):
+def _remainder(c: Context, a: str, b: str) -> str:
     if c.dtype.is_floating_point:
         return f"{c.helper('_float_remainder')}({_float_mod(c, a, b)}, {b})"
     return f"{a} % {b}" if c.dtype in types.UNSIGNED else f"{c.helper('_int_remainder')}({a}, {b})"
 
 
-def _exact_div(c, a, b):
+def _exact_div(c: Context, a: str, b: str) -> str:
     return f"tl.div_rn({a}, {b})" if c.dtype is torch.float32 else f"{a} / {b}"
 
 
 @op("floor_div")
-def _floor_div(c, a, b):
+def _floor_div(c: Context, a: str, b: str) -> str:
     if c.dtype.is_floating_point:
         return f"{c.helper('_float_floor_div')}({a}, {b}, {_float_mod(c, a, b)}, {_exact_div(c, a, b)})"
     return f"{a} // {b}" if c.dtype in types.UNSIGNED else f"{c.helper('_int_floor_div')}({a}, {b})"
@@ -373,7 +374,7 @@ def _trunc(x):
 
 
 @op("trunc_div")
-def _trunc_div(c, a, b):
+def _trunc_div(c: Context, a: str, b: str) -> str:
     return f"{c.helper('_trunc')}({_exact_div(c, a, b)})" if c.dtype.is_floating_point else f"{a} // {b}"
 
 
@@ -381,20 +382,20 @@ def _trunc_div(c, a, b):
 
 
 @op("bitwise_not")
-def _bitwise_not(c, a):
+def _bitwise_not(c: Context, a: str) -> str:
     return f"{a} == 0" if c.dtype is torch.bool else f"~{a}"
 
 
-def _truth(text, dtype):
+def _truth(text: str, dtype: torch.dtype) -> str:
     return text if dtype is torch.bool else f"({text} != 0)"
 
 
 @op("logical_not")
-def _logical_not(c, a):
+def _logical_not(c: Context, a: str) -> str:
     return f"{a} == 0"
 
 
-def _logical(symbol):
+def _logical(symbol: str) -> Callable:
     return lambda c, a, b: f"{_truth(a, c.args[0])} {symbol} {_truth(b, c.args[1])}"
 
 
@@ -402,45 +403,45 @@ OPS["logical_and"], OPS["logical_or"], OPS["logical_xor"] = _logical("&"), _logi
 
 
 @op("shl")
-def _shl(c, a, b):
+def _shl(c: Context, a: str, b: str) -> str:
     n = types.bits(c.dtype)
     return f"tl.where(({b} < 0) | ({b} >= {n}), 0, {a} << tl.where(({b} < 0) | ({b} >= {n}), 0, {b}))"
 
 
 @op("shr")
-def _shr(c, a, b):
+def _shr(c: Context, a: str, b: str) -> str:
     n = types.bits(c.dtype)
     return f"{a} >> tl.where(({b} < 0) | ({b} >= {n}), {n - 1}, {b})"
 
 
 @op("isnan")
-def _isnan(c, a):
+def _isnan(c: Context, a: str) -> str:
     return f"{a} != {a}"
 
 
 @op("isinf")
-def _isinf(c, a):
+def _isinf(c: Context, a: str) -> str:
     return f'tl.abs({a}) == float("inf")' if c.source.is_floating_point else f"{a} != {a}"
 
 
 @op("isfinite")
-def _isfinite(c, a):
+def _isfinite(c: Context, a: str) -> str:
     return f'tl.abs({a}) < float("inf")' if c.source.is_floating_point else f"{a} == {a}"
 
 
-def _as_bits(c, a, dtype):
+def _as_bits(c: Context, a: str, dtype: torch.dtype) -> str:
     return f"{a}.to({'tl.int64' if dtype is torch.float64 else 'tl.int32'}, bitcast=True)"
 
 
 @op("signbit")
-def _signbit(c, a):
+def _signbit(c: Context, a: str) -> str:
     if c.source.is_floating_point:
         return f"{_as_bits(c, a, c.source)} < 0"
     return f"{a} != {a}" if c.source in types.UNSIGNED or c.source is torch.bool else f"{a} < 0"
 
 
 @op("copysign")
-def _copysign(c, a, b):
+def _copysign(c: Context, a: str, b: str) -> str:
     n = types.bits(c.dtype)
     low, high = f"{(1 << n - 1) - 1}", f"{-(1 << n - 1)}"
     return (
@@ -473,7 +474,7 @@ def _rcp_fast(x):
 
 
 @op("exp")
-def _exp(c, a):
+def _exp(c: Context, a: str) -> str:
     if c.fast:
         return f"{c.helper('_exp_fast')}({a})"
     return f"tl.exp({a})" if c.interpret or c.dtype is torch.float64 else c.device("exp", a)
@@ -488,12 +489,12 @@ OPS["rsqrt"] = lambda c, a: f"1.0 / tl.sqrt({a})" if c.dtype is torch.float64 el
 
 
 @op("log10")
-def _log10(c, a):
+def _log10(c: Context, a: str) -> str:
     return f"tl.log2({a}) * 0.30102999566398120" if c.interpret else c.device("log10", a)
 
 
 @op("sqrt")
-def _sqrt(c, a):
+def _sqrt(c: Context, a: str) -> str:
     return f"tl.sqrt_rn({a})" if c.dtype is torch.float32 and not c.fast else f"tl.sqrt({a})"
 
 
@@ -510,17 +511,17 @@ def _log1p_interpreted(x):
 
 
 @op("expm1")
-def _expm1(c, a):
+def _expm1(c: Context, a: str) -> str:
     return f"{c.helper('_expm1_interpreted')}({a})" if c.interpret else c.device("expm1", a)
 
 
 @op("log1p")
-def _log1p(c, a):
+def _log1p(c: Context, a: str) -> str:
     return f"{c.helper('_log1p_interpreted')}({a})" if c.interpret else c.device("log1p", a)
 
 
 @op("sigmoid")
-def _sigmoid(c, a):
+def _sigmoid(c: Context, a: str) -> str:
     if c.fast:
         return f"{c.helper('_rcp_fast')}(1.0 + {c.helper('_exp_fast')}(-{a}))"
     if c.dtype is torch.float64 or c.interpret:
@@ -561,14 +562,14 @@ def _erf_fast(x):
 
 
 @op("tanh")
-def _tanh(c, a):
+def _tanh(c: Context, a: str) -> str:
     if c.dtype is torch.float64 and not c.interpret:
         return c.device("tanh", a)
     return f"{c.helper('_tanh_absolute' if c.fast and c.absolute else '_tanh')}({a})"
 
 
 @op("erf")
-def _erf(c, a):
+def _erf(c: Context, a: str) -> str:
     if c.fast:
         return f"{c.helper('_erf_absolute' if c.absolute else '_erf_fast')}({a})"
     return f"tl.erf({a})"
@@ -603,7 +604,7 @@ def _int_pow(a, b):
 
 
 @op("pow")
-def _pow(c, a, b):
+def _pow(c: Context, a: str, b: str) -> str:
     if not c.dtype.is_floating_point:
         return f"{c.helper('_int_pow')}({a}, {b})"
     return f"tl.exp2({b} * tl.log2({a}))" if c.interpret else c.device("pow", a, b)
@@ -625,12 +626,12 @@ def _i0_{_kind}(x, e):
 
 
 @op("i0")
-def _i0(c, a):
+def _i0(c: Context, a: str) -> str:
     name = c.helper("_i0_f64" if c.dtype is torch.float64 else "_i0_f32")
     return f"{name}({a}, {_exp(c, f'tl.abs({a})')})"
 
 
-def _library(name):
+def _library(name: str) -> Callable:
     return lambda c, *args: c.device(name, *args)
 
 

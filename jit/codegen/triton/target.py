@@ -3,8 +3,13 @@ its programs."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...runtime.plan import GpuKernel
 from .compile import compile_triton
+
+if TYPE_CHECKING:
+    from .ops import Context
 
 
 def compile_kernels(kernels, aligned) -> dict:
@@ -12,7 +17,7 @@ def compile_kernels(kernels, aligned) -> dict:
     return {name: ((_launched(c), c.source.grid), c.source.text) for name, c in found.items()}
 
 
-def _launched(c) -> GpuKernel:
+def _launched(c: Context) -> GpuKernel:
     """The runtime's record of a compiled kernel."""
     types = [t for t in c.source.arguments if not t.startswith("*")]
     return GpuKernel(c.function, c.cubin, c.warps, c.shared, tuple(enumerate(types)), scratch=2)

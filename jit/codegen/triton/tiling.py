@@ -14,24 +14,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...graph import dims
 from .. import loops
+
+if TYPE_CHECKING:
+    from ...graph.dims import Dim, IntExpr
+    from ..loops import Axis, IndexValue, Kernel, Load, Store
 
 INT32_MAX = 2**31 - 1
 # Elements from which pieces of one row lose nothing against one range over all rows, and need no division.
 LONG_ROW = 4096
 
 
-def index_of(stmt):
+def index_of(stmt: object) -> IntExpr | None:
     """The index expression of a statement, or None."""
     if isinstance(stmt, (loops.Load, loops.Store)):
         return stmt.index
     return stmt.expr if isinstance(stmt, loops.IndexValue) else None
 
 
-def with_index(stmt, index):
+def with_index(stmt: IndexValue | Load | Store, index: IntExpr) -> Store | IndexValue | Load:
     """The statement with another index expression."""
     field = "expr" if isinstance(stmt, loops.IndexValue) else "index"
     return dataclasses.replace(stmt, **{field: index})
@@ -59,7 +65,7 @@ def simplify(kernel: loops.Kernel) -> loops.Kernel:
     return dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes), body=tuple(body))
 
 
-def _join(outer: loops.Axis, inner: loops.Axis, body):
+def _join(outer: loops.Axis, inner: loops.Axis, body: list[object]) -> tuple[Axis, list[object]] | None:
     """The two axes as one, with the rewritten body; None where an index would need a new division."""
     axis = loops.Axis(f"{outer.name}_{inner.name}", outer.extent * inner.extent, outer.kind)
     names = frozenset((outer.name, inner.name))
@@ -76,12 +82,12 @@ def _join(outer: loops.Axis, inner: loops.Axis, body):
     return axis, result
 
 
-def _parted(index, extent) -> tuple:
+def _parted(index: Dim, extent: IntExpr) -> tuple:
     """(index // extent, index % extent); an axis without elements has no index."""
     return (0, 0) if type(extent) is int and extent == 0 else (index // extent, index % extent)
 
 
-def _divisions(e, names) -> int:
+def _divisions(e: IntExpr, names: Collection[str]) -> int:
     """How many divisions and remainders in ``e`` depend on one of the names."""
     if type(e) is int:
         return 0
@@ -107,12 +113,12 @@ class Tiling:
         """Dimension name -> number of points, outermost first."""
         return {a.name[1:]: a.extent for a in self.kernel.axes + self.kernel.raxes}
 
-    def extent(self, name: str):
+    def extent(self, name: str) -> IntExpr:
         """The number of points along a dimension; 1 where there is none."""
         return self.extents.get(name, 1)
 
 
-def _tiling(kernel, kind, **groups):
+def _tiling(kernel: Kernel, kind: str, **groups: tuple[Axis, ...] | list[Axis]) -> Tiling:
     """The kernel with each group of axes, outermost first, as one linear range."""
     values, axes = {}, {"p": [], "r": []}
     for name, group in groups.items():
@@ -129,7 +135,7 @@ def _tiling(kernel, kind, **groups):
     return Tiling(dataclasses.replace(kernel, axes=tuple(axes["p"]), raxes=tuple(axes["r"]), body=body), kind)
 
 
-def size_hint(e) -> int:
+def size_hint(e: IntExpr) -> int:
     """The value that an extent has now; 4096 for a symbol that carries no hint."""
     try:
         return dims.hint(e)
@@ -137,11 +143,11 @@ def size_hint(e) -> int:
         return 4096
 
 
-def _is_unit(stride) -> bool:
+def _is_unit(stride: IntExpr) -> bool:
     return type(stride) is int and abs(stride) == 1
 
 
-def contiguous_axes(kernel: loops.Kernel, statements=None) -> dict:
+def contiguous_axes(kernel: loops.Kernel, statements: list[Load | Store] | None = None) -> dict:
     """Axis name -> bytes that statements access with stride 1 along that axis, each counted over the axes on which it
     depends."""
     found, axes = {}, kernel.axes + kernel.raxes
@@ -162,7 +168,7 @@ def tile(kernel: loops.Kernel) -> Tiling:
     return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
 
 
-def _tile_pointwise(kernel):
+def _tile_pointwise(kernel: Kernel) -> Tiling:
     axes = kernel.axes
     if len(axes) < 2:
         return _tiling(kernel, "flat", x=axes)
@@ -176,7 +182,7 @@ def _tile_pointwise(kernel):
     return _tiling(kernel, "flat", x=axes)
 
 
-def _transposed_axis(kernel, inner):
+def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
     """The axis along which most bytes are accessed contiguously by statements that stride along ``inner``; None without
     any."""
     weight = {}
@@ -194,7 +200,7 @@ def _transposed_axis(kernel, inner):
     return next(a for a in kernel.axes if a.name == best)
 
 
-def _tile_reduction(kernel):
+def _tile_reduction(kernel: Kernel) -> Tiling:
     element = [s for s in kernel.body if isinstance(s, (loops.Load, loops.Store)) and kernel.is_element(s)]
     contiguous = contiguous_axes(kernel, element or None)
     last = kernel.raxes[-1]

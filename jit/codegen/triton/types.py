@@ -36,7 +36,7 @@ def pointer(dtype: torch.dtype) -> str:
     return _lookup(_POINTER, dtype)
 
 
-def _lookup(table, dtype):
+def _lookup(table: dict[torch.dtype, str], dtype: torch.dtype) -> str:
     if dtype not in table:
         raise Unsupported(f"{dtype} in a GPU kernel", hint="complex tensors run through ATen", kind="kernel")
     return table[dtype]
@@ -51,7 +51,7 @@ def is_int(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
-def literal(value, dtype: torch.dtype) -> str:
+def literal(value: float | int, dtype: torch.dtype) -> str:
     """A Python literal of ``value`` converted to ``dtype``, as it may stand in Triton text."""
     if dtype is torch.bool:
         return "True" if value else "False"
@@ -67,7 +67,7 @@ def literal(value, dtype: torch.dtype) -> str:
     return repr(value - (1 << n) if dtype.is_signed and value >> n - 1 else value)
 
 
-def constant(value, dtype: torch.dtype) -> str:
+def constant(value: float | int, dtype: torch.dtype) -> str:
     """Triton text of a scalar constant of that type. Triton drops the sign of a zero, so that one is given by its
     bits."""
     if dtype in (torch.float32, torch.float64) and value == 0 and math.copysign(1.0, value) < 0:

@@ -12,6 +12,7 @@ import pickle
 import struct
 import sys
 import threading
+from typing import Any
 
 _count = 0
 _lock = threading.Lock()
@@ -19,7 +20,7 @@ _lock = threading.Lock()
 _front_end = threading.Lock()
 
 
-def load_function(text, function):
+def load_function(text: str, function: str) -> tuple[object, str]:
     """The Triton function of a module's text. The text is kept in ``linecache``, where Triton looks for sources."""
     global _count
     with _lock:
@@ -31,7 +32,7 @@ def load_function(text, function):
     return module[function], name
 
 
-def triton():
+def triton() -> tuple:
     """The parts of Triton's compiler: (MLIR, backends, compiler). Imported when asked for: the package is optional."""
     # Late, and the whole before its parts: another thread may be at it, and a part's import does not wait for that.
     import triton  # noqa: F401
@@ -42,7 +43,7 @@ def triton():
     return ir, backends, compiler
 
 
-def build(job):
+def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
     """Compile one kernel.
 
     Args:
@@ -84,7 +85,7 @@ def build(job):
     return {**result, "ptx": ptx} if ptx else result
 
 
-def read_message(stream):
+def read_message(stream: object) -> str | dict[str, bytes | int | str] | None:
     """The next pickled object from a stream, with a length before it; None at its end."""
     head = stream.read(8)
     if len(head) < 8:
@@ -93,14 +94,14 @@ def read_message(stream):
     return pickle.loads(data)
 
 
-def write_message(stream, message):
+def write_message(stream: object, message: dict[str, Any]) -> None:
     data = pickle.dumps(message)
     stream.write(struct.pack("<q", len(data)))
     stream.write(data)
     stream.flush()
 
 
-def main():
+def main() -> None:
     """Serve jobs. Whatever a library prints goes to stderr, so that stdout carries results alone."""
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

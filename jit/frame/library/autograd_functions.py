@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from typing import TYPE_CHECKING, Callable
 
 import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
@@ -22,13 +23,16 @@ from ..values.functions import CellValue
 from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+
 _ONCE = once_differentiable(lambda ctx: None).__code__
 
 
 class Context(FunctionCtx):
     """What ``forward``, ``setup_context`` and ``backward`` see as ``ctx``."""
 
-    def __init__(self, needs_input_grad):
+    def __init__(self, needs_input_grad) -> None:
         self.needs_input_grad = needs_input_grad
 
     @property
@@ -36,23 +40,23 @@ class Context(FunctionCtx):
         return self.__dict__.get("to_save", ())
 
 
-def _forward_with_context(cls, ctx, *args):
+def _forward_with_context(cls, ctx: ObjectValue, *args: object):
     return cls.forward(ctx, *args)
 
 
-def _forward_then_context(cls, ctx, *args):
+def _forward_then_context(cls, ctx: ObjectValue, *args: object):
     output = cls.forward(*args)
     cls.setup_context(ctx, args, output)
     return output
 
 
-def _break(why) -> Unsupported:
+def _break(why: str) -> Unsupported:
     return Unsupported(f"an autograd.Function {why}", kind="autograd")
 
 
 @(on_function if isinstance(torch_private.function_apply, types.FunctionType)
   else on_call)(torch_private.function_apply)
-def apply(s, args, kwargs):
+def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls, *given = args
     known = cls.const(s)
     separate = known.setup_context is not torch.autograd.Function.setup_context
@@ -84,7 +88,7 @@ def apply(s, args, kwargs):
     return TupleValue(made, result.cls) if several else made[0]
 
 
-def _with_defaults(s, forward, given) -> list:
+def _with_defaults(s: Session, forward: Callable, given: list[Value]) -> list:
     """The positional arguments of ``forward``, with its defaults, as ``apply`` binds them for functions with a
     ``setup_context``."""
     try:
@@ -100,13 +104,14 @@ def _with_defaults(s, forward, given) -> list:
     return [v if isinstance(v, Value) else s.from_python(v) for v in bound.args]
 
 
-def _field(s, ctx: ObjectValue, name: str) -> list:
+def _field(s: Session, ctx: ObjectValue, name: str) -> list:
     """The elements of a tuple that a method of the context has kept, if any."""
     value = ctx.attrs.get(name)
     return list(value.items_list(s)) if isinstance(value, (TupleValue, ListValue)) else []
 
 
-def _recorded(s, known, cls, ctx, given, needs, outputs) -> list:
+def _recorded(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value], needs: list[bool],
+              outputs: list[Value]) -> list:
     """The results with a gradient: the backward is traced, and hung on them."""
     constant = _field(s, ctx, "non_differentiable")
     places = [k for k, o in enumerate(outputs) if isinstance(o, TensorValue) and not any(o is c for c in constant)
@@ -146,22 +151,23 @@ def _recorded(s, known, cls, ctx, given, needs, outputs) -> list:
     return [s.recording.tensor_of(made[k]) if k in made else _without_gradient(s, o) for k, o in enumerate(outputs)]
 
 
-def _is_none(s, value) -> bool:
+def _is_none(s: Session, value: Value) -> bool:
     return value.is_const() and value.const(s) is None
 
 
-def _without_gradient(s, output):
+def _without_gradient(s: Session, output: Value) -> Value:
     return output.detached(s) if isinstance(output, TensorValue) else output
 
 
-def _no_gradient(s, output, kept):
+def _no_gradient(s: Session, output: Value, kept) -> Value:
     """What the backward gets for a result without a gradient."""
     if not isinstance(output, TensorValue) or kept is not None and not kept.truth(s):
         return Constant(None)
     return s.torch_call(torch.zeros_like, [output], {})
 
 
-def _backward(s, known, cls, ctx, given, tangents):
+def _backward(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value],
+              tangents: list[Value]) -> tuple[list[Value], str | None]:
     """-> the gradients that the backward gives, and how it can be differentiated (see ``graph.functions``).
     What it does besides computing them is refused: it is done when the backward runs."""
     method = "vjp" if known.vjp is not torch.autograd.Function.vjp else "backward"
@@ -187,7 +193,7 @@ def _backward(s, known, cls, ctx, given, tangents):
     return (list(result.items_list(s)) if isinstance(result, TupleValue) else [result]), second
 
 
-def _reachable(values) -> set:
+def _reachable(values: list[Value]) -> set:
     """Identities of the values, and of the Python containers in them, that can be got at from some values."""
     seen: set = set()
     stack = list(values)

@@ -4,6 +4,7 @@ eager, which knows the errors and warnings."""
 from __future__ import annotations
 
 import inspect
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,20 +18,24 @@ from ..values.constant import Constant
 from ..values.containers import SequenceValue, TupleValue
 from ..values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+
 NONE = Constant(None)
 _BACKWARD = inspect.signature(torch.autograd.backward)
 _GRAD = inspect.signature(torch.autograd.grad)
 
 
-def _break(why) -> Unsupported:
+def _break(why: str) -> Unsupported:
     return Unsupported(why, kind="autograd")
 
 
-def _is_none(s, value) -> bool:
+def _is_none(s: Session, value: Value) -> bool:
     return value.is_const() and value.const(s) is None
 
 
-def _tensors(s, value, what) -> list:
+def _tensors(s: Session, value: Value, what: str) -> list:
     """The tensor values of a tensor or a sequence of them."""
     values = value.items_list(s) if isinstance(value, SequenceValue) else [value]
     if not all(isinstance(v, TensorValue) for v in values):
@@ -38,7 +43,7 @@ def _tensors(s, value, what) -> list:
     return list(values)
 
 
-def _tangents(s, value, count: int) -> list:
+def _tangents(s: Session, value: Value | None, count: int) -> list:
     """A handle or None for each root."""
     if value is None or _is_none(s, value):
         return [None] * count
@@ -48,12 +53,12 @@ def _tangents(s, value, count: int) -> list:
     return [None if _is_none(s, v) else _tensors(s, v, "gradients")[0].handle(s) for v in values]
 
 
-def _flag(s, value, default=None):
+def _flag(s: Session, value: Value | None, default: bool | None = None) -> bool:
     """A flag; None where it is None or not given."""
     return default if value is None or _is_none(s, value) else value.truth(s)
 
 
-def _process_group_is_absent(s):
+def _process_group_is_absent(s: Session) -> None:
     """Reducers of a process group hang on gradients in C++, where nothing shows them."""
     world = torch_private.process_groups()
     if world is not None:
@@ -62,7 +67,7 @@ def _process_group_is_absent(s):
         s.guards.add(src.GetAttr(src.Const(world, "world"), "default_pg"), facts.identity(None))
 
 
-def _no_hooks(s, value: TensorValue):
+def _no_hooks(s: Session, value: TensorValue) -> None:
     """Guard that nothing looks at, or changes, a leaf's gradient."""
     if value.obj is None:
         return
@@ -73,7 +78,8 @@ def _no_hooks(s, value: TensorValue):
             s.guards.add(src.GetAttr(value.source, name), facts.identity(getattr(value.obj, name)))
 
 
-def _differentiate(s, roots, tangents, wrt, keep, create) -> list:
+def _differentiate(s: Session, roots: list[Value], tangents: list[None], wrt: list[Value], keep: bool,
+                   create: bool) -> list:
     """Values of the gradients, or None where there is none."""
     if not s.inner_gradients:
         raise _break("backward() through an operation whose gradient is left to eager")
@@ -84,7 +90,7 @@ def _differentiate(s, roots, tangents, wrt, keep, create) -> list:
 
 
 @on_function(torch.autograd.backward)
-def autograd_backward(s, args, kwargs):
+def autograd_backward(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = _BACKWARD.bind(*args, **kwargs).arguments
     roots = _tensors(s, given["tensors"], "roots")
     if _flag(s, given.get("create_graph"), False):
@@ -114,7 +120,7 @@ def autograd_backward(s, args, kwargs):
     return NONE
 
 
-def _accumulate(s, leaf: TensorValue, gradient: TensorValue):
+def _accumulate(s: Session, leaf: TensorValue, gradient: TensorValue) -> None:
     """``AccumulateGrad``: the first gradient is the tensor's ``grad``, others are added to it in place."""
     have = grad(s, leaf)
     if _is_none(s, have):
@@ -126,7 +132,7 @@ def _accumulate(s, leaf: TensorValue, gradient: TensorValue):
 
 
 @on_tensor_method("backward")
-def backward(s, tensor, args, kwargs):
+def backward(s: Session, tensor: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ("gradient", "retain_graph", "create_graph", "inputs")
     given = {**dict(zip(names, args)), **kwargs}
     if not set(given) <= set(names) or len(args) > len(names):
@@ -136,7 +142,7 @@ def backward(s, tensor, args, kwargs):
 
 
 @on_function(torch.autograd.grad)
-def autograd_grad(s, args, kwargs):
+def autograd_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = _GRAD.bind(*args, **kwargs).arguments
     if isinstance(given["outputs"], TensorValue) or isinstance(given["outputs"], SequenceValue):
         roots = _tensors(s, given["outputs"], "outputs")
@@ -166,21 +172,21 @@ def autograd_grad(s, args, kwargs):
 
 
 @on_tensor_attribute("grad", "_grad")
-def grad(s, tensor):
+def grad(s: Session, tensor: TensorValue) -> Value:
     if tensor.grad is None:
         s.set_field(tensor, "grad", _grad_from_outside(s, tensor) if tensor.obj is not None
                     else _grad_of_new(s, tensor))
     return tensor.grad
 
 
-def _grad_of_new(s, tensor):
+def _grad_of_new(s: Session, tensor):
     handle = tensor.handle(s)
     if handle.requires_grad and not handle.is_leaf:
         raise Unsupported("the grad of a tensor that is no leaf", kind="tensor-attribute")
     return NONE
 
 
-def _grad_from_outside(s, tensor):
+def _grad_from_outside(s: Session, tensor: TensorValue) -> Value:
     obj = tensor.obj
     if obj.requires_grad and not obj.is_leaf or tensor.source is None:
         raise Unsupported("the grad of a tensor that is no leaf", kind="tensor-attribute")
@@ -192,12 +198,12 @@ def _grad_from_outside(s, tensor):
     return value
 
 
-def _set_grad(tensor, gradient):
+def _set_grad(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
     tensor.grad = gradient
 
 
 @on_tensor_setter("grad")
-def set_grad(s, tensor, value):
+def set_grad(s: Session, tensor: TensorValue, value: Value) -> None:
     if _is_none(s, value):
         value = NONE
     elif not isinstance(value, TensorValue) or value is tensor:
@@ -216,7 +222,7 @@ def set_grad(s, tensor, value):
 
 
 @on_tensor_method("requires_grad_")
-def requires_grad_(s, tensor, args, kwargs):
+def requires_grad_(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | TensorValue:
     wanted = (args[0] if args else kwargs.get("requires_grad", Constant(True))).truth(s)
     handle = tensor.handle(s)
     if handle.requires_grad == wanted:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+
 import torch
 
 from ... import torch_private
@@ -9,18 +12,23 @@ from ..tables import on_code, on_function
 from ..values import batched
 from ..values.containers import TupleValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+    from ..values.functions import FunctionValue
+
 @on_function(torch.vmap)
-def vmap(s, args, kwargs):
+def vmap(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.inline(s.wrap_raw(torch.vmap), args, kwargs)
 
 
 @on_function(torch_private.check_vmap_randomness)
-def check_randomness(s, args, kwargs):
+def check_randomness(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.inline(s.wrap_raw(torch_private.check_vmap_randomness), args, kwargs)
 
 
 @on_code(torch_private.mapped_code())
-def mapped(s, fn, args, kwargs):
+def mapped(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call of what ``torch.vmap`` returned."""
     given = {name: cell.get(s) for name, cell in zip(fn.code.co_freevars, fn.cells(s))}
     axes, out, chunk = (given[name] for name in ("in_dims", "out_dims", "chunk_size"))

@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 import types
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -32,6 +33,10 @@ from ..values.tensor import TensorValue
 from ..values.text import TensorText
 from .class_statements import class_of_three
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..session import Session
+
 add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format,
          hash, math.prod, str.maketrans, bytes.maketrans)
 add_forbidden("print() writes to standard output", "print outside the compiled function", print)
@@ -39,17 +44,17 @@ add_forbidden("input and files are not captured", "do it outside the compiled fu
 add_forbidden("code made from text is not captured", "", eval, exec, compile, __import__)
 
 
-def class_of(s, value) -> type:
+def class_of(s: Session, value: Value) -> type:
     """``type(value)``, guarded."""
     return value.pytype(s)
 
 
-def length_value(s, value) -> Value:
+def length_value(s: Session, value: Value) -> Value:
     return integer(value.length(s))
 
 
 @on_call(len)
-def len_(s, args, kwargs):
+def len_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     if isinstance(value, Constant) and not hasattr(value.value, "__len__"):
         return s.fold(len, args, {})
@@ -58,7 +63,7 @@ def len_(s, args, kwargs):
     return length_value(s, value)
 
 
-def is_callable(s, value) -> bool:
+def is_callable(s: Session, value: Value) -> bool:
     if isinstance(value, (FunctionValue, MethodValue, BuiltinValue, ClassValue, BuiltinMethod)):
         return True
     if isinstance(value, ObjectValue):
@@ -67,12 +72,12 @@ def is_callable(s, value) -> bool:
 
 
 @on_call(callable)
-def callable_(s, args, kwargs):
+def callable_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(is_callable(s, args[0]))
 
 
 @on_call(type)
-def type_(s, args, kwargs):
+def type_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1:
         return class_of_three(s, args, kwargs)
     return s.wrap_class(class_of(s, args[0]))
@@ -82,16 +87,16 @@ class IdentityNumber(Constant):
     """``id()`` of an object made while capturing; only the object that is rebuilt from it has the number that
     leaves."""
 
-    def __init__(self, owner):
+    def __init__(self, owner: Value) -> None:
         super().__init__(id(owner))
         self.owner = owner
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(id, [self.owner])
 
 
 @on_call(id)
-def id_(s, args, kwargs):
+def id_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = args[0]
     obj = getattr(value, "obj", None)
     if obj is None:
@@ -102,7 +107,7 @@ def id_(s, args, kwargs):
 
 
 @on_call(getattr)
-def getattr_(s, args, kwargs):
+def getattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = args[1].const(s)
     try:
         return args[0].getattr(s, name)
@@ -113,7 +118,7 @@ def getattr_(s, args, kwargs):
 
 
 @on_call(hasattr)
-def hasattr_(s, args, kwargs):
+def hasattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     try:
         args[0].getattr(s, args[1].const(s))
         return Constant(True)
@@ -124,19 +129,19 @@ def hasattr_(s, args, kwargs):
 
 
 @on_call(setattr)
-def setattr_(s, args, kwargs):
+def setattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     args[0].setattr(s, args[1].const(s), args[2])
     return Constant(None)
 
 
 @on_call(delattr)
-def delattr_(s, args, kwargs):
+def delattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     args[0].delattr(s, args[1].const(s))
     return Constant(None)
 
 
 @on_call(vars)
-def vars_(s, args, kwargs):
+def vars_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         raise Unsupported("vars() without an argument", kind="frame-inspection")
     try:
@@ -152,7 +157,7 @@ def names_of(cls) -> tuple:
 
 
 @on_call(dir)
-def dir_(s, args, kwargs):
+def dir_(s: Session, args, kwargs: dict[str, Value]):
     if isinstance(args[0], Constant) or isinstance(args[0], ClassValue) and args[0].obj.__flags__ & IMMUTABLE_TYPE:
         return s.fold(dir, args, {})
     if isinstance(args[0], ClassValue) and id(args[0].obj) not in s.heap.templates:
@@ -165,12 +170,12 @@ def dir_(s, args, kwargs):
 
 
 @on_call(globals)
-def globals_(s, args, kwargs):
+def globals_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.lookups.globals_value(s.frames[-1].globals)
 
 
 @on_call(iter)
-def iter_(s, args, kwargs):
+def iter_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1:
         return args[0].iter(s)
     fn, sentinel = args
@@ -178,7 +183,7 @@ def iter_(s, args, kwargs):
         # Its TypeError has other words in each version of Python.
         return s.fold(iter, [Constant(None), Constant(None)], {})
 
-    def step(s):
+    def step(s: Session):
         value = fn.call(s, [], {})
         return None if protocols.same_or_equal(s, value, sentinel) else value
 
@@ -186,7 +191,7 @@ def iter_(s, args, kwargs):
 
 
 @on_call(next)
-def next_(s, args, kwargs):
+def next_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     it = args[0]
     value = it.next(s)
     if value is not None:
@@ -199,7 +204,7 @@ def next_(s, args, kwargs):
 
 
 @on_call(range)
-def range_(s, args, kwargs):
+def range_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     try:
         return RangeValue(range(*(a.index(s) for a in args)))
     except (TypeError, ValueError) as error:
@@ -207,29 +212,29 @@ def range_(s, args, kwargs):
 
 
 @on_call(enumerate)
-def enumerate_(s, args, kwargs):
+def enumerate_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     start = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
     return EnumerateIterator(args[0].iter(s), start.index(s))
 
 
 @on_call(zip)
-def zip_(s, args, kwargs):
+def zip_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ZipIterator([a.iter(s) for a in args], kwargs["strict"].truth(s) if "strict" in kwargs else False)
 
 
 @on_call(map)
-def map_(s, args, kwargs):
+def map_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return MapIterator(args[0], [a.iter(s) for a in args[1:]])
 
 
 @on_call(filter)
-def filter_(s, args, kwargs):
+def filter_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn = args[0]
     return FilterIterator(None if isinstance(fn, Constant) and fn.pytype(s) is type(None) else fn, args[1].iter(s))
 
 
 @on_call(reversed)
-def reversed_(s, args, kwargs):
+def reversed_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     if isinstance(value, SequenceValue):
         return SequenceIterator(value, len(value.load(s)) - 1, -1)
@@ -255,12 +260,12 @@ def reversed_(s, args, kwargs):
 
 
 @on_call(sorted)
-def sorted_(s, args, kwargs):
+def sorted_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values = args[0].items_list(s)
     return ListValue(sort_values(s, values, kwargs.get("key"), kwargs.get("reverse")))
 
 
-def sort_values(s, values, key, reverse):
+def sort_values(s: Session, values: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
     """The values as ``list.sort`` orders them."""
     rows, failed = sort_rows(s, values, key, reverse)
     if failed is not None:
@@ -274,14 +279,14 @@ class _Ranked:
 
     __slots__ = ("s", "key", "value")
 
-    def __init__(self, s, key, value):
+    def __init__(self, s: Session, key: Value, value: Value) -> None:
         self.s, self.key, self.value = s, key, value
 
-    def __lt__(self, other):
+    def __lt__(self, other: _Ranked) -> bool:
         return protocols.rich_compare(self.s, COMPARE["<"], self.key, other.key).truth(self.s)
 
 
-def sort_rows(s, values, key, reverse):
+def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value | None) -> tuple:
     """-> (the values as ``list.sort`` leaves them, the program's exception that ended it or None)."""
     backwards = False
     if reverse is not None:
@@ -305,8 +310,8 @@ def sort_rows(s, values, key, reverse):
     return [row.value for row in rows], failed
 
 
-def _extreme(symbol):
-    def extreme(s, args, kwargs):
+def _extreme(symbol: str) -> Callable:
+    def extreme(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args:
             raise Unsupported("max() or min() without arguments", kind="argument-error")
         values = args[0].items_list(s) if len(args) == 1 else list(args)
@@ -332,7 +337,7 @@ on_call(min)(_extreme("<"))
 
 
 @on_call(sum)
-def sum_(s, args, kwargs):
+def sum_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
     it = args[0].iter(s)
     while (value := it.next(s)) is not None:
@@ -341,7 +346,7 @@ def sum_(s, args, kwargs):
 
 
 @on_call(any)
-def any_(s, args, kwargs):
+def any_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     it = args[0].iter(s)
     while (value := it.next(s)) is not None:
         if value.truth(s):
@@ -350,7 +355,7 @@ def any_(s, args, kwargs):
 
 
 @on_call(all)
-def all_(s, args, kwargs):
+def all_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     it = args[0].iter(s)
     while (value := it.next(s)) is not None:
         if not value.truth(s):
@@ -359,7 +364,7 @@ def all_(s, args, kwargs):
 
 
 @on_call(bool)
-def bool_(s, args, kwargs):
+def bool_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and isinstance(args[0], TensorValue) and args[0].known(s) is None:
         s.recording.tensor_slot(args[0].cls, "__bool__")
         return defer(s, bool, args, kwargs, Unsupported("bool() of a tensor reads its value",
@@ -368,7 +373,7 @@ def bool_(s, args, kwargs):
 
 
 @on_call(int)
-def int_(s, args, kwargs):
+def int_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and isinstance(args[0], DimValue):
         return args[0]
     if len(args) == 1 and isinstance(args[0], TensorValue):
@@ -390,7 +395,7 @@ def int_(s, args, kwargs):
 
 
 @on_call(float)
-def float_(s, args, kwargs):
+def float_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], TensorValue):
         if args[0].known(s) is not None:
             return args[0].getattr(s, "__float__").call(s, [], {})
@@ -409,12 +414,12 @@ on_call(complex)(lambda s, args, kwargs: s.fold(complex, args, kwargs))
 on_call(bytes)(lambda s, args, kwargs: s.fold(bytes, [_as_plain(s, a) for a in args], kwargs))
 
 
-def _as_plain(s, value):
+def _as_plain(s: Session, value: Value) -> Value:
     return TupleValue(value.items_list(s)) if isinstance(value, (ListValue, ByteArrayValue)) else value
 
 
 @on_call(abs)
-def abs_(s, args, kwargs):
+def abs_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     if isinstance(value, TensorValue):
         return s.torch_call(torch.abs, args, {})
@@ -424,7 +429,7 @@ def abs_(s, args, kwargs):
 
 
 @on_call(round)
-def round_(s, args, kwargs):
+def round_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], TensorValue):
         cls = args[0].pytype(s)
         if not hasattr(cls, "__round__"):
@@ -436,12 +441,12 @@ def round_(s, args, kwargs):
 
 
 @on_call(pow)
-def pow_(s, args, kwargs):
+def pow_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return protocols.binary_op(s, BINARY["**"], *args) if len(args) == 2 else s.fold(pow, args, kwargs)
 
 
 @on_call(divmod)
-def divmod_(s, args, kwargs):
+def divmod_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     kinds = set(map(type, args))
     if not kinds <= {Constant, DimValue, FloatValue} or kinds == {Constant} or not all(a.is_numeric for a in args):
         return protocols.binary_op(s, DIVMOD, *args)
@@ -449,7 +454,7 @@ def divmod_(s, args, kwargs):
 
 
 @on_call(hash)
-def hash_(s, args, kwargs):
+def hash_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], TensorValue):
         return args[0].call_method(s, "__hash__")
     if isinstance(args[0], ObjectValue) and args[0].user_special(s, "__hash__"):
@@ -461,24 +466,24 @@ def hash_(s, args, kwargs):
     return s.fold(hash, args, {})
 
 
-def _plain_tuple(s, value):
+def _plain_tuple(s: Session, value):
     """A tuple, or a named one, as a plain tuple of constants: they hash alike."""
     return tuple(_plain_tuple(s, v) for v in value.load(s)) if isinstance(value, TupleValue) else value.const(s)
 
 
 @on_call(str)
-def str_(s, args, kwargs):
+def str_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return Constant("")
     return to_text(s, args[0], "__str__") if len(args) == 1 else s.fold(str, args, kwargs)
 
 
 @on_call(repr)
-def repr_(s, args, kwargs):
+def repr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return to_text(s, args[0], "__repr__")
 
 
-def to_text(s, value, method) -> Value:
+def to_text(s: Session, value: Value, method: str) -> Value:
     """``str`` or ``repr`` of a value."""
     if isinstance(value, ObjectValue) and not isinstance(value, (ContainerValue, ClassValue, FunctionValue)):
         if issubclass(value.cls, BaseException) and not value.user_special(s, method):
@@ -507,8 +512,8 @@ def to_text(s, value, method) -> Value:
     raise Unsupported(f"the text of {value.describe()}", kind="format")
 
 
-def container_text(s, value) -> str:
-    def text(v):
+def container_text(s: Session, value: Value) -> str:
+    def text(v: Value) -> str:
         return to_text(s, v, "__repr__").const(s)
 
     if isinstance(value, DictValue):
@@ -521,7 +526,7 @@ def container_text(s, value) -> str:
     return "{" + ", ".join(parts) + "}" if parts else "set()"
 
 
-def format_value(s, value, conversion, spec) -> Value:
+def format_value(s: Session, value: Value, conversion: str | None, spec: Value) -> Value:
     """One replacement field of an f-string."""
     if isinstance(value, TensorValue):
         return TensorText.of(s, value, conversion, spec.const(s))
@@ -543,44 +548,44 @@ def format_value(s, value, conversion, spec) -> Value:
 
 
 @on_call(format)
-def format_(s, args, kwargs):
+def format_(s: Session, args, kwargs: dict[str, Value]) -> Value:
     return format_value(s, args[0], None, args[1] if len(args) > 1 else Constant(""))
 
 
 @on_call(object)
-def object_(s, args, kwargs):
+def object_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ObjectValue(object)
 
 
 @on_call(object.__new__)
-def object_new(s, args, kwargs):
+def object_new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.calls.allocate(args[0].const(s), args[1:], kwargs)
 
 
 @on_call(object.__setattr__)
-def object_setattr(s, args, kwargs):
+def object_setattr(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     args[0].plain_setattr(s, args[1].const(s), args[2])
     return Constant(None)
 
 
 @on_call(object.__getattribute__)
-def object_getattribute(s, args, kwargs):
+def object_getattribute(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return args[0].plain_getattr(s, args[1].const(s))
 
 
 @on_call(object.__init_subclass__)
-def object_init(s, args, kwargs):
+def object_init(s: Session, args, kwargs: dict[str, Value]) -> Constant:
     return Constant(None)
 
 
 @on_call(super)
-def super_(s, args, kwargs):
+def super_(s: Session, args, kwargs: dict[str, Value]) -> SuperValue:
     if len(args) != 2:
         raise Unsupported("super() called indirectly", kind="super")
     return SuperValue(args[0].const(s), args[1])
 
 
 @on_call(slice)
-def slice_(s, args, kwargs):
+def slice_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     none = Constant(None)
     return SliceValue(*((none, args[0], none) if len(args) == 1 else (*args, none)[:3]))

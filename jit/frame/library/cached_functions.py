@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import types
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -28,6 +29,10 @@ from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodVa
 from ..values.objects import ObjectValue
 from .records import write_record
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+
 _LRU = type(functools.lru_cache(lambda: None))
 _ABSENT = object()
 _ASKS_THE_SYSTEM = ("c-call", "c-method", "instantiate")  # a function that breaks for these looks at what is outside
@@ -36,17 +41,17 @@ _ASKS_THE_SYSTEM = ("c-call", "c-method", "instantiate")  # a function that brea
 class Repeated:
     """A call of a cached function in an effect log; it was made while capturing, so that the first time is over."""
 
-    def __init__(self, function):
+    def __init__(self, function: object) -> None:
         self.function, self.done = function, True
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: object, **kwargs: object) -> None:
         if self.done:
             self.done = False
         else:
             self.function(*args, **kwargs)
 
 
-def cache_of(function) -> tuple[dict, object]:
+def cache_of(function: object) -> tuple[dict, object]:
     """-> (the dict of a cached function, the object that separates positional from named arguments in its keys)."""
     parts = gc.get_referents(function)[::-1]  # results that it holds come first
     cache = next(p for p in parts if type(p) is dict and p is not function.__dict__)
@@ -65,7 +70,7 @@ def readable() -> bool:
         return False
 
 
-def key_of(function, args: tuple, kwargs: dict):
+def key_of(function: object, args: tuple, kwargs: dict) -> object:
     """The key of a call in the cache, as CPython's ``lru_cache_make_key``."""
     typed = function.cache_parameters()["typed"]
     if not typed and not kwargs:
@@ -78,7 +83,7 @@ def key_of(function, args: tuple, kwargs: dict):
     return key
 
 
-def real_argument(s, value):
+def real_argument(s: Session, value: Value) -> object:
     """The object that an argument is, guarded to be that one. Raises Unsupported where it is made by the call, or says
     itself what it equals."""
     if type(value) is Constant or isinstance(value, (DimValue, ClassValue, BuiltinValue, PyModuleValue)):
@@ -94,7 +99,7 @@ def real_argument(s, value):
     raise Unsupported(f"a cached function is called with {value.describe()}", kind="cached-function")
 
 
-def refuse_unhashable(s, value):
+def refuse_unhashable(s: Session, value: Value) -> None:
     """Raise the program's TypeError for what a cache cannot look up."""
     if isinstance(value, TupleValue):
         for v in value.load(s):
@@ -104,7 +109,7 @@ def refuse_unhashable(s, value):
 
 
 @on_method((_LRU, "__call__"))
-def cached_call(s, cached, args, kwargs):
+def cached_call(s: Session, cached: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call of a cached function, at this point of the program."""
     function = cached.pin(s)
     inner = getattr(function, "__wrapped__", None)
@@ -133,7 +138,8 @@ def cached_call(s, cached, args, kwargs):
 class Call:
     """One call of a cached function with known arguments."""
 
-    def __init__(self, s, function, inner, args, kwargs):
+    def __init__(self, s: Session, function: object, inner: Callable, args: list[Value],
+                 kwargs: dict[str, Value]) -> None:
         self.s, self.function, self.inner, self.args, self.kwargs = s, function, inner, args, kwargs
         self.maxsize = function.cache_parameters()["maxsize"]
         if self.maxsize == 0 or not readable():
@@ -143,17 +149,17 @@ class Call:
         self.key = key_of(function, self.real, self.real_kwargs)
         self.cache = cache_of(function)[0]
 
-    def unsupported(self, why, hint="") -> Unsupported:
+    def unsupported(self, why: str, hint: str = "") -> Unsupported:
         return Unsupported(f"{self.function.__qualname__} {why}", hint, kind="cached-function")
 
-    def stored(self):
+    def stored(self) -> tuple[object, ...] | None:
         """The object in the cache, in a tuple; None where there is none."""
         entry = self.cache.get(self.key, _ABSENT)
         if entry is _ABSENT:
             return None
         return (entry if self.maxsize is None else native().cache_link_result(entry),)
 
-    def result(self, found, done):
+    def result(self, found: tuple[object, ...], done: bool) -> Value:
         """The object as a value, and the call as an effect."""
         item = src.Item(src.Const(self.cache, f"cache({self.function.__qualname__})"), self.key)
         source = item if self.maxsize is None else src.CacheLink(item)
@@ -170,13 +176,13 @@ class Call:
                 return True
         return False
 
-    def again(self, done):
+    def again(self, done: bool) -> None:
         repeat = Repeated(self.function) if done else self.function
         if self.real_kwargs:
             repeat = functools.partial(repeat, **self.real_kwargs)
         self.s.effect(repeat, self.args)
 
-    def made(self):
+    def made(self) -> tuple[float | list[object], ...]:
         """What the real call gives, which is made now."""
         with torch.set_grad_enabled(grad_mode.is_on(self.s)):
             try:
@@ -189,7 +195,7 @@ class Call:
             raise self.unsupported("keeps nothing")
         return found
 
-    def tried(self):
+    def tried(self) -> Value:
         """The value that following the function gives, as a proof that calling it does nothing else; nothing else of
         that stays. None for a function that asks the system, such as which packages there are."""
         s, value = self.s, None
@@ -208,7 +214,7 @@ class Call:
         return value
 
 
-def in_trial(s, inner, args, kwargs):
+def in_trial(s: Session, inner, args: list[Value], kwargs: dict[str, Value]):
     """A call from within a function that is tried: followed, once for each arguments that are constants."""
     key = None
     if all(type(a) is Constant for a in (*args, *kwargs.values())):
@@ -222,14 +228,14 @@ def in_trial(s, inner, args, kwargs):
     return value
 
 
-def state_of_inputs(s):
+def state_of_inputs(s: Session) -> tuple[dict, int]:
     """What a call can do to the tensors of the program and to its random numbers: which inputs were written how often,
     how many numbers were drawn."""
     written = {id(h): h.base.version for h in s.tracer.inputs if h.base.mutated}
     return written, sum(node.impure for node in s.tracer.builder.nodes)
 
 
-def pending(s, call) -> bool:
+def pending(s: Session, call: Call) -> bool:
     """Whether the captured part of the program has done anything that a call made now would come before."""
     full = call.maxsize is not None and len(call.cache) >= call.maxsize
     for fn, *_ in s.effects.since(0):
@@ -241,7 +247,7 @@ def pending(s, call) -> bool:
     return state_of_inputs(s) != ({}, 0)
 
 
-def only_logs(s, function, inner, args, kwargs) -> bool:
+def only_logs(s: Session, function: object, inner: Callable, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether a function gives None and does nothing but write records, such as a warning that is given once: its
     effect is its call."""
     if not returns_none(inner):
@@ -257,12 +263,12 @@ def only_logs(s, function, inner, args, kwargs) -> bool:
     return logs
 
 
-def call_with(function, *args):
+def call_with(function: object, *args: object) -> None:
     """``function(*args)``: another effect than a call that only looks into the cache."""
     function(*args)
 
 
-def returns_none(fn) -> bool:
+def returns_none(fn: Callable) -> bool:
     """True if every return of a Python function gives None, by its bytecode."""
     instructions = decode(fn.__code__).instructions
     return all(before.op == "LOAD_CONST" and before.arg is None
@@ -270,5 +276,5 @@ def returns_none(fn) -> bool:
 
 
 @on_descriptor(_LRU)
-def cached_method(s, owner, raw, name):
+def cached_method(s: Session, owner, raw, name: str) -> MethodValue:
     return MethodValue(s.wrap_class_attr(owner.cls, name), owner)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import abc
 import types
 import typing
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +22,10 @@ from ..values.functions import ClassValue
 from ..values.objects import ObjectValue, check_attributes
 from ..values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+
 _INSTANCE, _SUBCLASS = type.__dict__["__instancecheck__"], type.__dict__["__subclasscheck__"]
 _TYPING = ("typing", "typing_extensions")
 
@@ -27,7 +33,7 @@ _TYPING = ("typing", "typing_extensions")
 # -- by the order of the bases ---------------------------------------------------------------------------------
 
 
-def classes_of(s, value):
+def classes_of(s: Session, value: Value) -> Iterator[type | None]:
     """The type of a value, and the class that it says it has where that is another one."""
     cls = value.pytype(s)
     yield cls
@@ -37,7 +43,7 @@ def classes_of(s, value):
             yield apparent
 
 
-def has_class_of_its_own(s, value, cls) -> bool:
+def has_class_of_its_own(s: Session, value: Value, cls) -> bool:
     """Whether an object may say that its ``__class__`` is another one than its type."""
     check_attributes(cls)
     own = s.class_lookup(cls, "__class__")[1] is not object.__dict__["__class__"]
@@ -45,16 +51,16 @@ def has_class_of_its_own(s, value, cls) -> bool:
 
 
 @on_method((type, "__instancecheck__"))
-def type_instancecheck(s, target, args, kwargs):
+def type_instancecheck(s: Session, target: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(any(s.inherits(cls, target.const(s)) for cls in classes_of(s, args[0])))
 
 
 @on_method((type, "__subclasscheck__"))
-def type_subclasscheck(s, target, args, kwargs):
+def type_subclasscheck(s: Session, target: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(s.inherits(_class(s, args[0]), target.const(s)))
 
 
-def _class(s, value) -> type:
+def _class(s: Session, value: Value) -> type:
     if not isinstance(value, ClassValue):
         raise Raised(s.exception(TypeError("issubclass() arg 1 must be a class")))
     return value.const(s)
@@ -63,7 +69,7 @@ def _class(s, value) -> type:
 # -- by abstract classes -------------------------------------------------------------------------------------
 
 
-def answered(s, cls, target) -> bool:
+def answered(s: Session, cls, target: type) -> bool:
     """What ``issubclass`` says where ``target`` keeps a memory of its answers, as abstract classes and protocols do: a
     yes is for ever, a no until something is registered."""
     try:
@@ -78,17 +84,17 @@ def answered(s, cls, target) -> bool:
 
 
 @on_function(abc.ABCMeta.__instancecheck__)
-def abstract_instancecheck(s, args, kwargs):
+def abstract_instancecheck(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     target, value = args
     return Constant(any(is_subclass(s, s.wrap_class(cls), target) for cls in classes_of(s, value)))
 
 
 @on_function(abc.ABCMeta.__subclasscheck__)
-def abstract_subclasscheck(s, args, kwargs):
+def abstract_subclasscheck(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(answered(s, _class(s, args[1]), args[0].const(s)))
 
 
-def has_members(s, value, protocol) -> bool:
+def has_members(s: Session, value: Value, protocol) -> bool:
     """Whether an object that is made or changed while capturing has what a protocol asks for."""
     if not getattr(protocol, "_is_runtime_protocol", False):
         raise Unsupported(f"isinstance() of a new object and {protocol.__qualname__}", kind="special-method")
@@ -105,7 +111,7 @@ def has_members(s, value, protocol) -> bool:
     return True
 
 
-def protocol_instance(s, value, target) -> bool:
+def protocol_instance(s: Session, value: Value, target) -> bool:
     """``isinstance`` of a class of ``typing`` that looks at what the object has: asked of the object itself, on every
     call."""
     plain = isinstance(target, type) and not getattr(target, "_is_protocol", False)
@@ -128,7 +134,7 @@ def protocol_instance(s, value, target) -> bool:
 
 
 @on_function(type(torch.nn.Parameter).__instancecheck__)
-def parameter_instancecheck(s, args, kwargs):
+def parameter_instancecheck(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     target, value = args
     if s.inherits(value.pytype(s), target.const(s)):
         return Constant(True)
@@ -139,7 +145,7 @@ def parameter_instancecheck(s, args, kwargs):
 
 
 @on_method((type(torch.FloatTensor), "__instancecheck__"))
-def tensor_type_instancecheck(s, target, args, kwargs):
+def tensor_type_instancecheck(s: Session, target, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     """``isinstance(x, torch.FloatTensor)``: by dtype and device, as a tensor without elements says."""
     (value,) = args
     if not isinstance(value, TensorValue):
@@ -151,7 +157,7 @@ def tensor_type_instancecheck(s, target, args, kwargs):
 # -- the builtins --------------------------------------------------------------------------------------------
 
 
-def is_instance(s, value, classes) -> bool:
+def is_instance(s: Session, value: Value, classes: Value) -> bool:
     """``isinstance`` with a class, a tuple of classes or a union."""
     if isinstance(classes, TupleValue):
         return any(is_instance(s, value, c) for c in classes.load(s))
@@ -167,7 +173,7 @@ def is_instance(s, value, classes) -> bool:
     return _ask(s, check, "__instancecheck__", target, value)
 
 
-def is_subclass(s, cls, classes) -> bool:
+def is_subclass(s: Session, cls, classes: Value) -> bool:
     """``issubclass`` with a class, a tuple of classes or a union."""
     if isinstance(classes, TupleValue):
         return any(is_subclass(s, cls, c) for c in classes.load(s))
@@ -180,7 +186,7 @@ def is_subclass(s, cls, classes) -> bool:
     return _ask(s, check, "__subclasscheck__", target, cls)
 
 
-def _target(s, classes, refusal):
+def _target(s: Session, classes: Value, refusal: str) -> type:
     """The object that stands at the place of the class. Raises the program's TypeError for one that cannot."""
     target = None
     if classes.is_const() or getattr(classes, "obj", None) is not None:
@@ -199,7 +205,7 @@ def _members(union):
     return union.__args__
 
 
-def _ask(s, check, name, target, value) -> bool:
+def _ask(s: Session, check: object, name: str, target: type, value: Value) -> bool:
     """The answer of the metaclass."""
     asked = s.wrap(target, src.Const(target))
     if isinstance(check, types.FunctionType):
@@ -210,19 +216,19 @@ def _ask(s, check, name, target, value) -> bool:
 
 
 @on_call(isinstance)
-def isinstance_(s, args, kwargs):
+def isinstance_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(is_instance(s, *args))
 
 
 @on_call(issubclass)
-def issubclass_(s, args, kwargs):
+def issubclass_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(is_subclass(s, *args))
 
 
 # -- patterns ------------------------------------------------------------------------------------------------
 
 
-def matches(s, value, abstract) -> bool:
+def matches(s: Session, value: Value, abstract: type) -> bool:
     """Whether a value is a sequence or a mapping for a ``match`` statement: classes may be registered as such."""
     cls = value.pytype(s)
     if issubclass(cls, (str, bytes, bytearray)):

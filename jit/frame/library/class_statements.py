@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import builtins
 import types
+from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import Unsupported
 from ..executor import Frame
@@ -20,17 +21,21 @@ from ..values.containers import DictValue, ListValue, TupleValue, mapping_items
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
 from ..values.objects import DELETED, ObjectValue
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..session import Session
+
 _METACLASSES = (type, abc.ABCMeta)
 
 
 class MadeClass(ClassValue):
     """A class made while capturing; ``obj`` is its template."""
 
-    def __init__(self, template, bases, namespace):
+    def __init__(self, template: type, bases: list[Value], namespace: dict[str, tuple[Value, ...]]) -> None:
         super().__init__(template)
         self.parts = Constant(template.__name__), TupleValue(bases), DictValue(namespace)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(type(self.obj), self.parts)
         e.remember(e.key(self))
         e.fill_cells(self)
@@ -39,13 +44,13 @@ class MadeClass(ClassValue):
 class DescriptorValue(Value):
     """A ``property``, ``classmethod`` or ``staticmethod`` made while capturing."""
 
-    def __init__(self, kind, args):
+    def __init__(self, kind: type, args: list[Value]) -> None:
         self.kind, self.args = kind, list(args)
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return self.kind
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         fields = ("fget", "fset", "fdel") if self.kind is property else ("__func__",)
         if name in fields:
             at = fields.index(name)
@@ -54,33 +59,33 @@ class DescriptorValue(Value):
             return PropertyPart(self, ("getter", "setter", "deleter").index(name))
         return super().getattr(s, name)
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.args[0].call(s, args, kwargs) if self.kind is staticmethod else super().call(s, args, kwargs)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(self.kind, self.args)
 
 
 class PropertyPart(Value):
     """``prop.setter`` and its kin: a property with one function replaced."""
 
-    def __init__(self, owner, at):
+    def __init__(self, owner: Value, at: int) -> None:
         self.owner, self.at = owner, at
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return types.BuiltinFunctionType
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         parts = (self.owner.args + [Constant(None)] * 3)[:3]
         parts[self.at] = args[0]
         return DescriptorValue(property, parts)
 
 
-def refuse(why):
+def refuse(why: str) -> NoReturn:
     raise Unsupported(why, kind="class-statement")
 
 
-def template(s, value):
+def template(s: Session, value: Value) -> object:
     """What stands for a value in the namespace of a template."""
     if isinstance(value, (ClassValue, BuiltinValue)) or isinstance(value, FunctionValue) and value.obj is not None:
         return (value.fn if isinstance(value, BuiltinValue) else value.pin_object(s) if isinstance(value, FunctionValue)
@@ -106,7 +111,7 @@ def template(s, value):
     return made
 
 
-def make_class(s, name: str, bases: list, namespace: dict, cell=None) -> MadeClass:
+def make_class(s: Session, name: str, bases: list, namespace: dict, cell: CellValue | None = None) -> MadeClass:
     """The class of these bases and entries (name -> value). ``cell``: the ``__class__`` cell of its methods."""
     meta = type
     for base in bases:
@@ -133,7 +138,7 @@ def make_class(s, name: str, bases: list, namespace: dict, cell=None) -> MadeCla
 
 
 @on_call(builtins.__build_class__)
-def class_statement(s, args, kwargs):
+def class_statement(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     body, name, *bases = args
     if kwargs:
         refuse("a class statement with keyword arguments")
@@ -144,7 +149,7 @@ def class_statement(s, args, kwargs):
     return make_class(s, name.const(s), bases, entries, cell if isinstance(cell, CellValue) else None)
 
 
-def class_of_three(s, args, kwargs):
+def class_of_three(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``type(name, bases, namespace)``."""
     if kwargs or len(args) != 3 or not isinstance(args[1], TupleValue):
         refuse("a class made by type()")
@@ -153,8 +158,8 @@ def class_of_three(s, args, kwargs):
     return make_class(s, args[0].const(s), args[1].items_list(s), entries)
 
 
-def _descriptor(kind):
-    def make(s, args, kwargs):
+def _descriptor(kind: type) -> None:
+    def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         names = ("fget", "fset", "fdel", "doc")
         if any(k not in names for k in kwargs) or kind is not property and (kwargs or len(args) != 1):
             refuse(f"{kind.__name__}() with these arguments")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,21 +18,25 @@ from ..values.functions import CellValue, MethodValue, PartialValue
 from ..values.objects import ObjectValue
 from .builtin_functions import is_callable
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+
 
 @on_call(list)
-def list_(s, args, kwargs):
+def list_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ListValue(args[0].items_list(s) if args else [])
 
 
 @on_call(tuple)
-def tuple_(s, args, kwargs):
+def tuple_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
         return args[0]
     return TupleValue(args[0].items_list(s) if args else [])
 
 
 @on_call(torch.Size)
-def size_(s, args, kwargs):
+def size_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> TupleValue:
     return TupleValue(args[0].items_list(s) if args else [], torch.Size)
 
 
@@ -39,7 +44,7 @@ on_call(set)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if arg
 on_call(frozenset)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if args else [], frozenset))
 
 
-def fill_dict(s, target: DictValue, args, kwargs):
+def fill_dict(s: Session, target: DictValue, args: list[Value], kwargs: dict[str, Value]) -> list[tuple[Value, ...]]:
     """``dict.update`` semantics on a new or real dict value."""
     pairs = []
     if args:
@@ -65,7 +70,7 @@ def fill_dict(s, target: DictValue, args, kwargs):
 
 
 @on_call(dict)
-def dict_(s, args, kwargs):
+def dict_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = DictValue({})
     entries = {}
     for k, v in fill_dict(s, value, args, kwargs):
@@ -75,18 +80,18 @@ def dict_(s, args, kwargs):
 
 
 @on_call(collections.OrderedDict)
-def ordered_dict(s, args, kwargs):
+def ordered_dict(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictValue(dict_(s, args, kwargs).entries, collections.OrderedDict)
 
 
 @on_call(collections.defaultdict)
-def default_dict(s, args, kwargs):
+def default_dict(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     factory = args[0] if args else Constant(None)
     return DictValue(dict_(s, args[1:], kwargs).entries, collections.defaultdict, factory=factory)
 
 
 @on_call(collections.deque)
-def deque_(s, args, kwargs):
+def deque_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     maxlen = kwargs.get("maxlen", args[1] if len(args) > 1 else Constant(None)).const(s)
     value = DequeValue([], maxlen=maxlen)
     value._elements = value.trimmed((kwargs.get("iterable") or args[0]).items_list(s) if args or "iterable" in kwargs
@@ -95,7 +100,7 @@ def deque_(s, args, kwargs):
 
 
 @on_call(dict.fromkeys)
-def dict_fromkeys(s, args, kwargs):
+def dict_fromkeys(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = args[1] if len(args) > 1 else Constant(None)
     entries: dict = {}
     for k in args[0].items_list(s):
@@ -104,7 +109,7 @@ def dict_fromkeys(s, args, kwargs):
 
 
 @on_call(functools.partial)
-def partial_(s, args, kwargs):
+def partial_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn, rest = args[0], list(args[1:])
     if not is_callable(s, fn):
         raise Raised(s.exception(TypeError("the first argument must be callable")))
@@ -114,24 +119,24 @@ def partial_(s, args, kwargs):
 
 
 @on_call(types.MethodType)
-def method_type(s, args, kwargs):
+def method_type(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return MethodValue(args[0], args[1])
 
 
 @on_call(types.CellType)
-def cell_type(s, args, kwargs):
+def cell_type(s: Session, args: list[Value], kwargs: dict[str, Value]) -> CellValue:
     return CellValue(args[0] if args else CellValue.UNSET)
 
 
 @on_call(types.SimpleNamespace)
-def simple_namespace(s, args, kwargs):
+def simple_namespace(s: Session, args: list[Value], kwargs: dict[str, Value]):
     value = ObjectValue(types.SimpleNamespace)
     namespace_init(s, value, args, kwargs)
     return value
 
 
 @on_method((types.SimpleNamespace, "__init__"))
-def namespace_init(s, value, args, kwargs):
+def namespace_init(s: Session, value: Value, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if args:
         raise Unsupported("positional arguments of types.SimpleNamespace", kind="instantiate")
     for name, given in kwargs.items():
@@ -139,13 +144,13 @@ def namespace_init(s, value, args, kwargs):
     return Constant(None)
 
 
-def _namespace_equal(a, b):
+def _namespace_equal(a: list[Value], b):
     if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace):
         return a.__dict__ == b.__dict__
     return NotImplemented
 
 
-def _namespace_text(obj):
+def _namespace_text(obj) -> str:
     name = "namespace" if type(obj) is types.SimpleNamespace else type(obj).__name__
     return name + "(" + ", ".join(f"{k}={v!r}" for k, v in obj.__dict__.items()) + ")"
 
@@ -160,10 +165,10 @@ for _cls in (torch.device, torch.finfo, torch.iinfo):
 
 
 @on_call(dict.__new__, list.__new__, tuple.__new__, set.__new__, frozenset.__new__, collections.OrderedDict.__new__)
-def container_new(s, args, kwargs):
+def container_new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.calls.allocate(args[0].const(s), args[1:], kwargs)
 
 
 @on_call(BaseException.__new__, Exception.__new__)
-def exception_new(s, args, kwargs):
+def exception_new(s: Session, args, kwargs: dict[str, Value]):
     return s.calls.allocate(args[0].const(s), args[1:], kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from typing import TYPE_CHECKING, Callable
 
 from ...errors import Unsupported
 from .. import protocols
@@ -18,6 +19,12 @@ from ..values.slices import SliceValue
 from .builtin_functions import sort_rows, to_text
 from .classes import fill_dict
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+    from ..values.containers import ContainerValue, DequeValue, SequenceValue
+    from ..values.objects import ObjectValue
+
 NONE = Constant(None)
 
 
@@ -30,12 +37,12 @@ def _or_not(result):
     return Constant(NotImplemented) if result is None else result
 
 
-def _holds(v, s, a, k):
+def _holds(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
     found = v.plain_contains(s, a[0])
     return Constant(protocols.search(s, v.plain_iter(s), a[0]) if found is None else found)
 
 
-def _asked(v, s, op, other):
+def _asked(v, s: Session, op, other):
     """``v.__op__(other)`` or ``v.__iop__(other)`` of a container's C class."""
     if op.symbol in "+*":
         result = (v.concat if op.symbol == "+" else v.repeat)(s, op, other)
@@ -44,7 +51,7 @@ def _asked(v, s, op, other):
     return _or_not(result)
 
 
-def _slots(cls):
+def _slots(cls) -> None:
     """The special methods that a container of C has, by the slots of its values."""
     method(cls, "__len__")(lambda v, s, a, k: integer(v.plain_length(s)))
     method(cls, "__iter__")(lambda v, s, a, k: v.plain_iter(s))
@@ -52,7 +59,7 @@ def _slots(cls):
     method(cls, "__getitem__")(lambda v, s, a, k: v.plain_getitem(s, a[0]))
     method(cls, "__init_subclass__")(lambda v, s, a, k: NONE)
     for op in COMPARE.values():
-        def compare(v, s, a, k, op=op):
+        def compare(v, s: Session, a: list[Value], k: dict[str, Value], op=op) -> Constant:
             result = v.plain_compare(s, op, a[0])
             return Constant(NotImplemented if result is None else result)
         method(cls, op.method)(compare)
@@ -75,20 +82,20 @@ for _cls in (list, tuple, dict, set, frozenset, collections.deque, collections.O
 @method(dict, "__setitem__")
 @method(collections.OrderedDict, "__setitem__")
 @method(collections.deque, "__setitem__")
-def setitem(v, s, a, k):
+def setitem(v, s: Session, a: list[Value], k: dict[str, Value]):
     v.plain_setitem(s, a[0], a[1])
     return NONE
 
 
 @method(dict, "__delitem__")
 @method(collections.OrderedDict, "__delitem__")
-def dict_delitem(v, s, a, k):
+def dict_delitem(v, s: Session, a: list[Value], k: dict[str, Value]):
     v.plain_delitem(s, a[0])
     return NONE
 
 
 @method(list, "__delitem__")
-def list_delitem(v, s, a, k):
+def list_delitem(v, s: Session, a: list[Value], k: dict[str, Value]):
     v.delitem(s, a[0])
     return NONE
 
@@ -96,39 +103,39 @@ def list_delitem(v, s, a, k):
 # -- list ------------------------------------------------------------------------------------------------------------
 
 
-def _change(v, s, new, fn, args):
+def _change(v: ContainerValue, s: Session, new: list[Value], fn: object, args: list[Value]) -> Value:
     s.set_elements(v, new)
     v.changed(s, fn, args)
     return NONE
 
 
 @method(list, "__init__")
-def list_init(v, s, a, k):
+def list_init(v: Value, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return _change(v, s, a[0].items_list(s) if a else [], list.__init__, a)
 
 
 @method(list, "append")
-def list_append(v, s, a, k):
+def list_append(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     v.extend(s, a)
     v.changed(s, list.append, a)
     return NONE
 
 
 @method(list, "extend")
-def list_extend(v, s, a, k):
+def list_extend(v: ListValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     v.extend_by(s, a[0])
     return NONE
 
 
 @method(list, "insert")
-def list_insert(v, s, a, k):
+def list_insert(v, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     new = list(v.load(s))
     new.insert(a[0].index(s), a[1])
     return _change(v, s, new, list.insert, a)
 
 
 @method(list, "pop")
-def list_pop(v, s, a, k):
+def list_pop(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     new = list(v.load(s))
     index = a[0].index(s) if a else -1
     if not new:
@@ -140,12 +147,12 @@ def list_pop(v, s, a, k):
     return value
 
 
-def position(s, values, item):
+def position(s: Session, values: list[Value], item: Value) -> int:
     return next((i for i, x in enumerate(values) if protocols.same_or_equal(s, x, item)), None)
 
 
 @method(list, "remove")
-def list_remove(v, s, a, k):
+def list_remove(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     new = list(v.load(s))
     at = position(s, new, a[0])
     if at is None:
@@ -155,24 +162,24 @@ def list_remove(v, s, a, k):
 
 
 @method(list, "clear")
-def list_clear(v, s, a, k):
+def list_clear(v, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     v.load(s)
     return _change(v, s, [], list.clear, [])
 
 
 @method(list, "reverse")
-def list_reverse(v, s, a, k):
+def list_reverse(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return _change(v, s, v.load(s)[::-1], list.reverse, [])
 
 
 @method(list, "copy")
 @method(list, "__copy__")
-def list_copy(v, s, a, k):
+def list_copy(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return ListValue(v.load(s))
 
 
 @method(list, "sort")
-def list_sort(v, s, a, k):
+def list_sort(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     before, hidden = v.load(s), []
     s.set_elements(v, hidden)  # the list is empty meanwhile
     try:
@@ -193,7 +200,7 @@ def list_sort(v, s, a, k):
 @method(list, "index")
 @method(tuple, "index")
 @method(collections.deque, "index")
-def sequence_index(v, s, a, k):
+def sequence_index(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
     values = v.load(s)
     start, stop, _ = slice(*(x.index(s) for x in a[1:])).indices(len(values)) if len(a) == 3 else slice(
         a[1].index(s) if len(a) > 1 else 0, None).indices(len(values))
@@ -205,25 +212,25 @@ def sequence_index(v, s, a, k):
     return Constant(start + at)
 
 
-def _plain_repr(s, value):
+def _plain_repr(s: Session, value):
     return to_text(s, value, "__repr__").const(s)
 
 
 @method(list, "count")
 @method(tuple, "count")
 @method(collections.deque, "count")
-def sequence_count(v, s, a, k):
+def sequence_count(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
     return Constant(sum(protocols.same_or_equal(s, x, a[0]) for x in v.load(s)))
 
 
 @method(tuple, "__init__")
 @method(object, "__init__")
-def nothing(v, s, a, k):
+def nothing(v, s: Session, a: list[Value], k: dict[str, Value]):
     return NONE
 
 
 @method(list, "__reversed__")
-def list_reversed(v, s, a, k):
+def list_reversed(v, s: Session, a: list[Value], k: dict[str, Value]) -> SequenceIterator:
     return SequenceIterator(v, len(v.load(s)) - 1, -1)
 
 
@@ -233,7 +240,7 @@ import torch  # noqa: E402
 
 
 @method(torch.Size, "numel")
-def size_numel(v, s, a, k):
+def size_numel(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     total = Constant(1)
     for x in v.load(s):
         total = protocols.binary_op(s, BINARY["*"], total, x)
@@ -244,7 +251,7 @@ def size_numel(v, s, a, k):
 
 
 @method(collections.deque, "append")
-def deque_append(v, s, a, k):
+def deque_append(v: DequeValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     if v.maxlen is None:
         v.extend(s, a)
         v.changed(s, collections.deque.append, a)
@@ -253,12 +260,12 @@ def deque_append(v, s, a, k):
 
 
 @method(collections.deque, "appendleft")
-def deque_appendleft(v, s, a, k):
+def deque_appendleft(v: DequeValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return _change(v, s, v.trimmed([a[0]] + v.load(s), left=True), collections.deque.appendleft, a)
 
 
 @method(collections.deque, "extend")
-def deque_extend(v, s, a, k):
+def deque_extend(v: DequeValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     for values in a[0].chunks(s):
         if v.maxlen is None:
             v.extend(s, values)
@@ -269,15 +276,15 @@ def deque_extend(v, s, a, k):
 
 
 @method(collections.deque, "extendleft")
-def deque_extendleft(v, s, a, k):
+def deque_extendleft(v, s: Session, a: list[Value], k: dict[str, Value]):
     for values in a[0].chunks(s):
         _change(v, s, v.trimmed(values[::-1] + v.load(s), left=True), collections.deque.extendleft,
                 [TupleValue(values)])
     return NONE
 
 
-def _deque_pop(at, fn):
-    def pop(v, s, a, k):
+def _deque_pop(at: int, fn: object) -> Callable:
+    def pop(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
         new = list(v.load(s))
         if not new:
             raise Raised(s.exception(IndexError("pop from an empty deque")))
@@ -293,24 +300,24 @@ method(collections.deque, "popleft")(_deque_pop(0, collections.deque.popleft))
 
 
 @method(collections.deque, "rotate")
-def deque_rotate(v, s, a, k):
+def deque_rotate(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     new = collections.deque(v.load(s))
     new.rotate(a[0].index(s) if a else 1)
     return _change(v, s, list(new), collections.deque.rotate, a)
 
 
 @method(collections.deque, "clear")
-def deque_clear(v, s, a, k):
+def deque_clear(v, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return _change(v, s, [], collections.deque.clear, [])
 
 
 @method(collections.deque, "copy")
-def deque_copy(v, s, a, k):
+def deque_copy(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return v.like(v.load(s))
 
 
 @method(collections.deque, "reverse")
-def deque_reverse(v, s, a, k):
+def deque_reverse(v, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return _change(v, s, v.load(s)[::-1], collections.deque.reverse, [])
 
 
@@ -323,18 +330,19 @@ for _what in ("keys", "values", "items"):
 
 
 @method(dict, "get")
-def dict_get(v, s, a, k):
+def dict_get(v: ContainerValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     if v.plain_contains(s, a[0]):
         return v.plain_getitem(s, a[0])
     return a[1] if len(a) > 1 else NONE
 
 
-def _set_entries(v, s, entries, fn, args):
+def _set_entries(v: ContainerValue, s: Session, entries: dict[str, tuple[Value, ...]], fn: object,
+                 args: list[Value]) -> None:
     s.set_field(v, "_entries", entries)
     v.changed(s, fn, args)
 
 
-def _bulk(v, s, pairs):
+def _bulk(v: Value | InstanceDict, s: Session, pairs: list[tuple[Value, ...]]) -> None:
     for key, value in pairs:
         if isinstance(v, InstanceDict):
             v.plain_setitem(s, key, value)
@@ -347,7 +355,7 @@ def _bulk(v, s, pairs):
 
 @method(dict, "update")
 @method(collections.OrderedDict, "update")
-def dict_update(v, s, a, k):
+def dict_update(v: ObjectValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     pairs = fill_dict(s, v, a, k)
     if v.cls is not dict and v.user_special(s, "__setitem__") and v.cls.__mro__[1] is not dict:
         for key, value in pairs:
@@ -360,7 +368,7 @@ def dict_update(v, s, a, k):
 @method(dict, "__init__")
 @method(collections.OrderedDict, "__init__")
 @method(collections.defaultdict, "__init__")
-def dict_init(v, s, a, k):
+def dict_init(v: ObjectValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     if issubclass(v.cls, collections.defaultdict):
         s.set_field(v, "factory", a[0] if a else NONE)
         a = a[1:]
@@ -371,7 +379,7 @@ def dict_init(v, s, a, k):
 
 
 @method(collections.defaultdict, "__missing__")
-def default_missing(v, s, a, k):
+def default_missing(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     v.load(s)
     if v.factory is None or isinstance(v.factory, Constant):
         raise Raised(s.exception(KeyError, [a[0]]))
@@ -382,7 +390,7 @@ def default_missing(v, s, a, k):
 
 @method(dict, "setdefault")
 @method(collections.OrderedDict, "setdefault")
-def dict_setdefault(v, s, a, k):
+def dict_setdefault(v: ContainerValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     if v.plain_contains(s, a[0]):
         return v.plain_getitem(s, a[0])
     value = a[1] if len(a) > 1 else NONE
@@ -392,7 +400,7 @@ def dict_setdefault(v, s, a, k):
 
 @method(dict, "pop")
 @method(collections.OrderedDict, "pop")
-def dict_pop(v, s, a, k):
+def dict_pop(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     if not isinstance(a[0], Constant) and not v.load(s) and len(a) > 1:
         return a[1]  # nothing is looked up, so that it need not be hashable
     if v.plain_contains(s, a[0]):
@@ -407,7 +415,7 @@ def dict_pop(v, s, a, k):
 
 @method(dict, "popitem")
 @method(collections.OrderedDict, "popitem")
-def dict_popitem(v, s, a, k):
+def dict_popitem(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     entries = v.load(s)
     if not entries:
         raise Raised(s.exception(KeyError("dictionary is empty" if issubclass(v.cls, collections.OrderedDict)
@@ -420,7 +428,7 @@ def dict_popitem(v, s, a, k):
 
 @method(dict, "clear")
 @method(collections.OrderedDict, "clear")
-def dict_clear(v, s, a, k):
+def dict_clear(v, s: Session, a: list[Value], k: dict[str, Value]):
     v.load(s)
     _set_entries(v, s, {}, v.raw("clear"), [])
     return NONE
@@ -429,12 +437,12 @@ def dict_clear(v, s, a, k):
 @method(dict, "copy")
 @method(collections.OrderedDict, "copy")
 @method(collections.defaultdict, "copy")
-def dict_copy(v, s, a, k):
+def dict_copy(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return DictValue(dict(v.load(s)), v.cls, factory=v.factory)
 
 
 @method(collections.OrderedDict, "move_to_end")
-def move_to_end(v, s, a, k):
+def move_to_end(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     last = (k.get("last") or (a[1] if len(a) > 1 else Constant(True))).truth(s)
     entries = dict(v.load(s))
     h = a[0].hash_key(s)
@@ -447,7 +455,7 @@ def move_to_end(v, s, a, k):
 
 
 @method(dict, "__reversed__")
-def dict_reversed(v, s, a, k):
+def dict_reversed(v, s: Session, a: list[Value], k: dict[str, Value]) -> DictIterator:
     v.load(s)
     return DictIterator(v, "keys", backwards=True)
 
@@ -456,19 +464,19 @@ def dict_reversed(v, s, a, k):
 
 
 @method(set, "__init__")
-def set_init(v, s, a, k):
+def set_init(v, s: Session, a: list[Value], k: dict[str, Value]):
     v.update(s, SetValue.of(s, a[0].items_list(s)).entries if a else {}, set.__init__, a)
     return NONE
 
 
 @method(set, "add")
-def set_add(v, s, a, k):
+def set_add(v: SetValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     v.add(s, a[0])
     return NONE
 
 
-def _set_remove(strict):
-    def remove(v, s, a, k):
+def _set_remove(strict: bool) -> Callable:
+    def remove(v: SetValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
         entries = dict(v.load(s))
         if entries.pop(v.wanted(s, a[0]), None) is None:
             if strict:
@@ -485,7 +493,7 @@ method(set, "discard")(_set_remove(False))
 
 
 @method(set, "clear")
-def set_clear(v, s, a, k):
+def set_clear(v, s: Session, a: list[Value], k: dict[str, Value]):
     v.load(s)
     v.update(s, {}, set.clear, [])
     return NONE
@@ -493,12 +501,12 @@ def set_clear(v, s, a, k):
 
 @method(set, "copy")
 @method(frozenset, "copy")
-def set_copy(v, s, a, k):
+def set_copy(v: SetValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     return SetValue(dict(v.load(s)), v.cls)
 
 
 @method(set, "pop")
-def set_pop(v, s, a, k):
+def set_pop(v, s: Session, a: list[Value], k: dict[str, Value]):
     entries = dict(v.load(s))
     if not entries:
         raise Raised(s.exception(KeyError("pop from an empty set")))
@@ -508,7 +516,7 @@ def set_pop(v, s, a, k):
     return value
 
 
-def _common(s, v, iterable):
+def _common(s: Session, v, iterable) -> SetValue:
     """The elements of an iterable that are in a set. As in CPython, what comes after the last of them is not looked
     at."""
     own, entries, it = v.load(s), {}, iterable.iter(s)
@@ -521,7 +529,7 @@ def _common(s, v, iterable):
     return SetValue(entries)
 
 
-def _all_in(s, v, iterable, inside: bool) -> bool:
+def _all_in(s: Session, v, iterable, inside: bool) -> bool:
     """Whether all elements are in a set, or all outside of it; the first one that is not ends it."""
     own, it = v.load(s), iterable.iter(s)
     while (element := it.next(s)) is not None:
@@ -530,7 +538,7 @@ def _all_in(s, v, iterable, inside: bool) -> bool:
     return True
 
 
-def _as_far_as_it_goes(s, v, iterable, symbol):
+def _as_far_as_it_goes(s: Session, v, iterable, symbol) -> SetValue:
     """The elements for ``update`` or ``difference_update``: those before one that raises have their effect."""
     entries, it = {}, iterable.iter(s)
     try:
@@ -542,8 +550,8 @@ def _as_far_as_it_goes(s, v, iterable, symbol):
     return SetValue(entries)
 
 
-def _set_operation(symbol, update):
-    def operation(v, s, a, k):
+def _set_operation(symbol: str, update: bool) -> Callable:
+    def operation(v: SetValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
         result = v
         for other in a:
             left = result if not update else v
@@ -571,19 +579,19 @@ for _name, _symbol in (("update", "|"), ("intersection_update", "&"), ("differen
 
 @method(set, "isdisjoint")
 @method(frozenset, "isdisjoint")
-def set_isdisjoint(v, s, a, k):
+def set_isdisjoint(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
     return Constant(_all_in(s, v, a[0], False))
 
 
 @method(set, "issuperset")
 @method(frozenset, "issuperset")
-def set_issuperset(v, s, a, k):
+def set_issuperset(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
     return Constant(_all_in(s, v, a[0], True))
 
 
 @method(set, "issubset")
 @method(frozenset, "issubset")
-def set_issubset(v, s, a, k):
+def set_issubset(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
     if not isinstance(a[0], SetValue) and VERSION >= (3, 12):
         return Constant(len(_common(s, v, a[0]).entries) == len(v.load(s)))
     return Constant(set(v.load(s)) <= set(SetValue.of(s, a[0].items_list(s)).entries))

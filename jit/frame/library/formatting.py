@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 from ...errors import Unsupported
 from ..tables import on_method
 from ..values.base import Raised
@@ -9,41 +11,45 @@ from ..values.constant import Constant
 from ..values.containers import DictValue, TupleValue
 from .builtin_functions import format_value, to_text
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+
 
 class Shown:
     """Stands for a value while C code formats it: every way to its text is the value's own."""
 
-    def __init__(self, session, value):
+    def __init__(self, session: Session, value: Value) -> None:
         self._of = session, value
 
-    def __str__(self):
+    def __str__(self) -> str:
         s, value = self._of
         return to_text(s, value, "__str__").const(s)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         s, value = self._of
         return to_text(s, value, "__repr__").const(s)
 
-    def __format__(self, spec):
+    def __format__(self, spec) -> str:
         s, value = self._of
         return format_value(s, value, None, Constant(spec)).const(s)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> int:
         s, value = self._of
         return shown(s, value.getattr(s, name))
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> int:
         s, value = self._of
         return shown(s, value.getitem(s, s.from_python(key)))
 
 
-def shown(s, value):
+def shown(s: Session, value: Value) -> object:
     """The constant itself, or something that formats as the value does."""
     return value.const(s) if value.is_const() else Shown(s, value)
 
 
 @on_method((str, "__mod__"))
-def percent(s, owner, args, kwargs):
+def percent(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``text % value``."""
     text, (value,) = owner.const(s), args
     if isinstance(value, TupleValue):
@@ -58,19 +64,19 @@ def percent(s, owner, args, kwargs):
 
 
 @on_method((str, "format"))
-def format_text(s, owner, args, kwargs):
+def format_text(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) -> Value:
     text = owner.const(s)
     return run(s, lambda: text.format(*(shown(s, a) for a in args), **{k: shown(s, v) for k, v in kwargs.items()}))
 
 
 @on_method((str, "join"), (bytes, "join"))
-def join(s, owner, args, kwargs):
+def join(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and not args[0].is_const():
         args = [TupleValue(args[0].items_list(s))]
     return s.fold(owner.const(s).join, args, kwargs)
 
 
-def run(s, fn):
+def run(s: Session, fn: Callable) -> Value:
     """The text that ``fn`` makes; TypeErrors about stand-ins are not the program's."""
     try:
         return s.from_python(s.really(fn))

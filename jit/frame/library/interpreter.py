@@ -8,6 +8,7 @@ import inspect
 import sys
 import traceback
 import types
+from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import Unsupported
 from ..markers import graph_break, is_compiling
@@ -17,17 +18,22 @@ from ..values.containers import DictValue, TupleValue
 from ..values.functions import FunctionValue
 from ..values.objects import TracebackValue
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..session import Session
+    from ..values.base import Value
+
 
 @on_call(sys._getframe)
 @on_function(inspect.currentframe, inspect.stack, traceback.extract_stack,
              traceback.format_stack, traceback.print_stack)
-def frame_inspection(s, args, kwargs):
+def frame_inspection(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     raise Unsupported("the interpreter's frames are inspected", kind="frame-inspection",
                       hint="do it outside the compiled function")
 
 
 @on_call(sys.exc_info)
-def exc_info(s, args, kwargs):
+def exc_info(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     error = s.current_exception[-1] if s.current_exception else None
     if error is None:
         return TupleValue([Constant(None)] * 3)
@@ -36,7 +42,7 @@ def exc_info(s, args, kwargs):
 
 if hasattr(sys, "exception"):
     @on_call(sys.exception)
-    def exception_(s, args, kwargs):
+    def exception_(s: Session, args: list[Value], kwargs: dict[str, Value]):
         error = s.current_exception[-1] if s.current_exception else None
         return Constant(None) if error is None else error
 
@@ -44,17 +50,17 @@ if hasattr(sys, "exception"):
 class ThreadNumber(Constant):
     """``threading.get_ident()``: a number for as long as the captured code runs; what leaves is asked for again."""
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(_thread.get_ident, [])
 
 
 @on_call(_thread.get_ident)
-def get_ident(s, args, kwargs):
+def get_ident(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ThreadNumber(_thread.get_ident())
 
 
 @on_call(locals)
-def locals_(s, args, kwargs):
+def locals_(s: Session, args: list[Value], kwargs: dict[str, Value]):
     """The dict of the frame's variables: one object per frame, brought up to date by each call."""
     frame = s.frames[-1]
     code = frame.fn.code
@@ -75,7 +81,7 @@ def locals_(s, args, kwargs):
 
 
 @on_call(types.FunctionType)
-def function_type(s, args, kwargs):
+def function_type(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ("code", "globals", "name", "argdefs", "closure")
     given = {**dict(zip(names, args)), **kwargs}
     namespace = s.lookups.plain_namespace(given["globals"])
@@ -91,12 +97,12 @@ def function_type(s, args, kwargs):
 
 
 @on_function(is_compiling)
-def is_compiling_(s, args, kwargs):
+def is_compiling_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     return Constant(True)
 
 
 @on_function(graph_break)
-def graph_break_(s, args, kwargs):
+def graph_break_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> None:
     text = args[0] if args else kwargs.get("msg", Constant(""))
     said = text.const(s)
     raise Unsupported("jit.graph_break() was called" + (f": {said}" if said else ""), kind="graph-break")
@@ -106,7 +112,7 @@ _DISPATCH = functools.singledispatch(lambda x: x).dispatch.__code__
 
 
 @on_code(_DISPATCH)
-def singledispatch_impl(s, fn, args, kwargs):
+def singledispatch_impl(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``dispatch(cls)`` of a ``functools.singledispatch`` function: what its registry says now."""
     cells = dict(zip(fn.code.co_freevars, fn.cells(s)))
     token = cells["cache_token"].get(s)
@@ -122,6 +128,6 @@ def singledispatch_impl(s, fn, args, kwargs):
 
 
 @on_descriptor(functools.singledispatchmethod)
-def single_dispatch_method(s, owner, raw, name):
+def single_dispatch_method(s: Session, owner, raw, name: str) -> NoReturn:
     raise Unsupported("functools.singledispatchmethod", kind="singledispatch")
 

@@ -3,12 +3,18 @@ real."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ...errors import Unsupported
 from ..tables import on_method
 from ..values.constant import Constant
 from ..values.containers import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
 
 # Functions that are dispatched by their array arguments, without effects.
 _PURE = {getattr(np, name) for name in (
@@ -17,7 +23,7 @@ _PURE = {getattr(np, name) for name in (
     "cumsum interp clip").split() if hasattr(np, name)}
 
 
-def plain(s, value):
+def plain(s: Session, value: Value):
     """A value as a real object: constants, and lists and tuples of them."""
     if isinstance(value, (ListValue, TupleValue)) and value.cls in (list, tuple):
         return value.cls(plain(s, v) for v in value.load(s))
@@ -27,7 +33,7 @@ def plain(s, value):
     return value.const(s)
 
 
-def _call(s, fn, args, kwargs):
+def _call(s: Session, fn, args: list[Value], kwargs: dict[str, Value]) -> Value:
     real, real_kw = [plain(s, a) for a in args], {k: plain(s, v) for k, v in kwargs.items()}
     if "out" in real_kw:
         raise Unsupported("a numpy function with out=", kind="numpy")
@@ -35,12 +41,12 @@ def _call(s, fn, args, kwargs):
 
 
 @on_method((np.ufunc, "__call__"))
-def ufunc_call(s, fn, args, kwargs):
+def ufunc_call(s: Session, fn, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return _call(s, fn.pin(s), args, kwargs)
 
 
 @on_method((type(np.prod), "__call__"))
-def dispatched_call(s, fn, args, kwargs):
+def dispatched_call(s: Session, fn, args: list[Value], kwargs: dict[str, Value]) -> Value:
     real = fn.pin(s)
     if real not in _PURE:
         raise Unsupported(f"call of numpy.{real.__name__}", kind="numpy",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 import torch
 from torch.autograd.profiler import record_function
 
@@ -11,30 +13,34 @@ from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+
 
 @on_function(record_function.__enter__)
-def enter_record_function(s, args, kwargs):
+def enter_record_function(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Names a range for a profiler, which sees the kernels of a graph and not the lines of the program."""
     return args[0]
 
 
 @on_function(record_function.__exit__)
-def exit_record_function(s, args, kwargs):
+def exit_record_function(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(None)
 
 
 @on_function(torch_private.optimizer_value)
-def get_value(s, args, kwargs):
+def get_value(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value, = args
     return value.call_method(s, "item") if isinstance(value, TensorValue) else value
 
 
 @on_function(torch_private.stack_if_compiling)
-def stack_if_compiling(s, args, kwargs):
+def stack_if_compiling(s: Session, args: list[Value], kwargs: dict[str, Value]):
     return args[0]
 
 
-def _tensors_by_device_and_dtype(lists, with_indices=False):
+def _tensors_by_device_and_dtype(lists, with_indices: bool = False):
     groups = {}
     for i, tensor in enumerate(lists[0]):
         key = (tensor.device, tensor.dtype)
@@ -49,8 +55,8 @@ def _tensors_by_device_and_dtype(lists, with_indices=False):
     return groups
 
 
-def _fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs,
-                state_steps, *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled):
+def _fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, *, lr, beta1, beta2, weight_decay,
+                eps, amsgrad, maximize, decoupled) -> None:
     """The formulas of PyTorch's aten/src/ATen/native/cpu/FusedAdamKernel.cpp."""
     for i, param in enumerate(params):
         grad = -grads[i] if maximize else grads[i]
@@ -75,8 +81,8 @@ def _fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs,
             param.addcdiv_(mean, denominator, value=-rate)
 
 
-def _fused_sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum,
-               lr, dampening, nesterov, maximize, is_first_step):
+def _fused_sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum, lr, dampening, nesterov, maximize,
+               is_first_step) -> None:
     """The formulas of PyTorch's aten/src/ATen/native/cpu/FusedSGDKernel.cpp."""
     for i, param in enumerate(params):
         grad = -grads[i] if maximize else grads[i]
@@ -92,7 +98,7 @@ def _fused_sgd(params, grads, momentum_buffer_list, *, weight_decay, momentum,
         param.sub_(grad * lr)
 
 
-def _fused_adagrad(params, grads, state_sums, state_steps, *, lr, lr_decay, weight_decay, eps, maximize):
+def _fused_adagrad(params, grads, state_sums, state_steps, *, lr, lr_decay, weight_decay, eps, maximize) -> None:
     """The formulas of PyTorch's aten/src/ATen/native/cpu/FusedAdagradKernel.cpp."""
     for i, param in enumerate(params):
         grad = -grads[i] if maximize else grads[i]
@@ -104,7 +110,7 @@ def _fused_adagrad(params, grads, state_sums, state_steps, *, lr, lr_decay, weig
         param.sub_((rate * grad / (state_sums[i].sqrt() + eps)).to(param.dtype))
 
 
-def _under_a_scaler(formulas, changed, lists, grad_scale, found_inf, **options):
+def _under_a_scaler(formulas, changed, lists, grad_scale, found_inf, **options: object) -> None:
     """A fused step that takes the scale out of the gradients, where there is one, and leaves everything as it is where
     ``found_inf`` says so. ``changed``: which of ``lists``, besides the gradients, it writes."""
     grads = lists[1] if grad_scale is None else [grad / grad_scale for grad in lists[1]]
@@ -120,8 +126,8 @@ def _under_a_scaler(formulas, changed, lists, grad_scale, found_inf, **options):
                 old.copy_(new if skipped is None else torch.where(skipped, old, new))
 
 
-def _fused(formulas, changed, **more):
-    def call(s, args, kwargs):
+def _fused(formulas: Callable, changed: tuple[int, ...], **more: bool) -> Callable:
+    def call(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         scaled = [kwargs.pop(name, Constant(None)) for name in ("grad_scale", "found_inf")]
         options = {**kwargs, **{k: Constant(v) for k, v in more.items()}}
         if all(given.is_const() and given.const(s) is None for given in scaled):
@@ -140,14 +146,14 @@ on_call(torch_private.fused_steps["sgd"])(_fused(_fused_sgd, (0, 2)))
 on_call(torch_private.fused_steps["adagrad"])(_fused(_fused_adagrad, (0, 2)))
 
 
-def _check_and_unscale(grads, found_inf, inverse):
+def _check_and_unscale(grads, found_inf, inverse) -> None:
     """What aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp does to each gradient."""
     for grad in grads:
         found_inf.copy_(torch.where(torch.isfinite(grad).all(), found_inf, 1.0))
         grad.mul_(inverse.reshape(()))
 
 
-def _update_scale(scale, tracker, found_inf, growth, backoff, interval):
+def _update_scale(scale, tracker, found_inf, growth, backoff, interval) -> None:
     """The formulas of aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp."""
     infinite = found_inf.reshape(scale.shape) != 0
     grown = (scale.double() * growth).to(scale.dtype)
@@ -159,17 +165,17 @@ def _update_scale(scale, tracker, found_inf, growth, backoff, interval):
 
 
 @on_call(torch_private.unscale_)
-def check_and_unscale(s, args, kwargs):
+def check_and_unscale(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     s.inline(s.wrap_raw(_check_and_unscale), args, kwargs)
     return Constant(None)
 
 
 @on_call(torch_private.update_scale_)
-def update_scale(s, args, kwargs):
+def update_scale(s: Session, args: list[Value], kwargs: dict[str, Value]):
     s.inline(s.wrap_raw(_update_scale), args, kwargs)
     return args[0]
 
 
 @on_call(torch_private.group_tensors)
-def group_tensors(s, args, kwargs):
+def group_tensors(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.inline(s.wrap_raw(_tensors_by_device_and_dtype), args, kwargs)

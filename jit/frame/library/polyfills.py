@@ -12,6 +12,7 @@ import functools
 import heapq
 import itertools
 import operator
+from typing import TYPE_CHECKING, Callable
 
 from ...errors import Unsupported
 from ..calls import accepts
@@ -21,12 +22,16 @@ from ..values.constant import Constant
 from ..values.containers import DictValue, ListValue, SequenceValue, SetValue, TupleValue
 from ..values.objects import ObjectValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
 
-def stands_for(*c_functions):
+
+def stands_for(*c_functions: Callable) -> Callable:
     """Register a Python function that is inlined where one of the C functions is called."""
 
-    def decorate(fn):
-        def call(s, args, kwargs):
+    def decorate(fn: Callable) -> Callable:
+        def call(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
             if not accepts(fn, args, kwargs):  # a C function refuses in words of its own
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
             if c_functions[0].__module__ in ("_heapq", "_bisect") and not (
@@ -42,21 +47,21 @@ def stands_for(*c_functions):
 
 
 @stands_for(collections._count_elements)
-def count_elements(mapping, iterable):
+def count_elements(mapping, iterable) -> None:
     get = mapping.get
     for element in iterable:
         mapping[element] = get(element, 0) + 1
 
 
-def _less(a, b):
+def _less(a: list[Value], b) -> bool:
     return a < b
 
 
-def _greater(a, b):
+def _greater(a: list[Value], b) -> bool:
     return b < a
 
 
-def _sift_down(heap, start, position, before=_less):
+def _sift_down(heap, start, position, before=_less) -> None:
     item = heap[position]
     while position > start:
         above = (position - 1) >> 1
@@ -68,7 +73,7 @@ def _sift_down(heap, start, position, before=_less):
     heap[position] = item
 
 
-def _sift_up(heap, position, before=_less):
+def _sift_up(heap, position, before=_less) -> None:
     end, start, item = len(heap), position, heap[position]
     child = 2 * position + 1
     while child < end:
@@ -83,19 +88,19 @@ def _sift_up(heap, position, before=_less):
 
 
 @stands_for(heapq.heapify)
-def heapify(heap, /):
+def heapify(heap, /) -> None:
     for i in reversed(range(len(heap) // 2)):
         _sift_up(heap, i)
 
 
 @stands_for(heapq._heapify_max)
-def heapify_max(heap, /):
+def heapify_max(heap, /) -> None:
     for i in reversed(range(len(heap) // 2)):
         _sift_up(heap, i, _greater)
 
 
 @stands_for(heapq.heappush)
-def heappush(heap, item, /):
+def heappush(heap, item, /) -> None:
     heap.append(item)
     _sift_down(heap, 0, len(heap) - 1)
 
@@ -153,22 +158,22 @@ class _Compared:
     __slots__ = ("compare", "obj")
     __hash__ = None
 
-    def __init__(self, compare, obj):
+    def __init__(self, compare, obj) -> None:
         self.compare, self.obj = compare, obj
 
-    def __lt__(self, other):
+    def __lt__(self, other) -> bool:
         return self.compare(self.obj, other.obj) < 0
 
-    def __gt__(self, other):
+    def __gt__(self, other) -> bool:
         return self.compare(self.obj, other.obj) > 0
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return self.compare(self.obj, other.obj) == 0
 
-    def __le__(self, other):
+    def __le__(self, other) -> bool:
         return self.compare(self.obj, other.obj) <= 0
 
-    def __ge__(self, other):
+    def __ge__(self, other) -> bool:
         return self.compare(self.obj, other.obj) >= 0
 
 
@@ -178,7 +183,7 @@ def cmp_to_key(mycmp):
 
 
 @stands_for(bisect.bisect_left)
-def bisect_left(a, x, lo=0, hi=None, *, key=None):
+def bisect_left(a: list[Value], x, lo: int = 0, hi=None, *, key=None) -> int:
     if lo < 0:
         raise ValueError("lo must be non-negative")
     if hi is None:
@@ -193,7 +198,7 @@ def bisect_left(a, x, lo=0, hi=None, *, key=None):
 
 
 @stands_for(bisect.bisect_right)
-def bisect_right(a, x, lo=0, hi=None, *, key=None):
+def bisect_right(a: list[Value], x, lo: int = 0, hi=None, *, key=None) -> int:
     if lo < 0:
         raise ValueError("lo must be non-negative")
     if hi is None:
@@ -208,20 +213,20 @@ def bisect_right(a, x, lo=0, hi=None, *, key=None):
 
 
 @stands_for(bisect.insort_left)
-def insort_left(a, x, lo=0, hi=None, *, key=None):
+def insort_left(a: list[Value], x, lo: int = 0, hi=None, *, key=None) -> None:
     a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
 @stands_for(bisect.insort_right)
-def insort_right(a, x, lo=0, hi=None, *, key=None):
+def insort_right(a: list[Value], x, lo: int = 0, hi=None, *, key=None) -> None:
     a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
-def steps_of(c_iterator):
+def steps_of(c_iterator: type) -> Callable:
     """Register a Python function that gives a generator to stand for an iterator of ``itertools``."""
 
-    def decorate(fn):
-        def call(s, args, kwargs):
+    def decorate(fn: Callable) -> Callable:
+        def call(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
             if not accepts(fn, args, kwargs):
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
             generator = s.inline(s.wrap_raw(fn), args, kwargs)
@@ -279,7 +284,7 @@ def compress(data, selectors):
 
 
 @stands_for(operator.countOf)
-def count_of(a, b, /):
+def count_of(a: list[Value], b, /):
     count = 0
     for element in a:
         if element is b or element == b:
@@ -288,28 +293,28 @@ def count_of(a, b, /):
 
 
 @stands_for(operator.indexOf)
-def index_of(a, b, /):
+def index_of(a: list[Value], b, /):
     for index, element in enumerate(a):
         if element is b or element == b:
             return index
     raise ValueError("sequence.index(x): x not in sequence")
 
 
-def _reduced(obj):
+def _reduced(obj) -> tuple:
     cls = type(obj)
     arguments = obj.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
     return copyreg.__newobj__, (cls, *arguments), obj.__getstate__(), None, None
 
 
-def _reduced_list(obj):
+def _reduced_list(obj) -> tuple:
     return copyreg.__newobj__, (type(obj),), obj.__getstate__(), iter(obj), None
 
 
-def _reduced_dict(obj):
+def _reduced_dict(obj) -> tuple:
     return copyreg.__newobj__, (type(obj),), obj.__getstate__(), None, iter(obj.items())
 
 
-def _reduced_set(obj):
+def _reduced_set(obj) -> tuple:
     return type(obj), (list(obj),), obj.__getstate__()
 
 
@@ -321,7 +326,7 @@ _REDUCED = {ObjectValue: _reduced, ListValue: _reduced_list, DictValue: _reduced
 
 
 @on_method((object, "__reduce_ex__"))
-def reduce_ex(s, value, args, kwargs):
+def reduce_ex(s: Session, value: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """How copies and pickles of an object are made, for protocol 2 and later: its class, its instance dictionary as the
     state, its elements."""
     cls = value.pytype(s)
@@ -338,7 +343,7 @@ def reduce_ex(s, value, args, kwargs):
 
 
 @on_method((object, "__getstate__"))
-def getstate(s, value, args, kwargs):
+def getstate(s: Session, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The instance dictionary, None if it is empty; with the values in slots, where there are any, as a pair."""
     state = value.getattr(s, "__dict__") if value.has_own_dict() else None
     if state is None or not state.truth(s):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 import torch
 
 from ... import devices
@@ -12,27 +14,32 @@ from ..tables import add_forbidden, on_function, on_method
 from ..values.constant import Constant
 from ..values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ...graph.handles import TensorHandle
+    from ..session import Session
+    from ..values.base import Value
+
 NONE = Constant(None)
 
 
-def _argument(s, name, args, kwargs):
+def _argument(s: Session, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The only argument of a function."""
     if len(args) + len(kwargs) != 1 or kwargs and name not in kwargs:
         raise Unsupported(f"a call that does not give {name} alone", kind="argument-error")
     return args[0] if args else kwargs[name]
 
 
-def _record(s, fn, *args):
+def _record(s: Session, fn: Callable, *args: TensorHandle | int | None) -> Value:
     if batched.active(s):
         raise Unsupported("random state inside torch.vmap or under a mode", "set it outside", kind="global-state")
     return s.recording.traced(lambda: fn(s.tracer, *args))
 
 
-def _seed(s, args, kwargs):
+def _seed(s: Session, args: list[Value], kwargs: dict[str, Value]) -> int:
     return _argument(s, "seed", args, kwargs).lower(s)
 
 
-def _state(s, args, kwargs):
+def _state(s: Session, args: list[Value], kwargs: dict[str, Value]) -> TensorHandle:
     value = _argument(s, "new_state", args, kwargs)
     if not isinstance(value, TensorValue):
         raise Unsupported("a random state that is no tensor", kind="argument-error")
@@ -40,35 +47,35 @@ def _state(s, args, kwargs):
 
 
 @on_function(torch.manual_seed)
-def manual_seed(s, args, kwargs):
+def manual_seed(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     _record(s, generators.manual_seed, _seed(s, args, kwargs))
     return s.wrap_raw(torch.default_generator)
 
 
 @on_function(torch.get_rng_state)
-def get_rng_state(s, args, kwargs):
+def get_rng_state(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return _record(s, generators.state, None)
 
 
 @on_function(torch.set_rng_state)
-def set_rng_state(s, args, kwargs):
+def set_rng_state(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     _record(s, generators.set_state, None, _state(s, args, kwargs))
     return NONE
 
 
 @on_method((torch.Generator, "manual_seed"))
-def generator_manual_seed(s, generator, args, kwargs):
+def generator_manual_seed(s: Session, generator, args, kwargs: dict[str, Value]):
     _record(s, generators.seed_generator, generator.known(s), _seed(s, args, kwargs))
     return generator
 
 
 @on_method((torch.Generator, "get_state"))
-def generator_get_state(s, generator, args, kwargs):
+def generator_get_state(s: Session, generator, args, kwargs: dict[str, Value]) -> Value:
     return _record(s, generators.state, generator.known(s))
 
 
 @on_method((torch.Generator, "set_state"))
-def generator_set_state(s, generator, args, kwargs):
+def generator_set_state(s: Session, generator, args, kwargs: dict[str, Value]):
     _record(s, generators.set_state, generator.known(s), _state(s, args, kwargs))
     return generator
 
@@ -81,7 +88,7 @@ add_forbidden("random state is read by Python, or seeded by chance", "do it outs
 
 
 @on_function(torch.accelerator.current_accelerator)
-def current_accelerator(s, args, kwargs):
+def current_accelerator(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.from_python(torch.accelerator.current_accelerator(*(a.const(s) for a in args),
                                                                **{k: v.const(s) for k, v in kwargs.items()}))
 
@@ -97,7 +104,7 @@ def _generator(device) -> torch.Generator:
     return generators[found.current().index if device.index is None else device.index]
 
 
-def _follow(found: devices.Backend):
+def _follow(found: devices.Backend) -> None:
     """Rules for the functions that ``torch.cuda``, say, has for its devices."""
     module = found.module
 
@@ -106,16 +113,16 @@ def _follow(found: devices.Backend):
         return torch.device(found.type, device) if isinstance(device, int) else device
 
     @on_function(module.device_count)
-    def device_count(s, args, kwargs):
+    def device_count(s: Session, args, kwargs: dict[str, Value]) -> Constant:
         return Constant(module.device_count())
 
     @on_function(module.get_rng_state)
-    def get_rng_state(s, args, kwargs):
+    def get_rng_state(s: Session, args, kwargs: dict[str, Value]) -> Value:
         device = _argument(s, "device", args, kwargs).const(s) if args or kwargs else found.type
         return _record(s, generators.state, _generator(place(device)))
 
     @on_function(module.set_rng_state)
-    def set_rng_state(s, args, kwargs):
+    def set_rng_state(s: Session, args, kwargs: dict[str, Value]):
         args = list(args)
         device = kwargs["device"] if "device" in kwargs else args.pop() if len(args) == 2 else Constant(found.type)
         new = _state(s, args, {k: v for k, v in kwargs.items() if k != "device"})
@@ -123,12 +130,12 @@ def _follow(found: devices.Backend):
         return NONE
 
     @on_function(module.manual_seed)
-    def manual_seed(s, args, kwargs):
+    def manual_seed(s: Session, args, kwargs: dict[str, Value]):
         _record(s, generators.seed_generator, _generator(found.type), _seed(s, args, kwargs))
         return NONE
 
     @on_function(module.manual_seed_all)
-    def manual_seed_all(s, args, kwargs):
+    def manual_seed_all(s: Session, args, kwargs: dict[str, Value]):
         _generator(found.type)  # raises where none is in use
         for generator in found.generators():
             _record(s, generators.seed_generator, generator, _seed(s, args, kwargs))

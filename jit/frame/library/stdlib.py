@@ -18,6 +18,7 @@ import types
 import typing
 import warnings
 import weakref
+from typing import TYPE_CHECKING, Callable, NoReturn
 
 import torch
 
@@ -37,6 +38,12 @@ from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, 
 from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
 from .builtin_functions import abs_
+
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..session import Session
+    from ..values.base import Value
+    from ..values.containers import SequenceValue
 
 NONE = Constant(None)
 
@@ -60,9 +67,9 @@ on_call(operator.abs)(abs_)
 on_call(operator.inv)(lambda s, args, kwargs: protocols.unary_op(s, UNARY["~"], *args))
 
 
-def _concat(op):
+def _concat(op) -> Callable:
     """``operator.concat`` and ``iconcat``: of sequences only."""
-    def concat(s, args, kwargs):
+    def concat(s: Session, args: list[Value], kwargs: dict[str, Value]):
         a, b = args
         result = a.concat(s, op, b) if not a.by_class(s, op.forward) else None
         if result is None and not a.is_const():
@@ -79,13 +86,13 @@ on_call(operator.iconcat)(_concat(INPLACE["+"]))
 
 
 @on_call(operator.setitem)
-def operator_setitem(s, args, kwargs):
+def operator_setitem(s: Session, args: list[Value], kwargs: dict[str, Value]):
     args[0].setitem(s, args[1], args[2])
     return NONE
 
 
 @on_call(operator.delitem)
-def operator_delitem(s, args, kwargs):
+def operator_delitem(s: Session, args: list[Value], kwargs: dict[str, Value]):
     args[0].delitem(s, args[1])
     return NONE
 
@@ -93,11 +100,11 @@ def operator_delitem(s, args, kwargs):
 class GetterValue(ObjectValue):
     """An ``operator.itemgetter``, ``attrgetter`` or ``methodcaller`` made while capturing."""
 
-    def __init__(self, cls, args, kwargs):
+    def __init__(self, cls, args: list[Value], kwargs: dict[str, Value]) -> None:
         super().__init__(cls)
         self.args, self.kwargs = list(args), dict(kwargs)
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         (target,) = args
         if self.cls is operator.methodcaller:
             return target.call_method(s, self.args[0].const(s), self.args[1:], self.kwargs)
@@ -107,11 +114,11 @@ class GetterValue(ObjectValue):
             values = [_attribute_path(s, target, name.const(s)) for name in self.args]
         return values[0] if len(values) == 1 else TupleValue(values)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(self.cls, self.args, self.kwargs)
 
 
-def _attribute_path(s, value, path):
+def _attribute_path(s: Session, value: Value, path: str) -> Value:
     for name in path.split("."):
         value = value.getattr(s, name)
     return value
@@ -122,7 +129,7 @@ for _getter in (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 @on_method((operator.methodcaller, "__call__"))
-def methodcaller_call(s, getter, args, kwargs):
+def methodcaller_call(s: Session, getter, args: list[Value], kwargs: dict[str, Value]):
     name, *rest = getter.pin(s).__reduce__()[1]
     if not isinstance(name, str):
         raise Unsupported("an operator.methodcaller with keyword arguments", kind="instantiate")
@@ -130,14 +137,14 @@ def methodcaller_call(s, getter, args, kwargs):
 
 
 @on_method((operator.itemgetter, "__call__"))
-def itemgetter_call(s, getter, args, kwargs):
+def itemgetter_call(s: Session, getter, args: list[Value], kwargs: dict[str, Value]):
     keys = getter.pin(s).__reduce__()[1]
     values = [args[0].getitem(s, s.from_python(k)) for k in keys]
     return values[0] if len(values) == 1 else TupleValue(values)
 
 
 @on_method((operator.attrgetter, "__call__"))
-def attrgetter_call(s, getter, args, kwargs):
+def attrgetter_call(s: Session, getter, args: list[Value], kwargs: dict[str, Value]):
     values = [_attribute_path(s, args[0], path) for path in getter.pin(s).__reduce__()[1]]
     return values[0] if len(values) == 1 else TupleValue(values)
 
@@ -148,7 +155,7 @@ def attrgetter_call(s, getter, args, kwargs):
 _OF_ITERABLES = {math.prod, math.fsum, math.dist, getattr(math, "sumprod", None)}
 
 
-def _rounded(s, fn, number):
+def _rounded(s: Session, fn, number):
     """``math.floor``, ``ceil`` or ``trunc`` of an object: by its own special method, and the first two else of it as a
     float."""
     special = f"__{fn.__name__}__"
@@ -166,7 +173,7 @@ def _rounded(s, fn, number):
 for _name in dir(math):
     _fn = getattr(math, _name)
     if callable(_fn):
-        def _math(s, args, kwargs, fn=_fn):
+        def _math(s: Session, args: list[Value], kwargs: dict[str, Value], fn: Callable = _fn) -> Value:
             if fn in _OF_ITERABLES:
                 args = [TupleValue(a.items_list(s)) if isinstance(a, ListValue) else a for a in args]
             else:
@@ -187,18 +194,18 @@ for _name in dir(math):
 
 
 @on_call(itertools.chain)
-def chain(s, args, kwargs):
+def chain(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ChainIterator(SequenceIterator(list(args)))
 
 
 @on_call(itertools.chain.from_iterable)
-def chain_from_iterable(s, args, kwargs):
+def chain_from_iterable(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ChainIterator(args[0].iter(s))
 
 
-def _combinatoric(fn):
+def _combinatoric(fn: type) -> None:
     @on_call(fn)
-    def combine(s, args, kwargs):
+    def combine(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         n_iterables = len(args) if fn is itertools.product else 1
         pools = [a.items_list(s) for a in args[:n_iterables]]
         rest = [a.index(s) for a in args[n_iterables:] if not (isinstance(a, Constant) and a.value is None)]
@@ -215,13 +222,13 @@ for _fn in (itertools.product, itertools.permutations, itertools.combinations, i
 
 
 @on_call(itertools.islice)
-def islice(s, args, kwargs):
+def islice(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     bounds = [None if isinstance(a, Constant) and a.value is None else a.index(s) for a in args[1:]]
     window = slice(*bounds)
     start, stop, step = window.start or 0, window.stop, window.step or 1
     it, state = args[0].iter(s), [0, start]
 
-    def next_value(s):
+    def next_value(s: Session) -> Value | None:
         if stop is not None and state[1] >= stop:
             return None
         while True:
@@ -240,7 +247,7 @@ def islice(s, args, kwargs):
 
 
 @on_call(itertools.count)
-def count(s, args, kwargs):
+def count(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     start = kwargs.get("start", args[0] if args else Constant(0))
     step = kwargs.get("step", args[1] if len(args) > 1 else Constant(1))
     state = [start]
@@ -251,7 +258,7 @@ def count(s, args, kwargs):
     if start.pytype(s) is bool and step.is_const() and isinstance(step.const(s), int) and step.const(s) == 1:
         state[0] = protocols.binary_op(s, BINARY["+"], start, Constant(0))  # CPython counts in ones with a C integer
 
-    def next_value(s):
+    def next_value(s: Session) -> Value:
         value = state[0]
         s.set_entry(state, 0, protocols.binary_op(s, BINARY["+"], value, step))
         return value
@@ -260,14 +267,14 @@ def count(s, args, kwargs):
 
 
 @on_call(itertools.repeat)
-def repeat(s, args, kwargs):
+def repeat(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     times = kwargs.get("times", args[1] if len(args) > 1 else None)
     if times is not None:
         return SequenceIterator([args[0]] * times.index(s))
     return FunctionIterator(lambda s: args[0], itertools.repeat)
 
 
-def all_at_once(s, fn, iterable):
+def all_at_once(s: Session, fn: Callable, iterable: Value) -> list[Value]:
     """The elements for a C iterator that would ask for them one by one: where it makes no difference."""
     it = iterable.iter(s)
     if not it.quiet:
@@ -277,10 +284,10 @@ def all_at_once(s, fn, iterable):
 
 
 @on_call(itertools.cycle)
-def cycle(s, args, kwargs):
+def cycle(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values, state = all_at_once(s, itertools.cycle, args[0]), [0]
 
-    def next_value(s):
+    def next_value(s: Session) -> Value | None:
         if not values:
             return None
         value = values[state[0] % len(values)]
@@ -291,7 +298,7 @@ def cycle(s, args, kwargs):
 
 
 @on_call(itertools.zip_longest)
-def zip_longest(s, args, kwargs):
+def zip_longest(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fill = kwargs.get("fillvalue", NONE)
     pools = [all_at_once(s, itertools.zip_longest, a) for a in args]
     return SequenceIterator([TupleValue(list(row)) for row in itertools.zip_longest(*pools, fillvalue=fill)],
@@ -299,17 +306,17 @@ def zip_longest(s, args, kwargs):
 
 
 @on_call(itertools.starmap)
-def starmap(s, args, kwargs):
+def starmap(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     it = args[1].iter(s)
 
-    def next_value(s):
+    def next_value(s: Session) -> Value | None:
         value = it.next(s)
         return None if value is None else args[0].call(s, value.items_list(s), {})
 
     return FunctionIterator(next_value, itertools.starmap)
 
 
-def _no_function(s, fn) -> bool:
+def _no_function(s: Session, fn: Value) -> bool:
     """Whether None is given in place of a function, guarded."""
     return isinstance(fn, Constant) and fn.pytype(s) is type(None)
 
@@ -321,7 +328,7 @@ for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dr
 
 
 @on_call(itertools.groupby)
-def groupby(s, args, kwargs):
+def groupby(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key = args[1] if len(args) > 1 else kwargs.get("key")
     groups = []
     for v in all_at_once(s, itertools.groupby, args[0]):
@@ -334,7 +341,7 @@ def groupby(s, args, kwargs):
 
 
 @on_call(itertools.tee)
-def tee(s, args, kwargs):
+def tee(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     count, it = args[1].index(s) if len(args) > 1 else 2, args[0].iter(s)
     if type(it) is SequenceIterator:
         shared = [it, []]
@@ -347,7 +354,7 @@ def tee(s, args, kwargs):
 
 
 @on_call(functools.reduce)
-def reduce(s, args, kwargs):
+def reduce(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     try:
         it = args[1].iter(s)
     except Raised as raised:
@@ -363,12 +370,12 @@ def reduce(s, args, kwargs):
 
 
 @on_descriptor(type(collections.namedtuple("_Pair", "first second").first))
-def named_field(s, owner, raw, name):
+def named_field(s: Session, owner: SequenceValue, raw: object, name: str) -> Value:
     return owner.load(s)[raw.__reduce__()[1][0]]
 
 
 @on_method((weakref.ReferenceType, "__call__"))
-def weak_reference_call(s, reference, args, kwargs):
+def weak_reference_call(s: Session, reference: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     target = reference.pin(s)()
     return NONE if target is None else s.wrap(target, src.Weak(reference.obj))
 
@@ -376,19 +383,19 @@ def weak_reference_call(s, reference, args, kwargs):
 class WeakReference(ObjectValue):
     """A ``weakref.ref`` made while capturing; its target is alive for as long as the captured region runs."""
 
-    def __init__(self, target, rest):
+    def __init__(self, target, rest) -> None:
         super().__init__(weakref.ReferenceType)
         self.target, self.rest = target, rest
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.target
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(weakref.ref, [self.target, *self.rest])
 
 
 @on_call(weakref.ref)
-def weak_reference(s, args, kwargs):
+def weak_reference(s: Session, args: list[Value], kwargs: dict[str, Value]) -> WeakReference:
     target = args[0]
     if getattr(target, "obj", None) is None:
         raise Unsupported("a weak reference to an object made while capturing", kind="instantiate")
@@ -399,7 +406,7 @@ add_pure(os.fspath, *(getattr(posixpath, n) for n in ("_path_normpath",) if hasa
 
 
 @on_descriptor(functools.cached_property)
-def cached_property_get(s, owner, raw, name):
+def cached_property_get(s: Session, owner: ObjectValue, raw: object, name: str) -> Value:
     value = s.wrap_raw(raw.func).call(s, [owner], {})
     owner.plain_setattr(s, raw.attrname, value)
     return value
@@ -409,7 +416,7 @@ def cached_property_get(s, owner, raw, name):
 # --------------------------------------------------------------------------
 
 
-def stand_in(s, fn):
+def stand_in(s: Session, fn):
     """A real function with the signature of one made while capturing, whose defaults and annotations have to be
     constants."""
     code = fn.code
@@ -423,7 +430,7 @@ def stand_in(s, fn):
 
 
 @on_function(inspect.signature)
-def signature(s, args, kwargs):
+def signature(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     target = args[0]
     if isinstance(target, MethodValue):
         real = target.fn.pin_object(s)
@@ -438,7 +445,7 @@ def signature(s, args, kwargs):
 
 
 @on_function(typing.cast)
-def cast(s, args, kwargs):
+def cast(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return args[1]
 
 
@@ -447,7 +454,7 @@ _COPY_METHODS = ("__copy__", "__reduce_ex__", "__reduce__", "__getstate__",
 
 
 @on_function(copy.copy)
-def copy_copy(s, args, kwargs):
+def copy_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     if isinstance(value, Constant) or isinstance(value, (FunctionValue, TupleValue)):
         return value
@@ -469,14 +476,14 @@ def copy_copy(s, args, kwargs):
 add_forbidden("warnings are process-wide state", "", warnings.warn_explicit)
 
 
-def give_warning(message, category, file, line, namespace):
+def give_warning(message, category, file, line, namespace) -> None:
     """What ``warnings.warn`` does, for a call at this place of the program: a line of a module with these globals."""
     registry = namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, file, line, namespace.get("__name__", "<string>"), registry)
 
 
 @on_function(warnings.catch_warnings.__init__)
-def refuse_warning(s, *args):
+def refuse_warning(s: Session, *args: object) -> NoReturn:
     raise Unsupported("warnings have effects outside the program", kind="warning",
                       hint="warn outside the compiled function")
 
@@ -500,7 +507,7 @@ def way_of_warnings(category) -> str:
 
 
 @on_call(warnings.warn)
-def warn(s, args, kwargs):
+def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     """A warning with a plain text, given after the graph has run, as if at its place in a frame of the program."""
     given = dict(zip(("message", "category", "stacklevel"), args)) | kwargs
     message, category = given.pop("message", None), given.pop("category", Constant(None))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ...errors import Unsupported
 from .. import source as src
 from ..tables import on_function, on_method
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
 
-def _result(s, value):
+
+def _result(s: Session, value: object) -> Value:
     if isinstance(value, (re.Pattern, re.Match)):
         return s.wrap(value, src.Const(value, type(value).__name__.lower(), owned=True))
     return s.from_python(value)
 
 
-def _run(s, fn, args, kwargs):
+def _run(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = [*args, *kwargs.values()]
     real = [a.obj if isinstance(getattr(a, "obj", None), re.Pattern) else a.const(s) for a in given]
     for value, a in zip(real, given):

@@ -3,6 +3,8 @@ operators."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable, NoReturn
+
 import torch
 from torch.distributions.utils import lazy_property
 from torch.utils.checkpoint import checkpoint
@@ -23,10 +25,15 @@ from ..values.lifting import lift
 from ..values.tensor import GradNode, TensorValue
 from .builtin_functions import IdentityNumber
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+    from ..values.functions import FunctionValue
+
 NONE = Constant(None)
 
 
-def _always(value, *fns):
+def _always(value: bool | None, *fns: Callable) -> None:
     for fn in fns:
         handler = lambda s, args, kwargs, value=value: Constant(value)
         (on_function if hasattr(fn, "__code__") else on_call)(fn)(handler)
@@ -39,7 +46,7 @@ _always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_on
 
 
 @on_function(torch.cuda.is_current_stream_capturing)
-def is_current_stream_capturing(s, args, kwargs):
+def is_current_stream_capturing(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn = torch_private.is_capturing_stream
     try:
         now = fn()
@@ -49,19 +56,19 @@ def is_current_stream_capturing(s, args, kwargs):
 
 
 @on_function(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-def is_compiling(s, args, kwargs):
+def is_compiling(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Yes: libraries ask in order to leave out what a capture cannot follow, such as branches on a mask's values,
     checks and warnings."""
     return Constant(config.says_compiling)
 
 
 @on_function(torch.compiler.disable, torch.compiler.reset)
-def compiler_control(s, args, kwargs):
+def compiler_control(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     raise Unsupported("control of torch's own compiler inside a captured region", kind="forbidden-call")
 
 
 @on_function(torch.set_default_dtype, *([torch.set_num_threads] if hasattr(torch.set_num_threads, "__code__") else []))
-def global_setting(s, args, kwargs):
+def global_setting(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     raise Unsupported("a change of torch's global settings", kind="global-state",
                       hint="set it outside the compiled function")
 
@@ -70,13 +77,13 @@ _DISABLED_FOR_DYNAMO = torch_private.hide_from_compiler(lambda: None).__code__
 
 
 @on_code(_DISABLED_FOR_DYNAMO)
-def without_dynamo(s, fn, args, kwargs):
+def without_dynamo(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function that PyTorch hides from its own compiler: the function itself."""
     return dict(zip(fn.code.co_freevars, fn.cells(s)))["fn"].get(s).call(s, args, kwargs)
 
 
 @on_function(checkpoint, getattr(checkpoint, "__wrapped__", checkpoint))
-def checkpointed(s, args, kwargs):
+def checkpointed(s: Session, args: list[Value], kwargs: dict[str, Value]):
     """Activation checkpointing that is not reentrant computes what the function does; the backward of the graph
     computes the region again."""
     options = {k: kwargs.pop(k) for k in ("use_reentrant", "preserve_rng_state",
@@ -90,7 +97,7 @@ def checkpointed(s, args, kwargs):
 
 
 @on_function(torch_private.assert_)
-def torch_assert(s, args, kwargs):
+def torch_assert(s: Session, args: list[Value], kwargs: dict[str, Value]):
     if isinstance(args[0], TensorValue):
         if assume(s, args[0], True):
             return NONE
@@ -101,7 +108,7 @@ def torch_assert(s, args, kwargs):
 
 
 @on_function(torch_private.check_all)
-def check_tensor_all(s, args, kwargs):
+def check_tensor_all(s: Session, args: list[Value], kwargs: dict[str, Value]):
     condition = args[1] if len(args) > 1 else kwargs.get("cond")
     if (not isinstance(condition, TensorValue) or condition.handle(s).dtype is not torch.bool
         or not assume(s, s.torch_call(torch.Tensor.all, [condition], {}), True)):
@@ -110,16 +117,16 @@ def check_tensor_all(s, args, kwargs):
 
 
 @on_call(torch.is_tensor) if not hasattr(torch.is_tensor, "__code__") else on_function(torch.is_tensor)
-def is_tensor(s, args, kwargs):
+def is_tensor(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     return Constant(isinstance(args[0], TensorValue))
 
 
 @on_tensor_attribute("__dict__")
-def tensor_dict(s, tensor):
+def tensor_dict(s: Session, tensor) -> NoReturn:
     raise Unsupported("__dict__ of a tensor", kind="tensor-attribute")
 
 
-def _autograd_fact(s, tensor, name):
+def _autograd_fact(s: Session, tensor: TensorValue, name: str) -> Value:
     """What autograd knows of a tensor that requires grad, beside that: for one from outside it becomes a guard."""
     if tensor.source is not None and tensor.handle(s).requires_grad:
         fact = getattr(tensor.obj, name)
@@ -129,22 +136,22 @@ def _autograd_fact(s, tensor, name):
 
 
 @on_tensor_attribute("is_leaf")
-def is_leaf(s, tensor):
+def is_leaf(s: Session, tensor: Value) -> Value:
     return _autograd_fact(s, tensor, "is_leaf")
 
 
 @on_tensor_attribute("output_nr")
-def output_nr(s, tensor):
+def output_nr(s: Session, tensor) -> Value:
     return _autograd_fact(s, tensor, "output_nr")
 
 
 @on_tensor_attribute("retains_grad")
-def retains_grad(s, tensor):
+def retains_grad(s: Session, tensor) -> Value:
     return _autograd_fact(s, tensor, "retains_grad")
 
 
 @on_tensor_attribute("grad_fn")
-def grad_fn(s, tensor):
+def grad_fn(s: Session, tensor):
     if is_leaf(s, tensor).value:
         return NONE
     if tensor.source is not None:
@@ -152,10 +159,10 @@ def grad_fn(s, tensor):
     return GradNode()
 
 
-def plain_reader(name):
+def plain_reader(name: str) -> Callable:
     """The handler of a method that makes Python data of a tensor's values, where they are known while capturing."""
 
-    def handler(s, tensor, args, kwargs):
+    def handler(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         found = tensor.known(s)
         if found is None or args or kwargs:
             number = item(s, tensor) if name in ("item", "__float__") else None
@@ -173,14 +180,14 @@ for _name in ("item", "tolist", "__bool__", "__int__", "__float__", "__index__")
 
 
 @on_tensor_method("numpy", "__array__", "data_ptr", "cpu_")
-def unknown_values(s, tensor, args, kwargs):
+def unknown_values(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     tensor.handle(s)
     raise Unsupported("a tensor's values are read by Python", kind="data-dependent-value",
                       hint="keep the computation in tensors, or do this outside the compiled function")
 
 
 @on_tensor_method("__deepcopy__")
-def deepcopy(s, tensor, args, kwargs):
+def deepcopy(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if tensor.handle(s).requires_grad:
         raise Unsupported("a deep copy of a tensor that requires grad", kind="autograd")
     new = s.torch_call(torch.Tensor.clone, [tensor], {})
@@ -189,7 +196,7 @@ def deepcopy(s, tensor, args, kwargs):
 
 
 @on_function(lazy_property.__get__)
-def lazy_property_get(s, args, kwargs):
+def lazy_property_get(s: Session, args: list[Value], kwargs: dict[str, Value]):
     """Of a class, a new property each time that is only asked for its type."""
     if isinstance(args[1], Constant) and args[1].value is None:
         prop = args[0].pin(s).__get__(None, None)
@@ -198,7 +205,7 @@ def lazy_property_get(s, args, kwargs):
 
 
 @on_tensor_method("size")
-def size(s, tensor, args, kwargs):
+def size(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     shape = lift(s, torch.Size(tensor.handle(s).shape) if all(type(d) is int for d in tensor.handle(s).shape)
                  else tuple(tensor.handle(s).shape))
     shape = TupleValue(shape.load(s), torch.Size)
@@ -217,22 +224,22 @@ def size(s, tensor, args, kwargs):
 
 
 @on_tensor_attribute("shape")
-def shape(s, tensor):
+def shape(s: Session, tensor: Value) -> Value:
     return size(s, tensor, [], {})
 
 
 @on_tensor_method("__len__")
-def tensor_len(s, tensor, args, kwargs):
+def tensor_len(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.from_python(tensor.length(s))
 
 
 @on_tensor_method("__iter__")
-def tensor_iter(s, tensor, args, kwargs):
+def tensor_iter(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]):
     return tensor.iter(s)
 
 
 @on_tensor_method("__hash__")
-def tensor_hash(s, tensor, args, kwargs):
+def tensor_hash(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if tensor.obj is not None:
         return Constant(hash(tensor.hash_key(s)))
     raise Unsupported("hash() of a tensor made while capturing", kind="identity")
@@ -246,30 +253,30 @@ add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
 
 
 @on_call(torch_private.parse_to)
-def parse_to(s, args, kwargs):
+def parse_to(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if any(isinstance(v, TensorValue) for v in (*args, *kwargs.values())):
         raise Unsupported("Module.to another tensor", "give a device or a dtype", kind="torch-argument")
     return s.fold(torch_private.parse_to, args, kwargs)
 
 
 @on_call(torch_private.shallow_copies)
-def has_compatible_type(s, args, kwargs):
+def has_compatible_type(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Whether a tensor may take another one's data: of plain tensors, where they are on devices of one kind."""
     a, b = (v.handle(s).device.type for v in args)
     return Constant(a == b)
 
 
 @on_tensor_setter("data")
-def set_data(s, tensor, value):
+def set_data(s: Session, tensor: Value, value: Value) -> None:
     if not isinstance(value, TensorValue) or value.identity() != tensor.identity():
         raise Unsupported("setting attribute 'data' of a tensor", kind="tensor-attribute")
 
 
-def _legacy(cls, dtype, kinds):
+def _legacy(cls, dtype: torch.dtype, kinds: tuple[type, ...]) -> None:
     """A class such as ``torch.IntTensor``, called with a sequence of numbers."""
 
     @on_call(cls)
-    def make(s, args, kwargs):
+    def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if (len(args) == 1 and not kwargs and isinstance(args[0], SequenceValue)
             and args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s))):
             return s.torch_call(torch.tensor, list(args), {"dtype": Constant(dtype),

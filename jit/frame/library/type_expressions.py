@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections.abc
 import types
 import typing
+from typing import TYPE_CHECKING
 
 from ..source import Const
 from ..tables import new_value, on_function, on_method
@@ -13,8 +14,12 @@ from ..values.base import Raised
 from ..values.containers import ListValue, TupleValue
 from ..values.objects import ObjectValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
 
-def plain(s, value):
+
+def plain(s: Session, value: Value) -> object:
     """The class, form, tuple or list of these behind a value."""
     if isinstance(value, TupleValue):
         return tuple(plain(s, v) for v in value.items_list(s))
@@ -24,12 +29,12 @@ def plain(s, value):
 
 
 @on_method((type, "__class_getitem__"))
-def subscript_class(s, cls, args, kwargs):
+def subscript_class(s: Session, cls, args, kwargs: dict[str, Value]) -> Value:
     """``C[...]`` of an abstract class of collections."""
     return subscript(s, [cls, *args], kwargs)
 
 
-def subscript(s, args, kwargs):
+def subscript(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     form, parameters = (plain(s, v) for v in args)
     try:
         made = form[parameters]
@@ -39,7 +44,7 @@ def subscript(s, args, kwargs):
 
 
 @new_value(types.GenericAlias, types.UnionType, type(collections.abc.Callable[[], None]))
-def known(s, made):
+def known(s: Session, made: object) -> Value:
     """A type expression is immutable, and so may be the one that was made while capturing."""
     return s.wrap(made, Const(made, repr(made)))
 

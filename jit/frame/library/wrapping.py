@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -25,6 +27,11 @@ from ..values.iterators import (
 from ..values.objects import ModuleObject
 from ..values.slices import RangeValue, SliceValue
 from ..values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..source import Source
+    from ..values.base import Value
 
 wrapper(torch.Tensor)(lambda s, obj, source: TensorValue(None, obj, source))
 wrapper(torch.nn.Module)(lambda s, obj, source: ModuleObject(type(obj), obj, source))
@@ -47,7 +54,7 @@ _NOT_OWNERS = (types.ModuleType, type, torch_private.FunctionRecord)
 
 @wrapper(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
          types.ClassMethodDescriptorType)
-def wrap_builtin(s, obj, source):
+def wrap_builtin(s: Session, obj: Callable, source: Source | None) -> Value:
     owner = getattr(obj, "__self__", None)
     if (isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType))
         and owner is not None and not isinstance(owner, _NOT_OWNERS)):
@@ -61,7 +68,7 @@ wrapper(torch_private.OpOverload, torch_private.OpOverloadPacket)(lambda s, obj,
 
 
 @wrapper(types.MethodType)
-def wrap_method(s, obj, source):
+def wrap_method(s: Session, obj: Callable, source: Source | None) -> Value:
     fn = s.wrap(obj.__func__, src.GetAttr(source, "__func__") if source is not None else None)
     owner = s.wrap(obj.__self__, src.GetAttr(source, "__self__") if source is not None else None)
     if source is not None:
@@ -70,7 +77,7 @@ def wrap_method(s, obj, source):
 
 
 @wrapper(torch.jit.ScriptFunction)
-def wrap_script_function(s, obj, source):
+def wrap_script_function(s: Session, obj: object, source: Source | None) -> Value:
     """The Python function that was scripted, which does the same."""
     fn = getattr(obj, "_torchdynamo_inline", None)
     if not isinstance(fn, types.FunctionType) or source is None:
@@ -80,8 +87,8 @@ def wrap_script_function(s, obj, source):
 
 
 @wrapper(functools.partial)
-def wrap_partial(s, obj, source):
-    def at(name):
+def wrap_partial(s: Session, obj, source) -> PartialValue:
+    def at(name: str):
         return src.GetAttr(source, name) if source is not None else None
 
     fn = s.wrap(obj.func, at("func"))
@@ -91,7 +98,7 @@ def wrap_partial(s, obj, source):
 
 
 @wrapper(types.MappingProxyType)
-def wrap_mapping_proxy(s, obj, source):
+def wrap_mapping_proxy(s: Session, obj: object, source: Source | None) -> DictValue:
     """A read-only view, known by identity, of a dict that nothing changes any more (``Signature.parameters``, say)."""
     if source is None or not source.watched:
         raise Unsupported("a mappingproxy as an argument", kind="opaque-container")
@@ -105,25 +112,25 @@ def wrap_mapping_proxy(s, obj, source):
 
 @wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(),
                                    set(), "a", "\u00e9", b"", collections.OrderedDict())), type(reversed([])))
-def wrap_iterator(s, obj, source):
+def wrap_iterator(s: Session, obj: object, source: Source) -> Value:
     return RealIterator(obj, source)
 
 
 @wrapper(types.GeneratorType, types.CoroutineType)
-def wrap_generator(s, obj, source):
+def wrap_generator(s: Session, obj: object, source: Source) -> Value:
     if not native().KNOWS_GENERATORS:
         return s.heap.opaque(obj, source)
     return (GeneratorValue if type(obj) is types.GeneratorType else CoroutineValue)(obj=obj, source=source)
 
 
 @wrapper(zip, map, filter, enumerate)
-def wrap_iterator_over_iterators(s, obj, source):
+def wrap_iterator_over_iterators(s: Session, obj: Iterable, source: Source | None) -> Value:
     if source is None:
         raise Unsupported(f"a real {type(obj).__name__} without a source", kind="opaque-container")
     return RealIteratorOver(obj, source, take_apart)
 
 
-def take_apart(s, obj, source):
+def take_apart(s: Session, obj: Iterable, source: Source) -> Value:
     """A ``zip``, ``map``, ``filter`` or ``enumerate`` has no position of its own (but for the count of an enumerate):
     it advances what it iterates over."""
     state = src.state_of(obj)
@@ -148,7 +155,7 @@ def take_apart(s, obj, source):
 
 
 @wrapper(slice)
-def wrap_slice(s, obj, source):
+def wrap_slice(s: Session, obj, source) -> SliceValue:
     s.guards.add(source, facts.TypeIs(slice))
     return SliceValue(*(s.wrap(getattr(obj, n), src.GetAttr(source, n) if source is not None else None)
                         for n in ("start", "stop", "step")))
@@ -162,7 +169,7 @@ new_value(slice)(lambda s, obj: SliceValue(s.from_python(obj.start), s.from_pyth
 
 
 @new_value(dict)
-def new_dict(s, obj):
+def new_dict(s: Session, obj: object) -> Value:
     entries = {}
     for k, v in obj.items():
         key = s.from_python(k)
@@ -171,6 +178,6 @@ def new_dict(s, obj):
 
 
 @new_value(set, frozenset)
-def new_set(s, obj):
+def new_set(s: Session, obj: frozenset[int | str]) -> Value:
     values = [s.from_python(v) for v in obj]
     return SetValue({v.hash_key(s): v for v in values}, type(obj))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import TYPE_CHECKING
 
 from ...errors import Unsupported
 from ..executor import op
@@ -12,8 +13,14 @@ from ..values.generators import CoroutineValue, GeneratorValue
 from ..values.objects import ObjectValue
 from .exceptions import special_method
 
+if TYPE_CHECKING:
+    from ..canonical import Instr
+    from ..executor import Frame
+    from ..session import Session
+    from ..values.base import Value
 
-def awaitable(s, value, text="object {} can't be used in 'await' expression"):
+
+def awaitable(s: Session, value: Value, text: str = "object {} can't be used in 'await' expression") -> Value:
     """The iterator that ``await value`` sends to."""
     if isinstance(value, CoroutineValue):
         return value
@@ -28,12 +35,12 @@ def awaitable(s, value, text="object {} can't be used in 'await' expression"):
 
 
 @op("GET_AWAITABLE")
-def get_awaitable(f, i):
+def get_awaitable(f: Frame, i: Instr) -> None:
     f.push(awaitable(f.s, f.pop()))
 
 
 @op("BEFORE_ASYNC_WITH")
-def before_async_with(f, i):
+def before_async_with(f: Frame, i: Instr) -> None:
     manager = f.pop()
     for name, what in (("__aenter__", ""), ("__aexit__", " (missed __aexit__ method)")):
         cls = manager.pytype(f.s)
@@ -45,7 +52,7 @@ def before_async_with(f, i):
 
 
 @op("GET_AITER")
-def get_aiter(f, i):
+def get_aiter(f: Frame, i: Instr) -> None:
     iterable = f.pop()
     if not isinstance(iterable, ObjectValue) or not iterable.has_special(f.s, "__aiter__"):
         raise Unsupported(f"asynchronous iteration over {iterable.describe()}", kind="async")
@@ -53,7 +60,7 @@ def get_aiter(f, i):
 
 
 @op("GET_ANEXT")
-def get_anext(f, i):
+def get_anext(f: Frame, i: Instr) -> None:
     iterator = f.stack[-1]
     if not isinstance(iterator, ObjectValue) or not iterator.has_special(f.s, "__anext__"):
         raise Unsupported(f"asynchronous iteration over {iterator.describe()}", kind="async")
@@ -62,7 +69,7 @@ def get_anext(f, i):
 
 
 @op("END_ASYNC_FOR")
-def end_async_for(f, i):
+def end_async_for(f: Frame, i: Instr) -> None:
     error = f.pop()
     f.pop()
     if not f.s.is_exception(error, StopAsyncIteration):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import Unsupported
 from ..executor import NULL, op
@@ -12,9 +13,15 @@ from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValu
 from ..values.generators import no_stop_iteration
 from ..values.objects import ObjectValue
 
+if TYPE_CHECKING:
+    from ..canonical import Instr
+    from ..executor import Frame
+    from ..session import Session
+    from ..values.base import Value
+
 
 @op("CALL")
-def call(f, i):
+def call(f: Frame, i: Instr) -> None:
     total, names = i.arg
     values = f.popn(total)
     kwargs = dict(zip(names, values[total - len(names):])) if names else {}
@@ -23,7 +30,7 @@ def call(f, i):
     f.push(invoke(f, second, args, kwargs) if first is NULL else invoke(f, first, [second, *args], kwargs))
 
 
-def invoke(f, callee, args, kwargs):
+def invoke(f: Frame, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(callee, ClassValue) and callee.obj is super and not args:
         return zero_argument_super(f)
     if f.spliceable:
@@ -31,7 +38,7 @@ def invoke(f, callee, args, kwargs):
     return callee.call(f.s, args, kwargs)
 
 
-def call_directly(s, callee, args, kwargs):
+def call_directly(s: Session, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call whose result is the result of the Python function that it enters: a break in there can be resumed in
     there."""
     if isinstance(callee, ObjectValue) and type(callee).call is ObjectValue.call:
@@ -48,7 +55,7 @@ def call_directly(s, callee, args, kwargs):
     return callee.call(s, args, kwargs)
 
 
-def zero_argument_super(f):
+def zero_argument_super(f: Frame) -> Value:
     """``super()``: the ``__class__`` cell and the first argument of the frame."""
     cell = f.cells.get("__class__")
     code = f.fn.code
@@ -61,7 +68,7 @@ def zero_argument_super(f):
 
 
 @op("CALL_FUNCTION_EX")
-def call_function_ex(f, i):
+def call_function_ex(f: Frame, i: Instr) -> None:
     kwargs = {}
     if i.arg:
         for key, value in mapping_items(f.s, f.pop()):
@@ -78,7 +85,7 @@ def call_function_ex(f, i):
 
 
 @op("MAKE_FUNCTION")
-def make_function(f, i):
+def make_function(f: Frame, i: Instr) -> None:
     code = f.pop().const(f.s)
     parts = {name: f.pop() for name in reversed(i.arg)}
     annotations = parts.get("annotations")
@@ -92,7 +99,7 @@ def make_function(f, i):
 
 
 @op("CALL_INTRINSIC_1")
-def call_intrinsic_1(f, i):
+def call_intrinsic_1(f, i) -> None:
     if i.arg == "STOPITERATION_ERROR":
         f.push(no_stop_iteration(f.s, f.fn.code, f.pop()))
     elif i.arg == "IMPORT_STAR":
@@ -102,5 +109,5 @@ def call_intrinsic_1(f, i):
 
 
 @op("CALL_INTRINSIC_2")
-def call_intrinsic_2(f, i):
+def call_intrinsic_2(f, i) -> NoReturn:
     raise Unsupported(f"intrinsic {i.arg}", kind="opcode")

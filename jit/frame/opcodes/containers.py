@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..executor import op
 from ..library.builtin_functions import format_value
 from ..values.base import Raised, lookup, type_name
@@ -12,19 +14,25 @@ from ..values.functions import FunctionValue
 from ..values.text import TensorText
 from ...errors import Unsupported
 
+if TYPE_CHECKING:
+    from ..canonical import Instr
+    from ..executor import Frame
+    from ..session import Session
+    from ..values.base import Value
+
 
 @op("BUILD_TUPLE")
-def build_tuple(f, i):
+def build_tuple(f: Frame, i: Instr) -> None:
     f.push(TupleValue(f.popn(i.arg)))
 
 
 @op("BUILD_LIST")
-def build_list(f, i):
+def build_list(f: Frame, i: Instr) -> None:
     f.push(ListValue(f.popn(i.arg)))
 
 
 @op("BUILD_SET")
-def build_set(f, i):
+def build_set(f: Frame, i: Instr) -> None:
     values = f.popn(i.arg)
     entries = {}
     for v in values:
@@ -33,38 +41,38 @@ def build_set(f, i):
 
 
 @op("BUILD_MAP")
-def build_map(f, i):
+def build_map(f: Frame, i: Instr) -> None:
     flat = f.popn(2 * i.arg)
     f.push(dict_of_pairs(f.s, zip(flat[::2], flat[1::2])))
 
 
 @op("BUILD_CONST_KEY_MAP")
-def build_const_key_map(f, i):
+def build_const_key_map(f: Frame, i: Instr) -> None:
     keys = f.pop().load(f.s)
     f.push(dict_of_pairs(f.s, zip(keys, f.popn(i.arg))))
 
 
 @op("BUILD_STRING")
-def build_string(f, i):
+def build_string(f: Frame, i: Instr) -> None:
     parts = f.popn(i.arg)
     f.push(TensorText.join(f.s, parts))
 
 
 @op("FORMAT_VALUE")
-def format_op(f, i):
+def format_op(f: Frame, i: Instr) -> None:
     conversion, has_spec = i.arg
     spec = f.pop() if has_spec else Constant("")
     f.push(format_value(f.s, f.pop(), conversion, spec))
 
 
 @op("BUILD_SLICE")
-def build_slice(f, i):
+def build_slice(f: Frame, i: Instr) -> None:
     parts = f.popn(i.arg)
     f.push(SliceValue(*parts, *[Constant(None)] * (3 - i.arg)))
 
 
 @op("LIST_APPEND")
-def list_append(f, i):
+def list_append(f: Frame, i: Instr) -> None:
     value = f.pop()
     target = f.stack[-i.arg]
     target.extend(f.s, [value])
@@ -72,7 +80,7 @@ def list_append(f, i):
 
 
 @op("LIST_EXTEND")
-def list_extend(f, i):
+def list_extend(f: Frame, i: Instr) -> None:
     value = f.pop()
     target = f.stack[-i.arg]
     try:
@@ -89,19 +97,19 @@ def list_extend(f, i):
 
 
 @op("LIST_TO_TUPLE")
-def list_to_tuple(f, i):
+def list_to_tuple(f: Frame, i: Instr) -> None:
     f.push(TupleValue(f.pop().load(f.s)))
 
 
 @op("SET_ADD")
-def set_add(f, i):
+def set_add(f: Frame, i: Instr) -> None:
     value = f.pop()
     target = f.stack[-i.arg]
     target.add(f.s, value)
 
 
 @op("SET_UPDATE")
-def set_update(f, i):
+def set_update(f: Frame, i: Instr) -> None:
     values = f.pop().items_list(f.s)
     target = f.stack[-i.arg]
     entries = dict(target.load(f.s))
@@ -111,14 +119,14 @@ def set_update(f, i):
 
 
 @op("MAP_ADD")
-def map_add(f, i):
+def map_add(f: Frame, i: Instr) -> None:
     value, key = f.pop(), f.pop()
     target = f.stack[-i.arg]
     target.plain_setitem(f.s, key, value)
 
 
 @op("DICT_UPDATE")
-def dict_update(f, i):
+def dict_update(f: Frame, i: Instr) -> None:
     pairs = mapping_items(f.s, f.pop())
     target = f.stack[-i.arg]
     for key, value in pairs:
@@ -134,7 +142,7 @@ def _shown(callee) -> str:
 
 
 @op("DICT_MERGE")
-def dict_merge(f, i):
+def dict_merge(f: Frame, i: Instr) -> None:
     mapping = f.pop()
     if not isinstance(mapping, DictValue) and not hasattr(mapping.pytype(f.s), "keys"):
         raise Unsupported(f"{mapping.describe()} after ** in a call", kind="argument-error")
@@ -150,13 +158,13 @@ def dict_merge(f, i):
 
 
 @op("UNPACK_SEQUENCE")
-def unpack_sequence(f, i):
+def unpack_sequence(f: Frame, i: Instr) -> None:
     source = f.pop()
     values = unpack(f.s, source, i.arg)
     f.stack.extend(reversed(values))
 
 
-def unpack(s, source, n):
+def unpack(s: Session, source: Value, n: int) -> list[Value]:
     try:
         it = source.iter(s)
     except Raised as raised:
@@ -178,7 +186,7 @@ def unpack(s, source, n):
 
 
 @op("UNPACK_EX")
-def unpack_ex(f, i):
+def unpack_ex(f: Frame, i: Instr) -> None:
     before, after = i.arg
     source = f.pop()
     try:

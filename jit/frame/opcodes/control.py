@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 from ..assumptions import truth_at
 from ..executor import Returned, Yielded, op
 from ..values.base import Raised
@@ -11,13 +13,18 @@ from ..values.generators import GeneratorValue
 from ..values.iterators import IteratorValue
 from ..values.tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ..canonical import Instr
+    from ..executor import Frame
+    from ..values.base import Value
+
 
 @op("JUMP")
-def jump(f, i):
+def jump(f: Frame, i: Instr) -> int:
     return i.target
 
 
-def truth(f, i, value) -> bool:
+def truth(f: Frame, i: Instr, value: Value) -> bool:
     """Which way a conditional jump goes."""
     tensor = value.truth_of(f.s) if type(value) is Deferred else value
     if isinstance(tensor, TensorValue) and tensor.known(f.s) is None:
@@ -28,16 +35,16 @@ def truth(f, i, value) -> bool:
 
 
 @op("POP_JUMP_IF_TRUE")
-def pop_jump_if_true(f, i):
+def pop_jump_if_true(f: Frame, i: Instr) -> int | None:
     return i.target if truth(f, i, f.pop()) else None
 
 
 @op("POP_JUMP_IF_FALSE")
-def pop_jump_if_false(f, i):
+def pop_jump_if_false(f: Frame, i: Instr) -> int | None:
     return None if truth(f, i, f.pop()) else i.target
 
 
-def is_none(f, value) -> bool:
+def is_none(f: Frame, value: Value) -> bool:
     """``value is None``, guarded."""
     if isinstance(value, Constant):
         if value.value is None:
@@ -52,36 +59,36 @@ def is_none(f, value) -> bool:
 
 
 @op("POP_JUMP_IF_NONE")
-def pop_jump_if_none(f, i):
+def pop_jump_if_none(f: Frame, i: Instr) -> int | None:
     return i.target if is_none(f, f.pop()) else None
 
 
 @op("POP_JUMP_IF_NOT_NONE")
-def pop_jump_if_not_none(f, i):
+def pop_jump_if_not_none(f: Frame, i: Instr) -> int | None:
     return None if is_none(f, f.pop()) else i.target
 
 
 @op("JUMP_IF_TRUE_OR_POP")
-def jump_if_true_or_pop(f, i):
+def jump_if_true_or_pop(f: Frame, i: Instr) -> int | None:
     if f.stack[-1].truth(f.s):
         return i.target
     f.pop()
 
 
 @op("JUMP_IF_FALSE_OR_POP")
-def jump_if_false_or_pop(f, i):
+def jump_if_false_or_pop(f: Frame, i: Instr) -> int | None:
     if not f.stack[-1].truth(f.s):
         return i.target
     f.pop()
 
 
 @op("GET_ITER")
-def get_iter(f, i):
+def get_iter(f: Frame, i: Instr) -> None:
     f.push(f.pop().iter(f.s))
 
 
 @op("FOR_ITER")
-def for_iter(f, i):
+def for_iter(f: Frame, i: Instr) -> int | None:
     value = f.stack[-1].next(f.s)
     if value is None:
         f.pop()
@@ -90,30 +97,30 @@ def for_iter(f, i):
 
 
 @op("RETURN_VALUE")
-def return_value(f, i):
+def return_value(f: Frame, i: Instr) -> NoReturn:
     raise Returned(f.pop())
 
 
 @op("RETURN_GENERATOR")
-def return_generator(f, i):
+def return_generator(f: Frame, i: Instr) -> None:
     f.push(Constant(None))
 
 
 @op("YIELD_VALUE")
-def yield_value(f, i):
+def yield_value(f: Frame, i: Instr) -> None:
     value = f.pop()
     f.pc += 1
     raise Yielded(value)
 
 
 @op("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(f, i):
+def get_yield_from_iter(f: Frame, i: Instr) -> None:
     value = f.pop()
     f.push(value if isinstance(value, IteratorValue) else value.iter(f.s))
 
 
 @op("SEND")
-def send(f, i):
+def send(f: Frame, i: Instr) -> int | None:
     sent, receiver = f.pop(), f.stack[-1]
     if isinstance(receiver, GeneratorValue):
         value = receiver.resume(f.s, sent)
@@ -143,14 +150,14 @@ def send(f, i):
 
 
 @op("END_SEND")
-def end_send(f, i):
+def end_send(f: Frame, i: Instr) -> None:
     value = f.pop()
     f.pop()
     f.push(value)
 
 
 @op("CLEANUP_THROW")
-def cleanup_throw(f, i):
+def cleanup_throw(f: Frame, i: Instr) -> None:
     """What ``yield from`` does with an exception of the generator that it delegates to: StopIteration ends it with a
     value."""
     error = f.stack[-1]

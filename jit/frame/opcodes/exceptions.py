@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 from ...errors import Unsupported
 from ..executor import op
 from ..values.base import Raised
@@ -10,8 +12,14 @@ from ..values.containers import TupleValue
 from ..values.functions import ClassValue
 from ..values.objects import ObjectValue, TracebackValue
 
+if TYPE_CHECKING:
+    from ..canonical import Instr
+    from ..executor import Frame
+    from ..session import Session
+    from ..values.base import Value
 
-def as_exception(s, value):
+
+def as_exception(s: Session, value: Value) -> Value:
     """What ``raise value`` raises: classes are instantiated."""
     if isinstance(value, ClassValue) and issubclass(value.obj, BaseException):
         return value.call(s, [], {})
@@ -21,7 +29,7 @@ def as_exception(s, value):
 
 
 @op("RAISE_VARARGS")
-def raise_varargs(f, i):
+def raise_varargs(f: Frame, i: Instr) -> None:
     if i.arg == 0:
         if not f.s.current_exception or f.s.current_exception[-1] is None:
             raise Raised(f.s.exception(RuntimeError("No active exception to reraise")))
@@ -40,12 +48,12 @@ def raise_varargs(f, i):
 
 
 @op("RERAISE")
-def reraise(f, i):
+def reraise(f: Frame, i: Instr) -> NoReturn:
     raise Raised(f.pop())
 
 
 @op("PUSH_EXC_INFO")
-def push_exc_info(f, i):
+def push_exc_info(f: Frame, i: Instr) -> None:
     error = f.pop()
     previous = f.s.current_exception[-1] if f.s.current_exception else None
     f.push(Previous(previous, error))
@@ -54,14 +62,14 @@ def push_exc_info(f, i):
 
 
 @op("POP_EXCEPT")
-def pop_except(f, i):
+def pop_except(f: Frame, i: Instr) -> None:
     f.pop()
     if f.s.current_exception:
         f.s.current_exception.pop()
 
 
 @op("CHECK_EXC_MATCH")
-def check_exc_match(f, i):
+def check_exc_match(f: Frame, i: Instr) -> None:
     wanted, error = f.pop(), f.stack[-1]
     classes = [v.const(f.s) for v in wanted.items_list(f.s)] if isinstance(wanted, TupleValue) else [wanted.const(f.s)]
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
@@ -70,7 +78,7 @@ def check_exc_match(f, i):
 
 
 @op("BEFORE_WITH")
-def before_with(f, i):
+def before_with(f: Frame, i: Instr) -> None:
     manager = f.pop()
     for name, what in (("__enter__", ""), ("__exit__", " (missed __exit__ method)")):
         cls = manager.pytype(f.s)
@@ -83,7 +91,7 @@ def before_with(f, i):
     f.push(result)
 
 
-def special_method(s, manager, name):
+def special_method(s: Session, manager: Value, name: str) -> Value:
     if isinstance(manager, ObjectValue):
         found, raw, owner = s.class_lookup(manager.pytype(s), name)
         return manager.bind(s, raw, name, owner)
@@ -91,11 +99,11 @@ def special_method(s, manager, name):
 
 
 @op("WITH_EXCEPT_START")
-def with_except_start(f, i):
+def with_except_start(f: Frame, i: Instr) -> None:
     error, exit_method = f.stack[-1], f.stack[-4]
     f.push(exit_method.call(f.s, [f.s.wrap_class(error.pytype(f.s)), error, TracebackValue(error)], {}))
 
 
 @op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
-def exception_groups(f, i):
+def exception_groups(f: Frame, i: Instr) -> NoReturn:
     raise Unsupported("except* (exception groups)", kind="opcode")

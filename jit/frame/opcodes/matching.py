@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+from typing import TYPE_CHECKING
 
 from .. import protocols
 from ..executor import op
@@ -11,21 +12,25 @@ from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import DictValue, TupleValue
 
+if TYPE_CHECKING:
+    from ..canonical import Instr
+    from ..executor import Frame
+
 _SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
 @op("MATCH_SEQUENCE")
-def match_sequence(f, i):
+def match_sequence(f: Frame, i: Instr) -> None:
     f.push(Constant(matches(f.s, f.stack[-1], collections.abc.Sequence)))
 
 
 @op("MATCH_MAPPING")
-def match_mapping(f, i):
+def match_mapping(f: Frame, i: Instr) -> None:
     f.push(Constant(matches(f.s, f.stack[-1], collections.abc.Mapping)))
 
 
 @op("MATCH_KEYS")
-def match_keys(f, i):
+def match_keys(f: Frame, i: Instr) -> None:
     keys, subject = f.stack[-1].items_list(f.s), f.stack[-2]
     values = []
     for key in keys:
@@ -42,7 +47,7 @@ def match_keys(f, i):
 
 
 @op("MATCH_CLASS")
-def match_class(f, i):
+def match_class(f: Frame, i: Instr) -> None:
     names, cls, subject = f.pop().items_list(f.s), f.pop(), f.pop()
     if not is_instance(f.s, subject, cls):
         f.push(Constant(None))

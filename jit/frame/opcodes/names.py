@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
+from typing import TYPE_CHECKING
 
 from ...errors import Unsupported
 from ...runtime import facts
@@ -16,15 +17,21 @@ from ..values.containers import DictValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, PyModuleValue, SuperValue
 from ..values.objects import ObjectValue
 
+if TYPE_CHECKING:
+    from ..canonical import Instr
+    from ..executor import Frame
+    from ..session import Session
+    from ..values.base import Value
 
-def unbound(f, name, free=False):
+
+def unbound(f: Frame, name: str, free: bool = False) -> Raised:
     text = (f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope" if free
             else f"cannot access local variable '{name}' where it is not associated with a value")
     return Raised(f.s.exception((NameError if free else UnboundLocalError)(text)))
 
 
 @op("LOAD_FAST", "LOAD_FAST_CHECK")
-def load_fast(f, i):
+def load_fast(f: Frame, i: Instr) -> None:
     if i.arg in f.cells:
         f.push(f.cells[i.arg])
         return
@@ -35,12 +42,12 @@ def load_fast(f, i):
 
 
 @op("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(f, i):
+def load_fast_and_clear(f: Frame, i: Instr) -> None:
     f.push(f.cells.pop(i.arg) if i.arg in f.cells else f.locals.pop(i.arg, NULL))
 
 
 @op("STORE_FAST")
-def store_fast(f, i):
+def store_fast(f: Frame, i: Instr) -> None:
     value = f.pop()
     if isinstance(value, CellValue):
         f.cells[i.arg] = value
@@ -54,14 +61,14 @@ def store_fast(f, i):
 
 
 @op("DELETE_FAST")
-def delete_fast(f, i):
+def delete_fast(f: Frame, i: Instr) -> None:
     if i.arg not in f.locals:
         raise unbound(f, i.arg)
     let_go(f.locals[i.arg])
     del f.locals[i.arg]
 
 
-def let_go(value):
+def let_go(value: Value | None) -> None:
     """A variable lets go of a real object. That may be the end of it: a finalizer of the program's then runs here and
     not at the end of the region."""
     if (isinstance(value, ObjectValue) and value.obj is not None and value.source is not None
@@ -71,18 +78,18 @@ def let_go(value):
 
 
 @op("MAKE_CELL")
-def make_cell(f, i):
+def make_cell(f: Frame, i: Instr) -> None:
     value = f.locals.pop(i.arg, None)
     f.cells[i.arg] = CellValue(CellValue.UNSET if value is None else value)
 
 
 @op("LOAD_CLOSURE")
-def load_closure(f, i):
+def load_closure(f: Frame, i: Instr) -> None:
     f.push(f.cells[i.arg])
 
 
 @op("LOAD_DEREF")
-def load_deref(f, i):
+def load_deref(f: Frame, i: Instr) -> None:
     value = f.cells[i.arg].get(f.s)
     if value is None:
         raise unbound(f, i.arg, free=i.arg in f.fn.code.co_freevars)
@@ -90,25 +97,25 @@ def load_deref(f, i):
 
 
 @op("STORE_DEREF")
-def store_deref(f, i):
+def store_deref(f: Frame, i: Instr) -> None:
     f.cells[i.arg].set(f.s, f.pop())
 
 
 @op("DELETE_DEREF")
-def delete_deref(f, i):
+def delete_deref(f: Frame, i: Instr) -> None:
     if f.cells[i.arg].get(f.s) is None:
         raise unbound(f, i.arg, free=i.arg in f.fn.code.co_freevars)
     f.cells[i.arg].set(f.s, None)
 
 
-def class_name(f, name):
+def class_name(f: Frame, name: str) -> Value | None:
     """A name that the class body has assigned, or None."""
     entry = f.names.entries.get(name) if f.names is not None else None
     return None if entry is None else entry[1]
 
 
 @op("LOAD_NAME")
-def load_name(f, i):
+def load_name(f: Frame, i: Instr) -> None:
     value = class_name(f, i.arg) or f.s.lookups.load_name(f.globals, i.arg)
     if value is None:
         raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
@@ -116,26 +123,26 @@ def load_name(f, i):
 
 
 @op("STORE_NAME")
-def store_name(f, i):
+def store_name(f: Frame, i: Instr) -> None:
     f.names.plain_setitem(f.s, Constant(i.arg), f.pop())
 
 
 @op("DELETE_NAME")
-def delete_name(f, i):
+def delete_name(f: Frame, i: Instr) -> None:
     if class_name(f, i.arg) is None:
         raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
     f.names.plain_delitem(f.s, Constant(i.arg))
 
 
 @op("LOAD_LOCALS")
-def load_locals(f, i):
+def load_locals(f: Frame, i: Instr) -> None:
     if f.names is None:
         raise Unsupported("bytecode instruction LOAD_LOCALS outside of a class body", kind="opcode")
     f.push(f.names)
 
 
 @op("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
-def load_classderef(f, i):
+def load_classderef(f: Frame, i: Instr) -> None:
     if i.op == "LOAD_FROM_DICT_OR_DEREF":
         f.pop()
     value = class_name(f, i.arg)
@@ -146,19 +153,19 @@ def load_classderef(f, i):
 
 
 @op("LOAD_FROM_DICT_OR_GLOBALS")
-def load_from_dict_or_globals(f, i):
+def load_from_dict_or_globals(f: Frame, i: Instr) -> None:
     f.pop()
     load_name(f, i)
 
 
 @op("SETUP_ANNOTATIONS")
-def setup_annotations(f, i):
+def setup_annotations(f: Frame, i: Instr) -> None:
     if class_name(f, "__annotations__") is None:
         f.names.plain_setitem(f.s, Constant("__annotations__"), DictValue({}))
 
 
 @op("LOAD_GLOBAL")
-def load_global(f, i):
+def load_global(f: Frame, i: Instr) -> None:
     value = f.s.lookups.load_name(f.globals, i.arg)
     if value is None:
         raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
@@ -166,42 +173,42 @@ def load_global(f, i):
 
 
 @op("STORE_GLOBAL")
-def store_global(f, i):
+def store_global(f: Frame, i: Instr) -> None:
     f.s.lookups.store_global(f.globals, i.arg, f.pop())
 
 
 @op("DELETE_GLOBAL")
-def delete_global(f, i):
+def delete_global(f: Frame, i: Instr) -> None:
     if f.s.lookups.load_global(f.globals, i.arg) is None:
         raise Raised(f.s.exception(NameError(f"name '{i.arg}' is not defined")))
     f.s.lookups.delete_global(f.globals, i.arg)
 
 
 @op("LOAD_ATTR")
-def load_attr(f, i):
+def load_attr(f: Frame, i: Instr) -> None:
     f.push(f.pop().getattr(f.s, i.arg))
 
 
 @op("LOAD_METHOD")
-def load_method(f, i):
+def load_method(f: Frame, i: Instr) -> None:
     value = f.pop().getattr(f.s, i.arg)
     f.push(NULL)
     f.push(value)
 
 
 @op("STORE_ATTR")
-def store_attr(f, i):
+def store_attr(f: Frame, i: Instr) -> None:
     obj, value = f.pop(), f.pop()
     obj.setattr(f.s, i.arg, value)
 
 
 @op("DELETE_ATTR")
-def delete_attr(f, i):
+def delete_attr(f: Frame, i: Instr) -> None:
     f.pop().delattr(f.s, i.arg)
 
 
 @op("LOAD_SUPER_ATTR")
-def load_super_attr(f, i):
+def load_super_attr(f: Frame, i: Instr) -> None:
     name, is_method, two_args = i.arg
     owner, cls, factory = f.pop(), f.pop(), f.pop()
     if isinstance(factory, ClassValue) and factory.obj is super:
@@ -214,7 +221,7 @@ def load_super_attr(f, i):
 
 
 @op("IMPORT_NAME")
-def import_name(f, i):
+def import_name(f: Frame, i: Instr) -> None:
     fromlist, level = f.pop().const(f.s), f.pop().const(f.s)
     package = f.globals.get("__package__") or f.globals.get("__name__", "")
     if level:
@@ -237,7 +244,7 @@ def import_name(f, i):
 _MODULES = src.Const(sys.modules, "sys.modules")
 
 
-def loaded(s, name):
+def loaded(s: Session, name: str) -> Value:
     """A module that was imported, guarded to be the one under its name."""
     module = sys.modules[name]
     s.guards.add(src.Item(_MODULES, name), facts.identity(module))
@@ -245,7 +252,7 @@ def loaded(s, name):
 
 
 @op("IMPORT_FROM")
-def import_from(f, i):
+def import_from(f: Frame, i: Instr) -> None:
     module = f.stack[-1]
     try:
         f.push(module.getattr(f.s, i.arg))
@@ -261,10 +268,10 @@ def import_from(f, i):
 
 
 @op("LOAD_ASSERTION_ERROR")
-def load_assertion_error(f, i):
+def load_assertion_error(f: Frame, i: Instr) -> None:
     f.push(f.s.wrap_class(AssertionError))
 
 
 @op("LOAD_BUILD_CLASS")
-def load_build_class(f, i):
+def load_build_class(f: Frame, i: Instr) -> None:
     f.push(BuiltinValue(builtins.__build_class__))

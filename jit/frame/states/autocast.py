@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from ... import torch_private
@@ -9,6 +11,10 @@ from ...graph import autocast
 from ..tables import add_pure, on_call
 from ..tracked_state import TrackedState
 from ..values.constant import Constant
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
 
 NONE = Constant(None)
 
@@ -23,14 +29,14 @@ _REAL = {"enabled": torch.is_autocast_enabled, "dtype": torch.get_autocast_dtype
          "cache": torch.is_autocast_cache_enabled, "nesting": _nesting}
 
 
-def _tell_tracer(s):
+def _tell_tracer(s: Session) -> None:
     now = s.states.peek
     enabled = {d: now(AUTOCAST, "dtype", d) for d in autocast.kinds() if now(AUTOCAST, "enabled", d)}
     if enabled != s.tracer.autocast:
         s.tracer.set_autocast(enabled)
 
 
-def _rely(s, what, *device):
+def _rely(s: Session, what, *device: object) -> None:
     if what in ("dtype", "cache"):  # what is on is told by the thread's dispatch keys, and nothing by how deeply
         s.guards.state.read.add("autocast")
 
@@ -38,25 +44,25 @@ def _rely(s, what, *device):
 AUTOCAST = TrackedState("autocast", lambda what, *device: _REAL[what](*device), _rely, _tell_tracer)
 
 
-def _setter(fn, key, new):
+def _setter(fn, key, new) -> None:
     """The rule of a function that sets a key, both given by its arguments; it returns nothing."""
     @on_call(fn)
-    def change(s, args, kwargs):
+    def change(s: Session, args: list[Value], kwargs: dict[str, Value]):
         s.states.set(AUTOCAST, new(s, args), fn, args, key(s, args))
         return NONE
 
 
-def _getter(fn, *key):
+def _getter(fn, *key: object) -> None:
     """The rule of a function that tells a key. The device is its argument where the key has none."""
     @on_call(fn)
-    def ask(s, args, kwargs):
+    def ask(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
         of_argument = (args[0].const(s),) if args else ("cuda",)
         return Constant(s.states.get(AUTOCAST, *key, *(of_argument if key in (("enabled",), ("dtype",)) else ())))
 
 
-def _count(fn, step):
+def _count(fn, step) -> None:
     @on_call(fn)
-    def count(s, args, kwargs):
+    def count(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
         depth = s.states.get(AUTOCAST, "nesting") + step
         s.states.set(AUTOCAST, depth, fn, args, ("nesting",))
         return Constant(depth)
@@ -77,7 +83,7 @@ _count(torch.autocast_decrement_nesting, -1)
 
 
 @on_call(torch.clear_autocast_cache)
-def clear(s, args, kwargs):
+def clear(s: Session, args: list[Value], kwargs: dict[str, Value]):
     s.effects.add(torch.clear_autocast_cache, [], AUTOCAST)
     return NONE
 

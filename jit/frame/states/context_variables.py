@@ -5,6 +5,7 @@ variable as it was."""
 from __future__ import annotations
 
 from contextvars import Context, ContextVar, Token
+from typing import TYPE_CHECKING
 
 from ...errors import Unsupported
 from ...runtime import facts
@@ -15,23 +16,28 @@ from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.objects import ObjectValue
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..session import Session
+    from ..values.base import Value
+
 
 class TokenValue(ObjectValue):
     """The token of a ``set`` of the program. ``before``: what the variable held then, None for nothing. ``used``: the
     variable was reset by it."""
 
-    def __init__(self, variable, before):
+    def __init__(self, variable: Value, before: Value | None) -> None:
         super().__init__(Token)
         self.variable, self.before, self.used = variable, before, False
 
-    def plain_getattr(self, s, name):
+    def plain_getattr(self, s: Session, name: str) -> Value:
         if name == "var":
             return self.variable
         if name == "old_value":
             return self.before or s.wrap(Token.MISSING, Const(Token.MISSING))
         return super().plain_getattr(s, name)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         """The token that ``set`` has given when it was done for real; of a used one only that it is used can be
         seen."""
         if not self.used:
@@ -39,7 +45,7 @@ class TokenValue(ObjectValue):
         e.call_const(_spent, [self.variable])
 
 
-def _spent(variable) -> Token:
+def _spent(variable: ObjectValue) -> Token:
     token = variable.set(None)
     variable.reset(token)
     return token
@@ -48,11 +54,11 @@ def _spent(variable) -> Token:
 class Setting:
     """``ContextVar.set`` in the log of effects: what it gives is the token that the program has."""
 
-    def __init__(self, token):
+    def __init__(self, token: Value) -> None:
         self.gives, self.fn = token, ContextVar.set
 
 
-def _held(s, variable):
+def _held(s: Session, variable: ObjectValue) -> Value | None:
     """What a variable (a value) holds now, or None."""
     var = variable.pin(s)
     if (CONTEXT, var) not in s.states.now:
@@ -64,7 +70,7 @@ def _held(s, variable):
 
 
 @on_method((ContextVar, "get"))
-def get(s, variable, args, kwargs):
+def get(s: Session, variable: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) > 1:
         raise Unsupported("these arguments of ContextVar.get", kind="argument-error")
     value = _held(s, variable)
@@ -80,7 +86,7 @@ def get(s, variable, args, kwargs):
 
 
 @on_method((ContextVar, "set"))
-def set_(s, variable, args, kwargs):
+def set_(s: Session, variable: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) != 1:
         raise Unsupported("these arguments of ContextVar.set", kind="argument-error")
     token = TokenValue(variable, _held(s, variable))
@@ -89,7 +95,7 @@ def set_(s, variable, args, kwargs):
 
 
 @on_method((ContextVar, "reset"))
-def reset(s, variable, args, kwargs):
+def reset(s: Session, variable: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) != 1 or not isinstance(args[0], ObjectValue) or args[0].cls is not Token:
         raise Unsupported("these arguments of ContextVar.reset", kind="argument-error")
     (token,), var = args, variable.pin(s)
@@ -104,7 +110,7 @@ def reset(s, variable, args, kwargs):
     return Constant(None)
 
 
-def _of_real(s, var, token):
+def _of_real(s: Session, var: object, token: ObjectValue) -> Value | None:
     """What a variable holds after a reset by a token that was there before, None for nothing."""
     real = token.obj
     if real is None or token.source is None or real.var is not var or " used " in repr(real):
@@ -117,7 +123,7 @@ def _of_real(s, var, token):
     return s.wrap(real.old_value, old)
 
 
-def _reduced(s, effects):
+def _reduced(s: Session, effects) -> list:
     """The effects without those on variables that hold in the end what they held before, and whose tokens are all
     used."""
     first, kept = {}, set()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from ... import devices, torch_private
 from ..tables import on_descriptor
 from ..tracked_state import calls_library, part, switch
+
+if TYPE_CHECKING:
+    from ..session import Session
 
 
 def _calls_cudnn(node) -> bool:
@@ -20,6 +25,6 @@ for _name, _functions in torch_private.cudnn_switches.items():
 
 
 @on_descriptor(torch.backends.ContextProp)
-def context_property(s, owner, raw, name):
+def context_property(s: Session, owner, raw, name):
     """A property of such a module: what it asks."""
     return s.calls.call_builtin(raw.getter, [], {})

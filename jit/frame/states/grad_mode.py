@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from ... import torch_private
@@ -9,8 +11,12 @@ from ..tables import on_call
 from ..tracked_state import TrackedState
 from ..values.constant import Constant
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
 
-def _tell_tracer(s):
+
+def _tell_tracer(s: Session) -> None:
     s.tracer.set_grad_enabled(s.states.peek(GRAD_MODE))
 
 
@@ -18,12 +24,12 @@ GRAD_MODE = TrackedState("grad mode", torch.is_grad_enabled, enter=_tell_tracer,
                                exit=lambda value: (torch_private.set_grad_enabled, [Constant(value)]))
 
 
-def is_on(s) -> bool:
+def is_on(s: Session) -> bool:
     """Whether autograd records at this point of the program."""
     return s.states.peek(GRAD_MODE)
 
 
-def switch_to(s, enabled: bool):
+def switch_to(s: Session, enabled: bool) -> None:
     if enabled == is_on(s):
         s.states.uses[GRAD_MODE] += 1
     else:
@@ -31,11 +37,11 @@ def switch_to(s, enabled: bool):
 
 
 @on_call(torch_private.set_grad_enabled)
-def set_grad_enabled(s, args, kwargs):
+def set_grad_enabled(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     switch_to(s, args[0].truth(s))
     return Constant(None)
 
 
 @on_call(torch.is_grad_enabled)
-def is_grad_enabled(s, args, kwargs):
+def is_grad_enabled(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     return Constant(s.states.get(GRAD_MODE))

@@ -3,6 +3,8 @@ torch functions is a break."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ... import torch_private
 from ...errors import Unsupported
 from ..tables import on_call
@@ -10,18 +12,22 @@ from ..tracked_state import TrackedState
 from ..values.constant import Constant
 from ..values.objects import ObjectValue
 
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+
 PUSH, POP = torch_private.push_mode, torch_private.pop_mode
 # Capturing is refused under all others but the default device's.
 INDEX_MODES = TrackedState("modes of torch functions", lambda: ())
 
 
-def modes(s) -> tuple:
+def modes(s: Session) -> tuple:
     """Those that the program is in, the outermost first."""
     return s.states.peek(INDEX_MODES)
 
 
 @on_call(PUSH)
-def push(s, args, kwargs):
+def push(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     mode = args[0]
     if not isinstance(mode, ObjectValue) or (mode.cls.__module__, mode.cls.__qualname__) != torch_private.INDEX_MODE:
         raise Unsupported(f"entering {mode.describe()}, which sees every operation",
@@ -31,7 +37,7 @@ def push(s, args, kwargs):
 
 
 @on_call(POP)
-def pop(s, args, kwargs):
+def pop(s: Session, args: list[Value], kwargs: dict[str, Value]):
     if not modes(s):
         raise Unsupported("leaving a mode that was entered before", kind="torch-mode")
     *rest, mode = modes(s)
@@ -40,5 +46,5 @@ def pop(s, args, kwargs):
 
 
 @on_call(torch_private.in_function_mode)
-def in_mode(s, args, kwargs):
+def in_mode(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     return Constant(bool(modes(s)))

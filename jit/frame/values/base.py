@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import types
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...errors import Unsupported
 from ...runtime import facts
+
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison, Unary
+    from ..session import Session
+    from ..source import Source
 
 # Where a type object keeps its name: after the head of a variable-size object.
 _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
@@ -20,16 +29,16 @@ _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a program has made, which has the slots of a sequence
 
 
-def type_name(cls) -> str:
+def type_name(cls: type) -> str:
     """The name of a type in CPython's own errors (``tp_name``): that of one implemented in C may come with its
     module."""
-    return ctypes.c_char_p.from_address(id(cls) + _TP_NAME).value.decode()
+    return ctypes.c_char_p.from_address(id(cls) + _TP_NAME).value.decode()  # type: ignore[union-attr]
 
 
 class Raised(Exception):
     """An exception of the captured program on its way to a handler. ``value`` is the exception's symbolic value."""
 
-    def __init__(self, value):
+    def __init__(self, value: Value) -> None:
         super().__init__(value)
         self.value = value
 
@@ -37,14 +46,14 @@ class Raised(Exception):
 class Value:
     """Base of all symbolic values. ``source`` says where it came from; None for a value made while capturing."""
 
-    source = None
+    source: Source | None = None
     quiet = False  # of an iterator: going on does nothing else
     is_plain = False  # a constant with which Python itself computes
     is_data = True  # what a class attribute may be set to: no object of the program's own, and no code
     is_set = is_mapping = False  # what operators of sets, and of dicts, take
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
 
-    def pytype(self, s) -> type:
+    def pytype(self, s: Session) -> type:
         """The exact Python type, guarded if the value came from outside."""
         raise Unsupported(f"type of {self!r}", kind="internal")
 
@@ -52,32 +61,33 @@ class Value:
         """True if ``const`` can give a Python object without tensors or mutable parts."""
         return False
 
-    def const(self, s):
+    def const(self, s: Session) -> Any:
         """The Python object itself, guarded to be equal on later calls."""
         raise Unsupported(f"{self.describe()} is needed as a plain Python value", kind="not-constant")
 
-    def getattr(self, s, name: str) -> Value:
+    def getattr(self, s: Session, name: str) -> Value:
         raise Unsupported(f"attribute {name!r} of {self.describe()}", kind="attribute")
 
-    def setattr(self, s, name: str, value: Value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         raise Unsupported(f"setting attribute {name!r} of {self.describe()}", kind="attribute")
 
-    def delattr(self, s, name: str):
+    def delattr(self, s: Session, name: str) -> None:
         raise Unsupported(f"deleting attribute {name!r} of {self.describe()}", kind="attribute")
 
-    def call(self, s, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported(f"call of {self.describe()}", kind="call")
 
-    def call_method(self, s, name: str, args=(), kwargs=None) -> Value:
+    def call_method(self, s: Session, name: str, args: Sequence[Value] = (),
+                    kwargs: dict[str, Value] | None = None) -> Value:
         return self.getattr(s, name).call(s, list(args), dict(kwargs or {}))
 
-    def getitem(self, s, key: Value) -> Value:
+    def getitem(self, s: Session, key: Value) -> Value:
         return self.call_special(s, "__getitem__", [key])
 
-    def setitem(self, s, key: Value, value: Value):
+    def setitem(self, s: Session, key: Value, value: Value) -> None:
         self.call_special(s, "__setitem__", [key, value])
 
-    def delitem(self, s, key: Value):
+    def delitem(self, s: Session, key: Value) -> None:
         cls = self.pytype(s)
         if not lookup(cls, "__delitem__")[0]:
             if type(lookup(cls, "__setitem__")[1]) is types.FunctionType:  # one slot serves both
@@ -88,72 +98,72 @@ class Value:
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object {verb} support item deletion")))
         self.call_special(s, "__delitem__", [key])
 
-    def iter(self, s) -> Value:
+    def iter(self, s: Session) -> Value:
         """An iterator over the value; every iterator value has ``next(s)`` giving a value, or None when it is
         exhausted."""
         raise Unsupported(f"iteration over {self.describe()}", kind="iterate")
 
-    def next(self, s) -> Value | None:
+    def next(self, s: Session) -> Value | None:
         raise Unsupported(f"next() of {self.describe()}", kind="iterate")
 
-    def length(self, s):
+    def length(self, s: Session) -> IntExpr:
         """``len`` as an int or a Dim."""
         raise Unsupported(f"len() of {self.describe()}", kind="special-method")
 
-    def truth(self, s) -> bool:
+    def truth(self, s: Session) -> bool:
         return True
 
-    def contains(self, s, item: Value) -> bool | None:
+    def contains(self, s: Session, item: Value) -> bool | None:
         """``item in self``; None where only a walk over the elements tells."""
         return None
 
     # -- slots of operators, which ``protocols.py`` calls; None is NotImplemented
 
-    def number(self, s, op, a: Value, b: Value) -> Value | None:
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         """``a op b``, as the type of this one of the two operands computes it."""
         return s.fold(op.fn, [a, b], {}) if a.is_plain and b.is_plain else None
 
-    def by_class(self, s, method: str) -> bool:
+    def by_class(self, s: Session, method: str) -> bool:
         """Whether a subclass of a container has a special method of its own, in Python, in the container's place."""
         return False
 
-    def inplace(self, s, op, other: Value) -> Value | None:
+    def inplace(self, s: Session, op: Binary, other: Value) -> Value | None:
         """``self op= other`` by a method of its own."""
         return None
 
-    def concat(self, s, op, other: Value) -> Value | None:
+    def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         """``self + other`` of a sequence."""
         return None
 
-    def repeat(self, s, op, times: Value) -> Value | None:
+    def repeat(self, s: Session, op: Binary, times: Value) -> Value | None:
         """``self * times`` of a sequence."""
         return None
 
-    def unary(self, s, op) -> Value | None:
+    def unary(self, s: Session, op: Unary) -> Value | None:
         """None: it is left to Python, with a constant."""
         return None
 
-    def compare(self, s, op, other: Value) -> Value | None:
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         """``self op other``."""
         return s.method_of_constants(op.method, self, other) if self.is_plain and other.is_plain else None
 
-    def overrides(self, s, method: str, left: Value) -> bool:
+    def overrides(self, s: Session, method: str, left: Value) -> bool:
         """Whether, as the right operand, it is of a subclass of the left one's class with a method of its own."""
         return False
 
-    def derives(self, s, other: Value) -> bool:
+    def derives(self, s: Session, other: Value) -> bool:
         """Whether its class is a proper subclass of the other's."""
         return False
 
     # -- numbers
 
-    def has_index(self, s) -> bool:
+    def has_index(self, s: Session) -> bool:
         """Whether it can be the index of a sequence: it has ``__index__``."""
         if issubclass(self.pytype(s), int):
             raise Unsupported("an index that is read off a tensor", "index with an int", kind="data-dependent-value")
         return False
 
-    def index(self, s) -> int:
+    def index(self, s: Session) -> int:
         """The value as an exact int (``operator.index``)."""
         number = self.const(s)
         try:
@@ -162,22 +172,22 @@ class Value:
             raise Raised(s.exception(TypeError(
                 f"'{type_name(type(number))}' object cannot be interpreted as an integer"))) from None
 
-    def exact_int(self):
+    def exact_int(self) -> None:
         """The int or Dim that it is, or None."""
         return None
 
-    def told_apart(self, s, other: Value):
+    def told_apart(self, s: Session, other: Value) -> None:
         """Guard what it takes that ``self is other`` is false on later calls too."""
 
-    def call_special(self, s, name: str, args: list[Value]) -> Value:
+    def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         """Call a special method, looked up on the type."""
         raise Unsupported(f"{name} of {self.describe()}", kind="special-method")
 
-    def items_list(self, s) -> list[Value]:
+    def items_list(self, s: Session) -> list[Value]:
         """All elements in iteration order, as a Python list."""
         return [element for chunk in self.chunks(s) for element in chunk]
 
-    def chunks(self, s):
+    def chunks(self, s: Session) -> Iterator[list[Value]]:
         """The elements in iteration order, in lists between which the iterator may do other things: of one, or of all
         for a ``quiet`` one."""
         it, quiet, count = self.iter(s), [], 0
@@ -192,30 +202,31 @@ class Value:
         if quiet:
             yield quiet
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         """What ``is`` compares: two values are the same object iff these are equal and not None."""
         return ("value", id(self))
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> Any:
         """A hashable Python object standing for the value as a dict key or set element."""
         raise Unsupported(f"{self.describe()} as a dict key or set element", kind="unhashable")
 
-    def instance_key(self, s):
+    def instance_key(self, s: Session) -> tuple | tuple[str, int]:
         """What stands for this very object in keys, as in that of a bound method: equal to another's iff ``is`` holds,
         whatever its class hashes."""
-        if getattr(self, "obj", None) is None:
+        obj = getattr(self, "obj", None)
+        if obj is None:
             return ("new", id(self), self)
         if self.source is not None:
-            s.guards.add(self.source, facts.identity(self.obj))
-        return ("object", id(self.obj))
+            s.guards.add(self.source, facts.identity(obj))
+        return ("object", id(obj))
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         """The value as an argument of a tensor operation: what the tracer takes."""
         if self.is_const():
             return self.const(s)
         raise Unsupported(f"{self.describe()} as an argument of a torch function", kind="torch-argument")
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         """Emit bytecode that pushes the object (see ``jit.frame.emit``)."""
         raise Unsupported(f"rebuilding {self.describe()} after a captured region", kind="rebuild")
 
@@ -223,11 +234,11 @@ class Value:
         """The value in words for messages."""
         return f"a {type(self).__name__}" + (f" ({self.source})" if self.source is not None else "")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self.describe()
 
 
-def lookup(cls: type, name: str):
+def lookup(cls: type, name: str) -> tuple[bool, object, type | None]:
     """-> (found, raw attribute, owner class) along the MRO, without calling descriptors."""
     for c in cls.__mro__:
         if name in c.__dict__:
@@ -235,7 +246,7 @@ def lookup(cls: type, name: str):
     return False, None, None
 
 
-def special_error(cls, name):
+def special_error(cls: type, name: str) -> str:
     """The text of Python's TypeError when a type lacks a special method."""
     text = {"__getitem__": "object is not subscriptable", "__setitem__": "object does not support item assignment",
             "__delitem__": "object doesn't support item deletion", "__len__": "has no len()",

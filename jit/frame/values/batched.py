@@ -8,6 +8,8 @@ Source: PyTorch's ``_binary_pointwise_batch_rule`` and ``index_batch_rule``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 import torch
 
 from ...errors import Unsupported
@@ -19,6 +21,11 @@ from .slices import SliceValue
 from .lifting import lift
 from .tensor import TensorValue
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..session import Session
+    from .base import Value
+
 POINTWISE = frozenset((
     "add", "sub", "mul", "floor_divide", "remainder", "div", "true_divide",
     "neg", "abs", "minimum", "maximum", "bitwise_and", "bitwise_or",
@@ -28,7 +35,7 @@ POINTWISE = frozenset((
 NEW = frozenset(("new_ones", "new_zeros"))
 
 
-def refuse(what):
+def refuse(what: str) -> NoReturn:
     raise Unsupported(f"{what} inside torch.vmap", "only elementwise functions of the mapped tensors are captured",
                       kind="functorch")
 
@@ -36,20 +43,20 @@ def refuse(what):
 class BatchedValue(TensorValue):
     """A mapped tensor. ``whole``: the tensor of all its elements; ``levels``: what its leading axes are."""
 
-    def __init__(self, whole: TensorValue, levels: tuple):
+    def __init__(self, whole: TensorValue, levels: tuple) -> None:
         super().__init__()
         self.whole, self.levels = whole, levels
 
-    def handle(self, s):
+    def handle(self, s: Session) -> None:
         refuse("a use of a mapped tensor")
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("batched", id(self))
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> None:
         refuse("a mapped tensor as a key")
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name in ("dtype", "device"):
             return self.whole.getattr(s, name)
         if name == "shape":
@@ -58,43 +65,43 @@ class BatchedValue(TensorValue):
             return super().getattr(s, name)
         refuse(f"{name} of a mapped tensor")
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         refuse("setting an attribute of a mapped tensor")
 
-    def length(self, s):
+    def length(self, s: Session) -> None:
         refuse("the length of a mapped tensor")
 
-    def iter(self, s):
+    def iter(self, s: Session) -> None:
         refuse("iterating over a mapped tensor")
 
-    def truth(self, s):
+    def truth(self, s: Session) -> None:
         refuse("a branch on a mapped tensor")
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         refuse("keeping a mapped tensor")
 
 
-def active(s) -> bool:
+def active(s: Session) -> bool:
     """Whether the program is inside a map or a mode."""
     return bool(s.maps or modes(s))
 
 
-def rank(s, value) -> int:
+def rank(s: Session, value: Value) -> int:
     """How many axes of a tensor the mapped function sees."""
     if isinstance(value, BatchedValue):
         return rank(s, value.whole) - len(value.levels)
     return len(value.handle(s).shape)
 
 
-def whole(value):
+def whole(value: Value) -> Value:
     return value.whole if isinstance(value, BatchedValue) else value
 
 
-def levels_of(value) -> tuple:
+def levels_of(value: Value) -> tuple:
     return value.levels if isinstance(value, BatchedValue) else ()
 
 
-def align(s, value, levels, axes):
+def align(s: Session, value: Value, levels: tuple[int, ...], axes: int) -> Value:
     """The tensor of all elements with an axis for each of ``levels`` and ``axes`` more, of size one where it has
     none."""
     own = levels_of(value)
@@ -109,11 +116,11 @@ def align(s, value, levels, axes):
     return tensor
 
 
-def union(tensors) -> tuple:
+def union(tensors: list[Value]) -> tuple:
     return tuple(sorted({level for t in tensors for level in levels_of(t)}))
 
 
-def call(s, fn, args, kwargs):
+def call(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A torch operation under a map or an index mode: lined up, or a break."""
     binding = resolve(fn)
     name = binding.name if binding is not None and binding.overload is None else getattr(fn, "__name__", repr(fn))
@@ -153,7 +160,7 @@ def call(s, fn, args, kwargs):
     return BatchedValue(s.record(fn, low, kwargs), levels)
 
 
-def index(s, fn, args, kwargs):
+def index(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``x[i, j]`` by mapped scalars, which PyTorch permits under its mode ``TransformGetItemToIndex``: a gather, never
     a view."""
     x, key = args
@@ -185,7 +192,8 @@ def index(s, fn, args, kwargs):
     return BatchedValue(s.record(fn, [x, TupleValue(low)], {}), levels)
 
 
-def enter(s, value, axis, level, sizes):
+def enter(s: Session, value: Value, axis: int | tuple[int | tuple[int, ...] | None, ...] | None, level: int,
+          sizes: list[int]) -> Value:
     """A value as the function of map ``level`` sees it: its tensors mapped over ``axis``, of which a tuple has one for
     each element, or not at all (None). The sizes of the axes are added to ``sizes``."""
     if axis is None:
@@ -208,7 +216,7 @@ def enter(s, value, axis, level, sizes):
     return BatchedValue(tensor, (*levels_of(value), level))
 
 
-def leave(s, value, level, size):
+def leave(s: Session, value: Value, level: int, size: int) -> Value:
     """What the function of map ``level`` has returned, with the map's axis first."""
     if type(value) is TupleValue and value.pytype(s) is tuple:
         return TupleValue([leave(s, v, level, size) for v in value.items_list(s)])

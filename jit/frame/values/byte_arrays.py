@@ -2,100 +2,108 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..tables import new_value, on_call
 from .base import Raised, Value
 from .constant import Constant, repeat_count
 from .containers import SequenceValue, TupleValue
 from .slices import SliceValue
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..operators import Binary
+    from ..session import Session
+    from .objects import SymbolicKey
+
 
 class ByteArrayValue(SequenceValue):
     builtin = bytearray
 
-    def real(self, s) -> bytearray:
+    def real(self, s: Session) -> bytearray:
         """A copy as it is now."""
         return bytearray(v.const(s) for v in self.load(s))
 
-    def apply(self, s, fn):
+    def apply(self, s: Session, fn) -> Value:
         """What ``fn`` gives for the real bytearray, which it may change."""
         real = self.real(s)
         result = s.really(fn, real)
         s.set_elements(self, [Constant(b) for b in real])
         return s.from_python(result)
 
-    def like(self, elements):
+    def like(self, elements: list[Value]) -> ByteArrayValue:
         return ByteArrayValue(elements)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if callable(getattr(bytearray, name, None)) and not name.startswith("__"):
             return ByteArrayMethod(self, name)
         return super().getattr(s, name)
 
-    def concat(self, s, op, other):
+    def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         given = plain(s, other)
         if op.inplace is None:
             return self.apply(s, lambda real: real + given)
         self.apply(s, lambda real: real.__iadd__(given))
         return self
 
-    def repeat(self, s, op, times):
+    def repeat(self, s: Session, op: Binary, times: Value) -> Value | None:
         count = repeat_count(s, times)
         if op.inplace is None:
             return self.apply(s, lambda real: real * count)
         self.apply(s, lambda real: real.__imul__(count))
         return self
 
-    def plain_number(self, s, op, a, b):
+    def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         if op.symbol != "%" or self is not a:
             return None
         given = plain(s, b)
         return self.apply(s, lambda real: real % given)
 
-    def plain_compare(self, s, op, other):
+    def plain_compare(self, s: Session, op, other: Value) -> bool | None:
         if not issubclass(other.pytype(s), (bytes, bytearray)):
             return None
         given = plain(s, other)
         return self.apply(s, lambda real: op.fn(real, given)).const(s)
 
-    def plain_setitem(self, s, key, value):
+    def plain_setitem(self, s: Session, key: Value, value) -> None:
         index = key.as_slice(s) if isinstance(key, SliceValue) else key.const(s)
         given = plain(s, value)
         self.apply(s, lambda real: real.__setitem__(index, given))
 
-    def delitem(self, s, key):
+    def delitem(self, s: Session, key: Value) -> None:
         index = key.as_slice(s) if isinstance(key, SliceValue) else key.const(s)
         self.apply(s, lambda real: real.__delitem__(index))
 
-    def plain_contains(self, s, item):
+    def plain_contains(self, s: Session, item: Value) -> bool | None:
         wanted = plain(s, item)
         return self.apply(s, lambda real: wanted in real).const(s)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> SymbolicKey:
         raise Raised(s.exception(TypeError("unhashable type: 'bytearray'")))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(bytearray, [Constant(bytes(v.value for v in self.elements))])
 
 
 class ByteArrayMethod(Value):
     """A method of a ``bytearray``."""
 
-    def __init__(self, owner, name):
+    def __init__(self, owner, name: str) -> None:
         self.owner, self.name = owner, name
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return type(bytearray().append)
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         real, real_kw = [plain(s, a) for a in args], {k: plain(s, v) for k, v in kwargs.items()}
         return self.owner.apply(s, lambda array: getattr(array, self.name)(*real, **real_kw))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load(self.owner)
         e.load_attr(self.name)
 
 
-def plain(s, value):
+def plain(s: Session, value):
     """A constant, or the constants of a sequence."""
     if isinstance(value, ByteArrayValue):
         return value.real(s)
@@ -103,7 +111,7 @@ def plain(s, value):
 
 
 @on_call(bytearray)
-def make(s, args, kwargs):
+def make(s: Session, args, kwargs: dict[str, Value]) -> Value:
     real, real_kw = [plain(s, a) for a in args], {k: plain(s, v) for k, v in kwargs.items()}
     return s.fold(lambda: bytearray(*real, **real_kw), [], {})
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+from typing import TYPE_CHECKING, Callable
 
 from .base import Raised
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from .base import Value
 
 METHODS: dict = {}
 
 
-def method(cls, *names):
+def method(cls, *names: str) -> Callable:
     """Register the implementation of C methods of a builtin class: ``fn(value, s, args, kwargs) -> Value``."""
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         for name in names:
             METHODS[cls, name] = fn
         return fn
@@ -27,7 +32,7 @@ _ARITIES = {**dict.fromkeys(("items", "keys", "values", "popitem", "copy", "clea
 
 
 @functools.cache
-def arity(raw) -> tuple:
+def arity(raw: object) -> tuple:
     """The least and the most positional arguments of a C method that takes no others; (0, None) where it may, or does
     not say."""
     known = _ARITIES.get(raw.__name__)
@@ -44,7 +49,7 @@ def arity(raw) -> tuple:
     return sum(p.default is p.empty for p in parameters), len(parameters)
 
 
-def refuse_arguments(s, raw, given: int, kwargs):
+def refuse_arguments(s: Session, raw: object, given: int, kwargs: dict[str, Value]) -> None:
     """Raise the program's TypeError about the number of arguments: an empty object of the class says it."""
     try:
         raw(raw.__objclass__(), *[None] * given, **dict.fromkeys(kwargs))

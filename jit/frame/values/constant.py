@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 import types
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +15,12 @@ from ...runtime import facts
 from .. import tables
 from ..source import Const, DictAttr
 from .base import Raised, Value, lookup, special_error, type_name
+
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison
+    from ..session import Session
+    from ..source import Source
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...),
               type(NotImplemented), torch.dtype, torch.device,
@@ -26,12 +33,12 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LEAVES = frozenset(LEAF_TYPES)
 
 
-def is_leaf(obj) -> bool:
+def is_leaf(obj: object) -> bool:
     """True for objects that are represented by ``Constant``."""
     return type(obj) in _LEAVES or isinstance(obj, (enum.Enum, np.generic)) or is_c_enum(obj)
 
 
-def is_c_enum(obj) -> bool:
+def is_c_enum(obj: object) -> bool:
     """Whether an object is a member of an enumeration that is written in C++."""
     return type(type(obj)).__name__ == "pybind11_type" and hasattr(type(obj), "__members__")
 
@@ -41,13 +48,13 @@ class Constant(Value):
 
     is_plain = True
 
-    def __init__(self, value, source=None):
+    def __init__(self, value: object, source: Source | None = None) -> None:
         self.value, self.source = value, source
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return True
 
-    def const(self, s):
+    def const(self, s: Session) -> object:
         if self.source is not None:
             by_value = (isinstance(self.value, (bool, int, float, complex, str, bytes, np.generic))
                         and not isinstance(self.value, enum.Enum))
@@ -58,7 +65,7 @@ class Constant(Value):
             s.guards.add(self.source, facts.Equals(self.value) if by_value else facts.identity(self.value))
         return self.value
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         if self.source is not None:
             if self.value is None or self.value is True or self.value is False:
                 self.const(s)
@@ -66,28 +73,28 @@ class Constant(Value):
                 s.guards.add(self.source, facts.TypeIs(type(self.value)))
         return type(self.value)
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         return bool(self.const(s))
 
-    def identity(self):
+    def identity(self) -> tuple:
         if (self.value is None or isinstance(self.value, (bool, enum.Enum, torch.dtype))
             or self.value in (..., NotImplemented)):
             return ("const", id(self.value))
         return ("const", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> object:
         return self.const(s)
 
-    def instance_key(self, s):
+    def instance_key(self, s: Session) -> tuple | tuple[str, int]:
         return self.hash_key(s)
 
-    def length(self, s):
+    def length(self, s: Session) -> int:
         try:
             return len(self.const(s))
         except TypeError as error:
             raise Raised(s.exception(error)) from None
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         value = self.const(s)
         if isinstance(value, enum.Enum):
             found = self.member_attr(s, value, name)
@@ -104,7 +111,7 @@ class Constant(Value):
             return PureMethod(self, name)
         return s.from_python(attr)
 
-    def member_attr(self, s, member, name):
+    def member_attr(self, s: Session, member: object, name: str) -> Value | None:
         """An attribute of a member of an enumeration, where it is one that the program can change; None for any
         other."""
         raw = s.class_lookup(type(member), name)[1]
@@ -115,12 +122,12 @@ class Constant(Value):
             return s.wrap(member.__dict__[kept], DictAttr(Const(member, type(member).__qualname__), kept))
         return None
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if callable(self.value):
             return super().call(s, args, kwargs)
         raise Raised(s.exception(TypeError(f"'{type_name(self.pytype(s))}' object is not callable")))
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         if type(self.value) not in _PLAIN:
             super().setattr(s, name, value)
         try:
@@ -128,17 +135,17 @@ class Constant(Value):
         except AttributeError as error:
             raise Raised(s.exception(error)) from None
 
-    def call_special(self, s, name, args):
+    def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         if not lookup(type(self.value), name)[0]:
             raise Raised(s.exception(TypeError(special_error(self.pytype(s), name))))
         return self.getattr(s, name).call(s, args, {})
 
-    def getitem(self, s, key):
+    def getitem(self, s: Session, key: Value) -> Value:
         if not lookup(type(self.value), "__getitem__")[0] and not isinstance(self.value, type):
             return self.call_special(s, "__getitem__", [key])
         return PureMethod(self, "__getitem__").call(s, [key], {})
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         value = self.const(s)
         try:
             elements = list(value)
@@ -146,7 +153,7 @@ class Constant(Value):
             raise Raised(s.exception(error)) from None
         return s.iterate([s.from_python(v) for v in elements])
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         if a.is_plain and b.is_plain:
             return s.fold(op.fn, [a, b], {})
         if type(self.value) is str and op.symbol == "%" and self is a:
@@ -161,12 +168,12 @@ class Constant(Value):
                               hint="write the tensor first, or use a Python number")
         return None
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if isinstance(self.value, np.generic) and not other.is_plain:
             raise Unsupported("a comparison with a numpy scalar", kind="numpy")
         return super().compare(s, op, other)
 
-    def concat(self, s, op, other):
+    def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         cls = type(self.value)
         if not issubclass(cls, (str, bytes)):
             return None
@@ -178,32 +185,32 @@ class Constant(Value):
             f"can't concat {type_name(other.pytype(s))} to bytes" if cls is bytes
             else f'can only concatenate str (not "{type_name(other.pytype(s))}") to str')))
 
-    def repeat(self, s, op, times):
+    def repeat(self, s: Session, op: Binary, times: Value) -> Value | None:
         if not isinstance(self.value, (str, bytes)):
             return None
         return s.fold(op.fn, [self, Constant(repeat_count(s, times))], {})
 
     @property
-    def is_numeric(self):
+    def is_numeric(self) -> bool:
         return isinstance(self.value, (int, float, complex, np.generic))
 
-    def has_index(self, s):
+    def has_index(self, s: Session) -> bool:
         return hasattr(type(self.value), "__index__")
 
-    def exact_int(self):
+    def exact_int(self) -> None:
         return self.value if type(self.value) is int else None
 
-    def told_apart(self, s, other):
+    def told_apart(self, s: Session, other: Value) -> None:
         """The type of the other tells."""
         if other.source is not None:
             other.pytype(s)
 
-    def contains(self, s, item):
+    def contains(self, s: Session, item: Value) -> bool:
         if isinstance(self.value, enum.Enum) and lookup(type(self.value), "__contains__")[0]:
             return bool(self.call_special(s, "__contains__", [item]).const(s))
         return s.fold(operator.contains, [self, item], {}).truth(s)
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         plain = self.const(s)
         if isinstance(plain, enum.Enum) and isinstance(plain, (int, float)):
             return plain.value
@@ -214,14 +221,14 @@ class Constant(Value):
                               kind="torch-argument")
         return plain.item() if isinstance(plain, np.generic) else plain
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load_const(self.value)
 
-    def describe(self):
+    def describe(self) -> str:
         return repr(self.value) if self.source is None else f"{self.source}={self.value!r}"
 
 
-def repeat_count(s, times: Value) -> int:
+def repeat_count(s: Session, times: Value) -> int:
     """How often a sequence is repeated."""
     if not times.has_index(s):
         raise Raised(s.exception(TypeError(
@@ -232,29 +239,29 @@ def repeat_count(s, times: Value) -> int:
 class PureMethod(Value):
     """A method of a constant; called for real when every argument is constant."""
 
-    def __init__(self, owner: Constant, name: str):
+    def __init__(self, owner: Constant, name: str) -> None:
         self.owner, self.name = owner, name
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return type(getattr(self.owner.value, self.name))
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = tables.methods.get((type(self.owner.value), self.name))
         if handler is not None:
             return handler(s, self.owner, args, kwargs)
         return s.fold(getattr(self.owner.const(s), self.name), args, kwargs)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         self.owner.emit(e)
         e.load_attr(self.name)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"method {self.name} of {self.owner.describe()}"
 
 
 class Previous(Constant):
     """The exception that was being handled before, on the stack below the present one."""
 
-    def __init__(self, error, handled):
+    def __init__(self, error, handled) -> None:
         super().__init__(None)
         self.error, self.handled = error, handled

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +23,14 @@ from .iterators import DictIterator, SequenceIterator, SetIterator
 from .objects import DELETED, ObjectValue
 from .slices import SliceValue
 
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison
+    from ..session import Session
+    from ..source import Source
+    from .objects import SymbolicKey
+
 
 class ContainerValue(ObjectValue):
     """Shared by all containers: dispatch of C methods through ``METHODS``, effects on real ones."""
@@ -28,7 +38,7 @@ class ContainerValue(ObjectValue):
     builtin: type = object
     is_data = True
 
-    def builtin_method(self, s, raw, args, kwargs):
+    def builtin_method(self, s: Session, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = METHODS.get((raw.__objclass__, raw.__name__))
         if fn is not None:
             least, most = arity(raw)
@@ -38,28 +48,28 @@ class ContainerValue(ObjectValue):
             return s.calls.by_table(raw, lambda: fn(self, s, list(args), dict(kwargs)), [self, *args], kwargs)
         return super().builtin_method(s, raw, args, kwargs)
 
-    def getitem(self, s, key):
+    def getitem(self, s: Session, key: Value) -> Value:
         if self.by_class(s, "__getitem__"):
             return self.call_special(s, "__getitem__", [key])
         return self.plain_getitem(s, key)
 
-    def setitem(self, s, key, value):
+    def setitem(self, s: Session, key: Value, value: Value) -> None:
         if self.by_class(s, "__setitem__"):
             self.call_special(s, "__setitem__", [key, value])
         else:
             self.plain_setitem(s, key, value)
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         if self.by_class(s, "__iter__"):
             return self.call_special(s, "__iter__", [])
         return self.plain_iter(s)
 
-    def length(self, s):
+    def length(self, s: Session) -> IntExpr:
         if self.by_class(s, "__len__"):
             return super().length(s)
         return self.plain_length(s)
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         if self.cls is not self.builtin:
             return super().truth(s) if self.user_special(s, "__bool__") else bool(self.length(s) != 0)
         if not self.is_untouched:
@@ -73,73 +83,74 @@ class ContainerValue(ObjectValue):
         """Whether this is a container from outside of which nothing has been read as a whole, nor changed."""
         return False
 
-    def real_length(self, s):
+    def real_length(self, s: Session) -> IntExpr:
         """The length of an untouched real container as an int or a Dim: no fact on its contents."""
         return s.varying.length_at(self.source, self.builtin.__len__(self.obj))
 
-    def contains(self, s, item):
+    def contains(self, s: Session, item: Value) -> bool:
         if self.by_class(s, "__contains__"):
             return super().contains(s, item)
         return self.plain_contains(s, item)
 
-    def plain_contains(self, s, item) -> bool | None:
+    def plain_contains(self, s: Session, item: Value) -> bool | None:
         return None
 
-    def by_class(self, s, method: str) -> bool:
+    def by_class(self, s: Session, method: str) -> bool:
         return self.cls is not self.builtin and self.user_special(s, method)
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         method, other = self.asked(s, op, a, b)
         if method is not None and self.by_class(s, method):
             return self.ask(s, method, other)
         return self.plain_number(s, op, a, b)
 
-    def inplace(self, s, op, other):
+    def inplace(self, s: Session, op: Binary, other: Value) -> Value | None:
         """Classes made by a class statement have ``+=`` of a sequence as a number's too (``update_one_slot`` in
         CPython's ``Objects/typeobject.c``), so that the right operand is not asked."""
         if self.by_class(s, op.inplace) or op.symbol == "+" and self.cls.__flags__ & HEAP_TYPE:
             return self.ask(s, op.inplace, other)
         return self.plain_inplace(s, op, other)
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if self.by_class(s, op.method):
             return self.ask(s, op.method, other)
         result = self.plain_compare(s, op, other)
         return None if result is None else Constant(result)
 
-    def plain_number(self, s, op, a, b) -> Value | None:
+    def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         """The number slot of the builtin class."""
         return None
 
-    def plain_inplace(self, s, op, other) -> Value | None:
+    def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
         return None
 
-    def plain_compare(self, s, op, other) -> bool | None:
+    def plain_compare(self, s: Session, op, other: Value) -> bool | None:
         """The comparison of the builtin class."""
         return None
 
-    def changed(self, s, fn, args):
+    def changed(self, s: Session, fn: object, args: list[Value]) -> None:
         """Log a change, made by calling the C function ``fn`` on the real object."""
         if self.obj is not None:
             s.heap.touch(self)
             s.effect(fn, [self, *args])
 
-    def plain_getitem(self, s, key):
+    def plain_getitem(self, s: Session, key: Value):
         raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not subscriptable")))
 
-    def plain_setitem(self, s, key, value):
+    def plain_setitem(self, s: Session, key: Value, value):
         raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object does not support item assignment")))
 
 
 class SequenceValue(ContainerValue):
     """Lists, tuples and deques. ``elements`` is filled from the real object at first use."""
 
-    def __init__(self, elements=None, cls=None, obj=None, source=None):
+    def __init__(self, elements: list[Value] | None = None, cls=None, obj: object = None,
+                 source: Source | None = None) -> None:
         super().__init__(cls or self.builtin, obj, source)
         self._elements = None if elements is None else list(elements)
         self.tail: tuple = ()  # appended before the elements were needed
 
-    def extend(self, s, values):
+    def extend(self, s: Session, values: list[Value]) -> None:
         """Append to the elements; those of a real list that are not known yet need not be for that."""
         if self._elements is None:
             self.pytype(s)
@@ -147,7 +158,7 @@ class SequenceValue(ContainerValue):
         else:
             s.set_elements(self, self._elements + list(values))
 
-    def load(self, s):
+    def load(self, s: Session) -> list[Value]:
         """Wrap the real elements; their number becomes a guard."""
         if self._elements is None and self.tail:
             tail, self.tail = self.tail, ()
@@ -168,22 +179,22 @@ class SequenceValue(ContainerValue):
         return self._elements
 
     @property
-    def elements(self):
+    def elements(self) -> list[Value]:
         if self._elements is None:
             raise Unsupported("a container is used before it is loaded", kind="internal")
         return self._elements
 
     @property
-    def is_untouched(self):
+    def is_untouched(self) -> bool:
         return self._elements is None and not self.tail and self.source is not None
 
-    def plain_length(self, s):
+    def plain_length(self, s: Session) -> IntExpr:
         if self._elements is None and self.source is not None and self.cls is self.builtin is not bytearray:
             self.pytype(s)
             return self.real_length(s) + len(self.tail)
         return len(self.load(s))
 
-    def single(self, s, index: int):
+    def single(self, s: Session, index: int) -> Value | None:
         """The element at an index of a real container that is read for nothing else, or None: its length is no fact
         then."""
         if (self._elements is not None or self.source is None or self.cls is not self.builtin
@@ -201,51 +212,51 @@ class SequenceValue(ContainerValue):
         s.guards.add_presence(source)
         return s.wrap(self.builtin.__getitem__(self.obj, index), source)
 
-    def plain_iter(self, s):
+    def plain_iter(self, s: Session) -> Value:
         self.load(s)
         return SequenceIterator(self)
 
-    def items_list(self, s):
+    def items_list(self, s: Session) -> list[Value]:
         if self.cls is self.builtin:
             return list(self.load(s))
         return super().items_list(s)
 
-    def chunks(self, s):
+    def chunks(self, s: Session) -> Iterator:
         return iter([self.items_list(s)]) if self.cls is self.builtin else super().chunks(s)
 
-    def position(self, s, key) -> int:
+    def position(self, s: Session, key: Value) -> int:
         index = key.index(s)
         n = len(self.load(s))
         if not -n <= index < n:
             raise Raised(s.exception(IndexError(f"{self.builtin.__name__} index out of range")))
         return index % n
 
-    def plain_getitem(self, s, key):
+    def plain_getitem(self, s: Session, key: Value) -> Value:
         if isinstance(key, SliceValue):
             return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
         found = self.single(s, key.index(s))
         return found if found is not None else self.load(s)[self.position(s, key)]
 
-    def check_index(self, s, key):
+    def check_index(self, s: Session, key: Value) -> None:
         if not key.has_index(s):
             raise Raised(s.exception(TypeError(f"{self.builtin.__name__} indices must be integers or slices, not "
                                                f"{type_name(key.pytype(s))}")))
 
-    def like(self, elements):
+    def like(self, elements: list[Value]) -> Value:
         return type(self)(elements)
 
-    def concat(self, s, op, other):
+    def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         if self.builtin is not getattr(other, "builtin", None):
             name = self.builtin.__name__
             raise Raised(s.exception(TypeError(
                 f'can only concatenate {name} (not "{type_name(other.pytype(s))}") to {name}')))
         return self.like(self.load(s) + other.load(s))
 
-    def repeat(self, s, op, times):
+    def repeat(self, s: Session, op: Binary, times: Value) -> Value | None:
         return self.like(self.load(s) * repeat_count(s, times))
 
-    def plain_compare(self, s, op, other):
+    def plain_compare(self, s: Session, op, other: Value) -> bool | None:
         if self.builtin is not getattr(other, "builtin", None):
             return None
         x, y = self.load(s), other.load(s)
@@ -257,27 +268,27 @@ class SequenceValue(ContainerValue):
                 return rich_compare(s, op, p, q).truth(s)
         return op.fn(len(x), len(y))
 
-    def is_const(self):
+    def is_const(self) -> bool:
         if self.cls not in (tuple, torch.Size):
             return False
         if self._elements is None:
             return all_leaves(self.obj)
         return all(v.is_const() for v in self._elements)
 
-    def const(self, s):
+    def const(self, s: Session) -> tuple[int, ...] | tuple[object, ...]:
         if self.cls not in (tuple, torch.Size):
             return super().const(s)
         return self.cls(v.const(s) for v in self.load(s))
 
 
-def all_leaves(obj) -> bool:
+def all_leaves(obj: tuple[int | str | tuple[int, ...], ...]) -> bool:
     return all(is_leaf(v) or (type(v) is tuple and all_leaves(v)) for v in obj)
 
 
 class ListValue(SequenceValue):
     builtin = list
 
-    def plain_setitem(self, s, key, value):
+    def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         elements = self.load(s)
         if isinstance(key, SliceValue):
             new = list(elements)
@@ -306,29 +317,29 @@ class ListValue(SequenceValue):
         s.set_elements(self, new)
         self.changed(s, list.__setitem__, [Constant(index), value])
 
-    def concat(self, s, op, other):
+    def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         if op.inplace is None:
             return super().concat(s, op, other)
         self.extend_by(s, other)
         return self
 
-    def repeat(self, s, op, times):
+    def repeat(self, s: Session, op: Binary, times: Value) -> Value | None:
         if op.inplace is None:
             return super().repeat(s, op, times)
         s.set_elements(self, self.load(s) * repeat_count(s, times))
         self.changed(s, list.__imul__, [times])
         return self
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         return [v.lower(s) for v in self.items_list(s)]
 
-    def extend_by(self, s, iterable):
+    def extend_by(self, s: Session, iterable: Value) -> None:
         """``list.extend``, which appends as it goes: what the iterator does to the list meanwhile comes in between."""
         for values in iterable.chunks(s):
             self.extend(s, values)
             self.changed(s, list.extend, [TupleValue(values)])
 
-    def delitem(self, s, key):
+    def delitem(self, s: Session, key: Value) -> None:
         new = list(self.load(s))
         if not isinstance(key, SliceValue):
             self.check_index(s, key)
@@ -340,10 +351,10 @@ class ListValue(SequenceValue):
         s.set_elements(self, new)
         self.changed(s, list.__delitem__, [key if isinstance(key, SliceValue) else Constant(index)])
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> SymbolicKey:
         raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         elif self.cls is list:
@@ -357,10 +368,10 @@ class TupleValue(SequenceValue):
 
     builtin = tuple
 
-    def like(self, elements):
+    def like(self, elements: list[Value]) -> Value:
         return TupleValue(elements, torch.Size if self.cls is torch.Size else tuple)
 
-    def plain_number(self, s, op, a, b):
+    def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         """A ``torch.Size`` and a tuple, on either side, are a ``torch.Size``, which holds nothing but integers."""
         if op.symbol != "+" or torch.Size not in (a.pytype(s), b.pytype(s)) or type(a) is not type(b):
             return None
@@ -371,31 +382,31 @@ class TupleValue(SequenceValue):
             return s.fold(op.fn, [a, b], {})
         raise Unsupported("a torch.Size and a tuple of other things than integers", kind="operator")
 
-    def concat(self, s, op, other):
+    def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         if self.cls is not torch.Size:
             return super().concat(s, op, other)
         result = self.plain_number(s, op, self, other)
         return s.fold(op.fn, [self, other], {}) if result is None else result
 
-    def identity(self):
+    def identity(self) -> tuple:
         if self.cls is tuple and self._elements is not None and not self._elements:
             return ("const", ())
         return super().identity()
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         items = [v.lower(s) for v in self.items_list(s)]
         return torch.Size(items) if self.cls is torch.Size and all(type(i) is int for i in items) else tuple(items)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> tuple[int | str | None, int | torch.dtype | None]:
         if self.cls not in (tuple, torch.Size) and self.user_special(s, "__hash__"):
             raise Unsupported(f"a {self.cls.__name__} with its own __hash__ as a key", kind="unhashable")
         return tuple(v.hash_key(s) for v in self.load(s))
 
-    def slot(self, s, raw, name):
+    def slot(self, s: Session, raw: object, name: str) -> Value:
         """A named field of a structure sequence such as ``torch.return_types.max``."""
         return self.load(s)[raw.__get__(self.cls(range(self.cls.n_sequence_fields)))]
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None and self.source is not None:
             e.load_source_or_const(self)
         elif self.cls is tuple:
@@ -411,24 +422,25 @@ class DequeValue(SequenceValue):
 
     builtin = collections.deque
 
-    def __init__(self, elements=None, cls=None, obj=None, source=None, maxlen=None):
+    def __init__(self, elements: list[Value] | None = None, cls=None, obj: collections.deque[int] | None = None,
+                 source: Source | None = None, maxlen: int | None = None) -> None:
         super().__init__(elements, cls, obj, source)
         self.maxlen = obj.maxlen if obj is not None else maxlen
 
-    def like(self, elements):
+    def like(self, elements: list[Value]) -> Value:
         return DequeValue(elements, maxlen=self.maxlen)
 
-    def getset(self, s, raw, name):
+    def getset(self, s: Session, raw: object, name: str) -> Value:
         return Constant(self.maxlen) if name == "maxlen" else super().getset(s, raw, name)
 
-    def concat(self, s, op, other):
+    def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         if op.inplace is not None:
             self.call_method(s, "extend", [other])
             return self
         result = super().concat(s, op, other)
         return result.like(self.trimmed(result.elements))
 
-    def repeat(self, s, op, times):
+    def repeat(self, s: Session, op: Binary, times: Value) -> Value | None:
         elements = self.trimmed(self.load(s) * repeat_count(s, times))
         if op.inplace is None:
             return self.like(elements)
@@ -436,12 +448,12 @@ class DequeValue(SequenceValue):
         self.changed(s, collections.deque.__imul__, [times])
         return self
 
-    def trimmed(self, elements, left=False):
+    def trimmed(self, elements: list[Value], left: bool = False) -> list[Value]:
         if self.maxlen is not None and len(elements) > self.maxlen:
             return elements[: self.maxlen] if left else elements[len(elements) - self.maxlen:]
         return elements
 
-    def plain_setitem(self, s, key, value):
+    def plain_setitem(self, s: Session, key: Value, value) -> None:
         new = list(self.load(s))
         index = key.index(s)
         if not -len(new) <= index < len(new):
@@ -450,7 +462,7 @@ class DequeValue(SequenceValue):
         s.set_elements(self, new)
         self.changed(s, collections.deque.__setitem__, [Constant(index), value])
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
@@ -464,7 +476,8 @@ class DictValue(ContainerValue):
     builtin = dict
     is_mapping = True
 
-    def __init__(self, entries=None, cls=None, obj=None, source=None, factory=None):
+    def __init__(self, entries: dict[object, tuple[Value, ...]] | None = None, cls=None, obj: object = None,
+                 source: Source | None = None, factory: Value | None = None) -> None:
         super().__init__(cls or dict, obj, source)
         self._entries = entries
         self.factory = factory
@@ -473,12 +486,12 @@ class DictValue(ContainerValue):
         self.unsettled: tuple = ()  # (key, value) written behind those, under integers that are no constants yet
 
     @property
-    def entries(self):
+    def entries(self) -> dict[str | int, tuple[Value, ...]]:
         if self._entries is None:
             raise Unsupported("a dict is used before it is loaded", kind="internal")
         return self._entries
 
-    def load(self, s):
+    def load(self, s: Session) -> dict:
         """All entries, guarded by the exact keys in order."""
         self.settle(s)
         if self._entries is None and self.written:
@@ -514,16 +527,16 @@ class DictValue(ContainerValue):
         return self._entries
 
     @property
-    def is_untouched(self):
+    def is_untouched(self) -> bool:
         return self._entries is None and not self.written and not self.unsettled and self.source is not None
 
-    def plain_length(self, s):
+    def plain_length(self, s: Session) -> int:
         if self.is_untouched and self.cls is dict:
             self.pytype(s)
             return self.real_length(s)
         return len(self.load(s))
 
-    def settle(self, s):
+    def settle(self, s: Session) -> None:
         """What was written under symbolic integers becomes known, so that the dict can be read."""
         if self.unsettled:
             rows = self.unsettled
@@ -531,21 +544,21 @@ class DictValue(ContainerValue):
             for key, value in rows:
                 self.write(s, key, value)
 
-    def write(self, s, key, value):
+    def write(self, s: Session, key: Value, value: Value) -> None:
         h = key.hash_key(s)
         s.set_field(self, "written", {**self.written, h: (self.written[h][0] if h in self.written else key, value)})
 
-    def item_source(self, key):
+    def item_source(self, key: int | str | type | tuple[str, torch.dtype]) -> Source | None:
         if self.source is None:
             return None
         return src.Item(self.source, key, src.raw_subscript(self.obj))
 
-    def key_of(self, entry):
+    def key_of(self, entry: tuple[Value, ...]) -> object:
         key = entry[0]
         return key.value if isinstance(key, Constant) else next((k for k, v in self.entries.items() if v[0] is key),
                                                                 None)
 
-    def get_constant(self, s, key):
+    def get_constant(self, s: Session, key: object) -> Value | None:
         """The value at a constant key, or None, reading only that key of a real dict that is untouched so far."""
         self.settle(s)
         if self.reads_single_keys(key):
@@ -563,16 +576,16 @@ class DictValue(ContainerValue):
         entry = self.load(s).get(key)
         return None if entry is None else entry[1]
 
-    def reads_single_keys(self, key) -> bool:
+    def reads_single_keys(self, key: int | str | type) -> bool:
         """Whether an entry can be read or written without knowing the other keys."""
         return (self._entries is None and self.obj is not None and isinstance(key, (str, int))
                 and not isinstance(self.obj, collections.defaultdict))
 
-    def plain_iter(self, s):
+    def plain_iter(self, s: Session) -> Value:
         self.load(s)
         return DictIterator(self, "keys")
 
-    def plain_getitem(self, s, key):
+    def plain_getitem(self, s: Session, key: Value) -> Value:
         if key.is_const() and not isinstance(key, TupleValue):
             found = self.get_constant(s, key.hash_key(s))
             if found is not None:
@@ -586,7 +599,7 @@ class DictValue(ContainerValue):
             return self.call_special(s, "__missing__", [key])
         raise Raised(s.exception(KeyError, [key]))
 
-    def plain_setitem(self, s, key, value):
+    def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         symbolic = isinstance(key, DimValue)
         if (symbolic or self.unsettled) and self.cls is dict and self.reads_single_keys(0) and (symbolic
             or isinstance(key, Constant)):
@@ -606,7 +619,7 @@ class DictValue(ContainerValue):
             s.set_field(self, "_entries", entries)
         self.changed(s, self.raw("__setitem__"), [key, value])
 
-    def plain_number(self, s, op, a, b):
+    def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         if op.symbol != "|" or self is not a or not a.is_mapping or not b.is_mapping:
             return None
         if a.cls is not dict or b.cls is not dict:
@@ -616,7 +629,7 @@ class DictValue(ContainerValue):
             entries[k] = (entries[k][0] if k in entries else key, value)
         return DictValue(entries)
 
-    def plain_inplace(self, s, op, other):
+    def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
         if op.symbol != "|":
             return None
         if self.cls is not dict and not other.is_mapping:
@@ -624,7 +637,7 @@ class DictValue(ContainerValue):
         self.call_method(s, "update", [other])
         return self
 
-    def plain_compare(self, s, op, other):
+    def plain_compare(self, s: Session, op, other: Value) -> bool | None:
         if op.equality is None or not other.is_mapping:
             return None
         x, y = self.load(s), other.load(s)
@@ -633,22 +646,22 @@ class DictValue(ContainerValue):
             same = list(x) == list(y)
         return same == op.equality
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         return {k: v.lower(s) for k, (_, v) in self.load(s).items()}
 
-    def raw(self, name):
+    def raw(self, name: str) -> object:
         """The C method that changes the real object without running the subclass's own Python."""
         if self.obj is not None and isinstance(self.obj, collections.OrderedDict):
             return getattr(collections.OrderedDict, name)
         return getattr(dict, name)
 
-    def delitem(self, s, key):
+    def delitem(self, s: Session, key: Value) -> None:
         if self.by_class(s, "__delitem__"):
             self.call_special(s, "__delitem__", [key])
             return
         self.plain_delitem(s, key)
 
-    def plain_delitem(self, s, key):
+    def plain_delitem(self, s: Session, key: Value) -> None:
         h = key.hash_key(s)
         entries = dict(self.load(s))
         if h not in entries:
@@ -657,16 +670,16 @@ class DictValue(ContainerValue):
         s.set_field(self, "_entries", entries)
         self.changed(s, self.raw("__delitem__"), [key])
 
-    def plain_contains(self, s, item):
+    def plain_contains(self, s: Session, item: Value) -> bool:
         h = item.hash_key(s)
         if isinstance(h, (str, int)):
             return self.get_constant(s, h) is not None
         return h in self.load(s)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> SymbolicKey:
         raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         elif self.cls is dict:
@@ -680,7 +693,7 @@ class DictValue(ContainerValue):
                            fill=(_fill_ordered if ordered else dict.update, None))
 
 
-def dict_of_pairs(s, pairs) -> DictValue:
+def dict_of_pairs(s: Session, pairs) -> DictValue:
     """A new dict from pairs of values; a later pair of a key keeps the first key."""
     entries = {}
     for key, value in pairs:
@@ -689,7 +702,7 @@ def dict_of_pairs(s, pairs) -> DictValue:
     return DictValue(entries)
 
 
-def mapping_items(s, mapping):
+def mapping_items(s: Session, mapping) -> list:
     """(key, value) pairs of a mapping value."""
     if isinstance(mapping, DictValue):
         return [(k, v) for k, v in mapping.load(s).values()]
@@ -707,34 +720,34 @@ class DictView(Value):
 
     entries_view = True
 
-    def __init__(self, mapping, what):
+    def __init__(self, mapping: Value, what: str) -> None:
         self.mapping, self.what = mapping, what
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[self.what]
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         self.mapping.load(s)
         return DictIterator(self.mapping, self.what)
 
-    def length(self, s):
+    def length(self, s: Session) -> IntExpr:
         return self.mapping.plain_length(s)
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         return self.mapping.truth(s)
 
     @property
-    def is_set(self):
+    def is_set(self) -> bool:
         return self.what != "values"
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         """Of keys and of items: as sets."""
         if op.symbol not in "&|-^" or self.what == "values":
             return None
         sides = [v if type(v) is SetValue else SetValue.of(s, v.items_list(s)) for v in (a, b)]
         return SetValue(sides[0].combined(s, op, sides[1]))
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         """By lengths, then by whether the elements of the smaller one are in the other; no value is hashed."""
         if not (self.is_set and other.is_set):
             return None
@@ -744,7 +757,7 @@ class DictView(Value):
             contains(s, large, element) for element in small.items_list(s))
         return Constant(found != (op.symbol == "!="))
 
-    def contains(self, s, item):
+    def contains(self, s: Session, item: Value) -> bool | None:
         if self.what == "keys":
             return self.mapping.plain_contains(s, item)
         if self.what == "items":
@@ -753,18 +766,18 @@ class DictView(Value):
             return found is not None and same_or_equal(s, found[1], pair[1])
         return None
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "mapping":
             return self.mapping
         return super().getattr(s, name)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load(self.mapping)
         e.cmd("load_attr", self.what)
         e.cmd("call_on_stack", 0)
 
 
-def _fill_ordered(target, entries):
+def _fill_ordered(target: dict, entries: dict[str, int | list[int] | dict[str, list]]) -> None:
     """The entries of a dict into a new OrderedDict, past a subclass's own ``__setitem__``."""
     for key, value in entries.items():
         collections.OrderedDict.__setitem__(target, key, value)
@@ -773,34 +786,34 @@ def _fill_ordered(target, entries):
 class InstanceDict(DictValue):
     """``obj.__dict__`` as a mapping: reads and writes go to the object's attributes."""
 
-    def __init__(self, owner: ObjectValue):
+    def __init__(self, owner: ObjectValue) -> None:
         super().__init__(None, dict, None, None)
         self.owner = owner
 
-    def identity(self):
+    def identity(self) -> tuple[str, tuple[str, int]]:
         return ("instance-dict", self.owner.identity())
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return dict
 
-    def load(self, s):
+    def load(self, s: Session) -> dict[str, tuple[Value, ...]]:
         self._entries = {n: (Constant(n), self.owner.instance_attr(s, n)) for n in self.owner.dict_names(s)}
         return self._entries
 
     @property
-    def entries(self):
+    def entries(self) -> dict[str, tuple[Value, ...]]:
         return self._entries
 
-    def get_constant(self, s, key):
+    def get_constant(self, s: Session, key: object) -> Value | None:
         return self.owner.instance_attr(s, key) if isinstance(key, str) else None
 
-    def plain_setitem(self, s, key, value):
+    def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         name = key.const(s)
         s.set_entry(self.owner.attrs, name, value)
         if self.owner.obj is not None:
             s.effect(dict.__setitem__, [self, key, value])
 
-    def plain_delitem(self, s, key):
+    def plain_delitem(self, s: Session, key: Value) -> None:
         name = key.const(s)
         if self.owner.instance_attr(s, name) is None:
             raise Raised(s.exception(KeyError, [key]))
@@ -808,7 +821,7 @@ class InstanceDict(DictValue):
         if self.owner.obj is not None:
             s.effect(dict.__delitem__, [self, key])
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load(self.owner)
         e.load_attr("__dict__")
 
@@ -819,28 +832,28 @@ class SetValue(ContainerValue):
     builtin = set
     is_set = True
 
-    def __init__(self, entries=None, cls=None, obj=None, source=None):
+    def __init__(self, entries: dict | None = None, cls=None, obj: object = None, source: Source | None = None) -> None:
         super().__init__(cls or set, obj, source)
         self.builtin = frozenset if issubclass(self.cls, frozenset) else set
         self._entries = entries
         self.added: dict = {}  # added before the elements were needed
 
     @classmethod
-    def of(cls, s, values, kind=set):
+    def of(cls, s: Session, values: list[Value], kind: type = set) -> Value:
         entries: dict = {}
         for v in values:
             entries.setdefault(v.hash_key(s), v)
         return cls(entries, kind)
 
     @property
-    def entries(self):
+    def entries(self) -> dict[object, Value]:
         return self._entries
 
     @property
-    def is_untouched(self):
+    def is_untouched(self) -> bool:
         return self._entries is None and not self.added and self.source is not None
 
-    def add(self, s, element):
+    def add(self, s: Session, element: Value) -> None:
         """Add an element; those of a real set need not be known for that."""
         key = element.hash_key(s)
         if self._entries is None and self.cls is set:
@@ -850,7 +863,7 @@ class SetValue(ContainerValue):
         else:
             self.update(s, {**self.load(s), key: self.entries.get(key, element)}, set.add, [element])
 
-    def load(self, s):
+    def load(self, s: Session) -> dict[object, Value]:
         if self._entries is None and self.added:
             added, self.added = self.added, {}
             try:
@@ -873,26 +886,26 @@ class SetValue(ContainerValue):
             self._entries = {v.hash_key(s): v for v in values}
         return self._entries
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return self.cls is frozenset and (all_leaves(self.obj) if self._entries is None
                                           else all(v.is_const() for v in self._entries.values()))
 
-    def const(self, s):
+    def const(self, s: Session) -> Any:
         if self.cls is not frozenset:
             return super().const(s)
         return frozenset(v.const(s) for v in self.load(s).values())
 
-    def plain_length(self, s):
+    def plain_length(self, s: Session) -> int:
         if self.is_untouched and self.cls is self.builtin:
             self.pytype(s)
             return self.real_length(s)
         return len(self.load(s))
 
-    def plain_iter(self, s):
+    def plain_iter(self, s: Session) -> Value:
         entries = self.load(s)
         return SetIterator(self, [entries[k] for k in self.order(s)])
 
-    def order(self, s) -> list:
+    def order(self, s: Session) -> list:
         """The keys in the order in which a real set iterates after the same changes."""
         entries = self.load(s)
         if self.obj is None:
@@ -905,27 +918,27 @@ class SetValue(ContainerValue):
             shadow.update(entries)
         return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
 
-    def plain_contains(self, s, item):
+    def plain_contains(self, s: Session, item: Value) -> bool:
         key = self.wanted(s, item)
         return self._entries is None and key in self.added or key in self.load(s)
 
     @staticmethod
-    def wanted(s, item):
+    def wanted(s: Session, item: Value) -> object:
         """What stands for a value that is looked for: for a set, a frozenset of its elements."""
         return frozenset(item.load(s)) if isinstance(item, SetValue) else item.hash_key(s)
 
-    def plain_number(self, s, op, a, b):
+    def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         if self is not a or type(b) is not SetValue or op.symbol not in "&|-^":
             return None
         return SetValue(self.combined(s, op, b), self.cls if self.cls in (set, frozenset) else self.builtin)
 
-    def plain_inplace(self, s, op, other):
+    def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
         if op.symbol not in "&|-^" or self.builtin is not set or not isinstance(other, SetValue):
             return None
         self.update(s, self.combined(s, op, other), getattr(set, op.inplace), [other])
         return self
 
-    def combined(self, s, op, other) -> dict:
+    def combined(self, s: Session, op, other: Value) -> dict:
         """The entries of ``self op other``; where both have an element, which one CPython keeps."""
         x, y = self.load(s), other.load(s)
         keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)],
@@ -935,19 +948,19 @@ class SetValue(ContainerValue):
             x, y = y, x
         return {k: x.get(k, y.get(k)) for k in keys}
 
-    def plain_compare(self, s, op, other):
+    def plain_compare(self, s: Session, op, other: Value) -> bool | None:
         return op.fn(set(self.load(s)), set(other.load(s))) if type(other) is SetValue else None
 
-    def update(self, s, entries, fn, args):
+    def update(self, s: Session, entries: dict[object, Value], fn: object, args: list[Value]) -> None:
         s.set_field(self, "_entries", entries)
         self.changed(s, fn, args)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> frozenset:
         if self.cls is frozenset:
             return frozenset(self.load(s))
         raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         elif self.cls in (set, frozenset):

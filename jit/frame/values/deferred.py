@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import collections
 import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
 from ... import torch_private
 from ...errors import Unsupported
+from ...graph.binding import resolve
 from ...graph.dims import hint
 from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
@@ -26,6 +29,13 @@ from .containers import ListValue, TupleValue
 from .slices import SliceValue
 from .numbers import FloatValue
 from .tensor import TensorValue
+
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ...graph.handles import TensorHandle
+    from ..emit import Emitter
+    from ..operators import Binary
+    from ..session import Session
 
 # Callables whose result depends on the data, by the name of what they do.
 NAMES = frozenset("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount
@@ -47,14 +57,15 @@ class Deferred(Value):
     its type and, for a tuple, its length tell something. ``error`` is what needing the value now raises; ``may_raise``:
     whether the call may for other values than those that it was tried with."""
 
-    def __init__(self, s, fn, args, kwargs, example, error: Unsupported, view: bool, may_raise: bool = False):
+    def __init__(self, s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], example: object,
+                 error: Unsupported, view: bool, may_raise: bool = False) -> None:
         self.fn, self.args, self.kwargs, self.example, self.error, self.view, self.may_raise = (fn,
             args, kwargs, example, error, view, may_raise)
         self.cls = type(example)
         self.state = {id(t): (h.node, h.base.version, h.requires_grad)
                       for t in tensors_in(s, [args, kwargs]) if (h := t.handle(s))}
 
-    def needed(self, *args, **kwargs):
+    def needed(self, *args: object, **kwargs: object) -> None:
         error = self.error.with_traceback(None)
         error.where, error.frames = None, []  # it happens here
         raise error
@@ -62,7 +73,7 @@ class Deferred(Value):
     truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed
     unary = compare = concat = repeat = index = needed
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         """Deferred as well, where it cannot raise: of Python's integers and floats."""
         kinds = {self._number_type(v) for v in (a, b)}
         if not kinds <= {int, float}:
@@ -79,28 +90,28 @@ class Deferred(Value):
             return value.cls
         return type(value.value) if type(value) is Constant else {FloatValue: float, DimValue: int}.get(type(value))
 
-    def has_index(self, s):
+    def has_index(self, s: Session) -> bool:
         return issubclass(self.cls, (int, torch.Tensor)) and self.needed()
 
-    def told_apart(self, s, other):
+    def told_apart(self, s: Session, other: Value) -> None:
         """Only that it is not None is known."""
         if not (type(other) is Constant and other.value is None):
             self.needed()
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return self.cls
 
-    def part(self, s, fn, key):
+    def part(self, s: Session, fn: Callable, key: int) -> Value:
         """One of several results."""
         return Deferred(s, fn, [self, Constant(key)], {}, fn(self.example, key), self.error, self.view)
 
     def is_tuple(self) -> bool:
         return isinstance(self.example, tuple) and not self.view
 
-    def length(self, s):
+    def length(self, s: Session) -> IntExpr:
         return len(self.example) if self.is_tuple() else self.needed()
 
-    def getitem(self, s, key):
+    def getitem(self, s: Session, key: Value) -> Value:
         if self.is_tuple() and isinstance(key, SliceValue) and key.is_const():
             return TupleValue([self.part(s, operator.getitem, k) for k in range(len(self.example))[key.const(s)]])
         if (not self.is_tuple() or not isinstance(key, Constant) or type(key.value) is not int
@@ -108,19 +119,19 @@ class Deferred(Value):
             self.needed()
         return self.part(s, operator.getitem, key.const(s))
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         return (self.part(s, getattr, name) if self.is_tuple() and name in getattr(self.cls, "__match_args__", ())
                 else self.needed())
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         return s.iterate([self.part(s, operator.getitem, k) for k in range(self.length(s))])
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.uncertain |= self.may_raise
         e.load_after_graph(self, self.fn, [self.then(e.session, a) for a in self.args],
                            {k: self.then(e.session, a) for k, a in self.kwargs.items()})
 
-    def then(self, s, v):
+    def then(self, s: Session, v: Value) -> Value:
         """An argument as it was at the time of the call: tensors may have been written since."""
         if isinstance(v, TensorValue):
             node, version, grad = self.state[id(v)]
@@ -136,15 +147,15 @@ class Deferred(Value):
             return SliceValue(*(self.then(s, p) for p in v.parts))
         return v
 
-    def truth_of(self, s):
+    def truth_of(self, s: Session) -> Value | None:
         """The tensor whose truth this is: ``bool(tensor)``; None for all else."""
         return self.then(s, self.args[0]) if self.fn is bool and isinstance(self.args[0], TensorValue) else None
 
-    def describe(self):
+    def describe(self) -> str:
         return "a value that is read off a tensor"
 
 
-def only_keeps(fn) -> bool:
+def only_keeps(fn: Callable) -> bool:
     """Whether a C function looks at no more than the types of its arguments, or puts them somewhere."""
     try:
         return fn in KEEPERS
@@ -152,7 +163,7 @@ def only_keeps(fn) -> bool:
         return False
 
 
-def tensors_in(s, v):
+def tensors_in(s: Session, v: Value | Sequence[Value] | dict[str, Value] | dict) -> Iterator[Value]:
     """The tensors in nested arguments."""
     if isinstance(v, TensorValue):
         yield v
@@ -167,7 +178,7 @@ def tensors_in(s, v):
         yield from tensors_in(s, v.items_list(s))
 
 
-def _plain(s, v) -> bool:
+def _plain(s: Session, v: Value) -> bool:
     """Whether an argument can be kept: tensors, constants, and tuples, lists and slices of them."""
     if isinstance(v, (ListValue, TupleValue)):
         return type(v) in (ListValue, TupleValue) and all(_plain(s, e) for e in v.items_list(s))
@@ -176,7 +187,8 @@ def _plain(s, v) -> bool:
     return isinstance(v, (TensorValue, Constant, FloatValue, DimValue))
 
 
-def _probed(s, fn, args, kwargs, fill):
+def _probed(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value],
+            fill: int) -> tuple[object, bool] | None:
     """(what ``fn`` gives for tensors of the same shapes that hold zeros or ones, whether that is a view of one of
     them); None where it raises."""
     answer = ask(fn, [_given(s, a) for a in args], {k: _given(s, v) for k, v in kwargs.items()}, StandIns(fill))
@@ -188,7 +200,7 @@ def _probed(s, fn, args, kwargs, fill):
                         and torch_private.storage_id(v) in made for v in parts)
 
 
-def _given(s, v):
+def _given(s: Session, v: Value) -> object:
     """An argument as a probe takes it."""
     if isinstance(v, TensorValue):
         return v.handle(s)
@@ -199,24 +211,22 @@ def _given(s, v):
     return v.dim if isinstance(v, DimValue) else v.value if isinstance(v, FloatValue) else v.const(s)
 
 
-def name_of(fn):
+def name_of(fn: object) -> str:
     """The name in ``NAMES`` of a callable, or None."""
-    from ...graph.binding import resolve
-
     if fn in _PYTHON:
         return _PYTHON[fn]
     binding = resolve(fn)
     return binding.name if binding is not None and binding.python is None and binding.name in NAMES else None
 
 
-def may_raise(fn, name: str, handles) -> bool:
+def may_raise(fn: object, name: str, handles: list[TensorHandle]) -> bool:
     """Whether a call that may be deferred refuses some values of its tensors."""
     if name == "__getitem__":
         return any(h.dtype not in (torch.bool, torch.uint8) for h in handles[1:])
     return name in MAY_RAISE or fn is int and handles[0].dtype.is_floating_point
 
 
-def defer(s, fn, args, kwargs, error: Unsupported) -> Deferred:
+def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], error: Unsupported) -> Deferred:
     """The result of ``fn`` as a deferred value. Raises ``error`` where the call cannot be made later, or may raise."""
     name = name_of(fn) if error.kind in KINDS else None
     if name is None or "out" in kwargs or not all(_plain(s, v) for v in (*args, *kwargs.values())) or s.tracer.autocast:

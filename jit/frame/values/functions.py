@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from typing import TYPE_CHECKING, Any, Callable
 
 from ...errors import Unsupported
 from ...runtime import facts
@@ -16,20 +17,27 @@ from .base import Raised, Value, lookup, type_name
 from .constant import Constant
 from .objects import DELETED, IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison, Unary
+    from ..session import Session
+    from ..source import Source
+
 
 class CellValue(Value):
     """A closure cell. ``contents`` is None while it is unset or, with ``real``, not read yet."""
 
     UNSET = object()
 
-    def __init__(self, contents=UNSET, real=None, source=None):
+    def __init__(self, contents: object = UNSET, real: types.CellType | None = None,
+                 source: Source | None = None) -> None:
         self.contents, self.real, self.source = contents, real, source
         self.loaded = real is None
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return types.CellType  # only cells are wrapped so, by where they are found
 
-    def get(self, s):
+    def get(self, s: Session) -> Value:
         """The contents, or None when the cell is empty."""
         if not self.loaded:
             try:
@@ -40,7 +48,7 @@ class CellValue(Value):
             self.loaded = True
         return None if self.contents is CellValue.UNSET else self.contents
 
-    def set(self, s, value):
+    def set(self, s: Session, value: Value | None) -> None:
         s.set_field(self, "contents", CellValue.UNSET if value is None else value)
         s.set_field(self, "loaded", True)
         if self.real is not None:
@@ -53,10 +61,10 @@ class CellValue(Value):
                         s.guards.add(self.source, facts.Distinct(other.source))
             s.effect(setattr, [self, Constant("cell_contents"), value])
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("object", id(self.real)) if self.real is not None else ("value", id(self))
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "cell_contents":
             value = self.get(s)
             if value is None:
@@ -64,7 +72,7 @@ class CellValue(Value):
             return value
         return super().getattr(s, name)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.real is not None:
             e.load_source_or_const(self)
         else:
@@ -74,21 +82,22 @@ class CellValue(Value):
 class FunctionValue(ObjectValue):
     """A Python function: a real one, or one made by MAKE_FUNCTION while capturing (``obj`` is None)."""
 
-    def __init__(self, fn=None, source=None, *, code=None, globals=None,
-                 defaults=None, kwdefaults=None, closure=(), qualname=None,
-                 annotations=None):
+    def __init__(self, fn: Callable | None = None, source: Source | None = None, *, code: types.CodeType | None = None,
+                 globals: dict[str, object] | None = None, defaults: Value | None = None,
+                 kwdefaults: Value | None = None, closure: tuple[Value, ...] = (), qualname: str | None = None,
+                 annotations: Value | None = None) -> None:
         super().__init__(types.FunctionType, fn, source)
         self.code = fn.__code__ if fn is not None else code
         self.globals = fn.__globals__ if fn is not None else globals
         self.qualname = fn.__qualname__ if fn is not None else qualname or code.co_qualname
         self._defaults, self._kwdefaults, self._closure, self.annotations = defaults, kwdefaults, closure, annotations
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         if self.source is not None:
             s.guards.add(self.source, facts.TypeIs(types.FunctionType))
         return types.FunctionType
 
-    def pin(self, s):
+    def pin(self, s: Session) -> Callable | None:
         """Guard what the function does: which object it is, or, for a nested function given as an argument, its
         code."""
         if self.source is None:
@@ -106,17 +115,17 @@ class FunctionValue(ObjectValue):
     def by_structure(self) -> bool:
         return self.source is not None and not self.source.watched and "<locals>" in self.qualname
 
-    def pin_object(self, s):
+    def pin_object(self, s: Session) -> Callable:
         """Guard which object it is."""
         if self.source is not None:
             s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
-    def root(self):
+    def root(self) -> Source:
         return (self.source if self.by_structure or type(self.source) is src.Const
                 else src.Const(self.obj, self.qualname))
 
-    def field_value(self, s, field):
+    def field_value(self, s: Session, field: str) -> Value | None:
         """``__defaults__`` or ``__kwdefaults__`` as a value or None."""
         attr = {"defaults": "__defaults__", "kwdefaults": "__kwdefaults__"}[field]
         if attr in self.attrs:
@@ -130,16 +139,16 @@ class FunctionValue(ObjectValue):
             return None
         return s.wrap(real, source)
 
-    def cells(self, s) -> tuple:
+    def cells(self, s: Session) -> tuple:
         if self.obj is None:
             return self._closure
         return tuple(s.wrap_cell(c, src.ClosureCell(self.root(), i)) for i, c in enumerate(self.obj.__closure__ or ()))
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         self.pin(s)
         return s.calls.call_function(self, args, kwargs)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         self.pin(s)
         if self.attrs.get(name) is DELETED:
             raise Raised(s.exception(AttributeError(f"'function' object has no attribute '{name}'", name=name)))
@@ -187,7 +196,7 @@ class FunctionValue(ObjectValue):
             raise Unsupported(f"attribute {name!r} of a function", kind="attribute")
         raise Raised(s.exception(AttributeError(f"'function' object has no attribute '{name}'", name=name)))
 
-    def own_attr(self, s, name):
+    def own_attr(self, s: Session, name: str) -> Value | None:
         if self.obj is None:
             return None
         source = src.FunctionField(self.root(), "dict")
@@ -196,12 +205,12 @@ class FunctionValue(ObjectValue):
             return None
         return s.wrap(self.obj.__dict__[name], src.Item(source, name))
 
-    def instance_attr(self, s, name):
+    def instance_attr(self, s: Session, name: str) -> Value | None:
         if name in self.attrs:
             return None if self.attrs[name] is DELETED else self.attrs[name]
         return self.own_attr(s, name)
 
-    def dict_names(self, s):
+    def dict_names(self, s: Session) -> list:
         names = []
         if self.obj is not None:
             names = list(self.obj.__dict__)
@@ -209,57 +218,57 @@ class FunctionValue(ObjectValue):
         return [n for n in [*names, *(a for a in self.attrs if a not in names)] if n not in _NOT_IN_DICT
                 and self.attrs.get(n) is not DELETED]
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         self.pin(s)
         s.set_entry(self.attrs, name, value)
         if self.obj is not None:
             s.effect(setattr, [self, Constant(name), value])
 
-    def delattr(self, s, name):
+    def delattr(self, s: Session, name: str) -> None:
         if self.getattr(s, name) is None or name in _NOT_IN_DICT:
             raise Unsupported(f"deleting {name!r} of a function", kind="attribute")
         s.set_entry(self.attrs, name, DELETED)
         if self.obj is not None:
             s.effect(delattr, [self, Constant(name)])
 
-    def has_own_dict(self):
+    def has_own_dict(self) -> bool:
         return True
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> object:
         return self.pin_object(s) if self.obj is not None else ("new", id(self), self)
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         if not (getattr(self.obj, "__module__", None) or "").startswith("torch."):
             return super().lower(s)
         return self.pin(s)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
             e.build_function(self)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"function {self.qualname}"
 
 
 class DispatcherValue(ObjectValue):
     """A compiled function that captured code calls: its original is inlined."""
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         wrapped = self.pin(s).__wrapped__
         if isinstance(wrapped, types.MethodType):
             return s.wrap_raw(wrapped.__func__).call(s, [s.wrap(wrapped.__self__, src.Const(wrapped.__self__)), *args],
                                                      kwargs)
         return s.wrap_raw(wrapped).call(s, args, kwargs)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         wrapped = self.pin(s).__wrapped__
         if name == "__wrapped__" and not isinstance(wrapped, types.MethodType):
             return s.wrap_raw(wrapped)
         return s.wrap(wrapped, src.Const(wrapped)).getattr(s, name)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"compiled function {self.obj.__qualname__}"
 
 
@@ -271,10 +280,10 @@ _NOT_IN_DICT = frozenset({"__name__", "__qualname__", "__module__", "__doc__",
 class FunctionGet(Value):
     """``function.__get__``."""
 
-    def __init__(self, fn):
+    def __init__(self, fn: Value) -> None:
         self.fn = fn
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and not (isinstance(args[0], Constant) and args[0].value is None):
             return s.bound_method(self.fn, args[0])
         return self.fn
@@ -283,16 +292,16 @@ class FunctionGet(Value):
 class MethodValue(Value):
     """A bound method: ``fn(owner, ...)``."""
 
-    def __init__(self, fn: Value, owner: Value, obj=None, source=None):
+    def __init__(self, fn: Value, owner: Value, obj: Callable | None = None, source: Source | None = None) -> None:
         self.fn, self.owner, self.obj, self.source = fn, owner, obj, source
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return types.MethodType
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.fn.call(s, [self.owner, *args], kwargs)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "__self__":
             return self.owner
         if name == "__func__":
@@ -301,25 +310,25 @@ class MethodValue(Value):
             return self
         return self.fn.getattr(s, name)
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if op.equality is None or type(other) is not MethodValue:
             return None
         same = self.owner.identity() == other.owner.identity() and same_or_equal(s, self.fn, other.fn)
         return Constant(same == op.equality)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> object:
         return ("method", self.fn.hash_key(s), self.owner.instance_key(s))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.source is not None:
             e.load_source(self.source)
         else:
             e.call_const(types.MethodType, [self.fn, self.owner])
 
-    def describe(self):
+    def describe(self) -> str:
         return f"method {self.fn.describe()}"
 
 
@@ -333,48 +342,48 @@ class ClassValue(ObjectValue):
 
     is_plain = True
 
-    def __init__(self, cls, source=None):
+    def __init__(self, cls, source: Source | None = None) -> None:
         super().__init__(type(cls), cls, source)
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         """Written in C, such as ``int | None``: of constants."""
         other = b if self is a else a
         if other.is_const() or self.has_special(s, op.forward if self is a else op.reflected):
             return s.fold(op.fn, [a, b], {})
         return None
 
-    def inplace(self, s, op, other):
+    def inplace(self, s: Session, op: Binary, other: Value) -> Value | None:
         return None
 
-    def unary(self, s, op):
+    def unary(self, s: Session, op: Unary) -> Value | None:
         return None
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         return s.method_of_constants(op.method, self, other) if other.is_const() else None
 
-    def overrides(self, s, method, left):
+    def overrides(self, s: Session, method: str, left: Value) -> bool:
         return False
 
-    def derives(self, s, other):
+    def derives(self, s: Session, other: Value) -> bool:
         return False
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         self.pin(s)
         return type(self.obj)
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return True
 
-    def const(self, s):
+    def const(self, s: Session) -> type:
         return self.pin(s)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> object:
         return self.pin(s)
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("object", id(self.obj))
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         cls = self.pin(s)
         if name == "__class__":
             return s.wrap_class(type(cls))
@@ -403,7 +412,7 @@ class ClassValue(ObjectValue):
             text = str(error)
         raise Raised(s.exception(AttributeError(text, name=name)))
 
-    def meta_bind(self, s, raw, name):
+    def meta_bind(self, s: Session, raw: object, name: str):
         """An attribute of the metaclass seen through the class: the descriptor protocol."""
         meta = type(self.obj)
         if isinstance(raw, types.FunctionType):
@@ -425,7 +434,7 @@ class ClassValue(ObjectValue):
                               kind="descriptor")
         return s.wrap_class_attr(meta, name)
 
-    def field(self, s, name):
+    def field(self, s: Session, name: str) -> Value:
         """What CPython itself keeps of every class."""
         cls = self.obj
         value = getattr(cls, name)
@@ -443,7 +452,7 @@ class ClassValue(ObjectValue):
             s.guards.add(src.GetAttr(src.Const(cls, cls.__qualname__), name), facts.identity(value))
         return s.from_python(value)
 
-    def class_bind(self, s, raw, name, owner):
+    def class_bind(self, s: Session, raw: object, name: str, owner: type) -> Value:
         cls = self.obj
         if isinstance(raw, (classmethod, staticmethod)):
             return s.lookups.bind_static(raw, cls, name, owner)
@@ -461,7 +470,7 @@ class ClassValue(ObjectValue):
                                                                 {})
         return s.wrap_class_attr(cls, name)
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         """``cls.name = value`` for plain data; later reads of this capture see it through ``Session.class_written``."""
         cls = self.pin(s)
         if s.class_lookup(type(cls), "__setattr__")[1] is not type.__setattr__ or lookup(type(cls), name)[0]:
@@ -474,12 +483,12 @@ class ClassValue(ObjectValue):
         s.set_entry(s.effects.class_written, (cls, name), value)
         s.effect(type.__setattr__, [self, Constant(name), value])
 
-    def builtin_method(self, s, raw, args, kwargs):
+    def builtin_method(self, s: Session, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if raw is type.__call__:
             return s.calls.instantiate(self, args, kwargs)
         return super().builtin_method(s, raw, args, kwargs)
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cls = self.pin(s)
         handler = tables.calls.get(cls)
         if handler is not None:
@@ -490,75 +499,75 @@ class ClassValue(ObjectValue):
             return s.wrap_class_attr(type(cls), "__call__").call(s, [self, *args], kwargs)
         return s.calls.instantiate(self, args, kwargs)
 
-    def getitem(self, s, key):
+    def getitem(self, s: Session, key: Value) -> Value:
         if isinstance(key, Value) and key.is_const():
             return s.fold(lambda k: self.obj[k], [key], {})
         if self.obj.__module__ == "collections.abc" and hasattr(self.obj, "__class_getitem__"):
             return tables.methods[type, "__class_getitem__"](s, self, [key], {})
         return super().getitem(s, key)
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         return s.fold(list, [self], {}).iter(s)
 
-    def contains(self, s, item):
+    def contains(self, s: Session, item: Value) -> bool:
         return s.fold(operator.contains, [self, item], {}).truth(s)
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         return True
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         made = e.session.heap.templates.get(id(self.obj))
         if made is None:
             e.load_const(self.obj)
         else:
             made.emit(e)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"class {self.obj.__module__}.{self.obj.__qualname__}"
 
 
 class BuiltinValue(Value):
     """A function implemented in C, or a slot wrapper: looked up in the tables when called."""
 
-    def __init__(self, fn, source=None):
+    def __init__(self, fn: object, source: Source | None = None) -> None:
         self.fn, self.source = fn, source
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         if self.source is not None:
             s.guards.add(self.source, facts.TypeIs(type(self.fn)))
         return type(self.fn)
 
-    def pin(self, s):
+    def pin(self, s: Session) -> object:
         if self.source is not None:
             s.guards.add(self.source, facts.identity(self.fn))
         return self.fn
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return True
 
-    def const(self, s):
+    def const(self, s: Session) -> object:
         return self.pin(s)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> object:
         return self.pin(s)
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("object", id(self.fn))
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return s.calls.call_builtin(self.pin(s), args, kwargs)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         try:
             return s.wrap(getattr(self.pin(s), name), src.GetAttr(src.Const(self.fn, owned=self.source is None), name))
         except AttributeError as error:
             raise Raised(s.exception(error)) from None
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         root = src.Const(self.fn, owned=self.source is None)
         e.load_const(self.fn) if root.reference is None else e.load_source(root)
 
-    def describe(self):
+    def describe(self) -> str:
         name = getattr(self.fn, "__qualname__", None) or getattr(self.fn, "__name__", repr(self.fn))
         module = getattr(self.fn, "__module__", None)
         return f"builtin {module + '.' if module else ''}{name}"
@@ -567,15 +576,15 @@ class BuiltinValue(Value):
 class PartialValue(ObjectValue):
     """``functools.partial``."""
 
-    def __init__(self, fn, args, kwargs, obj=None, source=None):
+    def __init__(self, fn: Value, args: list[Value], kwargs: dict[str, Value], obj=None, source=None) -> None:
         super().__init__(functools.partial, obj, source)
         self.fn, self.args, self.kwargs = fn, args, kwargs
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         self.pytype(s)
         return self.fn.call(s, [*self.args, *args], {**self.kwargs, **kwargs})
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "func":
             return self.fn
         if name == "args":
@@ -584,7 +593,7 @@ class PartialValue(ObjectValue):
             return s.dict_of(self.kwargs)
         return super().getattr(s, name)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
@@ -594,24 +603,24 @@ class PartialValue(ObjectValue):
 class PyModuleValue(Value):
     """A Python module: its attributes are its globals."""
 
-    def __init__(self, module, source=None):
+    def __init__(self, module: object, source: Source | None = None) -> None:
         self.module, self.source = module, source
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return type(self.module)
 
-    def pin(self, s):
+    def pin(self, s: Session) -> object:
         if self.source is not None:
             s.guards.add(self.source, facts.identity(self.module))
         return self.module
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("object", id(self.module))
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> object:
         return self.pin(s)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         module = self.pin(s)
         s.guards.add(src.Const(module, module.__name__), facts.TypeIs(type(module)))
         raw = self.property(s, name)
@@ -632,13 +641,13 @@ class PyModuleValue(Value):
             raise Raised(s.exception(error)) from None
         return s.wrap(value, src.GetAttr(src.Const(module, module.__name__), name))
 
-    def property(self, s, name):
+    def property(self, s: Session, name: str):
         """The data descriptor that a class of modules has under a name, or None."""
         cls = type(self.module)
         raw = None if cls is types.ModuleType else s.class_lookup(cls, name)[1]
         return raw if raw is not None and s.lookups.is_data_descriptor(raw) else None
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         module = self.pin(s)
         raw = self.property(s, name)
         if raw is None:
@@ -649,23 +658,23 @@ class PyModuleValue(Value):
             raise Unsupported(f"setting {name!r} of {self.describe()}", kind="attribute")
         s.wrap_raw(setter).call(s, [s.wrap_class_attr(type(module), name), self, value], {})
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load_const(self.module)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"module {self.module.__name__}"
 
 
 class SuperValue(Value):
     """``super(cls, owner)``; attribute lookup starts after ``cls`` in the MRO of the owner's type."""
 
-    def __init__(self, cls: type, owner: Value):
+    def __init__(self, cls: type, owner: Value) -> None:
         self.cls, self.owner = cls, owner
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return super
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         owner = self.owner
         as_class = isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls)
         start = owner.obj if as_class else owner.pytype(s)
@@ -679,7 +688,7 @@ class SuperValue(Value):
             return s.wrap_class(super)
         raise Raised(s.exception(AttributeError(f"'super' object has no attribute '{name}'", name=name)))
 
-    def bind(self, s, raw, name, c, start, as_class):
+    def bind(self, s: Session, raw: object, name: str, c: type, start: type, as_class: bool) -> Value:
         if isinstance(raw, staticmethod):
             return s.wrap_raw(raw.__func__)
         if isinstance(raw, classmethod):
@@ -699,8 +708,8 @@ class SuperValue(Value):
             return self.owner.bind(s, raw, name, c)
         raise Unsupported(f"attribute {name!r} through super()", kind="super")
 
-    def call_special(self, s, name, args):
+    def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         return self.getattr(s, name).call(s, args, {})
 
-    def describe(self):
+    def describe(self) -> str:
         return f"super({self.cls.__name__})"

@@ -11,6 +11,7 @@ import builtins
 import inspect
 import itertools
 import types
+from typing import TYPE_CHECKING, Callable, NoReturn
 
 from ...errors import Unsupported
 from ...runtime import facts, native
@@ -23,6 +24,12 @@ from .constant import Constant
 from .containers import TupleValue
 from .functions import CellValue, ClassValue, FunctionValue
 from .iterators import IteratorValue
+
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..executor import Frame
+    from ..session import Session
+    from ..source import Source
 
 
 class GeneratorValue(IteratorValue):
@@ -37,13 +44,13 @@ class GeneratorValue(IteratorValue):
     py = types.GeneratorType
     made_by = None  # (callable, arguments): of one that stands for another iterator, what makes that
 
-    def __init__(self, frame=None, obj=None, source=None):
+    def __init__(self, frame: Frame | None = None, obj: object = None, source: Source | None = None) -> None:
         self.frame, self.obj, self.source = frame, obj, source
         self.state = "created"
         self.moved, self.kept = False, {}
         self.result: Value = Constant(None)
 
-    def load(self, s, parked=False):
+    def load(self, s: Session, parked: bool = False) -> None:
         """Read a real generator, once. ``parked``: it stands between two instructions."""
         if self.obj is None or self.frame is not None or self.state == "done":
             return
@@ -54,7 +61,7 @@ class GeneratorValue(IteratorValue):
             raise Unsupported(f"{self.describe()}: {error}", kind="iterator-escapes") from None
         source = None if self.source is None else src.GeneratorState(self.source)
 
-        def item(i):
+        def item(i: int) -> Source:
             return None if source is None else src.Item(source, i)
 
         if found is None:
@@ -98,7 +105,7 @@ class GeneratorValue(IteratorValue):
         self.frame = frame
         s.real_generators.append(self)
 
-    def resume(self, s, value, error=None):
+    def resume(self, s: Session, value: Value | None, error: Value | None = None) -> Value | None:
         """Run to the next yield; None when it returns. ``error``: an exception that is raised at the yield where it
         stands."""
         self.load(s)
@@ -153,12 +160,12 @@ class GeneratorValue(IteratorValue):
                 s.frames.pop()
             del s.current_exception[depth:]
 
-    def delegate(self):
+    def delegate(self) -> Value | None:
         """What a ``yield from`` is waiting for where it is suspended, or None."""
         after = self.frame.instructions[self.frame.pc]
         return self.frame.stack[-2] if after.op == "RESUME" and after.arg & 3 >= 2 else None
 
-    def throw_into_delegate(self, s, error):
+    def throw_into_delegate(self, s: Session, error: Value) -> Value | None:
         """An exception thrown in at a yield: offered to what a ``yield from`` waits for, as CPython's ``_gen_throw``
         does, and else put where the frame's loop handles it. Gives what the delegate yields, or None: the frame goes
         on."""
@@ -215,7 +222,7 @@ class GeneratorValue(IteratorValue):
         """``left_inside_block``, or not known: a real one that is not read."""
         return self.obj is not None and self.frame is None and self.state != "done" or self.left_inside_block()
 
-    def passes_exit(self, index: int):
+    def passes_exit(self, index: int) -> None:
         """The instruction by which a GeneratorExit leaves the handler at ``index``: one that only has clauses for other
         exceptions, or None."""
         instructions, namespace = self.frame.instructions, self.frame.globals
@@ -232,10 +239,10 @@ class GeneratorValue(IteratorValue):
                 return instructions[index]
         return None
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         return self.resume(s, Constant(None))
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if self.py is not types.GeneratorType and name not in ("__next__", "__iter__"):
             return IteratorValue.getattr(self, s, name)
         if name in ("send", "throw", "close", "__next__", "__iter__"):
@@ -255,7 +262,7 @@ class GeneratorValue(IteratorValue):
             return self.frame.fn.getattr(s, name) if self.obj is None else Constant(getattr(self.obj, name))
         return super().getattr(s, name)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> tuple[str, int]:
         if self.obj is None:
             return super().hash_key(s)
         s.guards.add(self.source, facts.identity(self.obj))
@@ -295,14 +302,14 @@ class GeneratorValue(IteratorValue):
         """The offset at which it has not started yet."""
         return next(i.offset for i in self.frame.instructions if i.op == "RETURN_GENERATOR")
 
-    def settle(self):
+    def settle(self) -> tuple[Callable, list[Value]]:
         """The effect (function, arguments) that puts a real generator where the captured code has left it."""
         if self.state == "done":
             empty = Literal(native().EMPTY_SLOT)
             return _finish, [self, Constant(self.start()), TupleValue([empty] * len(self.frame.code.names))]
         return native().set_generator_state, [self, *self.arguments()]
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         """A real generator that stands where this one does."""
         if self.state == "done":
             own = self.frame is not None and self.py in (types.GeneratorType, types.CoroutineType)
@@ -327,7 +334,7 @@ class GeneratorValue(IteratorValue):
         name = fn.attrs.get("__name__") or Constant(fn.obj.__name__ if fn.obj is not None else fn.code.co_name)
         return [Literal(fn.code), Literal(fn.globals), name, Constant(fn.qualname)]
 
-    def describe(self):
+    def describe(self) -> str:
         return f"generator {self.obj.__qualname__ if self.obj is not None else self.frame.fn.qualname}"
 
 
@@ -336,10 +343,10 @@ class CoroutineValue(GeneratorValue):
 
     py = types.CoroutineType
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         raise Raised(s.exception(TypeError("'coroutine' object is not iterable")))
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "__await__":
             return GeneratorMethod(self, "__iter__")
         if name in ("cr_running", "cr_suspended", "cr_code", "cr_frame"):
@@ -356,17 +363,17 @@ class CoroutineValue(GeneratorValue):
 class Literal(Value):
     """An object that emitted code takes by identity."""
 
-    def __init__(self, obj):
+    def __init__(self, obj) -> None:
         self.obj = obj
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return True
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load_const(self.obj)
 
 
-def _new_generator(code, namespace, name, qualname):
+def _new_generator(code: types.CodeType, namespace: dict[str, object], name: str, qualname: str) -> object:
     """A generator of a code object whose variables are still to be set."""
     fn = types.FunctionType(code, namespace, name, None, tuple(types.CellType() for _ in code.co_freevars))
     fn.__qualname__ = qualname
@@ -382,7 +389,7 @@ def _ended(*own_code):
     return generator
 
 
-def _finish(generator, position, slots):
+def _finish(generator: object, position: int, slots) -> None:
     """End a real generator whose code has been followed to its end: nothing of it runs any more."""
     native().set_generator_state(generator, position, None, slots, False)
     generator.close()
@@ -396,7 +403,7 @@ def _finished(cls):
     return iterator
 
 
-def throw_into(s, receiver, error):
+def throw_into(s: Session, receiver: Value, error: Value) -> Value:
     """``receiver.throw(error)`` for what a ``yield from`` waits for; one without ``throw`` has the exception raised at
     the yield."""
     if isinstance(receiver, GeneratorValue):
@@ -407,7 +414,7 @@ def throw_into(s, receiver, error):
     return receiver.call_method(s, "throw", [error])
 
 
-def close_delegate(s, receiver):
+def close_delegate(s: Session, receiver: Value) -> None:
     """A GeneratorExit closes what a ``yield from`` waits for, and is then raised at the yield."""
     if isinstance(receiver, GeneratorValue):
         GeneratorMethod(receiver, "close").call(s, [], {})
@@ -415,7 +422,7 @@ def close_delegate(s, receiver):
         receiver.call_method(s, "close", [])
 
 
-def has_method(s, receiver, name) -> bool:
+def has_method(s: Session, receiver, name: str) -> bool:
     try:
         receiver.getattr(s, name)
     except Raised as raised:
@@ -425,12 +432,12 @@ def has_method(s, receiver, name) -> bool:
     return True
 
 
-def stop(s, result):
+def stop(s: Session, result: Value) -> NoReturn:
     """Raise StopIteration with a generator's result."""
     raise Raised(s.exception(StopIteration, [] if isinstance(result, Constant) and result.value is None else [result]))
 
 
-def no_stop_iteration(s, code, error):
+def no_stop_iteration(s: Session, code: types.CodeType, error: Value) -> Value:
     """What an exception that leaves a generator's frame becomes: a RuntimeError in the place of StopIteration."""
     if not s.is_exception(error, StopIteration):
         return error
@@ -442,7 +449,7 @@ def no_stop_iteration(s, code, error):
     return new
 
 
-def thrown(s, args):
+def thrown(s: Session, args: list[Value]) -> Value:
     """The exception that ``throw(type_or_instance, value, traceback)`` raises."""
     first, given = args[0], args[1] if len(args) > 1 else Constant(None)
     if not isinstance(first, ClassValue):
@@ -461,10 +468,10 @@ def thrown(s, args):
 class GeneratorMethod(Value):
     """``generator.send``, ``throw``, ``close``."""
 
-    def __init__(self, generator, name):
+    def __init__(self, generator: Value, name: str) -> None:
         self.generator, self.name = generator, name
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         g = self.generator
         if self.name == "__iter__":
             return g

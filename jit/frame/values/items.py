@@ -3,11 +3,21 @@ of an optimizer: a symbolic float."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Callable
+
 import torch
 
 from ...devices import backend
 from ...errors import Unsupported
 from .numbers import FloatValue
+
+if TYPE_CHECKING:
+    from ...graph.ir import Node
+    from ..emit import Emitter
+    from ..numbers import NumberProgram
+    from ..session import Session
+    from .base import Value
+    from .tensor import TensorValue
 
 _LONGEST = 8  # operations between what comes from outside and the number
 _PASSES = frozenset(("alias", "detach", "clone", "reshape"))
@@ -18,30 +28,31 @@ class ItemValue(FloatValue):
     """The number in a tensor of one element, computed by ``read`` from ``tensors`` (tensor values from outside), or by
     the rows of ``tree``, if there is one."""
 
-    def __init__(self, value: float, tensors, read, tree=None):
+    def __init__(self, value: float, tensors: list[Value], read: Callable,
+                 tree: tuple[str, tuple, tuple[str, float | int]] | None = None) -> None:
         super().__init__(value)
         self.tensors, self.read, self.tree = tensors, read, tree
 
-    def const(self, s):
+    def const(self, s: Session) -> Any:
         raise Unsupported("a tensor's value is needed by Python", kind="data-dependent-value")
 
-    def row(self, program):
+    def row(self, program: NumberProgram) -> int:
         return None if self.tree is None else self._row(self.tree, program)
 
-    def _row(self, tree, program) -> int:
+    def _row(self, tree: tuple, program: NumberProgram) -> int:
         kind, *parts = tree
         if kind == "item":
             return program.row(kind, program.argument(self.tensors[parts[0]]))
         return program.const(*parts) if kind == "const" else program.row(kind, *(self._row(p, program) for p in parts))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load_or_give_up((self, "number"), self.tensors, self.read)
 
-    def describe(self):
+    def describe(self) -> str:
         return "the value of a tensor"
 
 
-def item(s, tensor) -> ItemValue | None:
+def item(s: Session, tensor: TensorValue) -> ItemValue | None:
     """``tensor.item()``, or None where that is not known before the graph runs."""
     node = tensor.handle(s).node
     t = node.type
@@ -59,7 +70,7 @@ def item(s, tensor) -> ItemValue | None:
     compute = eval(f"lambda {names}: ({text}).item()", {**{name: f for name, (f, _) in _COMPUTES.items()},
                                                         "torch": torch})
 
-    def read(*values):
+    def read(*values: torch.Tensor) -> float | None:
         try:
             with torch.no_grad():
                 return compute(*values)
@@ -70,7 +81,7 @@ def item(s, tensor) -> ItemValue | None:
     return ItemValue(value, tensors, read, _tree(node, list(found))) if type(value) is float else None
 
 
-def _tree(node, inputs: list):
+def _tree(node: Node, inputs: list) -> tuple | None:
     """The rows of a number program (``runtime/numbers.py``) that compute a value, nested, with positions in ``inputs``
     for tensors; None where there are none."""
     dtype = node.type.dtype
@@ -90,7 +101,7 @@ def _tree(node, inputs: list):
     return ("round32", *parts) if node.op == "cast" else (node.op + "32", *parts)
 
 
-def _text(node, found: dict, left: list) -> str | None:
+def _text(node: Node, found: dict, left: list) -> str | None:
     """Python text of a value, over the inputs in ``found`` (their positions)."""
     left[0] -= 1
     t = node.type

@@ -6,6 +6,8 @@ import collections
 import functools
 import gc
 import itertools
+from collections.abc import ItemsView, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from ...errors import Unsupported
 from ...graph.dims import hint
@@ -14,6 +16,13 @@ from .. import source as src
 from .base import Raised, Value
 from .constant import Constant
 
+if TYPE_CHECKING:
+    import torch
+    from ..emit import Emitter
+    from ..session import Session
+    from ..source import Source
+    from .containers import DictValue
+
 
 class IteratorValue(Value):
     """Base of iterators made while capturing."""
@@ -21,39 +30,39 @@ class IteratorValue(Value):
     py = type(iter([]))
     obj = source = None  # a real iterator
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         if self.source is not None:
             s.guards.add(self.source, facts.TypeIs(type(self.obj)))
         return self.py
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         return self
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "__next__":
             return IteratorMethod(self, name)
         if name == "__iter__":
             return IteratorMethod(self, name)
         return super().getattr(s, name)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> Any:
         return ("iterator", id(self))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
             self.rebuild(e)
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         """What is left of the iterator, as an iterator over a list, if it is one over a list, or a tuple."""
         rest = self.rest(e.session)
         e.call_const(iter, [e.session.list_of(rest) if self.py is IteratorValue.py else e.session.tuple_of(rest)])
 
-    def rest(self, s) -> list[Value]:
+    def rest(self, s: Session) -> list[Value]:
         raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region",
                           kind="iterator-escapes")
 
@@ -61,15 +70,15 @@ class IteratorValue(Value):
 class IteratorMethod(Value):
     """``iterator.__next__`` or ``__iter__`` as an object."""
 
-    def __init__(self, it, name):
+    def __init__(self, it, name: str) -> None:
         self.it, self.name = it, name
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "__self__":
             return self.it
         return super().getattr(s, name)
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.name == "__iter__":
             return self.it
         value = self.it.next(s)
@@ -88,14 +97,14 @@ class SequenceIterator(IteratorValue):
 
     quiet = True
 
-    def __init__(self, elements, at=0, step=1, py=None):
+    def __init__(self, elements: Value | list[Value], at: int = 0, step: int = 1, py: type | None = None) -> None:
         self.elements, self.at, self.step = elements, at, step
         self.py = py or _TYPES.get((getattr(elements, "builtin", list), step > 0), IteratorValue.py)
 
-    def _list(self):
+    def _list(self) -> list[Value]:
         return self.elements if isinstance(self.elements, list) else self.elements.elements
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         elements = self._list()
         if self.at is None or not 0 <= self.at < len(elements):
             self.at = s.set_field(self, "at", None)
@@ -104,12 +113,12 @@ class SequenceIterator(IteratorValue):
         s.set_field(self, "at", self.at + self.step)
         return value
 
-    def rest(self, s):
+    def rest(self, s: Session) -> list[Value]:
         if self.at is None:
             return []
         return self._list()[self.at:] if self.step > 0 else self._list()[self.at::-1]
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         if self.py is _TEE:
             e.call_const(_tee_over, [e.session.tuple_of(self.rest(e.session))])
         elif self.at is None or isinstance(self.elements, list):
@@ -125,10 +134,10 @@ class TeeIterator(IteratorValue):
     quiet = True
     py = _TEE
 
-    def __init__(self, shared):
+    def __init__(self, shared: list[Value | list]) -> None:
         self.shared, self.at = shared, 0
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         source, seen = self.shared
         if self.at == len(seen):
             value = source.next(s)
@@ -139,7 +148,7 @@ class TeeIterator(IteratorValue):
         s.set_field(self, "at", self.at + 1)
         return value
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         source, seen = self.shared
         e.call_const(_tee_over, [e.session.tuple_of([*seen[self.at:], *source.rest(e.session)])])
 
@@ -148,14 +157,14 @@ def _tee_over(elements):
     return itertools.tee(elements, 1)[0]
 
 
-def _iterator_at(sequence, at, step):
+def _iterator_at(sequence: Sequence[int | object], at: int, step: int) -> Iterator:
     """An iterator over a list or tuple that has come to a position."""
     it = iter(sequence) if step > 0 else reversed(sequence)
     it.__setstate__(at)
     return it
 
 
-def _advance(iterator):
+def _advance(iterator: object) -> None:
     """One step of a real iterator, as an effect."""
     next(iterator, None)
 
@@ -167,11 +176,11 @@ class RealIterator(IteratorValue):
     """A real iterator of a builtin type over a list, tuple, range, dict, set or string: its elements and position are
     guarded, and the real one is advanced with it. ``steps`` is False for what another real iterator advances."""
 
-    def __init__(self, obj, source, steps=True):
+    def __init__(self, obj: object, source: Source, steps: bool = True) -> None:
         self.obj, self.source, self.steps = obj, source, steps
         self.py, self.sequence, self.at = type(obj), None, None
 
-    def load(self, s):
+    def load(self, s: Session) -> Value:
         if self.sequence is None:
             self.pytype(s)
             try:
@@ -200,7 +209,7 @@ class RealIterator(IteratorValue):
             self.backwards = isinstance(self.obj, type(reversed([])))
         return self.sequence
 
-    def over_changed(self, s) -> bool:
+    def over_changed(self, s: Session) -> bool:
         """Whether the program has changed the dictionary or set that the iterator goes through, which only the iterator
         itself can tell what that means."""
         if not s.heap.touched or not isinstance(self.obj, _UNORDERED):
@@ -208,7 +217,7 @@ class RealIterator(IteratorValue):
         over = next((o for o in gc.get_referents(self.obj) if isinstance(o, (dict, set, frozenset))), None)
         return over is not None and any(value.obj is over for value in s.heap.touched)
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         sequence = self.load(s)
         if self.over_changed(s):
             raise Unsupported("a dictionary or set was changed while an iterator goes through it", kind="iterate")
@@ -223,7 +232,7 @@ class RealIterator(IteratorValue):
         s.set_field(self, "at", self.at - 1 if self.backwards else self.at + 1)
         return value
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> Any:
         s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
@@ -232,17 +241,17 @@ class RealIteratorOver(IteratorValue):
     """A real ``zip``, ``map``, ``filter`` or ``enumerate``. What it goes through is looked at when it is first
     advanced: ``take_apart(s, obj, source)`` gives an iterator that does the same."""
 
-    def __init__(self, obj, source, take_apart):
+    def __init__(self, obj: Iterable, source: Source, take_apart: Callable) -> None:
         self.obj, self.source, self.take_apart = obj, source, take_apart
         self.py, self.inner = type(obj), None
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         if self.inner is None:
             self.pytype(s)
             s.set_field(self, "inner", self.take_apart(s, self.obj, self.source))
         return self.inner.next(s)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> Any:
         s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
@@ -254,36 +263,36 @@ class RangeIterator(IteratorValue):
 
     quiet = True
 
-    def __init__(self, values: range):
+    def __init__(self, values: range) -> None:
         self.values, self.at = values, 0
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         if self.at >= len(self.values):
             return None
         value = self.values[self.at]
         s.set_field(self, "at", self.at + 1)
         return Constant(value)
 
-    def rest(self, s):
+    def rest(self, s: Session) -> list[Value]:
         return [Constant(v) for v in self.values[self.at:]]
 
 
 class SetIterator(SequenceIterator):
     """Over the elements of a set value in its order; a change of size while iterating raises as Python does."""
 
-    def __init__(self, of, elements):
+    def __init__(self, of: Value, elements: list[Value]) -> None:
         super().__init__(elements, py=type(iter(set())))
         self.of, self.size = of, len(elements)
 
-    def changed(self, s):
+    def changed(self, s: Session) -> bool:
         return self.at is not None and len(self.of.load(s)) != self.size
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         if self.changed(s):
             raise Raised(s.exception(RuntimeError("Set changed size during iteration")))
         return super().next(s)
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         if self.changed(e.session):
             e.call_const(_iterator_of_a_changed_set, [])
         elif self.at is not None and self.as_it_was(e.session):
@@ -291,7 +300,7 @@ class SetIterator(SequenceIterator):
         else:
             super().rebuild(e)
 
-    def as_it_was(self, s) -> bool:
+    def as_it_was(self, s: Session) -> bool:
         """Whether a real set gives the same elements in the same order."""
         entries = self.of.load(s)
         return self.of.cls in (set, frozenset) and all(v.is_const() for v in entries.values()) and (
@@ -305,13 +314,13 @@ class DictIterator(IteratorValue):
 
     quiet = True
 
-    def __init__(self, mapping, what: str, backwards=False):
+    def __init__(self, mapping: DictValue, what: str, backwards: bool = False) -> None:
         self.mapping, self.what, self.at, self.size = mapping, what, 0, len(mapping.entries)
         self.order, self.backwards = list(mapping.entries.values()), backwards
         if backwards:
             self.order.reverse()
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         if self.at is None:
             return None
         if len(self.mapping.entries) != self.size:
@@ -323,7 +332,7 @@ class DictIterator(IteratorValue):
         s.set_field(self, "at", self.at + 1)
         return self.pick(s, entry)
 
-    def pick(self, s, entry):
+    def pick(self, s: Session, entry: tuple[Value, ...]) -> Value:
         key, value = entry
         if self.what == "keys":
             return key
@@ -331,10 +340,10 @@ class DictIterator(IteratorValue):
             return self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]
         return s.tuple_of([key, self.mapping.entries.get(self.mapping.key_of(entry), entry)[1]])
 
-    def rest(self, s):
+    def rest(self, s: Session) -> list[Value]:
         return [] if self.at is None else [self.pick(s, e) for e in self.order[self.at:]]
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         if self.at is not None and len(self.mapping.entries) != self.size:
             e.call_const(_iterator_of_a_changed_dict, [])
         elif self.at is not None and self.as_it_was():
@@ -350,7 +359,7 @@ class DictIterator(IteratorValue):
                                                                   else keys) == [key for key, _ in self.order]
 
 
-def _advanced(iterable, at):
+def _advanced(iterable: ItemsView, at: int) -> Iterator:
     """A new iterator after ``at`` steps."""
     iterator = iter(iterable)
     for _ in range(at):
@@ -358,7 +367,7 @@ def _advanced(iterable, at):
     return iterator
 
 
-def _advanced_view(mapping, what, at, backwards):
+def _advanced_view(mapping: dict[str, torch.Tensor], what: str, at: int, backwards: bool) -> Iterator:
     """An iterator over keys, values or items of a dict after ``at`` steps."""
     view = getattr(collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict, what)(mapping)
     return _advanced(reversed(view) if backwards else view, at)
@@ -385,10 +394,10 @@ class ZipIterator(IteratorValue):
 
     py = zip
 
-    def __init__(self, iterators, strict=False):
+    def __init__(self, iterators: list[Value], strict: bool = False) -> None:
         self.iterators, self.strict = iterators, strict
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         out = []
         for i, it in enumerate(self.iterators):
             value = it.next(s)
@@ -399,7 +408,7 @@ class ZipIterator(IteratorValue):
             out.append(value)
         return s.tuple_of(out) if out else None
 
-    def _check(self, s, i):
+    def _check(self, s: Session, i: int) -> None:
         plural = "s 1-" if i > 1 else " "
         if i:
             raise Raised(s.exception(ValueError(f"zip() argument {i + 1} is shorter than argument{plural}{i}")))
@@ -408,17 +417,17 @@ class ZipIterator(IteratorValue):
                 plural = "s 1-" if k > 1 else " "
                 raise Raised(s.exception(ValueError(f"zip() argument {k + 1} is longer than argument{plural}{k}")))
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         e.call_const(zip, self.iterators, {"strict": Constant(True)} if self.strict else None)
 
 
 class EnumerateIterator(IteratorValue):
     py = enumerate
 
-    def __init__(self, it, start=0):
+    def __init__(self, it: Value, start: int = 0) -> None:
         self.it, self.count = it, start
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         value = self.it.next(s)
         if value is None:
             return None
@@ -428,16 +437,16 @@ class EnumerateIterator(IteratorValue):
             s.effect(_advance, [self])
         return s.tuple_of([Constant(count), value])
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         e.call_const(enumerate, [self.it, Constant(self.count)])
 
 
-def ends_by_exception(step):
+def ends_by_exception(step: Callable) -> Callable:
     """``next`` of an iterator that calls functions of the program: one that raises StopIteration ends it, as far as
     anybody can tell."""
 
     @functools.wraps(step)
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         try:
             return step(self, s)
         except Raised as raised:
@@ -451,11 +460,11 @@ def ends_by_exception(step):
 class MapIterator(IteratorValue):
     py = map
 
-    def __init__(self, fn, iterators):
+    def __init__(self, fn: Value, iterators: list[Value]) -> None:
         self.fn, self.iterators = fn, iterators
 
     @ends_by_exception
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         args = []
         for it in self.iterators:
             value = it.next(s)
@@ -464,7 +473,7 @@ class MapIterator(IteratorValue):
             args.append(value)
         return self.fn.call(s, args, {})
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         e.call_const(map, [self.fn, *self.iterators])
 
 
@@ -473,11 +482,11 @@ class FilterIterator(IteratorValue):
 
     py = filter
 
-    def __init__(self, fn, it, mode="filter"):
+    def __init__(self, fn: Value | None, it: Value, mode: str = "filter") -> None:
         self.fn, self.it, self.mode, self.open = fn, it, mode, False
 
     @ends_by_exception
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         while True:
             value = None if self.mode == "done" else self.it.next(s)
             if value is None:
@@ -497,9 +506,7 @@ class FilterIterator(IteratorValue):
             elif keep == (self.mode == "filter"):
                 return value
 
-    def rebuild(self, e):
-        import itertools
-
+    def rebuild(self, e: Emitter) -> None:
         fn = Constant(None) if self.fn is None else self.fn
         if self.mode == "done":
             e.call_const(iter, [e.session.tuple_of([])])
@@ -516,10 +523,10 @@ class ChainIterator(IteratorValue):
     import itertools as _it
     py = _it.chain
 
-    def __init__(self, outer):
+    def __init__(self, outer: Value) -> None:
         self.outer, self.inner = outer, None
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         while True:
             if self.inner is not None:
                 value = self.inner.next(s)
@@ -531,7 +538,7 @@ class ChainIterator(IteratorValue):
                 return None
             s.set_field(self, "inner", following.iter(s))
 
-    def rebuild(self, e):
+    def rebuild(self, e: Emitter) -> None:
         if self.inner is None:
             e.call_const(self.py.from_iterable, [self.outer])
         else:
@@ -548,9 +555,9 @@ class FunctionIterator(IteratorValue):
     """An iterator given by a Python function ``step(s) -> value | None`` (count, cycle, repeat, iter(f, sentinel),
     ...)."""
 
-    def __init__(self, step, py=type(iter([]))):
+    def __init__(self, step: Callable, py: type = type(iter([]))) -> None:
         self.step, self.py = step, py
 
     @ends_by_exception
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         return self.step(s)

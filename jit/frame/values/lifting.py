@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from ...graph.dims import Dim
@@ -10,8 +12,11 @@ from .base import Value
 from .containers import ListValue, TupleValue
 from .numbers import DimValue
 
+if TYPE_CHECKING:
+    from ..session import Session
 
-def lift(s, result) -> Value:
+
+def lift(s: Session, result) -> Value:
     """The value of a result of the tracer."""
     if isinstance(result, TensorHandle):
         return s.recording.tensor_of(result)

@@ -11,6 +11,7 @@ needs the number makes it a constant, guarded by value.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 from ...errors import Unsupported
 from ...graph.dims import bounds, free_symbols, hint
@@ -19,6 +20,12 @@ from ..operators import BINARY
 from ..source import Source
 from .base import Value
 from .constant import Constant
+
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison, Unary
+    from ..session import Session
 
 SYMBOLS = ("+", "-", "*", "/", "**")
 FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10,
@@ -30,16 +37,16 @@ FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10,
 class DimValue(Value):
     """An integer that depends on the sizes of inputs: a ``jit.graph.dims.Dim``."""
 
-    def __init__(self, dim):
+    def __init__(self, dim) -> None:
         self.dim = dim
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return int
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return True
 
-    def const(self, s):
+    def const(self, s: Session) -> Any:
         if type(self.dim) is not int:
             origins = s.varying.origins()
             for name in free_symbols(self.dim):
@@ -47,24 +54,24 @@ class DimValue(Value):
                     s.varying.specialize(origins[name], hint(self.dim))
         return s.tracer.env.specialize(self.dim)
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         return bool(self.dim != 0)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> Any:
         return self.const(s)
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("dim", self.dim)
 
     is_numeric = True
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return arithmetic(s, op, a, b)
 
-    def unary(self, s, op):
+    def unary(self, s: Session, op: Unary) -> Value | None:
         return DimValue(-self.dim) if op.symbol == "-" else self if op.symbol == "+" else None
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         n = other.exact_int()
         if n is not None:
             if type(n) is int:
@@ -77,27 +84,27 @@ class DimValue(Value):
             return Constant(_compare_with_float(op, self.dim, number))
         return s.fold(op.fn, [self, other], {})
 
-    def has_index(self, s):
+    def has_index(self, s: Session) -> bool:
         return True
 
-    def index(self, s):
+    def index(self, s: Session) -> int:
         return self.const(s)
 
-    def exact_int(self):
+    def exact_int(self) -> None:
         return self.dim
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name in ("real", "numerator"):
             return self
         return Constant(self.const(s)).getattr(s, name)
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         return s.varying.plain_dim(self.dim)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load_dim(self.dim)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"symbolic int {self.dim}"
 
 
@@ -105,17 +112,17 @@ class FloatValue(Value):
     """A float from ``source``, or ``fn`` (a symbol of an operator or a function) of ``args``. ``value`` is the number
     at hand."""
 
-    def __init__(self, value: float, source: Source | None = None, fn=None, args=()):
+    def __init__(self, value: float, source: Source | None = None, fn=None, args=()) -> None:
         self.value, self.source, self.fn, self.args = value, source, fn, tuple(args)
         self.operand = None
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return float
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return True
 
-    def const(self, s):
+    def const(self, s: Session) -> Any:
         for leaf in self.leaves():
             if isinstance(leaf, DimValue) or leaf.source is None and leaf is not self:
                 leaf.const(s)
@@ -126,40 +133,40 @@ class FloatValue(Value):
 
     is_numeric = True
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return arithmetic(s, op, a, b)
 
-    def unary(self, s, op):
+    def unary(self, s: Session, op: Unary) -> Value | None:
         return compute(s, op.symbol, [self]) if op.symbol != "~" else None
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         return s.fold(op.fn, [self, other], {}) if other.is_numeric and other.is_const() else None
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         return bool(self.const(s))
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> Any:
         return self.const(s)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         return self if name == "real" else Constant(self.const(s)).getattr(s, name)
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         Constant(self.const(s)).setattr(s, name, value)
 
-    def call_special(self, s, name, args):
+    def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         return Constant(self.const(s)).call_special(s, name, args)
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return Constant(self.const(s)).call(s, args, kwargs)
 
-    def getitem(self, s, key):
+    def getitem(self, s: Session, key: Value) -> Value:
         return Constant(self.const(s)).getitem(s, key)
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         return Constant(self.const(s)).iter(s)
 
-    def length(self, s):
+    def length(self, s: Session) -> IntExpr:
         return Constant(self.const(s)).length(s)
 
     def leaves(self) -> list:
@@ -173,7 +180,7 @@ class FloatValue(Value):
                     found.append(leaf)
         return found
 
-    def program(self):
+    def program(self) -> tuple:
         """-> (leaves, a function of their numbers that gives the float, or None where Python would raise)."""
         leaves = self.leaves()
         names = {id(leaf): f"x{i}" for i, leaf in enumerate(leaves)}
@@ -184,7 +191,7 @@ class FloatValue(Value):
             namespace[name] = obj
             return name
 
-        def text(v):
+        def text(v: Value):
             if id(v) in names:
                 return names[id(v)]
             if not isinstance(v, FloatValue):
@@ -221,14 +228,14 @@ class FloatValue(Value):
             return program.row("sqrt", *rows) if self.fn is math.sqrt else program.row("call", self.fn, tuple(rows))
         return program.row("neg", *rows) if len(rows) == 1 else program.row(self.fn, *rows)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load_float(self)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"a symbolic float ({self.source})" if self.source is not None else "a symbolic float"
 
 
-def arithmetic(s, op, a: Value, b: Value) -> Value | None:
+def arithmetic(s: Session, op, a: Value, b: Value) -> Value | None:
     """``a op b`` where one of them is symbolic: an exact integer, a symbolic float, or that of the numbers at hand."""
     result = _exact(s, op, a, b)
     if result is None and op.symbol in SYMBOLS:
@@ -238,7 +245,7 @@ def arithmetic(s, op, a: Value, b: Value) -> Value | None:
     return result
 
 
-def _exact(s, op, a: Value, b: Value) -> Value | None:
+def _exact(s: Session, op, a: Value, b: Value) -> Value | None:
     """``a op b`` of symbolic integers, as a polynomial; None where it is none."""
     x, y = (int(v.value) if type(v) is Constant and type(v.value) is bool else v.exact_int() for v in (a, b))
     if x is None or y is None or op.symbol not in ("+", "-", "*", "//", "%"):
@@ -267,7 +274,7 @@ def _compare_with_float(op, n, f: float) -> bool:
     return bool(op.fn(n, math.floor(f) if op.symbol in ("<=", ">") else math.ceil(f)))
 
 
-def compute(s, fn, args) -> Value | None:
+def compute(s: Session, fn, args) -> Value | None:
     """``fn`` (a symbol of an operator, or a function of ``FUNCTIONS``) of numbers of which one is symbolic, or None
     where the result is no symbolic float."""
     numbers = []
@@ -295,7 +302,7 @@ def integer(n) -> Value:
     return Constant(n) if isinstance(n, int) else DimValue(n)
 
 
-def scalar(s, value: Value):
+def scalar(s: Session, value: Value):
     """A value as an int, float, bool or Dim for arithmetic; Unsupported if it is not one."""
     if isinstance(value, DimValue):
         return value.dim

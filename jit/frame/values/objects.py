@@ -6,6 +6,9 @@ from __future__ import annotations
 import ctypes
 import types
 import weakref
+from typing import TYPE_CHECKING, Callable
+
+import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
@@ -14,6 +17,12 @@ from .. import tables
 from ..protocols import same_or_equal
 from .base import HEAP_TYPE, Raised, Value, lookup, special_error, type_name
 from .constant import Constant
+
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison, Unary
+    from ..session import Session
+    from ..source import Source
 
 DELETED = object()
 NOT_IMPLEMENTED = Constant(NotImplemented)
@@ -24,7 +33,7 @@ IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
-def check_attributes(cls):
+def check_attributes(cls) -> None:
     """Raises Unsupported for objects whose attributes are looked up by a C function of their own, such as
     ``threading.local``."""
     if cls in _plain_classes or issubclass(cls, (types.GenericAlias, types.UnionType)):
@@ -44,7 +53,7 @@ class ObjectValue(Value):
 
     is_data = False
 
-    def __init__(self, cls: type, obj=None, source=None):
+    def __init__(self, cls: type, obj: object = None, source: Source | None = None) -> None:
         self.cls, self.obj, self.source = cls, obj, source
         self.attrs: dict = {}
         self.init_args: tuple = ()
@@ -54,15 +63,15 @@ class ObjectValue(Value):
     def is_new(self) -> bool:
         return self.obj is None
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         if self.source is not None:
             s.guards.add(self.source, facts.TypeIs(self.cls))
         return self.cls
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
 
-    def pin(self, s):
+    def pin(self, s: Session) -> object:
         """Guard that the object itself is the same one, so that it may be used as a constant."""
         if self.source is not None:
             s.guards.add(self.source, facts.identity(self.obj))
@@ -70,7 +79,7 @@ class ObjectValue(Value):
 
     # -- attributes ---------------------------------------------------------------------------------------------
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         cls = self.pytype(s)
         found, getter, owner = s.class_lookup(cls, "__getattribute__")
         if isinstance(getter, types.FunctionType):
@@ -85,10 +94,10 @@ class ObjectValue(Value):
                 raise
             return self.missing_attr(s, name, fallback)
 
-    def missing_attr(self, s, name, fallback):
+    def missing_attr(self, s: Session, name: str, fallback: Callable) -> Value:
         return s.bound_method(s.wrap_class_attr(self.cls, "__getattr__"), self).call(s, [Constant(name)], {})
 
-    def plain_getattr(self, s, name):
+    def plain_getattr(self, s: Session, name: str) -> Value:
         """``object.__getattribute__``."""
         cls = self.pytype(s)
         check_attributes(cls)
@@ -105,7 +114,7 @@ class ObjectValue(Value):
             return self.bind(s, raw, name, owner)
         raise Raised(s.exception(AttributeError(f"'{type_name(cls)}' object has no attribute '{name}'", name=name)))
 
-    def instance_attr(self, s, name):
+    def instance_attr(self, s: Session, name: str) -> Value | None:
         """The entry of the instance dictionary, or None."""
         value = self.attrs.get(name)
         if value is DELETED:
@@ -128,7 +137,7 @@ class ObjectValue(Value):
         s.guards.add_presence(source)
         return s.wrap(real[name], source)
 
-    def own_dict(self, s):
+    def own_dict(self, s: Session) -> dict[str, object] | None:
         """The real instance dictionary, or None. Objects that share one have one overlay."""
         real = instance_dict(self.obj)
         first = None if real is None else s.heap.dicts.setdefault(id(real), self)
@@ -142,12 +151,12 @@ class ObjectValue(Value):
             raise Unsupported("an object whose attributes are in a dictionary that is used otherwise", kind="attribute")
         return real
 
-    def has_own_dict(self):
+    def has_own_dict(self) -> bool:
         if self.obj is not None:
             return instance_dict(self.obj) is not None
         return bool(getattr(self.cls, "__dictoffset__", 0))
 
-    def bind(self, s, raw, name, owner):
+    def bind(self, s: Session, raw: object, name: str, owner: type) -> Value:
         """A class attribute seen through the instance: the descriptor protocol."""
         cls = self.cls
         if isinstance(raw, types.FunctionType):
@@ -179,7 +188,7 @@ class ObjectValue(Value):
                               kind="descriptor")
         return s.wrap_class_attr(cls, name)
 
-    def slot(self, s, raw, name):
+    def slot(self, s: Session, raw: object, name: str) -> Value:
         value = self.attrs.get(name)
         if value is None and issubclass(self.cls, BaseException):
             return self.exception_field(s, name)
@@ -194,7 +203,7 @@ class ObjectValue(Value):
             raise Unsupported(f"unset slot {name!r} of {self.cls.__name__}", kind="attribute") from error
         return s.wrap(real, src.GetAttr(self.source, name) if self.source is not None else None)
 
-    def getset(self, s, raw, name):
+    def getset(self, s: Session, raw: object, name: str) -> Value:
         if name == "__class__":
             return s.wrap_class(self.cls)
         if name == "__dict__":
@@ -207,7 +216,7 @@ class ObjectValue(Value):
             raise Unsupported(f"attribute {name!r} of a new {self.cls.__name__}", kind="attribute")
         return s.wrap(raw.__get__(self.obj), src.GetAttr(self.source, name) if self.source is not None else None)
 
-    def exception_field(self, s, name):
+    def exception_field(self, s: Session, name: str) -> Value:
         if name in self.attrs:
             return self.attrs[name]
         if self.obj is not None:
@@ -226,7 +235,7 @@ class ObjectValue(Value):
             raise Unsupported(f"field {name!r} of an exception", kind="attribute")
         return s.from_python(getattr(s.real_exception(self), name))
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         cls = self.pytype(s)
         found, setter, owner = s.class_lookup(cls, "__setattr__")
         if isinstance(setter, types.FunctionType):
@@ -234,7 +243,7 @@ class ObjectValue(Value):
         else:
             self.plain_setattr(s, name, value)
 
-    def plain_setattr(self, s, name, value):
+    def plain_setattr(self, s: Session, name: str, value: Value) -> None:
         """``object.__setattr__``."""
         cls = self.pytype(s)
         check_attributes(cls)
@@ -260,7 +269,7 @@ class ObjectValue(Value):
             s.heap.touch(self)
             s.effect(object.__setattr__, [self, Constant(name), value])
 
-    def delattr(self, s, name):
+    def delattr(self, s: Session, name: str) -> None:
         cls = self.pytype(s)
         found, deleter, owner = s.class_lookup(cls, "__delattr__")
         if isinstance(deleter, types.FunctionType):
@@ -268,7 +277,7 @@ class ObjectValue(Value):
         else:
             self.plain_delattr(s, name)
 
-    def plain_delattr(self, s, name):
+    def plain_delattr(self, s: Session, name: str) -> None:
         check_attributes(self.cls)
         found, raw, owner = s.class_lookup(self.cls, name)
         if found and isinstance(raw, property):
@@ -292,7 +301,7 @@ class ObjectValue(Value):
             s.heap.touch(self)
             s.effect(object.__delattr__, [self, Constant(name)])
 
-    def dict_names(self, s) -> list[str]:
+    def dict_names(self, s: Session) -> list[str]:
         """The names in the instance dictionary, in order, guarded."""
         names = []
         if self.obj is not None:
@@ -306,36 +315,36 @@ class ObjectValue(Value):
 
     # -- special methods ----------------------------------------------------------------------------------------
 
-    def call_special(self, s, name, args):
+    def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         cls = self.pytype(s)
         found, raw, owner = s.class_lookup(cls, name)
         if not found or raw is None:
             raise Raised(s.exception(TypeError(special_error(cls, name))))
         return self.bind(s, raw, name, owner).call(s, list(args), {})
 
-    def has_special(self, s, name) -> bool:
+    def has_special(self, s: Session, name: str) -> bool:
         found, raw, owner = s.class_lookup(self.pytype(s), name)
         return found and raw is not None
 
-    def user_special(self, s, name) -> bool:
+    def user_special(self, s: Session, name: str) -> bool:
         """True if the special method is defined in Python."""
         found, raw, owner = s.class_lookup(self.pytype(s), name)
         return found and not isinstance(raw, (*_BUILTIN_METHODS, type(None)))
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cls = self.pytype(s)
         found, raw, owner = s.class_lookup(cls, "__call__")
         if not found:
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object is not callable")))
         return self.bind(s, raw, "__call__", owner).call(s, args, kwargs)
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         if self.has_special(s, "__iter__"):
             return self.call_special(s, "__iter__", [])
         if self.has_special(s, "__getitem__"):
             count = [0]
 
-            def step(s):
+            def step(s: Session) -> Value | None:
                 try:
                     value = self.call_special(s, "__getitem__", [Constant(count[0])])
                 except Raised as raised:
@@ -348,7 +357,7 @@ class ObjectValue(Value):
             return s.iterate_by(step)
         raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not iterable")))
 
-    def next(self, s):
+    def next(self, s: Session) -> Value | None:
         try:
             return self.call_special(s, "__next__", [])
         except Raised as raised:
@@ -356,50 +365,50 @@ class ObjectValue(Value):
                 return None
             raise
 
-    def length(self, s):
+    def length(self, s: Session) -> int:
         return s.scalar(self.call_special(s, "__len__", []))
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         if self.has_special(s, "__bool__"):
             return self.call_special(s, "__bool__", []).truth(s)
         if self.has_special(s, "__len__"):
             return bool(self.length(s) != 0)
         return True
 
-    def contains(self, s, item):
+    def contains(self, s: Session, item: Value) -> bool | None:
         if self.has_special(s, "__contains__"):
             return self.call_special(s, "__contains__", [item]).truth(s)
         if s.class_lookup(self.cls, "__contains__")[0]:
             raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not a container")))
         return None
 
-    def ask(self, s, name, *args) -> Value | None:
+    def ask(self, s: Session, name: str, *args: object) -> Value | None:
         """What a special method gives; None where there is none, or for NotImplemented."""
         if not self.has_special(s, name):
             return None
         result = self.call_special(s, name, args)
         return None if result.is_plain and result.identity() == NOT_IMPLEMENTED.identity() else result
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         method, other = self.asked(s, op, a, b)
         return None if method is None else self.ask(s, method, other)
 
-    def asked(self, s, op, a, b) -> tuple:
+    def asked(self, s: Session, op, a: Value, b: Value) -> tuple:
         """(the special method that an operator asks this operand for, the other one); of the right operand none where
         the left one has the same class."""
         if self is a:
             return op.forward, b
         return (None if a.pytype(s) is self.cls else op.reflected), a
 
-    def inplace(self, s, op, other):
+    def inplace(self, s: Session, op: Binary, other: Value) -> Value | None:
         return self.ask(s, op.inplace, other)
 
-    def unary(self, s, op):
+    def unary(self, s: Session, op: Unary) -> Value | None:
         if not self.has_special(s, op.method):
             raise Raised(s.exception(TypeError(f"bad operand type for unary {op.symbol}: '{type_name(self.cls)}'")))
         return self.call_special(s, op.method, [])
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if self.user_special(s, op.method):
             return self.ask(s, op.method, other)
         if op.equality is False and self.user_special(s, "__eq__"):  # object.__ne__ asks for it
@@ -411,24 +420,24 @@ class ObjectValue(Value):
                               kind="operator")
         return None
 
-    def overrides(self, s, method, left):
+    def overrides(self, s: Session, method: str, left: Value) -> bool:
         return (self.derives(s, left) and self.has_special(s, method)
                 and lookup(self.cls, method)[1] is not lookup(left.pytype(s), method)[1])
 
-    def derives(self, s, other):
+    def derives(self, s: Session, other: Value) -> bool:
         cls = other.pytype(s)
         return self.cls is not cls and s.inherits(self.cls, cls)
 
-    def has_index(self, s):
+    def has_index(self, s: Session) -> bool:
         return self.has_special(s, "__index__")
 
-    def index(self, s):
+    def index(self, s: Session) -> int:
         if not self.has_index(s):
             raise Raised(s.exception(TypeError(
                 f"'{type_name(self.pytype(s))}' object cannot be interpreted as an integer")))
         return self.call_special(s, "__index__", []).index(s)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> SymbolicKey:
         if self.user_special(s, "__hash__") and not _identity_hash(self.cls):
             number = self.call_special(s, "__hash__", []).const(s)
             return SymbolicKey(s, self, number)
@@ -436,7 +445,7 @@ class ObjectValue(Value):
             raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
         return self.pin(s) if self.obj is not None else ("new", id(self), self)
 
-    def builtin_method(self, s, raw, args, kwargs):
+    def builtin_method(self, s: Session, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a method that is implemented in C, ``raw``, on this object."""
         name = raw.__name__
         if name == "__init__" and raw.__objclass__ is object:
@@ -475,7 +484,7 @@ class ObjectValue(Value):
             return handler(s, self, args, kwargs)
         raise Unsupported(f"method {raw.__qualname__} (implemented in C) of {self.describe()}", kind="c-call")
 
-    def refuse_arguments(self, s):
+    def refuse_arguments(self, s: Session) -> None:
         """What ``object.__init__`` says of arguments; with a ``__new__`` of its own and no ``__init__`` a class takes
         any."""
         if s.class_lookup(self.cls, "__init__")[1] is not object.__init__:
@@ -484,7 +493,7 @@ class ObjectValue(Value):
         if s.class_lookup(self.cls, "__new__")[1] is object.__new__:
             raise Raised(s.exception(TypeError(f"{type_name(self.cls)}() takes no arguments")))
 
-    def add_note(self, s, note):
+    def add_note(self, s: Session, note) -> Constant:
         if not (isinstance(note, Constant) and isinstance(note.value, str)):
             raise Raised(s.exception(TypeError(f"note must be a str, not '{type_name(note.pytype(s))}'")))
         notes = self.instance_attr(s, "__notes__")
@@ -494,7 +503,7 @@ class ObjectValue(Value):
             notes.call_method(s, "append", [note])
         return Constant(None)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None and self.source is not None:
             e.load_source(self.source)
             return
@@ -514,7 +523,7 @@ class ObjectValue(Value):
                                   kind="rebuild")
             e.build_object(self, object.__new__, [e.class_value(self.cls)])
 
-    def describe(self):
+    def describe(self) -> str:
         return (f"an object of {self.cls.__module__}.{self.cls.__qualname__}" +
                 (f" ({self.source})" if self.source is not None else ""))
 
@@ -525,18 +534,18 @@ class SymbolicKey:
 
     __slots__ = ("session", "value", "number")
 
-    def __init__(self, session, value, number):
+    def __init__(self, session: Session, value: Value, number: int) -> None:
         self.session, self.value, self.number = session, value, number
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self.number)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         other = other.value if isinstance(other, SymbolicKey) else self.session.from_python(other)
         return same_or_equal(self.session, self.value, other)
 
 
-def give_traceback(error):
+def give_traceback(error: Exception) -> None:
     """Raise and catch a rebuilt exception that had been raised while capturing: those have tracebacks."""
     context = error.__context__
     try:
@@ -548,16 +557,16 @@ def give_traceback(error):
 class TracebackValue(Value):
     """The traceback of an exception raised while capturing: it can be passed on but not looked into."""
 
-    def __init__(self, error):
+    def __init__(self, error: Value) -> None:
         self.error = error
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return types.TracebackType
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("traceback", id(self.error))
 
-    def describe(self):
+    def describe(self) -> str:
         return "the traceback of a captured exception"
 
 
@@ -577,23 +586,21 @@ def has_plain_layout(cls) -> bool:
     return True
 
 
-def _identity_hash(cls):
-    import torch
-
+def _identity_hash(cls) -> bool:
     return issubclass(cls, torch.nn.Module)
 
 
-def is_data_descriptor(raw) -> bool:
+def is_data_descriptor(raw: object) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
 
 
-def hides(cls, name) -> bool:
+def hides(cls, name: str) -> bool:
     """Whether an attribute of an instance may be another thing than the entry of its ``__dict__``."""
     own = lookup(cls, "__getattribute__")[1] not in (object.__getattribute__, types.ModuleType.__getattribute__)
     return own or is_data_descriptor(lookup(cls, name)[1])
 
 
-def instance_dict(obj):
+def instance_dict(obj: object) -> dict[str, object] | None:
     """The real instance dictionary, or None; never runs user code."""
     try:
         d = object.__getattribute__(obj, "__dict__")
@@ -605,37 +612,37 @@ def instance_dict(obj):
 class BuiltinMethod(Value):
     """A bound method implemented in C: ``raw`` is its descriptor."""
 
-    def __init__(self, owner: Value, raw):
+    def __init__(self, owner: Value, raw: object) -> None:
         self.owner, self.raw = owner, raw
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return types.BuiltinMethodType
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         s.calls.guard_kinds(args, kwargs, self.raw)
         return self.owner.builtin_method(s, self.raw, args, kwargs)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> tuple:
         return ("builtin-method", self.owner.instance_key(s), self.raw)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "__self__":
             return self.owner
         if name in ("__name__", "__qualname__", "__doc__"):
             return Constant(getattr(self.raw, name))
         return super().getattr(s, name)
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if op.equality is None or type(other) is not BuiltinMethod:
             return None
         same = self.owner.identity() == other.owner.identity() and self.raw is other.raw
         return Constant(same == op.equality)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         self.owner.emit(e) if not e.memoised(self.owner) else e.load(self.owner)
         e.load_attr(self.raw.__name__)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"method {self.raw.__qualname__}"
 
 
@@ -643,9 +650,7 @@ class ModuleObject(ObjectValue):
     """A ``torch.nn.Module``: its ``__getattr__`` is the three dictionaries, without inlining Python for each
     attribute."""
 
-    def missing_attr(self, s, name, fallback):
-        import torch
-
+    def missing_attr(self, s: Session, name: str, fallback: Callable) -> Value:
         if fallback is torch.nn.Module.__getattr__:
             for table in ("_parameters", "_buffers", "_modules"):
                 holder = self.instance_attr(s, table)
@@ -658,5 +663,5 @@ class ModuleObject(ObjectValue):
                 name=name)))
         return super().missing_attr(s, name, fallback)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> object:
         return self.pin(s) if self.obj is not None else ("new", id(self), self)

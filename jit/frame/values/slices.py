@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ...errors import Unsupported
 from ...runtime import facts
 from .base import Raised, Value, type_name
@@ -9,23 +11,28 @@ from .constant import Constant
 from .iterators import RangeIterator
 from .numbers import DimValue, scalar
 
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..operators import Comparison
+    from ..session import Session
+
 
 class SliceValue(Value):
     """A slice of values."""
 
-    def __init__(self, start, stop, step):
+    def __init__(self, start: Value, stop: Value, step: Value) -> None:
         self.parts = (start, stop, step)
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return slice
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return all(p.is_const() for p in self.parts)
 
-    def const(self, s):
+    def const(self, s: Session) -> slice:
         return slice(*(p.const(s) for p in self.parts))
 
-    def as_slice(self, s):
+    def as_slice(self, s: Session) -> slice:
         known = []
         for p in self.parts:
             if isinstance(p, Constant) and p.value is None:
@@ -38,7 +45,7 @@ class SliceValue(Value):
                     "slice indices must be integers or None or have an __index__ method")))
         return slice(*known)
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         """As tuples of the parts."""
         if type(other) is not SliceValue:
             return None
@@ -46,22 +53,22 @@ class SliceValue(Value):
             raise Unsupported("a comparison of slices that are not constants", kind="operator")
         return s.fold(op.fn, [self, other], {})
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
         if name == "indices":
             return Constant(self.const(s)).getattr(s, name)
         return super().getattr(s, name)
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         return slice(*(p.lower(s) for p in self.parts))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         for part in self.parts:
             e.load(part)
         e.build_slice(3)
 
-    def describe(self):
+    def describe(self) -> str:
         return "a slice"
 
 
@@ -70,34 +77,34 @@ class RangeValue(Value):
 
     is_plain = True
 
-    def __init__(self, value: range, source=None):
+    def __init__(self, value: range, source=None) -> None:
         self.value, self.source = value, source
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         if self.source is not None:
             s.guards.add(self.source, facts.Equals(self.value))
         return range
 
-    def is_const(self):
+    def is_const(self) -> bool:
         return True
 
-    def const(self, s):
+    def const(self, s: Session) -> range:
         self.pytype(s)
         return self.value
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         return bool(self.const(s))
 
-    def length(self, s):
+    def length(self, s: Session) -> int:
         return len(self.const(s))
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         return RangeIterator(self.const(s))
 
-    def contains(self, s, item):
+    def contains(self, s: Session, item: Value) -> bool | None:
         return scalar(s, item) in self.const(s) if not isinstance(item, DimValue) else item.const(s) in self.const(s)
 
-    def getitem(self, s, key):
+    def getitem(self, s: Session, key: Value) -> Value:
         if isinstance(key, SliceValue):
             return RangeValue(self.const(s)[key.as_slice(s)])
         if not key.has_index(s):
@@ -108,11 +115,11 @@ class RangeValue(Value):
         except IndexError as error:
             raise Raised(s.exception(error)) from None
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         return Constant(self.const(s)).getattr(s, name)
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> range:
         return self.const(s)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load_const(self.value)

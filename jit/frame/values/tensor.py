@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import types
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...errors import NeedsEager, Unsupported
 from ...graph import constants
+from ...graph.tracer import TensorHandle
 from ...runtime import facts
 from .. import source as src
 from .. import tables
@@ -16,6 +18,12 @@ from ..tables import wrapper
 from .base import Raised, Value, type_name
 from .constant import Constant
 from .objects import ObjectValue, is_data_descriptor
+
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison, Unary
+    from ..session import Session
+    from ..source import Source
 
 
 def _own_members() -> dict:
@@ -32,38 +40,39 @@ OWN_MEMBERS = _own_members()
 class TensorValue(Value):
     """A tensor. From outside, ``obj`` is the real one and becomes a graph input at its first use."""
 
-    def __init__(self, handle=None, obj=None, source=None):
+    def __init__(self, handle: TensorHandle | None = None, obj: torch.Tensor | None = None,
+                 source: Source | None = None) -> None:
         self._handle, self.obj, self.source = handle, obj, source
         self.cls = type(obj) if obj is not None else torch.Tensor
         self.grad: Value | None = None  # what its ``.grad`` is at this point of the program, if it was asked for
 
-    def handle(self, s):
+    def handle(self, s: Session) -> TensorHandle:
         if self._handle is None:
             s.set_field(self, "_handle", s.recording.tensor_input(self))
         return self._handle
 
-    def detached(self, s):
+    def detached(self, s: Session) -> Value:
         """The same values, outside of autograd."""
         return s.torch_call(torch.Tensor.detach, [self], {}) if self.handle(s).requires_grad else self
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         if self._handle is None and self.source is not None:
             s.guards.add(self.source, facts.TypeIs(self.cls))
         return self.cls
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         if self.obj is not None:
             return ("object", id(self.obj))
         return ("tensor", id(self._handle))
 
-    def hash_key(self, s):
+    def hash_key(self, s: Session) -> torch.Tensor:
         if self.obj is not None:
             if self.source is not None:
                 s.guards.add(self.source, facts.identity(self.obj))
             return self.obj
         return ("tensor", id(self._handle), self)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "__class__":
             return s.wrap_class(self.pytype(s))
         found, raw, owner = s.class_lookup(self.cls, name)
@@ -80,7 +89,7 @@ class TensorValue(Value):
             return TensorMethod(self, name)
         return s.recording.traced(lambda: s.tracer.attribute(self.handle(s), name))
 
-    def added_attr(self, s, name, found, raw):
+    def added_attr(self, s: Session, name: str, found: bool, raw) -> Value:
         """An attribute that is not PyTorch's: of the class where ``found``, and else the tensor's own."""
         kept = s.lookups.is_data_descriptor(raw) if found else False
         value = None if kept else self.own_attr(s, name)
@@ -99,7 +108,7 @@ class TensorValue(Value):
             raise Unsupported(f"attribute {name!r}, which was put on torch.Tensor", kind="tensor-attribute")
         return s.wrap_class_attr(self.cls, name)
 
-    def own_attr(self, s, name):
+    def own_attr(self, s: Session, name: str) -> Value | None:
         """What the program has hung on a tensor under a name, or None."""
         if (self.identity(), name) in s.effects.tensor_attributes:
             return s.effects.tensor_attributes[self.identity(), name]
@@ -113,7 +122,7 @@ class TensorValue(Value):
         s.guards.add_presence(source)
         return s.wrap(self.obj.__dict__[name], source)
 
-    def setattr(self, s, name, value):
+    def setattr(self, s: Session, name: str, value: Value) -> None:
         setter = tables.tensor_setters.get(name)
         if setter is not None and s.class_lookup(self.cls, name)[1] is OWN_MEMBERS.get(name):
             setter(s, self, value)
@@ -121,36 +130,36 @@ class TensorValue(Value):
         self.write_own(s, name, value)
         s.effect(setattr, [self, Constant(name), value])
 
-    def delattr(self, s, name):
+    def delattr(self, s: Session, name: str) -> None:
         if self.own_attr(s, name) is None:
             raise Unsupported(f"deleting attribute {name!r} of a tensor", kind="tensor-attribute")
         self.write_own(s, name, None)
         s.effect(delattr, [self, Constant(name)])
 
-    def write_own(self, s, name, value):
+    def write_own(self, s: Session, name: str, value: Value) -> None:
         if self.cls not in (torch.Tensor, torch.nn.Parameter) or s.class_lookup(self.cls, name)[0]:
             raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
         self.pytype(s)
         s.heap.touch(self)
         s.set_entry(s.effects.tensor_attributes, (self.identity(), name), value)
 
-    def call_special(self, s, name, args):
+    def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         return self.getattr(s, name).call(s, args, {})
 
-    def getitem(self, s, key):
+    def getitem(self, s: Session, key: Value) -> Value:
         return s.torch_call(torch.Tensor.__getitem__, [self, key], {})
 
-    def setitem(self, s, key, value):
+    def setitem(self, s: Session, key: Value, value: Value) -> None:
         s.torch_call(torch.Tensor.__setitem__, [self, key, value], {})
 
-    def known(self, s):
+    def known(self, s: Session) -> torch.Tensor | None:
         """A real tensor with the values, where they are known or guessed (``graph.known``, ``frame.guesses``); None for
         any other."""
         if self.obj is not None and (self.obj.is_floating_point() or self.obj.is_complex()):
             return None
         return constants.value(s.tracer.builder, self.handle(s).node)
 
-    def truth(self, s):
+    def truth(self, s: Session) -> bool:
         s.recording.tensor_slot(self.cls, "__bool__")
         found = self.known(s)
         if found is not None and found.numel() == 1:
@@ -159,14 +168,14 @@ class TensorValue(Value):
         raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch",
                           hint="use torch.where, or move the branch out of the compiled function")
 
-    def length(self, s):
+    def length(self, s: Session) -> int:
         s.recording.tensor_slot(self.cls, "__len__")
         handle = self.handle(s)
         if not handle.shape:
             raise Raised(s.exception(TypeError("len() of a 0-d tensor")))
         return handle.shape[0]
 
-    def iter(self, s):
+    def iter(self, s: Session) -> Value:
         s.recording.tensor_slot(self.cls, "__iter__")
         handle = self.handle(s)
         if not handle.shape:
@@ -176,53 +185,53 @@ class TensorValue(Value):
 
     is_numeric = True
 
-    def number(self, s, op, a, b):
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return s.torch_call(op.fn, [a, b], {}) if a.is_numeric and b.is_numeric and op is not DIVMOD else None
 
-    def unary(self, s, op):
+    def unary(self, s: Session, op: Unary) -> Value | None:
         return s.torch_call(op.fn, [self], {})
 
-    def compare(self, s, op, other):
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if other.is_numeric:
             return s.torch_call(op.fn, [self, other], {})
         self.pytype(s), other.pytype(s)
         return None
 
-    def has_index(self, s):
+    def has_index(self, s: Session) -> bool:
         """A tensor is an index as far as Python is concerned; one whose values are not known is a break."""
         if self.known(s) is None:
             raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
         return True
 
-    def index(self, s):
+    def index(self, s: Session) -> int:
         return self.getattr(s, "__index__").call(s, [], {}).index(s)
 
-    def contains(self, s, item):
+    def contains(self, s: Session, item: Value) -> bool | None:
         raise Unsupported("`in` on the values of a tensor", kind="data-dependent-branch")
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         return self.handle(s)
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
             e.load_graph_output(self)
 
-    def describe(self):
+    def describe(self) -> str:
         return "a tensor" + (f" ({self.source})" if self.source is not None else "")
 
 
 class TensorMethod(Value):
     """A method of a tensor."""
 
-    def __init__(self, owner: TensorValue, name: str):
+    def __init__(self, owner: TensorValue, name: str) -> None:
         self.owner, self.name = owner, name
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return type(getattr(torch.Tensor, self.name))
 
-    def call(self, s, args, kwargs):
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         s.calls.guard_kinds(args, kwargs)
         handler = tables.tensor_methods.get(self.name)
         if handler is not None:
@@ -231,7 +240,7 @@ class TensorMethod(Value):
                 return result
         return s.torch_call(getattr(torch.Tensor, self.name), [self.owner, *args], kwargs)
 
-    def getattr(self, s, name):
+    def getattr(self, s: Session, name: str) -> Value:
         if name == "__self__":
             return self.owner
         method = getattr(torch.Tensor, self.name)
@@ -239,11 +248,11 @@ class TensorMethod(Value):
             raise Unsupported(f"the attribute {name} of a tensor's method", kind="tensor-attribute")
         return Constant(getattr(method, name))
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.load(self.owner)
         e.load_attr(self.name)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"method Tensor.{self.name}"
 
 
@@ -265,10 +274,10 @@ SLOTS = METHODS | {torch.Tensor.__getitem__: ("__getitem__", None), torch.Tensor
 class RandomGenerator(ObjectValue):
     """A ``torch.Generator``."""
 
-    def lower(self, s):
+    def lower(self, s: Session) -> Any:
         return self.known(s)
 
-    def known(self, s) -> torch.Generator:
+    def known(self, s: Session) -> torch.Generator:
         """The generator itself, which becomes a part of the graph. Raises Unsupported where it is another one at each
         call."""
         source, seen = self.source, s.varying.history

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from ...errors import Unsupported
 from .base import Raised, Value
 from .constant import Constant
+
+if TYPE_CHECKING:
+    from ..emit import Emitter
+    from ..session import Session
 
 _CONVERT = {None: lambda x: x, "str": str, "repr": repr, "ascii": ascii}
 
@@ -14,11 +20,11 @@ _CONVERT = {None: lambda x: x, "str": str, "repr": repr, "ascii": ascii}
 class TensorText(Value):
     """``pieces``: strings, and (conversion, format specification) for each of ``tensors``, in order."""
 
-    def __init__(self, pieces, tensors):
+    def __init__(self, pieces, tensors) -> None:
         self.pieces, self.tensors = tuple(pieces), list(tensors)
 
     @classmethod
-    def of(cls, s, tensor, conversion, spec=""):
+    def of(cls, s: Session, tensor, conversion, spec: str = ""):
         """The text of a tensor as it is now. Raises Unsupported where the text shows more than values."""
         if tensor.pytype(s) is not torch.Tensor or tensor.handle(s).requires_grad:
             raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
@@ -31,7 +37,7 @@ class TensorText(Value):
         return cls([(conversion, spec)], [s.torch_call(torch.clone, [tensor], {})])
 
     @classmethod
-    def join(cls, s, parts):
+    def join(cls, s: Session, parts: list[Value]) -> Value:
         """The text of several one after another; a Constant where none is unknown."""
         if not any(isinstance(p, TensorText) for p in parts):
             return Constant("".join(p.const(s) for p in parts))
@@ -41,30 +47,30 @@ class TensorText(Value):
             tensors += p.tensors if isinstance(p, TensorText) else []
         return cls(pieces, tensors)
 
-    def pytype(self, s):
+    def pytype(self, s: Session) -> type:
         return str
 
-    def identity(self):
+    def identity(self) -> tuple[str, int]:
         return ("value", id(self))
 
-    def const(self, s, *args):
+    def const(self, s: Session, *args: object) -> Any:
         raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
 
     number = concat = repeat = compare = contains = const
 
-    def emit(self, e):
+    def emit(self, e: Emitter) -> None:
         e.call_const(Joined(self.pieces), self.tensors)
 
-    def describe(self):
+    def describe(self) -> str:
         return "the text of a tensor"
 
 
 class Joined:
     """Makes the text from real tensors."""
 
-    def __init__(self, pieces):
+    def __init__(self, pieces) -> None:
         self.pieces = pieces
 
-    def __call__(self, *tensors):
+    def __call__(self, *tensors: object) -> str:
         rest = iter(tensors)
         return "".join(p if isinstance(p, str) else format(_CONVERT[p[0]](next(rest)), p[1]) for p in self.pieces)

@@ -9,6 +9,7 @@ the place of the nodes whose values they are (``settled``), and what only led to
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jit.errors import Unsupported
@@ -65,7 +66,8 @@ class Gradients:
     given: dict
 
 
-def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
+def gradients(source: Differentiated, present: tuple[bool, ...], wanted: tuple[bool, ...],
+              needs: tuple[bool, ...]) -> Gradients:
     """The graph of the gradients of ``source``.
 
     Args:
@@ -111,20 +113,21 @@ def gradients(source: Differentiated, present, wanted, needs) -> Gradients:
 class _Gradients(Transform):
     """The graph with further inputs, of these ``types``, and the nodes ``results`` as outputs."""
 
-    def __init__(self, graph: Graph, types, results):
+    def __init__(self, graph: Graph, types, results) -> None:
         super().__init__(graph, graph.inputs)
         self.types, self.results = types, results
 
-    def order(self):
+    def order(self) -> Iterable[Node]:
         for t in self.types:
             self.input(t)
         return super().order()
 
-    def outputs(self):
+    def outputs(self) -> list[Output]:
         return [Output(self.new[n]) for n in self.results]
 
 
-def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> Joint:
+def differentiated_again(graph: Graph, wrt: tuple[int, ...], tangents: tuple[int, ...], given: dict,
+                         changed: frozenset) -> Joint:
     """``differentiate`` for the graph of a ``Gradients``.
 
     Raises:
@@ -136,20 +139,20 @@ def differentiated_again(graph: Graph, wrt, tangents, given: dict, changed) -> J
     return joint
 
 
-def settled(graph: Graph, given: dict, changed=frozenset()) -> Graph:
+def settled(graph: Graph, given: dict, changed: frozenset = frozenset()) -> Graph:
     """The graph that reads the inputs at the positions ``given[node]`` where the values of these nodes are read, and of
     others that compute the same."""
     return _deterministic(without_gradients(_Settled(graph, given).run()), changed)
 
 
 class _Settled(Transform):
-    def __init__(self, graph: Graph, given: dict):
+    def __init__(self, graph: Graph, given: dict) -> None:
         super().__init__(graph, graph.inputs)
         self.numbers, self.places = _numbers(graph), {}
         for n, at in given.items():
             self.places.setdefault(self.numbers[n], at)
 
-    def order(self):
+    def order(self) -> Iterable[Node]:
         found: dict = {}
         for n in self.graph.nodes:
             at = self.places.get(self.numbers[n]) if not isinstance(n.type, tuple) else None
@@ -162,13 +165,13 @@ class _Settled(Transform):
             self.new[n] = found[key]
         return super().order()
 
-    def output(self, o):
+    def output(self, o: Output) -> Node:
         node = self.new[o.node]
         # A result is a tensor of its own.
         return self.node("clone", (node,), {}, o.node.type) if base_of(node).op == "input" else node
 
 
-def _deterministic(graph: Graph, changed) -> Graph:
+def _deterministic(graph: Graph, changed: frozenset) -> Graph:
     """Without what draws random numbers, which nothing may read any more."""
     live, kept = {o.node for o in graph.outputs}, []
     for n in reversed(graph.nodes):

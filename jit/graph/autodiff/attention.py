@@ -4,6 +4,7 @@ operators, else by matrix products."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,11 +20,16 @@ from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.ops.externs import matmul, sdpa_is_fused
 from jit.graph.ops.normalization import softmax
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.dims import IntExpr
+
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # the numbers of torch_private.fused_attention_choice
 
 
 @training_form("scaled_dot_product_attention")
-def attention(b, node, q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+def attention(b: GradBuilder, node: Node, q: Node, k: Node, v: Node, mask: Node | None = None, dropout_p: float = 0.0,
+              is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Node:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)"""
     carried = mask is not None and mask.type.dtype.is_floating_point and mask in b.carries
     if enable_gqa:
@@ -37,7 +43,8 @@ def attention(b, node, q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale
     return _FUSED[choice](b, q, k, v, mask, dropout_p, is_causal, scale)
 
 
-def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
+def _choice(q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_causal: bool, scale: float | None,
+            mask_carries: bool) -> int:
     """Which kernel eager takes when gradients are recorded."""
     types = [t.type for t in (q, k, v)]
     kind = backend(types[0].device)
@@ -47,7 +54,7 @@ def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
     if not kind.asks_for_attention or types[0].rank != 4:
         return MATH
 
-    def example(n, grad):
+    def example(n: Node, grad):
         t = n.type
         return torch.empty_strided(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)),
                                    dtype=t.dtype, device=t.device).requires_grad_(grad)
@@ -63,7 +70,7 @@ def _choice(q, k, v, mask, dropout_p, is_causal, scale, mask_carries) -> int:
     return choice
 
 
-def _repeated(b, x: Node, q: Node) -> Node:
+def _repeated(b: GradBuilder, x: Node, q: Node) -> Node:
     """Keys or values (..., H, S, E) with each head repeated to the query's number of heads."""
     t = x.type
     heads, wanted = t.shape[-3], q.type.shape[-3]
@@ -77,7 +84,8 @@ def _repeated(b, x: Node, q: Node) -> Node:
 # by matrix products
 
 
-def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
+def _by_products(b: GradBuilder, q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_causal: bool,
+                 scale: float | None) -> Node:
     dtype = q.type.dtype
     if dtype in HALF and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
         q, k, v = b.opmath(q), b.opmath(k), b.opmath(v)
@@ -97,7 +105,7 @@ def _by_products(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
     return b.cast(matmul(b, weights, v), dtype)
 
 
-def _safe_softmax(b, x: Node) -> Node:
+def _safe_softmax(b: GradBuilder, x: Node) -> Node:
     """softmax over the last dimension; rows of nothing but -inf give zeros."""
     empty = b.eq(b.reduce("amax", b.detach(x), (x.type.rank - 1,), True), float("-inf"))
     return b.where(empty, 0.0, softmax(b, b.where(empty, 0.0, x), -1))
@@ -106,24 +114,25 @@ def _safe_softmax(b, x: Node) -> Node:
 # fused
 
 
-def _lengths(q, k):
+def _lengths(q: Node, k: Node) -> tuple:
     return q.type.shape[-2], k.type.shape[-2]
 
 
-def _heads_last(shape, dtype, device) -> TensorType:
+def _heads_last(shape: tuple[IntExpr, ...], dtype: torch.dtype, device: torch.device) -> TensorType:
     """(N, H, L, E) in memory as (N, L, H, E)."""
     n, h, length, e = shape
     return TensorType(tuple(shape), (length * h * e, e, h * e, 1), dtype, device)
 
 
-def _like_query(q: Node, width) -> TensorType:
+def _like_query(q: Node, width: int) -> TensorType:
     t = q.type
     if same_ints(t.shape[-1:], (width,)):
         return layout.empty_like(t)
     return _heads_last(t.shape[:-1] + (width,), t.dtype, t.device)
 
 
-def _cpu_flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
+def _cpu_flash(b: GradBuilder, q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_causal: bool,
+               scale: float | None) -> Node:
     n, h, length, _ = q.type.shape
     out = _like_query(q, v.type.shape[-1])
     sums = TensorType((n, h, length), (length * h, 1, h), torch.float32 if out.dtype in HALF else out.dtype, out.device)
@@ -132,22 +141,24 @@ def _cpu_flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
 
 
 @aten_vjp("_scaled_dot_product_flash_attention_for_cpu")
-def _cpu_flash_vjp(b, out, g, q, k, v, dropout_p=0.0, is_causal=False, mask=None, scale=None):
+def _cpu_flash_vjp(b: GradBuilder, out: Node, g: tuple[Node, None], q: Node, k: Node, v: Node, dropout_p: float = 0.0,
+                   is_causal: bool = False, mask: Node | None = None, scale: float | None = None) -> tuple[Node, ...]:
     types = tuple(_heads_last(x.type.shape, x.type.dtype, x.type.device) for x in (q, k, v))
     args = (g[0], q, k, v, b.result(out, 0), b.result(out, 1), dropout_p, is_causal, mask, scale)
     return b.call("_scaled_dot_product_flash_attention_for_cpu_backward", args, types)
 
 
-def _row_sums(q) -> TensorType:
+def _row_sums(q: Node) -> TensorType:
     n, h, length, _ = q.type.shape
     return TensorType.contiguous((n, h, length), torch.float32, q.type.device)
 
 
-def _state(q, *shape) -> TensorType:
+def _state(q: Node, *shape: object) -> TensorType:
     return TensorType.contiguous(shape, torch.int64, q.type.device)
 
 
-def _flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
+def _flash(b: GradBuilder, q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_causal: bool,
+           scale: float | None) -> Node:
     """Heads whose width is no multiple of 8 are padded, as ``scaled_dot_product_attention`` does it."""
     width = specialize(q.type.shape[-1])
     if scale is None:
@@ -164,14 +175,17 @@ def _flash(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
 
 
 @aten_vjp("_scaled_dot_product_flash_attention")
-def _flash_vjp(b, out, g, q, k, v, dropout_p=0.0, is_causal=False, debug=False, scale=None):
+def _flash_vjp(b: GradBuilder, out: Node, g: Node, q: Node, k: Node, v: Node, dropout_p: float = 0.0,
+               is_causal: bool = False, debug: bool = False,
+               scale: float | None = None) -> Node | tuple[Node | None, ...]:
     types = tuple(layout.empty_like(x.type) for x in (q, k, v))
     args = (g[0], q, k, v, b.result(out, 0), b.result(out, 1), None, None, *_lengths(q, k), dropout_p, is_causal,
             b.result(out, 6), b.result(out, 7), scale)
     return b.call("_scaled_dot_product_flash_attention_backward", args, types)
 
 
-def _efficient(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
+def _efficient(b: GradBuilder, q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_causal: bool,
+               scale: float | None) -> Node:
     n, h, length, _ = q.type.shape
     if mask is not None:
         mask = b.expand(mask, (n, h, *_lengths(q, k)))
@@ -184,14 +198,17 @@ def _efficient(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
 
 
 @aten_vjp("_scaled_dot_product_efficient_attention")
-def _efficient_vjp(b, out, g, q, k, v, mask=None, sums=True, dropout_p=0.0, is_causal=False, scale=None):
+def _efficient_vjp(b: GradBuilder, out: Node, g: Node, q: Node, k: Node, v: Node, mask: Node | None = None,
+                   sums: bool = True, dropout_p: float = 0.0, is_causal: bool = False,
+                   scale: float | None = None) -> Node | tuple[Node | None, ...]:
     types = tuple(_heads_last(x.type.shape, x.type.dtype, x.type.device) for x in (q, k, v))
     args = (g[0], q, k, v, mask, *(b.result(out, i) for i in range(4)),
             dropout_p, (True, True, True, False), is_causal, scale)
     return b.call("_scaled_dot_product_efficient_attention_backward", args, (*types, None))
 
 
-def _cudnn(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
+def _cudnn(b: GradBuilder, q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_causal: bool,
+           scale: float | None) -> Node:
     n, h, length, _ = q.type.shape
     sums = TensorType.contiguous((n, h, length, 1), torch.float32, q.type.device)
     types = (_like_query(q, v.type.shape[-1]), sums, None, None, None, None, _state(q), _state(q), None)
@@ -200,14 +217,16 @@ def _cudnn(b, q, k, v, mask, dropout_p, is_causal, scale) -> Node:
 
 
 @aten_vjp("_scaled_dot_product_cudnn_attention")
-def _cudnn_vjp(b, out, g, q, k, v, mask=None, sums=True, dropout_p=0.0, is_causal=False, debug=False, scale=None):
+def _cudnn_vjp(b: GradBuilder, out: Node, g: Node, q: Node, k: Node, v: Node, mask: Node | None = None,
+               sums: bool = True, dropout_p: float = 0.0, is_causal: bool = False, debug: bool = False,
+               scale: float | None = None) -> Node | tuple[Node | None, ...]:
     types = tuple(layout.empty_like(x.type) for x in (q, k, v))
     args = (g[0], q, k, v, b.result(out, 0), b.result(out, 1), b.result(out, 6), b.result(out, 7), mask, None, None,
             *_lengths(q, k), dropout_p, is_causal, scale)
     return b.call("_scaled_dot_product_cudnn_attention_backward", args, types)
 
 
-def _by_flash(b, q, *rest) -> Node:
+def _by_flash(b: GradBuilder, q: Node, *rest: object) -> Node:
     return (_cpu_flash if backend(q.type.device).plain_flash_attention else _flash)(b, q, *rest)
 
 

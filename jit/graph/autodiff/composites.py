@@ -7,6 +7,8 @@ pairs (node, gradient) for the values that the composite was computed from, or N
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.devices import backend
@@ -16,8 +18,12 @@ from jit.graph.autodiff.vjps_reductions import mean_of
 from jit.graph.dims import product
 from jit.graph.ir import Node, Ref, same_ints
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.dims import IntExpr
 
-def _shifted(e: Node):
+
+def _shifted(e: Node) -> Node | None:
     """``x`` when ``e`` is ``x`` minus its maximum, else None."""
     if e.op != "sub" or e.inputs[1].op != "amax" or e.inputs[1].inputs[0] is not e.inputs[0]:
         return None
@@ -25,7 +31,7 @@ def _shifted(e: Node):
 
 
 @composite_vjp("softmax")
-def softmax(b, n, g):
+def softmax(b: GradBuilder, n: Node, g: Node) -> object:
     """y (g - sum(g y))"""
     if n.op != "div" or n.inputs[0].op != "exp" or n.inputs[1].op != "sum":
         return NotImplemented
@@ -37,7 +43,7 @@ def softmax(b, n, g):
 
 
 @composite_vjp("log_softmax")
-def log_softmax(b, n, g):
+def log_softmax(b: GradBuilder, n: Node, g: Node) -> list[tuple[Node, ...]]:
     """g - exp(y) sum(g)"""
     if n.op != "sub" or n.inputs[1].op != "log" or n.inputs[1].inputs[0].op != "sum":
         return NotImplemented
@@ -47,7 +53,7 @@ def log_softmax(b, n, g):
     return [(x, b.sub(g, b.mul(b.exp(n), _total(b, g, n.inputs[1].inputs[0].attrs["dims"]))))]
 
 
-def _total(b, g: Node, dims) -> Node:
+def _total(b: GradBuilder, g: Node, dims: tuple[int, ...]) -> Node:
     """``g`` summed over ``dims``, which are kept. A gather's gradient has one value in each row, as under a negative
     log likelihood."""
     row = g.inputs[0] if g.op == "cast" else g
@@ -57,7 +63,7 @@ def _total(b, g: Node, dims) -> Node:
 
 
 @composite_vjp("logsumexp")
-def logsumexp(b, n, g):
+def logsumexp(b: GradBuilder, n: Node, g: Node):
     """g exp(x - y)"""
     total = n.inputs[0].inputs[0] if n.op == "add" and n.inputs[0].op == "log" else n
     if total.op != "sum" or total.inputs[0].op != "exp" or total.inputs[0].inputs[0].op != "sub":
@@ -72,7 +78,7 @@ def _uncast(x: Node) -> Node:
 
 
 @composite_vjp("standardized")
-def standardized(b, n, g):
+def standardized(b: GradBuilder, n: Node, g: Node) -> list[tuple[Node, ...]]:
     """``y = (x - mean(x)) / std(x)``: ``(g - mean(g) - y mean(g y)) / std(x)``.
 
     A factor of ``g`` that is the same all along the reduced dimensions, as batch norm's weight is, is taken out of the
@@ -110,7 +116,8 @@ def standardized(b, n, g):
     return [(x, b.mul(scale, b.sub(b.sub(g, mean_g), b.mul(n, mean_gy))))]
 
 
-def _standardized_in_eagers_order(b, n, g, scale, rstd, dims, count) -> Node:
+def _standardized_in_eagers_order(b: GradBuilder, n: Node, g: Node, scale: Node, rstd: Node, dims: list[int],
+                                  count: IntExpr) -> Node:
     """The same gradient for float64, in the order of PyTorch's CPU kernels: no wider type can show what is right where
     a product of the largest floats overflows."""
     centred = n.inputs[0]
@@ -125,7 +132,7 @@ def _standardized_in_eagers_order(b, n, g, scale, rstd, dims, count) -> Node:
 
 
 @composite_vjp("variance")
-def variance(b, n, g):
+def variance(b: GradBuilder, n: Node, g: Node) -> list[tuple[Node, ...]]:
     """``2 g (x - mean(x)) / divisor``, for the form of ``ops.reductions`` that takes one pass."""
     if n.op != "div" or n.inputs[0].op != "sub" or n.inputs[0].inputs[0].op != "sum":
         return NotImplemented
@@ -139,17 +146,17 @@ def variance(b, n, g):
 
 
 @composite_vjp("floor_divide")
-def floor_divide(b, n, g):
+def floor_divide(b: GradBuilder, n: Node, g: Node) -> list:
     """There is none: PyTorch's own is asked for it, and raises when the backward comes there."""
     return [pair for x in n.inputs for pair in _asked(b, x, "aten::floor_divide", "Scalar", (Ref(0), 1))]
 
 
 @composite_vjp("remainder_of_number")
-def remainder_of_number(b, n, g):
+def remainder_of_number(b: GradBuilder, n: Node, g: Node) -> list:
     """There is none for ``number % x``, as for ``floor_divide``."""
     return _asked(b, n.inputs[1], "aten::remainder", "Scalar_Tensor", (1, Ref(0)))
 
 
-def _asked(b, x, name, overload, args) -> list:
+def _asked(b: GradBuilder, x: Node, name, overload: str, args: tuple[object, ...]) -> list:
     """PyTorch's own gradient for x of a call that is made when the backward comes there."""
     return replay_call(b, name, overload, args, (x,), b.zeros(x.type), b.carries) if x in b.carries else []

@@ -4,6 +4,7 @@ eager's order, and saved."""
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -14,8 +15,12 @@ from jit.graph.ir import Node, TensorType
 from jit.graph.ops import random
 from jit.graph.ops.dropouts import alpha_dropped, channels, scaled_by_mask
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.dims import IntExpr
 
-def drawn(b, x: Node, shape, keep: float) -> Node:
+
+def drawn(b: GradBuilder, x: Node, shape: tuple[IntExpr, ...], keep: float) -> Node:
     """True with probability ``keep``, of ``shape``, drawn from the generator of x's device in the order of memory."""
     bools = backend(x.type.device).draws_bool_masks  # of the first argument only the shape counts
     t = TensorType.contiguous(shape, torch.bool if bools else x.type.dtype, x.type.device)
@@ -23,7 +28,7 @@ def drawn(b, x: Node, shape, keep: float) -> Node:
     return noise if t.dtype is torch.bool else b.ne(noise, 0)
 
 
-def dropped(b, x: Node, p: float) -> Node:
+def dropped(b: GradBuilder, x: Node, p: float) -> Node:
     """Dropout with probability ``p`` of a value of any strides."""
     if p == 0 or x.type.is_empty:
         return x
@@ -44,12 +49,12 @@ def dropped(b, x: Node, p: float) -> Node:
 
 
 @training_form("dropout")
-def dropout(b, node, x, p, train):
+def dropout(b: GradBuilder, node: Node, x: Node, p: float, train: bool) -> Node:
     return dropped(b, x, p) if train else NotImplemented
 
 
 @training_form("feature_dropout")
-def feature_dropout(b, node, x, p, train):
+def feature_dropout(b: GradBuilder, node: Node, x: Node, p: float, train: bool) -> Node:
     """Whole channels of (N, C, ...) at once."""
     if not train or x.type.rank < 2 or p in (0, 1) or x.type.is_empty:
         return NotImplemented
@@ -58,27 +63,27 @@ def feature_dropout(b, node, x, p, train):
 
 
 @training_form("alpha_dropout")
-def alpha_dropout(b, node, x, p, train):
+def alpha_dropout(b: GradBuilder, node: Node, x: Node, p: float, train: bool):
     if not train or p in (0, 1) or x.type.is_empty or not x.type.is_contiguous:
         return NotImplemented
     return alpha_dropped(b, x, drawn(b, x, x.type.shape, 1 - p), p)
 
 
 @training_form("feature_alpha_dropout")
-def feature_alpha_dropout(b, node, x, p, train):
+def feature_alpha_dropout(b: GradBuilder, node: Node, x: Node, p: float, train: bool):
     if not train or x.type.rank < 2 or p in (0, 1) or x.type.is_empty:
         return NotImplemented
     return alpha_dropped(b, x, drawn(b, x, channels(x), 1 - p), p)
 
 
 @aten_vjp("native_dropout")
-def native_dropout(b, out, g, x, p, train):
+def native_dropout(b: GradBuilder, out: Node, g: Node, x: Node, p: float, train: bool) -> tuple[Callable, ...]:
     scale = 0.0 if p == 1 else 1 / (1 - p)
     return (lambda: b.mul(b.mul(g[0], b.cast(b.result(out, 1), g[0].type.dtype)), scale),)
 
 
 @aten_vjp("bernoulli", "normal_functional", "uniform", "exponential", "random",
           "geometric", "cauchy", "log_normal", "normal", "poisson", "rand_like", "randn_like", "randint_like")
-def noise(b, out, g, *args):
+def noise(b: GradBuilder, out: Node, g: Node, *args: object) -> tuple:
     """What was drawn does not depend on what was there before."""
     return ()

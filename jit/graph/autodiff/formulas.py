@@ -5,12 +5,17 @@ ends of floats another order overflows, or makes NaN of zero times infinity. Eac
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from jit.graph.autodiff.rules import UNDEFINED, composite_vjp, vjp
 from jit.graph.build import vectorized
 from jit.graph.pointwise import kinked, unpromoted
+
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.ir import Node
 
 # For a number as exponent: the prim that makes the power, and which of its operands is the base.
 _BASES = {2.0: ("mul", lambda n: n.inputs[0]), 3.0: ("mul", lambda n: n.inputs[1]),
@@ -19,10 +24,10 @@ _BASES = {2.0: ("mul", lambda n: n.inputs[0]), 3.0: ("mul", lambda n: n.inputs[1
 
 
 @vjp("custom_gradient")
-def custom_gradient(b, n, g):
+def custom_gradient(b: GradBuilder, n: Node, g: Node):
     """Operands are y, then pairs (x, dy/dx), then maybe an x with an undefined gradient."""
 
-    def share(x, d):
+    def share(x: Node, d):
         if d.op == "scalar" and d.attrs["value"] == 0:
             return None
         mask = d.inputs[0] if d.op == "cast" and d.inputs[0].type.dtype is torch.bool else None
@@ -38,7 +43,7 @@ def custom_gradient(b, n, g):
 
 
 @composite_vjp("power")
-def power(b, n, g):
+def power(b: GradBuilder, n: Node, g: Node) -> list[tuple[Node, ...]]:
     """``x ** e`` of a number e: ``g (e x ** (e - 1))``"""
     e = n.attrs["exponent"]
     op, base = _BASES.get(e, ("pow", lambda n: n.inputs[0])) if n.op != "pow" else ("pow", lambda n: n.inputs[0])
@@ -49,7 +54,7 @@ def power(b, n, g):
 
 
 @composite_vjp("power_of_number")
-def power_of_number(b, n, g):
+def power_of_number(b: GradBuilder, n: Node, g: Node) -> list:
     """``a ** x`` of a number a: ``g (y log(a))``, the logarithm in double precision"""
     a, x = n.attrs["base"], n.inputs[1]
     if a == 0:
@@ -58,14 +63,14 @@ def power_of_number(b, n, g):
 
 
 @composite_vjp("root")
-def root(b, n, g):
+def root(b: GradBuilder, n: Node, g: Node) -> list[tuple[Node, ...]]:
     """The root of a variance: no gradient where it is zero, be ``g`` infinite."""
     y, x = n.inputs[:2]
     return [(x, b.where(b.eq(y, 0.0), 0.0, b.div(g, b.mul(y, 2.0))))]
 
 
 @composite_vjp("elu")
-def elu(b, n, g):
+def elu(b: GradBuilder, n: Node, g: Node) -> list:
     """``scale x`` above zero, ``alpha scale (exp(input_scale x) - 1)`` for others."""
     x, (alpha, scale, input_scale) = n.inputs[1], n.attrs["factors"]
     slope = b.exp(x if input_scale == 1 else b.mul(x, input_scale))
@@ -75,7 +80,7 @@ def elu(b, n, g):
 
 
 @composite_vjp("softplus")
-def softplus(b, n, g):
+def softplus(b: GradBuilder, n: Node, g: Node) -> list:
     """``g e / (e + 1)`` for e = exp(beta x), but ``g`` above the threshold"""
     x, (beta, threshold) = n.inputs[1], n.attrs["factors"]
     scaled = x if beta == 1 else b.mul(x, beta)
@@ -84,14 +89,14 @@ def softplus(b, n, g):
 
 
 @composite_vjp("hardswish")
-def hardswish(b, n, g):
+def hardswish(b: GradBuilder, n: Node, g: Node) -> list:
     """Zero up to -3, ``g`` from 3 on, and ``g (x / 3 + 0.5)`` between them, and for NaN."""
     x = n.inputs[1]
     return [(x, b.where(b.le(x, -3.0), 0.0, b.where(b.ge(x, 3.0), g, b.mul(g, b.add(b.div(x, 3.0), 0.5)))))]
 
 
 @composite_vjp("logit")
-def logit(b, n, g):
+def logit(b: GradBuilder, n: Node, g: Node) -> list:
     """``g / (x (1 - x))`` within the limits, NaN or zero outside."""
     x, limits = n.inputs[1], n.attrs["limits"]
     low, high, outside = (*limits, 0.0) if limits else (0.0, 1.0, math.nan)
@@ -100,7 +105,7 @@ def logit(b, n, g):
 
 
 @composite_vjp("sinc")
-def sinc(b, n, g):
+def sinc(b: GradBuilder, n: Node, g: Node) -> list:
     """``g (a cos(a) - sin(a)) / (pi x x)`` for a = pi x, zero where that square is"""
     x = n.inputs[1]
     angle, square = b.mul(x, math.pi), b.mul(b.mul(x, x), math.pi)
@@ -109,7 +114,7 @@ def sinc(b, n, g):
 
 
 @composite_vjp("xlogy")
-def xlogy(b, n, g):
+def xlogy(b: GradBuilder, n: Node, g: Node) -> list:
     """``x log(y)``: ``xlogy(g, y)``, zero where both are, and ``g x / y``"""
     _, x, _, y, _ = n.inputs
     product, number = b.where(b.isnan(y), y, b.where(b.eq(g, 0.0), 0.0, b.mul(g, b.log(y)))), n.attrs["number"]

@@ -16,7 +16,7 @@ from jit.graph.prim_info import NOTHING, OTHERS, info
 from jit.graph.recording import positions
 
 
-def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
+def kept_by_eager(graph: Graph, wrt: tuple[int, ...], tangents: tuple[int, ...]) -> tuple:
     """((tangents, wrt), ..): one entry for all nodes that keep something and lie on the way from the same results to
     the same inputs; both as positions in the arguments.
 
@@ -51,7 +51,7 @@ def kept_by_eager(graph: Graph, wrt, tangents) -> tuple:
     return tuple((positions(a), positions(b)) for a, b in found)
 
 
-def _sources(n: Node):
+def _sources(n: Node) -> tuple[Node, ...]:
     """What a node's gradient goes to."""
     return n.inputs[1::2] if n.op == "custom_gradient" else differentiated(n)
 

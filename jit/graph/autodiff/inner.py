@@ -3,12 +3,17 @@ it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.errors import Unsupported
 from jit.graph.autodiff.reverse import Sweep
 from jit.graph.functions import computed
 from jit.graph.gradient_paths import carrying, parts, passed
 from jit.graph.ir import Graph, Node, same_ints
 from jit.graph.prim_info import info
+
+if TYPE_CHECKING:
+    from jit.graph.ir import TensorType
 
 
 def has_gradients(graph: Graph) -> bool:
@@ -33,7 +38,7 @@ def expanded_nodes(graph: Graph) -> tuple:
 
 
 class _Inner(Sweep):
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self.trained: set = set()  # nodes through which gradients flow
         for n in graph.nodes:
@@ -41,7 +46,7 @@ class _Inner(Sweep):
                 roots, _, wrt = parts(n)
                 self.trained |= passed(roots, carrying(_before(graph.nodes, n), wrt))
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         if n.op == "gradient":
             return self.gradients(n)
         inputs = self.operands(n)
@@ -76,7 +81,7 @@ class _Inner(Sweep):
         taken: set = set()
         return tuple([self.owned(found, node, t, first, taken) for node, t in zip(wrt, call.type)])
 
-    def owned(self, found, node, t, first: int, taken: set) -> Node:
+    def owned(self, found: dict[Node, Node], node: Node, t: TensorType, first: int, taken: set) -> Node:
         if node not in found:
             raise Unsupported("a gradient that is not defined", kind="gradient")
         g = found[node]
@@ -89,5 +94,5 @@ class _Inner(Sweep):
         return g
 
 
-def _before(nodes, call) -> list:
+def _before(nodes: list[Node], call: Node) -> list:
     return nodes[: nodes.index(call)]

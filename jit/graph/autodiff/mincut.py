@@ -12,7 +12,7 @@ class Network:
 
     SOURCE, SINK = 0, 1
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.edges: list = [[], []]   # per vertex: numbers of edges; edge e and its reverse e ^ 1
         self.to: list = []
         self.capacity: list = []
@@ -21,7 +21,7 @@ class Network:
         self.edges.append([])
         return len(self.edges) - 1
 
-    def edge(self, a: int, b: int, capacity: int):
+    def edge(self, a: int, b: int, capacity: int) -> None:
         for start, end, c in ((a, b, capacity), (b, a, 0)):
             self.edges[start].append(len(self.to))
             self.to.append(end)
@@ -57,7 +57,7 @@ class Network:
                     queue.append(to[e])
         return level
 
-    def _block(self, level):
+    def _block(self, level: list[int]) -> None:
         """Saturate paths of the level graph."""
         to, capacity, edges = self.to, self.capacity, self.edges
         at = [0] * len(edges)

@@ -6,6 +6,8 @@ computed as a product with zeros, which would cost a pass over memory and make N
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from jit.graph import layout
@@ -15,7 +17,7 @@ from jit.graph.functions import linear
 from jit.graph.prim_info import IN_ALL, IN_EACH, IN_FIRST, info
 
 
-def narrowed(backward: Graph, absent) -> Graph:
+def narrowed(backward: Graph, absent: Sequence[int]) -> Graph:
     """A copy of the graph ``backward`` with the same inputs and as many outputs, for zero tangents at the input
     positions ``absent``.
 
@@ -27,26 +29,26 @@ def narrowed(backward: Graph, absent) -> Graph:
 class _Narrow(Transform):
     apart = True
 
-    def __init__(self, graph: Graph, absent: frozenset):
+    def __init__(self, graph: Graph, absent: frozenset) -> None:
         super().__init__(graph, graph.inputs)
         self.absent = absent
         self.zero: set = set()  # nodes that are zero for want of a path
 
-    def entry(self, n):
+    def entry(self, n: Node) -> Node | None:
         made = super().entry(n)
         if n.attrs["index"] not in self.absent:
             return made
         self.zero.add(n)
         return None
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node | None:
         if self.vanishes(n):
             self.zero.add(n)
             return None
         rest = self.remainder(n)
         return self.keep(n) if rest is None else self.new[rest]
 
-    def missing(self, n):
+    def missing(self, n: Node) -> Node:
         """A node that is zero becomes memory where something needs it."""
         kind = (float if n.dtype.is_floating_point else complex if n.dtype.is_complex
                 else bool if n.dtype is torch.bool else int)

@@ -8,6 +8,7 @@ computed again, random numbers excepted; each region right before its gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jit.graph.autodiff.mincut import INFINITE, Network
@@ -51,7 +52,7 @@ class Halves:
     kept: tuple
 
 
-def partition(joint: Joint, changed=(), loose=()) -> Halves:
+def partition(joint: Joint, changed: tuple[int, ...] = (), loose: tuple[int, ...] = ()) -> Halves:
     """Divide a joint graph, optimised first. The inputs ``changed``, by position, are written when the forward
     has run; the outputs ``loose``, by position, may be written before the backward, which reads copies of them if it
     needs them."""
@@ -87,15 +88,15 @@ class _Forward(Part):
     """The half that computes the ``outputs`` of the primal graph, and the ``extras``, which are saved; copies of those
     that are ``shown``: the program may change their memory."""
 
-    def __init__(self, graph, inputs, outputs, goals, extras, shown):
+    def __init__(self, graph: Graph, inputs: Sequence[Node], outputs, goals, extras, shown) -> None:
         super().__init__(graph, inputs, goals + extras)
         self.primal, self.extras, self.shown = outputs, extras, shown
 
-    def outputs(self):
+    def outputs(self) -> list[Output]:
         return [*(Output(self.new[o.node], o.mutates) for o in self.primal),
                 *map(Output, map(self.saved, self.extras))]
 
-    def saved(self, n):
+    def saved(self, n: Node):
         made = self.new[n]
         return self.node("clone", (made,), {}, n.type) if n.op == "input" or n in self.shown else made
 
@@ -104,17 +105,17 @@ class _Backward(Part):
     """The half that computes ``gradients`` from the nodes ``inputs``. What does not depend on a tangent may raise, and
     has done so in the other half."""
 
-    def __init__(self, graph, inputs, gradients, division):
+    def __init__(self, graph: Graph, inputs: Sequence[Node], gradients, division) -> None:
         super().__init__(graph, inputs, division.goals)
         self.gradients, self.late, self.regions = gradients, division.late, division.regions
 
-    def order(self):
+    def order(self) -> list:
         return _on_demand(self.graph.nodes, self.needed, self.late) if self.regions else super().order()
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         return self.keep(n, attrs=n.attrs if n in self.late else unmarked(n.attrs))
 
-    def outputs(self):
+    def outputs(self) -> list[Output]:
         return [Output(self.new[o.node]) for o in self.gradients]
 
 
@@ -148,7 +149,8 @@ def region_of(n: Node) -> int:
 
 
 class _Division:
-    def __init__(self, graph: Graph, n_primals: int, primal_outputs, gradients, changed, loose=()):
+    def __init__(self, graph: Graph, n_primals: int, primal_outputs: list[Output], gradients: list[Output],
+                 changed: tuple[int, ...], loose: tuple[int, ...] = ()) -> None:
         self.graph = graph
         tangents = set(graph.inputs[n_primals:])
         self.late = set(tangents)  # what depends on a tangent

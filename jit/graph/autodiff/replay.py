@@ -8,6 +8,8 @@ result is a tuple, one gradient for each of ``wanted``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.devices import backend
@@ -17,6 +19,9 @@ from jit.graph.dims import Dim, hint
 from jit.graph.ir import CHECKED, Node, Ref, operator
 from jit.graph.prim_info import info
 from jit.graph.probe import StandIns, of_tensors
+
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
 
 TARGET = "jit::vjp"
 
@@ -33,7 +38,7 @@ def draws(node: Node) -> bool:
     return node.impure or torch.Tag.nondeterministic_seeded in operator(target, overload).tags
 
 
-def replay(b, node: Node, given, carries) -> list:
+def replay(b: GradBuilder, node: Node, given: Node | tuple[Node | None, ...], carries: set[Node]) -> list:
     """(input, gradient) for the inputs of ``node`` that carry gradients.
 
     Raises:
@@ -49,7 +54,8 @@ def replay(b, node: Node, given, carries) -> list:
     return replay_call(b, target, overload, args, node.inputs, given, carries)
 
 
-def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> list:
+def replay_call(b: GradBuilder, target: str, overload: str, args: tuple[object, ...], inputs: tuple[Node, ...],
+                given: Node | tuple[Node | None, ...], carries: set[Node]) -> list:
     """The same for an operator that has no node: argument template ``args`` over ``inputs``."""
     wanted = tuple(k for k, i in enumerate(inputs) if i in carries)
     if len({_tensor(i) for i in inputs}) < len(inputs):
@@ -77,7 +83,8 @@ def replay_call(b, target: str, overload: str, args, inputs, given, carries) -> 
 _MOST_ASKED = 1 << 16  # elements
 
 
-def _undefined(target: str, overload: str, args, inputs, wanted, present) -> list:
+def _undefined(target: str, overload: str, args: tuple[object, ...], inputs: tuple[Node, ...], wanted: tuple[int, ...],
+               present: tuple[bool, ...]) -> list:
     """Those of the positions ``wanted`` to which eager gives no gradient, not even zeros: PyTorch is asked, for tensors
     that are not large."""
     if not target.startswith("aten::") or sum(hint(i.type.numel) for i in inputs) > _MOST_ASKED:
@@ -96,7 +103,7 @@ def _undefined(target: str, overload: str, args, inputs, wanted, present) -> lis
     return [k for k, g in zip(wanted, found) if g is None]
 
 
-def _filled(v, tensors):
+def _filled(v: object, tensors: list[torch.Tensor]) -> object:
     """An argument template with tensors in the place of references."""
     if isinstance(v, Ref):
         return tensors[v.index]
@@ -111,7 +118,8 @@ def _tensor(n: Node) -> Node:
     return n
 
 
-def run(op, args, kwargs, wanted, tangents) -> list:
+def run(op: object, args: list[object], kwargs: dict[str, None], wanted: list[torch.Tensor],
+        tangents: list[torch.Tensor | None]) -> list:
     """Gradients of ``op(*args, **kwargs)`` with respect to the tensors at the flat positions ``wanted`` of its
     arguments' tensors.
 
@@ -121,7 +129,7 @@ def run(op, args, kwargs, wanted, tangents) -> list:
     leaves: dict = {}
     again = torch.is_grad_enabled()
 
-    def fresh(v):
+    def fresh(v: object) -> object:
         if isinstance(v, torch.Tensor):
             if id(v) not in leaves:
                 leaves[id(v)] = v, v.view_as(v) if again and v.requires_grad else v.detach().requires_grad_(any(v is w

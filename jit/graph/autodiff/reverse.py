@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jit import torch_private
@@ -51,7 +52,7 @@ class Joint:
     copies: dict = field(default_factory=dict)
 
 
-def differentiate(graph: Graph, wrt, tangents) -> Joint:
+def differentiate(graph: Graph, wrt: Sequence[int], tangents: tuple[int, ...]) -> Joint:
     """The joint graph of ``graph`` for gradients with respect to the inputs ``wrt`` of the outputs ``tangents``
     (positions of both).
 
@@ -66,12 +67,10 @@ def differentiate(graph: Graph, wrt, tangents) -> Joint:
     return joint
 
 
-def carrying_outputs(graph: Graph, wrt) -> tuple:
+def carrying_outputs(graph: Graph, wrt: Sequence[int]) -> tuple:
     """The positions of the returned outputs through which gradients reach the inputs ``wrt``, in order."""
     found = carrying(graph.nodes, [graph.inputs[i] for i in wrt if is_differentiable(graph.inputs[i].type.dtype)])
     return tuple(k for k, o in enumerate(graph.outputs) if o.mutates is None and o.node in found)
-
-
 
 
 def _is_complex(n: Node) -> bool:
@@ -85,7 +84,7 @@ class Sweep(Transform):
 
     apart = True
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph) -> None:
         super().__init__(graph, builder=GradBuilder(graph.env))
         self.carries = self.b.carries
         self.found: dict = {}      # node -> its gradient's contributions, in the order of discovery
@@ -95,13 +94,13 @@ class Sweep(Transform):
         self.tangent_inputs: list = []
         self.reach: dict = {}      # node with a backward of its own -> the tangents that reach it
 
-    def keep(self, n, *args, **kwargs):
+    def keep(self, n: Node, *args: object, **kwargs: object) -> Node:
         made = super().keep(n, *args, **kwargs)
         if made.op == "getitem":
             self.b.note_result(made)
         return made
 
-    def training_form(self, n: Node, inputs):
+    def training_form(self, n: Node, inputs: Sequence[Node]):
         rule = TRAINING_FORMS.get(n.attrs["target"].removeprefix("aten::"))
         if rule is None:
             return None
@@ -125,7 +124,7 @@ class Sweep(Transform):
 
     # gradients
 
-    def count(self, node: Node, g: Node | None):
+    def count(self, node: Node, g: Node | None) -> None:
         """Count ``g`` (None: zero) towards the gradient of ``node``."""
         if node not in self.carries:
             return
@@ -168,7 +167,7 @@ class Sweep(Transform):
                 return [b.cat(parts, dim)]
         return [resolved(VJPS["slice"](b, n, g)[0]) for n, g in slices]
 
-    def send(self, node: Node):
+    def send(self, node: Node) -> None:
         """Send the gradient of ``node`` on to its inputs."""
         b = self.b
         b.loc = node.loc
@@ -241,7 +240,7 @@ class Sweep(Transform):
                 value = b.sum_to(value, i.type.shape)
             self.count(i, value)
 
-    def pass_on(self, node: Node):
+    def pass_on(self, node: Node) -> None:
         """Eager's graph is walked behind a node without a gradient too: functions with a backward of their own run
         there, on zeros."""
         if node.op == "autograd_function":
@@ -249,7 +248,7 @@ class Sweep(Transform):
         else:
             self.reached.update(i for i in node.inputs if i in self.carries)
 
-    def send_function(self, node: Node, given):
+    def send_function(self, node: Node, given: dict) -> None:
         """A function with a backward of its own: the backward, on the gradients that were found, and zeros for
         others."""
         b = self.b
@@ -270,7 +269,7 @@ class Sweep(Transform):
                 g = b.node("gate", (g, *(self.tangent_inputs[t] for t in gates)), {}, g.type)
             self.count(x, b.sum_to(g, x.type.shape))
 
-    def send_call(self, node: Node, given):
+    def send_call(self, node: Node, given: dict) -> None:
         """A library call: its own rule, or a replay."""
         b, args = self.b, filled(node.attrs["args"], node.inputs)
         some = given if isinstance(given, Node) else any(g is not None for g in given)
@@ -292,7 +291,7 @@ class Sweep(Transform):
             return
         self.add_arguments(args, entries)
 
-    def add_arguments(self, args, entries):
+    def add_arguments(self, args: tuple[object, ...], entries) -> None:
         for k, arg in enumerate(args):
             if isinstance(arg, Node) and arg in self.carries:
                 self.count(arg, resolved(entries[k]) if k < len(entries) else None)
@@ -303,7 +302,7 @@ class Sweep(Transform):
 class Reverse(Sweep):
     """The joint graph: the primal graph with the forms that training needs, then its gradients."""
 
-    def __init__(self, graph: Graph, wrt: tuple, tangents: tuple):
+    def __init__(self, graph: Graph, wrt: tuple, tangents: tuple) -> None:
         super().__init__(graph)
         self.wrt, self.tangents = wrt, tangents
         self.sources = {graph.inputs[position] for position in wrt}
@@ -313,7 +312,7 @@ class Reverse(Sweep):
         return Joint(graph, len(self.graph.inputs), len(self.graph.outputs), self.tangents, self.wrt,
                      tuple(self.grads), self.depends, self.new)
 
-    def outputs(self):
+    def outputs(self) -> list[Output]:
         """Those of the primal graph, then the gradients, which are computed here."""
         b, inputs, primal_nodes, primal_outputs = self.b, list(self.inputs), list(self.nodes), super().outputs()
         b.loc = None
@@ -343,7 +342,7 @@ class Reverse(Sweep):
         self.depends = tuple(found[inputs[position]] for position in self.wrt)
         return outputs
 
-    def reach_of(self, sources, primal_nodes, primal_outputs) -> dict:
+    def reach_of(self, sources: list[Node], primal_nodes: list[Node], primal_outputs: list[Output]) -> dict:
         """For each of the nodes ``sources``, the positions of the tangents that reach it. The backward of a function of
         the program's own may end a way; where nothing comes to one, it is given zeros."""
         bits = {n: 0 for n in primal_nodes}  # node -> the sources that a gradient of it reaches
@@ -364,13 +363,13 @@ class Reverse(Sweep):
         ends = [bits[primal_outputs[p].node] for p in self.tangents]
         return {n: tuple(t for t, end in enumerate(ends) if end >> k & 1) for k, n in enumerate(sources)}
 
-    def entry(self, n):
+    def entry(self, n: Node) -> Node | None:
         made = super().entry(n)
         if n in self.sources and is_differentiable(n.type.dtype):
             self.carries.add(made)
         return made
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         inputs = self.operands(n)
         carries = n.op != "detach" and any(i in self.carries for i in inputs) and may_carry(n)
         made = self.training_form(n, inputs) if carries and n.op == "aten_call" else None
@@ -395,11 +394,11 @@ class Reverse(Sweep):
         return g
 
 
-def _position(start):
+def _position(start: int) -> int:
     return hint(start)
 
 
-def substituted(b, nodes, values: dict):
+def substituted(b: GradBuilder, nodes: tuple[Node, ...], values: dict) -> None:
     """Build ``nodes`` (some None) again with other nodes in place of the keys of ``values``, to which what is made is
     added."""
     for n in computed([n for n in nodes if n is not None], min(n.id for n in values)):

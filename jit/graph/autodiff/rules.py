@@ -22,7 +22,7 @@ Sources of the formulas and of the conventions where there is no derivative: PyT
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -32,6 +32,10 @@ from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.prim_info import PRIMS
 from jit.graph.prims import reduced_shape
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.shape_env import ShapeEnv
+
 UNDEFINED = object()
 VJPS: dict[str, Callable] = {p.name: p.gradient for p in PRIMS.values() if p.gradient is not None}
 ATEN_VJPS: dict[str, Callable] = {}
@@ -39,9 +43,9 @@ TRAINING_FORMS: dict[str, Callable] = {}
 COMPOSITE_VJPS: dict[str, Callable] = {}
 
 
-def _register(table):
-    def decorator(*names: str):
-        def register(fn):
+def _register(table: dict) -> Callable:
+    def decorator(*names: str) -> Callable:
+        def register(fn: Callable) -> Callable:
             for name in names:
                 table[name] = fn
             return fn
@@ -55,14 +59,14 @@ vjp, aten_vjp, training_form = _register(VJPS), _register(ATEN_VJPS), _register(
 composite_vjp = _register(COMPOSITE_VJPS)
 
 
-def is_one(size) -> bool:
+def is_one(size: IntExpr) -> bool:
     return type(size) is int and size == 1
 
 
 class GradBuilder(Builder):
     """A Builder with what gradient rules need. ``carries`` are the nodes whose gradient is wanted."""
 
-    def __init__(self, env):
+    def __init__(self, env: ShapeEnv) -> None:
         super().__init__(env)
         self.carries: set = set()
         self._results: dict = {}
@@ -78,21 +82,21 @@ class GradBuilder(Builder):
             found = self._results[node, index] = self.node("getitem", (node,), {"index": index}, node.type[index])
         return found
 
-    def note_result(self, node: Node):
+    def note_result(self, node: Node) -> None:
         """Remember a ``getitem`` node, so that there is only one."""
         self._results.setdefault((node.inputs[0], node.attrs["index"]), node)
 
-    def aten_results(self, node_or_results):
+    def aten_results(self, node_or_results: tuple[Node | None, ...]) -> tuple[Node | None, ...]:
         """Remember the ``getitem`` nodes that ``aten`` has made."""
         for r in node_or_results:
             if r is not None:
                 self.note_result(r)
         return node_or_results
 
-    def pad(self, x: Node, pads, value=0) -> Node:
+    def pad(self, x: Node, pads: list[tuple[int, IntExpr]], value: int = 0) -> Node:
         return x if all(type(p) is int and p == 0 for pair in pads for p in pair) else super().pad(x, pads, value)
 
-    def sum_to(self, g: Node, shape) -> Node:
+    def sum_to(self, g: Node, shape: tuple[IntExpr, ...]) -> Node:
         """``g`` summed over what broadcasting from ``shape`` added."""
         if same_ints(g.type.shape, shape):
             return g
@@ -102,7 +106,7 @@ class GradBuilder(Builder):
             g = self._sum(g, dims)
         return self.reshape(g, shape) if lead else g
 
-    def _sum(self, g: Node, dims) -> Node:
+    def _sum(self, g: Node, dims: list[int]) -> Node:
         """The sum with ``dims`` kept. Broadcast dimensions are multiplied instead."""
         if g.op == "expand":
             source = g.inputs[0]
@@ -129,12 +133,13 @@ class GradBuilder(Builder):
         """The gradient of a reduction, expanded to its input's shape and in its dtype."""
         return self.expand(self.cast(self.restore(g, node), node.inputs[0].type.dtype), node.inputs[0].type.shape)
 
-    def positions(self, shape, dim: int, device) -> Node:
+    def positions(self, shape: tuple[IntExpr, ...], dim: int, device: torch.device) -> Node:
         """The index along ``dim``, shaped to broadcast over ``shape``; int64."""
         line = self.iota(shape[dim], device=device)
         return self.reshape(line, tuple(s if d == dim else 1 for d, s in enumerate(shape)))
 
-    def call(self, name: str, args, type, overload: str = "", impure: bool = False):
+    def call(self, name: str, args: tuple[object, ...], type: TensorType | tuple[TensorType | None, ...],
+             overload: str = "", impure: bool = False) -> Node | tuple[Node | None, ...]:
         """A library call ``aten::name`` with all arguments in schema order."""
         made = self.aten(f"aten::{name}", overload, tuple(args), type, impure)
         return self.aten_results(made) if isinstance(made, tuple) else made
@@ -143,11 +148,11 @@ class GradBuilder(Builder):
         """The last two dimensions exchanged."""
         return self.transpose(x, x.type.rank - 2, x.type.rank - 1)
 
-    def scaled(self, g: Node, factor) -> Node:
+    def scaled(self, g: Node, factor: float | int) -> Node:
         return g if isinstance(factor, (int, float)) and factor == 1 else self.mul(g, factor)
 
 
-def resolved(entry):
+def resolved(entry: Node | Callable | None) -> Node | None:
     """A rule's entry as a Node or None."""
     return entry() if callable(entry) and not isinstance(entry, Node) else entry
 

@@ -3,6 +3,8 @@ forward."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable, NoReturn
+
 import torch
 
 from jit.devices import backend
@@ -13,13 +15,18 @@ from jit.graph.autodiff.rules import aten_vjp, training_form
 from jit.graph.autodiff.vjps_reductions import embedding_gradient
 from jit.graph.ir import Node, TensorType
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.dims import IntExpr
+
 # recurrent layers
 
 _LSTM = 2  # the number of its kind in torch's list of recurrent layers
 
 
 @training_form("lstm")
-def lstm(b, node, x, state, params, has_biases, num_layers, dropout, train, bidirectional, batch_first=False):
+def lstm(b: GradBuilder, node: Node, x: Node, state: tuple[Node, ...], params: tuple[Node, ...], has_biases: bool,
+         num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool = False) -> object:
     """(T, N, F) -> (T, N, H) and the last states, layer by layer as the CPU's library takes it; it gives what its
     backward reads. Source: aten/src/ATen/native/mkldnn/RNN.cpp."""
     directions, each = 1 + bidirectional, 4 if has_biases else 2
@@ -52,7 +59,7 @@ def lstm(b, node, x, state, params, has_biases, num_layers, dropout, train, bidi
     return (b.transpose(given, 0, 1) if batch_first else given), b.cat(hiddens, 0), b.cat(cells, 0)
 
 
-def _layer(b, x, weights, h, c, *rest):
+def _layer(b: GradBuilder, x: Node, weights: list[Node], h: Node, c: Node, *rest: int) -> tuple[Node, ...]:
     reverse, hidden, *options = rest
     types = [TensorType.contiguous((*x.type.shape[:2], hidden), x.type.dtype, x.type.device), *(v.type for v in (h, c))]
     settings = (reverse, (), _LSTM, hidden, *options, True)
@@ -64,8 +71,9 @@ def _layer(b, x, weights, h, c, *rest):
 
 
 @aten_vjp("mkldnn_rnn_layer")
-def layer_vjp(b, out, g, x, w0, w1, w2, w3, h, c, reverse, sizes, mode,
-              hidden, layers, has_biases, bidirectional, batch_first, train):
+def layer_vjp(b: GradBuilder, out: Node, g: tuple, x: Node, w0: Node, w1: Node, w2: Node, w3: Node, h: Node, c: Node,
+              reverse: bool, sizes: tuple[IntExpr, ...], mode: int, hidden: int, layers: int, has_biases: bool,
+              bidirectional: bool, batch_first: bool, train: bool) -> tuple[Node, ...]:
     values = (x, w0, w1, w2, w3, h, c)
     results = [b.result(out, i) for i in range(4)]
     args = (*values, *results[:3], *(None if v is None else b.contiguous(v) for v in g[:3]),
@@ -75,7 +83,7 @@ def layer_vjp(b, out, g, x, w0, w1, w2, w3, h, c, reverse, sizes, mode,
 
 
 @aten_vjp("mkldnn_rnn_layer_backward")
-def layer_vjp_again(b, out, g, *args):
+def layer_vjp_again(b: GradBuilder, out: Node, g: tuple[Node | None, ...], *args: Node | None) -> NoReturn:
     raise Unsupported("the gradient of the gradient of a recurrent layer", kind="gradient")
 
 
@@ -83,7 +91,8 @@ def layer_vjp_again(b, out, g, *args):
 
 
 @training_form("ctc_loss")
-def ctc_loss(b, node, log_probs, targets, input_lengths, target_lengths, blank=0, reduction=1, zero_infinity=False):
+def ctc_loss(b: GradBuilder, node: Node, log_probs: Node, targets: Node, input_lengths: tuple[int, ...],
+             target_lengths: tuple[int, ...], blank: int = 0, reduction: int = 1, zero_infinity: bool = False) -> Node:
     """(T, N, C) -> (N,), or their mean or sum. Source: aten/src/ATen/native/LossCTC.cpp."""
     t = log_probs.type
     if (node.attrs["overload"] != "IntList" or not backend(t.device).ctc_loss_in_parts or t.is_symbolic
@@ -108,7 +117,9 @@ def ctc_loss(b, node, log_probs, targets, input_lengths, target_lengths, blank=0
 
 
 @aten_vjp("_ctc_loss")
-def ctc_vjp(b, out, g, log_probs, targets, input_lengths, target_lengths, blank, zero_infinity):
+def ctc_vjp(b: GradBuilder, out: Node, g: tuple[Node, None], log_probs: Node, targets: Node,
+            input_lengths: tuple[int, ...], target_lengths: tuple[int, ...], blank: int,
+            zero_infinity: bool) -> tuple[Callable, ...]:
     made = TensorType.contiguous(log_probs.type.shape, log_probs.type.dtype, log_probs.type.device)
     args = (g[0], log_probs, targets, input_lengths, target_lengths, b.result(out, 0),
             b.result(out, 1), blank, zero_infinity)
@@ -121,8 +132,9 @@ _SUM, _MEAN = 0, 1
 
 
 @aten_vjp("embedding_bag", "_embedding_bag")
-def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0,
-                  sparse=False, weights=None, last_offset=False, padding=None):
+def embedding_bag(b: GradBuilder, out: Node, g: tuple[Node, None, None, None], table: Node, at: Node, offsets: Node,
+                  by_frequency: bool = False, mode: int = 0, sparse: bool = False, weights: Node | None = None,
+                  last_offset: bool = False, padding: int | None = None) -> object:
     """Each row that was read gets its bag's gradient, times its weight or divided by the size of the bag."""
     padding = -1 if padding is None else padding
     if (by_frequency or mode not in (_SUM, _MEAN) or mode == _MEAN and padding >= 0
@@ -137,7 +149,7 @@ def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0,
     rows = b.index(g[0], (0,), (bag,))
     index = b.cast(at, torch.int64)
 
-    def of_table():
+    def of_table() -> Node:
         scaled = rows
         if weights is not None:
             scaled = b.mul(rows, b.unsqueeze(weights, 1))
@@ -149,7 +161,7 @@ def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0,
             scaled = b.div(rows, b.unsqueeze(b.cast(b.index(sizes, (0,), (bag,)), rows.type.dtype), 1))
         return embedding_gradient(b, scaled, index, table.type, padding, False)
 
-    def of_weights():
+    def of_weights() -> Node:
         found = b.reduce("sum", b.mul(rows, b.index(table, (0,), (index,))), (1,), False)
         return b.where(b.eq(index, padding), 0, found) if padding >= 0 else found
 
@@ -159,20 +171,20 @@ def embedding_bag(b, out, g, table, at, offsets, by_frequency=False, mode=0,
 # scans
 
 
-def _reversed_logcumsumexp(b, x: Node, dim: int) -> Node:
+def _reversed_logcumsumexp(b: GradBuilder, x: Node, dim: int) -> Node:
     flipped = b.flip(x, (dim,))
     return b.flip(b.call("logcumsumexp", (flipped, dim), layout.empty_like(flipped.type)), (dim,))
 
 
 @aten_vjp("logcumsumexp")
-def logcumsumexp(b, out, g, x, dim):
+def logcumsumexp(b: GradBuilder, out: Node, g: Node, x: Node, dim: int) -> tuple[Callable, ...]:
     """``exp(x) cumsum(g exp(-y))`` from behind, in logarithms, positive and negative gradients apart."""
     if not x.type.rank or x.type.dtype is not out.type.dtype:
         return NotImplemented
     d = dim % x.type.rank
     lowest = torch.finfo(g.type.dtype).min
 
-    def entry():
+    def entry() -> Node:
         size = b.log(b.abs(g))
         signed = [b.where(b.binary(sign, g, b.lift(0, g)), size, lowest) for sign in ("gt", "lt")]
         positive, negative = (b.exp(b.add(_reversed_logcumsumexp(b, b.sub(s, out), d), x)) for s in signed)

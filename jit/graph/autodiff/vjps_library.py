@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
+
 import torch
 
 from jit.devices import backend
@@ -11,6 +14,10 @@ from jit.graph.ir import CHECKED, Node, TensorType, same_ints
 from jit.graph.ops.externs import convolution as convolution_type
 from jit.graph.ops.externs import convolution_backward
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.dims import IntExpr
+
 
 def like(x: Node) -> TensorType:
     return layout.empty_like(x.type)
@@ -19,11 +26,13 @@ def like(x: Node) -> TensorType:
 # convolutions
 
 
-def _tuple(v, n):
+def _tuple(v: int | tuple[int, ...] | list, n: int) -> tuple[int, ...]:
     return (v,) * n if not isinstance(v, (tuple, list)) else tuple(v) * n if len(v) == 1 else tuple(v)
 
 
-def _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
+def _convolution(b: GradBuilder, g: Node, x: Node, w: Node, bias: Node | None, stride: tuple[IntExpr, ...],
+                 padding: str | tuple[int, ...], dilation: tuple[int, ...], transposed: bool,
+                 output_padding: int | tuple[int, ...], groups: int) -> tuple:
     n = w.type.rank - 2
     stride, dilation, output_padding = (_tuple(v, n) for v in (stride, dilation, output_padding))
     single = x.type.rank == n + 1
@@ -59,29 +68,36 @@ def _sums_bias_apart(g: Node) -> bool:
 
 
 @aten_vjp("conv1d", "conv2d", "conv3d")
-def conv(b, out, g, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
+def conv(b: GradBuilder, out: Node, g: Node, x: Node, w: Node, bias: Node | None = None,
+         stride: tuple[IntExpr, ...] = 1, padding: str | tuple[int, ...] = 0, dilation: tuple[int, ...] = 1,
+         groups: int = 1) -> tuple:
     return _convolution(b, g, x, w, bias, stride, padding, dilation, False, 0, groups)
 
 
 @aten_vjp("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def conv_transpose(b, out, g, x, w, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def conv_transpose(b: GradBuilder, out: Node, g: Node, x: Node, w: Node, bias: Node | None = None,
+                   stride: tuple[IntExpr, ...] = 1, padding: tuple[int, ...] = 0, output_padding: tuple[int, ...] = 0,
+                   groups: int = 1, dilation: tuple[int, ...] = 1) -> tuple[Node, ...]:
     return _convolution(b, g, x, w, bias, stride, padding, dilation, True, output_padding, groups)
 
 
 @aten_vjp("convolution")
-def convolution(b, out, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
+def convolution(b: GradBuilder, out: Node, g: Node, x: Node, w: Node, bias: Node | None, stride: Sequence[int],
+                padding: Sequence[int], dilation: Sequence[int], transposed, output_padding, groups: int) -> tuple:
     return _convolution(b, g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
 @aten_vjp("convolution_backward")
-def convolution_again(b, out, g, grad, x, w, bias_sizes, stride, padding,
-                      dilation, transposed, output_padding, groups, wanted):
+def convolution_again(b: GradBuilder, out: Node, g: tuple[Node, Node | None, None], grad: Node, x: Node, w: Node,
+                      bias_sizes: tuple[int, ...] | None, stride: tuple[IntExpr, ...], padding: tuple[int, ...],
+                      dilation: tuple[int, ...], transposed: bool, output_padding: tuple[int, ...], groups: int,
+                      wanted: tuple[bool, ...]) -> tuple[Callable, Callable | None, Callable]:
     """The gradient of a convolution's gradients: it is linear in images and in weights, so that each is a convolution
     or the gradient of one."""
     toward_x, toward_w, toward_bias = g
     how = (stride, padding, dilation, transposed, output_padding, groups)
 
-    def of_grad():
+    def of_grad() -> Node:
         parts = [b.call("convolution", (u, v, None, *how), convolution_type(u.type, v.type, None, *how))
                  for u, v in ((toward_x, w), (x, toward_w)) if u is not None and v is not None]
         if toward_bias is not None:
@@ -92,7 +108,7 @@ def convolution_again(b, out, g, grad, x, w, bias_sizes, stride, padding,
             total = b.add(total, p)
         return total
 
-    def gradient(u, v, k):
+    def gradient(u: Node, v: Node, k: int) -> Node:
         rest = (None, *how, (k == 0, k == 1, False))
         return b.call("convolution_backward", (grad, u, v, *rest),
                       convolution_backward(grad.type, u.type, v.type, *rest))[k]
@@ -104,7 +120,8 @@ def convolution_again(b, out, g, grad, x, w, bias_sizes, stride, padding,
 
 
 @training_form("max_pool2d", "max_pool3d")
-def max_pool(b, node, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
+def max_pool(b: GradBuilder, node: Node, x: Node, kernel: tuple[int, ...], stride: tuple[IntExpr, ...] = (),
+             padding: tuple[int, ...] = 0, dilation: tuple[int, ...] = 1, ceil_mode: bool = False) -> Node:
     n = int(node.attrs["target"][-2])
     if x.type.rank != n + 2:
         return NotImplemented
@@ -115,14 +132,16 @@ def max_pool(b, node, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=Fal
 
 
 @aten_vjp("max_pool2d_with_indices", "max_pool3d_with_indices")
-def max_pool_vjp(b, out, g, x, kernel, stride, padding, dilation, ceil_mode):
+def max_pool_vjp(b: GradBuilder, out: Node, g: tuple[Node, None], x: Node, kernel: tuple[int, ...],
+                 stride: tuple[IntExpr, ...], padding: tuple[int, ...], dilation: tuple[int, ...],
+                 ceil_mode: bool) -> tuple[Callable, ...]:
     name = out.attrs["target"].removeprefix("aten::")
     return (lambda: b.call(f"{name}_backward", (g[0], x, kernel, stride,
                                                 padding, dilation, ceil_mode, b.result(out, 1)), like(x)),)
 
 
 @aten_vjp("avg_pool2d", "avg_pool3d")
-def avg_pool(b, out, g, x, *args):
+def avg_pool(b: GradBuilder, out: Node, g: Node, x: Node, *args: bool | tuple[int, ...] | None) -> tuple[Callable, ...]:
     name = out.attrs["target"].removeprefix("aten::")
     kernel, stride, padding, ceil_mode, count_include_pad, divisor = (*args, (), 0,
                                                                       False, True, None)[:6] if len(args) == 1 else args
@@ -131,28 +150,29 @@ def avg_pool(b, out, g, x, *args):
 
 
 @aten_vjp("adaptive_avg_pool2d", "adaptive_avg_pool3d")
-def adaptive_avg_pool(b, out, g, x, size):
+def adaptive_avg_pool(b: GradBuilder, out: Node, g: Node, x: Node, size: tuple[IntExpr, ...]) -> tuple[Callable, ...]:
     name = out.attrs["target"].removeprefix("aten::")
     return (lambda: b.call(f"_{name}_backward", (g, x), like(x)),)
 
 
 @aten_vjp("adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max_pool(b, out, g, x, size):
+def adaptive_max_pool(b: GradBuilder, out: Node, g: Node, x: Node, size: tuple[IntExpr, ...]) -> tuple[Callable, ...]:
     name = out.attrs["target"].removeprefix("aten::")
     return (lambda: b.call(f"{name}_backward", (g[0], x, b.result(out, 1)), like(x)),)
 
 
 @aten_vjp("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
           "replication_pad2d", "replication_pad3d")
-def pad(b, out, g, x, padding):
+def pad(b: GradBuilder, out: Node, g: Node, x: Node, padding: Sequence[int]) -> tuple[Callable, ...]:
     name = out.attrs["target"].removeprefix("aten::")
     return (lambda: b.call(f"{name}_backward", (g, x, padding), like(x)),)
 
 
-def _resize(name: str):
+def _resize(name: str) -> None:
     n = int(name.rstrip("_a").removesuffix("d")[-1])
 
-    def rule(b, out, g, x, size, *args):
+    def rule(b: GradBuilder, out: Node, g: Node, x: Node, size: tuple[IntExpr, ...],
+             *args: bool | None) -> tuple[Callable, ...]:
         if out.attrs["overload"] == "vec":
             *align, factors = args
             size, args = out.type.shape[2:], (*align, *(factors or (None,) * n))
@@ -171,7 +191,7 @@ upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa""".split():
 
 
 @training_form("glu")
-def glu(b, node, x, dim=-1):
+def glu(b: GradBuilder, node: Node, x: Node, dim: int = -1) -> Node:
     d = dim % x.type.rank
     half = x.type.shape[d] // 2
     value, gate = b.slice(x, d, 0, half), b.slice(x, d, half, half)
@@ -181,7 +201,7 @@ def glu(b, node, x, dim=-1):
 
 
 @training_form("prelu", "_prelu_kernel")
-def prelu(b, node, x, w):
+def prelu(b: GradBuilder, node: Node, x: Node, w: Node) -> Node:
     if w.type.rank == 1 and x.type.rank > 1 and node.attrs["target"] == "aten::prelu":
         w = b.reshape(w, (1, w.type.shape[0]) + (1,) * (x.type.rank - 2))
     return b.where(b.gt(x, 0), x, b.mul(w, x))
@@ -190,12 +210,12 @@ def prelu(b, node, x, w):
 # selections: values with their positions
 
 
-def _placed(b, x: Node, dim: int, index: Node, g: Node) -> Node:
+def _placed(b: GradBuilder, x: Node, dim: int, index: Node, g: Node) -> Node:
     zeros = b.zeros(x.type)
     return b.call("scatter_add", (zeros, dim, index, g), zeros.type)
 
 
-def _shared(b, x: Node, value: Node, g: Node) -> Node:
+def _shared(b: GradBuilder, x: Node, value: Node, g: Node) -> Node:
     """The gradient of one element's value, shared evenly by all that have it."""
     hit = b.logical_or(b.eq(x, value), b.logical_and(b.isnan(x), b.isnan(value)))
     count = b.reduce("sum", b.cast(hit, torch.int64), tuple(range(x.type.rank)), False)
@@ -203,7 +223,7 @@ def _shared(b, x: Node, value: Node, g: Node) -> Node:
 
 
 @aten_vjp("topk", "sort", "kthvalue", "median", "mode", "nanmedian", "cummax", "cummin")
-def selection(b, out, g, x, *args):
+def selection(b: GradBuilder, out: Node, g: Node | tuple[Node, None], x: Node, *args: int) -> object:
     """Each value's gradient goes to the position that it was taken from."""
     name, rank = out.attrs["target"].removeprefix("aten::"), x.type.rank
     if name in ("median", "nanmedian") and not isinstance(out.type, tuple) and rank:
@@ -228,7 +248,7 @@ def selection(b, out, g, x, *args):
 # scatters
 
 
-def _filled(b, g: Node, dim: int, index: Node) -> Node:
+def _filled(b: GradBuilder, g: Node, dim: int, index: Node) -> Node:
     """``g`` with zeros where something was written."""
     return b.call("scatter", (g, dim, index, 0), like(g), "value")
 
@@ -239,25 +259,27 @@ def _all_read(index: Node, source: Node) -> bool:
 
 
 @aten_vjp("scatter")
-def scatter(b, out, g, x, dim, index, value, *reduce):
+def scatter(b: GradBuilder, out: Node, g: Node, x: Node, dim: int, index: Node, value: Node,
+            *reduce: object) -> tuple[Callable, None, None, Callable]:
     if reduce or isinstance(value, Node) and not _all_read(index, value):
         return NotImplemented
     return lambda: _filled(b, g, dim, index), None, None, lambda: b.gather(g, dim % max(g.type.rank, 1), index)
 
 
 @aten_vjp("scatter_add")
-def scatter_add(b, out, g, x, dim, index, source):
+def scatter_add(b: GradBuilder, out: Node, g: Node, x: Node, dim: int, index: Node, source: Node):
     if not _all_read(index, source):
         return NotImplemented
     return g, None, None, lambda: b.gather(g, dim % max(g.type.rank, 1), index)
 
 
 @aten_vjp("index_add")
-def index_add(b, out, g, x, dim, index, source, alpha=1):
+def index_add(b: GradBuilder, out: Node, g: Node, x: Node, dim: int, index: Node, source: Node,
+              alpha: int = 1) -> tuple[Node, None, None, Callable]:
     if x.type.rank == 0 or source.type.rank == 0 or index.type.rank != 1:
         return NotImplemented
 
-    def taken():
+    def taken() -> Node:
         if x.type.is_empty:  # then the forward takes any index, and the library's backward does not
             rows = b.call("index_select", (g, dim, index), like(source))
             rows.attrs = {**rows.attrs, CHECKED: True}
@@ -268,7 +290,8 @@ def index_add(b, out, g, x, dim, index, source, alpha=1):
 
 
 @aten_vjp("index_put", "_index_put_impl")
-def index_put(b, out, g, x, at, values, accumulate=False, unsafe=False):
+def index_put(b: GradBuilder, out: Node, g: Node, x: Node, at: tuple[Node, ...], values: Node, accumulate: bool = False,
+              unsafe: bool = False) -> tuple[Callable, None, Callable]:
     dims = [d for d, i in enumerate(at) if i is not None]
     if (any(i is not None and i.type.dtype is not torch.int64 for i in at)
         or dims != list(range(dims[0], dims[0] + len(dims)))):
@@ -276,7 +299,7 @@ def index_put(b, out, g, x, at, values, accumulate=False, unsafe=False):
     shapes = layout.broadcast_shapes(*(at[d].type.shape for d in dims))
     places = tuple(at[d] if same_ints(at[d].type.shape, shapes) else b.expand(at[d], shapes) for d in dims)
 
-    def rest():
+    def rest() -> Node:
         zero = b.full((), 0, g.type.dtype, g.type.device)
         return b.call("index_put", (g, at, zero, False), like(g))
 
@@ -284,10 +307,11 @@ def index_put(b, out, g, x, at, values, accumulate=False, unsafe=False):
 
 
 @aten_vjp("diagonal_scatter")
-def diagonal_scatter(b, out, g, x, source, offset=0, dim1=0, dim2=1):
+def diagonal_scatter(b: GradBuilder, out: Node, g: Node, x: Node, source: Node, offset: int = 0, dim1: int = 0,
+                     dim2: int = 1) -> tuple[Callable, ...]:
     attrs = {"offset": offset, "dim1": dim1 % g.type.rank, "dim2": dim2 % g.type.rank}
 
-    def rest():
+    def rest() -> Node:
         rows, columns = (b.positions(g.type.shape, attrs[k], g.type.device) for k in ("dim1", "dim2"))
         return b.where(b.eq(b.add(rows, offset), columns), 0, g)
 
@@ -295,7 +319,7 @@ def diagonal_scatter(b, out, g, x, source, offset=0, dim1=0, dim2=1):
 
 
 @aten_vjp("_to_copy")
-def to_copy(b, out, g, x, *args):
+def to_copy(b: GradBuilder, out: Node, g: Node, x: Node, *args: object) -> tuple[Callable, ...]:
     """Another device or dtype."""
     if g.type.device == x.type.device:
         return (lambda: b.cast(g, x.type.dtype),)

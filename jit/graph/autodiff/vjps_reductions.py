@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 import torch
 
 from jit.devices import backend
@@ -9,8 +11,12 @@ from jit.graph.autodiff.rules import aten_vjp, is_one, vjp
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, same_ints
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.dims import Dim
 
-def mean_of(mean: Node, x: Node):
+
+def mean_of(mean: Node, x: Node) -> tuple[Node, Dim | float] | None:
     """(sum of x, count) when ``mean`` is ``sum(x) / count``, be it that x is multiplied by a small number before and
     the quotient by its inverse after, or cast to a wider type; else None."""
     cast, scale = None, 1
@@ -34,7 +40,7 @@ def mean_of(mean: Node, x: Node):
     return (total, count) if source is x else None
 
 
-def _centred(c: Node, dims):
+def _centred(c: Node, dims: tuple[int, ...]) -> Node | None:
     """``x`` when ``c`` is ``x`` minus its own mean over ``dims``, else None."""
     if c.op != "sub":
         return None
@@ -46,7 +52,7 @@ def _centred(c: Node, dims):
                           (int(count) if isinstance(count, float) else count,)) else None
 
 
-def centred_square(n: Node):
+def centred_square(n: Node) -> tuple[Node, ...] | None:
     """(x, x - mean) when ``n`` sums the square of a centred ``x``, else None."""
     y = n.inputs[0]
     if n.op != "sum" or y.op != "mul" or y.inputs[0] is not y.inputs[1]:
@@ -56,12 +62,12 @@ def centred_square(n: Node):
 
 
 @vjp("sum")
-def sum_(b, n, g):
+def sum_(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     return (b.spread(g, n),)
 
 
 @vjp("prod")
-def prod(b, n, g):
+def prod(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     """``g (y / x)`` where no element of the whole tensor is zero, else the product of the others, as eager has it: the
     two differ at infinities. ``whole``: of a product without dimensions, whose gradient is zero where several elements
     are."""
@@ -76,7 +82,7 @@ def prod(b, n, g):
     return (b.where(b.reduce("any", zero, None), others, b.mul(g, b.div(y, x))),)
 
 
-def _product_of_others(b, x: Node, dims) -> Node:
+def _product_of_others(b: GradBuilder, x: Node, dims: tuple[int, ...]) -> Node:
     """For each element the product of those before it along ``dims`` and of those behind it, of which each may leave
     the range of floats."""
     flat = b.reshape(x, (x.type.numel,)) if len(dims) > 1 else x
@@ -86,7 +92,7 @@ def _product_of_others(b, x: Node, dims) -> Node:
         return b.full(x.type.shape, 1, x.dtype, x.device)
     ones = b.full(tuple(1 if k == d else s for k, s in enumerate(shape)), 1, x.dtype, x.device)
 
-    def before(v):
+    def before(v: Node) -> Node:
         line = b.cat([ones, b.slice(v, d, 0, shape[d] - 1)], d)
         return b.call("cumprod", (line, d, None), TensorType.contiguous(shape, x.dtype, x.device))
 
@@ -94,7 +100,7 @@ def _product_of_others(b, x: Node, dims) -> Node:
 
 
 @vjp("amax", "amin")
-def extremum(b, n, g):
+def extremum(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     """Equal extrema share evenly; ``nan_hits``: NaN counts as equal to itself, as for the maximum of all elements."""
     x, dims = n.inputs[0], n.attrs["dims"]
     g = b.restore(g, n)
@@ -112,7 +118,7 @@ def extremum(b, n, g):
 
 
 @vjp("cumsum")
-def cumsum(b, n, g):
+def cumsum(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     d, x = n.attrs["dim"], n.inputs[0]
     return (b.cast(b.flip(b.cumsum(b.flip(g, (d,)), d), (d,)), x.type.dtype),)
 
@@ -121,7 +127,7 @@ def cumsum(b, n, g):
 
 
 @vjp("gather")
-def gather(b, n, g):
+def gather(b: GradBuilder, n: Node, g: Node) -> tuple[Node, None]:
     x, index = n.inputs
     d = n.attrs["dim"]
     rest = [k for k in range(x.type.rank) if k != d]
@@ -132,24 +138,26 @@ def gather(b, n, g):
     return b.call("scatter_add", (zeros, d, index, g), zeros.type), None
 
 
-def embedding_gradient(b, g, at: Node, table: TensorType, padding_idx: int, scale_grad_by_freq: bool) -> Node:
+def embedding_gradient(b: GradBuilder, g: Node, at: Node, table: TensorType, padding_idx: int,
+                       scale_grad_by_freq: bool) -> Node:
     """The rows of ``g`` added up by the row of the ``table`` that they were read from."""
     made = TensorType.contiguous(table.shape, table.dtype, table.device)
     return b.call("embedding_dense_backward", (g, at, table.shape[0], padding_idx, scale_grad_by_freq), made)
 
 
 @aten_vjp("embedding")
-def embedding(b, out, g, table, at, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+def embedding(b: GradBuilder, out: Node, g: Node, table, at, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> tuple[Callable, ...]:
     return (lambda: embedding_gradient(b, g, at, table.type, padding_idx, scale_grad_by_freq),)
 
 
 @vjp("index")
-def index(b, n, g):
+def index(b: GradBuilder, n: Node, g: Node) -> tuple[Callable | None, ...]:
     x, *at = n.inputs
     if n.attrs.get("grad") == "embedding":
         return (lambda: embedding_gradient(b, g, at[0], x.type, -1, False), None)
 
-    def put():
+    def put() -> Node:
         zeros = b.zeros(x.type)
         places = (None,) * n.attrs["dims"][0] + tuple(at)
         # unsafe: with nothing to read, the forward takes any index.

@@ -3,13 +3,21 @@ which need no second forward."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 from jit.graph.autodiff.rules import aten_vjp
 from jit.graph.autodiff.vjps_library import like
 from jit.graph.ir import TensorType, same_ints
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.dims import IntExpr
+    from jit.graph.ir import Node
+
 
 @aten_vjp("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-def grid_sampler(b, out, g, x, grid, interpolation, padding, align_corners):
+def grid_sampler(b: GradBuilder, out: Node, g: Node, x: Node, grid: Node, interpolation: int, padding: int,
+                 align_corners: bool) -> tuple[Node, ...]:
     if x.type.dtype is not grid.type.dtype:
         return NotImplemented
     wanted = tuple(v in b.carries for v in (x, grid))
@@ -22,28 +30,30 @@ def grid_sampler(b, out, g, x, grid, interpolation, padding, align_corners):
 
 
 @aten_vjp("im2col")
-def im2col(b, out, g, x, *window):
+def im2col(b: GradBuilder, out: Node, g: Node, x: Node, *window: object) -> tuple[Callable, ...]:
     return (lambda: b.call("col2im", (g, x.type.shape[-2:], *window), like(x)),)
 
 
 @aten_vjp("col2im")
-def col2im(b, out, g, x, size, *window):
+def col2im(b: GradBuilder, out: Node, g: Node, x: Node, size: tuple[IntExpr, ...],
+           *window: tuple[int, ...]) -> tuple[Callable, ...]:
     return (lambda: b.call("im2col", (g, *window), like(x)),)
 
 
 @aten_vjp("cumprod")
-def cumprod(b, out, g, x, dim, dtype=None):
+def cumprod(b: GradBuilder, out: Node, g: Node, x: Node, dim: int, dtype=None) -> tuple[Callable, ...]:
     if x.type.dtype is not out.type.dtype or not x.type.rank:
         return NotImplemented
     return (lambda: b.call("cumprod_backward", (g, x, dim, out), like(x)),)
 
 
 @aten_vjp("cdist")
-def cdist(b, out, g, x1, x2, p=2.0, compute_mode=None):
+def cdist(b: GradBuilder, out: Node, g: Node, x1: Node, x2: Node, p: float = 2.0,
+          compute_mode=None) -> tuple[Callable, ...]:
     if x1.type.rank != x2.type.rank or not same_ints(x1.type.shape[:-2], x2.type.shape[:-2]) or out.type.is_empty:
         return NotImplemented
 
-    def side(first, second, turned):
+    def side(first: Node, second: Node, turned: bool) -> Node:
         grad, distances = (b.contiguous(b.t(v)) if turned else b.contiguous(v) for v in (g, out))
         return b.call("_cdist_backward", (grad, b.contiguous(first), b.contiguous(second), p, distances),
                       TensorType.contiguous(first.type.shape, first.type.dtype, first.type.device))
@@ -52,13 +62,14 @@ def cdist(b, out, g, x1, x2, p=2.0, compute_mode=None):
 
 
 @aten_vjp("pdist")
-def pdist(b, out, g, x, p=2.0):
+def pdist(b: GradBuilder, out: Node, g: Node, x: Node, p: float = 2.0) -> tuple[Callable, ...]:
     return (lambda: b.call("_pdist_backward", (b.contiguous(g), b.contiguous(x), p, out),
                            TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device)),)
 
 
 @aten_vjp("binary_cross_entropy")
-def binary_cross_entropy(b, out, g, x, target, weight=None, reduction=1):
+def binary_cross_entropy(b: GradBuilder, out: Node, g: Node, x: Node, target, weight: Node | None = None,
+                         reduction: int = 1):
     if target in b.carries or weight is not None and weight in b.carries:
         return NotImplemented
     return (lambda: b.call("binary_cross_entropy_backward", (g, x, target, weight, reduction), like(x)),)

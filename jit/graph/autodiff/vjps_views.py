@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.autodiff.rules import vjp
 from jit.graph.dims import Dim
 
+if TYPE_CHECKING:
+    from jit.graph.autodiff.rules import GradBuilder
+    from jit.graph.ir import Node
+
 
 @vjp("permute")
-def permute(b, n, g):
+def permute(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     dims = n.attrs["dims"]
     inverse = [0] * len(dims)
     for to, source in enumerate(dims):
@@ -18,22 +24,22 @@ def permute(b, n, g):
 
 
 @vjp("reshape")
-def reshape(b, n, g):
+def reshape(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     return (b.reshape(g, n.inputs[0].type.shape),)
 
 
 @vjp("expand")
-def expand(b, n, g):
+def expand(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     return (b.sum_to(g, n.inputs[0].type.shape),)
 
 
 @vjp("alias", "clone")
-def same(b, n, g):
+def same(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     return (g,)
 
 
 @vjp("reinterpret")
-def reinterpret(b, n, g):
+def reinterpret(b: GradBuilder, n: Node, g: Node) -> tuple | tuple[Node | tuple[Node | None, ...], ...]:
     """Real and imaginary parts; the gradient of a complex number is dL/dre + i dL/dim."""
     how, x = n.attrs["how"], n.inputs[0]
     if how in ("view_as_real", "view_as_complex"):
@@ -51,11 +57,11 @@ def reinterpret(b, n, g):
 
 
 @vjp("detach")
-def detach(b, n, g):
+def detach(b: GradBuilder, n: Node, g: Node) -> tuple[None]:
     return (None,)
 
 
-def spaced(b, g, dim, step):
+def spaced(b: GradBuilder, g: Node, dim: int, step: int) -> Node:
     """``g`` with ``step - 1`` zeros behind every element along ``dim``."""
     lead, size, tail = g.type.shape[:dim], g.type.shape[dim], g.type.shape[dim + 1 :]
     wide = b.reshape(g, (*lead, size, 1, *tail))
@@ -64,7 +70,7 @@ def spaced(b, g, dim, step):
 
 
 @vjp("slice")
-def slice_(b, n, g):
+def slice_(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     """Zeros around the gradient."""
     x, a = n.inputs[0], n.attrs
     d, size = a["dim"], n.inputs[0].type.shape[a["dim"]]
@@ -80,7 +86,7 @@ def slice_(b, n, g):
 
 
 @vjp("diagonal")
-def diagonal(b, n, g):
+def diagonal(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     """The gradient on the diagonal of zeros."""
     x, a = n.inputs[0], n.attrs
     shape, d1, d2, offset = x.type.shape, a["dim1"] % x.type.rank, a["dim2"] % x.type.rank, a["offset"]
@@ -98,12 +104,12 @@ def diagonal(b, n, g):
 
 
 @vjp("flip")
-def flip(b, n, g):
+def flip(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     return (b.flip(g, n.attrs["dims"]),)
 
 
 @vjp("cat")
-def cat(b, n, g):
+def cat(b: GradBuilder, n: Node, g: Node) -> tuple[Callable, ...]:
     d, start, parts = n.attrs["dim"], 0, []
     for x in n.inputs:
         size = x.type.shape[d]
@@ -113,7 +119,7 @@ def cat(b, n, g):
 
 
 @vjp("constant_pad")
-def constant_pad(b, n, g):
+def constant_pad(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     """What was added is cut off again; what was cut off (negative pads) gets zeros."""
     pads = n.attrs["pads"]
     if any(type(p) is int and p < 0 for pair in pads for p in pair):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -11,11 +12,15 @@ from jit.graph.build import vectorized
 from jit.graph.ir import contiguous_strides
 from jit.graph.registry import op, pointwise
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.ir import Node
 
-def _in_float(fn):
+
+def _in_float(fn: Callable) -> Callable:
     """The expansion ``fn(b, x, ...)`` on float32 (or wider) with the result cast back."""
 
-    def expand(b, self, *args, **kwargs):
+    def expand(b: Builder, self: Node, *args: float, **kwargs: str) -> Node:
         if not self.dtype.is_floating_point:
             return NotImplemented
         return b.cast(fn(b, b.opmath(self), *args, **kwargs), self.dtype)
@@ -24,7 +29,7 @@ def _in_float(fn):
     return expand
 
 
-def _over_root_2(b, x):
+def _over_root_2(b: Builder, x: Node) -> Node:
     """``x / sqrt(2)``. The float next to the root of 1/2 is below it, and would make all values a little too small: on
     a CPU the difference is added before rounding."""
     root = math.sqrt(0.5)
@@ -36,14 +41,14 @@ def _over_root_2(b, x):
 
 @pointwise("gelu")
 @_in_float
-def gelu(b, x, *, approximate="none"):
+def gelu(b: Builder, x: Node, *, approximate: str = "none") -> Node:
     if approximate == "tanh":
         # 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
         beta = math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5
         inner = b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), 0.044715)), beta)
         t = b.tanh(inner)
 
-        def slope():
+        def slope() -> Node:
             rise = b.mul(b.add(b.mul(b.mul(x, x), 3 * 0.044715), 1.0), beta)
             return b.add(b.mul(b.add(t, 1.0), 0.5), b.mul(b.mul(b.mul(x, 0.5), b.sub(b.lift(1.0, t), b.mul(t, t))),
                                                           rise))
@@ -53,7 +58,7 @@ def gelu(b, x, *, approximate="none"):
         raise RuntimeError("approximate argument must be either none or tanh.")
     twice = b.add(b.erf(_over_root_2(b, x)), 1.0)
 
-    def slope():
+    def slope() -> Node:
         density = b.mul(b.exp(b.mul(b.mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
         return b.add(b.mul(twice, 0.5), b.mul(x, density))
 
@@ -62,10 +67,10 @@ def gelu(b, x, *, approximate="none"):
 
 @pointwise("silu")
 @_in_float
-def silu(b, x):
+def silu(b: Builder, x: Node) -> Node:
     # x / (1 + exp(-x)): the division form stays accurate where the sigmoid is rounded.
 
-    def slope():
+    def slope() -> Node:
         s = b.sigmoid(x)
         return b.mul(s, b.add(b.mul(x, b.sub(b.lift(1.0, s), s)), 1.0))
 
@@ -74,7 +79,7 @@ def silu(b, x):
 
 @pointwise("mish")
 @_in_float
-def mish(b, x):
+def mish(b: Builder, x: Node) -> Node:
     # x tanh(log(1 + e)) with e = exp(x), which is x n / (n + 2) with n = e (e + 2). From 20 on the tangent is 1, and
     # products of e need not be finite.
     high = b.gt(x, 20.0)
@@ -92,13 +97,13 @@ def mish(b, x):
 
 @pointwise("leaky_relu")
 @_in_float
-def leaky_relu(b, x, negative_slope=0.01):
+def leaky_relu(b: Builder, x: Node, negative_slope: float = 0.01) -> Node:
     positive = b.gt(x, 0.0)
     return b.with_gradient(b.where(positive, x, b.mul(x, negative_slope)),
                            (x, lambda: b.where(positive, b.lift(1.0, x), negative_slope)), kinked=True)
 
 
-def _elu(b, x, alpha, scale, input_scale, input_slope=None):
+def _elu(b: Builder, x: Node, alpha, scale, input_scale, input_slope=None) -> Node:
     """``input_slope``: the ``input_scale`` of the gradient, where that is another."""
     scaled = b.mul(x, input_scale) if input_scale != 1.0 else x
     negative = b.mul(b.expm1(scaled), alpha * scale)
@@ -114,13 +119,13 @@ def _elu(b, x, alpha, scale, input_scale, input_slope=None):
 
 @pointwise("elu")
 @_in_float
-def elu(b, x, alpha=1.0, scale=1.0, input_scale=1.0):
+def elu(b: Builder, x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
     return _elu(b, x, alpha, scale, input_scale)
 
 
 @pointwise("celu")
 @_in_float
-def celu(b, x, alpha=1.0):
+def celu(b: Builder, x: Node, alpha: float = 1.0) -> Node:
     return _elu(b, x, alpha, 1.0, 1.0 / alpha, 1.0 / torch.tensor(alpha, dtype=torch.float32,
                                                                   device="cpu").item() if type(alpha) is float
                                                                   else None)
@@ -128,13 +133,13 @@ def celu(b, x, alpha=1.0):
 
 @pointwise("selu")
 @_in_float
-def selu(b, x):
+def selu(b: Builder, x: Node) -> Node:
     return _elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0)
 
 
 @pointwise("softplus")
 @_in_float
-def softplus(b, x, beta=1.0, threshold=20.0):
+def softplus(b: Builder, x: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
     scaled = b.mul(x, beta) if beta != 1 else x
     soft, linear = b.log1p(b.exp(scaled)), b.gt(scaled, float(threshold))
     y = b.where(linear, x, b.div(soft, float(beta)) if beta != 1 else soft)
@@ -144,7 +149,7 @@ def softplus(b, x, beta=1.0, threshold=20.0):
     return b.with_formula(y, "softplus", partial, factors=(beta, float(threshold)))
 
 
-def log_sigmoid_of(b, x):
+def log_sigmoid_of(b: Builder, x: Node) -> Node:
     """``min(x, 0) - log1p(exp(-|x|))``"""
     decay = b.exp(b.neg(b.abs(x)))
 
@@ -156,7 +161,7 @@ def log_sigmoid_of(b, x):
 
 
 @op("log_sigmoid")
-def log_sigmoid(b, self):
+def log_sigmoid(b: Builder, self: Node) -> Node:
     if not self.dtype.is_floating_point:
         return NotImplemented
     x = b.opmath(self)
@@ -168,44 +173,44 @@ def log_sigmoid(b, self):
 
 @pointwise("relu6", like_first=True)
 @_in_float
-def relu6(b, x):
+def relu6(b: Builder, x: Node) -> Node:
     return _hardtanh(b, x, 0.0, 6.0)
 
 
-def _between(b, x, low, high):
+def _between(b: Builder, x: Node, low: float, high: float) -> Node:
     """``x`` limited to [low, high], with no gradient at the limits."""
     return b.with_gradient(b.minimum(b.maximum(x, low), high), (x, lambda: b.logical_and(b.gt(x, low), b.lt(x, high))),
                            kinked=True)
 
 
-def _hardtanh(b, x, low, high):
+def _hardtanh(b: Builder, x: Node, low: float, high: float) -> Node:
     return b.with_gradient(b.minimum(b.maximum(x, low), high),
                            (x, lambda: b.within(x, low, high, nan=backend(x.device).gives_nan_gradients,
                                                 strict=True)), kinked=True)
 
 
 @pointwise("hardtanh", like_first=True)
-def hardtanh(b, self, min_val=-1.0, max_val=1.0):
+def hardtanh(b: Builder, self: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
     return (b.cast(_hardtanh(b, b.opmath(self), min_val, max_val), self.dtype) if self.dtype.is_floating_point
             else NotImplemented)
 
 
 @pointwise("hardsigmoid")
 @_in_float
-def hardsigmoid(b, x):
+def hardsigmoid(b: Builder, x: Node) -> Node:
     return b.mul(_between(b, b.add(x, 3.0), 0.0, 6.0), 1.0 / 6.0)
 
 
 @pointwise("hardswish")
 @_in_float
-def hardswish(b, x):
+def hardswish(b: Builder, x: Node) -> Node:
     y = b.mul(b.mul(x, b.minimum(b.maximum(b.add(x, 3.0), 0.0), 6.0)), 1.0 / 6.0)
     return b.with_formula(y, "hardswish", (x, lambda: b.where(b.le(x, -3.0),
         0.0, b.where(b.ge(x, 3.0), 1.0, b.add(b.mul(x, 1.0 / 3.0), 0.5)))))
 
 
 @pointwise("logit", "special_logit")
-def logit(b, self, eps=None):
+def logit(b: Builder, self: Node, eps: float | None = None):
     if not self.dtype.is_floating_point:
         return NotImplemented
     z = x = b.opmath(self)
@@ -225,7 +230,7 @@ def logit(b, self, eps=None):
 
 
 @pointwise("threshold")
-def threshold(b, self, threshold, value):
+def threshold(b: Builder, self: Node, threshold: int, value: int) -> Node:
     if self.dtype is torch.bool:
         raise RuntimeError("threshold of bool")
     below = b.le(self if backend(self.device).rounds_limits else b.opmath(self), threshold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -16,9 +17,15 @@ from jit.graph.prim_info import PRIMS
 from jit.graph.registry import op, pointwise
 from jit.graph.sym_float import SymFloat, plain
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder, Number
+    from jit.graph.dims import IntExpr
+    from jit.graph.handles import TensorHandle
+    from jit.graph.tracer import Tracer
 
-def _of_floats(prim):
-    def expand(b, self):
+
+def _of_floats(prim: str) -> Callable:
+    def expand(b: Builder, self: Node) -> Node:
         (x,) = b.promote(self, to_float=True)
         return b.unary(prim, x)
 
@@ -29,8 +36,8 @@ for _p in PRIMS.values():
     pointwise(*_p.operators)(_of_floats(_p.name))
 
 
-def _rounding(prim):
-    def expand(b, self):
+def _rounding(prim: str) -> Callable:
+    def expand(b: Builder, self: Node) -> Node:
         if self.dtype is torch.bool:
             raise RuntimeError(f"{prim} of bool")
         if not self.dtype.is_floating_point:
@@ -45,7 +52,7 @@ for _name, _more in {"floor": (), "ceil": (), "trunc": ("fix",)}.items():
 
 
 @pointwise("round", "special_round")
-def round_(b, self, *, decimals=0):
+def round_(b: Builder, self: Node, *, decimals: int = 0) -> Node:
     if decimals:
         return NotImplemented
     if self.dtype is torch.bool:
@@ -54,12 +61,12 @@ def round_(b, self, *, decimals=0):
 
 
 @pointwise("frac")
-def frac(b, self):
+def frac(b: Builder, self: Node):
     return b.sub(self, b.trunc(self)) if self.dtype.is_floating_point else NotImplemented
 
 
 @pointwise("neg", "negative")
-def neg(b, self):
+def neg(b: Builder, self: Node) -> Node:
     if self.dtype is torch.bool:
         raise RuntimeError("Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert "
                            "a mask, use the `~` or `logical_not()` operator instead.")
@@ -67,51 +74,51 @@ def neg(b, self):
 
 
 @pointwise("abs", "absolute")
-def abs_(b, self):
+def abs_(b: Builder, self: Node) -> Node:
     if self.dtype is torch.bool:
         raise RuntimeError("abs is not implemented for bool tensors")
     return b.abs(self)
 
 
 @op("positive", alias=True)
-def positive(b, self):
+def positive(b: Builder, self: Node) -> Node:
     if self.dtype is torch.bool:
         raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
     return self
 
 
 @pointwise("sign", "sgn")
-def sign(b, self):
+def sign(b: Builder, self: Node) -> Node:
     return b.clone(self) if self.dtype is torch.bool else b.sign(self)
 
 
 @pointwise("relu")
-def relu(b, self):
+def relu(b: Builder, self: Node) -> Node:
     if self.dtype is torch.bool:
         raise RuntimeError("Boolean inputs not supported for relu")
     return b.relu(self)
 
 
 @pointwise("square")
-def square(b, self):
+def square(b: Builder, self: Node) -> Node:
     (x,) = b.promote(self, dtype=torch.int64 if self.dtype is torch.bool else None)
     return b.squared(x)
 
 
 @pointwise("logical_not")
-def logical_not(b, self):
+def logical_not(b: Builder, self: Node) -> Node:
     return b.logical_not(self)
 
 
 @pointwise("bitwise_not")
-def bitwise_not(b, self):
+def bitwise_not(b: Builder, self: Node) -> Node:
     if self.dtype.is_floating_point:
         raise RuntimeError(f"bitwise_not of {self.dtype}")
     return b.logical_not(self) if self.dtype is torch.bool else b.bitwise_not(self)
 
 
-def _predicate(prim, of_integer):
-    def expand(b, self):
+def _predicate(prim: str, of_integer: bool) -> Callable:
+    def expand(b: Builder, self: Node) -> Node:
         if self.dtype.is_floating_point:
             return b.unary(prim, self)
         return b.full(self.shape, of_integer, torch.bool, self.device)
@@ -125,7 +132,7 @@ pointwise("isfinite")(_predicate("isfinite", True))
 
 
 @pointwise("signbit")
-def signbit(b, self):
+def signbit(b: Builder, self: Node):
     return (b.signbit(self) if self.dtype.is_floating_point else b.lt(self, 0) if self.dtype is not torch.bool
             else NotImplemented)
 
@@ -133,28 +140,29 @@ def signbit(b, self):
 # two operands
 
 
-def _plus(b, x: Node, y: Node, alpha) -> Node:
+def _plus(b: Builder, x: Node, y: Node, alpha: float | int) -> Node:
     """``x + alpha * y``."""
     return b.add(x, y) if type(alpha) in (int, float) and alpha == 1 else b.fma(y, _factor(b, y, alpha), x)
 
 
-def _minus(b, x: Node, y: Node, alpha) -> Node:
+def _minus(b: Builder, x: Node, y: Node, alpha: int | float) -> Node:
     """``x - alpha * y``."""
     if type(alpha) in (int, float) and alpha == 1:
         return b.sub(x, y)
     return b.fma(b.neg(y), _factor(b, y, alpha), x) if y.dtype.is_floating_point else b.sub(x, b.mul(y, alpha))
 
 
-def _factor(b, y: Node, alpha) -> Node:
+def _factor(b: Builder, y: Node, alpha: float | int) -> Node:
     return b.promote(y, alpha, dtype=y.dtype, exact=_adds_exactly(b, y))[1]
 
 
-def _adds_exactly(b, *operands) -> bool:
+def _adds_exactly(b: Builder, *operands: object) -> bool:
     """Whether sums take numbers among halves unrounded."""
     return backend(b.device_of(*operands)).adds_numbers_exactly
 
 
-def _arithmetic(b, fn, x, y, exact: bool = True, to_float: bool = False, either: bool = True):
+def _arithmetic(b: Builder, fn: Callable, x: int | Node, y: float | Node | SymFloat | IntExpr, exact: bool = True,
+                to_float: bool = False, either: bool = True) -> Node:
     """``fn`` of two operands in their common dtype. ``exact``: numbers among halves are not rounded, nor are tensors
     without dimensions that eager's kernels take as numbers: a second operand where the device ``reads_numbers``, else
     one from the CPU, as ``either`` operand or the second."""
@@ -169,10 +177,10 @@ def _arithmetic(b, fn, x, y, exact: bool = True, to_float: bool = False, either:
 
 
 @pointwise("add", wraps=True)
-def add(b, self, other, *, alpha=1):
+def add(b: Builder, self: Node, other: float | Node | SymFloat | IntExpr, *, alpha: float | int = 1) -> Node:
     exact = _adds_exactly(b, self, other)
 
-    def plus(x, y):
+    def plus(x: Node, y: Node) -> Node:
         if x.dtype is torch.bool:
             return b.logical_or(x, y) if alpha is True or alpha == 1 else NotImplemented
         if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
@@ -182,18 +190,18 @@ def add(b, self, other, *, alpha=1):
     return _arithmetic(b, plus, self, other, exact)
 
 
-def _refuse_bool(*operands):
+def _refuse_bool(*operands: object) -> None:
     if (any(v.dtype is torch.bool for v in operands if isinstance(v, Node))
         or any(isinstance(v, bool) for v in operands)):
         raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported.")
 
 
 @pointwise("sub", "subtract", wraps=True)
-def sub(b, self, other, *, alpha=1):
+def sub(b: Builder, self: Node, other: float | int | Node | SymFloat, *, alpha: int = 1) -> Node:
     _refuse_bool(self, other)
     exact = _adds_exactly(b, self, other)
 
-    def minus(x, y):
+    def minus(x: Node, y: Node) -> Node:
         if y.op == "scalar" and type(alpha) is not SymFloat and alpha != 1:
             return b.sub(x, b.scalar(y.attrs["value"] * alpha, x.dtype, x.device, exact))
         return _minus(b, x, y, alpha)
@@ -202,25 +210,25 @@ def sub(b, self, other, *, alpha=1):
 
 
 @pointwise("rsub", wraps=True, swapped=True)
-def rsub(b, self, other, *, alpha=1):
+def rsub(b: Builder, self: Node, other: float | int | Node | SymFloat, *, alpha: int = 1) -> Node:
     _refuse_bool(self, other)
     return _arithmetic(b, lambda x, y: _minus(b, y, x, alpha), self, other, _adds_exactly(b, self, other))
 
 
 @pointwise("mul", "multiply", wraps=True)
-def mul(b, self, other):
+def mul(b: Builder, self: Node, other: float | Node | SymFloat | IntExpr) -> Node:
     return _arithmetic(b, lambda x, y: b.logical_and(x, y) if x.dtype is torch.bool else b.mul(x, y), self, other)
 
 
 @pointwise("div", "divide", wraps=True)
-def div(b, self, other, *, rounding_mode=None):
+def div(b: Builder, self: Node, other: float | int | Node | SymFloat, *, rounding_mode: str | None = None) -> Node:
     if rounding_mode is None:
         return true_divide(b, self, other)
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
                            f"'{rounding_mode}'")
 
-    def rounded(x, y):
+    def rounded(x: Node, y: Node) -> Node:
         if x.dtype is torch.bool:
             return NotImplemented
         if _may_divide_by_zero(x, y):
@@ -230,7 +238,7 @@ def div(b, self, other, *, rounding_mode=None):
     return _arithmetic(b, rounded, self, other, either=False)
 
 
-def _may_divide_by_zero(x, y) -> bool:
+def _may_divide_by_zero(x: Node, y: Node) -> bool:
     """Whether eager looks for zeros among the divisors, and raises: among integers, unless divided by a known number.
     """
     if x.dtype.is_floating_point or not backend(x.device).checks_divisors:
@@ -239,7 +247,7 @@ def _may_divide_by_zero(x, y) -> bool:
     return bounds(value)[0] < 1 if type(value) is Dim and bounds(value)[0] is not None else value == 0
 
 
-def _checked_division(b, name, overload, x, y, *more):
+def _checked_division(b: Builder, name: str, overload: str, x: Node, y: Node, *more: str) -> Node:
     """The library's integer division of promoted operands, which raises for a zero divisor."""
     shape = layout.broadcast_shapes(x.type.shape, y.type.shape)
     strides = layout.iterator_strides(shape, [x.type, y.type])
@@ -247,27 +255,27 @@ def _checked_division(b, name, overload, x, y, *more):
 
 
 @pointwise("true_divide", wraps=True)
-def true_divide(b, self, other):
+def true_divide(b: Builder, self: Node, other: float | Node | SymFloat | IntExpr) -> Node:
     return _arithmetic(b, b.div, self, other, to_float=True, either=False)
 
 
 @op("rdiv", raw=True, numbers=True)
-def rdiv(t, self, other):
+def rdiv(t: Tracer, self: TensorHandle, other: float | SymFloat) -> TensorHandle:
     """``number / tensor``: eager multiplies the reciprocal."""
     return t.call_op("mul", (t.call_op("reciprocal", (self,), {}), other), {})
 
 
 @pointwise("floor_divide", wraps=True)
-def floor_divide(b, self, other):
+def floor_divide(b: Builder, self: Node, other: int | Node) -> Node:
     return _without_derivative(b, div(b, self, other, rounding_mode="floor"))
 
 
 @pointwise("rfloor_divide", wraps=True, swapped=True)
-def rfloor_divide(b, self, other):
+def rfloor_divide(b: Builder, self: Node, other: int) -> Node:
     return _without_derivative(b, div(b, other, self, rounding_mode="floor"))
 
 
-def _without_derivative(b, result):
+def _without_derivative(b: Builder, result: Node) -> Node:
     """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it
     raises. So does one through the remainder of a number."""
     if isinstance(result, Node):
@@ -278,7 +286,7 @@ def _without_derivative(b, result):
 
 
 @pointwise("remainder", wraps=True)
-def remainder(b, self, other):
+def remainder(b: Builder, self: Node, other: float | int | Node) -> Node:
     x, y = b.promote(self, other)
     if x.dtype is torch.bool:
         return NotImplemented
@@ -287,12 +295,12 @@ def remainder(b, self, other):
 
 
 @pointwise("rremainder", wraps=True, swapped=True)
-def rremainder(b, self, other):
+def rremainder(b: Builder, self: Node, other: Node) -> Node:
     return remainder(b, other, self)
 
 
 @pointwise("fmod", wraps=True)
-def fmod(b, self, other):
+def fmod(b: Builder, self: Node, other: int) -> Node:
     x, y = b.promote(self, other)
     if x.dtype is torch.bool:
         return NotImplemented
@@ -300,7 +308,7 @@ def fmod(b, self, other):
 
 
 @pointwise("pow")
-def pow_(b, self, exponent):
+def pow_(b: Builder, self: Node, exponent: Node | float | IntExpr) -> Node:
     if is_number(exponent) and not isinstance(exponent, Dim) and isinstance(self, Node):
         x, number = b.promote(self, exponent)
         if x.dtype is torch.bool:
@@ -329,7 +337,7 @@ def pow_(b, self, exponent):
 
 
 @op("rpow")
-def rpow(b, self, other):
+def rpow(b: Builder, self: Node, other: Node | Number):
     y = pow_(b, other, self)
     if is_number(other) and y is not NotImplemented:
         # A number to the power of a tensor gives a row-major one.
@@ -337,8 +345,9 @@ def rpow(b, self, other):
     return y
 
 
-def _same_dtype_binary(prim, *names, to_float=False, bool_prim=None, of_integers=True):
-    def expand(b, self, other):
+def _same_dtype_binary(prim: str, *names: str, to_float: bool = False, bool_prim: str | None = None,
+                       of_integers: bool = True) -> None:
+    def expand(b: Builder, self: Node, other: Node) -> Node:
         if is_number(self) or is_number(other):
             raise TypeError(f"{prim} takes no numbers")
         x, y = b.promote(self, other, to_float=to_float)
@@ -360,15 +369,15 @@ _same_dtype_binary("hypot", of_integers=False)
 
 
 @pointwise("copysign", wraps=True)
-def copysign(b, self, other):
+def copysign(b: Builder, self: Node, other: Node) -> Node:
     if isinstance(other, Node) and other.dtype in HALF or self.dtype in HALF:
         return NotImplemented
     x, y = b.promote(self, other, to_float=True)
     return b.copysign(x, y)
 
 
-def _bitwise(prim, bool_prim):
-    def expand(b, self, other):
+def _bitwise(prim: str, bool_prim: str) -> None:
+    def expand(b: Builder, self: Node, other: int | Node) -> Node:
         x, y = b.promote(self, other)
         if x.dtype.is_floating_point:
             raise RuntimeError(f'"{prim}_cpu" not implemented for \'{x.dtype}\'')
@@ -381,8 +390,8 @@ for _name in ("and", "or", "xor"):
     _bitwise(f"bitwise_{_name}", f"logical_{_name}")
 
 
-def _shift(name, prim):
-    def expand(b, self, other):
+def _shift(name: str, prim: str) -> Callable:
+    def expand(b: Builder, self: Node, other: int) -> Node:
         x, y = b.promote(self, other)
         return NotImplemented if x.dtype is torch.bool or x.dtype.is_floating_point else b.binary(prim, x, y)
 
@@ -393,8 +402,8 @@ pointwise("bitwise_left_shift", "__lshift__", wraps=True)(_shift("left", "shl"))
 pointwise("bitwise_right_shift", "__rshift__", wraps=True)(_shift("right", "shr"))
 
 
-def _logical(prim):
-    def expand(b, self, other):
+def _logical(prim: str) -> None:
+    def expand(b: Builder, self: Node, other: Node | Number) -> Node:
         for position, (argument, v) in enumerate((("input", self), ("other", other)), 1):
             if not isinstance(v, Node):
                 raise TypeError(f"{prim}(): argument {argument!r} (position {position}) must be Tensor, not "
@@ -404,7 +413,7 @@ def _logical(prim):
     pointwise(prim)(expand)
 
 
-def _truth(b, x):
+def _truth(b: Builder, x: Node) -> Node:
     return x if not isinstance(x, Node) or x.dtype is torch.bool else b.ne(x, 0)
 
 
@@ -412,8 +421,8 @@ for _name in ("logical_and", "logical_or", "logical_xor"):
     _logical(_name)
 
 
-def _comparison(prim, *names):
-    def expand(b, self, other):
+def _comparison(prim: str, *names: str) -> None:
+    def expand(b: Builder, self: Node, other: float | int | Node | SymFloat) -> Node:
         if not (isinstance(other, Node) or is_number(other)):
             return NotImplemented
         x, y = b.promote(self, other)
@@ -434,7 +443,8 @@ _comparison("ge", "greater_equal")
 
 
 @pointwise("where", wraps=True, masks=True)
-def where(b, condition, self=None, other=None):
+def where(b: Builder, condition: Node, self: Node | None = None,
+          other: float | int | Node | SymFloat | None = None) -> Node:
     if self is None:
         raise Unsupported("where without values gives positions: their number depends on the data",
                           "use the form with three arguments", kind="data-dependent-shape")
@@ -455,12 +465,12 @@ def where(b, condition, self=None, other=None):
 
 
 @pointwise("where_method", wraps=True, masks=True)
-def where_method(b, self, condition, other):
+def where_method(b: Builder, self: Node, condition, other: Node | Number) -> Node:
     return where(b, condition, self, other)
 
 
 @op("masked_fill", numbers=True)
-def masked_fill(b, self, mask, value):
+def masked_fill(b: Builder, self: Node, mask: Node, value: float | SymFloat | Node) -> Node:
     if mask.dtype is not torch.bool:
         raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype " + str(mask.dtype))
     if isinstance(value, Node):
@@ -478,11 +488,13 @@ def masked_fill(b, self, mask, value):
 
 
 @pointwise("clamp", "clip", numbers=True)
-def clamp(b, self, min=None, max=None):
+def clamp(b: Builder, self: Node, min: float | int | Node | None = None,
+          max: float | int | Node | SymFloat | None = None) -> Node:
     return _clamp(b, self, min, max)
 
 
-def _clamp(b, self, min, max, by_limit: bool = False):
+def _clamp(b: Builder, self: Node, min: float | int | Node | None, max: float | int | Node | SymFloat | None,
+           by_limit: bool = False) -> Node:
     """``by_limit``: for ``clamp_min`` or ``clamp_max``, whose kernels do not pass over a limit that is NaN, as that of
     ``clamp`` with one limit does on GPUs."""
     if min is None and max is None:
@@ -524,7 +536,7 @@ def _is_nan(v) -> bool:
     return type(v) is float and v != v
 
 
-def _within_range(v, dtype):
+def _within_range(v, dtype: torch.dtype):
     """The number of an integer dtype that is nearest to ``v``."""
     if v is None or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
         return v
@@ -532,7 +544,7 @@ def _within_range(v, dtype):
     return v if ends.min <= v and v <= ends.max else ends.min if v < ends.min else ends.max
 
 
-def _shared_at_limits(b, y, x, lo, hi, min, max):
+def _shared_at_limits(b: Builder, y: Node, x: Node, lo, hi, min, max) -> Node:
     """``y``, with the gradient that eager gives where x and the limit that it is equal to share it: all is x's where
     the limits are equal too, or one is NaN."""
     low, high, apart = b.lt(x, lo), b.gt(x, hi), b.lt(lo, hi)
@@ -548,17 +560,17 @@ def _shared_at_limits(b, y, x, lo, hi, min, max):
 
 
 @pointwise("clamp_min", numbers=True)
-def clamp_min(b, self, min):
+def clamp_min(b: Builder, self: Node, min) -> Node:
     return _clamp(b, self, min, None, by_limit=True)
 
 
 @pointwise("clamp_max", numbers=True)
-def clamp_max(b, self, max):
+def clamp_max(b: Builder, self: Node, max) -> Node:
     return _clamp(b, self, None, max, by_limit=True)
 
 
 @pointwise("addcmul", numbers=True)
-def addcmul(b, self, tensor1, tensor2, *, value=1):
+def addcmul(b: Builder, self: Node, tensor1: Node, tensor2: Node, *, value: float | Node | int = 1) -> Node:
     x, y, z = b.promote(self, tensor1, tensor2)
     if x.dtype is torch.bool:
         return NotImplemented
@@ -576,7 +588,7 @@ def addcmul(b, self, tensor1, tensor2, *, value=1):
 
 
 @pointwise("addcdiv", numbers=True)
-def addcdiv(b, self, tensor1, tensor2, *, value=1):
+def addcdiv(b: Builder, self: Node, tensor1: Node, tensor2: Node, *, value: float | SymFloat | Node = 1) -> Node:
     x, y, z = b.promote(self, tensor1, tensor2)
     if not x.dtype.is_floating_point:
         return NotImplemented
@@ -591,7 +603,7 @@ def addcdiv(b, self, tensor1, tensor2, *, value=1):
 
 
 @pointwise("lerp", numbers=True)
-def lerp(b, self, end, weight):
+def lerp(b: Builder, self: Node, end: Node, weight: float | Node | SymFloat) -> Node:
     if self.dtype is not end.dtype:
         raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")
     if not self.dtype.is_floating_point:

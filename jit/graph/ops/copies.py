@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.devices import backend
@@ -16,8 +19,14 @@ from jit.graph.ops.views import become
 from jit.graph.prims import infer
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder, Number
+    from jit.graph.dims import Dim
+    from jit.graph.tracer import Tracer
 
-def to_type(b, self, dtype=None, device=None, copy=False, memory_format=None):
+
+def to_type(b: Builder, self: Node, dtype: torch.dtype | None = None, device: torch.device | None = None,
+            copy: bool = False, memory_format: torch.memory_format | None = None) -> Node:
     """The input itself when nothing changes and no copy is wanted."""
     dtype = dtype or self.dtype
     device = resolve_device(device, self.device)
@@ -42,7 +51,7 @@ def to_type(b, self, dtype=None, device=None, copy=False, memory_format=None):
     return node
 
 
-def is_format(t: TensorType, memory_format) -> bool:
+def is_format(t: TensorType, memory_format: torch.memory_format) -> bool:
     """``is_contiguous(memory_format=...)``."""
     if memory_format is torch.contiguous_format:
         return t.is_contiguous
@@ -50,7 +59,9 @@ def is_format(t: TensorType, memory_format) -> bool:
 
 
 @op("to", alias=True)
-def to(b, self, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=None, other=None):
+def to(b: Builder, self: Node, *args: torch.dtype | bool | None, dtype: torch.dtype | None = None,
+       device: torch.device | None = None, non_blocking: bool = False, copy: bool = False,
+       memory_format: torch.memory_format | None = None, other: Node | Number | None = None) -> Node:
     for a in args:
         if isinstance(a, torch.dtype):
             dtype = a
@@ -69,7 +80,7 @@ def to(b, self, *args, dtype=None, device=None, non_blocking=False, copy=False, 
 
 
 @op("type_as", alias=True)
-def type_as(b, self, other):
+def type_as(b: Builder, self: Node, other: Node) -> Node:
     return to_type(b, self, other.dtype, other.device)
 
 
@@ -79,24 +90,26 @@ for _name, _dtype in {
     "short": torch.int16, "char": torch.int8, "byte": torch.uint8, "bool": torch.bool,
 }.items():  # fmt: skip
 
-    def _convert(b, self, memory_format=None, _dtype=_dtype):
+    def _convert(b: Builder, self: Node, memory_format: torch.memory_format | None = None,
+                 _dtype: torch.dtype = _dtype) -> Node:
         return to_type(b, self, _dtype, memory_format=memory_format)
 
     op(_name, alias=True)(_convert)
 
 
 @op("cpu", alias=True)
-def cpu(b, self, memory_format=None):
+def cpu(b: Builder, self: Node, memory_format: torch.memory_format | None = None) -> Node:
     return to_type(b, self, device="cpu", memory_format=memory_format)
 
 
 @op("cuda", alias=True)
-def cuda(b, self, device=None, non_blocking=False, memory_format=None):
+def cuda(b: Builder, self: Node, device: torch.device | None = None, non_blocking: bool = False,
+         memory_format: torch.memory_format | None = None) -> Node:
     return to_type(b, self, device="cuda" if device is None else device, memory_format=memory_format)
 
 
 @op("contiguous", alias=True)
-def contiguous(b, self, *, memory_format=torch.contiguous_format):
+def contiguous(b: Builder, self: Node, *, memory_format: torch.memory_format = torch.contiguous_format) -> Node:
     if memory_format is torch.preserve_format:
         raise RuntimeError("preserve memory format is unsupported by the contiguous operator")
     if is_format(self.type, memory_format):
@@ -105,17 +118,19 @@ def contiguous(b, self, *, memory_format=torch.contiguous_format):
 
 
 @op("clone")
-def clone(b, self, *, memory_format=None):
+def clone(b: Builder, self: Node, *, memory_format: torch.memory_format | None = None) -> Node:
     return b.clone(self, layout.format_strides(self.type, memory_format))
 
 
 @op("_to_copy")
-def to_copy(b, self, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
+def to_copy(b: Builder, self: Node, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+            device: torch.device | None = None, pin_memory: bool | None = None, non_blocking: bool = False,
+            memory_format: torch.memory_format | None = None) -> Node:
     return to_type(b, self, dtype, device, True, memory_format)
 
 
 @op("copy_", raw=True)
-def copy_(t, self, src, non_blocking=False):
+def copy_(t: Tracer, self: TensorHandle, src: TensorHandle, non_blocking: bool = False) -> TensorHandle:
     if is_number(src):
         return fill_(t, self, src)
     if src.device != self.device:
@@ -128,7 +143,7 @@ def copy_(t, self, src, non_blocking=False):
 
 
 @op("fill_", raw=True)
-def fill_(t, self, value):
+def fill_(t: Tracer, self: TensorHandle, value: float | int | TensorHandle) -> TensorHandle:
     if isinstance(value, TensorHandle):
         if value.ndim:
             raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
@@ -141,12 +156,12 @@ def fill_(t, self, value):
 
 
 @op("zero_", raw=True)
-def zero_(t, self):
+def zero_(t: Tracer, self: TensorHandle) -> TensorHandle:
     return fill_(t, self, 0)
 
 
 @op("requires_grad_", raw=True)
-def requires_grad_(t, self, requires_grad=True):
+def requires_grad_(t: Tracer, self: TensorHandle, requires_grad: bool = True) -> TensorHandle:
     if self.base.input is not None or not self.is_leaf:
         if bool(requires_grad) == self.requires_grad:
             return self
@@ -157,7 +172,8 @@ def requires_grad_(t, self, requires_grad=True):
 
 
 @op("resize_", raw=True)
-def resize_(t, self, *size, memory_format=None):
+def resize_(t: Tracer, self: TensorHandle, *size: object,
+            memory_format: torch.memory_format | None = None) -> TensorHandle:
     """To the size that it has: nothing changes. A dense tensor made in the program may get another shape of as many
     elements; one with more or fewer would change the memory under other tensors."""
     wanted = tuple(size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size)
@@ -173,14 +189,15 @@ def resize_(t, self, *size, memory_format=None):
 
 
 @op("resize_as_", raw=True)
-def resize_as_(t, self, the_template, *, memory_format=None):
+def resize_as_(t: Tracer, self: TensorHandle, the_template, *,
+               memory_format: torch.memory_format | None = None) -> TensorHandle:
     return resize_(t, self, the_template.type.shape, memory_format=memory_format)
 
 
 # concatenation
 
 
-def _promote_all(b, tensors):
+def _promote_all(b: Builder, tensors: list[Node]) -> list[Node]:
     dtype = tensors[0].dtype
     for x in tensors[1:]:
         dtype = promote_dtypes(dtype, x.dtype)
@@ -188,7 +205,7 @@ def _promote_all(b, tensors):
 
 
 @op("cat", "concat", "concatenate")
-def cat(b, tensors, dim=0):
+def cat(b: Builder, tensors: list[Node], dim: int = 0) -> Node:
     tensors = list(tensors)
     if not tensors:
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")
@@ -213,7 +230,7 @@ def cat(b, tensors, dim=0):
 
 
 @op("stack")
-def stack(b, tensors, dim=0):
+def stack(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Node:
     tensors = _promote_all(b, list(tensors))
     if not tensors:
         raise RuntimeError("stack expects a non-empty TensorList")
@@ -229,8 +246,8 @@ def stack(b, tensors, dim=0):
     return node
 
 
-def _cat_along(name, axis, atleast):
-    def expand(b, tensors):
+def _cat_along(name: tuple[str, ...], axis: int, atleast: int) -> None:
+    def expand(b: Builder, tensors: list[Node]) -> Node:
         parts = []
         for x in tensors:
             while x.type.rank < atleast:
@@ -247,7 +264,7 @@ _cat_along(("vstack", "row_stack"), 0, 2)
 
 
 @op("repeat", varargs="repeats")
-def repeat(b, self, repeats):
+def repeat(b: Builder, self: Node, repeats: tuple[int, ...] | list) -> Node:
     repeats = tuple(repeats) if isinstance(repeats, (tuple, list)) else (repeats,)
     lead = len(repeats) - self.type.rank
     if lead < 0:
@@ -265,13 +282,13 @@ def repeat(b, self, repeats):
 
 
 @op("tile")
-def tile(b, self, *dims):
+def tile(b: Builder, self: Node, *dims: object) -> Node:
     dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else tuple(dims)
     return repeat(b, self, (1,) * (self.type.rank - len(dims)) + dims)
 
 
 @op("repeat_interleave")
-def repeat_interleave(b, self, repeats, dim=None, *, output_size=None):
+def repeat_interleave(b: Builder, self: Node, repeats, dim: int | None = None, *, output_size=None) -> Node:
     if not is_number(repeats):
         raise Unsupported("repeat_interleave by a tensor: the size of the result depends on the data",
                           "repeat by an int, or keep it outside the compiled function", kind="data-dependent-shape")
@@ -285,23 +302,23 @@ def repeat_interleave(b, self, repeats, dim=None, *, output_size=None):
 
 
 @op("flip")
-def flip(b, self, *dims):
+def flip(b: Builder, self: Node, *dims: int | tuple[int, ...] | list[int]) -> Node:
     dims = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     return b.flip(self, b.dims_of(self, list(dims)))
 
 
 @op("fliplr")
-def fliplr(b, self):
+def fliplr(b: Builder, self: Node) -> Node:
     return b.flip(self, (1,))
 
 
 @op("flipud")
-def flipud(b, self):
+def flipud(b: Builder, self: Node) -> Node:
     return b.flip(self, (0,))
 
 
 @op("roll")
-def roll(b, self, shifts, dims=()):
+def roll(b: Builder, self: Node, shifts: Dim | tuple[int, ...], dims: Dim | tuple[int, ...] = ()) -> Node:
     shifts = (shifts,) if is_number(shifts) else tuple(shifts)
     dims = (dims,) if is_number(dims) else tuple(dims)
     if not dims:
@@ -330,7 +347,7 @@ def roll(b, self, shifts, dims=()):
 
 
 @op("constant_pad_nd")
-def constant_pad_nd(b, self, pad, value=0):
+def constant_pad_nd(b: Builder, self: Node, pad: Sequence[int], value: int = 0) -> Node:
     rank = self.type.rank
     if any(isinstance(n, float) for n in pad):
         raise TypeError("pad takes integers")
@@ -353,14 +370,16 @@ def constant_pad_nd(b, self, pad, value=0):
 
 
 @op("pad", alias=False)
-def pad(b, self, pad, mode="constant", value=None):
+def pad(b: Builder, self: Node, pad: tuple[int, ...], mode: str = "constant", value=None) -> object:
     if mode != "constant":
         return NotImplemented
     return constant_pad_nd(b, self, pad, 0 if value is None else value)
 
 
 @op("scalar_tensor")
-def scalar_tensor(b, s, *, dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+def scalar_tensor(b: Builder, s, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+                  device: torch.device | None = None, pin_memory: bool | None = None,
+                  requires_grad: bool = False) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     return b.full((), s, dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device()))

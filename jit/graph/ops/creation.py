@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -14,14 +16,19 @@ from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
+    from jit.graph.tracer import Tracer
+
 CPU = torch.device("cpu")
 
 
-def _dtype_or_default(dtype):
+def _dtype_or_default(dtype: torch.dtype | None) -> torch.dtype:
     return dtype or torch.get_default_dtype()
 
 
-def _size(size) -> tuple:
+def _size(size: Sequence[IntExpr | Sequence[IntExpr]]) -> tuple:
     if not size:
         raise TypeError("a size is needed, which may be ()")
     if len(size) == 1 and isinstance(size[0], (tuple, list)):
@@ -34,13 +41,14 @@ def _size(size) -> tuple:
     return tuple(map(plain_if_few, size))
 
 
-def _default_device():
+def _default_device() -> torch.device:
     return torch.get_default_device()
 
 
-def _filled(value):
-    def expand(b, *size, dtype=None, layout=None, device=None, requires_grad=False,
-               pin_memory=None, memory_format=None, names=None):
+def _filled(value: float | int) -> Callable:
+    def expand(b: Builder, *size: IntExpr | tuple, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+               device: torch.device | None = None, requires_grad: bool = False, pin_memory: bool | None = None,
+               memory_format: torch.memory_format | None = None, names=None) -> Node:
         if requires_grad:
             raise Unsupported("a new tensor that requires grad", kind="autograd")
         if layout not in (None, torch.strided):
@@ -59,11 +67,11 @@ op("ones")(_filled(1))
 
 
 @op("empty")
-def empty(b, *size, dtype=None, **options):
+def empty(b: Builder, *size: int, dtype: torch.dtype | None = None, **options: object) -> Node:
     return _filled(uninitialized(_dtype_or_default(dtype)))(b, *size, dtype=dtype, **options)
 
 
-def uninitialized(dtype: torch.dtype):
+def uninitialized(dtype: torch.dtype) -> float | int:
     """What stands for memory that nobody has written: zero is as good as any value, but deterministic mode promises NaN
     or the largest integer."""
     if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
@@ -74,7 +82,9 @@ def uninitialized(dtype: torch.dtype):
 
 
 @op("full")
-def full(b, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+def full(b: Builder, size: tuple[IntExpr, ...], fill_value: int | Node, *, dtype: torch.dtype | None = None,
+         layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
+         pin_memory: bool | None = None) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     device = resolve_device(device, _default_device())
@@ -86,9 +96,10 @@ def full(b, size, fill_value, *, dtype=None, layout=None, device=None, requires_
     return b.full(_size((size,)), fill_value, dtype or scalar_dtype(fill_value), device)
 
 
-def _like(value):
-    def expand(b, self, *, dtype=None, layout=None, device=None, requires_grad=False,
-               pin_memory=None, memory_format=None):
+def _like(value: int) -> Callable:
+    def expand(b: Builder, self: Node, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+               device: torch.device | None = None, requires_grad: bool = False, pin_memory: bool | None = None,
+               memory_format: torch.memory_format | None = None) -> Node:
         return full_like(b, self, value, dtype=dtype, device=device, requires_grad=requires_grad,
                          memory_format=memory_format)
 
@@ -96,8 +107,9 @@ def _like(value):
 
 
 @op("full_like")
-def full_like(b, self, fill_value, *, dtype=None, layout=None, device=None,
-              requires_grad=False, pin_memory=None, memory_format=None):
+def full_like(b: Builder, self: Node, fill_value: int | Node, *, dtype: torch.dtype | None = None,
+              layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
+              pin_memory: bool | None = None, memory_format: torch.memory_format | None = None) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     if isinstance(fill_value, Node):
@@ -113,13 +125,14 @@ op("ones_like")(_like(1))
 
 
 @op("empty_like")
-def empty_like(b, self, *, dtype=None, **options):
+def empty_like(b: Builder, self: Node, *, dtype: torch.dtype | None = None, **options: object) -> Node:
     return full_like(b, self, uninitialized(dtype or self.dtype), dtype=dtype, **options)
 
 
-
-def _new(value):
-    def expand(b, self, *size, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+def _new(value: int) -> Callable:
+    def expand(b: Builder, self: Node, *size: IntExpr | tuple[Dim, ...], dtype: torch.dtype | None = None,
+               layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
+               pin_memory: bool | None = None) -> Node:
         if requires_grad:
             raise Unsupported("a new tensor that requires grad", kind="autograd")
         return b.full(_size(size), value, dtype or self.dtype, resolve_device(device, self.device))
@@ -132,19 +145,23 @@ op("new_ones")(_new(1))
 
 
 @op("new_empty")
-def new_empty(b, self, *size, dtype=None, **options):
+def new_empty(b: Builder, self: Node, *size: object, dtype: torch.dtype | None = None, **options: object):
     return _new(uninitialized(dtype or self.dtype))(b, self, *size, dtype=dtype, **options)
 
 
 @op("new_full")
-def new_full(b, self, size, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+def new_full(b: Builder, self: Node, size: tuple[IntExpr, ...], fill_value: int, *, dtype: torch.dtype | None = None,
+             layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
+             pin_memory: bool | None = None) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     return b.full(_size((size,)), fill_value, dtype or self.dtype, resolve_device(device, self.device))
 
 
 @op("empty_strided")
-def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+def empty_strided(b: Builder, size: Sequence[IntExpr], stride: tuple[IntExpr, ...], *, dtype: torch.dtype | None = None,
+                  layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
+                  pin_memory: bool | None = None):
     dtype = _dtype_or_default(dtype)
     node = b.full(tuple(size), uninitialized(dtype), dtype, resolve_device(device, _default_device()))
     node.type = node.type.replace(strides=tuple(stride))
@@ -152,8 +169,9 @@ def empty_strided(b, size, stride, *, dtype=None, layout=None, device=None, requ
 
 
 @op("empty_permuted")
-def empty_permuted(b, size, physical_layout, *, dtype=None, layout=None,
-                   device=None, requires_grad=False, pin_memory=None):
+def empty_permuted(b: Builder, size: Sequence[IntExpr], physical_layout, *, dtype: torch.dtype | None = None,
+                   layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
+                   pin_memory: bool | None = None):
     if requires_grad or sorted(physical_layout) != list(range(len(size))):
         return NotImplemented
     dtype = _dtype_or_default(dtype)
@@ -166,7 +184,9 @@ def empty_permuted(b, size, physical_layout, *, dtype=None, layout=None,
 
 
 @op("arange")
-def arange(b, start, end=None, step=1, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+def arange(b: Builder, start: float | IntExpr, end: IntExpr | None = None, step: int = 1, *,
+           dtype: torch.dtype | None = None, layout: torch.layout | None = None, device: torch.device | None = None,
+           requires_grad: bool = False, pin_memory: bool | None = None) -> object:
     if end is None:
         start, end = 0, start
     values = (start, end, step)
@@ -194,15 +214,16 @@ def arange(b, start, end=None, step=1, *, dtype=None, layout=None, device=None, 
 
 
 @op("eye")
-def eye(b, n, m=None, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=None):
+def eye(b: Builder, n: int, m=None, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+        device: torch.device | None = None, requires_grad: bool = False, pin_memory: bool | None = None) -> Node:
     device = resolve_device(device, _default_device())
     m = n if m is None else m
     rows, cols = b.iota(n, device=device), b.iota(m, device=device)
     return b.cast(b.eq(b.unsqueeze(rows, 1), b.unsqueeze(cols, 0)), _dtype_or_default(dtype))
 
 
-def _triangle(keep):
-    def expand(b, self, diagonal=0):
+def _triangle(keep: str) -> Callable:
+    def expand(b: Builder, self: Node, diagonal: int = 0) -> Node:
         if self.type.rank < 2:
             raise RuntimeError("tril/triu: input tensor must have at least 2 dimensions")
         rows, cols = b.iota(self.shape[-2], device=self.device), b.iota(self.shape[-1], device=self.device)
@@ -221,14 +242,16 @@ op("triu")(_triangle("upper"))
 
 
 @op("tensor", raw=True)
-def tensor(t, data, **options):
+def tensor(t: Tracer, data: float | int | list | TensorHandle, **options: str | torch.dtype) -> TensorHandle:
     """``torch.tensor``: of a tensor it is a copy."""
     made = as_tensor(t, data, **options)
     return t.call_op("clone", (t.call_op("detach", (made,), {}),), {}) if isinstance(data, TensorHandle) else made
 
 
 @op("as_tensor", "asarray", raw=True)
-def as_tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memory=False, copy=None):
+def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *, dtype: torch.dtype | None = None,
+              device: str | None = None, requires_grad: bool = False, pin_memory: bool = False,
+              copy=None) -> TensorHandle:
     if isinstance(data, TensorHandle):
         if dtype is None and device is None:
             return data
@@ -256,11 +279,13 @@ def as_tensor(t, data, *, dtype=None, device=None, requires_grad=False, pin_memo
 
 
 @op("new_tensor", raw=True)
-def new_tensor(t, self, data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+def new_tensor(t: Tracer, self: TensorHandle, data, *, dtype: torch.dtype | None = None,
+               device: torch.device | None = None, requires_grad: bool = False, layout: torch.layout | None = None,
+               pin_memory: bool = False) -> TensorHandle:
     if isinstance(data, TensorHandle) or requires_grad:
         raise Unsupported("new_tensor of a tensor, or with a gradient", "use clone()", kind="unknown-function")
     return tensor(t, data, dtype=dtype or self.dtype, device=resolve_device(device, self.device))
 
 
-def _contains_handle(v) -> bool:
+def _contains_handle(v: float | int | list | TensorHandle | tuple) -> bool:
     return isinstance(v, TensorHandle) or isinstance(v, (list, tuple)) and any(map(_contains_handle, v))

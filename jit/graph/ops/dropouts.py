@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.graph import changes, layout
 from jit.graph.ir import Node
 from jit.graph.ops.random import in_kernels, keep
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.handles import TensorHandle
+    from jit.graph.tracer import Tracer
 
-def scaled_by_mask(b, x: Node, kept: Node, scale: float) -> Node:
+
+def scaled_by_mask(b: Builder, x: Node, kept: Node, scale: float) -> Node:
     """``x * (kept * scale)``: NaN stays NaN where it is dropped, as in eager."""
     return b.mul(x, b.mul(b.cast(kept, x.type.dtype), scale))
 
@@ -16,7 +23,7 @@ def scaled_by_mask(b, x: Node, kept: Node, scale: float) -> Node:
 _ALPHA = 1.7580993408473766  # minus the value that selu tends to
 
 
-def alpha_dropped(b, x: Node, kept: Node, p: float) -> Node:
+def alpha_dropped(b: Builder, x: Node, kept: Node, p: float) -> Node:
     """Dropped elements become that value; scale and shift keep the mean and the variance. Source:
     aten/src/ATen/native/Dropout.cpp."""
     scale = 1 / ((_ALPHA * _ALPHA * p + 1) * (1 - p)) ** 0.5
@@ -30,8 +37,8 @@ def channels(x: Node) -> tuple:
     return x.type.shape[:2] + (1,) * (x.type.rank - 2)
 
 
-def _dropout(name, features, alpha):
-    def expand(b, self, p=0.5, train=True):
+def _dropout(name: str, features: bool, alpha: bool) -> None:
+    def expand(b: Builder, self: Node, p: float | int = 0.5, train: bool = True) -> object:
         if p < 0 or p > 1:
             raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
         if not train or p == 0:
@@ -56,7 +63,7 @@ _dropout("feature_alpha_dropout", True, True)
 
 
 @op("native_dropout")
-def native_dropout(b, input, p, train=None):
+def native_dropout(b: Builder, input, p, train=None):
     p = float(p)
     if (train is False or not 0 < p < 1 or input.type.is_empty or input.dtype.is_complex
         or not in_kernels(input.shape, input.device)):
@@ -70,7 +77,7 @@ def native_dropout(b, input, p, train=None):
 
 
 @op("dropout_", raw=True)
-def dropout_(t, self, p=0.5, train=True):
+def dropout_(t: Tracer, self: TensorHandle, p: float = 0.5, train: bool = True):
     """Where eager's numbers are asked for: its form in place draws the mask with ``bernoulli_`` on every device."""
     if not train or not 0 < p < 1 or self.type.is_empty or self.dtype.is_complex or in_kernels(self.shape, self.device):
         return changes.inplace(t, "dropout", (self, p, train), {})

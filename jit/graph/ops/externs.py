@@ -3,6 +3,9 @@ run on meta tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
+
 import torch
 
 from jit.devices import backend
@@ -13,17 +16,23 @@ from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.ops.reductions import mean
 from jit.graph.registry import extern, op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder, Number
+    from jit.graph.dims import IntExpr
+    from jit.graph.handles import TensorHandle
+    from jit.graph.tracer import Tracer
 
-def _contiguous(shape, like: TensorType) -> TensorType:
+
+def _contiguous(shape: tuple[IntExpr, ...], like: TensorType) -> TensorType:
     return TensorType.contiguous(shape, like.dtype, like.device)
 
 
-def _agree(a, b, message: str):
+def _agree(a: IntExpr, b: Builder, message: str) -> None:
     if not a == b:
         raise RuntimeError(message)
 
 
-def _same_dtype(*types):
+def _same_dtype(*types: TensorType) -> None:
     """What eager refuses but for some of nothing, whose results have whichever dtype."""
     first = types[0].dtype
     for t in types[1:]:
@@ -35,7 +44,7 @@ def _same_dtype(*types):
 
 
 @extern("mm")
-def mm(a, c):
+def mm(a: TensorType, c: TensorType) -> TensorType:
     if a.rank != 2 or c.rank != 2:
         raise RuntimeError("mat1 and mat2 must be matrices")
     _agree(a.shape[1], c.shape[0],
@@ -45,12 +54,12 @@ def mm(a, c):
 
 
 @extern("addmm")
-def addmm(x, a, c, beta=1, alpha=1):
+def addmm(x: TensorType, a: TensorType, c: TensorType, beta: float | int = 1, alpha: int = 1) -> TensorType:
     return mm(a, c)
 
 
 @extern("bmm")
-def bmm(a, c):
+def bmm(a: TensorType, c: TensorType) -> TensorType:
     if a.rank != 3 or c.rank != 3:
         raise RuntimeError("batch1 and batch2 must be 3D tensors")
     _agree(a.shape[0], c.shape[0], "Expected size for first two dimensions of batch2 tensor to match")
@@ -61,12 +70,13 @@ def bmm(a, c):
 
 
 @extern("baddbmm")
-def baddbmm(x, a, c, beta=1, alpha=1):
+def baddbmm(x: TensorType, a: TensorType, c: TensorType, beta: int = 1, alpha: int = 1) -> TensorType:
     return bmm(a, c)
 
 
 @extern("_grouped_mm")
-def grouped_mm(a, c, offs=None, bias=None, out_dtype=None):
+def grouped_mm(a: TensorType, c: TensorType, offs: TensorType | None = None, bias: Node | None = None,
+               out_dtype=None) -> TensorType:
     """Products of groups of rows, of columns or of matrices, whose ends are ``offs``; rows of the result begin at
     multiples of 16 bytes."""
     if (bias is not None or a.rank not in (2, 3) or c.rank not in (2, 3)
@@ -81,7 +91,7 @@ def grouped_mm(a, c, offs=None, bias=None, out_dtype=None):
 
 
 @extern("mv")
-def mv(a, v):
+def mv(a: TensorType, v: TensorType) -> TensorType:
     if a.rank != 2 or v.rank != 1:
         raise RuntimeError(f"vector + matrix @ vector expected, got 1, {a.rank}, {v.rank}")
     _agree(a.shape[1], v.shape[0],
@@ -91,13 +101,13 @@ def mv(a, v):
 
 
 @extern("addmv")
-def addmv(x, a, v, beta=1, alpha=1):
+def addmv(x: Node, a, v, beta: int = 1, alpha: int = 1) -> TensorType:
     _same_dtype(x, a, v)
     return mv(a, v)
 
 
 @extern("dot", "vdot")
-def dot(a, v):
+def dot(a: TensorType, v: TensorType) -> TensorType:
     if a.rank != 1 or v.rank != 1:
         raise RuntimeError(f"1D tensors expected, but got {a.rank}D and {v.rank}D tensors")
     _agree(a.shape[0], v.shape[0], f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{v.shape[0]}] "
@@ -107,7 +117,7 @@ def dot(a, v):
 
 
 @op("matmul")
-def matmul(b, self, other):
+def matmul(b: Builder, self: Node, other: Node) -> Node:
     """By ranks, as ``aten::matmul`` does it: dot, mv, mm with folded leading dimensions, or bmm over broadcast
     batches."""
     x, y = self, other
@@ -151,12 +161,12 @@ def matmul(b, self, other):
 
 
 @op("rmatmul")
-def rmatmul(b, self, other):
+def rmatmul(b: Builder, self: Node, other: Node | Number) -> Node:
     return matmul(b, other, self)
 
 
 @extern("linear")
-def linear(x, w, bias=None):
+def linear(x: TensorType, w: TensorType, bias: TensorType | None = None) -> TensorType:
     if w.rank != 2 or x.rank < 1:
         return NotImplemented
     _agree(x.shape[-1], w.shape[1], f"mat1 and mat2 shapes cannot be multiplied ({product(x.shape[:-1])}x{x.shape[-1]} "
@@ -168,11 +178,13 @@ def linear(x, w, bias=None):
     return _contiguous(x.shape[:-1] + w.shape[:1], x)
 
 
-def _tuple(v, n):
+def _tuple(v: int | Sequence[int], n: int) -> tuple[int, ...]:
     return (v,) * n if not isinstance(v, (tuple, list)) else tuple(v) * n if len(v) == 1 else tuple(v)
 
 
-def conv_output(x, w, stride, padding, dilation, transposed=False, output_padding=0, groups=1):
+def conv_output(x: TensorType, w: TensorType, stride: Sequence[IntExpr], padding: Sequence[int],
+                dilation: Sequence[int], transposed: bool = False, output_padding: int | Sequence[int] = 0,
+                groups: int = 1) -> tuple[IntExpr, ...]:
     """Shape of a convolution of (N, C, ...) or (C, ...)."""
     n = w.rank - 2
     stride, padding, dilation, output_padding = (_tuple(v, n) for v in (stride, padding, dilation, output_padding))
@@ -201,14 +213,15 @@ def conv_output(x, w, stride, padding, dilation, transposed=False, output_paddin
     return lead + (out,) + sizes
 
 
-def _conv_type(x, w, shape):
+def _conv_type(x: TensorType, w: TensorType, shape: tuple[IntExpr, ...]) -> TensorType:
     channels_last = x.rank in (4, 5) and "channels_last" in (layout.memory_format(x), layout.memory_format(w))
     strides = layout.channels_last_strides(shape) if channels_last else contiguous_strides(shape)
     return TensorType(shape, strides, x.dtype, x.device)
 
 
 @extern("conv1d", "conv2d", "conv3d")
-def conv(x, w, bias, stride, padding, dilation, groups):
+def conv(x: TensorType, w: TensorType, bias: TensorType | None, stride: Sequence[IntExpr], padding: str | Sequence[int],
+         dilation: Sequence[int], groups: int) -> TensorType:
     if x.rank not in (w.rank, w.rank - 1):
         return NotImplemented
     if padding == "same":
@@ -225,7 +238,8 @@ def conv(x, w, bias, stride, padding, dilation, groups):
 
 
 @extern("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def conv_transpose(x, w, bias, stride, padding, output_padding, groups, dilation):
+def conv_transpose(x: TensorType, w: TensorType, bias: TensorType | None, stride: Sequence[IntExpr], padding: list[int],
+                   output_padding: list[int], groups: int, dilation: list[int]) -> TensorType:
     if x.rank not in (w.rank, w.rank - 1):
         return NotImplemented
     _same_dtype(*(t for t in (x, w, bias) if t is not None))
@@ -233,18 +247,22 @@ def conv_transpose(x, w, bias, stride, padding, output_padding, groups, dilation
 
 
 @extern("convolution")
-def convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
+def convolution(x: TensorType, w: TensorType, bias: Node, stride: tuple[IntExpr, ...], padding: tuple[int, ...],
+                dilation: tuple[int, ...], transposed: bool, output_padding: tuple[int, ...],
+                groups: int) -> TensorType:
     return _conv_type(x, w, conv_output(x, w, stride, padding, dilation, transposed, output_padding, groups))
 
 
 @extern("convolution_backward")
-def convolution_backward(g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
+def convolution_backward(g: TensorType, x: TensorType, w: TensorType, bias_sizes: Sequence[int] | None,
+                         stride: Sequence[IntExpr], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+                         output_padding: Sequence[int], groups: int, wanted: Sequence[bool]) -> tuple:
     """The gradients of input, weight and bias, None where not wanted: the first two channels-last as soon as one of the
     operands is; for an empty batch laid out as the operands are."""
     last, empty = ("channels_last" in (layout.memory_format(x), layout.memory_format(w)),
                    any(type(s) is int and s == 0 for s in x.shape[:2]))
 
-    def laid_out(t):
+    def laid_out(t: TensorType) -> TensorType:
         if empty:
             return t.replace(strides=layout.preserved_strides(t))
         return t.replace(strides=layout.channels_last_strides(t.shape) if last and t.rank in (4, 5)
@@ -255,7 +273,8 @@ def convolution_backward(g, x, w, bias_sizes, stride, padding, dilation, transpo
 
 
 @op("scaled_dot_product_attention")
-def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+def sdpa(b: Builder, query: Node, key: Node, value: Node, attn_mask: Node | None = None, dropout_p: float = 0.0,
+         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Node:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev) by the library's fused kernels.
 
     A boolean mask becomes the additive one here, once for all layers that share it. A mask whose last dimension is not
@@ -281,7 +300,8 @@ def sdpa(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, s
     return result if same_ints(produced.strides, announced.strides) else b.clone(result, announced.strides)
 
 
-def sdpa_type(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> TensorType:
+def sdpa_type(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None, dropout_p: float, is_causal: bool,
+              enable_gqa: bool) -> TensorType:
     """The result's type. The fused kernels (rank 4) follow the query's layout or return a transposed (N, L, H, Ev)
     tensor; the composed form returns a row-major one."""
     if min(q.rank, k.rank, v.rank) < 2:
@@ -302,7 +322,8 @@ def sdpa_type(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> TensorType:
     return _contiguous(shape, q)
 
 
-def sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> bool:
+def sdpa_is_fused(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None, dropout_p: float,
+                  is_causal: bool, enable_gqa: bool) -> bool:
     """Whether eager picks a fused kernel. Where the guess is wrong, the runtime lays the result out as was
     announced."""
     if q.rank != 4 or not (same_ints(q.shape[-1:], v.shape[-1:]) and same_ints(q.shape[-1:], k.shape[-1:])):
@@ -326,13 +347,13 @@ def sdpa_is_fused(q, k, v, mask, dropout_p, is_causal, enable_gqa) -> bool:
 
 
 @op("einsum", raw=True)
-def einsum(t, equation, *operands, path=None):
+def einsum(t: Tracer, equation: str, *operands: TensorHandle | Sequence[TensorHandle], path=None) -> TensorHandle:
     operands = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
     return t._call_aten("einsum", (equation, list(operands)), {})
 
 
 @op("adaptive_avg_pool2d")
-def adaptive_avg_pool2d(b, self, output_size):
+def adaptive_avg_pool2d(b: Builder, self: Node, output_size: int) -> object:
     size = _tuple(output_size, 2)
     if size != (1, 1) or self.type.rank not in (3, 4) or not self.dtype.is_floating_point:
         return NotImplemented
@@ -342,10 +363,10 @@ def adaptive_avg_pool2d(b, self, output_size):
     return node
 
 
-def _sorted(results):
+def _sorted(results: tuple[str, ...]) -> Callable:
     """The type rule of a sort: its ``results`` are laid out as the operand, without gaps."""
 
-    def rule(x, *options):
+    def rule(x: TensorType, *options: int) -> tuple[TensorType, ...]:
         dim = next((v for v in options if type(v) is int), -1)
         if x.dtype.is_complex or not -max(x.rank, 1) <= dim < max(x.rank, 1):
             return NotImplemented

@@ -3,6 +3,8 @@ each."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit import config
@@ -15,9 +17,12 @@ from jit.graph.ops.ranking_losses import floating
 from jit.graph.ops.reductions import sum_, vector_norm
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+
 
 @op("glu")
-def glu(b, self, dim=-1):
+def glu(b: Builder, self: Node, dim: int = -1):
     """The first half times the sigmoid of the second."""
     if not self.dtype.is_floating_point or self.type.rank == 0:
         return NotImplemented
@@ -36,7 +41,7 @@ def glu(b, self, dim=-1):
 
 
 @op("prelu")
-def prelu(b, self, weight):
+def prelu(b: Builder, self: Node, weight: Node) -> object:
     if not self.dtype.is_floating_point or weight.dtype is not self.dtype or weight.type.rank > 1 or self.type.rank < 1:
         return NotImplemented
     if weight.type.rank == 1 and not weight.shape[0] == 1:
@@ -55,7 +60,7 @@ def prelu(b, self, weight):
 
 
 @op("cosine_similarity")
-def cosine_similarity(b, x1, x2, dim=1, eps=1e-8):
+def cosine_similarity(b: Builder, x1, x2, dim: int = 1, eps: float = 1e-8):
     """sum(x1 / max(|x1|, eps) * x2 / max(|x2|, eps)); the gradient is that of the norms, also where they are below
     eps."""
     if x1.dtype is not x2.dtype or not x1.dtype.is_floating_point or config.match_eager_rounding and x1.dtype in HALF:
@@ -77,14 +82,15 @@ def cosine_similarity(b, x1, x2, dim=1, eps=1e-8):
 
 
 @op("soft_margin_loss")
-def soft_margin_loss(b, self, target, reduction=MEAN):
+def soft_margin_loss(b: Builder, self: Node, target: Node, reduction: int = MEAN) -> object:
     if not floating(self, target):
         return NotImplemented
     return reduced(b, written_like(b, b.log1p(b.exp(b.neg(b.mul(self, target)))), self, reduction), reduction)
 
 
 @op("poisson_nll_loss")
-def poisson_nll_loss(b, self, target, log_input, full, eps, reduction):
+def poisson_nll_loss(b: Builder, self: Node, target: Node, log_input: bool, full: bool, eps: float,
+                     reduction: int) -> object:
     if not floating(self, target) or full:
         return NotImplemented
     if log_input:
@@ -97,21 +103,23 @@ def poisson_nll_loss(b, self, target, log_input, full, eps, reduction):
 # sums and means without NaN
 
 
-def _without_nan(b, x: Node) -> Node:
+def _without_nan(b: Builder, x: Node) -> Node:
     """``x`` with zeros for NaN. The gradient is multiplied by zero there."""
     undefined = b.isnan(x)
     return b.with_gradient(b.where(undefined, 0.0, x), (x, lambda: b.where(undefined, 0.0, b.lift(1.0, x))))
 
 
 @op("nansum")
-def nansum(b, self, dim=None, keepdim=False, *, dtype=None):
+def nansum(b: Builder, self: Node, dim: int | None = None, keepdim: bool = False, *,
+           dtype: torch.dtype | None = None) -> Node:
     if not self.dtype.is_floating_point:
         return sum_(b, self, dim, keepdim, dtype=dtype)
     return sum_(b, _without_nan(b, self), dim, keepdim, dtype=dtype)
 
 
 @op("nanmean")
-def nanmean(b, self, dim=None, keepdim=False, *, dtype=None):
+def nanmean(b: Builder, self: Node, dim: int | None = None, keepdim: bool = False, *,
+            dtype: torch.dtype | None = None) -> Node:
     if not self.dtype.is_floating_point or dtype is not None and not is_number(dim) and not dtype.is_floating_point:
         return NotImplemented
     total = sum_(b, _without_nan(b, self), dim, keepdim, dtype=dtype)

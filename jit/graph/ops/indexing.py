@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
@@ -19,10 +21,15 @@ from jit.graph.ops.views import slice_bounds, wrap_index
 from jit.graph.registry import extern, op
 from jit.graph.results import Selection
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
+    from jit.graph.tracer import Tracer
+
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def _items(index) -> list:
+def _items(index: object) -> list:
     """The entries of an index expression. A list of ints or bools is one index tensor; other sequences are tuples."""
     if isinstance(index, tuple):
         return list(index)
@@ -32,7 +39,7 @@ def _items(index) -> list:
     return [index]
 
 
-def _constant_index(t, v):
+def _constant_index(t: Tracer, v: Sequence[int | TensorHandle]) -> TensorHandle:
     """A list, tuple or range of numbers, or of tensors that are one integer each, as an index tensor."""
     if v and all(isinstance(e, TensorHandle) and e.ndim == 0 and e.dtype in (torch.int64, torch.int32)
                  and e.dtype is v[0].dtype for e in v):
@@ -40,7 +47,7 @@ def _constant_index(t, v):
     return t.constant(torch.tensor(list(v)))
 
 
-def _positions(t, mask: TensorHandle) -> list:
+def _positions(t: Tracer, mask: TensorHandle) -> list:
     """A mask of known values as tensors of the positions that it selects, one for each of its dimensions; other masks
     as they are."""
     if mask.dtype is not torch.bool or not mask.ndim or (found := constants.value(t.builder, mask.node)) is None:
@@ -56,7 +63,7 @@ def _positions(t, mask: TensorHandle) -> list:
     return [t.fresh(b.select(every, 1, d)) for d in range(mask.ndim)]
 
 
-def _with_positions(t, x: TensorHandle, items: list) -> list:
+def _with_positions(t: Tracer, x: TensorHandle, items: list) -> list:
     """The entries of an index expression with known masks as positions, where they fit."""
     out, dim = [], 0
     for at, v in enumerate(items):
@@ -73,7 +80,7 @@ def _with_positions(t, x: TensorHandle, items: list) -> list:
     return out
 
 
-def split_index(t, x: TensorHandle, index):
+def split_index(t: Tracer, x: TensorHandle, index: object) -> tuple[Node, dict[int, TensorHandle]]:
     """Apply ints, slices, None and Ellipsis. Returns (node, {dim: index Node}, mask_used)."""
     b = t.builder
     items = _items(index)
@@ -131,7 +138,7 @@ def split_index(t, x: TensorHandle, index):
     return node, tensors
 
 
-def _check_positions(b, x: Node, tensors: dict):
+def _check_positions(b: Builder, x: Node, tensors: dict) -> None:
     """0-dim indices of ``x`` are to be inside, as ints are, although nothing is read at them."""
     for d, v in tensors.items():
         if v.ndim == 0 and v.dtype not in (torch.bool, torch.uint8):
@@ -143,14 +150,14 @@ def _check_positions(b, x: Node, tensors: dict):
                     f"the index is out of bounds for dimension {d}")
 
 
-def _as_int(v):
+def _as_int(v: IntExpr | TensorHandle | None) -> IntExpr | None:
     if isinstance(v, TensorHandle):
         raise Unsupported("a slice bound that is a tensor", "use an int", kind="data-dependent-shape")
     return v
 
 
 @op("__getitem__", raw=True)
-def getitem(t, self, index):
+def getitem(t: Tracer, self: TensorHandle, index: object) -> TensorHandle:
     b = t.builder
     start = b.next_id
     source = self.node
@@ -175,7 +182,7 @@ def getitem(t, self, index):
     return handle
 
 
-def advanced(b, x: Node, tensors: dict) -> Node:
+def advanced(b: Builder, x: Node, tensors: dict) -> Node:
     """``x`` read at index tensors, one for each dimension in ``tensors``; they broadcast together."""
     dims = sorted(tensors)
     shape = layout.broadcast_shapes(*(tensors[d].shape for d in dims))
@@ -191,11 +198,11 @@ def advanced(b, x: Node, tensors: dict) -> Node:
 
 
 @op("index", raw=True)
-def index(t, self, indices):
+def index(t: Tracer, self: TensorHandle, indices) -> TensorHandle:
     return getitem(t, self, tuple(slice(None) if i is None else i for i in indices))
 
 
-def _check_put(self, value, indices):
+def _check_put(self, value, indices) -> None:
     """A tensor of another dtype is no value for ``index_put``; the single element that a mask is filled with may be
     one."""
     if not isinstance(value, TensorHandle) or value.dtype is self.dtype:
@@ -209,7 +216,8 @@ def _check_put(self, value, indices):
 
 
 @op("__setitem__", raw=True)
-def setitem(t, self, index, value):
+def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[object, int | slice],
+            value: object) -> None:
     if (not isinstance(value, TensorHandle) and not is_number(value)
         and not isinstance(value, (bool, complex, list, tuple))):
         raise TypeError(f"can't assign a {type(value).__name__} to a tensor")
@@ -281,7 +289,7 @@ def _gathers_by_int32() -> bool:
 
 
 @op("gather")
-def gather(b, self, dim, index, *, sparse_grad=False):
+def gather(b: Builder, self: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> Node:
     if index.dtype is torch.int32 and _gathers_by_int32():
         index = b.cast(index, torch.int64)
     if any(n == 0 for n in index.shape):
@@ -304,7 +312,7 @@ def gather(b, self, dim, index, *, sparse_grad=False):
 
 
 @op("take_along_dim")
-def take_along_dim(b, self, indices, dim=None):
+def take_along_dim(b: Builder, self: Node, indices, dim: int | None = None):
     if dim is None or self.type.rank != indices.type.rank:
         return NotImplemented
     d = normalize_dim(dim, self.type.rank)
@@ -316,7 +324,7 @@ def take_along_dim(b, self, indices, dim=None):
 
 
 @op("index_select")
-def index_select(b, self, dim, index):
+def index_select(b: Builder, self: Node, dim: int, index):
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError("index_select(): Expected dtype int32/int64 for index")
     if index.type.rank > 1:
@@ -330,7 +338,8 @@ def index_select(b, self, dim, index):
 
 
 @op("embedding")
-def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+def embedding(b: Builder, weight: Node, indices: Node, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> Node:
     if weight.type.rank != 2:
         raise RuntimeError("'weight' must be 2-D")
     if indices.dtype not in (torch.int64, torch.int32):
@@ -349,22 +358,22 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
 
 
 @extern("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce", "masked_scatter")
-def _row_major(self, *args):
+def _row_major(self, *args: int | TensorType) -> TensorType:
     return TensorType.contiguous(self.shape, self.dtype, self.device)
 
 
 @extern("index_put", "index_fill", "put")
-def _like_self(self, *args):
+def _like_self(self, *args: TensorType | int | list[TensorType]) -> TensorType:
     return self.replace(strides=layout.preserved_strides(self))
 
 
 @extern("slice_scatter", "select_scatter", "diagonal_scatter")
-def _laid_out_as_self(self, *args):
+def _laid_out_as_self(self, *args: TensorType | int) -> TensorType:
     return self.replace(strides=layout.preserved_strides(self)) if overlaps_itself(self) else self
 
 
 @op("index_put_", raw=True)
-def index_put_(t, self, indices, values, accumulate=False):
+def index_put_(t: Tracer, self: TensorHandle, indices, values, accumulate: bool = False) -> TensorHandle:
     at = tuple(None if i is None else i.node for i in indices)
     node = self.node
     values = values.node if isinstance(values, TensorHandle) else t.builder.scalar(values, self.dtype, self.device)
@@ -375,7 +384,7 @@ def index_put_(t, self, indices, values, accumulate=False):
 
 
 @op("one_hot")
-def one_hot(b, self, num_classes=-1):
+def one_hot(b: Builder, self: Node, num_classes: int = -1) -> Node:
     if not is_number(num_classes) or num_classes == -1:
         raise Unsupported("one_hot without num_classes", "give num_classes", kind="data-dependent-shape")
     if self.dtype is not torch.int64 or num_classes <= 0:
@@ -388,13 +397,13 @@ def one_hot(b, self, num_classes=-1):
 
 @op("nonzero", "argwhere", "masked_select", "unique", "_unique2", "unique_consecutive",
     "unique_dim", "bincount", "equal", "is_nonzero", "allclose", raw=True)
-def data_dependent(t, self, *args, **kwargs):
+def data_dependent(t: Tracer, self: TensorHandle, *args: int | TensorHandle, **kwargs: bool | float | None) -> NoReturn:
     """Only where the values are known; these ops have no name of their own here, so ``Tracer.call`` does them."""
     raise Unsupported("the result depends on the data", "keep it outside the compiled region",
                       kind="data-dependent-shape")
 
 
 @op("item", "tolist", "__bool__", "numpy", "_local_scalar_dense", "__contains__", raw=True)
-def read_value(t, self, *args, **kwargs):
+def read_value(t: Tracer, self: TensorHandle, *args: object, **kwargs: object) -> NoReturn:
     raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled region, or use torch.where",
                       kind="data-dependent-value")

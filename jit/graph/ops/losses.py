@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable
+
 import torch
 
 from jit import config
@@ -15,22 +17,25 @@ from jit.graph.ops.reductions import mean, sum_
 from jit.graph.ops.special import xlogy
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+
 NONE, MEAN, SUM = 0, 1, 2
 
 
-def reduced(b, loss: Node, reduction: int) -> Node:
+def reduced(b: Builder, loss: Node, reduction: int) -> Node:
     return loss if reduction == NONE else mean(b, loss) if reduction == MEAN else sum_(b, loss)
 
 
-def written_like(b, loss: Node, x: Node, reduction: int) -> Node:
+def written_like(b: Builder, loss: Node, x: Node, reduction: int) -> Node:
     """``loss`` as kernels give it that write into a tensor like ``x``: of its dtype and, where the loss is not reduced,
     with its strides."""
     loss, strides = b.cast(loss, x.dtype), preserved_strides(x.type)
     return loss if reduction != NONE or same_ints(loss.type.strides, strides) else b.clone(loss, strides)
 
 
-def _elementwise(name, fn):
-    def expand(b, self, target, reduction=MEAN, *args):
+def _elementwise(name: str, fn: Callable) -> None:
+    def expand(b: Builder, self: Node, target: Node, reduction: int = MEAN, *args: float) -> Node:
         x, y = b.promote(self, target)
         if name == "l1_loss" and torch.bool in (self.dtype, target.dtype):
             raise RuntimeError("l1_loss of bool")
@@ -46,29 +51,29 @@ def _elementwise(name, fn):
     op(name)(expand)
 
 
-def _mse(b, x, y):
+def _mse(b: Builder, x: Node, y: Node) -> Node:
     return b.squared(b.sub(x, y))
 
 
-def _mean_square(b, mean: Node, d: Node) -> Node:
+def _mean_square(b: Builder, mean: Node, d: Node) -> Node:
     """``mean`` of ``d * d``, with the gradient ``d 2 / count``."""
     wide, d, count = mean.inputs[0] if mean.op == "cast" else mean, b.opmath(d), product(d.shape)
     return b.cast(b.with_gradient(wide, (d, lambda: b.mul(d, b.div(b.lift(2.0, d), count)))), mean.dtype)
 
 
-def _limited(b, d: Node, slope: Node, at, most) -> Node:
+def _limited(b: Builder, d: Node, slope: Node, at, most) -> Node:
     """``slope`` between -at and at, and ``most`` beyond."""
     return b.where(b.ge(d, at), b.lift(most, d), b.where(b.le(d, -at), b.lift(-most, d), slope))
 
 
-def _huber(b, x, y, delta=1.0):
+def _huber(b: Builder, x: Node, y: Node, delta: float = 1.0) -> Node:
     d = b.sub(x, y)
     z = b.abs(d)
     loss = b.where(b.le(z, delta), b.mul(b.mul(z, z), 0.5), b.mul(b.sub(z, 0.5 * delta), delta))
     return b.with_gradient(loss, (d, lambda: _limited(b, d, d, delta, delta)))
 
 
-def _smooth_l1(b, x, y, beta=1.0):
+def _smooth_l1(b: Builder, x: Node, y: Node, beta: float = 1.0) -> Node:
     d = b.sub(x, y)
     z = b.abs(d)
     if beta == 0:
@@ -84,7 +89,8 @@ _elementwise("smooth_l1_loss", _smooth_l1)
 
 
 @op("binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=None, reduction=MEAN):
+def binary_cross_entropy_with_logits(b: Builder, self: Node, target: Node, weight: Node | None = None, pos_weight=None,
+                                     reduction: int = MEAN) -> object:
     if self.dtype is not target.dtype or not self.dtype.is_floating_point:
         return NotImplemented
     log_sigmoid = b.cast(log_sigmoid_of(b, b.opmath(self)), self.dtype)
@@ -114,7 +120,8 @@ def binary_cross_entropy_with_logits(b, self, target, weight=None, pos_weight=No
     return reduced(b, loss if pos_weight is not None else written_like(b, loss, target, reduction), reduction)
 
 
-def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int):
+def _nll(b: Builder, logp: Node, target: Node, weight: Node | None, reduction: int,
+         ignore_index: int) -> tuple[Node, Node | None]:
     """``logp`` is (C,) or (N, C, d1...), ``target`` (), (1,) or (N, d1...) of class numbers. Returns (loss, total
     weight)."""
     rank = logp.type.rank
@@ -149,12 +156,14 @@ def _nll(b, logp: Node, target: Node, weight, reduction: int, ignore_index: int)
 
 
 @op("nll_loss", "nll_loss_nd", "nll_loss2d")
-def nll_loss(b, self, target, weight=None, reduction=MEAN, ignore_index=-100):
+def nll_loss(b: Builder, self: Node, target: Node, weight: Node | None = None, reduction: int = MEAN,
+             ignore_index: int = -100) -> Node:
     return _nll(b, self, target, weight, reduction, ignore_index)[0]
 
 
 @op("cross_entropy_loss")
-def cross_entropy_loss(b, self, target, weight=None, reduction=MEAN, ignore_index=-100, label_smoothing=0.0):
+def cross_entropy_loss(b: Builder, self: Node, target: Node, weight: Node | None = None, reduction: int = MEAN,
+                       ignore_index: int = -100, label_smoothing: float = 0.0) -> Node:
     rank = self.type.rank
     class_dim = 0 if rank == 1 else 1
     if target.dtype.is_floating_point:
@@ -195,7 +204,7 @@ def cross_entropy_loss(b, self, target, weight=None, reduction=MEAN, ignore_inde
 
 
 @op("kl_div")
-def kl_div(b, self, target, reduction=MEAN, *, log_target=False):
+def kl_div(b: Builder, self: Node, target: Node, reduction: int = MEAN, *, log_target: bool = False) -> object:
     if not self.dtype.is_floating_point or self.dtype is not target.dtype:
         return NotImplemented
     if log_target:

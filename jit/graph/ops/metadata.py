@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Callable, NoReturn
+
 import torch
 
 from jit.devices import backend
@@ -11,22 +13,26 @@ from jit.graph.handles import SymSize, TensorHandle
 from jit.graph.layout import is_channels_last, is_dense, normalize_dim
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
+    from jit.graph.tracer import Tracer
 
-def method(*names):
+
+def method(*names: str) -> Callable:
     return op(*names, raw=True)
 
 
 @method("size")
-def size(t, self, dim=None):
+def size(t: Tracer, self: TensorHandle, dim: int | None = None) -> SymSize | IntExpr:
     return SymSize(self.type.shape) if dim is None else self.type.shape[_dim(self, dim)]
 
 
 @method("stride")
-def stride(t, self, dim=None):
+def stride(t: Tracer, self: TensorHandle, dim: int | None = None) -> tuple[int, IntExpr]:
     return tuple(self.type.strides) if dim is None else self.type.strides[_dim(self, dim)]
 
 
-def _dim(self, dim):
+def _dim(self, dim: int) -> int:
     if self.ndim == 0:
         raise IndexError("dimension specified as 0 but tensor has no dimensions")
     return normalize_dim(dim, self.ndim)
@@ -47,14 +53,14 @@ method("is_tensor")(lambda t, self: isinstance(self, TensorHandle))
 
 
 @method("__len__")
-def length(t, self):
+def length(t: Tracer, self: TensorHandle):
     if self.ndim == 0:
         raise TypeError("len() of a 0-d tensor")
     return self.type.shape[0]
 
 
 @method("is_contiguous")
-def is_contiguous(t, self, memory_format=torch.contiguous_format):
+def is_contiguous(t: Tracer, self: TensorHandle, memory_format: torch.memory_format = torch.contiguous_format):
     if memory_format is torch.contiguous_format:
         return self.type.is_contiguous
     if memory_format is torch.preserve_format:
@@ -64,12 +70,12 @@ def is_contiguous(t, self, memory_format=torch.contiguous_format):
 
 
 @method("is_non_overlapping_and_dense")
-def is_non_overlapping_and_dense(t, self):
+def is_non_overlapping_and_dense(t: Tracer, self: TensorHandle) -> bool:
     return is_dense(self.type.shape, self.type.strides)
 
 
 @method("type")
-def type_(t, self, dtype=None, non_blocking=False):
+def type_(t: Tracer, self: TensorHandle, dtype: torch.dtype | None = None, non_blocking: bool = False):
     if dtype is not None:
         if isinstance(dtype, torch.dtype):
             return t.call_op("to", (self,), {"dtype": dtype})
@@ -80,29 +86,29 @@ def type_(t, self, dtype=None, non_blocking=False):
 
 
 @method("storage_offset")
-def storage_offset(t, self):
+def storage_offset(t: Tracer, self: TensorHandle) -> int:
     if self.chain or self.base.input is not None:
         raise Unsupported("storage_offset of a view or an input", kind="tensor-attribute")
     return 0
 
 
 @method("result_type")
-def result_type(t, tensor1, tensor2):
+def result_type(t: Tracer, tensor1: TensorHandle, tensor2: int) -> torch.dtype:
     return result_dtype(*(v.node if isinstance(v, TensorHandle) else v for v in (tensor1, tensor2)))
 
 
 @method("can_cast")
-def can_cast(t, from_, to):
+def can_cast(t: Tracer, from_, to):
     return torch.can_cast(from_, to)
 
 
 @method("promote_types")
-def promote_types(t, type1, type2):
+def promote_types(t: Tracer, type1, type2):
     return torch.promote_types(type1, type2)
 
 
 @method("data_ptr", "storage", "untyped_storage", "set_", "__array__",
         "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
-def outside(t, *args, **kwargs):
+def outside(t: Tracer, *args: object, **kwargs: object) -> NoReturn:
     raise Unsupported("an operation on a tensor's memory or autograd state",
                       "keep it outside the compiled region", kind="tensor-attribute")

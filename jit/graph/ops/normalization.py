@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit import config
@@ -16,8 +19,14 @@ from jit.graph.ops.reductions import vector_norm
 from jit.graph.prim_info import info
 from jit.graph.registry import extern, op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
+    from jit.graph.handles import NamedResult, TensorHandle
+    from jit.graph.tracer import Tracer
 
-def with_strides(b, x: Node, strides) -> Node:
+
+def with_strides(b: Builder, x: Node, strides: tuple[IntExpr, ...]) -> Node:
     """``x``, a node that was just made, stored with other strides."""
     if same_ints(x.type.strides, strides):
         return x
@@ -28,7 +37,7 @@ def with_strides(b, x: Node, strides) -> Node:
 
 
 @op("softmax", "special_softmax")
-def softmax(b, self, dim, dtype=None):
+def softmax(b: Builder, self: Node, dim: IntExpr, dtype: torch.dtype | None = None) -> Node:
     x = b.cast(self, dtype or self.dtype)
     if not x.dtype.is_floating_point or _rounds_in_between(x, dim):
         return NotImplemented
@@ -43,11 +52,11 @@ def _rounds_in_between(x: Node, dim: int) -> bool:
 
 
 @op("_softmax")
-def softmax_half(b, self, dim, half_to_float):
+def softmax_half(b: Builder, self: Node, dim: int, half_to_float) -> Node:
     return softmax(b, self, dim, torch.float32 if half_to_float else None)
 
 
-def _softmax(b, x, dim):
+def _softmax(b: Builder, x: Node, dim: IntExpr) -> Node:
     d, dtype = normalize_dim(dim, x.type.rank), x.dtype
     if x.type.is_empty:
         return b.full(x.shape, 0, dtype, x.device)
@@ -59,7 +68,7 @@ def _softmax(b, x, dim):
 
 
 @op("log_softmax", "special_log_softmax")
-def log_softmax(b, self, dim, dtype=None):
+def log_softmax(b: Builder, self: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
     x = b.cast(self, dtype or self.dtype)
     if not x.dtype.is_floating_point or _rounds_in_between(x, dim):
         return NotImplemented
@@ -74,7 +83,7 @@ def log_softmax(b, self, dim, dtype=None):
 
 
 @op("_log_softmax")
-def log_softmax_half(b, self, dim, half_to_float):
+def log_softmax_half(b: Builder, self: Node, dim: int, half_to_float) -> Node:
     return log_softmax(b, self, dim, torch.float32 if half_to_float else None)
 
 
@@ -82,7 +91,7 @@ def log_softmax_half(b, self, dim, half_to_float):
 _SMALL = 2.0**-16
 
 
-def _moments(b, x: Node, dims, precise: bool = False):
+def _moments(b: Builder, x: Node, dims: tuple[int, ...], precise: bool = False) -> tuple[Node, ...]:
     """(mean, centred x, variance) with the dimensions kept. ``precise``: on a CPU both sums are taken in float64, as
     eager does in some places, and the variance is not rounded. Elsewhere on a CPU the mean does not overflow, as in
     eager, whose running mean stays among the values. ``mean_of`` knows these forms."""
@@ -99,7 +108,8 @@ def _moments(b, x: Node, dims, precise: bool = False):
     return mean, centred, b.div(b.total(b.mul(wide, wide), dims, wide is not centred), n)
 
 
-def _standardized(b, centred: Node, var: Node, eps, parameters=(), by_row: bool = False) -> Node:
+def _standardized(b: Builder, centred: Node, var: Node, eps: float, parameters: Sequence[object] = (),
+                  by_row: bool = False) -> Node:
     """``centred / sqrt(var + eps)``, which has a gradient rule of its own. ``parameters``: what second derivatives have
     zeros for (see ``conventions``). ``by_row``: PyTorch's CPU kernel for the gradient multiplies by x itself, not by
     what is centred."""
@@ -116,19 +126,21 @@ def _mixed(self, *others) -> bool:
 
 
 @op("layer_norm")
-def layer_norm(b, self, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_enable=True):
+def layer_norm(b: Builder, self: Node, normalized_shape: Sequence[IntExpr], weight: Node | None = None,
+               bias: Node | None = None, eps: float = 1e-5, cudnn_enable: bool = True) -> Node:
     return native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps)[0]
 
 
 @op("native_layer_norm")
-def native_layer_norm(b, self, normalized_shape, weight, bias, eps):
+def native_layer_norm(b: Builder, self: Node, normalized_shape, weight: Node, bias: Node, eps: float):
     parts = native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps)
     if parts is NotImplemented or self.dtype in HALF:
         return NotImplemented
     return parts
 
 
-def native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps):
+def native_layer_norm_parts(b: Builder, self: Node, normalized_shape: Sequence[IntExpr], weight: Node | None,
+                            bias: Node | None, eps: float) -> tuple[Node, ...]:
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     k = self.type.rank - len(shape)
     if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
@@ -153,7 +165,8 @@ def native_layer_norm_parts(b, self, normalized_shape, weight, bias, eps):
 
 
 @op("rms_norm")
-def rms_norm(b, self, normalized_shape, weight=None, eps=None):
+def rms_norm(b: Builder, self: Node, normalized_shape: tuple[IntExpr, ...] | list, weight: Node | None = None,
+             eps: float | None = None) -> Node:
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     k = self.type.rank - len(shape)
     if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
@@ -181,13 +194,14 @@ def rms_norm(b, self, normalized_shape, weight=None, eps=None):
                         else contiguous_strides(self.shape))
 
 
-def _channelwise(b, p: Node, rank: int) -> Node:
+def _channelwise(b: Builder, p: Node, rank: int) -> Node:
     """A (C,) parameter shaped to broadcast over (N, C, ...)."""
     return b.reshape(b.opmath(p), p.shape + (1,) * (rank - 2))
 
 
 @op("group_norm")
-def group_norm(b, self, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True):
+def group_norm(b: Builder, self: Node, num_groups: int, weight: Node | None = None, bias: Node | None = None,
+               eps: float = 1e-5, cudnn_enabled: bool = True) -> Node:
     rank = self.type.rank
     if rank < 2 or not self.dtype.is_floating_point or _mixed(self, weight, bias):
         return NotImplemented
@@ -220,8 +234,10 @@ def _batch_norm_strides(x: TensorType, by_cudnn: bool) -> tuple:
 
 
 @op("batch_norm", raw=True)
-def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None,
-               training=False, momentum=0.1, eps=1e-5, cudnn_enabled=True):
+def batch_norm(t: Tracer, self: TensorHandle, weight: TensorHandle | None = None, bias: TensorHandle | None = None,
+               running_mean: TensorHandle | None = None, running_var: TensorHandle | None = None,
+               training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+               cudnn_enabled: bool = True) -> TensorHandle:
     """Inference uses the running statistics. Training normalises with the batch's and updates the running ones in
     place."""
     handles = [h for h in (self, weight, bias, running_mean, running_var) if h is not None]
@@ -270,7 +286,8 @@ def batch_norm(t, self, weight=None, bias=None, running_mean=None, running_var=N
     return t.wrap(y, handles, False, 0)
 
 
-def _batch_norm_of_nothing(t, self, weight, bias):
+def _batch_norm_of_nothing(t: Tracer, self: TensorHandle, weight: TensorHandle | None,
+                           bias: Node | None) -> TensorHandle:
     """A copy, in which only the strides and the gradients' existence show what eager does; the running statistics
     stay."""
     call, y = t.call_op, t.call_op("clone", (self,), {})
@@ -280,7 +297,7 @@ def _batch_norm_of_nothing(t, self, weight, bias):
 
 
 @extern("_native_batch_norm_legit_functional", "native_batch_norm")
-def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps):
+def native_batch_norm_types(x: Node, weight: Node, bias: Node, mean: Node, var, training, momentum, eps: float):
     """(normalised, batch mean, batch 1/std[, new running mean, new running variance]); without ``training`` the batch's
     statistics are empty."""
     if x.rank < 2 or x.dtype in HALF and not backend(x.device).types_half_statistics:
@@ -293,7 +310,7 @@ def native_batch_norm_types(x, weight, bias, mean, var, training, momentum, eps)
 
 
 @extern("_batch_norm_with_update_functional")
-def batch_norm_with_update_types(x, weight, bias, mean, var, momentum, eps):
+def batch_norm_with_update_types(x: Node, weight: Node, bias: Node, mean: Node, var, momentum, eps: float):
     """(normalised, batch mean, batch 1/std, bytes reserved for the backward, new running mean, new running
     variance)."""
     types = native_batch_norm_types(x, weight, bias, mean, var, True, momentum, eps)
@@ -302,10 +319,11 @@ def batch_norm_with_update_types(x, weight, bias, mean, var, momentum, eps):
     return (*types[:3], TensorType.contiguous((0,), torch.uint8, x.device), *types[3:])
 
 
-def _with_statistics(name, functional, results):
+def _with_statistics(name: str, functional: str, results: int) -> None:
     """A library form of batch norm that writes its running statistics: the functional form, then the writes."""
 
-    def run(t, self, weight, bias, running_mean, running_var, *rest, **named):
+    def run(t: Tracer, self: TensorHandle, weight: Node, bias: Node, running_mean, running_var, *rest: object,
+            **named: object) -> TensorHandle | NamedResult | tuple[TensorHandle, ...] | tuple:
         if running_mean is None or running_var is None:
             return t._call_aten(name, (self, weight, bias, running_mean, running_var, *rest), named)
         *values, mean, var = t._call_aten(functional, (self, weight, bias, running_mean, running_var, *rest), named)
@@ -323,8 +341,9 @@ _with_statistics("_batch_norm_with_update", "_batch_norm_with_update_functional"
 
 
 @op("instance_norm", raw=True)
-def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_var=None,
-                  use_input_stats=True, momentum=0.1, eps=1e-5, cudnn_enabled=True):
+def instance_norm(t: Tracer, self: TensorHandle, weight: TensorHandle | None = None, bias: TensorHandle | None = None,
+                  running_mean=None, running_var=None, use_input_stats: bool = True, momentum: float = 0.1,
+                  eps: float = 1e-5, cudnn_enabled: bool = True) -> TensorHandle:
     if running_mean is not None and running_var is not None and self.ndim >= 2:
         return _instance_norm_with_statistics(t, self, (weight, bias, running_mean, running_var),
                                               use_input_stats, momentum, eps, cudnn_enabled)
@@ -344,7 +363,8 @@ def instance_norm(t, self, weight=None, bias=None, running_mean=None, running_va
     return t.wrap(with_strides(b, b.cast(y, x.dtype), contiguous_strides(x.shape)), handles, False, 0)
 
 
-def _instance_norm_with_statistics(t, self, channels, use_input_stats, momentum, eps, cudnn_enabled):
+def _instance_norm_with_statistics(t: Tracer, self: TensorHandle, channels, use_input_stats, momentum, eps: float,
+                                   cudnn_enabled: bool):
     """As batch norm of (1, N * C, ...) with each of ``channels`` (weight, bias, running mean and variance) repeated N
     times: the library's operator changes the running ones without saying so. What they become is the mean over the
     batch."""
@@ -358,7 +378,7 @@ def _instance_norm_with_statistics(t, self, channels, use_input_stats, momentum,
 
 
 @op("normalize")
-def normalize(b, self, p=2.0, dim=1, eps=1e-12, out=None):
+def normalize(b: Builder, self: Node, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out=None) -> Node:
     if not self.dtype.is_floating_point:
         return NotImplemented
     dims = b.dims_of(self, dim)

@@ -9,6 +9,8 @@ for the values of a tensor.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -23,13 +25,19 @@ from jit.graph.ir import Node, TensorType
 from jit.graph.ops.creation import _size
 from jit.graph.registry import extern, op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
+    from jit.graph.handles import SymSize
+    from jit.graph.tracer import Tracer
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Bits of a uniform number: those of the dtype's significand, so that 1 is never rounded to.
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
 
-def in_kernels(shape, device: torch.device, generator=None) -> bool:
+def in_kernels(shape: SymSize | tuple[IntExpr, ...], device: torch.device, generator: object = None) -> bool:
     """Whether a draw is made in kernels."""
     if config.fallback_random or generator is not None:
         return False
@@ -45,19 +53,19 @@ def _known(*numbers) -> bool:
 # distributions: Builder, shape, dtype, device -> Node, row-major
 
 
-def _fraction(b, words: Node, digits: int, dtype, shift: float = 0.0) -> Node:
+def _fraction(b: Builder, words: Node, digits: int, dtype: torch.dtype, shift: float = 0.0) -> Node:
     """The lowest ``digits`` bits of ``words`` plus ``shift``, as a number below 1."""
     whole = b.cast(b.bitwise_and(words, (1 << digits) - 1), dtype)
     return b.mul(b.add(whole, shift) if shift else whole, 2.0**-digits)
 
 
-def uniform(b, shape, dtype, device) -> Node:
+def uniform(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: torch.device) -> Node:
     """Uniform in [0, 1)."""
     return _fraction(b, philox.bits(b, shape, device, torch.int64 if dtype is torch.float64 else torch.int32),
                      _DIGITS[dtype], dtype)
 
 
-def _open(b, shape, dtype, device) -> Node:
+def _open(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: torch.device) -> Node:
     """Uniform in (0, 1), neither end included."""
     wide = dtype is torch.float64
     return _fraction(b, philox.bits(b, shape, device, torch.int64 if wide else torch.int32),
@@ -68,7 +76,7 @@ def _open(b, shape, dtype, device) -> Node:
 _SINE = (3.141592640077203, -5.167710076668337, 2.5500773865292525, -0.5982904112854502, 0.07765591228015914)
 
 
-def _turned(b, u: Node) -> Node:
+def _turned(b: Builder, u: Node) -> Node:
     """The cosine of ``u`` turns, 0 <= u < 1. A library's would first bring any angle into range, at several times the
     cost."""
     if u.type.dtype is torch.float64:
@@ -80,7 +88,7 @@ def _turned(b, u: Node) -> Node:
     return b.mul(w, sine)
 
 
-def normal(b, shape, dtype, device) -> Node:
+def normal(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: torch.device) -> Node:
     """Mean 0, standard deviation 1, by the transformation of Box and Muller (1958), with a pair of uniform numbers for
     each."""
     if dtype is torch.float64:
@@ -95,12 +103,13 @@ def normal(b, shape, dtype, device) -> Node:
     return b.mul(radius, _turned(b, _fraction(b, second, digits, dtype)))
 
 
-def exponential(b, shape, dtype, device) -> Node:
+def exponential(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: torch.device) -> Node:
     """Rate 1; never 0, of which gumbel_softmax takes the logarithm."""
     return b.neg(b.log(_open(b, shape, torch.float32 if dtype in HALF else dtype, device)))
 
 
-def integers(b, low: int, high: int, shape, dtype, device) -> Node:
+def integers(b: Builder, low: int, high: int, shape: tuple[IntExpr, ...], dtype: torch.dtype,
+             device: torch.device) -> Node:
     """Uniform in low .. high-1."""
     n = high - low
     if n <= 1 << 31:  # the upper word of a product
@@ -111,7 +120,7 @@ def integers(b, low: int, high: int, shape, dtype, device) -> Node:
     return b.cast(b.add(value, low) if low else value, dtype)
 
 
-def keep(b, shape, device, p: float) -> Node:
+def keep(b: Builder, shape: tuple[IntExpr, ...], device: torch.device, p: float) -> Node:
     """True with probability ``p``, a bool tensor."""
     if p in (0, 1):
         return b.full(shape, p == 1, torch.bool, device)
@@ -122,23 +131,26 @@ def keep(b, shape, device, p: float) -> Node:
 # new tensors
 
 
-def _new_type(size, dtype, device, special, memory=None):
+def _new_type(size: tuple[IntExpr, ...], dtype: torch.dtype | None, device: torch.device, special,
+              memory=None) -> TensorType:
     """The type of a tensor to be drawn in kernels; None where the operator is called. ``special``: it requires grad, or
     lies in pinned memory."""
     dtype, device = dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device())
     return None if special or memory not in (None, torch.strided) else TensorType.contiguous(size, dtype, device)
 
 
-def _factory(name, distribution):
-    def expand(b, *size, generator=None, names=None, out=None, dtype=None,
-               layout=None, device=None, pin_memory=None, requires_grad=False):
+def _factory(name: str, distribution: Callable) -> None:
+    def expand(b: Builder, *size: int, generator: object = None, names=None, out=None, dtype: torch.dtype | None = None,
+               layout: torch.layout | None = None, device: torch.device | None = None, pin_memory: bool | None = None,
+               requires_grad: bool = False) -> object:
         t = _new_type(_size(size), dtype, device, requires_grad or pin_memory, layout)
         if t is None or names is not None or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator):
             return NotImplemented
         return b.cast(distribution(b, t.shape, t.dtype, t.device), t.dtype)
 
-    def expand_like(b, self, *, dtype=None, layout=None, device=None, pin_memory=None,
-                    requires_grad=False, memory_format=None, generator=None):
+    def expand_like(b: Builder, self: Node, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+                    device: torch.device | None = None, pin_memory: bool | None = None, requires_grad: bool = False,
+                    memory_format: torch.memory_format | None = None, generator=None):
         t = _like_type(self, dtype, device, memory_format)
         if (requires_grad or pin_memory or layout not in (None, torch.strided)
             or t.dtype not in FLOATS or not in_kernels(t.shape, t.device, generator)):
@@ -149,12 +161,12 @@ def _factory(name, distribution):
     op(name + "_like")(expand_like)
 
 
-def _like_type(self: Node, dtype, device, memory_format) -> TensorType:
+def _like_type(self: Node, dtype: torch.dtype, device: torch.device, memory_format: torch.memory_format) -> TensorType:
     t = self.type.replace(dtype=dtype or self.dtype, strides=layout.format_strides(self.type, memory_format))
     return t.replace(device=resolve_device(device, self.device))
 
 
-def _as_type(b, value: Node, t: TensorType) -> Node:
+def _as_type(b: Builder, value: Node, t: TensorType) -> Node:
     """``value`` in the dtype and with the strides of ``t``."""
     value = b.cast(value, t.dtype)
     value.type = t
@@ -165,7 +177,7 @@ _factory("rand", uniform)
 _factory("randn", normal)
 
 
-def _integer_bounds(dtype, low, high) -> bool:
+def _integer_bounds(dtype: torch.dtype, low: int, high: int) -> bool:
     """Whether integers in low .. high-1 can be drawn here as ``dtype``; eager raises for what the dtype cannot hold."""
     if (type(low) is not int or type(high) is not int or low >= high or high - low > 1 << 62
         or dtype.is_complex or dtype is torch.bool):
@@ -175,8 +187,10 @@ def _integer_bounds(dtype, low, high) -> bool:
 
 
 @op("randint")
-def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None,
-            dtype=None, layout=None, device=None, pin_memory=None, requires_grad=False):
+def randint(b: Builder, *bounds_and_size: int | tuple[int, ...], low=None, high=None,
+            size: Sequence[IntExpr] | None = None, generator=None, dtype: torch.dtype | None = None,
+            layout: torch.layout | None = None, device: torch.device | None = None, pin_memory: bool | None = None,
+            requires_grad: bool = False) -> Node:
     given = [*bounds_and_size]
     size = given.pop() if size is None and given else size
     if not given and high is None or not isinstance(size, (tuple, list)):
@@ -190,9 +204,9 @@ def randint(b, *bounds_and_size, low=None, high=None, size=None, generator=None,
 
 
 @op("randint_like")
-def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None,
-                 device=None, pin_memory=None, requires_grad=False, memory_format=None,
-                 generator=None):
+def randint_like(b: Builder, self: Node, *bounds: object, low=None, high=None, dtype: torch.dtype | None = None,
+                 layout: torch.layout | None = None, device: torch.device | None = None, pin_memory: bool | None = None,
+                 requires_grad: bool = False, memory_format: torch.memory_format | None = None, generator=None):
     given = [*bounds, *(v for v in (low, high) if v is not None)]
     if not 1 <= len(given) <= 2:
         return NotImplemented
@@ -205,15 +219,16 @@ def randint_like(b, self, *bounds, low=None, high=None, dtype=None, layout=None,
 
 
 @op("bernoulli")
-def bernoulli(b, self, p=None, *, generator=None):
+def bernoulli(b: Builder, self: Node, p: float | int | None = None, *, generator: object = None) -> object:
     if not _known(p) or not 0 <= p <= 1 or self.dtype.is_complex or not in_kernels(self.shape, self.device, generator):
         return NotImplemented  # a tensor of probabilities is checked by eager
     return _as_type(b, keep(b, self.shape, self.device, p), TensorType.contiguous(self.shape, self.dtype, self.device))
 
 
 @op("normal")
-def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None,
-              layout=None, device=None, pin_memory=None, requires_grad=False):
+def normal_of(b: Builder, mean: Node, std: float = 1.0, size: Sequence[IntExpr] | None = None, *, generator=None,
+              dtype: torch.dtype | None = None, layout: torch.layout | None = None, device: torch.device | None = None,
+              pin_memory: bool | None = None, requires_grad: bool = False) -> Node:
     if (not _known(std) or std < 0 or isinstance(mean, Node) is (size is not None)
         or not isinstance(mean, Node) and not _known(mean)):
         return NotImplemented  # a tensor of deviations is checked by eager
@@ -227,7 +242,7 @@ def normal_of(b, mean, std=1.0, size=None, *, generator=None, dtype=None,
     return _as_type(b, _placed(b, normal(b, t.shape, t.dtype, t.device), mean, std), t)
 
 
-def _placed(b, z: Node, mean, std) -> Node:
+def _placed(b: Builder, z: Node, mean: Node, std: float) -> Node:
     """``z * std + mean``, in the dtype of z."""
     z = b.mul(z, std)
     return b.add(z, b.cast(mean, z.dtype) if isinstance(mean, Node) else mean)
@@ -243,26 +258,26 @@ FILLS = {
 }  # fmt: skip
 
 
-def _uniform_fill(b, t, from_=0.0, to=1.0):
+def _uniform_fill(b: Builder, t: Tracer, from_: float = 0.0, to: float = 1.0):
     if not _known(from_, to) or not from_ <= to or not all(abs(v) <= torch.finfo(t.dtype).max
                                                            for v in (from_, to, to - from_)):
         return NotImplemented
     return b.add(b.mul(uniform(b, t.shape, t.dtype, t.device), to - from_), from_)
 
 
-def _normal_fill(b, t, mean=0.0, std=1.0):
+def _normal_fill(b: Builder, t: Tracer, mean: float = 0.0, std: float = 1.0):
     return (_placed(b, normal(b, t.shape, t.dtype, t.device), mean, std) if _known(mean, std) and std >= 0
             else NotImplemented)
 
 
-def _exponential_fill(b, t, lambd=1.0):
+def _exponential_fill(b: Builder, t: Tracer, lambd: float = 1.0):
     return b.div(exponential(b, t.shape, t.dtype, t.device), lambd) if _known(lambd) and lambd > 0 else NotImplemented
 
 
 IN_KERNELS = {"normal_": _normal_fill, "uniform_": _uniform_fill, "exponential_": _exponential_fill}
 
 
-def _one_by_one(b, self: Node, *args, **kwargs) -> Node:
+def _one_by_one(b: Builder, self: Node, *args: object, **kwargs: object) -> Node:
     """A normal draw for a tensor with gaps, which eager makes number by number in the order of the memory, where it
     draws for 16 and more without gaps in blocks. The operator that makes a new tensor has none with gaps, but it goes
     one by one as well through a matrix that is not row-major."""
@@ -279,8 +294,8 @@ def _one_by_one(b, self: Node, *args, **kwargs) -> Node:
     return b.permute(memory, tuple(order.index(d) for d in range(len(shape))))
 
 
-def _fill(name, functional):
-    def run(t, self, *args, generator=None, **kwargs):
+def _fill(name: str, functional: str) -> None:
+    def run(t: Tracer, self: TensorHandle, *args: float, generator: object = None, **kwargs: object) -> TensorHandle:
         value, b = NotImplemented, t.builder
         if name in IN_KERNELS and self.type.dtype in FLOATS and in_kernels(self.shape, self.device, generator):
             value = IN_KERNELS[name](b, self.type, *args, **{"from_" if k == "from" else k: v
@@ -307,7 +322,7 @@ for _name, _functional in FILLS.items():
 
 
 @op("bernoulli_", raw=True)
-def bernoulli_(t, self, p=0.5, *, generator=None):
+def bernoulli_(t: Tracer, self: TensorHandle, p: float | TensorHandle = 0.5, *, generator=None) -> TensorHandle:
     value = NotImplemented
     if not isinstance(p, TensorHandle):
         value = bernoulli(t.builder, self.node, p, generator=generator)
@@ -319,12 +334,12 @@ def bernoulli_(t, self, p=0.5, *, generator=None):
 
 
 @extern("bernoulli")
-def _row_major(self, *args):
+def _row_major(self, *args: object) -> TensorType:
     return TensorType.contiguous(self.shape, self.dtype, self.device)
 
 
 @extern("normal")
-def _of_tensors(mean, std, *args):
+def _of_tensors(mean: Node, std: float, *args: object):
     tensors = [v for v in (mean, std) if isinstance(v, TensorType)]
     if not tensors or args and args[0] is not None and not isinstance(args[0], torch.Generator):
         return NotImplemented
@@ -333,7 +348,7 @@ def _of_tensors(mean, std, *args):
 
 
 @extern(*FILLS.values(), "rand_like", "randn_like", "randint_like", "dropout")
-def _like_self(self, *args):
+def _like_self(self, *args: object) -> object:
     """Random ops whose result is like their first argument, unless dtype, device or memory format are given."""
     if any(not isinstance(a, (int, float, TensorType)) and a is not None for a in args):
         return NotImplemented

@@ -3,16 +3,22 @@ Distance.cpp."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.graph.build import is_number
 from jit.graph.ops.arithmetic import clamp
 from jit.graph.ops.losses import MEAN, reduced
 from jit.graph.ops.reductions import vector_norm
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.ir import Node
+
 _EPSILON = 1e-12
 
 
-def _above_zero(b, x):
+def _above_zero(b: Builder, x: Node) -> Node:
     return clamp(b, x, 0)
 
 
@@ -23,7 +29,7 @@ def floating(*tensors) -> bool:
 
 
 @op("hinge_embedding_loss")
-def hinge_embedding_loss(b, self, target, margin=1.0, reduction=MEAN):
+def hinge_embedding_loss(b: Builder, self: Node, target: Node, margin: float = 1.0, reduction: int = MEAN) -> Node:
     if not floating(self):
         return NotImplemented
     far = b.where(b.ne(target, 1), _above_zero(b, b.sub(b.lift(float(margin), self), self)), 0.0)
@@ -32,13 +38,14 @@ def hinge_embedding_loss(b, self, target, margin=1.0, reduction=MEAN):
 
 
 @op("cosine_embedding_loss")
-def cosine_embedding_loss(b, input1, input2, target, margin=0.0, reduction=MEAN):
+def cosine_embedding_loss(b: Builder, input1: Node, input2: Node, target: Node, margin: int | float = 0.0,
+                          reduction: int = MEAN) -> object:
     if (not floating(input1, input2) or target.type.rank > 1
         or not input1.type.rank == input2.type.rank == target.type.rank + 1):
         return NotImplemented
     dims = (target.type.rank,)
 
-    def dot(x, y):
+    def dot(x: Node, y: Node) -> Node:
         return b.reduce("sum", b.mul(x, y), dims)
 
     lengths = b.mul(b.add(dot(input1, input1), _EPSILON), b.add(dot(input2, input2), _EPSILON))
@@ -49,20 +56,21 @@ def cosine_embedding_loss(b, input1, input2, target, margin=0.0, reduction=MEAN)
 
 
 @op("margin_ranking_loss")
-def margin_ranking_loss(b, input1, input2, target, margin=0.0, reduction=MEAN):
+def margin_ranking_loss(b: Builder, input1: Node, input2: Node, target: Node, margin: int | float = 0.0,
+                        reduction: int = MEAN) -> object:
     if not floating(input1, input2, target):
         return NotImplemented
     return reduced(b, _above_zero(b, b.add(b.mul(b.neg(target), b.sub(input1, input2)), float(margin))), reduction)
 
 
-def distance(b, x1, x2, p, eps, keepdim):
+def distance(b: Builder, x1: Node, x2: Node, p: int, eps: float, keepdim: bool) -> Node:
     """The ``p``-norm of ``x1 - x2 + eps`` over the last dimension."""
     d = b.add(b.sub(x1, x2), float(eps))
     return vector_norm(b, d, float(p), (d.type.rank - 1,), keepdim)
 
 
 @op("pairwise_distance")
-def pairwise_distance(b, x1, x2, p=2.0, eps=1e-6, keepdim=False):
+def pairwise_distance(b: Builder, x1, x2, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False):
     if not floating(x1, x2) or not is_number(p) or not max(x1.type.rank, x2.type.rank):
         return NotImplemented
     if x1.type.is_empty or x2.type.is_empty:
@@ -71,7 +79,8 @@ def pairwise_distance(b, x1, x2, p=2.0, eps=1e-6, keepdim=False):
 
 
 @op("triplet_margin_loss")
-def triplet_margin_loss(b, anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN):
+def triplet_margin_loss(b: Builder, anchor: Node, positive: Node, negative: Node, margin: float = 1.0,
+                        p: int | float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: int = MEAN) -> object:
     tensors = (anchor, positive, negative)
     if (not floating(*tensors) or not anchor.type.rank == positive.type.rank == negative.type.rank
         or not anchor.type.rank):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.devices import backend
 from jit.graph import layout
 from jit.graph.build import is_number
@@ -12,8 +14,11 @@ from jit.graph.ops.copies import cat
 from jit.graph.ops.views import slice_bounds
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
 
-def _shuffled(b, source: Node, x: Node, shape) -> Node:
+def _shuffled(b: Builder, source: Node, x: Node, shape: tuple[IntExpr, ...]) -> Node:
     """``x``, a view of ``source``, in new memory with ``shape``: row-major, or channels-last where the device's kernels
     follow the source in that."""
     y = b.reshape(b.clone(x, layout.contiguous_strides(x.shape)), shape)
@@ -23,7 +28,7 @@ def _shuffled(b, source: Node, x: Node, shape) -> Node:
 
 
 @op("pixel_shuffle")
-def pixel_shuffle(b, self, upscale_factor):
+def pixel_shuffle(b: Builder, self: Node, upscale_factor) -> Node:
     """(..., C r r, H, W) -> (..., C, H r, W r)"""
     r, rank = upscale_factor, self.type.rank
     if rank < 3 or r <= 0 or not self.shape[-3] % (r * r) == 0:
@@ -37,7 +42,7 @@ def pixel_shuffle(b, self, upscale_factor):
 
 
 @op("pixel_unshuffle")
-def pixel_unshuffle(b, self, downscale_factor):
+def pixel_unshuffle(b: Builder, self: Node, downscale_factor: int) -> Node:
     """(..., C, H r, W r) -> (..., C r r, H, W)"""
     r, rank = downscale_factor, self.type.rank
     if rank < 3 or r <= 0 or not self.shape[-2] % r == 0 or not self.shape[-1] % r == 0:
@@ -51,7 +56,7 @@ def pixel_unshuffle(b, self, downscale_factor):
 
 
 @op("channel_shuffle", "native_channel_shuffle")
-def channel_shuffle(b, self, groups):
+def channel_shuffle(b: Builder, self: Node, groups: int) -> Node:
     """(N, G C, ...) with the channels in the order that goes through the groups first."""
     rank = self.type.rank
     if rank < 3 or groups <= 0 or not self.shape[1] % groups == 0:
@@ -63,7 +68,7 @@ def channel_shuffle(b, self, groups):
 
 
 @op("diag_embed")
-def diag_embed(b, self, offset=0, dim1=-2, dim2=-1):
+def diag_embed(b: Builder, self: Node, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Node:
     """The last dimension on a diagonal of zeros."""
     rank = self.type.rank + 1
     d1, d2 = normalize_dim(dim1, rank), normalize_dim(dim2, rank)
@@ -80,7 +85,7 @@ def diag_embed(b, self, offset=0, dim1=-2, dim2=-1):
     line = b.unsqueeze(line, d2)
     shape = tuple(self.shape[source[d]] if d in source else size for d in range(rank))
 
-    def position(d):
+    def position(d: int) -> Node:
         return b.reshape(b.iota(size, device=self.device), tuple(size if k == d else 1 for k in range(rank)))
 
     on = b.eq(b.add(position(d1), offset), position(d2))
@@ -90,7 +95,7 @@ def diag_embed(b, self, offset=0, dim1=-2, dim2=-1):
 
 
 @op("diag")
-def diag(b, self, diagonal=0):
+def diag(b: Builder, self: Node, diagonal: int = 0) -> Node:
     if self.type.rank == 1:
         return diag_embed(b, self, diagonal)
     if self.type.rank != 2:
@@ -100,12 +105,12 @@ def diag(b, self, diagonal=0):
 
 
 @op("diagflat")
-def diagflat(b, self, offset=0):
+def diagflat(b: Builder, self: Node, offset: int = 0) -> Node:
     return diag_embed(b, b.reshape(self, (self.type.numel,)), offset)
 
 
 @op("rot90")
-def rot90(b, self, k=1, dims=(0, 1)):
+def rot90(b: Builder, self: Node, k: int = 1, dims=(0, 1)) -> Node:
     if len(dims) != 2 or self.type.rank < 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
     d1, d2 = (normalize_dim(d, self.type.rank) for d in dims)
@@ -120,18 +125,18 @@ def rot90(b, self, k=1, dims=(0, 1)):
     return b.transpose(turned, d1, d2)
 
 
-def _columns(x, b):
+def _columns(x: Node, b: Builder) -> Node:
     return b.reshape(x, (x.type.numel, 1)) if x.type.rank <= 1 else x
 
 
 @op("column_stack")
-def column_stack(b, tensors):
+def column_stack(b: Builder, tensors: list[Node]) -> Node:
     return cat(b, [_columns(x, b) for x in tensors], 1)
 
 
 @op("dstack")
-def dstack(b, tensors):
-    def deep(x):
+def dstack(b: Builder, tensors: list[Node]) -> Node:
+    def deep(x: Node) -> Node:
         if x.type.rank <= 1:
             return b.reshape(x, (1, x.type.numel, 1))
         return b.unsqueeze(x, 2) if x.type.rank == 2 else x
@@ -140,7 +145,7 @@ def dstack(b, tensors):
 
 
 @op("select_scatter")
-def select_scatter(b, self, src, dim, index):
+def select_scatter(b: Builder, self: Node, src: Node, dim: int, index: int) -> Node:
     d = normalize_dim(dim, self.type.rank)
     size = self.shape[d]
     if (not is_number(index) or not (-size <= index < size) or src.dtype is not self.dtype
@@ -149,7 +154,7 @@ def select_scatter(b, self, src, dim, index):
     return _replaced(b, self, b.unsqueeze(src, d), d, index + size if index < 0 else index, 1)
 
 
-def _replaced(b, x: Node, part: Node, d: int, start, length) -> Node:
+def _replaced(b: Builder, x: Node, part: Node, d: int, start: int, length: int) -> Node:
     """``x`` with ``length`` positions from ``start`` along ``d`` replaced."""
     shape = (*x.shape[:d], length, *x.shape[d + 1 :])
     if not len(part.shape) == len(shape) or not all(p == q for p, q in zip(part.shape, shape)):
@@ -161,7 +166,7 @@ def _replaced(b, x: Node, part: Node, d: int, start, length) -> Node:
 
 
 @op("slice_scatter")
-def slice_scatter(b, self, src, dim=0, start=None, end=None, step=1):
+def slice_scatter(b: Builder, self: Node, src, dim: int = 0, start=None, end=None, step: int = 1):
     if step != 1 or src.dtype is not self.dtype or self.type.rank == 0:
         return NotImplemented
     d = normalize_dim(dim, self.type.rank)
@@ -170,7 +175,7 @@ def slice_scatter(b, self, src, dim=0, start=None, end=None, step=1):
 
 
 @op("block_diag", raw=False)
-def block_diag(b, *tensors):
+def block_diag(b: Builder, *tensors: tuple[Node, ...]) -> Node:
     tensors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     if any(t.type.rank > 2 or t.dtype is not tensors[0].dtype for t in tensors):
         return NotImplemented

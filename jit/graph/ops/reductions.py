@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -16,26 +18,31 @@ from jit.graph.layout import normalize_dim
 from jit.graph.prims import reduced_shape
 from jit.graph.registry import OPS, op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder, Number
+    from jit.graph.dims import IntExpr
 
-def _empty_means_all(b, x, dim):
+
+def _empty_means_all(b: Builder, x: Node, dim: IntExpr | Sequence[int] | None) -> tuple[int, ...]:
     """sum, mean and their like reduce everything for ``dim=[]``."""
     if dim is not None and not is_number(dim) and len(dim) == 0:
         return tuple(range(x.type.rank))
     return b.dims_of(x, dim)
 
 
-def _size(x, dims):
+def _size(x: Node, dims: tuple[int, ...]) -> IntExpr:
     return product(x.shape[d] for d in dims)
 
 
-def _accumulated(b, x: Node, dims, keepdim, dtype) -> Node:
+def _accumulated(b: Builder, x: Node, dims: tuple[int, ...], keepdim: bool, dtype: torch.dtype) -> Node:
     """The sum in ``dtype``; half types are summed in float32 and rounded once."""
     x = b.cast(x, dtype)
     return b.cast(b.reduce("sum", b.opmath(x), dims, keepdim), dtype)
 
 
 @op("sum")
-def sum_(b, self, dim=None, keepdim=False, *, dtype=None):
+def sum_(b: Builder, self: Node, dim: IntExpr | Sequence[int] | None = None, keepdim: bool = False, *,
+         dtype: torch.dtype | None = None) -> Node:
     dims = _empty_means_all(b, self, dim)
     if dtype is None:
         dtype = self.dtype if self.dtype.is_floating_point else torch.int64
@@ -45,7 +52,8 @@ def sum_(b, self, dim=None, keepdim=False, *, dtype=None):
 
 
 @op("mean")
-def mean(b, self, dim=None, keepdim=False, *, dtype=None):
+def mean(b: Builder, self: Node, dim: int | tuple[int, ...] | None = None, keepdim: bool = False, *,
+         dtype: torch.dtype | None = None) -> Node:
     dtype = dtype or self.dtype
     if not dtype.is_floating_point:
         raise RuntimeError("mean(): could not infer output dtype. Input dtype must be either a floating point or "
@@ -59,7 +67,8 @@ def mean(b, self, dim=None, keepdim=False, *, dtype=None):
 
 
 @op("prod")
-def prod(b, self, dim=None, keepdim=False, *, dtype=None):
+def prod(b: Builder, self: Node, dim: int | None = None, keepdim: bool = False, *,
+         dtype: torch.dtype | None = None) -> Node:
     if dtype is None:
         dtype = self.dtype if self.dtype.is_floating_point else torch.int64
     x = b.cast(self, dtype)
@@ -70,13 +79,13 @@ def prod(b, self, dim=None, keepdim=False, *, dtype=None):
     return b.cast(b.marked(y, "", whole=True) if dim is None else y, dtype)
 
 
-def _check_nonempty(x, dims, name):
+def _check_nonempty(x: Node, dims: tuple[int, ...], name: str) -> None:
     if any(x.shape[d] == 0 for d in dims):
         raise IndexError(f"{name}(): Expected reduction dim to have non-zero size.")
 
 
-def _extremum(prim):
-    def expand(b, self, dim=(), keepdim=False):
+def _extremum(prim: str) -> None:
+    def expand(b: Builder, self: Node, dim: int = (), keepdim: bool = False) -> Node:
         dims = _empty_means_all(b, self, dim)
         _check_nonempty(self, dims, prim)
         return b.reduce(prim, self, dims, keepdim)
@@ -89,20 +98,21 @@ _extremum("amin")
 
 
 @op("aminmax")
-def aminmax(b, self, *, dim=None, keepdim=False):
+def aminmax(b: Builder, self: Node, *, dim: int | None = None, keepdim: bool = False) -> NamedResult:
     dims = b.dims_of(self, dim)
     _check_nonempty(self, dims, "aminmax")
     return NamedResult(torch.return_types.aminmax, ("min", "max"),
                        (b.reduce("amin", self, dims, keepdim), b.reduce("amax", self, dims, keepdim)))
 
 
-def _positions(b, x: Node, d: int) -> Node:
+def _positions(b: Builder, x: Node, d: int) -> Node:
     """The index along dimension ``d``, in a shape that broadcasts to that of ``x``."""
     return b.reshape(b.iota(x.shape[d], device=x.device), (1,) * d + (x.shape[d],) + (1,) * (x.type.rank - d - 1))
 
 
-def _max_min(name, prim, arg, elementwise):
-    def expand(b, self, dim=None, keepdim=False, *, other=None):
+def _max_min(name: str, prim: str, arg: str, elementwise: str) -> None:
+    def expand(b: Builder, self: Node, dim: int | Node | None = None, keepdim: bool = False, *,
+               other: Node | Number | None = None) -> NamedResult | Node:
         if isinstance(dim, Node) or other is not None:
             return OPS[elementwise].fn(b, self, other if other is not None else dim)
         if dim is None:
@@ -132,8 +142,8 @@ _max_min("max", "amax", "argmax", "maximum")
 _max_min("min", "amin", "argmin", "minimum")
 
 
-def _arg(prim):
-    def expand(b, self, dim=None, keepdim=False):
+def _arg(prim: str) -> None:
+    def expand(b: Builder, self: Node, dim: int | None = None, keepdim: bool = False) -> Node:
         if dim is None:
             if any(s == 0 for s in self.shape):
                 raise IndexError(f"{prim}(): Expected reduction dim to be specified for input.numel() == 0. Specify "
@@ -150,8 +160,8 @@ _arg("argmax")
 _arg("argmin")
 
 
-def _any_all(prim):
-    def expand(b, self, dim=None, keepdim=False):
+def _any_all(prim: str) -> None:
+    def expand(b: Builder, self: Node, dim: int | None = None, keepdim: bool = False) -> Node:
         dims = b.dims_of(self, dim)
         if self.dtype is torch.uint8:
             return NotImplemented
@@ -166,14 +176,15 @@ _any_all("all")
 
 
 @op("count_nonzero")
-def count_nonzero(b, self, dim=None):
+def count_nonzero(b: Builder, self: Node, dim: int | None = None) -> Node:
     return b.reduce("sum", b.cast(b.ne(self, 0), torch.int64), b.dims_of(self, dim))
 
 
 # variance
 
 
-def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
+def _variance(b: Builder, x: Node, dims: tuple[int, ...], correction: int, keepdim: bool, freedom: IntExpr,
+              whole: bool) -> tuple[Node, ...]:
     """(variance, mean); of doubles where eager computes in them: squares of large values fit. ``freedom``,
     ``whole``: for ``_few``."""
     given, narrow = x, x.dtype is not torch.float64
@@ -198,18 +209,18 @@ def _variance(b, x: Node, dims, correction, keepdim, freedom, whole: bool):
     return b.div(total, divisor), average
 
 
-def _degrees_of_freedom(n, correction):
+def _degrees_of_freedom(n: IntExpr, correction: int) -> IntExpr:
     """What a sum of ``n`` squares is divided by; a symbolic ``n`` less a float is the float of today's size."""
     return n - correction if isinstance(correction, int) else float(int(n)) - correction
 
 
-def _few(b, given: Node, x: Node, mean: Node, freedom, whole: bool) -> Node:
+def _few(b: Builder, given: Node, x: Node, mean: Node, freedom: int, whole: bool) -> Node:
     """The squares of ``x - mean``, with eager's formula of the gradient where ``freedom``, by which that divides, is
     not positive or not that of the variance. ``whole``: no dimension was named. Then eager gives the limit for each
     element: NaN at the mean, infinity anywhere else."""
     centred = b.sub(x, mean)
 
-    def slope():
+    def slope() -> Node:
         if whole:
             # A single element is its mean.
             rounded = given if same_ints(given.shape, mean.shape) else b.cast(mean, given.dtype)
@@ -222,7 +233,7 @@ def _few(b, given: Node, x: Node, mean: Node, freedom, whole: bool) -> Node:
 _ONE_PASS = 1 << 24
 
 
-def _squares(b, x: Node, dims, n: int) -> Node:
+def _squares(b: Builder, x: Node, dims: tuple[int, ...], n: int) -> Node:
     """The sum of the squares of ``x - mean(x)`` in one pass over ``x``: that of ``x - first`` less what the distance of
     ``first``, the first value, from the mean makes.
 
@@ -237,7 +248,8 @@ def _squares(b, x: Node, dims, n: int) -> Node:
     return b.sub(b.total(b.mul(shifted, shifted), dims, True), b.div(b.mul(total, total), n))
 
 
-def _var_arguments(b, self, args, unbiased, correction, dim, keepdim):
+def _var_arguments(b: Builder, self: Node, args: tuple[int | tuple[int, ...] | list[int], ...], unbiased: bool | None,
+                   correction: int | None, dim: int | None, keepdim: bool) -> tuple[IntExpr | tuple[int, ...], ...]:
     args = list(args)
     if args and type(args[0]) is bool:
         unbiased = args.pop(0)
@@ -257,8 +269,10 @@ def _var_arguments(b, self, args, unbiased, correction, dim, keepdim):
             dim is None or not self.type.rank)
 
 
-def _var_like(name, finish):
-    def expand(b, self, *args, dim=None, unbiased=None, keepdim=False, correction=None):
+def _var_like(name: str, finish: Callable) -> None:
+    def expand(b: Builder, self: Node, *args: int | tuple[int, ...] | list[int], dim: int | None = None,
+               unbiased: bool | None = None, keepdim: bool = False,
+               correction: int | None = None) -> Node | tuple[Node, ...]:
         if not self.dtype.is_floating_point:
             raise RuntimeError("std and var only support floating point and complex dtypes")
         return finish(b, self, *_variance(b, self, *_var_arguments(b, self, args, unbiased, correction, dim, keepdim)))
@@ -269,7 +283,7 @@ def _var_like(name, finish):
 _var_like("var", lambda b, x, var, mean: b.cast(var, x.dtype))
 
 
-def _root(b, square: Node) -> Node:
+def _root(b: Builder, square: Node) -> Node:
     """The square root, with gradient 0 at 0."""
     y = b.sqrt(square)
     return b.with_formula(y, "root", (square, lambda: b.where(b.eq(y, 0.0), 0.0, b.div(b.lift(0.5, y), y))))
@@ -281,7 +295,7 @@ _var_like("std_mean", lambda b, x, var, mean: (b.cast(_root(b, var), x.dtype), b
 
 
 @op("logsumexp", "special_logsumexp")
-def logsumexp(b, self, dim, keepdim=False):
+def logsumexp(b: Builder, self: Node, dim: int | tuple[int, ...], keepdim: bool = False) -> Node:
     dims = b.dims_of(self, dim)
     (x,) = b.promote(self, to_float=True)
     dtype = x.dtype
@@ -296,7 +310,8 @@ def logsumexp(b, self, dim, keepdim=False):
 # norms
 
 
-def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
+def vector_norm(b: Builder, x: Node, ord: float | int, dims: tuple[int, ...], keepdim: bool,
+                dtype: torch.dtype | None = None) -> Node:
     dtype = dtype or x.dtype
     x = b.opmath(b.cast(x, dtype))
     dims = b.dims_of(x, dims)
@@ -321,14 +336,14 @@ def vector_norm(b, x: Node, ord, dims, keepdim, dtype=None) -> Node:
     return b.cast(b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, keepdim), 1.0 / ord), dtype)
 
 
-def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
+def _norm_with_gradient(b: Builder, x: Node, ord: float | int, dims: tuple[int, ...], single: bool) -> Node:
     """The norm with its reduced dimensions kept (``single``: all of size 1): d/dx = sign(x) (|x| / norm)^(ord - 1), and
     0 where the norm is 0. Equal extrema share evenly, NaN among them."""
     a = b.contiguous(b.abs(x)) if single else b.abs(x)
     if ord in (math.inf, -math.inf):
         y = b.reduce("amax" if ord > 0 else "amin", a, dims, True)
 
-        def share():
+        def share() -> Node:
             hit = b.logical_or(b.eq(a, y), b.logical_and(b.isnan(a), b.isnan(y)))
             count = b.reduce("sum", b.cast(hit, torch.int64), dims, True)
             return b.where(hit, b.div(b.sign(x), b.cast(count, x.dtype)), 0.0)
@@ -343,7 +358,7 @@ def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
     else:
         y = b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, True), 1.0 / ord)
 
-    def slope():
+    def slope() -> Node:
         if ord == 2:
             return b.where(b.eq(y, 0.0), 0.0, b.div(x, y))
         if ord < 2:  # a power of 0 is infinite; what is NaN in the norm reaches all elements
@@ -358,14 +373,16 @@ def _norm_with_gradient(b, x: Node, ord, dims, single) -> Node:
 
 
 @op("linalg_vector_norm")
-def linalg_vector_norm(b, self, ord=2, dim=None, keepdim=False, *, dtype=None):
+def linalg_vector_norm(b: Builder, self: Node, ord: int = 2, dim: int | None = None, keepdim: bool = False, *,
+                       dtype: torch.dtype | None = None) -> Node:
     if not self.dtype.is_floating_point or any(s == 0 for s in self.shape):
         return NotImplemented
     return vector_norm(b, self, ord, _empty_means_all(b, self, dim), keepdim, dtype)
 
 
 @op("norm")
-def norm(b, self, p="fro", dim=None, keepdim=False, dtype=None):
+def norm(b: Builder, self: Node, p: float | int | str = "fro", dim: int | list | tuple | None = None,
+         keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
     if isinstance(p, str) and p != "fro":
         return NotImplemented
     if not self.dtype.is_floating_point and dtype is None:
@@ -377,7 +394,8 @@ def norm(b, self, p="fro", dim=None, keepdim=False, dtype=None):
 
 
 @op("linalg_norm")
-def linalg_norm(b, self, ord=None, dim=None, keepdim=False, *, dtype=None):
+def linalg_norm(b: Builder, self: Node, ord=None, dim: int | None = None, keepdim: bool = False, *,
+                dtype: torch.dtype | None = None) -> Node:
     if ord is None or is_number(dim) or self.type.rank == 1 and dim is None:
         if not isinstance(ord, str):
             return linalg_vector_norm(b, self, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
@@ -388,7 +406,7 @@ def linalg_norm(b, self, ord=None, dim=None, keepdim=False, *, dtype=None):
 
 
 @op("cumsum")
-def cumsum(b, self, dim, *, dtype=None):
+def cumsum(b: Builder, self: Node, dim: int, *, dtype: torch.dtype | None = None) -> Node:
     if dtype is None:
         dtype = self.dtype if self.dtype.is_floating_point else torch.int64
     d = normalize_dim(dim, self.type.rank)
@@ -397,7 +415,7 @@ def cumsum(b, self, dim, *, dtype=None):
 
 
 @op("trace")
-def trace(b, self):
+def trace(b: Builder, self: Node) -> Node:
     if self.type.rank != 2:
         raise RuntimeError("trace: expected a matrix")
     return sum_(b, b.emit("diagonal", (self,), {"offset": 0, "dim1": 0, "dim2": 1}))

@@ -3,6 +3,8 @@ left to library calls."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.errors import Unsupported
@@ -11,19 +13,24 @@ from jit.graph.ir import Node
 from jit.graph.ops.copies import to_type
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.handles import TensorHandle
+    from jit.graph.tracer import Tracer
 
-def reinterpret(b, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
+
+def reinterpret(b: Builder, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
     """The memory of ``x`` as ``how`` says (see the prim)."""
     return b.node("reinterpret", (x,), {"how": how}, layout.reinterpreted(x.type, how, dtype))
 
 
-def _show(t, self, how, dtype=None):
+def _show(t: Tracer, self: TensorHandle, how: str, dtype: torch.dtype | None = None) -> TensorHandle:
     start = t.builder.next_id
     return t.wrap(reinterpret(t.builder, self.node, how, dtype), [self], True, start)
 
 
 @op("view_as_real", raw=True)
-def view_as_real(t, self):
+def view_as_real(t: Tracer, self: TensorHandle) -> TensorHandle:
     if not self.dtype.is_complex:
         raise RuntimeError("view_as_real is only supported for complex tensors")
     if self.is_conj:
@@ -34,17 +41,17 @@ def view_as_real(t, self):
 
 
 @op("view_as_complex", raw=True)
-def view_as_complex(t, self):
+def view_as_complex(t: Tracer, self: TensorHandle) -> TensorHandle:
     return _show(t, self, "view_as_complex")
 
 
 @op("real", raw=True)
-def real(t, self):
+def real(t: Tracer, self: TensorHandle) -> TensorHandle:
     return _show(t, self, "real") if self.dtype.is_complex else self
 
 
 @op("imag", raw=True)
-def imag(t, self):
+def imag(t: Tracer, self: TensorHandle) -> TensorHandle:
     if not self.dtype.is_complex:
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
     if self.is_conj:
@@ -54,38 +61,38 @@ def imag(t, self):
 
 
 @op("conj", "_conj", raw=True)
-def conj(t, self):
+def conj(t: Tracer, self: TensorHandle) -> TensorHandle:
     return _show(t, self, "conj") if self.dtype.is_complex else self
 
 
 @op("resolve_conj", raw=True)
-def resolve_conj(t, self):
+def resolve_conj(t: Tracer, self: TensorHandle):
     return t.call_op("clone", (self,), {}) if self.is_conj else self
 
 
 @op("conj_physical", raw=True)
-def conj_physical(t, self):
+def conj_physical(t: Tracer, self: TensorHandle):
     return t._call_aten("conj_physical", (self,), {}) if self.dtype.is_complex else self
 
 
 @op("resolve_neg", alias=True)
-def resolve_neg(b, self):
+def resolve_neg(b: Builder, self: Node) -> Node:
     return self
 
 
 @op("is_conj", raw=True)
-def is_conj(t, self):
+def is_conj(t: Tracer, self: TensorHandle):
     return self.is_conj
 
 
 @op("adjoint", "mH", raw=True)
-def adjoint(t, self):
+def adjoint(t: Tracer, self: TensorHandle) -> TensorHandle:
     result = t.call_op("mT", (self,), {})
     return conj(t, result)
 
 
 @op("H", raw=True)
-def hermitian(t, self):
+def hermitian(t: Tracer, self: TensorHandle) -> TensorHandle:
     if self.ndim not in (0, 2):
         raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
     return conj(t, t.call_op("numpy_T", (self,), {}) if self.ndim else self)
@@ -93,7 +100,8 @@ def hermitian(t, self):
 
 for _name, _dtype in {"cfloat": torch.complex64, "cdouble": torch.complex128, "chalf": torch.complex32}.items():
 
-    def _convert(b, self, memory_format=None, _dtype=_dtype):
+    def _convert(b: Builder, self: Node, memory_format: torch.memory_format | None = None,
+                 _dtype: torch.dtype = _dtype) -> Node:
         return to_type(b, self, _dtype, memory_format=memory_format)
 
     op(_name, alias=True)(_convert)

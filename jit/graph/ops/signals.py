@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.errors import Unsupported
@@ -11,10 +13,14 @@ from jit.graph.ir import TensorType
 from jit.graph.layout import reinterpreted
 from jit.graph.registry import extern, op
 
+if TYPE_CHECKING:
+    from jit.graph.ir import Node
+    from jit.graph.tracer import Tracer
+
 
 @extern("istft")
-def istft(x, n_fft, hop_length=None, win_length=None, window=None, center=True,
-          normalized=False, onesided=None, length=None, return_complex=False):
+def istft(x: Node, n_fft, hop_length=None, win_length=None, window=None, center: bool = True, normalized: bool = False,
+          onesided=None, length=None, return_complex: bool = False):
     """(..., n_fft // 2 + 1 or n_fft, frames) complex -> (..., samples). Source: ``torch.istft``'s documentation."""
     if x.rank not in (2, 3) or not x.dtype.is_complex:
         return NotImplemented
@@ -25,7 +31,7 @@ def istft(x, n_fft, hop_length=None, win_length=None, window=None, center=True,
 
 
 @op("histogramdd", raw=True)
-def histogramdd(t, self, bins, range=None, weight=None, density=False):
+def histogramdd(t: Tracer, self: TensorHandle, bins, range=None, weight: Node | None = None, density: bool = False):
     """(N, D) -> a D-dimensional histogram and the D tensors of bin edges."""
     if self.type.rank != 2 or self.type.is_symbolic:
         raise Unsupported("histogramdd of a tensor that is not (N, D)", kind="unknown-function")
@@ -42,15 +48,15 @@ def histogramdd(t, self, bins, range=None, weight=None, density=False):
 
 
 @extern("_histogramdd_bin_edges")
-def histogramdd_edges(x, bins, range=None, weight=None, density=False):
+def histogramdd_edges(x: Node, bins, range=None, weight: Node | None = None, density: bool = False) -> list:
     return [TensorType.contiguous((n + 1,), x.dtype, x.device) for n in bins]
 
 
 @extern("_histogramdd_from_bin_cts")
-def histogramdd_counts(x, bins, range=None, weight=None, density=False):
+def histogramdd_counts(x: Node, bins, range=None, weight: Node | None = None, density: bool = False):
     return TensorType.contiguous(tuple(bins), x.dtype, x.device)
 
 
 @extern("_histogramdd_from_bin_tensors")
-def histogramdd_from_edges(x, bins, weight=None, density=False):
+def histogramdd_from_edges(x: Node, bins, weight: Node | None = None, density: bool = False):
     return TensorType.contiguous(tuple(e.shape[0] - 1 for e in bins), x.dtype, x.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,9 +13,13 @@ from jit.graph.layout import normalize_dim, preserved_strides
 from jit.graph.ops.copies import cat
 from jit.graph.registry import op, pointwise
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+    from jit.graph.ir import Node
+
 
 @op("diff")
-def diff(b, self, n=1, dim=-1, prepend=None, append=None):
+def diff(b: Builder, self: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append=None) -> Node:
     if self.type.rank == 0:
         raise RuntimeError("diff expects input to be at least one-dimensional")
     if type(n) is not int or n < 1:
@@ -33,7 +38,7 @@ def diff(b, self, n=1, dim=-1, prepend=None, append=None):
 
 
 @pointwise("nan_to_num", like_first=True)
-def nan_to_num(b, self, nan=None, posinf=None, neginf=None):
+def nan_to_num(b: Builder, self: Node, nan=None, posinf=None, neginf=None) -> Node:
     if not self.dtype.is_floating_point:
         return b.clone(self)
     limits = torch.finfo(self.dtype)
@@ -45,7 +50,7 @@ def nan_to_num(b, self, nan=None, posinf=None, neginf=None):
 
 
 @pointwise("xlogy", "special_xlogy", wraps=True)
-def xlogy(b, self, other):
+def xlogy(b: Builder, self: Node, other: Node | float | int) -> Node:
     x, y = b.promote(self, other, to_float=True)
     dtype = x.dtype
     x, y = b.opmath(x), b.opmath(y)
@@ -58,7 +63,7 @@ def xlogy(b, self, other):
 
 
 @pointwise("logaddexp")
-def logaddexp(b, self, other):
+def logaddexp(b: Builder, self: Node, other: Node) -> Node:
     x, y = b.promote(self, other)
     if not x.dtype.is_floating_point:
         return NotImplemented
@@ -73,7 +78,8 @@ def logaddexp(b, self, other):
 
 
 @pointwise("isclose")
-def isclose(b, self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+def isclose(b: Builder, self: Node, other: Node, rtol: float = 1e-05, atol: float = 1e-08,
+            equal_nan: bool = False) -> Node:
     if not self.dtype.is_floating_point or self.dtype is not other.dtype:
         return NotImplemented
     close = b.eq(self, other)
@@ -85,7 +91,7 @@ def isclose(b, self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 
 @op("outer", "ger")
-def outer(b, self, vec2):
+def outer(b: Builder, self: Node, vec2: Node) -> Node:
     if self.type.rank != 1 or vec2.type.rank != 1:
         raise RuntimeError(f"outer: Expected 1-D argument self, but got {self.type.rank}-D")
     x, y = b.promote(self, vec2)
@@ -93,17 +99,17 @@ def outer(b, self, vec2):
 
 
 @pointwise("deg2rad", like_first=True)
-def deg2rad(b, self):
+def deg2rad(b: Builder, self: Node) -> Node:
     return b.mul(self, math.pi / 180.0) if self.dtype.is_floating_point else NotImplemented
 
 
 @pointwise("rad2deg", like_first=True)
-def rad2deg(b, self):
+def rad2deg(b: Builder, self: Node):
     return b.mul(self, 180.0 / math.pi) if self.dtype.is_floating_point else NotImplemented
 
 
 @pointwise("softshrink")
-def softshrink(b, self, lambd=0.5):
+def softshrink(b: Builder, self: Node, lambd: float = 0.5) -> Node:
     if not is_number(lambd) or not self.dtype.is_floating_point:
         return NotImplemented
     x = b.opmath(self)
@@ -117,7 +123,7 @@ def softshrink(b, self, lambd=0.5):
 
 
 @pointwise("hardshrink")
-def hardshrink(b, self, lambd=0.5):
+def hardshrink(b: Builder, self: Node, lambd: float = 0.5) -> Node:
     if not self.dtype.is_floating_point:
         return NotImplemented
     inside = b.logical_and(b.ge(self, -float(lambd)), b.le(self, float(lambd)))
@@ -125,20 +131,19 @@ def hardshrink(b, self, lambd=0.5):
                            kinked=True)
 
 
-def _shrunk_slope(b, x, lambd: float):
+def _shrunk_slope(b: Builder, x: Node, lambd: float) -> Node:
     """1 outside of [-lambd, lambd], and for NaN where the device gives it a gradient."""
     return (b.logical_not(b.logical_and(b.ge(x, -lambd), b.le(x, lambd))) if backend(x.device).gives_nan_gradients
             else b.gt(b.abs(x), lambd))
 
 
 @pointwise("sinc", "special_sinc")
-def sinc(b, self):
+def sinc(b: Builder, self: Node) -> Node:
     (x,) = b.promote(self, to_float=True)
     dtype = x.dtype
     x = b.opmath(x)
     angle = b.mul(x, math.pi)
     zero = b.eq(x, 0.0)
-
 
     def slope():
         return b.where(zero, 0.0, b.div(b.sub(b.mul(angle, b.cos(angle)), b.sin(angle)), b.mul(angle, x)))
@@ -147,7 +152,7 @@ def sinc(b, self):
 
 
 @pointwise("logaddexp2")
-def logaddexp2(b, self, other):
+def logaddexp2(b: Builder, self: Node, other: Node) -> Node:
     x, y = b.promote(self, other)
     if not x.dtype.is_floating_point:
         return NotImplemented
@@ -160,7 +165,7 @@ def logaddexp2(b, self, other):
 
 
 @pointwise("heaviside")
-def heaviside(b, self, values):
+def heaviside(b: Builder, self: Node, values):
     if self.dtype is not values.dtype:
         raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
     if b.recording or self.dtype is torch.bool:
@@ -168,8 +173,8 @@ def heaviside(b, self, values):
     return b.where(b.eq(self, 0), values, b.cast(b.gt(self, 0), self.dtype))
 
 
-def _is_infinite(name, value):
-    def expand(b, self):
+def _is_infinite(name: str, value: float) -> None:
+    def expand(b: Builder, self: Node):
         if self.dtype.is_complex:
             return NotImplemented
         return b.eq(self, value) if self.dtype.is_floating_point else b.full(self.shape, False, torch.bool, self.device)
@@ -182,7 +187,7 @@ _is_infinite("isneginf", -math.inf)
 
 
 @op("isreal")
-def isreal(b, self):
+def isreal(b: Builder, self: Node):
     if self.dtype.is_complex:
         return NotImplemented
     y = b.full(self.shape, True, torch.bool, self.device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
 import torch
 
 from jit.errors import EagerRaises, Unsupported
@@ -14,13 +17,20 @@ from jit.graph.layout import normalize_dim
 from jit.graph.prim_info import info
 from jit.graph.registry import op
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder, Number
+    from jit.graph.dims import Dim, IntExpr
+    from jit.graph.handles import Base
+    from jit.graph.tracer import Tracer
 
-def _sizes(size) -> tuple:
+
+def _sizes(size: int | Sequence[IntExpr]) -> tuple:
     return tuple(size) if isinstance(size, (tuple, list)) else (size,)
 
 
 @op("view", varargs="size", alias=True)
-def view(b, self, size=None, *, dtype=None):
+def view(b: Builder, self: Node, size: Sequence[IntExpr] | torch.dtype | None = None, *,
+         dtype: torch.dtype | None = None) -> Node:
     if isinstance(size, torch.dtype) or dtype is not None:
         target = dtype or size
         if target is self.dtype:
@@ -36,12 +46,12 @@ def view(b, self, size=None, *, dtype=None):
 
 
 @op("view_as", alias=True)
-def view_as(b, self, other):
+def view_as(b: Builder, self: Node, other: Node) -> Node:
     return view(b, self, other.shape)
 
 
 @op("reshape", varargs="shape", alias=True)
-def reshape(b, self, shape):
+def reshape(b: Builder, self: Node, shape: Sequence[IntExpr]) -> Node:
     shape = layout.infer_size(_sizes(shape), self.type.numel)
     result = b.try_view(self, shape)
     if result is None:
@@ -50,12 +60,12 @@ def reshape(b, self, shape):
 
 
 @op("reshape_as", alias=True)
-def reshape_as(b, self, other):
+def reshape_as(b: Builder, self: Node, other: Node | Number) -> Node:
     return reshape(b, self, other.shape)
 
 
 @op("flatten", alias=True)
-def flatten(b, self, start_dim=0, end_dim=-1):
+def flatten(b: Builder, self: Node, start_dim: IntExpr = 0, end_dim: int = -1) -> Node:
     rank = self.type.rank
     if rank == 0:
         return b.try_view(self, (1,))
@@ -68,19 +78,19 @@ def flatten(b, self, start_dim=0, end_dim=-1):
 
 
 @op("ravel", alias=True)
-def ravel(b, self):
+def ravel(b: Builder, self: Node) -> Node:
     return reshape(b, b.contiguous(self), (-1,))
 
 
 @op("unflatten", alias=True)
-def unflatten(b, self, dim, sizes):
+def unflatten(b: Builder, self: Node, dim: int, sizes) -> Node:
     d = normalize_dim(dim, self.type.rank)
     inner = layout.infer_size(tuple(sizes), self.shape[d])
     return view(b, self, self.shape[:d] + inner + self.shape[d + 1 :])
 
 
 @op("permute", varargs="dims", alias=True)
-def permute(b, self, dims):
+def permute(b: Builder, self: Node, dims: Sequence[int]) -> Node:
     rank = self.type.rank
     order = tuple(normalize_dim(d, rank) for d in dims)
     if sorted(order) != list(range(rank)):
@@ -91,7 +101,7 @@ def permute(b, self, dims):
 
 
 @op("transpose", "swapaxes", "swapdims", alias=True)
-def transpose(b, self, dim0, dim1):
+def transpose(b: Builder, self: Node, dim0: IntExpr, dim1: int) -> Node:
     rank = self.type.rank
     if rank == 0:
         normalize_dim(dim0, 0), normalize_dim(dim1, 0)
@@ -103,14 +113,14 @@ def transpose(b, self, dim0, dim1):
 
 
 @op("t", alias=True)
-def t(b, self):
+def t(b: Builder, self: Node) -> Node:
     if self.type.rank > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {self.type.rank}D")
     return transpose(b, self, 0, -1) if self.type.rank == 2 else b.alias(self)
 
 
 @op("mT", alias=True)
-def matrix_transpose(b, self):
+def matrix_transpose(b: Builder, self: Node) -> Node:
     if self.type.rank == 0:
         return self
     if self.type.rank < 2:
@@ -120,12 +130,12 @@ def matrix_transpose(b, self):
 
 
 @op("numpy_T", "T", alias=True)
-def reverse_dims(b, self):
+def reverse_dims(b: Builder, self: Node) -> Node:
     return b.emit("permute", (self,), {"dims": tuple(range(self.type.rank))[::-1]})
 
 
 @op("movedim", "moveaxis", alias=True)
-def movedim(b, self, source, destination):
+def movedim(b: Builder, self: Node, source: int, destination: int) -> Node:
     rank = self.type.rank
     src = [normalize_dim(d, rank) for d in _sizes(source)]
     dst = [normalize_dim(d, rank) for d in _sizes(destination)]
@@ -141,7 +151,7 @@ def movedim(b, self, source, destination):
 
 
 @op("expand", varargs="size", alias=True)
-def expand(b, self, size, *, implicit=False):
+def expand(b: Builder, self: Node, size: Sequence[IntExpr], *, implicit: bool = False) -> Node:
     size = _sizes(size)
     lead = len(size) - self.type.rank
     if lead < 0:
@@ -154,17 +164,17 @@ def expand(b, self, size, *, implicit=False):
 
 
 @op("expand_as", alias=True)
-def expand_as(b, self, other):
+def expand_as(b: Builder, self: Node, other: Node | Number) -> Node:
     return expand(b, self, other.shape)
 
 
 @op("broadcast_to", alias=True)
-def broadcast_to(b, self, size):
+def broadcast_to(b: Builder, self: Node, size: Sequence[IntExpr]) -> Node:
     return expand(b, self, size)
 
 
 @op("squeeze", alias=True)
-def squeeze(b, self, dim=None):
+def squeeze(b: Builder, self: Node, dim: int | None = None) -> Node:
     rank = self.type.rank
     if dim is None:
         dims = range(rank)
@@ -176,26 +186,26 @@ def squeeze(b, self, dim=None):
 
 
 @op("unsqueeze", alias=True)
-def unsqueeze(b, self, dim):
+def unsqueeze(b: Builder, self: Node, dim: int) -> Node:
     return b.unsqueeze(self, normalize_dim(dim, self.type.rank + 1))
 
 
 @op("select", alias=True)
-def select(b, self, dim, index):
+def select(b: Builder, self: Node, dim: int, index: int) -> Node:
     if self.type.rank == 0:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
     d = normalize_dim(dim, self.type.rank)
     return b.select(self, d, wrap_index(index, self.shape[d], d))
 
 
-def wrap_index(index, size, dim):
+def wrap_index(index: int, size: IntExpr, dim: int) -> IntExpr:
     """An index counted from the front. Raises IndexError when it is out of range."""
     if not (-size <= index and index < size):
         raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
     return index + size if index < 0 else index
 
 
-def slice_bounds(start, stop, step, size):
+def slice_bounds(start: int | None, stop: IntExpr | None, step: int, size: IntExpr) -> tuple[int, IntExpr]:
     """(start, length) of a slice with a positive step, clamped as Python does it."""
     if not step > 0:
         raise ValueError("step must be greater than zero")
@@ -217,14 +227,15 @@ def slice_bounds(start, stop, step, size):
 
 
 @op("slice", alias=True)
-def slice_(b, self, dim=0, start=None, end=None, step=1):
+def slice_(b: Builder, self: Node, dim: int = 0, start: int | None = None, end: int | None = None,
+           step: int = 1) -> Node:
     d = normalize_dim(dim, self.type.rank)
     first, length = slice_bounds(start, end, step, self.shape[d])
     return b.slice(self, d, first, length, step)
 
 
 @op("narrow", alias=True)
-def narrow(b, self, dim, start, length):
+def narrow(b: Builder, self: Node, dim: int, start: int | Node, length: int) -> Node:
     if isinstance(start, Node):
         raise Unsupported("narrow with a tensor as start", "use an int", kind="data-dependent-value")
     d = normalize_dim(dim, self.type.rank)
@@ -238,7 +249,7 @@ def narrow(b, self, dim, start, length):
 
 
 @op("diagonal", "linalg_diagonal", alias=True)
-def diagonal(b, self, offset=0, dim1=0, dim2=1):
+def diagonal(b: Builder, self: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     d1, d2 = normalize_dim(dim1, self.type.rank), normalize_dim(dim2, self.type.rank)
     if d1 == d2:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
@@ -246,19 +257,19 @@ def diagonal(b, self, offset=0, dim1=0, dim2=1):
 
 
 @op("alias", alias=True)
-def alias(b, self):
+def alias(b: Builder, self: Node) -> Node:
     return b.alias(self)
 
 
 @op("detach", raw=True)
-def detach(t, self):
+def detach(t: Tracer, self: TensorHandle) -> TensorHandle:
     node = t.builder.detach(self.node)
     node.attrs = {"asked": "detach"}  # by the program, and not by a mode: the tensor object itself has no gradient
     return t.view(self, view_path(node, self.node), node)
 
 
 @op("split", alias=True, several=True)
-def split(b, self, split_size, dim=0):
+def split(b: Builder, self: Node, split_size: IntExpr | list[int], dim: int = 0) -> tuple[Node, ...]:
     d = normalize_dim(dim, self.type.rank)
     if not is_number(split_size):
         return split_with_sizes(b, self, split_size, dim)
@@ -273,7 +284,7 @@ def split(b, self, split_size, dim=0):
 
 
 @op("split_with_sizes", alias=True, several=True)
-def split_with_sizes(b, self, split_sizes, dim=0):
+def split_with_sizes(b: Builder, self: Node, split_sizes: list[int], dim: int = 0) -> tuple[Node, ...]:
     d = normalize_dim(dim, self.type.rank)
     total = 0
     for s in split_sizes:
@@ -289,7 +300,7 @@ def split_with_sizes(b, self, split_sizes, dim=0):
 
 
 @op("chunk", alias=True, several=True)
-def chunk(b, self, chunks, dim=0):
+def chunk(b: Builder, self: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
     d = normalize_dim(dim, self.type.rank)
     if not chunks > 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
@@ -301,7 +312,7 @@ def chunk(b, self, chunks, dim=0):
 
 
 @op("tensor_split", alias=True)
-def tensor_split(b, self, indices_or_sections, dim=0):
+def tensor_split(b: Builder, self: Node, indices_or_sections, dim: int = 0) -> tuple:
     if isinstance(indices_or_sections, Node):
         raise Unsupported("tensor_split by a tensor", "use a tuple of ints", kind="data-dependent-shape")
     d = normalize_dim(dim, self.type.rank)
@@ -319,8 +330,8 @@ def tensor_split(b, self, indices_or_sections, dim=0):
     return tuple(slice_(b, self, d, s, e) for s, e in zip(edges, edges[1:]))
 
 
-def _split_along(name, axis):
-    def expand(b, self, indices_or_sections):
+def _split_along(name: str, axis: int) -> None:
+    def expand(b: Builder, self: Node, indices_or_sections) -> tuple:
         rank = self.type.rank
         least = 1 if name == "hsplit" else max(axis, 2)
         if rank < least:
@@ -336,7 +347,7 @@ def _split_along(name, axis):
                          sections=None: expand(b, self, *_split_argument(args, indices, sections)))
 
 
-def _split_argument(args, indices, sections):
+def _split_argument(args, indices, sections) -> tuple:
     """One int or tuple, however it was given."""
     if args:
         return (args[0],) if len(args) == 1 else (args,)
@@ -349,20 +360,20 @@ _split_along("dsplit", 3)
 
 
 @op("unbind", alias=True, several=True)
-def unbind(b, self, dim=0):
+def unbind(b: Builder, self: Node, dim: int = 0) -> tuple[Node, ...]:
     d = normalize_dim(dim, self.type.rank)
     return tuple(b.select(self, d, i) for i in range(int(self.shape[d])))
 
 
 @op("unbind_list", alias=True, several=True)
-def unbind_list(b, self):
+def unbind_list(b: Builder, self: Node) -> list:
     if self.type.rank == 0:
         raise TypeError("iteration over a 0-d tensor")
     return list(unbind(b, self))
 
 
 @op("unfold", raw=True)
-def unfold(t, self, dimension, size, step):
+def unfold(t: Tracer, self: TensorHandle, dimension: Dim, size: int, step: int) -> TensorHandle:
     d = normalize_dim(dimension, self.ndim)
     if self.ndim == 0 and size == 1:
         start = t.builder.next_id
@@ -392,7 +403,8 @@ def unfold(t, self, dimension, size, step):
 
 
 @op("as_strided", raw=True)
-def as_strided(t, self, size, stride, storage_offset=None):
+def as_strided(t: Tracer, self: TensorHandle, size: tuple[IntExpr, ...], stride: tuple[IntExpr, ...],
+               storage_offset=None) -> TensorHandle:
     if self.is_conj:
         raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="overlapping-memory")
     if any(isinstance(n, TensorHandle) for n in (*size, *stride, storage_offset)):
@@ -402,7 +414,8 @@ def as_strided(t, self, size, stride, storage_offset=None):
     return strided(t, self, tuple(size), tuple(stride), storage_offset)
 
 
-def strided(t, self, size, stride, storage_offset=None):
+def strided(t: Tracer, self: TensorHandle, size: tuple[IntExpr, ...], stride: tuple[IntExpr, ...],
+            storage_offset=None) -> TensorHandle:
     """The view of a tensor's memory with this layout; the offset counts from the start of the memory, and is the
     tensor's own where it is None.
 
@@ -443,7 +456,7 @@ def strided(t, self, size, stride, storage_offset=None):
     return t.view(self, path, node, of_base=True)
 
 
-def _start(t, base):
+def _start(t: Tracer, base):
     """Where an input begins in its storage, which becomes a fact (``Tracer.places``)."""
     origin = next((h.origin for h in t.inputs if h.base is base), None)
     if origin is None or base.region is not None:
@@ -455,7 +468,8 @@ def _start(t, base):
     return fact[1]
 
 
-def _ordinary_path(b, base, size, stride, offset) -> tuple | None:
+def _ordinary_path(b: Builder, base: Base, size: tuple[IntExpr, ...], stride: tuple[IntExpr, ...],
+                   offset: int) -> tuple | None:
     """Slices, reshapes and permutations of a dense base that show the same, if there are such: these can be written
     through, have gradients of their own, and hold wherever the base's elements lie."""
     if 0 in size or not all(type(n) is int for n in (*size, *stride, offset, *base.type.shape, *base.type.strides)):
@@ -467,13 +481,15 @@ def _ordinary_path(b, base, size, stride, offset) -> tuple | None:
 
 
 @op("as_strided_copy", raw=True)
-def as_strided_copy(t, self, size, stride, storage_offset=None):
+def as_strided_copy(t: Tracer, self: TensorHandle, size: Sequence[IntExpr], stride: tuple[IntExpr, ...],
+                    storage_offset=None) -> object:
     return t.call_op("clone", (as_strided(t, self, size, stride, storage_offset),),
                      {"memory_format": torch.contiguous_format})
 
 
 @op("as_strided_scatter", raw=True)
-def as_strided_scatter(t, self, src, size, stride, storage_offset=None):
+def as_strided_scatter(t: Tracer, self: TensorHandle, src, size: Sequence[IntExpr], stride: tuple[IntExpr, ...],
+                       storage_offset=None):
     """A copy of ``self`` with ``src`` in the places of a strided view of that copy. PyTorch's formula for its gradient
     is left to PyTorch."""
     size, stride, b = tuple(size), tuple(stride), t.builder
@@ -502,7 +518,7 @@ def as_strided_scatter(t, self, src, size, stride, storage_offset=None):
     return made
 
 
-def _check_strided(size, stride, offset):
+def _check_strided(size: tuple[IntExpr, ...], stride: tuple[IntExpr, ...], offset) -> None:
     """Raise what eager does for a layout that no memory has, such as a negative stride."""
     torch.empty(0, device="meta").as_strided(size, stride, offset)
     if any(s < 0 for s in stride):  # of which older releases speak only where there is memory
@@ -510,14 +526,15 @@ def _check_strided(size, stride, offset):
                                        f"{list(stride)}"))
 
 
-def _end(size, stride, offset):
+def _end(size: tuple[IntExpr, ...], stride: tuple[IntExpr, ...], offset: int) -> IntExpr:
     """How many elements memory has to have for a view of this layout."""
     if any(type(n) is int and n == 0 for n in size):
         return 0
     return offset + 1 + sum((n - 1) * s for n, s in zip(size, stride))
 
 
-def _out_of_bounds(size, stride, offset, dtype, end, have) -> EagerRaises:
+def _out_of_bounds(size: Sequence[IntExpr], stride: tuple[IntExpr, ...], offset: int, dtype: torch.dtype, end,
+                   have) -> EagerRaises:
     size, stride, offset, end, have = (tuple(map(hint, v)) if type(v) is tuple
                                        else hint(v) for v in (size, stride, offset, end, have))
     return EagerRaises(RuntimeError(
@@ -526,7 +543,7 @@ def _out_of_bounds(size, stride, offset, dtype, end, have) -> EagerRaises:
         f"{end * dtype.itemsize} are out of bounds for storage of size {have}"))
 
 
-def _check_inside(base, size, stride, offset):
+def _check_inside(base: Base, size: tuple[IntExpr, ...], stride: tuple[IntExpr, ...], offset: int) -> None:
     """Raise eager's error for a view that reaches beyond the memory of a value that the program made, Unsupported for
     one beyond what is known of it."""
     t = base.type
@@ -540,12 +557,12 @@ def _check_inside(base, size, stride, offset):
 
 
 @op("as_strided_", "detach_", "rename_", "apply_", "map_", raw=True)
-def inplace_other(t, self, *args, **kwargs):
+def inplace_other(t: Tracer, self: TensorHandle, *args: object, **kwargs: object) -> NoReturn:
     raise Unsupported("a tensor is changed in place in a way that is not known",
                       "use the form without an underscore", kind="mutating-op")
 
 
-def become(t, handle, view):
+def become(t: Tracer, handle: TensorHandle, view: TensorHandle) -> TensorHandle:
     """Make the tensor object ``handle`` show what ``view``, a view of it, shows. Returns it."""
     for field, value in (("chain", view.chain), ("type", view.type), ("_node", view.node),
                          ("_version", handle.base.version)):
@@ -553,11 +570,11 @@ def become(t, handle, view):
     return handle
 
 
-def _inplace_view(name):
+def _inplace_view(name: str) -> None:
     """The tensor object itself becomes a view of its memory. That of an input would have to change after the graph has
     run."""
 
-    def run(t, self, *args, **kwargs):
+    def run(t: Tracer, self: TensorHandle, *args: int, **kwargs: object) -> TensorHandle:
         if self.base.input is not None:
             raise Unsupported("an input's own shape is changed in place",
                               "use the form without an underscore", kind="mutating-op")
@@ -572,12 +589,12 @@ for _name in ("squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims"):
 
 
 @op("unsafe_split")
-def unsafe_split(b, self, split_size, dim=0):
+def unsafe_split(b: Builder, self: Node, split_size, dim: int = 0) -> tuple[Node, ...]:
     return split(b, self, split_size, dim)
 
 
 @op("unsafe_chunk")
-def unsafe_chunk(b, self, chunks, dim=0):
+def unsafe_chunk(b: Builder, self: Node, chunks, dim: int = 0) -> tuple[Node, ...]:
     return chunk(b, self, chunks, dim)
 
 

@@ -6,6 +6,8 @@ is given. ``run_passes`` runs some in order, and is the one place that times, pr
 
 from __future__ import annotations
 
+from typing import Callable
+
 from jit import config, logs
 from jit.graph.ir import Graph
 from jit.graph.passes.checks import keep_checks
@@ -26,7 +28,7 @@ SCHEDULED = (keep_checks, rewrite_contractions)  # of a graph for which kernels 
 _log = logs.channel("passes")
 
 
-def run_passes(graph: Graph, passes) -> Graph:
+def run_passes(graph: Graph, passes: tuple[Callable, ...]) -> Graph:
     """The graph after ``passes``, in this order. With ``config.verify_graphs`` each result is checked, and InvalidGraph
     names the pass that made it."""
     for run in passes:

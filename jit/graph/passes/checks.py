@@ -37,7 +37,7 @@ def _checked_dims(n: Node) -> frozenset:
 class _Reads:
     """How much of each value of a graph is read."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph) -> None:
         self.users, self.outputs, self.found = graph.users(), {o.node for o in graph.outputs}, {}
 
     def all_of(self, n: Node, dims: frozenset) -> bool:

@@ -10,6 +10,9 @@ of the few that are left is added to that of the others.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+
 import torch
 
 from jit.devices import backend
@@ -19,18 +22,21 @@ from jit.graph.passes.rewrite import rebuilt
 from jit.graph.prim_info import info
 from jit.graph.prims import base_of
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+
 
 def rewrite_contractions(graph: Graph) -> Graph:
     """The graph with its products in the form that is cheapest to call; the same graph when there is none to change."""
     return rebuilt(graph, _interesting, _rewrite)
 
 
-def _interesting(n) -> bool:
+def _interesting(n: Node) -> bool:
     return (n.op == "aten_call" and isinstance(n.type, TensorType) and backend(n.type.device).products_flat
             and n.attrs["target"] in ("aten::linear", "aten::mm", "aten::addmm") and n.attrs["overload"] == "")
 
 
-def _rewrite(b, n):
+def _rewrite(b: Builder, n: Node) -> Node | None:
     """The nodes that compute ``n``, or None to leave it as it is."""
     args = list(filled(n.attrs["args"], n.inputs))
     if n.attrs["target"] == "aten::linear":
@@ -56,7 +62,7 @@ def _rewrite(b, n):
     return _product(b, bias, x, w)
 
 
-def _split_at(x: TensorType, w: TensorType):
+def _split_at(x: TensorType, w: TensorType) -> None:
     """The column at which to split a product, or None where its rows are aligned or it would not pay."""
     kind, m, n = backend(x.device), x.shape[0], w.shape[1]
     unit = kind.aligned_rows // x.dtype.itemsize
@@ -67,7 +73,7 @@ def _split_at(x: TensorType, w: TensorType):
     return n // unit * unit
 
 
-def _split_sum_at(x: Node, w: Node):
+def _split_sum_at(x: Node, w: Node) -> int | None:
     """The column of ``x`` at which to split a product's sum, or None."""
     kind = backend(x.type.device)
     unit = kind.aligned_rows // x.type.dtype.itemsize
@@ -81,7 +87,7 @@ def _split_sum_at(x: Node, w: Node):
     return k // unit * unit
 
 
-def _product(b, bias, x, w) -> Node:
+def _product(b: Builder, bias, x: Node, w: Node) -> Node:
     """``x @ w + bias`` of rank 2, dense."""
     m, n = x.type.shape[0], w.type.shape[1]
 

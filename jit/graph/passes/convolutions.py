@@ -18,6 +18,9 @@ error, where its kernel for such convolutions does not serve: it adds float32 va
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+
 import torch
 
 from jit.devices import backend
@@ -26,6 +29,9 @@ from jit.graph.ir import Graph, Node, Ref, TensorType, filled, same_ints
 from jit.graph.layout import is_channels_last
 from jit.graph.op_info import op_info
 from jit.graph.passes.rewrite import rebuilt
+
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
 
 
 def separate_bias(graph: Graph) -> Graph:
@@ -40,7 +46,7 @@ def _applies(n: Node) -> bool:
             and n.type.dtype.is_floating_point and isinstance(n.attrs["args"][at], Ref))
 
 
-def _rewrite(b, n: Node):
+def _rewrite(b: Builder, n: Node) -> Node | None:
     values = filled(n.attrs["args"], n.inputs)
     bias, spatial = values[2], values[1].type.rank - 2
     if bias.type.dtype is not n.type.dtype:
@@ -74,7 +80,7 @@ def _is_pixelwise(n: Node, backward: bool = False) -> bool:
             and w.is_contiguous and all(is_channels_last(i.type.shape, i.type.strides) for i in images))
 
 
-def _flat(v) -> tuple:
+def _flat(v: tuple[int, ...] | list) -> tuple:
     return tuple(v) if isinstance(v, (tuple, list)) else (v,)
 
 
@@ -82,7 +88,7 @@ def _is_gradient(n: Node) -> bool:
     return n.op == "getitem" and n.attrs["index"] < 2 and _is_pixelwise(n.inputs[0], True)
 
 
-def _as_product(b, n: Node):
+def _as_product(b: Builder, n: Node) -> Node:
     if n.op == "getitem":
         g, x, w = n.inputs[0].inputs
         if n.attrs["index"]:
@@ -94,17 +100,17 @@ def _as_product(b, n: Node):
     return _images(b, b.permute(x, (0, 2, 3, 1)), b.permute(_matrix(b, w), (1, 0)), n.type)
 
 
-def _matrix(b, w: Node) -> Node:
+def _matrix(b: Builder, w: Node) -> Node:
     return b.reshape(w, w.type.shape[:2])
 
 
-def _rows(b, x: Node) -> Node:
+def _rows(b: Builder, x: Node) -> Node:
     """Channels-last images as a matrix with a row per pixel."""
     n, c, h, w = x.type.shape
     return b.reshape(b.permute(x, (0, 2, 3, 1)), (product((n, h, w)), c))
 
 
-def _images(b, x: Node, w: Node, like: TensorType) -> Node:
+def _images(b: Builder, x: Node, w: Node, like: TensorType) -> Node:
     """``x @ w`` for x of shape (N, H, W, C), with the channels back in their place."""
     n, h, width, _ = x.type.shape
     made = b.aten("aten::matmul", "", (x, w), TensorType.contiguous((n, h, width, w.type.shape[1]),
@@ -143,7 +149,7 @@ def _is_weight_gradient(n: Node) -> bool:
     return n.op == "getitem" and n.attrs["index"] == 1 and adds_apart(n.inputs[0])
 
 
-def _as_sum(b, n: Node):
+def _as_sum(b: Builder, n: Node) -> Node:
     if n.op != "getitem":
         args = n.attrs["args"]
         attrs = {**n.attrs, "args": (*args[:10], (args[10][0], False, args[10][2]))}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.graph.dims import Dim
 from jit.graph.ir import CHECKED, Graph, Node
 from jit.graph.passes.rewrite import value_rewritten, changed
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
 
-def _hashable(v):
+
+def _hashable(v: object) -> object:
     """A key in which 1, 1.0 and True, and 0.0 and -0.0, differ."""
     if isinstance(v, tuple):
         return tuple([_hashable(e) for e in v])
@@ -18,7 +23,7 @@ def _hashable(v):
     return (type(v), v)
 
 
-def node_key(node: Node):
+def node_key(node: Node) -> tuple:
     attrs = tuple([(k, _hashable(v)) for k, v in node.attrs.items() if k not in (CHECKED, "precise")])
     return node.op, tuple([i.id for i in node.inputs]), attrs, node.type
 
@@ -27,13 +32,13 @@ def merge_equal_nodes(graph: Graph) -> Graph:
     found: dict = {}   # key -> the first node with it
     precise: dict = {}  # first nodes that are to be precise for the sake of another
 
-    def rule(b, node):
+    def rule(b: Builder, node: Node) -> Node | None:
         first = found.setdefault(node_key(node), node)
         if node.attrs.get("precise") and not first.attrs.get("precise"):
             precise[first] = {"attrs": {**first.attrs, "precise": True}}
         return None if first is node else first
 
-    def seen(node):
+    def seen(node: Node) -> Node:
         if not node.impure:
             found.setdefault(node_key(node), node)
         return node

@@ -9,7 +9,7 @@ from jit.graph.prims import library_form
 from jit.graph.registry import may_raise
 
 
-def mark_checked(nodes):
+def mark_checked(nodes: list[Node]) -> None:
     """Mark those of the nodes, which are the program's own, that may raise."""
     for node in nodes:
         if CHECKED not in node.attrs and not node.impure and may_raise(node):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from jit.graph.dims import Dim
@@ -10,8 +12,11 @@ from jit.graph.passes.rewrite import value_rewritten
 from jit.graph.prim_info import info
 from jit.graph.prims import evaluate
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
 
-def _value(node: Node, inputs) -> object:
+
+def _value(node: Node, inputs: tuple[Node, ...]) -> object:
     """The node's value for 0-dim inputs, computed by eager on the CPU, but on the node's device where the devices
     differ: in whole numbers of what these cannot hold."""
     tensors = [torch.tensor(i.attrs["value"], dtype=i.dtype) for i in inputs]
@@ -34,7 +39,7 @@ def _is_constant(node: Node) -> bool:
                                                      for i in node.inputs)
 
 
-def _number(node: Node):
+def _number(node: Node) -> object | None:
     """The number that ``node`` holds everywhere; None where it is not to be folded."""
     if not _is_constant(node):
         return None
@@ -46,7 +51,7 @@ def _number(node: Node):
         return None
 
 
-def _folded(b, node: Node) -> Node | None:
+def _folded(b: Builder, node: Node) -> Node | None:
     value = _number(node)
     if value is None:
         return None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.graph.ir import Graph, Transform
 from jit.graph.passes.rewrite import changed
 from jit.graph.prims import VIEWS
+
+if TYPE_CHECKING:
+    from jit.graph.ir import Node
 
 _PLAIN = {"detach": "alias", "custom_gradient": "cast"}
 
@@ -25,13 +30,13 @@ def without_gates(graph: Graph) -> Graph:
     return changed(graph, {n: {"op": "alias", "inputs": n.inputs[:1]} for n in graph.nodes if n.op == "gate"})
 
 
-def with_copies(graph: Graph, positions) -> Graph:
+def with_copies(graph: Graph, positions: tuple[int, ...]) -> Graph:
     """The same graph computing from copies of the inputs at ``positions``; results that are views of them stay so."""
     return _WithCopies(graph, {graph.inputs[i] for i in positions}).run()
 
 
 class _WithCopies(Transform):
-    def __init__(self, graph, copied: set):
+    def __init__(self, graph: Graph, copied: set) -> None:
         super().__init__(graph)
         self.copied, self.copies = copied, {}
         self.shown: set = set()  # views of these inputs that are results
@@ -42,13 +47,13 @@ class _WithCopies(Transform):
             if path.pop() in copied:
                 self.shown.update(path)
 
-    def entry(self, n):
+    def entry(self, n: Node) -> Node | None:
         made = super().entry(n)
         if n in self.copied:
             self.copies[n] = self.node("clone", (made,), {}, n.type)
         return made
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         inputs = self.operands(n)
         return self.keep(n, inputs if n in self.shown else tuple([self.copies.get(old, new)
                                                                   for old, new in zip(n.inputs, inputs)]))

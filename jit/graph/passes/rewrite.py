@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from jit.graph.build import Builder
 from jit.graph.ir import Graph, Node, Transform
 from jit.graph.prims import VIEWS
+
+if TYPE_CHECKING:
+    pass
 
 
 def protected_nodes(graph: Graph) -> set[Node]:
@@ -33,11 +36,11 @@ def changed(graph: Graph, changes: dict) -> Graph:
 
 
 class _Changed(Transform):
-    def __init__(self, graph: Graph, changes: dict):
+    def __init__(self, graph: Graph, changes: dict) -> None:
         super().__init__(graph)
         self.changes = changes
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         change = self.changes.get(n)
         if change is None:
             return self.keep(n)
@@ -56,11 +59,11 @@ class Rewriter(Transform):
     """Puts what a rule gives in the place of nodes; see ``rebuilt``. The nodes ``left`` are given to ``kept`` instead,
     which may make another of the same id of them."""
 
-    def __init__(self, graph: Graph, rule: Callable, left: set, kept: Callable | None = None):
+    def __init__(self, graph: Graph, rule: Callable, left: set, kept: Callable | None = None) -> None:
         super().__init__(graph, builder=Builder(graph.env))
         self.rule, self.left, self.kept = rule, left, kept
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         inputs = self.operands(n)
         node = n if inputs == n.inputs else n.replace(inputs=inputs)
         if n not in self.left:

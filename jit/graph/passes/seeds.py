@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jit.graph.ir import Graph, TensorType, Transform
 from jit.graph.philox import is_seed
+
+if TYPE_CHECKING:
+    from jit.graph.ir import Node
 
 
 def merge_seeds(graph: Graph) -> Graph:
@@ -20,12 +25,12 @@ def merge_seeds(graph: Graph) -> Graph:
 
 
 class _Merged(Transform):
-    def __init__(self, graph: Graph, runs: dict):
+    def __init__(self, graph: Graph, runs: dict) -> None:
         super().__init__(graph)
         self.runs = runs
         self.parts: dict = {}  # seed -> (the call that takes all of its run, its number among them)
 
-    def visit(self, n):
+    def visit(self, n: Node) -> Node:
         if n in self.runs:
             run = self.runs[n]
             low, high, _, *rest = n.attrs["args"]

@@ -4,6 +4,7 @@ None."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -11,13 +12,16 @@ from jit.graph.ir import Graph, Node, same_ints
 from jit.graph.passes.rewrite import value_rewritten
 from jit.graph.prim_info import info
 
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+
 RULES: dict[str, list] = {}
 
 
-def rule(*ops: str):
+def rule(*ops: str) -> Callable:
     """Register ``fn(builder, node) -> Node | None`` for prims."""
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         for op in ops:
             RULES.setdefault(op, []).append(fn)
         return fn
@@ -29,7 +33,7 @@ def simplify(graph: Graph) -> Graph:
     return value_rewritten(graph, _simpler)
 
 
-def _simpler(b, node: Node) -> Node | None:
+def _simpler(b: Builder, node: Node) -> Node | None:
     for fn in RULES.get(node.op, ()):
         new = fn(b, node)
         if new is not None and new.type == node.type:
@@ -37,7 +41,7 @@ def _simpler(b, node: Node) -> Node | None:
     return None
 
 
-def _constant(node: Node):
+def _constant(node: Node) -> float | int | None:
     """The number that a scalar or filled node holds everywhere, else None."""
     return (node.attrs["value"] if info(node.op).constant and isinstance(node.attrs["value"], (int, float))
             else None)
@@ -65,7 +69,7 @@ def holds_exactly(wide: torch.dtype, narrow: torch.dtype) -> bool:
 
 
 @rule("cast")
-def cast_of_cast(b, node):
+def cast_of_cast(b: Builder, node: Node) -> Node | None:
     """A detour over a wider type changes nothing."""
     inner = node.inputs[0]
     if inner.op != "cast" or not holds_exactly(inner.dtype, inner.inputs[0].dtype):
@@ -77,7 +81,7 @@ def cast_of_cast(b, node):
 
 
 @rule("cast")
-def cast_to_own_dtype(b, node):
+def cast_to_own_dtype(b: Builder, node: Node) -> Node | None:
     return node.inputs[0] if node.inputs[0].dtype is node.dtype else None
 
 
@@ -85,18 +89,18 @@ def cast_to_own_dtype(b, node):
 
 
 @rule("mul")
-def times_one(b, node):
+def times_one(b: Builder, node: Node) -> Node | None:
     a, b = node.inputs
     return a if _constant(b) == 1 else b if _constant(a) == 1 else None
 
 
 @rule("div")
-def over_one(b, node):
+def over_one(b: Builder, node: Node) -> Node | None:
     return node.inputs[0] if _constant(node.inputs[1]) == 1 else None
 
 
 @rule("add")
-def plus_zero(b, node):
+def plus_zero(b: Builder, node: Node) -> Node | None:
     """``x + 0`` for integers and ``x + -0.0`` for floats; ``-0.0 + 0.0`` is ``0.0`` and stays."""
     for x, c in (node.inputs, node.inputs[::-1]):
         v = _constant(c)
@@ -106,7 +110,7 @@ def plus_zero(b, node):
 
 
 @rule("sub")
-def minus_zero(b, node):
+def minus_zero(b: Builder, node: Node) -> Node | None:
     v = _constant(node.inputs[1])
     if v == 0 and (not node.dtype.is_floating_point or math.copysign(1, v) > 0):
         return node.inputs[0]
@@ -114,13 +118,13 @@ def minus_zero(b, node):
 
 
 @rule("neg", "logical_not", "bitwise_not")
-def involution(b, node):
+def involution(b: Builder, node: Node):
     inner = node.inputs[0]
     return inner.inputs[0] if inner.op == node.op else None
 
 
 @rule("where")
-def where_same(b, node):
+def where_same(b: Builder, node: Node):
     condition, a, b = node.inputs
     if a is b:
         return a
@@ -129,7 +133,7 @@ def where_same(b, node):
 
 
 @rule("relu", "abs", "floor", "ceil", "trunc", "round", "sign")
-def idempotent(b, node):
+def idempotent(b: Builder, node: Node) -> Node | None:
     return node.inputs[0] if node.inputs[0].op == node.op else None
 
 
@@ -137,7 +141,7 @@ def idempotent(b, node):
 
 
 @rule("permute")
-def permute_of_permute(b, node):
+def permute_of_permute(b: Builder, node: Node) -> Node | None:
     inner, dims = node.inputs[0], node.attrs["dims"]
     if inner.op == "permute":
         source, order = inner.inputs[0], tuple(inner.attrs["dims"][d] for d in dims)
@@ -148,7 +152,7 @@ def permute_of_permute(b, node):
 
 
 @rule("reshape")
-def reshape_of_reshape(b, node):
+def reshape_of_reshape(b: Builder, node: Node) -> Node:
     inner = node.inputs[0]
     if inner.op == "reshape":
         source = inner.inputs[0]
@@ -159,19 +163,19 @@ def reshape_of_reshape(b, node):
 
 
 @rule("expand", "alias")
-def no_change(b, node):
+def no_change(b: Builder, node: Node) -> Node:
     return node.inputs[0]
 
 
 @rule("slice")
-def whole_slice(b, node):
+def whole_slice(b: Builder, node: Node) -> Node | None:
     a = node.attrs
     return (node.inputs[0] if same_ints((a["start"], a["length"], a["step"]), (0, node.inputs[0].shape[a["dim"]], 1))
             else None)
 
 
 @rule("slice")
-def slice_of_slice(b, node):
+def slice_of_slice(b: Builder, node: Node) -> Node | None:
     inner = node.inputs[0]
     if inner.op != "slice" or inner.attrs["dim"] != node.attrs["dim"]:
         return None
@@ -182,7 +186,7 @@ def slice_of_slice(b, node):
 
 
 @rule("slice")
-def slice_of_cat(b, node):
+def slice_of_cat(b: Builder, node: Node) -> Node | None:
     """A slice that is exactly one of the parts."""
     inner, a = node.inputs[0], node.attrs
     if inner.op != "cat" or inner.attrs["dim"] != a["dim"] or not same_ints((a["step"],), (1,)):
@@ -197,17 +201,17 @@ def slice_of_cat(b, node):
 
 
 @rule("clone")
-def clone_unread(b, node):
+def clone_unread(b: Builder, node: Node) -> Node:
     """Values never change within a graph: a copy with the same layout is only needed for memory of its own, which
     outputs keep."""
     return node.inputs[0]
 
 
 @rule("cat")
-def cat_of_one(b, node):
+def cat_of_one(b: Builder, node: Node):
     return node.inputs[0] if len(node.inputs) == 1 else None
 
 
 @rule("constant_pad")
-def pad_by_nothing(b, node):
+def pad_by_nothing(b: Builder, node: Node):
     return node.inputs[0] if all(same_ints(p, (0, 0)) for p in node.attrs["pads"]) else None
