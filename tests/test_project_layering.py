@@ -215,8 +215,9 @@ def late_imports(text: str) -> dict:
     that it is part of."""
     lines = text.splitlines()
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    imports_of = {n.lineno for f in functions for n in ast.walk(f) if isinstance(n, (ast.Import, ast.ImportFrom))}
     found = {}
-    for line in sorted({n.lineno for f in functions for n in ast.walk(f) if isinstance(n, (ast.Import, ast.ImportFrom))}):
+    for line in sorted(imports_of):
         above = lines[line - 2].strip()
         beside = "late" in lines[line - 1].partition("#")[2]
         found[line] = beside or above.startswith("# Late") or found.get(line - 1, False)
