@@ -100,6 +100,7 @@ class Backend:
     # Elements of a draw from which kernels of ours make the numbers; None: they never do.
     fewest_drawn: int | None = None
     autocast_key: str | None = None  # the dispatch key of autocast
+    autocast_widens: bool = False  # runs more operators in the widest type of their operands
     autocast_leaves: frozenset[str] = frozenset()  # those that it intercepts, but not to cast their operands alone
 
     # -- how eager computes there, and what types it gives ------------------------------------------------------

@@ -105,6 +105,7 @@ class Cuda(Backend):
     fewest_drawn = 0
     libraries = ("cudnn",)
     autocast_key = "AutocastCUDA"
+    autocast_widens = True
     autocast_leaves = frozenset(["binary_cross_entropy"])
 
     clamp_passes_nan_limits = scales_products = rms_by_mean = saves_otherwise = True

@@ -21,7 +21,7 @@ from jit.devices import of_type, registered
 from jit.errors import Unsupported
 from jit.graph import aten
 from jit.graph.handles import TensorHandle
-from jit.graph.op_info import LOWER, op_info
+from jit.graph.op_info import LOWER, OFTEN_WIDEST, WIDEST, op_info
 from jit.graph.registry import OPS
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def convert(t: object, name: str, args: Sequence[object | TensorHandle],
     how = op_info(name).autocast
     if how == LOWER:
         target = low
-    elif how is not None and device in how:
+    elif how == WIDEST or how == OFTEN_WIDEST and of_type(device).autocast_widens:
         target = _widest((args, tuple(kwargs.values())), low, device)
     else:
         target = torch.float32

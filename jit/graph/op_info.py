@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from jit.graph.prim_info import IN_EACH, NOTHING
 
-LOWER, WIDEST, WIDEST_ON_CUDA = "low precision", ("cpu", "cuda"), ("cuda",)
+LOWER, WIDEST, OFTEN_WIDEST = "low precision", "widest operand", "widest operand, on some devices"
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class OpInfo:
     linear, saves: as in ``PrimInfo``.
     differentiable: for each result whether it has a gradient, where that is not so of all that take one (PyTorch:
         output_differentiability).
-    autocast: of operators that autocast intercepts, in which type they run: ``LOWER``, or the types of devices on which
-        it is the widest among their operands; all else in float32.
+    autocast: of operators that autocast intercepts, in which type they run: the low precision one (``LOWER``) or the
+        widest among their operands (``WIDEST``, ``OFTEN_WIDEST``: see ``Backend.autocast_widens``); others in float32.
     cast_as: the intercepted operator that it comes down to, and is cast like.
     cast_in_parts: whether autocast would intercept operators that it is composed of. None: of those with an expansion
         it would not; of others PyTorch is asked.
@@ -46,7 +46,7 @@ class OpInfo:
     linear: str | None = None
     saves: tuple | None = None
     differentiable: tuple | None = None
-    autocast: str | tuple | None = None
+    autocast: str | None = None
     cast_as: str | None = None
     cast_in_parts: bool | None = None
     factory: bool = False
@@ -97,7 +97,7 @@ _rows("""
     hypot copysign amax amin argmax argmin flip constant_pad_nd slice_scatter select_scatter diagonal_scatter
 """, total=True)
 _rows("mv", total=True, linear=IN_EACH, autocast=LOWER)
-_rows("dot", total=True, linear=IN_EACH, autocast=WIDEST_ON_CUDA)
+_rows("dot", total=True, linear=IN_EACH, autocast=OFTEN_WIDEST)
 _rows("mm", total=True, linear=IN_EACH, autocast=LOWER, aligned=True, out_form="out")
 _rows("bmm", total=True, linear=IN_EACH, autocast=LOWER, out_form="out")
 _rows("""
@@ -118,7 +118,7 @@ _rows("""
     lstm_cell gru_cell
 """, total=True, autocast=LOWER)
 _rows("cat stack", total=True, autocast=WIDEST)
-_rows("vdot tensordot cross bilinear grid_sampler atan2", total=True, autocast=WIDEST_ON_CUDA)
+_rows("vdot tensordot cross bilinear grid_sampler atan2", total=True, autocast=OFTEN_WIDEST)
 _rows("einsum", total=True, autocast=LOWER, cast_in_parts=True, fresh=True)
 _rows("""
     linear conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention matmul
@@ -150,7 +150,7 @@ _rows("""
     cudnn_convolution_transpose mkldnn_rnn_layer prelu rnn_relu_cell rnn_tanh_cell
 """, autocast=LOWER)
 _rows("index_copy", autocast=WIDEST)
-_rows("scatter_add index_put addcdiv addcmul", autocast=WIDEST_ON_CUDA)
+_rows("scatter_add index_put addcdiv addcmul", autocast=OFTEN_WIDEST)
 _rows("_convolution", autocast=LOWER, fresh=True)
 _rows("arccos", cast_as="acos")
 _rows("arcsin", cast_as="asin")
