@@ -18,7 +18,9 @@ from . import tables
 from .executor import Frame
 from .values.base import Raised, Value
 from .values.constant import Constant
-from .values.containers import DequeValue, DictValue, ListValue, SequenceValue, SetValue, TupleValue
+from .values.containers import DequeValue, ListValue, SequenceValue, TupleValue
+from .values.mappings import DictValue
+from .values.sets import SetValue
 from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
 from .values.generators import CoroutineValue, GeneratorValue

@@ -24,7 +24,8 @@ from . import source as src
 from .assemble import Assembler, function_from
 from .values.base import Value
 from .values.constant import Constant
-from .values.containers import DictValue, ListValue, TupleValue
+from .values.containers import ListValue, TupleValue
+from .values.mappings import DictValue
 from .values.functions import CellValue, ClassValue
 from .values.objects import DELETED, ObjectValue
 

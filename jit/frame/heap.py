@@ -13,7 +13,8 @@ from . import source as src
 from . import tables
 from .values.base import Value
 from .values.constant import Constant, is_leaf
-from .values.containers import DictValue, TupleValue
+from .values.containers import TupleValue
+from .values.mappings import DictValue
 from .values.functions import CellValue, ClassValue, DispatcherValue
 from .values.objects import ModuleObject, ObjectValue, instance_dict
 from .values.tensor import TensorValue

@@ -15,7 +15,7 @@ from ..runtime import facts
 from . import source as src
 from .values.base import Value, lookup
 from .values.constant import Constant
-from .values.containers import DictValue
+from .values.mappings import DictValue
 from .values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
 from .values.objects import IMMUTABLE_TYPE
 

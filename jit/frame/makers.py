@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from .values.base import Value
 from .values.constant import Constant
-from .values.containers import DictValue, InstanceDict, ListValue, TupleValue
+from .values.containers import ListValue, TupleValue
+from .values.mappings import DictValue, InstanceDict
 from .values.iterators import FunctionIterator, SequenceIterator
 from .values.numbers import scalar
 

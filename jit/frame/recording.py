@@ -19,7 +19,8 @@ from .tensor_guards import check_supported, guard_tensor
 from .values import batched
 from .values.base import Raised, Value
 from .values.constant import Constant
-from .values.containers import DictValue, ListValue, TupleValue
+from .values.containers import ListValue, TupleValue
+from .values.mappings import DictValue
 from .values.deferred import defer
 from .values.numbers import FloatValue
 from .values.lifting import lift

@@ -20,7 +20,8 @@ from ..values.byte_arrays import ByteArrayValue
 from ..values.base import Raised, Value, lookup, type_name
 from ..values.constant import Constant
 from ..values.numbers import DimValue, integer
-from ..values.containers import ContainerValue, DictValue, ListValue, SequenceValue, TupleValue
+from ..values.containers import ContainerValue, ListValue, SequenceValue, TupleValue
+from ..values.mappings import DictValue
 from ..values.deferred import defer
 from ..values.numbers import FloatValue, compute
 from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, SuperValue

@@ -17,7 +17,8 @@ from ..executor import Frame
 from ..tables import on_call
 from ..values.base import Value, lookup
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, TupleValue, mapping_items
+from ..values.containers import ListValue, TupleValue
+from ..values.mappings import DictValue, mapping_items
 from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
 from ..values.objects import DELETED, ObjectValue
 

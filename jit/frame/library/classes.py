@@ -13,7 +13,9 @@ from ...errors import Unsupported
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue, mapping_items
+from ..values.containers import DequeValue, ListValue, TupleValue
+from ..values.mappings import DictValue, mapping_items
+from ..values.sets import SetValue
 from ..values.functions import CellValue, MethodValue, PartialValue
 from ..values.objects import ObjectValue
 from .builtin_functions import is_callable

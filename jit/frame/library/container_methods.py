@@ -13,7 +13,9 @@ from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.numbers import integer
 from ..values.c_methods import method
-from ..values.containers import DictValue, DictView, InstanceDict, ListValue, SetValue, TupleValue
+from ..values.containers import ListValue, TupleValue
+from ..values.mappings import DictValue, InstanceDict
+from ..values.sets import DictView, SetValue
 from ..values.iterators import DictIterator, SequenceIterator
 from ..values.slices import SliceValue
 from .builtin_functions import sort_rows, to_text

@@ -8,7 +8,8 @@ from ...errors import Unsupported
 from ..tables import on_method
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DictValue, TupleValue
+from ..values.containers import TupleValue
+from ..values.mappings import DictValue
 from .builtin_functions import format_value, to_text
 
 if TYPE_CHECKING:

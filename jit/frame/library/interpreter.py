@@ -14,7 +14,8 @@ from ...errors import Unsupported
 from ..markers import graph_break, is_compiling
 from ..tables import on_call, on_code, on_descriptor, on_function
 from ..values.constant import Constant
-from ..values.containers import DictValue, TupleValue
+from ..values.containers import TupleValue
+from ..values.mappings import DictValue
 from ..values.functions import FunctionValue
 from ..values.objects import TracebackValue
 

@@ -19,7 +19,9 @@ from ..calls import accepts
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, SequenceValue, SetValue, TupleValue
+from ..values.containers import ListValue, SequenceValue, TupleValue
+from ..values.mappings import DictValue
+from ..values.sets import SetValue
 from ..values.objects import ObjectValue
 
 if TYPE_CHECKING:

@@ -16,7 +16,9 @@ from ...runtime import facts, native
 from .. import source as src
 from .. import tables
 from ..tables import new_value, wrapper
-from ..values.containers import DequeValue, DictValue, ListValue, SetValue, TupleValue
+from ..values.containers import DequeValue, ListValue, TupleValue
+from ..values.mappings import DictValue
+from ..values.sets import SetValue
 from ..values.functions import (
     BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue,
 )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
-from ..values.containers import DictValue, ListValue, TupleValue, mapping_items
+from ..values.containers import ListValue, TupleValue
+from ..values.mappings import DictValue, mapping_items
 from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
 from ..values.generators import no_stop_iteration
 from ..values.objects import ObjectValue

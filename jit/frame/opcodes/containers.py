@@ -8,7 +8,9 @@ from ..executor import op
 from ..library.builtin_functions import format_value
 from ..values.base import Raised, lookup, type_name
 from ..values.constant import Constant
-from ..values.containers import DictValue, ListValue, SetValue, TupleValue, dict_of_pairs, mapping_items
+from ..values.containers import ListValue, TupleValue
+from ..values.mappings import DictValue, dict_of_pairs, mapping_items
+from ..values.sets import SetValue
 from ..values.slices import SliceValue
 from ..values.functions import FunctionValue
 from ..values.text import TensorText

@@ -10,7 +10,8 @@ from ..executor import op
 from ..library.class_checks import is_instance, matches
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import DictValue, TupleValue
+from ..values.containers import TupleValue
+from ..values.mappings import DictValue
 
 if TYPE_CHECKING:
     from ..canonical import Instr

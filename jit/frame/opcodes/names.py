@@ -13,7 +13,7 @@ from .. import source as src
 from ..executor import NULL, op
 from ..values.base import Raised, lookup
 from ..values.constant import Constant
-from ..values.containers import DictValue
+from ..values.mappings import DictValue
 from ..values.functions import BuiltinValue, CellValue, ClassValue, PyModuleValue, SuperValue
 from ..values.objects import ObjectValue
 

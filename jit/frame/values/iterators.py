@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..emit import Emitter
     from ..session import Session
     from ..source import Source
-    from .containers import DictValue
+    from .mappings import DictValue
 
 
 class IteratorValue(Value):

@@ -1,0 +1,230 @@
+"""Sets and frozensets, and the views of dicts, which are sets in part."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import Unsupported
+from ...runtime import facts
+from .. import source as src
+from ..operators import COMPARE
+from ..protocols import contains, same_or_equal
+from .base import Raised, Value, type_name
+from .constant import Constant
+from .iterators import DictIterator, SetIterator
+
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ..emit import Emitter
+    from ..operators import Binary, Comparison
+    from ..session import Session
+    from ..source import Source
+from .containers import ContainerValue, TupleValue, all_leaves
+
+
+class SetValue(ContainerValue):
+    """Sets and frozensets: ``entries`` maps the hashable stand-in to the element."""
+
+    builtin = set
+    is_set = True
+
+    def __init__(self, entries: dict | None = None, cls=None, obj: object = None, source: Source | None = None) -> None:
+        super().__init__(cls or set, obj, source)
+        self.builtin = frozenset if issubclass(self.cls, frozenset) else set
+        self._entries = entries
+        self.added: dict = {}  # added before the elements were needed
+
+    @classmethod
+    def of(cls, s: Session, values: list[Value], kind: type = set) -> Value:
+        entries: dict = {}
+        for v in values:
+            entries.setdefault(v.hash_key(s), v)
+        return cls(entries, kind)
+
+    @property
+    def entries(self) -> dict[object, Value]:
+        return self._entries
+
+    @property
+    def is_untouched(self) -> bool:
+        return self._entries is None and not self.added and self.source is not None
+
+    def add(self, s: Session, element: Value) -> None:
+        """Add an element; those of a real set need not be known for that."""
+        key = element.hash_key(s)
+        if self._entries is None and self.cls is set:
+            self.pytype(s)
+            s.set_field(self, "added", {**self.added, key: self.added.get(key, element)})
+            self.changed(s, set.add, [element])
+        else:
+            self.update(s, {**self.load(s), key: self.entries.get(key, element)}, set.add, [element])
+
+    def load(self, s: Session) -> dict[object, Value]:
+        if self._entries is None and self.added:
+            added, self.added = self.added, {}
+            try:
+                entries = self.load(s)
+            finally:
+                self._entries, self.added = None, added
+            s.set_field(self, "_entries", {**entries, **{k: v for k, v in added.items() if k not in entries}})
+        if self._entries is None:
+            self.pytype(s)
+            elements = src.raw_elements(self.obj)
+            if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype))
+                       for k in elements):
+                if not all(isinstance(k, tuple) and all_leaves(k) for k in elements):
+                    raise Unsupported("a set from outside with elements that are not constants",
+                                      kind="opaque-container")
+            if self.source is not None:
+                s.varying.expect(self.source, len(elements), self.builtin)
+                s.guards.add(self.source, facts.Elements(tuple(elements)))
+            values = [s.wrap_key(k) for k in elements]
+            self._entries = {v.hash_key(s): v for v in values}
+        return self._entries
+
+    def is_const(self) -> bool:
+        return self.cls is frozenset and (all_leaves(self.obj) if self._entries is None
+                                          else all(v.is_const() for v in self._entries.values()))
+
+    def const(self, s: Session) -> Any:
+        if self.cls is not frozenset:
+            return super().const(s)
+        return frozenset(v.const(s) for v in self.load(s).values())
+
+    def plain_length(self, s: Session) -> int:
+        if self.is_untouched and self.cls is self.builtin:
+            self.pytype(s)
+            return self.real_length(s)
+        return len(self.load(s))
+
+    def plain_iter(self, s: Session) -> Value:
+        entries = self.load(s)
+        return SetIterator(self, [entries[k] for k in self.order(s)])
+
+    def order(self, s: Session) -> list:
+        """The keys in the order in which a real set iterates after the same changes."""
+        entries = self.load(s)
+        if self.obj is None:
+            return list(set(entries))
+        real = src.raw_elements(self.obj)
+        shadow = real
+        if any(k not in entries for k in real) or len(entries) != len(real):
+            shadow = set(real)
+            shadow.intersection_update(list(entries))
+            shadow.update(entries)
+        return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
+
+    def plain_contains(self, s: Session, item: Value) -> bool:
+        key = self.wanted(s, item)
+        return self._entries is None and key in self.added or key in self.load(s)
+
+    @staticmethod
+    def wanted(s: Session, item: Value) -> object:
+        """What stands for a value that is looked for: for a set, a frozenset of its elements."""
+        return frozenset(item.load(s)) if isinstance(item, SetValue) else item.hash_key(s)
+
+    def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
+        if self is not a or type(b) is not SetValue or op.symbol not in "&|-^":
+            return None
+        return SetValue(self.combined(s, op, b), self.cls if self.cls in (set, frozenset) else self.builtin)
+
+    def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
+        if op.symbol not in "&|-^" or self.builtin is not set or not isinstance(other, SetValue):
+            return None
+        self.update(s, self.combined(s, op, other), getattr(set, op.inplace), [other])
+        return self
+
+    def combined(self, s: Session, op, other: Value) -> dict:
+        """The entries of ``self op other``; where both have an element, which one CPython keeps."""
+        x, y = self.load(s), other.load(s)
+        keys = {"&": [k for k in x if k in y], "|": [*x, *(k for k in y if k not in x)],
+                "-": [k for k in x if k not in y],
+                "^": [*(k for k in x if k not in y), *(k for k in y if k not in x)]}[op.symbol]
+        if op.symbol == "&" and len(y) <= len(x):  # CPython goes through the smaller one
+            x, y = y, x
+        return {k: x.get(k, y.get(k)) for k in keys}
+
+    def plain_compare(self, s: Session, op, other: Value) -> bool | None:
+        return op.fn(set(self.load(s)), set(other.load(s))) if type(other) is SetValue else None
+
+    def update(self, s: Session, entries: dict[object, Value], fn: object, args: list[Value]) -> None:
+        s.set_field(self, "_entries", entries)
+        self.changed(s, fn, args)
+
+    def hash_key(self, s: Session) -> frozenset:
+        if self.cls is frozenset:
+            return frozenset(self.load(s))
+        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
+
+    def emit(self, e: Emitter) -> None:
+        if self.obj is not None:
+            e.load_source_or_const(self)
+        elif self.cls in (set, frozenset):
+            e.build_object(self, self.cls, [TupleValue(list(self._entries.values()))])
+        else:
+            raise Unsupported(f"rebuilding a new {self.cls.__name__}", kind="rebuild")
+
+
+class DictView(Value):
+    """``dict.keys()``, ``values()`` or ``items()``."""
+
+    entries_view = True
+
+    def __init__(self, mapping: Value, what: str) -> None:
+        self.mapping, self.what = mapping, what
+
+    def pytype(self, s: Session) -> type:
+        return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[self.what]
+
+    def iter(self, s: Session) -> Value:
+        self.mapping.load(s)
+        return DictIterator(self.mapping, self.what)
+
+    def length(self, s: Session) -> IntExpr:
+        return self.mapping.plain_length(s)
+
+    def truth(self, s: Session) -> bool:
+        return self.mapping.truth(s)
+
+    @property
+    def is_set(self) -> bool:
+        return self.what != "values"
+
+    def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
+        """Of keys and of items: as sets."""
+        if op.symbol not in "&|-^" or self.what == "values":
+            return None
+        sides = [v if type(v) is SetValue else SetValue.of(s, v.items_list(s)) for v in (a, b)]
+        return SetValue(sides[0].combined(s, op, sides[1]))
+
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
+        """By lengths, then by whether the elements of the smaller one are in the other; no value is hashed."""
+        if not (self.is_set and other.is_set):
+            return None
+        small, large = (other, self) if op.symbol in (">", ">=") else (self, other)
+        fn = COMPARE["=="].fn if op.symbol == "!=" else op.fn
+        found = bool(fn(self.length(s), other.length(s))) and all(
+            contains(s, large, element) for element in small.items_list(s))
+        return Constant(found != (op.symbol == "!="))
+
+    def contains(self, s: Session, item: Value) -> bool | None:
+        if self.what == "keys":
+            return self.mapping.plain_contains(s, item)
+        if self.what == "items":
+            pair = item.load(s) if isinstance(item, TupleValue) else ()
+            found = self.mapping.load(s).get(pair[0].hash_key(s)) if len(pair) == 2 else None
+            return found is not None and same_or_equal(s, found[1], pair[1])
+        return None
+
+    def getattr(self, s: Session, name: str) -> Value:
+        if name == "mapping":
+            return self.mapping
+        return super().getattr(s, name)
+
+    def emit(self, e: Emitter) -> None:
+        e.load(self.mapping)
+        e.cmd("load_attr", self.what)
+        e.cmd("call_on_stack", 0)
