@@ -126,8 +126,8 @@ def test_documents_and_tools_name_the_same_versions():
     below = re.search(r"python_requires = >=3\.(\d+)$", setup, re.M)
     assert below and (3, int(below[1])) == versions.PYTHON[0]
     make = (ROOT / "Makefile").read_text()
-    first, (major, minor) = versions.PYTHON[0], versions.PYTHON[-1]
-    assert f"not {first} <= sys.version_info < ({major}, {minor + 1})" in make
+    oldest, (major, minor) = versions.PYTHON[0], versions.PYTHON[-1]
+    assert f"not {oldest} <= sys.version_info < ({major}, {minor + 1})" in make
     readme = (ROOT / "README.md").read_text()
     assert versions.SUPPORTED in readme
     rows = re.findall(r"^\| (3\.\d+) \| (\d+\.\d+) \|", readme, re.M)
