@@ -181,7 +181,7 @@ def run_plan(compiled: CompiledGraph, *arguments: torch.Tensor, run_kernel=evalu
     regs = run(plan.regs, tensors, ints)
     slots = dict(enumerate(tensors))
 
-    def argument(a: tuple[str, float | int | list[int] | None]) -> torch.Tensor | int | float | list[int] | None:
+    def argument(a: tuple):
         kind, value = a
         if kind == "slot":
             return slots[value]

@@ -209,7 +209,7 @@ class Emitter:
     def keep_alive(self, value: Value) -> None:
         self.session.heap.keep(value)
 
-    def remember(self, key: tuple[str, int | tuple[str, int]]) -> None:
+    def remember(self, key: tuple) -> None:
         """Store the top of the stack in a temporary for later loads, leaving it on the stack."""
         name = self.temporary()
         self.memo[key] = name

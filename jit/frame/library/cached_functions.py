@@ -182,7 +182,7 @@ class Call:
             repeat = functools.partial(repeat, **self.real_kwargs)
         self.s.effect(repeat, self.args)
 
-    def made(self) -> tuple[float | list[object], ...]:
+    def made(self) -> tuple:
         """What the real call gives, which is made now."""
         with torch.set_grad_enabled(grad_mode.is_on(self.s)):
             try:

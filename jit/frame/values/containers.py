@@ -278,7 +278,7 @@ class SequenceValue(ContainerValue):
         return self.cls(v.const(s) for v in self.load(s))
 
 
-def all_leaves(obj: tuple[int | str | tuple[int, ...], ...]) -> bool:
+def all_leaves(obj: tuple) -> bool:
     return all(is_leaf(v) or (type(v) is tuple and all_leaves(v)) for v in obj)
 
 

@@ -41,7 +41,7 @@ class DictValue(ContainerValue):
         self.unsettled: tuple = ()  # (key, value) written behind those, under integers that are no constants yet
 
     @property
-    def entries(self) -> dict[str | int, tuple[Value, ...]]:
+    def entries(self) -> dict[object, tuple[Value, Value]]:
         if self._entries is None:
             raise Unsupported("a dict is used before it is loaded", kind="internal")
         return self._entries
@@ -270,7 +270,7 @@ def mapping_items(s: Session, mapping) -> list:
     return [(k, mapping.getitem(s, k)) for k in keys]
 
 
-def _fill_ordered(target: dict, entries: dict[str, int | list[int] | dict[str, list]]) -> None:
+def _fill_ordered(target: dict, entries: dict) -> None:
     """The entries of a dict into a new OrderedDict, past a subclass's own ``__setitem__``."""
     for key, value in entries.items():
         collections.OrderedDict.__setitem__(target, key, value)

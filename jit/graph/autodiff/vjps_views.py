@@ -39,7 +39,7 @@ def same(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
 
 
 @vjp("reinterpret")
-def reinterpret(b: GradBuilder, n: Node, g: Node) -> tuple | tuple[Node | tuple[Node | None, ...], ...]:
+def reinterpret(b: GradBuilder, n: Node, g: Node) -> tuple:
     """Real and imaginary parts; the gradient of a complex number is dL/dre + i dL/dim."""
     how, x = n.attrs["how"], n.inputs[0]
     if how in ("view_as_real", "view_as_complex"):

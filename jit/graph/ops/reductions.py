@@ -248,7 +248,7 @@ def _squares(b: Builder, x: Node, dims: tuple[int, ...], n: int) -> Node:
     return b.sub(b.total(b.mul(shifted, shifted), dims, True), b.div(b.mul(total, total), n))
 
 
-def _var_arguments(b: Builder, self: Node, args: tuple[int | tuple[int, ...] | list[int], ...], unbiased: bool | None,
+def _var_arguments(b: Builder, self: Node, args: tuple, unbiased: bool | None,
                    correction: int | None, dim: int | None, keepdim: bool) -> tuple[IntExpr | tuple[int, ...], ...]:
     args = list(args)
     if args and type(args[0]) is bool:
