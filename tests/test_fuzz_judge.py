@@ -32,6 +32,7 @@ THIRDS = QUARTERS / 3
     (False, lambda x: (x * 3).long(), (THIRDS + 1 / 3,)),
     (False, lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]).bool(), (torch.full((1, 3), 0.1),)),
     (False, lambda x: x.cumsum(-1)[:, -1] * float("inf"), (torch.tensor([[0.25, 0.5, 1e-30, -0.75]]),)),
+    (False, lambda x: (x.sum(-1) > 0).long(), (torch.tensor([1e-30, 1.75, 1e-30, -1.75]),)),
     # a sum that leaves the range of floats in one order of its terms
     (False, lambda x: x.sum(0), (torch.tensor([3e38, 3e38, -3e38, 1]),)),
     (False, lambda x: x.sum(0, keepdim=True).sort(-1).values,

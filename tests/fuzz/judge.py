@@ -81,16 +81,17 @@ class InDoubles(TorchDispatchMode):
         aliases = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
         if known is None or not made or torch.Tag.inplace_view in func.tags or not all(a.is_write for a in aliases):
             return result
-        # Where there is anything else than numbers of the arguments
+        sums = name in SUMS or name == "cumsum"
+        exact = sums and all(self.exact(t).all() for t in tensors_of([args, list(kwargs.values())]))
+        # Where there is anything else than numbers of the arguments, or terms whose roundings may have come to one
         places = [~torch.isin(t.double(), known.to(t.device)) & t.isfinite() for t in made]
-        if not any(p.any() for p in places):
+        if not any(p.any() for p in places) and not (sums and not exact and made[0].numel() < args[0].numel()):
             return result
         others = made
         if aliases or torch.Tag.pointwise in func.tags or name in SELECTIONS:
             places = [p & ~self.exact(t) for p, t in zip(places, made)]
         else:  # terms that cancel leave their roundings
-            sums = name in SUMS or name == "cumsum"
-            if sums and all(self.exact(t).all() for t in tensors_of([args, list(kwargs.values())])):
+            if exact:
                 places = [p & ~self.exact(t) for p, t in zip(places, made)]
             else:
                 again = func(*mapped(self.moved, args), **mapped(self.moved, kwargs))
