@@ -380,3 +380,43 @@ def test_cache_limit_says_what_changed():
             assert torch.equal(c(ONES, type("Kind", (), {"number": k})()), ONES + k)
     text = [str(w.message) for w in said if "runs in eager from now on" in str(w.message)]
     assert len(text) == 1 and "expected" in text[0] and "test_frame_guards.py" in text[0]
+
+
+@pytest.mark.parametrize("objects", [
+    (int, float, str), (len, abs), (math, warnings), (range(2), range(3)), (torch.sin, torch.cos), ("a", "b"),
+    (torch.int8, torch.int16), (None, 3), (list[int], list[str]), ([].append, [1].append), (slice(1), slice(2)),
+], ids=lambda objects: type(objects[0]).__name__)
+def test_what_is_only_passed_on_is_what_was_given(objects):
+    """Objects that code could hold are not taken to be those of the first call."""
+    def run(x, given, found):
+        found.append((given, 1))
+        return x + 1, given
+
+    compiled = jit.compile(run, fullgraph=True)
+    for given in (*objects, objects[0]):
+        found = []
+        result = compiled(torch.ones(2), given, found)
+        assert found == [(given, 1)] and result[1] == given and type(result[1]) is type(given)
+
+
+def test_the_class_of_an_exception_behind_a_break():
+    def run(functions):
+        found = []
+        for fn in functions:
+            try:
+                fn()
+            except Exception as error:
+                found.append((type(error), str(error)))
+        return found
+
+    def fails(error):
+        def fn():
+            jit.graph_break()
+            raise error
+        return fn
+
+    compiled = jit.compile(run)
+    errors = [TypeError("a"), TypeError("b"), RuntimeError("c"), ValueError("d"), TypeError("e"), KeyError("f")]
+    for call in range(3):
+        functions = [fails(e) for e in errors[call:]]
+        assert compiled(functions) == run(functions)

@@ -151,7 +151,7 @@ class Emitter:
     def load(self, value: Value) -> None:
         """Emit bytecode that pushes the object of a value; a value that is rebuilt is built once."""
         if type(value) is Constant:
-            self.load_constant(value)
+            self.load_known(value, value.value)
             return
         key = self.key(value)
         name = self.memo.get(key)
@@ -196,15 +196,17 @@ class Emitter:
             self.cmd("call", 1 + len(arguments), ())
             self.cmd("pop")
 
-    def load_constant(self, value: Constant) -> None:
-        """A plain object: itself where it is known or guarded already, else from where it came, without a guard on its
-        value."""
-        if value.source is None or self.session.guards.has(value.source, facts.Equals, facts.Is):
-            self.load_const(value.value)
-        elif src.loadable(value.source):
-            self.load_source(value.source)
+    def load_known(self, value: Value, obj: object) -> None:
+        """The object of a value that code may hold, such as a number, a class or a function: itself where it is known or
+        guarded already, else from where it came, without a guard on which it is."""
+        source = value.source
+        if source is None or type(source) is src.Const or self.session.guards.has(source, facts.Equals, facts.Is):
+            self.load_const(obj)
+        elif src.loadable(source):
+            self.load_source(source)
         else:
-            self.load_const(value.const(self.session))
+            value.const(self.session)
+            self.load_const(obj)
 
     def keep_alive(self, value: Value) -> None:
         self.session.heap.keep(value)

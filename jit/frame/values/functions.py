@@ -518,7 +518,7 @@ class ClassValue(ObjectValue):
     def emit(self, e: Emitter) -> None:
         made = e.session.heap.templates.get(id(self.obj))
         if made is None:
-            e.load_const(self.obj)
+            e.load_known(self, self.obj)
         else:
             made.emit(e)
 
@@ -565,7 +565,11 @@ class BuiltinValue(Value):
 
     def emit(self, e: Emitter) -> None:
         root = src.Const(self.fn, owned=self.source is None)
-        e.load_const(self.fn) if root.reference is None else e.load_source(root)
+        if root.reference is None:
+            e.load_known(self, self.fn)
+        else:
+            self.pin(e.session)
+            e.load_source(root)
 
     def describe(self) -> str:
         name = getattr(self.fn, "__qualname__", None) or getattr(self.fn, "__name__", repr(self.fn))
@@ -658,8 +662,11 @@ class PyModuleValue(Value):
             raise Unsupported(f"setting {name!r} of {self.describe()}", kind="attribute")
         s.wrap_raw(setter).call(s, [s.wrap_class_attr(type(module), name), self, value], {})
 
+    def const(self, s: Session) -> object:
+        return self.pin(s)
+
     def emit(self, e: Emitter) -> None:
-        e.load_const(self.module)
+        e.load_known(self, self.module)
 
     def describe(self) -> str:
         return f"module {self.module.__name__}"

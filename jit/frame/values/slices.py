@@ -122,4 +122,4 @@ class RangeValue(Value):
         return self.const(s)
 
     def emit(self, e: Emitter) -> None:
-        e.load_const(self.value)
+        e.load_known(self, self.value)
