@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from jit.graph import dims
-from jit.graph.dims import Max, Min, Sym, bounds, coefficient, evaluate, nonnegative, render, structurally_equal, subst
+from jit.graph.dim_text import render
+from jit.graph.dims import Max, Min, Sym, bounds, coefficient, evaluate, nonnegative, structurally_equal, subst
 from jit.graph.shape_env import ShapeEnv
 
 NAMES = ("a", "b", "c")

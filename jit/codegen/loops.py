@@ -31,6 +31,7 @@ import torch
 
 from .. import devices
 from ..graph import dims, prims
+from ..graph.dim_text import render
 from ..graph.prim_info import PRIMS, info
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ def _text(kernel: Kernel, title: str, names: dict) -> str:
         return names.get(x, x)
 
     def e(x: IntExpr) -> str:
-        return str(x) if type(x) is int else dims.render(x, style="py", names=names)
+        return str(x) if type(x) is int else render(x, style="py", names=names)
 
     def d(dtype: torch.dtype) -> str:
         return str(dtype).removeprefix("torch.")

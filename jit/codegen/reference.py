@@ -12,6 +12,7 @@ import torch
 
 from .. import torch_private
 from ..graph import dims, prims
+from ..graph.dim_text import render
 from . import loops
 from .registers import run
 
@@ -110,7 +111,7 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
             return torch.full([1] * rank, e)
         scope = {n: (values[n].long() if n in values else names[n]) for n in dims.free_symbols(e)}
         scope["max"], scope["min"] = _index_max, _index_min
-        out = eval(dims.render(e, style="py"), {"__builtins__": {}}, scope)  # the text is the compiler's own arithmetic
+        out = eval(render(e, style="py"), {"__builtins__": {}}, scope)  # the text is the compiler's own arithmetic
         return out if isinstance(out, torch.Tensor) else torch.full([1] * rank, out)
 
     def checked(buffer: str, index: torch.Tensor, mask: torch.Tensor | None) -> None:

@@ -197,8 +197,8 @@ class Emitter:
             self.cmd("pop")
 
     def load_known(self, value: Value, obj: object) -> None:
-        """The object of a value that code may hold, such as a number, a class or a function: itself where it is known or
-        guarded already, else from where it came, without a guard on which it is."""
+        """The object of a value that code may hold, such as a number, a class or a function: itself where it is known
+        or guarded already, else from where it came, without a guard on which it is."""
         source = value.source
         if source is None or type(source) is src.Const or self.session.guards.has(source, facts.Equals, facts.Is):
             self.load_const(obj)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
 from jit.errors import JitError
+from jit.graph.dim_text import render
 
 if TYPE_CHECKING:
     from jit.graph.shape_env import ShapeEnv
@@ -234,6 +235,20 @@ class Dim:
     def __repr__(self) -> str:
         return render(self, "py")
 
+    @property
+    def single_atom(self) -> Atom | None:
+        """The atom that it is, with no factor and nothing beside; None for all else."""
+        if self.const == 0 and len(self.terms) == 1:
+            (mono, c), = self.terms.items()
+            if c == 1 and len(mono) == 1:
+                return mono[0]
+        return None
+
+    @property
+    def is_nonnegative(self) -> bool:
+        """Whether bounds show that it is not negative."""
+        return nonnegative(self)
+
 
 IntExpr = int | Dim
 
@@ -353,7 +368,7 @@ def FloorDiv(num: IntExpr, den: IntExpr) -> IntExpr:
         g = math.gcd(den, *r.terms.values())
         if g > 1:
             return q + FloorDiv(_finish({m: c // g for m, c in r.terms.items()}, r.const // g), den // g)
-    atom = _single_atom(r)
+    atom = r.single_atom if isinstance(r, Dim) else None
     if atom is not None and atom.kind == "//":
         return q + FloorDiv(atom.a, atom.b * den)
     if atom is not None and atom.kind == "%":
@@ -409,14 +424,6 @@ def _place(r: IntExpr, den: IntExpr) -> int | None:
         return 0 if nonnegative(den - r - 1) else None
     if nonnegative(-1 - r) and nonnegative(r + den):
         return -1
-    return None
-
-
-def _single_atom(e: IntExpr) -> Atom | None:
-    if isinstance(e, Dim) and e.const == 0 and len(e.terms) == 1:
-        (mono, c), = e.terms.items()
-        if c == 1 and len(mono) == 1:
-            return mono[0]
     return None
 
 
@@ -769,55 +776,3 @@ def _decide(kind: str, e: IntExpr) -> bool:
     if env is None:
         raise Undecidable(f"cannot decide {e} {kind[:2]} 0")
     return env.decide(kind, e)
-
-
-# text
-
-
-def render(e: IntExpr, style: str = "c", names: dict | None = None) -> str:
-    """``e`` as source text. ``names`` renames symbols.
-
-    Style ``py`` gives ``//``, ``%``, ``max`` and ``min``; style ``c`` gives ``/``, ``%`` and conditionals, with a
-    corrected form where a dividend is not provably non-negative, so that both have floor semantics.
-    """
-    if not isinstance(e, Dim):
-        return str(e)
-    parts = []
-    for mono, c in sorted(e.terms.items(), key=lambda item: (len(item[0]), [a.key for a in item[0]])):
-        text = "*".join(_render_atom(a, style, names) for a in mono)
-        if c == 1:
-            parts.append(("+", text))
-        elif c == -1:
-            parts.append(("-", text))
-        else:
-            parts.append(("+" if c > 0 else "-", f"{text}*{abs(c)}"))
-    if e.const:
-        parts.append(("+" if e.const > 0 else "-", str(abs(e.const))))
-    parts.sort(key=lambda p: p[0] == "-")  # a positive term first, so that the text rarely starts with a minus
-    sign, text = parts[0]
-    text = text if sign == "+" else "-" + text
-    for sign, part in parts[1:]:
-        text += f" {sign} {part}"
-    return text
-
-
-def _render_atom(atom: Atom, style: str, names: dict[str, str] | None) -> str:
-    if atom.kind == "sym":
-        return names.get(atom.name, atom.name) if names else atom.name
-    a, b = _operand(atom.a, style, names), _operand(atom.b, style, names)
-    if atom.kind in ("max", "min"):
-        if style == "py":
-            return f"{atom.kind}({render(atom.a, style, names)}, {render(atom.b, style, names)})"
-        return f"({a} {'>' if atom.kind == 'max' else '<'} {b} ? {a} : {b})"
-    if style == "py":
-        return f"({a} {atom.kind} {b})"
-    if nonnegative(atom.a):
-        return f"({a} {'/' if atom.kind == '//' else '%'} {b})"
-    if atom.kind == "//":
-        return f"({a} >= 0 ? {a} / {b} : -((-{a} + {b} - 1) / {b}))"
-    return f"(({a} % {b} + {b}) % {b})"
-
-
-def _operand(e: IntExpr, style: str, names: dict[str, str] | None) -> str:
-    text = render(e, style, names)
-    return text if isinstance(e, int) and e >= 0 or _single_atom(e) is not None else f"({text})"

@@ -13,7 +13,8 @@ import torch
 
 from jit import torch_private
 from jit.graph import layout
-from jit.graph.dims import Dim, render, structurally_equal
+from jit.graph.dim_text import render
+from jit.graph.dims import Dim, structurally_equal
 from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints, operator
 from jit.graph.prim_info import IN_ALL, IN_FIRST, LOOKUP, MOVE, NOTHING, OTHERS, info, names, prim
 from jit.graph import pointwise  # noqa: F401  (it makes the records of pointwise prims)

@@ -22,6 +22,7 @@ from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
+from jit.graph.dim_text import render
 from jit.graph.prims import info
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class KernelText(Strips):
     def expr(self, e: IntExpr, **names: str) -> str:
         """An index expression as C text; keyword arguments name symbols for the occasion."""
         known = {n: f"(int64_t){self.value[n]}" for n in dims.free_symbols(e) if n in self.value}
-        return dims.render(e, "c", {**self.names, **known, **names}) if type(e) is not int else str(e)
+        return render(e, "c", {**self.names, **known, **names}) if type(e) is not int else str(e)
 
     def text(self) -> str:
         with self.braces(f"PART {self.name}_part(void** ptrs, const int64_t* ints, int64_t begin, int64_t end, int "
