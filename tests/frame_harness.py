@@ -7,10 +7,12 @@ printed text and exceptions (type and text). Unless it says ``fullgraph=False`` 
 import collections
 import contextlib
 import copy
+import gc
 import io
 import math
 import random
 import types
+import weakref
 
 import pytest
 import torch
@@ -224,6 +226,31 @@ def _changes_in_order(text, changes, steps, backend, argument):
             want, got = (observe(fn, (module.X,)) for fn, module in zip(programs, modules))
             assert want[1] == got[1], f"after {sequence[:step + 1]}: {want[1]} in eager, {got[1]} compiled"
             same((want[0], want[3]), (got[0], got[3]), f"after {sequence[:step + 1]}")
+
+
+class Held:
+    """An object that can be referred to weakly."""
+
+
+def check_lets_go(call, times):
+    """``call(x, held)`` keeps neither a tensor, nor an object, nor its result, once the caller has let go of them."""
+    for _ in range(times):
+        x, h = torch.ones(3), Held()
+        refs = weakref.ref(x), weakref.ref(h)
+        out = weakref.ref(call(x, h))
+        del x, h
+        gc.collect()
+        assert refs[0]() is None and refs[1]() is None and out() is None
+
+
+class Noisy:
+    """An object that adds its name to ``log`` when it goes."""
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def __del__(self):
+        self.log.append(self.name)
 
 
 class Cases:

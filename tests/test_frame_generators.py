@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 import torch
-from frame_harness import Cases, observe, same, sequence
+from frame_harness import Cases, Noisy, observe, same, sequence
 
 import jit
 from jit.runtime import native
@@ -558,13 +558,6 @@ def test_unsupported_steps_advance_the_real_generator():
 def test_what_a_generator_lets_go_of():
     log = []
 
-    class Noisy:
-        def __init__(self, name):
-            self.name = name
-
-        def __del__(self):
-            log.append(self.name)
-
     def values(held, x):
         ref = weakref.ref(held)
         yield held.name
@@ -578,7 +571,7 @@ def test_what_a_generator_lets_go_of():
     logs = []
     for fn in (f, jit.compile(f, backend="eager")):
         log.clear()
-        it = values(Noisy("held"), torch.ones(2))
+        it = values(Noisy("held", log), torch.ones(2))
         for _ in range(3):
             log.append(type(fn(it)).__name__)
         del it

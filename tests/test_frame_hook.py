@@ -15,7 +15,7 @@ import weakref
 
 import pytest
 import torch
-from frame_harness import compiled, observe, same
+from frame_harness import check_lets_go, compiled, observe, same
 
 import jit
 from jit import config
@@ -454,9 +454,6 @@ def test_closures_given_as_arguments_break_with_their_own_cells():
 
 
 def test_frames_and_stacks_are_let_go():
-    class Held:
-        pass
-
     def deep(t, n):
         return t * 2 if n == 0 else call_by_c(lambda v: deep(v, n - 1), t)[0]
 
@@ -465,14 +462,7 @@ def test_frames_and_stacks_are_let_go():
         print(end="")
         return call_by_c(lambda t: (deep(t, 30), keep), x)[0][0]
 
-    c = compiled(f)
-    for _ in range(4):
-        x, h = torch.ones(3), Held()
-        refs = weakref.ref(x), weakref.ref(h)
-        out = weakref.ref(c(x, h))
-        del x, h
-        gc.collect()
-        assert refs[0]() is None and refs[1]() is None and out() is None
+    check_lets_go(compiled(f), 4)
 
 
 def test_frames_at_the_edges_of_the_frame_stack():

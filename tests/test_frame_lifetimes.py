@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from frame_harness import compiled, same
+from frame_harness import Noisy, check_lets_go, compiled, same
 from torch import nn
 
 import jit
@@ -427,36 +427,19 @@ def test_snapshots_hold_nothing():
 
 
 def test_arguments_and_results_are_let_go():
-    class Held:
-        pass
-
     def f(x, h):
         y = x * 2
         jit.graph_break()
         return y + 1
 
-    c = compiled(f)
-    for _ in range(3):
-        x, h = torch.ones(3), Held()
-        refs = weakref.ref(x), weakref.ref(h)
-        out = weakref.ref(c(x, h))
-        del x, h
-        gc.collect()
-        assert refs[0]() is None and refs[1]() is None and out() is None
+    check_lets_go(compiled(f), 3)
 
 
 def test_variables_that_let_go_of_objects_with_finalizers():
     log = []
 
-    class Noisy:
-        def __init__(self, name):
-            self.name = name
-
-        def __del__(self):
-            log.append(self.name)
-
     def f(x, held):
-        held = Noisy(held.name + " made")
+        held = Noisy(held.name + " made", log)
         y = x * 2
         del held
         log.append("after")
@@ -468,19 +451,13 @@ def test_variables_that_let_go_of_objects_with_finalizers():
         log.append("let go")
         yield x + 1
 
-    orders = []
     for fn, generator in ((f, in_a_generator), (compiled(f), compiled(in_a_generator))) * 2:
         log.clear()
-        same(fn(ONES, Noisy("given")), ONES * 2)
+        same(fn(ONES, Noisy("given", log)), ONES * 2)
         assert sorted(log) == ["after", "given", "given made"]
         log.clear()
-        held = Noisy("held")
-        it = generator(ONES, held)
-        del held
-        for _ in it:
-            pass
-        orders.append(list(log))
-    assert orders == [["held", "let go"]] * 4
+        same(list(generator(ONES, Noisy("given", log))), [ONES, ONES + 1])
+        assert log == ["given", "let go"]
 
 
 def test_what_a_weak_reference_leads_to_is_not_kept():
