@@ -13,11 +13,10 @@ from ..errors import Unsupported
 from ..graph.journal import ABSENT
 from ..runtime import facts
 from . import source as src
-from .values.base import Value, lookup
+from .values.base import IMMUTABLE_TYPE, Value, lookup
 from .values.constant import Constant
 from .values.mappings import DictValue
 from .values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
-from .values.objects import IMMUTABLE_TYPE
 
 if TYPE_CHECKING:
     from .session import Session

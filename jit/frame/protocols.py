@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import Unsupported
 from ..runtime import facts
 from .operators import BINARY, COMPARE, Binary, Comparison, Unary
-from .values.base import HEAP_TYPE, Raised, Value, type_name
+from .values.base import Raised, Value, is_made_by_program, type_name
 from .values.constant import Constant
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def binary_op(s: Session, op: Binary, a: Value, b: Value) -> Value:
 def _has_sequence_methods(cls: type) -> bool:
     """Whether a type has any of the C methods of a sequence, for which ``*=`` does not ask the right operand. Those
     made by a class statement have all of them."""
-    return bool(cls.__flags__ & HEAP_TYPE) or hasattr(cls, "__len__")
+    return is_made_by_program(cls) or hasattr(cls, "__len__")
 
 
 def number_op(s: Session, op: Binary, a: Value, b: Value) -> Value | None:

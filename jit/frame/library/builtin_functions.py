@@ -17,7 +17,7 @@ from ..operators import BINARY, COMPARE, DIVMOD
 from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.byte_arrays import ByteArrayValue
-from ..values.base import Raised, Value, lookup, type_name
+from ..values.base import IMMUTABLE_TYPE, Raised, Value, lookup, type_name
 from ..values.constant import Constant
 from ..values.numbers import DimValue, integer
 from ..values.containers import ContainerValue, ListValue, SequenceValue, TupleValue
@@ -28,7 +28,7 @@ from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodVa
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator,
                                 IteratorValue, MapIterator, SequenceIterator,
                                 ZipIterator)
-from ..values.objects import IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
+from ..values.objects import BuiltinMethod, ObjectValue
 from ..values.slices import RangeValue, SliceValue
 from ..values.tensor import TensorValue
 from ..values.text import TensorText

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 
 
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a program has made, which has the slots of a sequence
+HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE
+
+
+def is_made_by_program(cls: type) -> bool:
+    """Whether a class was made by a class statement: it has all the slots of a sequence. Since 3.12 classes of modules
+    written in C, such as ``deque``, are heap types too, but immutable ones."""
+    return cls.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
 
 
 def type_name(cls: type) -> str:
@@ -93,7 +99,7 @@ class Value:
             if type(lookup(cls, "__setitem__")[1]) is types.FunctionType:  # one slot serves both
                 raise Raised(s.exception(AttributeError("__delitem__")))
             as_sequence = (issubclass(cls, (tuple, str, bytes, range, set, frozenset))
-                           or bool(cls.__flags__ & HEAP_TYPE))
+                           or is_made_by_program(cls))
             verb = "doesn't" if as_sequence and key.has_index(s) else "does not"
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object {verb} support item deletion")))
         self.call_special(s, "__delitem__", [key])

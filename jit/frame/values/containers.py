@@ -13,7 +13,7 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
 from ..protocols import rich_compare, same_or_equal
-from .base import HEAP_TYPE, Raised, Value, type_name
+from .base import Raised, Value, is_made_by_program, type_name
 from .c_methods import METHODS, arity, refuse_arguments
 from .constant import Constant, is_leaf, repeat_count
 from .iterators import SequenceIterator
@@ -104,7 +104,7 @@ class ContainerValue(ObjectValue):
     def inplace(self, s: Session, op: Binary, other: Value) -> Value | None:
         """Classes made by a class statement have ``+=`` of a sequence as a number's too (``update_one_slot`` in
         CPython's ``Objects/typeobject.c``), so that the right operand is not asked."""
-        if self.by_class(s, op.inplace) or op.symbol == "+" and self.cls.__flags__ & HEAP_TYPE:
+        if self.by_class(s, op.inplace) or op.symbol == "+" and is_made_by_program(self.cls):
             return self.ask(s, op.inplace, other)
         return self.plain_inplace(s, op, other)
 

@@ -13,9 +13,9 @@ from ...runtime import facts
 from .. import source as src
 from .. import tables
 from ..protocols import same_or_equal
-from .base import Raised, Value, lookup, type_name
+from .base import IMMUTABLE_TYPE, Raised, Value, lookup, type_name
 from .constant import Constant
-from .objects import DELETED, IMMUTABLE_TYPE, BuiltinMethod, ObjectValue
+from .objects import DELETED, BuiltinMethod, ObjectValue
 
 if TYPE_CHECKING:
     from ..emit import Emitter

@@ -15,7 +15,7 @@ from ...runtime import facts
 from .. import source as src
 from .. import tables
 from ..protocols import same_or_equal
-from .base import HEAP_TYPE, Raised, Value, lookup, special_error, type_name
+from .base import Raised, Value, is_made_by_program, lookup, special_error, type_name
 from .constant import Constant
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ NOT_IMPLEMENTED = Constant(NotImplemented)
 # Where a type object keeps its C function for attributes: ``tp_getattro``.
 _GETATTRO = object.__basicsize__ + 16 * ctypes.sizeof(ctypes.c_void_p)
 _plain_classes: weakref.WeakSet = weakref.WeakSet()
-IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -572,7 +571,7 @@ class TracebackValue(Value):
 
 def has_slots(cls) -> bool:
     """Whether objects of a class have attributes outside of their ``__dict__`` that the program can set."""
-    return any(isinstance(v, types.MemberDescriptorType) for c in cls.__mro__ if c.__flags__ & HEAP_TYPE
+    return any(isinstance(v, types.MemberDescriptorType) for c in cls.__mro__ if is_made_by_program(c)
                for v in c.__dict__.values())
 
 
