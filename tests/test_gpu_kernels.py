@@ -304,3 +304,15 @@ def test_gradients_where_any_index_reads_nothing():
             gradients.append(leaf.grad)
         torch.cuda.synchronize()
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["default", "eager"])
+def test_values_that_are_checked_on_the_device(backend, dynamic):
+    def f(i, x):
+        return (F.one_hot(i, 4) * x).sum(0) + 1
+
+    compiled = jit.compile(f, dynamic=dynamic, fullgraph=True, backend=None if backend == "default" else backend)
+    for n in (3, 5, 7, 0):
+        i, x = torch.arange(n, device="cuda") % 4, torch.randn(4, device="cuda")
+        torch.testing.assert_close(compiled(i, x), f(i, x))

@@ -473,8 +473,7 @@ class Builder(NodeList):
     def check(self, condition: Node, message: str) -> None:
         """Raise RuntimeError with ``message`` when the graph runs and ``condition``, a 0-dim boolean, is false; on a
         GPU as an assertion on the device."""
-        self.aten("aten::_functional_assert_async", "msg", (condition, message, condition),
-                  condition.type, impure="raises")
+        self.aten("aten::_assert_async", "msg", (condition, message), (), impure="raises")
 
 
 def _unary_method(name: str) -> Callable:
