@@ -40,6 +40,8 @@ class OpInfo:
     bias: the position of the bias among the arguments of a convolution.
     aligned: a product that is faster of rows that begin at whole vectors.
     out_form: the overload that writes into memory of the plan's.
+    backward_equal: the names and positions of two arguments that its backward takes only where they are of the same
+        shape, although the operator does not ask for that.
     """
 
     total: bool = False
@@ -58,6 +60,7 @@ class OpInfo:
     bias: int | None = None
     aligned: bool = False
     out_form: str | None = None
+    backward_equal: tuple[tuple[str, int], ...] = ()
 
 
 ROWS: dict[str, OpInfo] = {}
@@ -150,7 +153,9 @@ _rows("""
     cudnn_convolution_transpose mkldnn_rnn_layer prelu rnn_relu_cell rnn_tanh_cell
 """, autocast=LOWER)
 _rows("index_copy", autocast=WIDEST)
-_rows("scatter_add index_put addcdiv addcmul", autocast=OFTEN_WIDEST)
+_rows("index_put addcdiv addcmul", autocast=OFTEN_WIDEST)
+_rows("scatter_add", autocast=OFTEN_WIDEST, backward_equal=(("index", 2), ("src", 3)))
+_rows("scatter scatter_reduce", backward_equal=(("index", 2), ("src", 3)))
 _rows("_convolution", autocast=LOWER, fresh=True)
 _rows("arccos", cast_as="acos")
 _rows("arcsin", cast_as="asin")

@@ -7,8 +7,8 @@ operations about which it matters:
 An input that the program may go on to write, such as an activation to which a residual is added in place, is kept
 itself only where eager keeps it too; elsewhere the backward reads what was computed from it, or a copy (``note``).
 A result that is reached through an operation of which the program has changed what eager keeps has a backward that
-raises (``refused``), and so has one that is reached through an operation whose backward does not take the dtypes that
-its forward takes.
+raises (``refused``), and so has one that is reached through an operation whose backward does not take the dtypes or
+sizes that its forward takes, such as a scatter that leaves out a part of its source.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from jit.graph.aten import tensors_of
 from jit.graph.dims import Dim, hint
 from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
+from jit.graph.layout import equal_ints
 from jit.graph.recording import positions
+from jit.graph.op_info import op_info
 from jit.graph.probe import Described, StandIns, ask, of_tensors, smaller
 
 if TYPE_CHECKING:
@@ -156,15 +158,20 @@ _backwards: dict = {}  # what a call is -> what its backward raises, or None
 
 
 def _backward_error(event: Event) -> str | None:
-    """What the backward of an operation says to the dtypes of its operands, whatever their values: PyTorch is asked, on
-    small tensors."""
+    """What the backward of an operation says to the dtypes and sizes of its operands, whatever their values: PyTorch is
+    asked, on small tensors."""
+    unequal = _is_unequal(event)
+    if unequal:
+        for d in event.read:
+            for n in d.type.shape:
+                int(n)  # recorded: the error tells the sizes
     key = _key(event)
     if key is None:
         return None
     if key not in _backwards:
         if len(_backwards) >= _KINDS:
             _backwards.clear()
-        _backwards[key] = _asked_backward(event)
+        _backwards[key] = _asked_backward(event, unequal)
     return _backwards[key]
 
 
@@ -190,10 +197,21 @@ def _key(event: Event) -> tuple[object, tuple[tuple[object, ...], ...], tuple[tu
     return key
 
 
-def _asked_backward(event: Event) -> str | None:
-    sizes, error = smaller(event.read), None
+_OF_TYPES = ("dtype", "invalid gradient", "must match the size")  # in errors that do not depend on values
+
+
+def _is_unequal(event: Event) -> bool:
+    """Whether two operands differ in shape that the backward of an operation wants alike. The answer is recorded."""
+    pair = [event.args[position] if position < len(event.args) else event.kwargs.get(name)
+            for name, position in op_info(getattr(event.fn, "__name__", "").rstrip("_")).backward_equal]
+    return (bool(pair) and all(isinstance(v, Described) for v in pair)
+            and not equal_ints(pair[0].type.shape, pair[1].type.shape))
+
+
+def _asked_backward(event: Event, unequal: bool) -> str | None:
+    sizes, error = {} if unequal else smaller(event.read), None
     for fill in (1, None):
-        given = StandIns(fill, "cpu", sizes, grad=True)
+        given = StandIns(fill, "meta" if unequal else "cpu", sizes, grad=True)
         answer = ask(event.fn, event.args, event.kwargs, given, True)
         if answer.error is not None:
             return None
@@ -201,7 +219,7 @@ def _asked_backward(event: Event) -> str | None:
         wanted = [t for t in map(given.of, event.read) if t.requires_grad]
         error = made and wanted and of_tensors(torch.autograd.grad, made,
                                                wanted, [torch.ones_like(t) for t in made], allow_unused=True).error
-        if not error or "dtype" not in str(error):
+        if not error or not any(said in str(error) for said in _OF_TYPES):
             return None
     return str(error)
 
