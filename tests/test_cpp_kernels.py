@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jit
+from jit import devices
 from jit.codegen import loops, reference
 from jit.codegen.cpp import compile_cpp, emit
 from jit.graph import dims
@@ -299,7 +300,7 @@ def test_duplicates_are_emitted_and_compiled_once():
 
 
 def test_large_outputs_are_right_with_streaming_stores():
-    n = 9_000_037
+    n = max(9_000_037, devices.of_type("cpu").architecture().cache // 4 + 37)
     b = loops.KernelBuilder()
     i = b.axis(n)
     x, out = b.buffer(F32), b.buffer(F32, "out")
