@@ -38,6 +38,9 @@ THIRDS = QUARTERS / 3
     (False, lambda x: x.sum(0, keepdim=True).sort(-1).values,
      (torch.tensor([[3e38, 1], [3e38, 1], [-float("inf"), 1]]),)),
     (False, lambda x: x.cumsum(0).int(), (torch.tensor([-float("inf"), 3e38, 1, 3e38]),)),
+    # a product that leaves it, in its gradient too
+    (False, lambda x: torch.autograd.grad(x.requires_grad_().prod(-1)[0], x)[0][1, 0],
+     (torch.tensor([[1, 1, 1], [2e38, 4, 0.125]]),)),
     # a product that leaves the range of floats, but for kernels that multiply and add with one rounding
     (False, lambda x, y: x * 3 + y, (torch.tensor([2e38]), torch.tensor([-float("inf")]))),
     (False, lambda x, y: x * 3 + y, (torch.tensor([2e38]), torch.tensor([-3e38]))),

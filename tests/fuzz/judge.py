@@ -139,11 +139,15 @@ class InDoubles(TorchDispatchMode):
         sizes = x.abs().nan_to_num(0, 0, 0)
         if name == "cumsum":
             return self.unlike(result, func(sizes, *args[1:], **kwargs) > most)
-        if name == "prod":
+        if name in ("prod", "cumprod"):
+            # The gradient of a product is one of cumulative products here, and of the product itself elsewhere.
             least = self.limits.tiny if x.dtype is torch.float64 else torch.finfo(x.dtype).tiny
-            small = torch.where(sizes > 0, sizes, 1).clamp(max=1)
-            return self.unlike(result, (func(sizes.clamp(min=1), *args[1:], **kwargs) > most)
-                               | (func(small, *args[1:], **kwargs) < least))
+            small, large = torch.where(sizes > 0, sizes, 1).clamp(max=1), sizes.clamp(min=1)
+            if name == "cumprod":
+                small, large = (t.prod(args[1], keepdim=True).expand_as(t) if t.dim() else t for t in (small, large))
+            else:
+                small, large = func(small, *args[1:], **kwargs), func(large, *args[1:], **kwargs)
+            return self.unlike(result, (large > most) | (small < least))
         if name in OF_SQUARES:
             given = [a for a in args[:2] if isinstance(a, torch.Tensor)
                      and a.numel()] if name.endswith("_backward") else [x] if x.numel() else []
